@@ -1,0 +1,313 @@
+"""The graph: typed SSA over NumPy values.
+
+    graph  = inputs, nodes, outputs
+    node   = op, arguments (nodes), attributes (static), and a type: shape and dtype
+    attrs  = hashable Python values only, so that equal nodes can be found by hashing
+
+A node is never changed after it was made. Every node is younger than its arguments, so sorting by `id` is a
+topological order, and it is the order in which the user's program ran. Passes are functions from graph to graph.
+
+Most ops give one array. The few that give several (eigh, svd, slogdet, scan) make a tuple node, whose `shape` and
+`dtype` are tuples of shapes and dtypes; `item` nodes take it apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Callable, Iterable
+
+import numpy as np
+
+_ids = itertools.count()
+
+
+class GraphError(Exception):
+    """A graph that breaks its own rules: a bug in a pass, never the user's fault."""
+
+
+class Node:
+    """One value of the program. `name` is a hint for printing, `loc` is (file, line, function) or None."""
+
+    __slots__ = ("id", "op", "args", "attrs", "shape", "dtype", "name", "loc", "_key")
+
+    def __init__(self, op: str, args: tuple, attrs: dict, shape, dtype, name: str | None = None, loc=None):
+        self.id = next(_ids)
+        self.op = op
+        self.args = args
+        self.attrs = attrs
+        self.shape = shape
+        self.dtype = dtype
+        self.name = name
+        self.loc = loc
+        self._key = None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for s in self.shape:
+            n *= s
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        if isinstance(self.dtype, tuple):
+            return 0  # a tuple node owns nothing that its items do not
+        return self.size * self.dtype.itemsize
+
+    @property
+    def value(self):
+        """The value of a `const` node."""
+        return self.attrs["value"]
+
+    def key(self):
+        """Equal keys compute equal values: what common-subexpression elimination hashes."""
+        if self._key is None:
+            if self.op in ("input", "const") and not is_scalar_const(self):
+                self._key = (self.op, self.id)
+            elif self.op == "const":
+                v = self.attrs["value"]
+                # repr keeps -0.0 apart from 0.0, and makes every nan the same
+                self._key = ("const", repr(v if isinstance(v, (bool, int, float, complex)) else v.item()), self.dtype)
+            else:
+                self._key = (self.op, tuple(a.id for a in self.args), freeze(self.attrs), self.dtype)
+        return self._key
+
+    def __repr__(self) -> str:
+        return f"{self.name or 't'}_{self.id}: {type_text(self)}"
+
+    # Arithmetic on nodes, so that derivative rules read as mathematics.
+    def __add__(self, o):
+        return _apply("add", self, o)
+
+    def __radd__(self, o):
+        return _apply("add", o, self)
+
+    def __sub__(self, o):
+        return _apply("subtract", self, o)
+
+    def __rsub__(self, o):
+        return _apply("subtract", o, self)
+
+    def __mul__(self, o):
+        return _apply("multiply", self, o)
+
+    def __rmul__(self, o):
+        return _apply("multiply", o, self)
+
+    def __truediv__(self, o):
+        return _apply("divide", self, o)
+
+    def __rtruediv__(self, o):
+        return _apply("divide", o, self)
+
+    def __pow__(self, o):
+        return _apply("power", self, o)
+
+    def __rpow__(self, o):
+        return _apply("power", o, self)
+
+    def __neg__(self):
+        return _apply("negative", self)
+
+    def __matmul__(self, o):
+        return _apply("matmul", self, o)
+
+    def __lt__(self, o):
+        return _apply("less", self, o)
+
+    def __le__(self, o):
+        return _apply("less_equal", self, o)
+
+    def __gt__(self, o):
+        return _apply("greater", self, o)
+
+    def __ge__(self, o):
+        return _apply("greater_equal", self, o)
+
+    def __bool__(self):
+        raise GraphError(f"a symbolic value has no truth value: {self!r}")
+
+
+def _apply(op: str, *args):
+    from .ops import apply  # the table imports this file
+
+    return apply(op, *args)
+
+
+def freeze(x):
+    """A hashable stand-in for an attribute value."""
+    if isinstance(x, dict):
+        return tuple((k, freeze(v)) for k, v in sorted(x.items()))
+    if isinstance(x, (list, tuple)):
+        return tuple(freeze(v) for v in x)
+    if isinstance(x, (Graph, np.ndarray)) or callable(x):
+        return id(x)
+    return x
+
+
+def is_scalar_const(n: Node) -> bool:
+    return n.op == "const" and n.shape == ()
+
+
+class Graph:
+    """A program: `inputs` and `outputs` are tuples of nodes; `nodes` is everything the outputs need, in order.
+
+    `name` is the user's function; `out_names` optional hints for the results.
+    """
+
+    def __init__(self, inputs: Iterable[Node], outputs: Iterable[Node], name: str = "f"):
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.name = name
+        self._nodes: tuple[Node, ...] | None = None
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node the outputs need, inputs and constants included, in topological order."""
+        if self._nodes is None:
+            self._nodes = tuple(reachable(self.outputs, self.inputs))
+        return self._nodes
+
+    def users(self) -> dict[Node, list[Node]]:
+        """Node -> the nodes that read it (once per reading argument)."""
+        users: dict[Node, list[Node]] = {n: [] for n in self.nodes}
+        for n in self.nodes:
+            for a in n.args:
+                users[a].append(n)
+        return users
+
+    def __str__(self) -> str:
+        return graph_text(self)
+
+
+def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = ()) -> list[Node]:
+    seen = {n.id: n for n in inputs}
+    stack = [n for n in outputs if n.id not in seen]
+    while stack:
+        n = stack.pop()
+        if n.id in seen:
+            continue
+        seen[n.id] = n
+        stack.extend(a for a in n.args if a.id not in seen)
+    return [seen[i] for i in sorted(seen)]
+
+
+def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
+    """A new graph: `rule(node, new_args)` gives the node's replacement, or None to keep it as it is.
+
+    Nodes are visited in order; a node whose arguments did not change and whose rule gives None stays the same object.
+    """
+    new: dict[Node, Node] = {}
+    for n in graph.nodes:
+        if n.op == "input":
+            new[n] = n
+            continue
+        args = tuple(new[a] for a in n.args)
+        got = rule(n, args)
+        if got is None:
+            got = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
+        new[n] = got
+    return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)
+
+
+def with_args(n: Node, args: tuple) -> Node:
+    """The same op on other arguments of the same types."""
+    return Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc)
+
+
+_SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "int64": "i64", "int32": "i32", "bool": "bool",
+          "complex64": "c64", "complex128": "c128", "uint8": "u8", "uint16": "u16", "int8": "i8", "int16": "i16",
+          "uint32": "u32", "uint64": "u64"}
+
+
+def type_text(n: Node) -> str:
+    if isinstance(n.dtype, tuple):
+        return "(" + ", ".join(_one_type(s, d) for s, d in zip(n.shape, n.dtype)) + ")"
+    return _one_type(n.shape, n.dtype)
+
+
+def _one_type(shape, dtype) -> str:
+    return f"{_SHORT.get(str(dtype), str(dtype))}[{','.join(map(str, shape))}]"
+
+
+def node_names(graph: Graph) -> dict[Node, str]:
+    """Unique readable names: the hint where there is one (numbered when taken), else t1, t2, ..."""
+    names: dict[Node, str] = {}
+    taken: set[str] = set()
+    counter = itertools.count(1)
+    for n in graph.nodes:
+        base = n.name
+        if base is None:
+            name = f"t{next(counter)}"
+            while name in taken:
+                name = f"t{next(counter)}"
+        else:
+            name, k = base, 2
+            while name in taken:
+                name, k = f"{base}_{k}", k + 1
+        taken.add(name)
+        names[n] = name
+    return names
+
+
+def graph_text(graph: Graph) -> str:
+    """The graph as text, one typed line a value. Equal programs print equally: node numbers do not show."""
+    names = node_names(graph)
+
+    def ref(n: Node) -> str:
+        return const_text(n) if is_scalar_const(n) else names[n]
+
+    lines = [f"{graph.name}(" + ", ".join(f"{names[i]}: {type_text(i)}" for i in graph.inputs) + ")"]
+    for n in graph.nodes:
+        if n.op == "input" or is_scalar_const(n):
+            continue
+        attrs = ", ".join(f"{k}={attr_text(v)}" for k, v in n.attrs.items() if k != "value")
+        args = ", ".join(map(ref, n.args))
+        body = ", ".join(x for x in (args, attrs) if x)
+        lines.append(f"  {names[n]}: {type_text(n)} = {n.op}({body})")
+    lines.append("  return " + ", ".join(map(ref, graph.outputs)))
+    return "\n".join(lines)
+
+
+def const_text(n: Node) -> str:
+    v = n.attrs["value"]
+    return repr(v.item() if isinstance(v, (np.ndarray, np.generic)) else v)
+
+
+def attr_text(v: Any) -> str:
+    if isinstance(v, Graph):
+        return v.name
+    if callable(v):
+        return getattr(v, "__name__", "fn")
+    return repr(v).replace(" ", "")
+
+
+def check(graph: Graph) -> Graph:
+    """Raise GraphError unless the graph is well formed: order, types as inferred, inputs declared, no strays."""
+    from .ops import OPS, infer
+
+    inputs = set(graph.inputs)
+    for n in graph.nodes:
+        if n.op == "input":
+            if n not in inputs:
+                raise GraphError(f"{n!r} is an input that the graph does not list")
+            continue
+        if n.op == "const":
+            v = np.asarray(n.value)
+            if v.shape != n.shape:
+                raise GraphError(f"{n!r} holds a constant of shape {v.shape}")
+            continue
+        if n.op not in OPS:
+            raise GraphError(f"{n!r} has the unknown op {n.op!r}")
+        for a in n.args:
+            if a.id >= n.id:
+                raise GraphError(f"{n!r} = {n.op} reads {a!r}, which is younger")
+        freeze(n.attrs)
+        shape, dtype = infer(n.op, n.args, n.attrs)
+        if shape != n.shape or dtype != n.dtype:
+            raise GraphError(f"{n!r} = {n.op}{[type_text(a) for a in n.args]} should be {shape} {dtype}")
+    return graph
