@@ -1,0 +1,107 @@
+"""Files from the network: over https, with a time limit, checked, and never half written.
+
+    fetch(url, path, sha256)     download to path, or raise UserError saying where to put the file by hand
+    find(name, sha256, folders)  the first folder that holds the file with the right content
+    cache_folder()               where downloads and token files are kept
+
+Environment: GPT2_CACHE_DIR moves the cache folder, GPT2_OFFLINE=1 forbids every download.
+"""
+
+import hashlib
+import os
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from gpt2.errors import UserError
+
+TIMEOUT = 15.0  # seconds without an answer before a download counts as failed
+LARGEST = 64 << 20  # bytes; a server that sends more than this is not sending what was asked for
+
+
+def cache_folder():
+    """The folder for downloads and token files. It is made when something is first written there."""
+    if os.environ.get("GPT2_CACHE_DIR"):
+        return Path(os.environ["GPT2_CACHE_DIR"])
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "gpt2"
+
+
+def sha256_of(path):
+    """Hexadecimal SHA-256 of a file's content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find(name, sha256, folders):
+    """Path of the first `folder/name` whose content has this SHA-256, or None.
+
+    A file of the right name with other content is an error: to use it would train on something else, and to
+    pass over it in silence would leave its owner wondering.
+    """
+    for folder in folders:
+        path = Path(folder) / name
+        if not path.is_file():
+            continue
+        found = sha256_of(path)
+        if found != sha256:
+            raise UserError(f"{path}: SHA-256 is {found[:12]}..., expected {sha256[:12]}...; "
+                            "the file is damaged or another version. Remove it or replace it")
+        return path
+    return None
+
+
+def fetch(url, path, sha256, timeout=TIMEOUT):
+    """Download `url` to `path` and return the path.
+
+    The content goes to a temporary file in the same folder, is checked against `sha256`, and is then renamed,
+    so that `path` either does not exist or is whole. Raises UserError, in one line, for everything that the
+    network can do wrong.
+    """
+    path = Path(path)
+    advice = f"put the file there by hand, or the same file into the folder named by GPT2_DATA_DIR: {path}"
+    if os.environ.get("GPT2_OFFLINE", "") not in ("", "0"):
+        raise UserError(f"{path.name} is not here and GPT2_OFFLINE is set; {advice}")
+    if not url.startswith("https://"):
+        raise UserError(f"{url}: only https addresses are downloaded")
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as answer:
+            content = answer.read(LARGEST + 1)
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise UserError(f"cannot download {url} ({reason}); {advice}") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise UserError(f"{url}: SHA-256 of what arrived is {found[:12]}..., expected {sha256[:12]}... "
+                        f"(a proxy's page?); {advice}")
+    write_atomically(path, content)
+    return path
+
+
+def write_atomically(path, content):
+    """Write bytes to `path` so that no reader ever sees a part of them."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # mkstemp makes a private file with a name of its own, so that two processes do not collide
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+        raise
