@@ -1,7 +1,7 @@
 """One row per layer: its inputs at small sizes, all different, so that a swapped axis cannot pass.
 
-A case makes its arrays from a seed, in either dtype. `formula` is the layer once more, written as close to the
-textbook as possible and as far as possible from the code under test.
+A case makes its arrays from a seed, in either dtype. `formula` is the layer once more, written as close to
+the textbook as possible and as far as possible from the code under test.
 """
 
 import math
@@ -17,7 +17,7 @@ B, T, NH, C, OC, V, MAX_T = 2, 5, 3, 12, 7, 11, 8
 
 @dataclass(frozen=True)
 class Case:
-    """name: of the test. layer: of LAYERS. shapes: one per input, an int meaning ids below it, None no input."""
+    """name: of the test. layer: of LAYERS. shapes: one per input; Ids for integers, None for no input."""
 
     name: str
     layer: str
@@ -83,7 +83,10 @@ def attention_formula(qkv, *, num_heads):
 
 
 def gelu_formula(inp):
-    return np.vectorize(lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))(inp)
+    def gelu(x):
+        return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+    return np.vectorize(gelu)(inp)
 
 
 def residual_formula(a, b):

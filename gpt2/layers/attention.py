@@ -19,8 +19,8 @@ Two identities keep this small (Dao et al. 2022, FlashAttention, appendix B):
     att = exp(scores - logsumexp)               so att need not be kept: one number a row brings it back
     sum_j att * datt = sum_j att * (dy . v_j) = dy . y           a sum over HS channels, not over T positions
 
-Queries are taken in blocks. A block that ends at position t1 needs no key from t1 on, so half of the work falls away
-for long sequences, and nothing of size T x T is ever held.
+Queries are taken in blocks. A block that ends at position t1 needs no key from t1 on, so for long sequences
+half of the work falls away, and nothing of size T x T is ever held.
 """
 
 import math
@@ -30,7 +30,8 @@ import numpy as np
 from gpt2.layers.layer import Layer
 
 QUERY_BLOCK = 128
-# Added to the score of a key that lies ahead. Finite, as inf - inf would be nan, and so large that exp gives exactly 0.
+# Added to the score of a key that lies ahead. Finite, as inf - inf would be nan, and so large that exp of it
+# is exactly 0 in either dtype.
 MASKED = -1e30
 
 
@@ -99,7 +100,7 @@ def causal_mask(t0, t1, dtype):
 
 
 def split_heads(qkv, num_heads):
-    """Views q, k, v (B, NH, T, HS) of a packed qkv (B, T, 3C). The channels of a head stay adjacent in memory."""
+    """Views q, k, v (B, NH, T, HS) of a packed qkv (B, T, 3C). A head's channels stay adjacent in memory."""
     B, T, C3 = qkv.shape
     parts = qkv.reshape(B, T, 3, num_heads, C3 // 3 // num_heads)
     return tuple(parts[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
@@ -118,7 +119,8 @@ def check_shape(qkv, num_heads):
     B, T, C3 = qkv.shape
     if num_heads < 1 or (C3 // 3) % num_heads:
         raise ValueError(
-            f"attention_forward: num_heads is {num_heads}, expected a divisor of C={C3 // 3} for qkv {qkv.shape}"
+            f"attention_forward: num_heads is {num_heads}, expected a divisor of C={C3 // 3} "
+            f"for qkv {qkv.shape}"
         )
     return B, T, C3 // 3
 

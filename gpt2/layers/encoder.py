@@ -57,9 +57,9 @@ def encoder_backward(dout, saved):
 
 
 def check_integers(function, argument, ids):
-    """Raise TypeError unless ids is an array of integers."""
+    """Raise ValueError unless ids is an array of integers."""
     if ids.dtype.kind not in "iu":
-        raise TypeError(f"{function}: {argument} has dtype {ids.dtype}, expected integers")
+        raise ValueError(f"{function}: {argument} has dtype {ids.dtype}, expected integers")
 
 
 def check_ids(function, argument, ids, V):

@@ -10,8 +10,8 @@ Backward, for one row of C channels, with dnorm = dout * weight and sums over th
                          = rstd * (delta_ij - 1/C - norm[j] * norm[i] / C)
     dinp    = rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm))
 
-The two means take out of dnorm what the forward pass cannot see: a shift of the row, and (up to eps) a change of its
-scale. Parameters are shared by all rows, so their gradients are sums over rows.
+The two means take out of dnorm what the forward pass cannot see: a shift of the row, and (up to eps) a change
+of its scale. Parameters are shared by all rows, so their gradients are sums over rows.
 """
 
 import numpy as np
@@ -34,7 +34,8 @@ def layernorm_forward(inp, weight, bias):
     for name, vector in (("weight", weight), ("bias", bias)):
         if vector.shape != (C,):
             raise ValueError(
-                f"layernorm_forward: {name} has shape {vector.shape}, expected ({C},) to match inp {inp.shape}"
+                f"layernorm_forward: {name} has shape {vector.shape}, expected ({C},) "
+                f"to match inp {inp.shape}"
             )
     mean = np.mean(inp, axis=-1, keepdims=True)  # (..., 1)
     centred = inp - mean
@@ -48,7 +49,7 @@ def layernorm_backward(dout, saved):
     """Gradient of layernorm_forward: dinp (..., C), dweight (C,), dbias (C,).
 
     dout   (..., C)
-    saved  inp, weight, mean, rstd. The normalised rows are computed again, which is cheaper than keeping them.
+    saved  inp, weight, mean, rstd. The normalised rows are computed again, cheaper than keeping them.
     """
     inp, weight, mean, rstd = saved
     C = inp.shape[-1]

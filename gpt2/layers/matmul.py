@@ -26,8 +26,8 @@ def matmul_forward(inp, weight, bias):
     weight  (OC, C)
     bias    (OC,) or None
 
-    Returns out (..., OC). Leading axes are flattened first: one large product, where a batched matmul would be a
-    loop over small ones. Saved: inp, weight, bias, none of them copied.
+    Returns out (..., OC). Leading axes are flattened first: one large product, where a batched matmul would
+    be a loop over small ones. Saved: inp, weight, bias, none of them copied.
     """
     check_shapes("matmul_forward", inp, weight, bias)
     OC, C = weight.shape
@@ -92,11 +92,13 @@ def check_shapes(function, inp, weight, bias):
     """Raise ValueError, naming function, unless inp (..., C), weight (OC, C) and bias (OC,) fit."""
     if weight.ndim != 2 or weight.shape[1] != inp.shape[-1]:
         raise ValueError(
-            f"{function}: weight has shape {weight.shape}, expected (OC, {inp.shape[-1]}) to match inp {inp.shape}"
+            f"{function}: weight has shape {weight.shape}, expected (OC, {inp.shape[-1]}) "
+            f"to match inp {inp.shape}"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(
-            f"{function}: bias has shape {bias.shape}, expected ({weight.shape[0]},) to match weight {weight.shape}"
+            f"{function}: bias has shape {bias.shape}, expected ({weight.shape[0]},) "
+            f"to match weight {weight.shape}"
         )
 
 

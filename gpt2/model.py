@@ -1,0 +1,403 @@
+"""GPT-2 as a stack of layers: its settings, its sixteen parameter tensors, forward, and the backward by hand.
+
+    tokens -> encoder -> L times [ layernorm, attention, + , layernorm, MLP, + ] -> layernorm -> head -> loss
+
+Radford et al. 2019; the order of layers, tensors and names is llm.c's.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from gpt2.errors import UserError
+
+# ---- Settings --------------------------------------------------------------------------------------------
+
+PRESETS = {
+    # the four that OpenAI released
+    "gpt2": dict(n_layer=12, n_head=12, n_embd=768),  # 124 million parameters
+    "gpt2-medium": dict(n_layer=24, n_head=16, n_embd=1024),  # 355 million
+    "gpt2-large": dict(n_layer=36, n_head=20, n_embd=1280),  # 774 million
+    "gpt2-xl": dict(n_layer=48, n_head=25, n_embd=1600),  # 1558 million
+    # small ones, for two cores and a few minutes; the second is nanoGPT's recipe for a CPU
+    "small-cpu": dict(n_layer=6, n_head=6, n_embd=384, block_size=256),
+    "shakespeare-char-cpu": dict(vocab_size=65, n_layer=4, n_head=4, n_embd=128, block_size=64),
+    "tiny": dict(vocab_size=256, n_layer=2, n_head=2, n_embd=64, block_size=64),
+}
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """The shape of a model. Raises UserError where a field makes no sense."""
+
+    vocab_size: int = 50257  # V: distinct tokens
+    block_size: int = 1024  # maxT: the longest sequence, in tokens
+    n_layer: int = 12  # L: blocks
+    n_head: int = 12  # NH: attention heads, a divisor of n_embd
+    n_embd: int = 768  # C: channels
+    dtype: str = "float32"  # of parameters, activations and gradients: float32 or float64
+
+    def __post_init__(self):
+        for field in fields(self)[:5]:
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise UserError(f"GPT2Config: {field.name} is {value!r}, expected a whole number from 1")
+            object.__setattr__(self, field.name, int(value))
+        if self.n_embd % self.n_head:
+            raise UserError(
+                f"GPT2Config: n_embd {self.n_embd} is not divisible by n_head {self.n_head}; "
+                "heads share the channels equally"
+            )
+        name = _dtype_name(self.dtype)
+        if name not in ("float32", "float64"):
+            raise UserError(f"GPT2Config: dtype is {self.dtype!r}, expected float32 or float64")
+        object.__setattr__(self, "dtype", name)
+
+    @classmethod
+    def preset(cls, name, **changes):
+        """A named shape, e.g. preset("gpt2"), with fields changed as given, e.g. block_size=64."""
+        if name not in PRESETS:
+            raise UserError(f"GPT2Config: no preset {name!r}, expected one of {', '.join(PRESETS)}")
+        return cls(**{**PRESETS[name], **changes})
+
+    @property
+    def num_parameters(self):
+        """Entries of all sixteen tensors. The head is wte again, so it counts once."""
+        return sum(math.prod(shape) for _, shape in parameter_table(self))
+
+
+def _dtype_name(dtype):
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return None
+
+
+# ---- Parameters ------------------------------------------------------------------------------------------
+
+
+def parameter_table(config):
+    """Name and shape of the sixteen tensors, in llm.c's order. A leading L stands for one slice per block."""
+    V, maxT, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
+    return (
+        ("wte", (V, C)),  # token embedding, and the head's weight
+        ("wpe", (maxT, C)),  # position embedding
+        ("ln1w", (L, C)),  # layernorm before attention
+        ("ln1b", (L, C)),
+        ("qkvw", (L, 3 * C, C)),  # queries, keys, values
+        ("qkvb", (L, 3 * C)),
+        ("attprojw", (L, C, C)),  # attention's way back to the residual stream
+        ("attprojb", (L, C)),
+        ("ln2w", (L, C)),  # layernorm before the MLP
+        ("ln2b", (L, C)),
+        ("fcw", (L, 4 * C, C)),  # MLP: up, gelu,
+        ("fcb", (L, 4 * C)),
+        ("fcprojw", (L, C, 4 * C)),  # and down again
+        ("fcprojb", (L, C)),
+        ("lnfw", (C,)),  # layernorm before the head
+        ("lnfb", (C,)),
+    )
+
+
+# Matrices (embeddings included) get weight decay; gains and biases do not.
+MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")
+
+
+def parameter_ranges(config):
+    """Where each tensor stands in the flat buffer: name -> (start, stop), in table order without gaps."""
+    ranges, start = {}, 0
+    for name, shape in parameter_table(config):
+        ranges[name] = (start, start + math.prod(shape))
+        start += math.prod(shape)
+    return ranges
+
+
+def unflatten(flat, config):
+    """Views of a flat buffer (num_parameters,): a dict from name to tensor."""
+    ranges = parameter_ranges(config)
+    return {name: flat[slice(*ranges[name])].reshape(shape) for name, shape in parameter_table(config)}
+
+
+def initialise(params, config, seed):
+    """Fill params as GPT-2 was: matrices normal with deviation 0.02, gains 1, biases 0.
+
+    Each block adds two branches to the residual stream. Their projections start smaller by sqrt(2L), so that
+    the stream's variance does not grow with depth (Radford et al. 2019, section 2.3).
+    Numbers are drawn in float32 for either dtype: the same seed gives the same model.
+    """
+    rng = np.random.default_rng(seed)
+    for name, tensor in params.items():
+        if name in MATRICES:
+            residual = name in ("attprojw", "fcprojw")
+            deviation = 0.02 / math.sqrt(2 * config.n_layer) if residual else 0.02
+            for part in tensor if tensor.ndim == 3 else (tensor,):  # by block, to keep the draw small
+                part[...] = rng.standard_normal(part.shape, dtype=np.float32)
+                part *= deviation
+        else:
+            tensor[...] = 1.0 if name in ("ln1w", "ln2w", "lnfw") else 0.0
+
+
+# ---- Forward: pure functions of the parameters -----------------------------------------------------------
+
+
+def block_forward(x, params, l, config, layers):
+    """Block l of the stack: x (B, T, C) -> (B, T, C), and what its ten layers saved, by step."""
+    layernorm, matmul = layers["layernorm"].forward, layers["matmul"].forward
+    attention, gelu, add = layers["attention"].forward, layers["gelu"].forward, layers["residual"].forward
+    p, saved = params, {}
+    ln1, saved["ln1"] = layernorm(x, p["ln1w"][l], p["ln1b"][l])
+    qkv, saved["qkv"] = matmul(ln1, p["qkvw"][l], p["qkvb"][l])  # (B, T, 3C)
+    atty, saved["att"] = attention(qkv, num_heads=config.n_head)  # (B, T, C)
+    attproj, saved["attproj"] = matmul(atty, p["attprojw"][l], p["attprojb"][l])
+    x, saved["residual1"] = add(x, attproj)
+    ln2, saved["ln2"] = layernorm(x, p["ln2w"][l], p["ln2b"][l])
+    fch, saved["fc"] = matmul(ln2, p["fcw"][l], p["fcb"][l])  # (B, T, 4C)
+    fch_gelu, saved["gelu"] = gelu(fch)
+    fcproj, saved["fcproj"] = matmul(fch_gelu, p["fcprojw"][l], p["fcprojb"][l])  # (B, T, C)
+    x, saved["residual2"] = add(x, fcproj)
+    return x, saved
+
+
+def forward_pass(params, tokens, config, layers):
+    """logits (B, T, V), and what every layer saved: a dict for the ends, a list of dicts for the blocks."""
+    saved = {"shape": tokens.shape, "blocks": []}
+    x, saved["encoder"] = layers["encoder"].forward(tokens, params["wte"], params["wpe"])  # (B, T, C)
+    for l in range(config.n_layer):
+        x, block = block_forward(x, params, l, config, layers)
+        saved["blocks"].append(block)
+    x, saved["lnf"] = layers["layernorm"].forward(x, params["lnfw"], params["lnfb"])
+    logits, saved["head"] = layers["matmul"].forward(x, params["wte"], None)  # tied to the embedding
+    return logits, saved
+
+
+def logits_fn(params, tokens, *, config, layers):
+    """logits (B, T, V) of tokens (B, T) as a pure function of params."""
+    return forward_pass(params, tokens, config, layers)[0]
+
+
+def loss_fn(params, tokens, targets, *, config, layers):
+    """Mean loss in nats per token as a pure function of params: what backward="whole" differentiates."""
+    logits = logits_fn(params, tokens, config=config, layers=layers)
+    losses, _ = layers["crossentropy"].forward(logits, targets)
+    return np.mean(losses)
+
+
+# ---- The model -------------------------------------------------------------------------------------------
+
+
+class GPT2:
+    """A GPT-2 with parameters, gradients, and the activations of its last forward pass.
+
+    config    GPT2Config
+    backward  "manual", "auto", a mix such as "manual,attention=auto", or "whole"; see gpt2.backward
+    seed      of the initial parameters
+
+    flat_params, flat_grads (num_parameters,) hold everything; params and grads are views of them by name.
+    """
+
+    def __init__(self, config, backward="manual", seed=0):
+        # Imported here: this module needs the layers alone, and the seam only to read a spec.
+        from gpt2.backward import choose
+
+        self.config = config
+        self.spec = backward
+        self.layers = choose(backward)
+        self.flat_params = np.empty(config.num_parameters, config.dtype)
+        self.flat_grads = np.zeros(config.num_parameters, config.dtype)
+        self.params = unflatten(self.flat_params, config)
+        self.grads = unflatten(self.flat_grads, config)
+        initialise(self.params, config, seed)
+        self._saved = None
+
+    @property
+    def num_parameters(self):
+        return self.flat_params.size
+
+    @property
+    def decayed(self):
+        """Ranges (start, stop) of the flat buffer that weight decay applies to: the matrices."""
+        ranges = parameter_ranges(self.config)
+        return [ranges[name] for name in MATRICES]
+
+    def forward(self, tokens, targets=None):
+        """Mean loss in nats per token, a float; or without targets the logits (B, T, V).
+
+        tokens, targets  (B, T) integers in [0, vocab_size), T <= block_size
+
+        With targets, activations are kept for backward() until that or the next call of forward.
+        Raises ValueError where the arguments do not fit the model.
+        """
+        self._saved = None  # first of all, so that two sets of activations never exist at once
+        tokens = self._checked("tokens", tokens)
+        if targets is None:
+            return logits_fn(self.params, tokens, config=self.config, layers=self.layers)
+        targets = self._checked_targets(targets, tokens)
+        logits, saved = forward_pass(self.params, tokens, self.config, self.layers)
+        losses, saved["loss"] = self.layers["crossentropy"].forward(logits, targets)
+        self._saved = saved
+        return float(np.mean(losses))
+
+    def loss(self, tokens, targets):
+        """The mean loss as forward gives it, for evaluation: what backward would need is let go."""
+        loss = self.forward(tokens, targets)
+        self._saved = None
+        return loss
+
+    def backward(self, scale=1.0, accumulate=False):
+        """Fill grads with the gradient of scale * loss, or add it to them if accumulate is set.
+
+        Gradient accumulation over n batches: scale=1/n, accumulate on all but the first. The activations of
+        the last forward pass are used up on the way, to free memory as early as possible.
+        Raises RuntimeError where forward(tokens, targets) did not come first.
+        """
+        if self._saved is None:
+            raise RuntimeError("GPT2.backward: call forward(tokens, targets) first, once for each backward")
+        saved, self._saved = self._saved, None
+        backward_pass(saved, scale, _Gradients(self.grads, accumulate), self.config, self.layers)
+
+    def first_non_finite(self, tokens, targets=None):
+        """Which layer's output first holds a nan or an infinity, such as "block 3 fc (matmul)", or None.
+
+        Runs the forward pass again with an eye on every layer: for finding out after the loss has gone wrong.
+        """
+        tokens = self._checked("tokens", tokens)
+        found = []
+        layers = _watched(self.layers, _steps(self.config), found)
+        with np.errstate(all="ignore"):
+            if targets is None:
+                logits_fn(self.params, tokens, config=self.config, layers=layers)
+            else:
+                targets = self._checked_targets(targets, tokens)
+                loss_fn(self.params, tokens, targets, config=self.config, layers=layers)
+        return found[0] if found else None
+
+    def _checked_targets(self, targets, tokens):
+        targets = self._checked("targets", targets)
+        if targets.shape != tokens.shape:
+            raise ValueError(
+                f"GPT2.forward: targets has shape {targets.shape}, expected {tokens.shape} to match tokens"
+            )
+        return targets
+
+    def _checked(self, name, ids):
+        """ids as an array (B, T) that the model can take, or ValueError."""
+        ids = np.asarray(ids)
+        if ids.ndim != 2 or ids.size == 0:
+            raise ValueError(f"GPT2.forward: {name} has shape {ids.shape}, expected (B, T), not empty")
+        if ids.dtype.kind not in "iu":
+            raise ValueError(f"GPT2.forward: {name} has dtype {ids.dtype}, expected integers")
+        if ids.shape[1] > self.config.block_size:
+            raise ValueError(
+                f"GPT2.forward: {name} has T={ids.shape[1]} positions, more than "
+                f"block_size {self.config.block_size}; pass shorter sequences"
+            )
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.config.vocab_size:
+            raise ValueError(
+                f"GPT2.forward: {name} contains {low if low < 0 else high}, "
+                f"expected ids from 0 to {self.config.vocab_size - 1}"
+            )
+        return ids
+
+
+# ---- Backward, by hand: the forward pass in reverse ------------------------------------------------------
+
+
+def backward_pass(saved, scale, grads, config, layers):
+    """Gradient of scale * mean loss, handed to grads tensor by tensor. Empties saved on the way."""
+    dlogits = _loss_backward(saved, scale, config, layers)
+    dx, dwte, _ = layers["matmul"].backward(dlogits, saved.pop("head"))
+    grads.put("wte", dwte)
+    del dlogits, dwte  # (B, T, V) and (V, C), the largest arrays there are
+    dx, dlnfw, dlnfb = layers["layernorm"].backward(dx, saved.pop("lnf"))
+    grads.put("lnfw", dlnfw)
+    grads.put("lnfb", dlnfb)
+    for l in reversed(range(config.n_layer)):
+        dx = block_backward(dx, saved["blocks"].pop(), l, grads, config, layers)
+    _, dwte, dwpe = layers["encoder"].backward(dx, saved.pop("encoder"))
+    grads.add("wte", dwte)  # used twice, as embedding and as head: the gradients add up
+    grads.put("wpe", dwpe)
+
+
+def _loss_backward(saved, scale, config, layers):
+    """dlogits. Of the mean over B*T losses, each gets its share."""
+    B, T = saved["shape"]
+    dlosses = np.full((B, T), scale / (B * T), config.dtype)
+    dlogits, _ = layers["crossentropy"].backward(dlosses, saved.pop("loss"))
+    return dlogits
+
+
+def block_backward(dout, saved, l, grads, config, layers):
+    """Gradient of block_forward with respect to x (B, T, C). Parameter gradients go to slice l of grads."""
+    layernorm, matmul = layers["layernorm"].backward, layers["matmul"].backward
+    attention, gelu, add = layers["attention"].backward, layers["gelu"].backward, layers["residual"].backward
+
+    def put(w, dw, b, db):
+        grads.put(w, dw, l)
+        grads.put(b, db, l)
+
+    dx, dfcproj = add(dout, saved["residual2"])
+    dfch_gelu, dw, db = matmul(dfcproj, saved["fcproj"])  # (B, T, 4C)
+    put("fcprojw", dw, "fcprojb", db)
+    (dfch,) = gelu(dfch_gelu, saved["gelu"])
+    dln2, dw, db = matmul(dfch, saved["fc"])  # (B, T, C)
+    put("fcw", dw, "fcb", db)
+    dbranch, dw, db = layernorm(dln2, saved["ln2"])
+    put("ln2w", dw, "ln2b", db)
+    dx = dx + dbranch  # x went two ways, past the MLP and through it
+
+    dx, dattproj = add(dx, saved["residual1"])
+    datty, dw, db = matmul(dattproj, saved["attproj"])
+    put("attprojw", dw, "attprojb", db)
+    (dqkv,) = attention(datty, saved["att"], num_heads=config.n_head)  # (B, T, 3C)
+    dln1, dw, db = matmul(dqkv, saved["qkv"])  # (B, T, C)
+    put("qkvw", dw, "qkvb", db)
+    dbranch, dw, db = layernorm(dln1, saved["ln1"])
+    put("ln1w", dw, "ln1b", db)
+    return dx + dbranch  # past attention and through it
+
+
+class _Gradients:
+    """Where gradients go: views of the flat buffer, set on the first visit unless accumulating."""
+
+    def __init__(self, views, accumulate):
+        self.views = views
+        self.accumulate = accumulate
+
+    def put(self, name, gradient, l=...):
+        if self.accumulate:
+            self.add(name, gradient, l)
+        else:
+            self.views[name][l] = gradient
+
+    def add(self, name, gradient, l=...):
+        view = self.views[name][l]
+        view += gradient
+
+
+# ---- Finding the first layer that went wrong -------------------------------------------------------------
+
+BLOCK_STEPS = ("ln1", "qkv", "att", "attproj", "residual1", "ln2", "fc", "gelu", "fcproj", "residual2")
+
+
+def _steps(config):
+    """The layers' places in the order forward_pass visits them."""
+    blocks = [f"block {l} {step}" for l in range(config.n_layer) for step in BLOCK_STEPS]
+    return iter(["encoder", *blocks, "lnf", "head", "loss"])
+
+
+def _watched(layers, steps, found):
+    """The same layers, each noting in found the step at which its output is not finite."""
+
+    def watch(layer):
+        def forward(*inputs, **static):
+            out, saved = layer.forward(*inputs, **static)
+            step = next(steps)
+            if not np.isfinite(out).all():
+                found.append(f"{step} ({layer.name})")
+            return out, saved
+
+        return type(layer)(layer.name, forward, layer.backward, layer.kind)
+
+    return {name: watch(layer) for name, layer in layers.items()}

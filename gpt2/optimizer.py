@@ -1,0 +1,125 @@
+"""AdamW over one flat buffer, and the learning rate's course.
+
+Kingma and Ba 2015; decoupled decay from Loshchilov and Hutter 2019; defaults as in nanoGPT.
+
+    m <- beta1 m + (1 - beta1) g            running mean of the gradient
+    v <- beta2 v + (1 - beta2) g^2          and of its square; both start at 0 and are corrected for that:
+    p <- p - lr * decay * p - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+"""
+
+import math
+
+import numpy as np
+
+# Entries handled at once. Six arrays of 32 thousand float32 fit in a core's second-level cache, so
+# that parameters, gradients and moments cross from memory once a step, whatever the number of operations.
+BLOCK = 32 * 1024
+
+
+class AdamW:
+    """Updates model.flat_params from model.flat_grads.
+
+    model         anything with flat_params and flat_grads (N,), and decayed: ranges (start, stop) to decay
+    lr            learning rate, where step() is not given another
+    betas, eps    as above
+    weight_decay  share of a decayed entry that is lost per step and unit of lr
+
+    m, v (N,) are the moments, t counts the steps.
+    """
+
+    def __init__(self, model, lr=6e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1):
+        if not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ValueError(f"AdamW: betas is {betas}, expected two numbers from 0 to below 1")
+        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
+            if not value >= 0.0:
+                raise ValueError(f"AdamW: {name} is {value}, expected at least 0")
+        self.params, self.grads = model.flat_params, model.flat_grads
+        self.lr, self.betas, self.eps, self.weight_decay = lr, tuple(betas), eps, weight_decay
+        self.m = np.zeros_like(self.params)
+        self.v = np.zeros_like(self.params)
+        self.t = 0
+        self._pieces = list(_pieces(self.params.size, model.decayed))
+        self._scratch = np.empty((2, min(BLOCK, self.params.size)), self.params.dtype)
+
+    def grad_norm(self):
+        """Euclidean length of all gradients together. Blocks are summed in float64."""
+        total = 0.0
+        for start in range(0, self.grads.size, BLOCK):
+            block = self.grads[start : start + BLOCK]
+            total += float(np.dot(block, block))
+        return math.sqrt(total)
+
+    def step(self, lr=None, clip=1.0):
+        """Update the parameters once. Returns the norm of the gradient as it came.
+
+        clip  the norm that the gradient is scaled down to where it is longer; None for never
+
+        A norm that is not finite leaves parameters, moments and t as they were: look at what is returned.
+        """
+        lr = self.lr if lr is None else lr
+        norm = self.grad_norm()
+        if not math.isfinite(norm):
+            return norm
+        self.t += 1
+        scale = clip / norm if clip is not None and norm > clip else 1.0
+        for start, stop, decays in self._pieces:
+            self._update(slice(start, stop), lr, scale, self.weight_decay if decays else 0.0)
+        return norm
+
+    def _update(self, piece, lr, scale, decay):
+        """The formulas on one piece, in place. The corrections for m and v are folded into lr and eps."""
+        p, g, m, v = self.params[piece], self.grads[piece], self.m[piece], self.v[piece]
+        a, b = self._scratch[:, : p.size]
+        beta1, beta2 = self.betas
+        root = math.sqrt(1.0 - beta2**self.t)
+        np.multiply(g, scale, out=a)  # the clipped gradient
+        np.multiply(a, 1.0 - beta1, out=b)
+        m *= beta1
+        m += b
+        a *= a
+        a *= 1.0 - beta2
+        v *= beta2
+        v += a
+        np.sqrt(v, out=a)
+        a += self.eps * root
+        np.divide(m, a, out=a)
+        a *= lr * root / (1.0 - beta1**self.t)
+        if decay:
+            p *= 1.0 - lr * decay
+        p -= a
+
+    def state(self):
+        """What a checkpoint needs: {"t", "m", "v"}. The arrays are the optimizer's own, not copies."""
+        return {"t": self.t, "m": self.m, "v": self.v}
+
+    def load_state(self, state):
+        """Take over a state() of an optimizer of the same size. Raises ValueError where it does not fit."""
+        for name in ("m", "v"):
+            array = np.asarray(state[name])
+            if array.shape != self.m.shape:
+                raise ValueError(f"AdamW.load_state: {name} has shape {array.shape}, expected {self.m.shape}")
+        self.m[...] = state["m"]
+        self.v[...] = state["v"]
+        self.t = int(state["t"])
+
+
+def _pieces(size, decayed):
+    """Cut 0..size into (start, stop, decays): at borders of the decayed ranges, and every BLOCK entries."""
+    edges = sorted({0, size, *(edge for pair in decayed for edge in pair)})
+    for first, last in zip(edges, edges[1:]):
+        decays = any(start <= first < stop for start, stop in decayed)
+        for start in range(first, last, BLOCK):
+            yield start, min(start + BLOCK, last), decays
+
+
+def cosine_lr(step, *, lr, min_lr, warmup, steps):
+    """Learning rate at step (from 0): a linear rise over warmup steps, then half a cosine down to min_lr.
+
+    Reaches lr at step warmup, min_lr at steps, and stays there. Loshchilov and Hutter 2017, as in nanoGPT.
+    """
+    if step < warmup:
+        return lr * (step + 1) / (warmup + 1)
+    if step >= steps:
+        return min_lr
+    progress = (step - warmup) / (steps - warmup)
+    return min_lr + 0.5 * (1.0 + math.cos(math.pi * progress)) * (lr - min_lr)
