@@ -1,12 +1,42 @@
-"""Elementwise ops: NumPy's ufuncs, where, cast. Arguments broadcast; the result has the broadcast shape."""
+"""Elementwise ops: NumPy's ufuncs, where, cast. Arguments broadcast; the result has the broadcast shape.
+
+`partials(out, *args)` gives d out / d argument for each argument:
+
+    None            zero: no derivative leads through this argument
+    1.0, -1.0, 2.5  a number; by 1.0 and -1.0 nothing is multiplied
+    a node          the factor itself
+    a tuple         the product of its entries; those as small as the argument leave the sum over broadcast axes
+    a function      of no arguments, giving one of the above; called only if that derivative is wanted
+
+A real result of a complex argument (absolute, real, angle) has d out = real(partial * d argument).
+"""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
 
-from .table import Op, row
+from ..graph import is_scalar_const
+from .build import (
+    absolute,
+    cast,
+    conjugate,
+    cos,
+    cosh,
+    equal,
+    exp,
+    floor,
+    log,
+    sin,
+    sinh,
+    sqrt,
+    square,
+    trunc,
+    where,
+)
+from .table import Op, apply, const, row
 
 
 def broadcast_shape(*nodes) -> tuple[int, ...]:
@@ -18,7 +48,7 @@ def ufunc_dtype(ufunc: np.ufunc, dtypes: tuple) -> np.dtype:
     return ufunc.resolve_dtypes((*dtypes, None))[-1]
 
 
-def ufunc_row(name: str, kind: str = "elementwise", *, partials=None, cost: float = 1.0, samples=None) -> Op:
+def ufunc_row(name: str, partials=None, kind: str = "elementwise", cost: float = 1.0, samples=None) -> Op:
     """A row for the NumPy ufunc of that name (one result)."""
     ufunc = getattr(np, name)
     return row(
@@ -34,7 +64,196 @@ def ufunc_row(name: str, kind: str = "elementwise", *, partials=None, cost: floa
     )
 
 
-# arithmetic. Partials are filled in beside each op: d out / d argument
-ufunc_row("add", partials=lambda out, a, b: (1.0, 1.0), cost=0.15)
-ufunc_row("subtract", partials=lambda out, a, b: (1.0, -1.0), cost=0.15)
-ufunc_row("multiply", partials=lambda out, a, b: (b, a), cost=0.15)
+# arithmetic
+ufunc_row("add", lambda out, a, b: (1.0, 1.0), cost=0.15)
+ufunc_row("subtract", lambda out, a, b: (1.0, -1.0), cost=0.15)
+ufunc_row("multiply", lambda out, a, b: (b, a), cost=0.15)
+ufunc_row("negative", lambda out, x: (-1.0,), cost=0.15)
+ufunc_row("positive", lambda out, x: (1.0,), cost=0.1)
+ufunc_row("square", lambda out, x: ((2.0, x),), cost=0.15)
+ufunc_row("reciprocal", lambda out, x: ((square(out), -1.0),), cost=0.3)
+
+
+def _divide(out, a, b):
+    inverse = 1.0 / b
+    return inverse, (inverse, out, -1.0)  # g * inverse is common to both
+
+
+ufunc_row("divide", _divide, cost=0.3)
+
+
+def _power(out, a, b):
+    return lambda: _power_base(a, b), lambda: out * log(where(equal(a, 0.0), 1.0, a))
+
+
+def _power_base(a, b):
+    """b * a**(b - 1), and 0 where b is 0, though a**(b - 1) is infinite at a = 0."""
+    if is_scalar_const(b):
+        n = const_value(b)
+        if n == 0:
+            return None
+        return 1.0 if n == 1 else (n, a) if n == 2 else (n, a ** (n - 1))
+    return b * a ** where(equal(b, 0.0), 1.0, b - 1.0)
+
+
+def const_value(n):
+    """The Python number in a scalar constant."""
+    return n.value.item() if isinstance(n.value, (np.ndarray, np.generic)) else n.value
+
+
+ufunc_row("power", _power, cost=15.0)
+ufunc_row("float_power", _power, cost=15.0)  # always float64 or complex128
+ufunc_row("remainder", lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), cost=5.0)
+ufunc_row("fmod", lambda out, a, b: (1.0, lambda: (trunc(a / b), -1.0)), cost=5.0)
+ufunc_row("ldexp", lambda out, a, n: (lambda: apply("ldexp", const(1.0, a.dtype), n), None), cost=3.0)
+
+# exponentials and logarithms
+ufunc_row("exp", lambda out, x: (out,), cost=0.45)
+ufunc_row("exp2", lambda out, x: ((out, math.log(2)),), cost=1.0)
+ufunc_row("expm1", lambda out, x: (out + 1.0,), cost=2.0)
+ufunc_row("log", lambda out, x: (1.0 / x,), cost=0.5)
+ufunc_row("log2", lambda out, x: (1 / math.log(2) / x,), cost=1.0)
+ufunc_row("log10", lambda out, x: (1 / math.log(10) / x,), cost=2.0)
+ufunc_row("log1p", lambda out, x: (1.0 / (x + 1.0),), cost=2.0)
+ufunc_row("sqrt", lambda out, x: (0.5 / out,), cost=0.3)
+ufunc_row("cbrt", lambda out, x: (1 / 3 / square(out),), cost=8.0)
+
+
+def _logaddexp(base):
+    def partials(out, a, b):
+        # -inf - -inf would be nan; the weight of a term e**-inf is 0
+        safe = where(equal(out, -math.inf), 0.0, out)
+        return lambda: base(a - safe), lambda: base(b - safe)
+
+    return partials
+
+
+ufunc_row("logaddexp", _logaddexp(exp), cost=15.0)
+ufunc_row("logaddexp2", _logaddexp(lambda x: apply("exp2", x)), cost=15.0)
+
+# trigonometric and hyperbolic
+ufunc_row("sin", lambda out, x: (cos(x),), cost=1.0)
+ufunc_row("cos", lambda out, x: ((sin(x), -1.0),), cost=1.0)
+ufunc_row("tan", lambda out, x: (square(out) + 1.0,), cost=5.0)
+ufunc_row("arcsin", lambda out, x: (1.0 / sqrt(1.0 - square(x)),), cost=5.0)
+ufunc_row("arccos", lambda out, x: (-1.0 / sqrt(1.0 - square(x)),), cost=5.0)
+ufunc_row("arctan", lambda out, x: (1.0 / (square(x) + 1.0),), cost=5.0)
+ufunc_row("sinh", lambda out, x: (cosh(x),), cost=3.0)
+ufunc_row("cosh", lambda out, x: (sinh(x),), cost=3.0)
+ufunc_row("tanh", lambda out, x: (1.0 - out * out,), cost=0.34)
+ufunc_row("arcsinh", lambda out, x: (1.0 / sqrt(square(x) + 1.0),), cost=5.0)
+# not sqrt(x*x - 1), which has the other sign left of the complex branch cut
+ufunc_row("arccosh", lambda out, x: (1.0 / (sqrt(x - 1.0) * sqrt(x + 1.0)),), cost=5.0)
+ufunc_row("arctanh", lambda out, x: (1.0 / (1.0 - square(x)),), cost=5.0)
+ufunc_row("deg2rad", lambda out, x: (math.pi / 180,), cost=0.2)
+ufunc_row("rad2deg", lambda out, x: (180 / math.pi,), cost=0.2)
+ufunc_row("radians", lambda out, x: (math.pi / 180,), cost=0.2)
+ufunc_row("degrees", lambda out, x: (180 / math.pi,), cost=0.2)
+
+
+def _arctan2(out, a, b):
+    inverse = 1.0 / (square(a) + square(b))
+    return (b, inverse), (a, inverse, -1.0)
+
+
+ufunc_row("arctan2", _arctan2, cost=15.0)
+ufunc_row("hypot", lambda out, a, b: (lambda: a / out, lambda: b / out), cost=5.0)
+
+
+def _sinc(out, x):
+    """(cos(pi x) - sinc(x)) / x, and its series near 0, where the difference cancels."""
+    near = absolute(x) < 0.05
+    far = (cos(math.pi * x) - out) / where(near, 1.0, x)
+    t = square(x)
+    pi2 = math.pi**2
+    series = x * (-pi2 / 3 + t * (pi2**2 / 30 + t * (-(pi2**3) / 840 + t * (pi2**4 / 45360))))
+    return (where(near, series, far),)
+
+
+row("sinc", "elementwise",
+    infer=lambda x: (x.shape, ufunc_dtype(np.sin, (x.dtype,))),
+    evaluate=np.sinc,
+    code=lambda x: f"np.sinc({x})",
+    partials=_sinc, cost=5.0)
+
+
+# choices. Where both arguments are equal, each gets half of the gradient
+def _chosen(out, a, b):
+    def share(x):
+        return where(equal(a, b), 0.5, cast(equal(out, x), out.dtype))
+
+    return lambda: share(a), lambda: share(b)
+
+
+for _name in ("maximum", "minimum", "fmax", "fmin"):
+    ufunc_row(_name, _chosen, cost=0.2)
+
+ufunc_row("fabs", lambda out, x: (apply("sign", x),), cost=0.15)
+ufunc_row("copysign", lambda out, a, b: (lambda: where(equal(out, a), 1.0, cast(const(-1.0), out.dtype)), None), cost=0.3)
+ufunc_row("heaviside", lambda out, x, at_zero: (None, lambda: cast(equal(x, 0.0), out.dtype)), cost=1.0)
+
+# piecewise constant: the derivative is zero
+for _name in (
+    "floor ceil trunc rint floor_divide equal not_equal less less_equal greater greater_equal "
+    "logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit bitwise_and bitwise_or bitwise_xor "
+    "invert left_shift right_shift gcd lcm"
+).split():
+    ufunc_row(_name, kind="nondiff", cost=0.2)
+
+# complex numbers
+ufunc_row("absolute", lambda out, x: (_unit(out, x),), cost=0.15)
+
+
+def _unit(out, x):
+    if x.dtype.kind != "c":
+        return apply("sign", x)
+    return conjugate(x) / where(equal(out, 0.0), 1.0, out)
+
+
+def _sign(out, x):
+    if x.dtype.kind == "c":
+        raise NotImplementedError("np.sign of complex numbers has no derivative rule: write x / np.abs(x)")
+    return (None,)
+
+
+ufunc_row("sign", _sign, cost=0.3)
+ufunc_row("conjugate", kind="linear", cost=0.15)
+
+
+def _part_dtype(dtype: np.dtype) -> np.dtype:
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def _angle(out, x):
+    return ((1.0 / x, -1j) if x.dtype.kind == "c" else None,)
+
+
+def _part_row(name, partials, **columns):
+    row(name, "elementwise",
+        infer=lambda x: (x.shape, _part_dtype(x.dtype)),
+        evaluate=getattr(np, name),
+        code=lambda x: f"np.{name}({x})",
+        partials=partials, **columns)
+
+
+_part_row("real", lambda out, x: (1.0,), cost=0.2)
+_part_row("imag", lambda out, x: (-1j if x.dtype.kind == "c" else None,), cost=0.2)
+
+row("angle", "elementwise",
+    infer=lambda x: (x.shape, ufunc_dtype(np.arctan2, (_part_dtype(x.dtype),) * 2)),
+    evaluate=np.angle,
+    code=lambda x: f"np.angle({x})",
+    partials=_angle, cost=15.0)
+
+# selection and conversion. `where` is linear in its branches, not in its condition
+row("where", "linear", linear_in=(1, 2),
+    infer=lambda c, a, b: (broadcast_shape(c, a, b), np.result_type(a.dtype, b.dtype)),
+    evaluate=np.where,
+    code=lambda c, a, b: f"np.where({c}, {a}, {b})",
+    cost=0.3)
+
+row("cast", "linear", linear_in=(0,),
+    infer=lambda x, dtype: (x.shape, np.dtype(dtype)),
+    evaluate=lambda x, dtype: np.asarray(x).astype(dtype),
+    code=lambda x, dtype: f"{x}.astype(np.{'bool_' if dtype == 'bool' else dtype})",
+    cost=0.2)

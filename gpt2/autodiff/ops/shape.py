@@ -73,3 +73,14 @@ def _update(x, v, index):
 row("update", "linear", linear_in=(0, 1),
     infer=lambda x, v, index: (x.shape, x.dtype),
     evaluate=_update)
+
+# item i of a tuple node: what apart takes the results of eigh, svd, scan, ...
+row("item", "structural",
+    infer=lambda x, i: (x.shape[i], x.dtype[i]),
+    evaluate=lambda x, i: x[i],
+    code=lambda x, i: f"{x}[{i}]")
+
+row("copy", "linear", linear_in=(0,),
+    infer=lambda x: (x.shape, x.dtype),
+    evaluate=np.array,
+    code=lambda x: f"np.array({x})")

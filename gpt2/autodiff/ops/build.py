@@ -1,0 +1,132 @@
+"""Small functions that make nodes, so that derivative rules and compositions read as NumPy does.
+
+Each drops what would change nothing: a reshape to the same shape, a sum over no axes, a cast to the same dtype.
+Nodes carry their own operators (`a * b`, `a @ b`, `a < b`, ...); comparison for equality is `equal(a, b)`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph import Node
+from .table import apply, const
+
+
+def ufunc(name: str):
+    """The function that makes a node of that elementwise op."""
+
+    def make(*args) -> Node:
+        return apply(name, *args)
+
+    make.__name__ = name
+    return make
+
+
+exp, log, sqrt, square, sin, cos, sinh, cosh, tanh, absolute, sign, floor, trunc, conjugate, real, imag, equal, isfinite = map(
+    ufunc,
+    "exp log sqrt square sin cos sinh cosh tanh absolute sign floor trunc conjugate real imag equal isfinite".split(),
+)
+
+
+def zeros(shape, dtype) -> Node:
+    return full(shape, 0, dtype)
+
+
+def full(shape, value, dtype) -> Node:
+    """A constant array: one scalar, broadcast. `value` is a Python number, turned into one of the dtype's kind."""
+    return broadcast(const(np.dtype(dtype).type(value).item(), dtype), shape)
+
+
+def where(c: Node, a, b) -> Node:
+    return apply("where", c, a, b)
+
+
+def cast(x: Node, dtype) -> Node:
+    dtype = np.dtype(dtype)
+    return x if x.dtype == dtype else apply("cast", x, dtype=str(dtype))
+
+
+def reshape(x: Node, shape) -> Node:
+    shape = tuple(shape)
+    return x if x.shape == shape else apply("reshape", x, shape=shape)
+
+
+def transpose(x: Node, perm) -> Node:
+    perm = tuple(perm)
+    return x if perm == tuple(range(x.ndim)) else apply("transpose", x, perm=perm)
+
+
+def swap_last(x: Node) -> Node:
+    """The matrix transpose: the last two axes exchanged."""
+    n = x.ndim
+    return transpose(x, (*range(n - 2), n - 1, n - 2))
+
+
+def adjoint(x: Node) -> Node:
+    """The conjugate transpose."""
+    x = swap_last(x)
+    return conjugate(x) if x.dtype.kind == "c" else x
+
+
+def broadcast(x: Node, shape) -> Node:
+    shape = tuple(shape)
+    return x if x.shape == shape else apply("broadcast", x, shape=shape)
+
+
+def sum_(x: Node, axes, keepdims: bool = False) -> Node:
+    axes = (axes,) if isinstance(axes, int) else axes
+    axes = tuple(sorted(a % x.ndim for a in axes))
+    return apply("sum", x, axes=axes, keepdims=keepdims) if axes else x
+
+
+def slice_(x: Node, index) -> Node:
+    """x[index], with index a (start, stop, step) per axis."""
+    index = tuple(index)
+    return x if index == full_index(x.shape) else apply("slice", x, index=index)
+
+
+def full_index(shape) -> tuple:
+    """The index that takes everything."""
+    return tuple((0, n, 1) for n in shape)
+
+
+def axis_index(shape, axis: int, start: int, stop: int | None, step: int = 1) -> tuple:
+    """The index that takes start:stop:step along one axis and everything along the others."""
+    index = list(full_index(shape))
+    index[axis] = (start, stop, step)
+    return tuple(index)
+
+
+def take_slice(x: Node, axis: int, start: int, stop: int | None, step: int = 1) -> Node:
+    return slice_(x, axis_index(x.shape, axis % x.ndim, start, stop, step))
+
+
+def assemble(parts, shape, indices, dtype) -> Node:
+    """Zeros with each part added at its index."""
+    return apply("assemble", *parts, shape=tuple(shape), indices=tuple(indices), dtype=str(np.dtype(dtype)))
+
+
+def update(x: Node, v, index) -> Node:
+    return apply("update", x, v, index=tuple(index))
+
+
+def concatenate(parts, axis: int) -> Node:
+    """numpy.concatenate, as an assemble whose parts do not overlap."""
+    axis %= parts[0].ndim
+    stops = np.cumsum([p.shape[axis] for p in parts]).tolist()
+    shape = tuple(stops[-1] if i == axis else n for i, n in enumerate(parts[0].shape))
+    indices = [axis_index(shape, axis, stop - p.shape[axis], stop) for p, stop in zip(parts, stops)]
+    return assemble(parts, shape, indices, np.result_type(*(p.dtype for p in parts)))
+
+
+def item(x: Node, i: int) -> Node:
+    """Element i of a tuple node."""
+    return apply("item", x, i=i)
+
+
+def expand(x: Node, axes, ndim: int) -> Node:
+    """Put back, with length 1, the axes that a reduction took away, so that x has `ndim` axes."""
+    if x.ndim == ndim:
+        return x
+    kept = iter(x.shape)
+    return reshape(x, tuple(1 if i in axes else next(kept) for i in range(ndim)))
