@@ -61,7 +61,7 @@ class AdamW:
         if not math.isfinite(norm):
             return norm
         self.t += 1
-        scale = clip / norm if clip is not None and norm > clip else 1.0
+        scale = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))  # as PyTorch clips
         for start, stop, decays in self._pieces:
             self._update(slice(start, stop), lr, scale, self.weight_decay if decays else 0.0)
         return norm

@@ -1,0 +1,340 @@
+"""The model as a whole: its table, its start, and its hand-written backward against central differences."""
+
+import math
+import re
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpt2.backward import choose
+from gpt2.layers import LAYERS
+from gpt2.model import GPT2, PRESETS, GPT2Config, logits_fn, loss_fn, parameter_ranges, parameter_table
+
+NAMES = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb".split()
+V, MAX_T, L, NH, C, B, T = 13, 8, 2, 3, 12, 2, 5
+
+
+def small_model(dtype="float64", seed=0):
+    """A model of a few thousand parameters, all of them random: no gain is 1 and no bias 0."""
+    model = GPT2(GPT2Config(V, MAX_T, L, NH, C, dtype))
+    model.flat_params += 0.2 * np.random.default_rng(seed).standard_normal(model.flat_params.shape)
+    return model
+
+
+def batch(seed=0, rows=B):
+    return np.random.default_rng(seed).integers(0, V, (2, rows, T))  # tokens and targets
+
+
+# ---- Parameters
+
+
+def test_table_is_llm_c_s():
+    config = GPT2Config.preset("gpt2")
+    table = dict(parameter_table(config))
+    assert list(table) == NAMES
+    assert table["qkvw"] == (12, 2304, 768) and table["fcprojw"] == (12, 768, 3072)
+    assert config.num_parameters == 124_439_808
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("gpt2", 124), ("gpt2-medium", 355), ("gpt2-large", 774), ("gpt2-xl", 1558)]
+)
+def test_presets_have_their_published_size(name, millions):
+    assert round(GPT2Config.preset(name).num_parameters / 1e6) == millions
+
+
+def test_presets_take_changes():
+    assert GPT2Config.preset("tiny", block_size=7).block_size == 7
+    for name in PRESETS:
+        GPT2Config.preset(name)
+
+
+def test_tensors_are_views_of_the_flat_buffers_in_order():
+    model = small_model()
+    assert list(model.params) == list(model.grads) == NAMES
+    for flat, views in ((model.flat_params, model.params), (model.flat_grads, model.grads)):
+        flat[...] = np.arange(flat.size)
+        assert np.array_equal(np.concatenate([x.ravel() for x in views.values()]), flat)
+        assert all(np.shares_memory(x, flat) and x.flags.c_contiguous for x in views.values())
+    for name, (start, stop) in parameter_ranges(model.config).items():
+        assert np.shares_memory(model.params[name], model.flat_params[start:stop])
+
+
+def test_decay_applies_to_matrices_and_embeddings():
+    model = small_model()
+    model.flat_params[...] = 0
+    for start, stop in model.decayed:
+        model.flat_params[start:stop] = 1
+    decayed = [name for name, x in model.params.items() if x.all()]
+    assert decayed == ["wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw"]
+    assert not any(model.params[name].any() for name in set(NAMES) - set(decayed))
+
+
+def test_initialisation_is_gpt_2_s():
+    model = GPT2(GPT2Config(300, 64, 8, 2, 64))
+    for name, x in model.params.items():
+        if name in ("ln1w", "ln2w", "lnfw"):
+            assert (x == 1).all(), name
+        elif name.endswith("b"):
+            assert (x == 0).all(), name
+        else:
+            deviation = 0.02 / math.sqrt(16) if name in ("attprojw", "fcprojw") else 0.02
+            # Of n draws the deviation is known to 1/sqrt(2n), below 1.2% here: four times that.
+            assert abs(x.std() / deviation - 1) < 0.05, name
+    tokens = np.random.default_rng(0).integers(0, 300, (4, 64))
+    assert abs(model.loss(tokens, tokens[::-1]) - math.log(300)) < 0.05  # it knows nothing yet
+
+
+def test_seed_decides_and_dtype_does_not():
+    config = GPT2Config(V, MAX_T, L, NH, C)
+    first, same, other = GPT2(config, seed=1), GPT2(config, seed=1), GPT2(config, seed=2)
+    double = GPT2(GPT2Config(V, MAX_T, L, NH, C, "float64"), seed=1)
+    assert np.array_equal(first.flat_params, same.flat_params)
+    assert not np.array_equal(first.flat_params, other.flat_params)
+    np.testing.assert_allclose(double.flat_params, first.flat_params, rtol=1e-6)
+
+
+# ---- Gradients
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_is_the_slope(name):
+    """Random directions in one tensor. The central difference errs by h^2 = 1e-10 of the third derivative."""
+    model = small_model()
+    tokens, targets = batch()
+    model.forward(tokens, targets)
+    model.backward()
+    gradient, parameter = model.grads[name], model.params[name]
+    start, h = parameter.copy(), 1e-5
+    for seed in range(3):
+        direction = np.random.default_rng(seed).standard_normal(parameter.shape)
+        parameter[...] = start + h * direction
+        above = model.forward(tokens, targets)
+        parameter[...] = start - h * direction
+        below = model.forward(tokens, targets)
+        parameter[...] = start
+        slope = (above - below) / (2 * h)
+        typical = np.linalg.norm(gradient)  # of a slope, as directions are normal
+        assert abs(np.sum(gradient * direction) - slope) < 1e-6 * typical
+
+
+def test_tied_embedding_gets_both_gradients():
+    model = small_model()
+    shares = []
+
+    def overheard(layer, position):
+        """The layer, noting each gradient of wte's shape that its backward returns."""
+
+        def backward(dout, saved):
+            gradients = layer.backward(dout, saved)
+            if gradients[position].shape == (V, C):
+                shares.append(gradients[position].copy())
+            return gradients
+
+        return replace(layer, backward=backward)
+
+    model.layers["matmul"] = overheard(LAYERS["matmul"], 1)
+    model.layers["encoder"] = overheard(LAYERS["encoder"], 1)
+    model.forward(*batch())
+    model.backward()
+    head, embedding = shares
+    assert head.any() and embedding.any()
+    np.testing.assert_allclose(model.grads["wte"], head + embedding, rtol=1e-14)
+
+
+def test_float32_gradients_agree_with_float64():
+    double, single = small_model("float64"), small_model("float32")
+    tokens, targets = batch()
+    losses = [model.forward(tokens, targets) for model in (double, single)]
+    assert abs(losses[0] - losses[1]) < 1e-6 * losses[0]
+    for model in (double, single):
+        model.backward()
+    for name in NAMES:
+        assert single.grads[name].dtype == np.float32
+        error = np.abs(single.grads[name] - double.grads[name]).max()
+        assert error < 1e-5 * np.abs(double.grads[name]).max(), name  # some hundred roundings of 6e-8
+
+
+def test_accumulated_halves_are_the_whole():
+    model = small_model()
+    tokens, targets = batch(rows=4)
+    model.forward(tokens, targets)
+    model.backward()
+    whole = model.flat_grads.copy()
+    for i in range(2):
+        model.forward(tokens[2 * i : 2 * i + 2], targets[2 * i : 2 * i + 2])
+        model.backward(scale=0.5, accumulate=i > 0)
+    np.testing.assert_allclose(model.flat_grads, whole, rtol=1e-10, atol=1e-14)
+
+
+def test_backward_replaces_what_was_there():
+    model = small_model()
+    model.forward(*batch())
+    model.backward()
+    first = model.flat_grads.copy()
+    model.flat_grads[...] = np.nan
+    model.forward(*batch())
+    model.backward()
+    assert np.array_equal(model.flat_grads, first)
+
+
+def test_one_batch_is_learnt_by_heart():
+    model = GPT2(GPT2Config(V, MAX_T, L, NH, C))
+    tokens, targets = batch()
+    targets = (7 * tokens + np.arange(T)) % V  # so that the same past never has two futures
+    for _ in range(300):
+        loss = model.forward(tokens, targets)
+        model.backward()
+        model.flat_params -= 0.5 * model.flat_grads
+    assert loss < 0.05
+
+
+# ---- Functions
+
+
+def test_pure_functions_are_the_model():
+    model = small_model()
+    tokens, targets = batch()
+    layers = choose("manual")
+    logits = model.forward(tokens)
+    assert logits.shape == (B, T, V)
+    assert np.array_equal(logits, logits_fn(model.params, tokens, config=model.config, layers=layers))
+    loss = model.forward(tokens, targets)
+    assert isinstance(loss, float)
+    assert loss == loss_fn(model.params, tokens, targets, config=model.config, layers=layers)
+    assert loss == model.loss(tokens, targets)
+
+
+def test_forward_and_backward_touch_no_argument():
+    model = small_model()
+    tokens, targets = batch()
+    for array in (tokens, targets, model.flat_params, *model.params.values()):
+        array.flags.writeable = False
+    model.forward(tokens, targets)
+    model.backward()
+
+
+def test_logits_do_not_depend_on_the_future():
+    model = small_model()
+    tokens, _ = batch()
+    changed = tokens.copy()
+    changed[:, 3:] = (changed[:, 3:] + 1) % V
+    before, after = model.forward(tokens), model.forward(changed)
+    assert np.array_equal(before[:, :3], after[:, :3])
+    assert not np.array_equal(before[:, 3:], after[:, 3:])
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
+def test_tokens_of_any_integer_type(dtype):
+    model = small_model()
+    tokens, targets = batch()
+    loss = model.forward(tokens.astype(dtype), targets.astype(dtype))
+    assert loss == model.forward(tokens.tolist(), targets.tolist())
+
+
+def test_logits_exist_at_most_twice():
+    """At V much larger than C logits outweigh all else; three of them at once would show."""
+    config = GPT2Config(vocab_size=5000, block_size=64, n_layer=1, n_head=1, n_embd=4)
+    model = GPT2(config)
+    tokens = np.random.default_rng(0).integers(0, 5000, (2, 64))
+    tracemalloc.start()
+    model.forward(tokens, tokens)
+    model.backward()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.5 * tokens.size * 5000 * 4
+
+
+def test_activations_are_used_up():
+    model = small_model()
+    with pytest.raises(RuntimeError, match="call forward"):
+        model.backward()
+    model.forward(*batch())
+    model.backward()
+    with pytest.raises(RuntimeError, match="call forward"):
+        model.backward()
+    model.loss(*batch())
+    with pytest.raises(RuntimeError, match="call forward"):
+        model.backward()
+
+
+# ---- What went wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "step"),
+    [
+        ("wpe", 2, "encoder (encoder)"),
+        ("ln1w", (0, 1), "block 0 ln1 (layernorm)"),
+        ("qkvb", (1, 0), "block 1 qkv (matmul)"),
+        ("fcw", (1, 3), "block 1 fc (matmul)"),
+        ("lnfb", 0, "lnf (layernorm)"),
+    ],
+)
+def test_first_layer_that_is_not_finite_is_named(name, index, step):
+    model = small_model()
+    tokens, targets = batch()
+    assert model.first_non_finite(tokens, targets) is None
+    model.params[name][index] = np.inf
+    assert model.first_non_finite(tokens, targets) == step
+    assert model.first_non_finite(tokens) == step
+
+
+@pytest.mark.parametrize(
+    ("tokens", "targets", "message"),
+    [
+        ([[0, V]], None, f"tokens contains {V}, expected ids from 0 to {V - 1}"),
+        ([[0, -1]], None, f"tokens contains -1, expected ids from 0 to {V - 1}"),
+        ([[0, 1]], [[0, V]], f"targets contains {V}, expected ids from 0 to {V - 1}"),
+        ([[0, 1]], [[0, 1, 2]], "targets has shape (1, 3), expected (1, 2) to match tokens"),
+        ([0, 1], None, "tokens has shape (2,), expected (B, T)"),
+        (np.zeros((0, 4), int), None, "tokens has shape (0, 4), expected (B, T), not empty"),
+        ([[0.0, 1.0]], None, "tokens has dtype float64, expected integers"),
+        ([[0] * 9], None, "tokens has T=9 positions, more than block_size 8; pass shorter sequences"),
+    ],
+)
+def test_bad_batches_are_named(tokens, targets, message):
+    with pytest.raises(ValueError, match="^" + re.escape(f"GPT2.forward: {message}")) as error:
+        small_model().forward(tokens, targets)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_embd": 100}, "n_embd 100 is not divisible by n_head 12"),
+        ({"n_layer": 0}, "n_layer is 0, expected a whole number from 1"),
+        ({"block_size": 2.5}, "block_size is 2.5, expected a whole number from 1"),
+        ({"n_head": True}, "n_head is True, expected a whole number from 1"),
+        ({"dtype": "float16"}, "dtype is 'float16', expected float32 or float64"),
+        ({"dtype": "pear"}, "dtype is 'pear', expected float32 or float64"),
+    ],
+)
+def test_bad_settings_are_named(changes, message):
+    with pytest.raises(ValueError, match="^GPT2Config: " + re.escape(message)):
+        GPT2Config(**changes)
+
+
+def test_config_takes_any_spelling_of_dtype():
+    assert GPT2Config(dtype=np.float64) == GPT2Config(dtype="float64") == GPT2Config(dtype=np.dtype("f8"))
+
+
+def test_unknown_preset_is_named():
+    with pytest.raises(ValueError, match="no preset 'gpt3', expected one of gpt2, gpt2-medium"):
+        GPT2Config.preset("gpt3")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("automatic", "'automatic' is not one of manual, auto, whole"),
+        ("manual,atention=auto", "'atention=auto' is not LAYER=MODE, with LAYER one of encoder, layernorm"),
+        ("manual,attention", "'attention' is not LAYER=MODE"),
+        ("manual,gelu=pear", "'pear' is not one of manual, auto"),
+    ],
+)
+def test_unknown_backward_is_named(spec, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        GPT2(GPT2Config.preset("tiny"), backward=spec)
