@@ -1,0 +1,281 @@
+"""Linear algebra on stacks of matrices: every argument has shape (..., M, N).
+
+The rules are those of Giles 2008, "An extended collection of matrix derivative results for forward and reverse mode
+algorithmic differentiation", in forward form; reverse mode transposes them. `t` is the tangent of the argument.
+
+cholesky and eigh read one triangle of their argument, and their derivative is that of the program: the gradient has
+zeros in the other triangle. Eigenvectors and singular vectors have a derivative where their values differ.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph import Node
+from .build import (
+    absolute,
+    adjoint,
+    conjugate,
+    expand,
+    imag,
+    item,
+    real,
+    reshape,
+    square,
+    sum_,
+    swap_last,
+)
+from .table import apply, const, row
+
+
+def float_dtype(dtype: np.dtype) -> np.dtype:
+    """What numpy.linalg computes in."""
+    return dtype if dtype.kind in "fc" else np.dtype(np.float64)
+
+
+def real_dtype(dtype: np.dtype) -> np.dtype:
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def matrix_row(name: str, infer, evaluate=None, **columns):
+    function = evaluate or getattr(np.linalg, name)
+
+    def code(*args, **attrs):
+        return f"np.linalg.{name}({', '.join([*args, *(f'{k}={v!r}' for k, v in attrs.items())])})"
+
+    columns.setdefault("code", code)
+    return row(name, "nonlinear", infer=infer, evaluate=function, cost=100.0, **columns)
+
+
+def _same(x):
+    return x.shape, float_dtype(x.dtype)
+
+
+# pieces of matrices, as products with constant masks
+def eye(n: int, dtype) -> Node:
+    return const(np.eye(n, dtype=real_dtype(dtype)))
+
+
+def lower(n: int, dtype, diagonal: float = 1.0) -> Node:
+    """Ones below the diagonal, `diagonal` on it."""
+    d = real_dtype(dtype)
+    return const(np.tril(np.ones((n, n), d), -1) + np.asarray(diagonal, d) * np.eye(n, dtype=d))
+
+
+def diagonal(x: Node) -> Node:
+    """(..., N, N) -> (..., N)"""
+    return sum_(x * eye(x.shape[-1], x.dtype), -1)
+
+
+def trace(x: Node) -> Node:
+    return sum_(x * eye(x.shape[-1], x.dtype), (-2, -1))
+
+
+def as_row(w: Node) -> Node:
+    """(..., N) -> (..., 1, N): scales columns."""
+    return reshape(w, (*w.shape[:-1], 1, w.shape[-1]))
+
+
+def as_column(w: Node) -> Node:
+    """(..., N) -> (..., N, 1): scales rows."""
+    return reshape(w, (*w.shape, 1))
+
+
+def inverse_gaps(w: Node) -> Node:
+    """1 / (w_j - w_i) off the diagonal, 0 on it."""
+    one = eye(w.shape[-1], w.dtype)
+    return 1.0 / (as_row(w) - as_column(w) + one) - one
+
+
+def hermitian(t: Node, uplo: str) -> Node:
+    """The Hermitian matrix that the triangle of t stands for."""
+    strict = lower(t.shape[-1], t.dtype, 0.0)
+    if uplo == "U":
+        strict = swap_last(strict)
+    part = t * strict
+    return part + adjoint(part) + real(t) * eye(t.shape[-1], t.dtype)
+
+
+def solve(a: Node, b: Node) -> Node:
+    return apply("solve", a, b)
+
+
+def inv(x: Node) -> Node:
+    return apply("inv", x)
+
+
+# inverse, determinant, solution
+matrix_row("inv", _same, jvp=lambda t, out, x: -(out @ t[0] @ out))
+
+matrix_row("det", lambda x: (x.shape[:-2], float_dtype(x.dtype)),
+           jvp=lambda t, out, x: out * sum_(swap_last(inv(x)) * t[0], (-2, -1)))
+
+
+def _slogdet_jvp(t, out, x):
+    growth = sum_(swap_last(inv(x)) * t[0], (-2, -1))
+    if x.dtype.kind != "c":
+        return None, growth  # the sign is piecewise constant
+    return item(out, 0) * imag(growth) * 1j, real(growth)
+
+
+matrix_row("slogdet",
+           lambda x: ((x.shape[:-2],) * 2, (float_dtype(x.dtype), real_dtype(float_dtype(x.dtype)))),
+           jvp=_slogdet_jvp)
+
+
+def _solve_infer(a, b):
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return (*lead, *b.shape[-2:]), float_dtype(np.result_type(a.dtype, b.dtype))
+
+
+def _solve_jvp(t, out, a, b):
+    ta, tb = t
+    if ta is None:
+        return solve(a, tb)
+    return solve(a, -(ta @ out) if tb is None else tb - ta @ out)
+
+
+# b is a matrix: the recorder gives a vector a second axis
+matrix_row("solve", _solve_infer, jvp=_solve_jvp)
+
+
+def _pinv_jvp(t, out, x, rcond):
+    """Golub and Pereyra 1973: the pseudoinverse of a matrix whose rank stays."""
+    t = t[0]
+    outside_rows = eye(x.shape[-2], x.dtype) - x @ out
+    outside_columns = eye(x.shape[-1], x.dtype) - out @ x
+    return (
+        out @ (adjoint(out) @ adjoint(t)) @ outside_rows
+        + outside_columns @ (adjoint(t) @ adjoint(out)) @ out
+        - out @ t @ out
+    )
+
+
+matrix_row("pinv", lambda x, rcond: ((*x.shape[:-2], x.shape[-1], x.shape[-2]), float_dtype(x.dtype)),
+           evaluate=lambda x, rcond: np.linalg.pinv(x) if rcond is None else np.linalg.pinv(x, rcond),
+           code=lambda x, rcond: f"np.linalg.pinv({x}{'' if rcond is None else f', {rcond!r}'})",
+           jvp=_pinv_jvp)
+
+
+# factorisations
+def _cholesky_jvp(t, out, x):
+    t = hermitian(t[0], "L")
+    inner = solve(out, adjoint(solve(out, t)))  # L^-1 t L^-H, which is Hermitian
+    return out @ (inner * lower(x.shape[-1], x.dtype, 0.5))
+
+
+matrix_row("cholesky", _same, jvp=_cholesky_jvp)
+
+
+def _qr_infer(x):
+    m, n = x.shape[-2:]
+    k = min(m, n)
+    return ((*x.shape[:-2], m, k), (*x.shape[:-2], k, n)), (float_dtype(x.dtype),) * 2
+
+
+def _qr_jvp(t, out, x):
+    """Q^H dQ is skew and dR R^-1 upper triangular; together they are Q^H dA R^-1."""
+    t, (q, r) = t[0], (item(out, 0), item(out, 1))
+    k = r.shape[-2]
+    square_r, square_t = r, t
+    if x.shape[-1] > k:  # a wide matrix: its left square part settles Q
+        square_r, square_t = columns(r, 0, k), columns(t, 0, k)
+    y = swap_last(solve(swap_last(square_r), swap_last(square_t)))  # t R^-1
+    inner = adjoint(q) @ y
+    below = inner * lower(k, x.dtype, 0.0)
+    skew = below - adjoint(below)
+    if x.dtype.kind == "c":
+        skew = skew + imag(inner) * eye(k, x.dtype) * 1j
+    dq = q @ (skew - inner) + y
+    return dq, adjoint(dq) @ x + adjoint(q) @ t
+
+
+def columns(x: Node, start: int, stop: int) -> Node:
+    from .build import take_slice
+
+    return take_slice(x, -1, start, stop)
+
+
+# the reduced form: Q (..., M, K), R (..., K, N), K = min(M, N)
+matrix_row("qr", _qr_infer, evaluate=lambda x: tuple(np.linalg.qr(x)), jvp=_qr_jvp)
+
+
+def _eigh_jvp(t, out, x, uplo):
+    w, v = item(out, 0), item(out, 1)
+    inner = adjoint(v) @ hermitian(t[0], uplo) @ v
+    return real(diagonal(inner)), v @ (inner * inverse_gaps(w))
+
+
+matrix_row("eigh",
+           lambda x, uplo: ((x.shape[:-1], x.shape), (real_dtype(float_dtype(x.dtype)), float_dtype(x.dtype))),
+           evaluate=lambda x, uplo: tuple(np.linalg.eigh(x, uplo)),
+           code=lambda x, uplo: f"np.linalg.eigh({x}{'' if uplo == 'L' else ', ' + repr(uplo)})",
+           jvp=_eigh_jvp)
+
+
+def _eig_jvp(t, out, x, dtype):
+    """v^-1 dA v has dw on its diagonal. Two more terms keep what LAPACK keeps: columns of length 1 whose
+    largest entry is real."""
+    w, v = item(out, 0), item(out, 1)
+    inner = solve(v, t[0] @ v)
+    dv = v @ (inner * inverse_gaps(w))
+    dv = dv - v * as_row(sum_(real(conjugate(v) * dv), -2))
+    if v.dtype.kind == "c":
+        largest = expand(apply("argmax", absolute(v), axis=v.ndim - 2), (v.ndim - 2,), v.ndim)
+        turn = apply("take_along", dv, largest, axis=v.ndim - 2) / apply("take_along", v, largest, axis=v.ndim - 2)
+        dv = dv - v * imag(turn) * 1j
+    return diagonal(inner), dv
+
+
+def _eig(x, dtype):
+    """numpy.linalg.eig in a dtype settled beforehand: NumPy gives reals if all values happen to be real."""
+    w, v = np.linalg.eig(x)
+    if np.iscomplexobj(w) and np.dtype(dtype).kind != "c":
+        raise ValueError("eig: complex eigenvalues, where the recording had real ones")
+    return w.astype(dtype), v.astype(dtype)
+
+
+# dtype: that of the values and vectors, real or complex, as NumPy gave it while recording
+matrix_row("eig", lambda x, dtype: ((x.shape[:-1], x.shape), (np.dtype(dtype),) * 2), evaluate=_eig,
+           code=None, jvp=_eig_jvp)
+
+
+def _svd_infer(x, full_matrices):
+    m, n = x.shape[-2:]
+    k = min(m, n)
+    lead, d = x.shape[:-2], float_dtype(x.dtype)
+    inner_m, inner_n = (m, n) if full_matrices else (k, k)
+    return ((*lead, m, inner_m), (*lead, k), (*lead, inner_n, n)), (d, real_dtype(d), d)
+
+
+def _svd_jvp(t, out, x, full_matrices):
+    """Townsend 2016, "Differentiating the singular value decomposition"."""
+    t, (u, s, vh) = t[0], (item(out, i) for i in range(3))
+    m, n = x.shape[-2:]
+    if full_matrices and m != n:
+        # only the singular values are differentiable: the vectors of the null space are arbitrary
+        k = min(m, n)
+        thin = apply("svd", x, full_matrices=False)
+        u, vh = item(thin, 0), item(thin, 2)
+        return None, real(diagonal(adjoint(u) @ t @ adjoint(vh))), None
+    v = adjoint(vh)
+    inner = adjoint(u) @ t @ v
+    k = s.shape[-1]
+    gaps = inverse_gaps(square(s))
+    columns_scaled, rows_scaled = inner * as_row(s), inner * as_column(s)
+    du = u @ ((columns_scaled + adjoint(columns_scaled)) * gaps)
+    dv = v @ ((rows_scaled + adjoint(rows_scaled)) * gaps)
+    if x.dtype.kind == "c":
+        du = du + u @ (imag(inner) * eye(k, x.dtype) / as_row(s) * 1j)
+    if m > k:
+        y = t @ v
+        du = du + (y - u @ (adjoint(u) @ y)) / as_row(s)
+    if n > k:
+        y = adjoint(t) @ u
+        dv = dv + (y - v @ (vh @ y)) / as_row(s)
+    return du, real(diagonal(inner)), adjoint(dv)
+
+
+matrix_row("svd", _svd_infer, evaluate=lambda x, full_matrices: tuple(np.linalg.svd(x, full_matrices)),
+           code=lambda x, full_matrices: f"np.linalg.svd({x}, full_matrices={full_matrices})",
+           jvp=_svd_jvp)
