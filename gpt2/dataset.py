@@ -1,0 +1,138 @@
+"""Token files and the batches drawn from them.
+
+A token file is llm.c's: a header of 256 int32 (magic 20240520, version 1, count of tokens, zeros), then the
+tokens as uint16, everything little-endian. It is read through a memory map, so a corpus costs no memory.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from gpt2.errors import UserError
+
+MAGIC = 20240520
+VERSION = 1
+HEADER_INTS = 256
+HEADER_BYTES = 4 * HEADER_INTS
+
+
+def write_tokens(path, tokens):
+    """Write token ids (integers from 0 to 65535) to `path` as a token file, atomically."""
+    path = Path(path)
+    tokens = np.asarray(tokens)
+    if tokens.size and not (0 <= int(tokens.min()) and int(tokens.max()) < 1 << 16):
+        raise UserError(f"{path}: token ids run from {tokens.min()} to {tokens.max()}, "
+                        "a token file holds 0..65535")
+    header = np.zeros(HEADER_INTS, dtype="<i4")
+    header[:3] = MAGIC, VERSION, tokens.size
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(header.tobytes())
+            file.write(tokens.astype("<u2").tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_tokens(path):
+    """The tokens of a token file: a read-only memory map, uint16, (count,).
+
+    Raises UserError where the file is missing, is no token file, or holds another number of tokens than its
+    header says.
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            header = np.frombuffer(file.read(HEADER_BYTES), dtype=np.uint8)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    if header.size < HEADER_BYTES:
+        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}")
+    magic, version, count = (int(n) for n in header.view("<i4")[:3])
+    if magic != MAGIC:
+        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}")
+    if version != VERSION:
+        raise UserError(f"{path}: version {version} of the token file format, expected {VERSION}")
+    if count < 0 or size != HEADER_BYTES + 2 * count:
+        raise UserError(f"{path}: the header promises {count} tokens, "
+                        f"the file has {(size - HEADER_BYTES) / 2:g}")
+    if count == 0:
+        raise UserError(f"{path}: the file holds no tokens")
+    return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(count,))
+
+
+class Loader:
+    """Batches of B sequences of T tokens, each at a random place of the corpus, as nanoGPT draws them.
+
+    tokens    (count,) integers, count > T
+    B, T      sequences in a batch, positions in a sequence
+    seed      two loaders with one seed give the same batches
+
+    Batch k is a function of the seed and k alone, so a position in the stream is one integer, and skipping
+    ahead costs nothing.
+    """
+
+    def __init__(self, tokens, B, T, seed=0):
+        if len(tokens) <= T:
+            raise UserError(f"the corpus has {len(tokens)} tokens, a sequence of block_size {T} "
+                            f"needs {T + 1}; use a longer text or a smaller --block-size")
+        if B < 1:
+            raise UserError(f"batch_size is {B}, expected 1 or more")
+        self.tokens = tokens
+        self.B = B
+        self.T = T
+        self.seed = seed
+        self.position = 0  # batches drawn so far
+
+    def next_batch(self):
+        """The next batch: inputs (B, T) and targets (B, T), int32; a target is the token after its input."""
+        batch = self.batch(self.position)
+        self.position += 1
+        return batch
+
+    def batch(self, k):
+        """Batch number k, wherever the loader stands."""
+        draw = np.random.default_rng([self.seed, k])
+        starts = draw.integers(0, len(self.tokens) - self.T, size=self.B)
+        return take(self.tokens, starts, self.T)
+
+    def state(self):
+        """Where the loader stands, as plain numbers for a checkpoint."""
+        return {"seed": self.seed, "position": self.position}
+
+    def load_state(self, state):
+        """Continue where `state()` was taken."""
+        self.seed = int(state["seed"])
+        self.position = int(state["position"])
+
+
+def take(tokens, starts, T):
+    """The sequences of T tokens that begin at `starts` (B,), and the tokens after them: two (B, T) int32."""
+    window = np.asarray(starts)[:, None] + np.arange(T + 1)  # (B, T + 1)
+    taken = np.asarray(tokens[window], dtype=np.int32)
+    return taken[:, :-1], taken[:, 1:]
+
+
+def evenly(tokens, B, T, batches=0):
+    """Batches for evaluation, the same ones every time: yields inputs and targets, (b, T) int32 with b <= B.
+
+    With batches=0 the whole of `tokens` is covered once in file order, in non-overlapping sequences (a last
+    piece shorter than T is left out). Otherwise batches * B of these sequences, evenly spaced.
+    """
+    count = (len(tokens) - 1) // T
+    if count < 1:
+        raise UserError(f"the validation split has {len(tokens)} tokens, a sequence of block_size {T} "
+                        f"needs {T + 1}; use a longer text or a smaller --block-size")
+    chosen = np.arange(count)
+    if 0 < batches * B < count:
+        chosen = np.arange(batches * B) * count // (batches * B)
+    for first in range(0, len(chosen), B):
+        yield take(tokens, chosen[first:first + B] * T, T)
