@@ -235,16 +235,26 @@ def test_tokens_of_any_integer_type(dtype):
 
 
 def test_logits_exist_at_most_twice():
-    """At V much larger than C logits outweigh all else; three of them at once would show."""
+    """At V much larger than C logits outweigh all else: three at once would show, or one kept too long."""
     config = GPT2Config(vocab_size=5000, block_size=64, n_layer=1, n_head=1, n_embd=4)
     model = GPT2(config)
     tokens = np.random.default_rng(0).integers(0, 5000, (2, 64))
+    logits_bytes = tokens.size * 5000 * 4
+    held = []
+
+    def encoder_backward(dout, saved):
+        held.append(tracemalloc.get_traced_memory()[0])
+        return LAYERS["encoder"].backward(dout, saved)
+
+    model.layers["encoder"] = replace(LAYERS["encoder"], backward=encoder_backward)
     tracemalloc.start()
     model.forward(tokens, tokens)
+    model.forward(tokens, tokens)  # a second time, with the first not used
     model.backward()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 2.5 * tokens.size * 5000 * 4
+    assert peak < 2.5 * logits_bytes
+    assert held[0] < 0.5 * logits_bytes  # by the time that the blocks are done
 
 
 def test_activations_are_used_up():
