@@ -26,7 +26,7 @@ def choose(spec="manual"):
 
 def _checked(mode, spec):
     if mode == "whole":
-        _require_compiler("backward 'whole'")
+        raise _no_compiler("backward 'whole'")
     if mode not in MODES:
         raise UserError(f"backward {spec!r}: {mode!r} is not one of {', '.join(MODES)}, whole")
     return mode
@@ -34,8 +34,8 @@ def _checked(mode, spec):
 
 def auto(layer: Layer) -> Layer:
     """The same layer with a backward that the compiler derives from layer.forward."""
-    _require_compiler(f"auto backward of {layer.name}")
+    raise _no_compiler(f"auto backward of {layer.name}")
 
 
-def _require_compiler(what):
-    raise UserError(f"{what}: derived backwards need gpt2.autodiff, not there yet; use 'manual'")
+def _no_compiler(what):
+    return UserError(f"{what}: derived backwards need gpt2.autodiff, not there yet; use 'manual'")

@@ -87,8 +87,8 @@ def test_loss_and_all_gradients(pair):
 def test_ten_steps_of_adamw(pair):
     """Losses, gradient norms and parameters along ten steps on ten batches.
 
-    eps is 1e-6 here. The keys' biases have no influence on the loss, so their gradient is rounding alone; with
-    1e-8 AdamW would blow that up to full steps in float32, in a different direction in each program.
+    eps is 1e-6 here. The keys' biases do not influence the loss, so their gradient is rounding alone. With
+    1e-8 AdamW would blow that up to full steps in float32, in another direction in each program.
     """
     model, tensors = pair
     tolerance = TOLERANCE[model.config.dtype]
