@@ -69,9 +69,8 @@ def prepare(corpus="auto", tokenizer="auto", folder=None):
         write_tokens(paths[0], train)
         write_tokens(paths[1], val)
         made.save(paths[2])  # last: where it lies, the others are whole
-    except OSError as error:
-        raise UserError(f"cannot write token files to {folder}: {error.strerror or error}; "
-                        "set GPT2_CACHE_DIR to a folder that can be written") from None
+    except UserError as error:
+        raise UserError(f"{error}; set GPT2_CACHE_DIR to a folder that can be written") from None
     return Prepared(name, paths[0], paths[1], made, notes)
 
 
@@ -89,7 +88,7 @@ def _text(corpus, notes):
             return "stdlib", stdlib.read()
     if not Path(corpus).exists() and "/" not in corpus and "\\" not in corpus and "." not in corpus:
         raise UserError(f"--data {corpus}: no such corpus or file; corpora: auto, tinyshakespeare, stdlib")
-    return corpus, textfile.read(corpus)
+    return str(Path(corpus).resolve()), textfile.read(corpus)
 
 
 def _choose_tokenizer(name, notes):
@@ -125,4 +124,4 @@ def _token_files(train, tokenizer):
                         "has the same name with 'val'")
     val = train.with_name("val".join(train.name.rsplit("train", 1)))
     read_tokens(train), read_tokens(val)
-    return Prepared(str(train), train, val, tokenizers.gpt2())
+    return Prepared(str(train.resolve()), train, val, tokenizers.gpt2())

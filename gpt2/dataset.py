@@ -4,12 +4,11 @@ A token file is llm.c's: a header of 256 int32 (magic 20240520, version 1, count
 tokens as uint16, everything little-endian. It is read through a memory map, so a corpus costs no memory.
 """
 
-import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from gpt2.download import write_atomically
 from gpt2.errors import UserError
 
 MAGIC = 20240520
@@ -27,18 +26,7 @@ def write_tokens(path, tokens):
                         "a token file holds 0..65535")
     header = np.zeros(HEADER_INTS, dtype="<i4")
     header[:3] = MAGIC, VERSION, tokens.size
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(header.tobytes())
-            file.write(tokens.astype("<u2").tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_atomically(path, header.tobytes() + tokens.astype("<u2").tobytes())
 
 
 def read_tokens(path):

@@ -9,8 +9,8 @@ Environment: GPT2_CACHE_DIR moves the cache folder, GPT2_OFFLINE=1 forbids every
 
 import hashlib
 import os
+import secrets
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -88,20 +88,17 @@ def fetch(url, path, sha256, timeout=TIMEOUT):
 def write_atomically(path, content):
     """Write bytes to `path` so that no reader ever sees a part of them."""
     path = Path(path)
+    # A name of its own, so that two processes writing the same file do not collide
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # mkstemp makes a private file with a name of its own, so that two processes do not collide
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(temporary, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)  # still there only if something failed
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise UserError(f"cannot write {path}: {error.strerror or error}") from None
-        raise

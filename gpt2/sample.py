@@ -11,7 +11,6 @@ again, which over the next block_size / 2 tokens comes to one more position's wo
 import argparse
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -158,19 +157,11 @@ def _check(model, tokens, max_tokens, temperature, top_k, top_p):
 # ---- The command -------------------------------------------------------------------------------------------
 
 
-def newest_run(folder="runs"):
-    """The run that was saved last, or UserError where there is none."""
-    runs = [path.parent for path in Path(folder).glob("*/last.safetensors")]
-    if not runs:
-        raise UserError(f"no run in {Path(folder).absolute()}; train one with: python train.py")
-    return max(runs, key=lambda run: (run / "last.safetensors").stat().st_mtime)
-
-
 def _parser():
     parser = argparse.ArgumentParser(prog="python -m gpt2.sample", description="Text from a trained model.",
                                      allow_abbrev=False)
     add = parser.add_argument
-    add("--run", help="the run's folder (default: the newest in runs/)")
+    add("--run", default="", help="the run's folder (default: the newest in runs/)")
     add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
     add("--prompt", default="", help="text to continue (default: the start of a text)")
     add("--max-tokens", type=int, default=200, help="tokens to make (default: %(default)s)")
@@ -182,16 +173,14 @@ def _parser():
 
 
 def _run(args):
-    from gpt2 import checkpoint, tokenizer
+    from gpt2 import checkpoint, runs, tokenizer
 
-    run = Path(args.run) if args.run else newest_run()
-    if not run.is_dir():
-        raise UserError(f"--run {run}: no such folder")
-    path = run / f"{args.checkpoint}.safetensors"
-    if args.checkpoint == "best" and not path.exists():
-        path = run / "last.safetensors"
+    run = runs.existing(args.run)
+    path = run / (runs.BEST if args.checkpoint == "best" else runs.LAST)
+    if not path.exists():
+        path = run / runs.LAST  # a run too young to have been validated
     model, _ = checkpoint.load_model(path)
-    words = tokenizer.load(run / "tokenizer.json")
+    words = tokenizer.load(run / runs.TOKENIZER)
     if words.vocab_size != model.config.vocab_size:
         raise UserError(f"{run}: the tokenizer has {words.vocab_size} tokens, the model "
                         f"{model.config.vocab_size}; they are not of one run")

@@ -1,0 +1,67 @@
+"""A run's folder: which files lie in it, and which folder is meant. Needs no NumPy."""
+
+from pathlib import Path
+
+from gpt2.errors import UserError
+
+SETTINGS = "settings.toml"  # the recipe; --config reads it
+TOKENIZER = "tokenizer.json"  # ranks included, so that sampling needs nothing else
+METRICS = "metrics.jsonl"  # a line a step, a validation, a sample
+LAST = "last.safetensors"  # everything that --resume needs
+BEST = "best.safetensors"  # the weights with the lowest validation loss
+
+RUNS = Path("runs")
+
+
+def new(name, out="", overwrite=False):
+    """The folder of a new run, made here: two runs that start together get two folders.
+
+    Without `out` it is runs/NAME-N with the first free N. Raises UserError where `out` holds a run already
+    and is not to be overwritten.
+    """
+    if not out:
+        return _first_free(name)
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--out {folder}: this is a file, expected a folder")
+    if (folder / SETTINGS).exists() and not overwrite:
+        raise UserError(f"--out {folder} holds a run already; go on with it by --resume {folder}, "
+                        "replace it with --overwrite, or give another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in (METRICS, LAST, BEST):
+            (folder / file).unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder}: {error.strerror or error}") from None
+    return folder
+
+
+def _first_free(name):
+    number = 1
+    while True:
+        folder = RUNS / f"{name}-{number}"
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise UserError(f"cannot make the folder {folder}: {error.strerror or error}; "
+                            "name another with --out") from None
+
+
+def existing(folder):
+    """`folder` as a Path if a run is in it; for an empty name the newest run in runs/. Else UserError."""
+    if not folder:
+        return newest()
+    if not (Path(folder) / SETTINGS).exists():
+        raise UserError(f"{folder}: no run here ({SETTINGS} is missing)")
+    return Path(folder)
+
+
+def newest():
+    """The run in runs/ that was saved last, or UserError where there is none."""
+    saved = list(RUNS.glob(f"*/{LAST}"))
+    if not saved:
+        raise UserError(f"no run in {RUNS.absolute()}; train one with: python train.py")
+    return max(saved, key=lambda path: path.stat().st_mtime).parent

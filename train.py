@@ -1,0 +1,487 @@
+"""Train a GPT-2.
+
+    python train.py                                   three minutes of Shakespeare
+    python train.py --preset shakespeare-char-cpu     nanoGPT's recipe for a CPU, letter by letter
+    python train.py --data my.txt --out runs/mine     your own text
+    python train.py --resume runs/mine --steps 2000   go on where a run was left
+
+Settings come from the defaults, then --preset, then --config FILE.toml, then the flags; the last one wins.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+# Nothing imported here may import NumPy: the number of its threads is set first, from --threads.
+from gpt2 import runs
+from gpt2.download import write_atomically
+from gpt2.errors import UserError
+from gpt2.settings import Parser, add_arguments, flag, parse, read_toml, setting, table, to_toml
+
+# ---- Settings ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides what a run computes, and how it reports."""
+
+    preset: str = setting("shakespeare", "run", "named settings to start from: shakespeare, "
+                          "shakespeare-char-cpu, gpt2, gpt2-medium, gpt2-large, gpt2-xl", fixed=True)
+    out: str = setting("", "run", "folder of the run (default: runs/PRESET-N, N the first free number)")
+    seed: int = setting(1337, "run", "of initial weights, batches and samples", minimum=0, fixed=True)
+
+    data: str = setting("auto", "data", "auto, tinyshakespeare, stdlib, a text file, or llm.c's X_train.bin",
+                        fixed=True)
+    tokenizer: str = setting("auto", "data", "gpt2, byte, char, bpe:N, or auto: gpt2 where its vocabulary is "
+                             "at hand, else byte", fixed=True)
+    batch_size: int = setting(8, "data", "sequences in a batch", minimum=1)
+    block_size: int = setting(64, "data", "tokens in a sequence, the longest context", minimum=1, fixed=True)
+    accumulate: int = setting(1, "data", "batches whose gradients make one step; more costs time, not memory",
+                              minimum=1)
+
+    n_layer: int = setting(4, "model", "blocks", minimum=1, fixed=True)
+    n_head: int = setting(4, "model", "attention heads in a block, a divisor of n_embd", minimum=1,
+                          fixed=True)
+    n_embd: int = setting(128, "model", "channels", minimum=1, fixed=True)
+    dtype: str = setting("float32", "model", "of all arrays; float64 is for checking gradients",
+                         choices=("float32", "float64"), fixed=True)
+
+    steps: int = setting(600, "optimisation", "optimizer steps in all", minimum=1)
+    lr: float = setting(2e-3, "optimisation", "highest learning rate; small models stand more", minimum=0)
+    min_lr: float = setting(2e-4, "optimisation", "learning rate at the end; a tenth is customary", minimum=0)
+    warmup: int = setting(50, "optimisation", "steps in which the learning rate rises from 0", minimum=0)
+    beta1: float = setting(0.9, "optimisation", "AdamW: memory of the gradient's mean", minimum=0, below=1)
+    beta2: float = setting(0.99, "optimisation", "AdamW: memory of its square; long, as batches are small",
+                           minimum=0, below=1)
+    eps: float = setting(1e-8, "optimisation", "AdamW: keeps the division from zero", minimum=0)
+    weight_decay: float = setting(0.1, "optimisation", "AdamW: decay of matrices, per step and unit of lr",
+                                  minimum=0)
+    clip: float = setting(1.0, "optimisation", "longest gradient, as a norm; 0 for no limit", minimum=0)
+
+    backward: str = setting("manual", "engine", "manual, auto, a mix such as manual,attention=auto, or whole")
+    compile: str = setting("on", "engine", "off runs every layer as it is written, for debugging",
+                           choices=("on", "off"))
+    threads: int = setting(0, "engine", "for matrix products; 0: as many as NumPy takes", minimum=0)
+
+    eval_every: int = setting(100, "reports", "steps between validations; 0: only at the end", minimum=0)
+    eval_batches: int = setting(20, "reports", "batches in a validation; 0: the whole split", minimum=0)
+    sample_every: int = setting(0, "reports", "steps between samples of text; 0: only at the end", minimum=0)
+    sample_tokens: int = setting(120, "reports", "tokens in a sample; 0: no samples", minimum=0)
+    save_every: int = setting(100, "reports", "steps between checkpoints; 0: only at the end", minimum=0)
+    log_every: int = setting(10, "reports", "steps between lines where the output is no terminal", minimum=1)
+
+
+PRESETS = {
+    "shakespeare": {},  # the defaults above
+    "shakespeare-char-cpu": dict(  # the command that nanoGPT's README gives for a CPU
+        tokenizer="char", batch_size=12, block_size=64, n_layer=4, n_head=4, n_embd=128, steps=2000, lr=1e-3,
+        min_lr=1e-4, warmup=100, beta2=0.99, eval_every=250, eval_batches=0, save_every=250,
+        sample_tokens=300, log_every=50),
+    # The four released sizes from nothing: the rates of nanoGPT's recipe for them, one small batch a step
+    **{name: dict(batch_size=4, block_size=64, steps=100, lr=6e-4, min_lr=6e-5, warmup=20, beta2=0.95,
+                  eval_every=50, eval_batches=8, save_every=50, log_every=1)
+       for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
+}
+
+
+def read_settings(argv):
+    """What the command line and the files it names say: (given, resume, overwrite).
+
+    given maps names to values, without defaults and presets; resume is a run's folder or None.
+    """
+    parser = Parser(prog="train.py", description=__doc__.split("\n")[0], epilog=__doc__.split("\n\n")[-1],
+                    usage="%(prog)s [--config FILE] [--resume [RUN]] [--overwrite] [--SETTING VALUE ...]",
+                    allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
+    parser.add_argument("--resume", metavar="RUN", nargs="?", const="",
+                        help="go on with the run in this folder; without a folder: --out, or the newest run")
+    parser.add_argument("--overwrite", action="store_true", help="replace a run that is already in --out")
+    add_arguments(parser, Settings)
+    given, other = parse(parser, Settings, argv)
+    if other["config"]:
+        given = {**read_toml(other["config"], Settings), **given}
+    return given, other["resume"], other["overwrite"]
+
+
+def limit_threads(threads):
+    """Tell the libraries under NumPy how many threads to take. Has an effect before NumPy is imported."""
+    if threads:
+        for library in ("OPENBLAS", "MKL", "OMP", "VECLIB_MAXIMUM", "BLIS", "NUMEXPR"):
+            os.environ[f"{library}_NUM_THREADS"] = str(threads)
+
+
+def new_settings(given):
+    """Settings of a new run: defaults, preset, and what was given."""
+    from gpt2.model import GPT2Config
+
+    preset = given.get("preset", "shakespeare")
+    if preset not in PRESETS:
+        raise UserError(f"--preset {preset}: expected one of {', '.join(PRESETS)}")
+    shape = {}
+    if preset.startswith("gpt2"):
+        released = GPT2Config.preset(preset)
+        shape = {name: getattr(released, name) for name in ("n_layer", "n_head", "n_embd")}
+    return Settings(**{**shape, **PRESETS[preset], **given})
+
+
+def resumed_settings(folder, given):
+    """Settings of a run that goes on: what it had, and what was given now, where that may change."""
+    stored = Settings(**read_toml(folder / runs.SETTINGS, Settings))
+    for field in dataclasses.fields(Settings):
+        if not field.metadata["fixed"] or field.name not in given:
+            continue
+        now, then = given[field.name], getattr(stored, field.name)
+        if now != then and not (field.name == "data" and str(Path(now).resolve()) == then):
+            raise UserError(f"{flag(field.name)} {now}: the run in {folder} has {then}, and a resumed run "
+                            "keeps it; start a new run instead")
+    given = {name: value for name, value in given.items() if name != "data"}
+    return dataclasses.replace(stored, **{**given, "out": str(folder)})
+
+
+# ---- A run -------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A run in its folder: the model and everything that changes as it is trained.
+
+    gpt2/runs.py says which files lie in the folder. `begin` makes them; `load` takes over what is there.
+    """
+
+    def __init__(self, settings):
+        import data
+        from gpt2.dataset import Loader, read_tokens
+        from gpt2.model import GPT2Config
+        from gpt2.optimizer import AdamW
+
+        self.folder = None
+        prepared = data.prepare(settings.data, settings.tokenizer)
+        self.notes = prepared.notes
+        self.tokenizer = prepared.tokenizer
+        # The recipe that is kept names what was used, so that `auto` cannot mean something else on resume
+        self.settings = s = dataclasses.replace(settings, data=prepared.corpus,
+                                                tokenizer=prepared.tokenizer.name)
+        self.train = read_tokens(prepared.train)
+        self.val = read_tokens(prepared.val)
+        self.loader = Loader(self.train, s.batch_size, s.block_size, s.seed)
+        config = GPT2Config(self.tokenizer.vocab_size, s.block_size, s.n_layer, s.n_head, s.n_embd, s.dtype)
+        self.model = make_model(config, s)
+        self.optimizer = AdamW(self.model, lr=s.lr, betas=(s.beta1, s.beta2), eps=s.eps,
+                               weight_decay=s.weight_decay)
+        self.step = 0
+        self.best = None  # lowest validation loss so far, nats per token
+        self.validated = None  # the step of the last validation
+        self.metrics = None  # an open file, once the run begins
+
+    # -- what a step computes
+
+    def train_step(self):
+        """One optimizer step; returns its loss, learning rate and gradient norm."""
+        from gpt2.optimizer import cosine_lr
+
+        s = self.settings
+        loss = 0.0
+        for i in range(s.accumulate):
+            inputs, targets = self.loader.next_batch()
+            part = self.model.forward(inputs, targets)
+            if not math.isfinite(part):
+                raise UserError(f"step {self.step + 1}: the loss is {part}; first output that is not finite: "
+                                f"{self.model.first_non_finite(inputs, targets)}; "
+                                f"try a lower --lr than {s.lr:g}, or a longer --warmup")
+            self.model.backward(scale=1.0 / s.accumulate, accumulate=i > 0)
+            loss += part / s.accumulate
+        lr = cosine_lr(self.step, lr=s.lr, min_lr=s.min_lr, warmup=s.warmup, steps=s.steps)
+        norm = self.optimizer.step(lr, clip=s.clip or None)
+        if not math.isfinite(norm):
+            raise UserError(f"step {self.step + 1}: the gradient's norm is {norm}, the loss {loss:.4f}; "
+                            f"try a lower --lr than {s.lr:g}, or a longer --warmup")
+        self.step += 1
+        return {"loss": loss, "lr": lr, "grad_norm": norm}
+
+    def validation_loss(self):
+        """Mean loss over the validation split, or over eval_batches of it, nats per token."""
+        from gpt2.dataset import evenly
+
+        s = self.settings
+        total, count = 0.0, 0
+        for inputs, targets in evenly(self.val, s.batch_size, s.block_size, s.eval_batches):
+            total += self.model.loss(inputs, targets) * inputs.size
+            count += inputs.size
+        return total / count
+
+    def sample(self):
+        """Some text from the model as it is now, the same for the same weights."""
+        from gpt2.sample import generate
+
+        s = self.settings
+        tokens = generate(self.model, [self.tokenizer.start], s.sample_tokens, temperature=0.8, top_k=200,
+                          seed=s.seed)
+        return "".join(self.tokenizer.stream(tokens))
+
+    # -- what is kept
+
+    def begin(self, folder):
+        """Write what does not change, and open the metrics."""
+        self.folder = folder
+        self.settings = dataclasses.replace(self.settings, out=str(folder))
+        write_atomically(folder / runs.SETTINGS, to_toml(self.settings).encode())
+        self.tokenizer.save(folder / runs.TOKENIZER)
+        self.metrics = open(folder / runs.METRICS, "ab")
+
+    def record(self, **fields):
+        """Add a line to metrics.jsonl."""
+        self.metrics.write(json.dumps(fields).encode() + b"\n")
+        self.metrics.flush()
+
+    def save(self):
+        """Write last.safetensors: parameters, moments, and every number that decides what comes next."""
+        from gpt2 import checkpoint
+        from gpt2.model import unflatten
+
+        config = self.model.config
+        arrays = checkpoint.model_arrays(self.model)
+        for name in ("m", "v"):
+            moments = unflatten(getattr(self.optimizer, name), config)
+            arrays.update({f"adamw.{name}.{tensor}": array for tensor, array in moments.items()})
+        os.fsync(self.metrics.fileno())
+        checkpoint.save(self.folder / runs.LAST, arrays, {
+            **checkpoint.model_state(self.model),
+            "step": self.step,
+            "adamw.t": self.optimizer.t,
+            "loader": self.loader.state(),
+            "best": self.best,
+            "validated": self.validated,
+            "metrics_bytes": self.metrics.tell(),
+            "corpus": self.fingerprint(),
+            "settings": dataclasses.asdict(self.settings),
+        })
+
+    def save_best(self):
+        """Write best.safetensors: the weights alone, a third of the size."""
+        from gpt2 import checkpoint
+
+        checkpoint.save(self.folder / runs.BEST, checkpoint.model_arrays(self.model),
+                        {**checkpoint.model_state(self.model), "step": self.step, "val_loss": self.best})
+
+    def load(self, folder):
+        """Take over last.safetensors and cut metrics.jsonl back to the lines written before it."""
+        from gpt2 import checkpoint
+        from gpt2.model import unflatten
+
+        path = folder / runs.LAST
+        if not path.exists():
+            raise UserError(f"{folder} has no checkpoint yet; start it anew with --overwrite")
+        arrays, state = checkpoint.load(path)
+        config = self.model.config
+        for prefix, flat in (("params.", self.model.flat_params), ("adamw.m.", self.optimizer.m),
+                             ("adamw.v.", self.optimizer.v)):
+            checkpoint.check_shapes(path, arrays, config, prefix)
+            checkpoint.fill(unflatten(flat, config), arrays, prefix)
+        try:
+            corpus, self.best, self.validated = state["corpus"], state["best"], state["validated"]
+            self.step, self.optimizer.t = int(state["step"]), int(state["adamw.t"])
+            self.loader.load_state(state["loader"])
+            kept = int(state["metrics_bytes"])
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{path}: holds no training state, expected a checkpoint of train.py") from None
+        if corpus != self.fingerprint():
+            raise UserError(f"{self.settings.data}: text or tokens have changed since {path} was "
+                            "written; a resumed run needs the same ones")
+        metrics = folder / runs.METRICS
+        if metrics.exists() and metrics.stat().st_size > kept:
+            os.truncate(metrics, kept)
+
+    def fingerprint(self):
+        """Tells this corpus, as encoded, from another."""
+        import zlib
+
+        return {"train": len(self.train), "val": len(self.val), "crc32": zlib.crc32(self.train)}
+
+
+def make_model(config, s):
+    """The GPT2 of these settings. A backward that is not known or cannot be had is one line."""
+    import inspect
+
+    from gpt2.model import GPT2
+
+    options = {"compile": s.compile == "on"} if "compile" in inspect.signature(GPT2).parameters else {}
+    try:
+        return GPT2(config, backward=s.backward, seed=s.seed, **options)
+    except (ValueError, NotImplementedError) as error:
+        raise UserError(f"--backward {s.backward}: {error}") from None
+
+
+# ---- The loop ----------------------------------------------------------------------------------------------
+
+
+class Interrupts:
+    """SIGINT and SIGTERM as a wish to stop, noticed between two steps; a second one stops at once."""
+
+    def __init__(self):
+        self.received = None
+        self.before = {}
+
+    def __enter__(self):
+        for name in ("SIGINT", "SIGTERM", "SIGBREAK"):  # the last one is Windows' Ctrl-Break
+            if hasattr(signal, name):
+                number = getattr(signal, name)
+                self.before[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number, frame):
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = number
+
+    def __exit__(self, *error):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+def loop(run, progress, interrupts):
+    """Train until the last step, or until a signal. Returns whether the last step was reached."""
+    s = run.settings
+    while True:
+        last = run.step >= s.steps
+        if run.validated != run.step and (last or due(run.step, s.eval_every)):
+            validate(run, progress)
+        if last or interrupts.received is not None:
+            run.save()
+            return last
+        if run.step > 0 and due(run.step, s.sample_every) and s.sample_tokens:
+            show_sample(run, progress)
+        begin = time.perf_counter()
+        metrics = run.train_step()
+        seconds = time.perf_counter() - begin
+        rates = progress.step(run.step, seconds, metrics["loss"])
+        run.record(step=run.step, **metrics, seconds=round(seconds, 6), **rates)
+        if due(run.step, s.save_every) and run.step < s.steps:
+            run.save()
+
+
+def due(step, every):
+    return every > 0 and step % every == 0
+
+
+def validate(run, progress):
+    """Measure the validation loss, tell it, and keep the weights if they are the best so far."""
+    loss = run.validation_loss()
+    better = run.best is None or loss < run.best
+    run.validated = run.step
+    run.record(step=run.step, val_loss=loss)
+    progress.line(f"step {run.step}: validation loss {loss:.4f}" + (", the best so far" if better else ""))
+    if better:
+        run.best = loss
+        if run.step:  # untrained weights are no one's best
+            run.save_best()
+
+
+def show_sample(run, progress):
+    text = run.sample()
+    run.record(step=run.step, sample=text)
+    progress.line(f"---- sample at step {run.step} " + "-" * 40)
+    progress.line(text)
+    progress.line("-" * 60)
+
+
+# ---- The program -------------------------------------------------------------------------------------------
+
+
+def describe(run, peak):
+    """The first lines of a run: its settings, and what they come to."""
+    from gpt2.flops import training_flops
+
+    s = run.settings
+    print(table(s))
+    for note in run.notes:
+        print(f"note: {note}")
+    flops = training_flops(run.model.config, s.batch_size, s.block_size) * s.accumulate
+    print(f"{run.model.num_parameters:,} parameters, {len(run.train):,} training and {len(run.val):,} "
+          f"validation tokens, vocabulary {run.tokenizer.vocab_size:,}")
+    print(f"{flops / 1e9:.2f} GFLOP a step; this machine multiplies matrices at {peak / 1e9:.0f} GFLOP/s "
+          f"({s.dtype}, {s.threads or 'all'} threads)", flush=True)
+    return flops
+
+
+def finish(run):
+    """The last lines of a run: text, where things are, and what to try next."""
+    s = run.settings
+    if s.sample_tokens:
+        print("---- sample " + "-" * 48)
+        text = run.sample()
+        run.record(step=run.step, sample=text)
+        print(text)
+        print("-" * 60)
+    print(f"done: {run.step} steps, best validation loss {run.best:.4f} nats per token, all in {run.folder}")
+    print("what to try next:")
+    print(f'  more text           python -m gpt2.sample --run {run.folder} --prompt "O "')
+    print(f"  train on            python train.py --resume {run.folder} --steps {2 * s.steps}")
+    if s.preset != "shakespeare-char-cpu":
+        print("  letter by letter    python train.py --preset shakespeare-char-cpu")
+    else:
+        print("  a larger one        python train.py --preset shakespeare-char-cpu --n-embd 192 --n-head 6")
+    print("  your own text       python train.py --data path/to/file.txt")
+
+
+def program(argv):
+    """Read the settings, train, report. Returns the exit status."""
+    given, resume, overwrite = read_settings(argv)
+    if resume is None:
+        limit_threads(given.get("threads", 0))
+        settings = new_settings(given)
+        folder = None
+    else:
+        if resume and given.get("out", resume) != resume:
+            raise UserError(f"--out {given['out']}: a resumed run stays in its folder, {resume}")
+        folder = runs.existing(resume or given.get("out"))
+        settings = resumed_settings(folder, given)
+        limit_threads(settings.threads)
+    from gpt2.flops import matmul_peak
+    from gpt2.progress import Progress
+
+    run = Run(settings)
+    if resume is None:
+        run.begin(runs.new(settings.preset, settings.out, overwrite))
+    else:
+        run.load(folder)
+        if run.step >= settings.steps:
+            raise UserError(f"{folder} has done its {run.step} steps; go on with --steps {2 * run.step}")
+        print(f"going on with {folder} at step {run.step}")
+        run.begin(folder)
+    peak = matmul_peak(settings.dtype)
+    flops = describe(run, peak)
+    s = run.settings
+    progress = Progress(s.steps, run.step, every=s.log_every, flops=flops, peak=peak,
+                        tokens=s.batch_size * s.block_size * s.accumulate)
+    try:
+        with Interrupts() as interrupts:
+            done = loop(run, progress, interrupts)
+    finally:
+        progress.close()
+    if not done:
+        print(f"stopped and saved at step {run.step}; go on with: python train.py --resume {run.folder}")
+        return 128 + interrupts.received
+    finish(run)
+    return 0
+
+
+def main(argv=None):
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # '?' where a console lacks a character
+    try:
+        return program(sys.argv[1:] if argv is None else argv)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped at once; what was saved before is in place", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
