@@ -1,0 +1,153 @@
+"""Tokenizers: text comes back as it went in, and the ranks are what their names promise."""
+
+import json
+from collections import Counter
+
+import pytest
+import regex
+import tiktoken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt2 import tokenizer
+from gpt2.errors import UserError
+
+TEXT = "the cat sat on the mat; that cat, the fat cat, sat there.\nnaïve 日本 don't 123  \n\n" * 3
+
+
+def plain_bpe(text, size):
+    """Byte-pair encoding by its definition: count all pairs anew for every merge."""
+    words = [[bytes([b]) for b in piece.encode()] for piece in regex.findall(tokenizer.GPT2_PIECES, text)]
+    ranks = [bytes([b]) for b in range(256)]
+    while len(ranks) < size:
+        pairs = Counter(pair for word in words for pair in zip(word, word[1:]))
+        best = min((p for p in pairs if p[0] + p[1] not in ranks), key=lambda p: (-pairs[p], p))
+        ranks.append(best[0] + best[1])
+        for word in words:
+            i = 0
+            while i < len(word) - 1:
+                if (word[i], word[i + 1]) == best:
+                    word[i:i + 2] = [best[0] + best[1]]
+                i += 1
+    return ranks
+
+
+def test_gpt2_is_tiktokens(gpt2_tokenizer):
+    theirs = tiktoken.get_encoding("gpt2")
+    text = TEXT + " \t\t  <|endoftext|> \u2800 \N{GRINNING FACE} I'll we've 1234567"
+    assert list(gpt2_tokenizer.encode(text)) == theirs.encode(text, disallowed_special=())
+    assert (gpt2_tokenizer.vocab_size, gpt2_tokenizer.end_of_text) == (50257, 50256)
+    assert gpt2_tokenizer.decode([50256]) == "<|endoftext|>"
+
+
+def test_gpt2_on_shakespeare(gpt2_tokenizer, shakespeare):
+    tokens = gpt2_tokenizer.encode(shakespeare)
+    assert len(tokens) == 338_025
+    assert gpt2_tokenizer.decode(tokens) == shakespeare
+
+
+def test_byte_ranks_are_the_bytes():
+    assert list(tokenizer.byte().encode("aé")) == [97, 0xC3, 0xA9]
+    assert tokenizer.byte().vocab_size == 256
+
+
+def test_char_numbers_the_characters_in_order():
+    made = tokenizer.char("banana é\n日")
+    assert made.vocab_size == 7
+    assert made.decode(range(7)) == "\n abné日"
+    assert list(made.encode("日a\n")) == [6, 2, 0]
+
+
+def test_char_refuses_a_character_it_has_not_seen():
+    with pytest.raises(UserError, match="2 characters of the text are not in its vocabulary of 3.*'x'"):
+        tokenizer.char("abc").encode("axyc")
+
+
+@pytest.mark.parametrize("size", [256, 257, 280])
+def test_bpe_learns_what_its_definition_says(size):
+    made = tokenizer.bpe(TEXT, size)
+    assert made.vocab_size == size
+    assert made.ranks == plain_bpe(TEXT, size)
+
+
+def test_bpe_shortens_the_text_it_was_trained_on():
+    assert len(tokenizer.bpe(TEXT, 280).encode(TEXT)) < 0.6 * len(TEXT.encode())
+
+
+def test_bpe_says_when_the_text_is_too_short():
+    with pytest.raises(UserError, match="the corpus has pairs for 258 tokens only"):
+        tokenizer.bpe("abc", 1000)
+
+
+MADE = {"byte": tokenizer.byte(), "bpe": tokenizer.bpe(TEXT, 280)}
+
+
+@pytest.mark.parametrize("name", MADE)
+@given(text=st.text())
+@settings(max_examples=100, deadline=None)
+def test_any_text_comes_back(name, text):
+    text = text.encode("utf-8", "replace").decode()  # lone surrogates are no text
+    made = MADE[name]
+    tokens = made.encode(text)
+    assert made.decode(tokens) == text
+    assert "".join(made.stream(tokens)) == text
+
+
+def test_a_stream_never_shows_half_a_character():
+    pieces = list(tokenizer.byte().stream("é日".encode()))
+    assert pieces == ["", "é", "", "", "日", ""]
+    assert "".join(tokenizer.byte().stream([0xC3])) == "\N{REPLACEMENT CHARACTER}"
+
+
+def test_tokens_outside_the_vocabulary_are_refused():
+    for token in (-1, 256):
+        with pytest.raises(UserError, match="outside 0..255"):
+            tokenizer.byte().decode([token])
+
+
+@pytest.mark.parametrize("made", [*MADE.values(), tokenizer.char("日本\n")], ids=lambda made: made.name)
+def test_a_stored_tokenizer_is_the_same(made, tmp_path):
+    made.save(tmp_path / "t.json")
+    again = tokenizer.load(tmp_path / "t.json")
+    assert (again.name, again.ranks, again.special) == (made.name, made.ranks, made.special)
+    assert list(again.encode("日本\n")) == list(made.encode("日本\n"))
+    assert again.start == made.start
+
+
+def test_start_is_end_of_text_or_a_line_break_or_zero(gpt2_tokenizer):
+    assert gpt2_tokenizer.start == 50256
+    assert tokenizer.byte().start == 10
+    assert tokenizer.char("abc").start == 0
+
+
+@pytest.mark.parametrize("change", [
+    {"format": "other"}, {"ranks": []}, {"ranks": ["YQ==", "YQ=="]}, {"ranks": ["YQ=="]}, {"ranks": ["?"]},
+    {"ranks": 3}, {"pattern": "(a+)+$"}, {"special": {"<|endoftext|>": 3}}, {"name": None}, {"name": "char"},
+])
+def test_a_tokenizer_file_that_makes_no_sense_is_refused(tmp_path, change):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({**json.loads(tokenizer.byte().to_json()), **change}))
+    with pytest.raises(UserError, match="t.json: not a tokenizer"):
+        tokenizer.load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1, 2]", b"{", b"[" * 100_000])
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, content):
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="t.json: not a tokenizer"):
+        tokenizer.load(path)
+
+
+@pytest.mark.parametrize("name", ["gpt3", "bpe", "bpe:", "bpe:255", "bpe:65537", "bpe:-3", "bpe:1e3", ""])
+def test_a_name_that_is_no_tokenizer_is_refused(name):
+    with pytest.raises(UserError, match="expected"):
+        tokenizer.check_name(name)
+
+
+def test_a_missing_vocabulary_says_where_to_put_it(monkeypatch, tmp_path):
+    monkeypatch.delenv("GPT2_DATA_DIR", raising=False)
+    monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
+    monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path))
+    with pytest.raises(UserError, match="vocab.bpe"):
+        tokenizer.gpt2()
