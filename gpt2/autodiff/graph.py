@@ -21,6 +21,11 @@ import numpy as np
 _ids = itertools.count()
 
 
+def next_id() -> int:
+    """A number below the id of every node made from now on."""
+    return next(_ids)
+
+
 class GraphError(Exception):
     """A graph that breaks its own rules: a bug in a pass, never the user's fault."""
 

@@ -5,7 +5,7 @@
     None            zero: no derivative leads through this argument
     1.0, -1.0, 2.5  a number; by 1.0 and -1.0 nothing is multiplied
     a node          the factor itself
-    a tuple         the product of its entries; those as small as the argument leave the sum over broadcast axes
+    a tuple         the product of its entries; those as small as a broadcast argument leave the sum over its axes
     a function      of no arguments, giving one of the above; called only if that derivative is wanted
 
 A real result of a complex argument (absolute, real, angle) has d out = real(partial * d argument).
@@ -36,7 +36,7 @@ from .build import (
     trunc,
     where,
 )
-from .table import Op, apply, const, row
+from .table import BOTH, REAL, Op, apply, const, row, sample
 
 
 def broadcast_shape(*nodes) -> tuple[int, ...]:
@@ -48,9 +48,18 @@ def ufunc_dtype(ufunc: np.ufunc, dtypes: tuple) -> np.dtype:
     return ufunc.resolve_dtypes((*dtypes, None))[-1]
 
 
-def ufunc_row(name: str, partials=None, kind: str = "elementwise", cost: float = 1.0, samples=None) -> Op:
-    """A row for the NumPy ufunc of that name (one result)."""
+UNARY = [((3, 4),)]
+BINARY = [((3, 4), (3, 4)), ((2, 1, 3), (4, 1)), ((3,), ()), ((), (2, 3))]
+
+
+def ufunc_row(name, partials=None, kind="elementwise", domain=(0.3, 2.0), signed=True, **columns) -> Op:
+    """A row for the NumPy ufunc of that name (one result), tested on arguments from `domain`."""
     ufunc = getattr(np, name)
+    if kind != "nondiff":
+        dtypes = BOTH if "D" * ufunc.nin + "->D" in ufunc.types or name == "absolute" else REAL
+        shapes = UNARY if ufunc.nin == 1 else BINARY
+        samples = [sample(*s, domain=domain, signed=signed, dtypes=dtypes) for s in shapes]
+        columns.setdefault("samples", samples)
     return row(
         name,
         kind,
@@ -59,8 +68,7 @@ def ufunc_row(name: str, partials=None, kind: str = "elementwise", cost: float =
         code=lambda *args: f"np.{name}({', '.join(args)})",
         partials=partials,
         ufunc=ufunc,
-        cost=cost,
-        samples=samples or [],
+        **columns,
     )
 
 
@@ -101,21 +109,25 @@ def const_value(n):
     return n.value.item() if isinstance(n.value, (np.ndarray, np.generic)) else n.value
 
 
-ufunc_row("power", _power, cost=15.0)
-ufunc_row("float_power", _power, cost=15.0)  # always float64 or complex128
-ufunc_row("remainder", lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), cost=5.0)
-ufunc_row("fmod", lambda out, a, b: (1.0, lambda: (trunc(a / b), -1.0)), cost=5.0)
-ufunc_row("ldexp", lambda out, a, n: (lambda: apply("ldexp", const(1.0, a.dtype), n), None), cost=3.0)
+ufunc_row("power", _power, signed=False, cost=15.0)
+ufunc_row("float_power", _power, signed=False, cost=15.0)  # always float64 or complex128
+_between_jumps = [
+    sample(lambda rng, dtype: np.array([[5.3], [-4.1], [7.7]]), lambda rng, dtype: np.array([2.1, -3.3]))
+]
+ufunc_row("remainder", lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), cost=5.0, samples=_between_jumps)
+ufunc_row("fmod", lambda out, a, b: (1.0, lambda: (trunc(a / b), -1.0)), cost=5.0, samples=_between_jumps)
+ufunc_row("ldexp", lambda out, a, n: (lambda: apply("ldexp", const(1.0, a.dtype), n), None), cost=3.0,
+          samples=[sample((2, 3), np.array([-2, 0, 3]))])
 
 # exponentials and logarithms
 ufunc_row("exp", lambda out, x: (out,), cost=0.45)
 ufunc_row("exp2", lambda out, x: ((out, math.log(2)),), cost=1.0)
 ufunc_row("expm1", lambda out, x: (out + 1.0,), cost=2.0)
-ufunc_row("log", lambda out, x: (1.0 / x,), cost=0.5)
-ufunc_row("log2", lambda out, x: (1 / math.log(2) / x,), cost=1.0)
-ufunc_row("log10", lambda out, x: (1 / math.log(10) / x,), cost=2.0)
-ufunc_row("log1p", lambda out, x: (1.0 / (x + 1.0),), cost=2.0)
-ufunc_row("sqrt", lambda out, x: (0.5 / out,), cost=0.3)
+ufunc_row("log", lambda out, x: (1.0 / x,), signed=False, cost=0.5)
+ufunc_row("log2", lambda out, x: (1 / math.log(2) / x,), signed=False, cost=1.0)
+ufunc_row("log10", lambda out, x: (1 / math.log(10) / x,), signed=False, cost=2.0)
+ufunc_row("log1p", lambda out, x: (1.0 / (x + 1.0),), domain=(0.1, 0.8), cost=2.0)
+ufunc_row("sqrt", lambda out, x: (0.5 / out,), signed=False, cost=0.3)
 ufunc_row("cbrt", lambda out, x: (1 / 3 / square(out),), cost=8.0)
 
 
@@ -134,17 +146,18 @@ ufunc_row("logaddexp2", _logaddexp(lambda x: apply("exp2", x)), cost=15.0)
 # trigonometric and hyperbolic
 ufunc_row("sin", lambda out, x: (cos(x),), cost=1.0)
 ufunc_row("cos", lambda out, x: ((sin(x), -1.0),), cost=1.0)
-ufunc_row("tan", lambda out, x: (square(out) + 1.0,), cost=5.0)
-ufunc_row("arcsin", lambda out, x: (1.0 / sqrt(1.0 - square(x)),), cost=5.0)
-ufunc_row("arccos", lambda out, x: (-1.0 / sqrt(1.0 - square(x)),), cost=5.0)
+ufunc_row("tan", lambda out, x: (square(out) + 1.0,), domain=(0.1, 1.2), cost=5.0)
+ufunc_row("arcsin", lambda out, x: (1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=5.0)
+ufunc_row("arccos", lambda out, x: (-1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=5.0)
 ufunc_row("arctan", lambda out, x: (1.0 / (square(x) + 1.0),), cost=5.0)
 ufunc_row("sinh", lambda out, x: (cosh(x),), cost=3.0)
 ufunc_row("cosh", lambda out, x: (sinh(x),), cost=3.0)
 ufunc_row("tanh", lambda out, x: (1.0 - out * out,), cost=0.34)
 ufunc_row("arcsinh", lambda out, x: (1.0 / sqrt(square(x) + 1.0),), cost=5.0)
 # not sqrt(x*x - 1), which has the other sign left of the complex branch cut
-ufunc_row("arccosh", lambda out, x: (1.0 / (sqrt(x - 1.0) * sqrt(x + 1.0)),), cost=5.0)
-ufunc_row("arctanh", lambda out, x: (1.0 / (1.0 - square(x)),), cost=5.0)
+ufunc_row("arccosh", lambda out, x: (1.0 / (sqrt(x - 1.0) * sqrt(x + 1.0)),), cost=5.0,
+          domain=(1.2, 3.0), signed=False)
+ufunc_row("arctanh", lambda out, x: (1.0 / (1.0 - square(x)),), domain=(0.1, 0.8), cost=5.0)
 ufunc_row("deg2rad", lambda out, x: (math.pi / 180,), cost=0.2)
 ufunc_row("rad2deg", lambda out, x: (180 / math.pi,), cost=0.2)
 ufunc_row("radians", lambda out, x: (math.pi / 180,), cost=0.2)
@@ -174,7 +187,8 @@ row("sinc", "elementwise",
     infer=lambda x: (x.shape, ufunc_dtype(np.sin, (x.dtype,))),
     evaluate=np.sinc,
     code=lambda x: f"np.sinc({x})",
-    partials=_sinc, cost=5.0)
+    partials=_sinc, cost=5.0,
+    samples=[sample((3, 4)), sample((5,), domain=(0.0, 0.04))])
 
 
 # choices. Where both arguments are equal, each gets half of the gradient
@@ -189,14 +203,14 @@ for _name in ("maximum", "minimum", "fmax", "fmin"):
     ufunc_row(_name, _chosen, cost=0.2)
 
 ufunc_row("fabs", lambda out, x: (apply("sign", x),), cost=0.15)
-ufunc_row("copysign", lambda out, a, b: (lambda: where(equal(out, a), 1.0, cast(const(-1.0), out.dtype)), None), cost=0.3)
+ufunc_row("copysign", lambda out, a, b: (lambda: cast(equal(out, a), out.dtype) * 2.0 - 1.0, None), cost=0.3)
 ufunc_row("heaviside", lambda out, x, at_zero: (None, lambda: cast(equal(x, 0.0), out.dtype)), cost=1.0)
 
 # piecewise constant: the derivative is zero
 for _name in (
     "floor ceil trunc rint floor_divide equal not_equal less less_equal greater greater_equal "
-    "logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit bitwise_and bitwise_or bitwise_xor "
-    "invert left_shift right_shift gcd lcm"
+    "logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit "
+    "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift gcd lcm"
 ).split():
     ufunc_row(_name, kind="nondiff", cost=0.2)
 
@@ -216,8 +230,8 @@ def _sign(out, x):
     return (None,)
 
 
-ufunc_row("sign", _sign, cost=0.3)
-ufunc_row("conjugate", kind="linear", cost=0.15)
+ufunc_row("sign", _sign, cost=0.3, samples=[sample((3, 4))])
+ufunc_row("conjugate", kind="linear", cost=0.15, transpose=lambda g, out, x: (conjugate(g),))
 
 
 def _part_dtype(dtype: np.dtype) -> np.dtype:
@@ -236,24 +250,31 @@ def _part_row(name, partials, **columns):
         partials=partials, **columns)
 
 
-_part_row("real", lambda out, x: (1.0,), cost=0.2)
-_part_row("imag", lambda out, x: (-1j if x.dtype.kind == "c" else None,), cost=0.2)
+_part_row("real", lambda out, x: (1.0,), cost=0.2, samples=[sample((3, 4), dtypes=BOTH)])
+_part_row("imag", lambda out, x: (-1j if x.dtype.kind == "c" else None,), cost=0.2,
+          samples=[sample((3, 4), dtypes=BOTH)])
 
 row("angle", "elementwise",
     infer=lambda x: (x.shape, ufunc_dtype(np.arctan2, (_part_dtype(x.dtype),) * 2)),
     evaluate=np.angle,
     code=lambda x: f"np.angle({x})",
-    partials=_angle, cost=15.0)
+    partials=_angle, cost=15.0, samples=[sample((3, 4), dtypes=BOTH)])
 
-# selection and conversion. `where` is linear in its branches, not in its condition
+# selection and conversion. `where` is linear in its branches, not in its condition; its transpose stands in
+# chain.py, because it keeps the condition beside the gradient
 row("where", "linear", linear_in=(1, 2),
     infer=lambda c, a, b: (broadcast_shape(c, a, b), np.result_type(a.dtype, b.dtype)),
     evaluate=np.where,
     code=lambda c, a, b: f"np.where({c}, {a}, {b})",
-    cost=0.3)
+    cost=0.3,
+    samples=[sample(np.array([True, False, True]), (2, 3), (2, 3), dtypes=BOTH),
+             sample(np.array([[True], [False]]), (4, 2, 3), (3,)),
+             sample(np.array([[True], [False]]), (), (2, 1))])
 
 row("cast", "linear", linear_in=(0,),
     infer=lambda x, dtype: (x.shape, np.dtype(dtype)),
     evaluate=lambda x, dtype: np.asarray(x).astype(dtype),
     code=lambda x, dtype: f"{x}.astype(np.{'bool_' if dtype == 'bool' else dtype})",
-    cost=0.2)
+    transpose=lambda g, out, x, dtype: (g,),  # cast to the dtype of x outside
+    cost=0.2,
+    samples=[sample((3, 4), dtype="complex128")])

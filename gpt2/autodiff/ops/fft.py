@@ -7,8 +7,8 @@
 
 hfft(x, n) is irfft(conj(x), n), and ihfft(x, n) is conj(rfft(x, n)), each under the opposite norm.
 
-The matrix of fft is symmetric, so it is its own transpose. rfft leaves out half of the spectrum, which irfft counts
-twice; their transposes are each other, up to conjugation and that factor.
+The matrix of fft is symmetric, so it is its own transpose. rfft leaves out half of the spectrum, which irfft
+counts twice; their transposes are each other, up to conjugation and that factor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from .build import assemble, axis_index, conjugate, slice_
-from .table import apply, const, row
+from .table import BOTH, REAL, apply, const, row, sample
 
 OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
@@ -64,4 +64,7 @@ row("fft", "linear", linear_in=(0,),
     infer=_infer,
     evaluate=lambda x, kind, n, axis, norm: getattr(np.fft, kind)(x, n=n, axis=axis, norm=norm),
     code=lambda x, kind, n, axis, norm: f"np.fft.{kind}({x}, n={n}, axis={axis}, norm={norm!r})",
-    transpose=_transpose, cost=20.0)
+    transpose=_transpose, cost=20.0,
+    samples=[sample((5, 3), kind=kind, n=n, axis=0, norm=norm, dtypes=REAL if kind == "rfft" else BOTH)
+             for kind in ("fft", "ifft", "rfft", "irfft")
+             for n, norm in ((5, "backward"), (4, "ortho"), (8, "forward"))])

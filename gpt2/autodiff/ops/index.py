@@ -1,14 +1,16 @@
 """Indexing by arrays, and its transposes.
 
-A `spec` says what stands in each position of the index: ("array", k) for the k-th index array, (start, stop, step)
-for a slice, "new" for a new axis. Axes that the spec does not reach are taken whole.
+A `spec` says what stands in each position of the index: ("array", k) for the k-th index array, (start, stop,
+step) for a slice, "new" for a new axis. Axes that the spec does not reach are taken whole.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from .table import row
+from .build import equal, where, zeros
+from .shape import slice_text
+from .table import BOTH, REAL, Sample, apply, const, row, sample
 
 
 def numpy_index(spec, arrays) -> tuple:
@@ -17,8 +19,9 @@ def numpy_index(spec, arrays) -> tuple:
 
 
 def gather_shape(shape, spec, index_shapes) -> tuple[int, ...]:
-    """Shape of x[index]: the index arrays broadcast together, and their axes stand where the arrays stood, or first
-    if a slice or a new axis stood between two of them. See "Combining advanced and basic indexing" in NumPy's manual.
+    """Shape of x[index]: the index arrays broadcast together, and their axes stand where the arrays stood, or
+    first if a slice or a new axis stood between two of them. See "Combining advanced and basic indexing" in
+    NumPy's manual.
     """
     lengths = iter(shape)
     out: list[int] = []
@@ -46,8 +49,7 @@ def _index_text(spec, arrays) -> str:
             return "None"
         if s[0] == "array":
             return arrays[s[1]]
-        start, stop, step = (("" if v is None else str(v)) for v in s)
-        return f"{'' if start == '0' and (s[2] or 1) > 0 else start}:{stop}" + ("" if step in ("1", "") else f":{step}")
+        return slice_text((s,))
 
     return ", ".join(map(one, spec))
 
@@ -65,22 +67,68 @@ def _set(out, index, v):
     out[index] = v
 
 
+# what the rows are tested on: repeated indices, an array beside a slice, two arrays apart, a new axis
+SPECS = [
+    ((("array", 0),), [np.array([2, 0, 2])], BOTH),
+    (((3, None, -2), ("array", 0)), [np.array([[1, 1], [4, 0]])], REAL),
+    ((("array", 0), (0, 5, 2), ("array", 1)), [np.array([3, 3]), np.array([[1], [5], [1]])], REAL),
+    (("new", ("array", 0), ("array", 1)), [np.array([0, 1, 0]), np.array(2)], REAL),
+]
+ALONG = np.array([[3, 0, 1], [3, 2, 1]])
+
+
+def scatter_samples() -> list[Sample]:
+    shape = (4, 5, 6)
+    return [
+        sample(shape, gather_shape(shape, spec, [a.shape for a in arrays]), *arrays, spec=spec, dtypes=dtypes)
+        for spec, arrays, dtypes in SPECS
+    ] + [sample(shape, (), np.array([1, 3]), spec=(("array", 0),))]
+
+
+def no_gradient(arrays):
+    return (None,) * len(arrays)
+
+
+def _scatter_transpose(g, out, x, v, *arrays, spec):
+    """Only the last of several writes to one place counts: number the places of v, and see whose number
+    stays."""
+
+    def dv():
+        taken = apply("gather", g, *arrays, spec=spec)
+        if not taken.size:
+            return taken
+        number = const(np.arange(taken.size).reshape(taken.shape))
+        numbers = apply("scatter", zeros(x.shape, np.int64), number, *arrays, spec=spec)
+        return where(equal(apply("gather", numbers, *arrays, spec=spec), number), taken, 0.0)
+
+    return lambda: apply("scatter", g, 0.0, *arrays, spec=spec), dv, *no_gradient(arrays)
+
+
 row("gather", "linear", linear_in=(0,),  # x[index]
     infer=lambda x, *arrays, spec: (gather_shape(x.shape, spec, [a.shape for a in arrays]), x.dtype),
     evaluate=lambda x, *arrays, spec: np.asarray(x)[numpy_index(spec, arrays)],
-    code=lambda x, *arrays, spec: f"{x}[{_index_text(spec, arrays)}]")
+    code=lambda x, *arrays, spec: f"{x}[{_index_text(spec, arrays)}]",
+    transpose=lambda g, out, x, *arrays, spec: (
+        apply("scatter_add", zeros(x.shape, x.dtype), g, *arrays, spec=spec), *no_gradient(arrays)),
+    samples=[sample((4, 5, 6), *arrays, spec=spec, dtypes=dtypes) for spec, arrays, dtypes in SPECS])
 
 row("scatter", "linear", linear_in=(0, 1),  # x with x[index] = v; where indices repeat, the last write stands
     infer=lambda x, v, *arrays, spec: (x.shape, x.dtype),
-    evaluate=_written(_set))
+    evaluate=_written(_set),
+    transpose=_scatter_transpose,
+    samples=scatter_samples())
 
 row("scatter_add", "linear", linear_in=(0, 1),  # x with numpy.add.at(x, index, v)
     infer=lambda x, v, *arrays, spec: (x.shape, x.dtype),
-    evaluate=_written(np.add.at))
+    evaluate=_written(np.add.at),
+    transpose=lambda g, out, x, v, *arrays, spec: (
+        g, lambda: apply("gather", g, *arrays, spec=spec), *no_gradient(arrays)),
+    samples=scatter_samples())
 
 
 def _take_along_shape(x, idx, axis):
-    lead = np.broadcast_shapes(*(tuple(1 if i == axis else n for i, n in enumerate(a.shape)) for a in (x, idx)))
+    others = (tuple(1 if i == axis else n for i, n in enumerate(a.shape)) for a in (x, idx))
+    lead = np.broadcast_shapes(*others)
     return tuple(idx.shape[axis] if i == axis else n for i, n in enumerate(lead))
 
 
@@ -101,11 +149,17 @@ def _scatter_along_add(x, idx, v, axis):
 row("take_along", "linear", linear_in=(0,),  # numpy.take_along_axis
     infer=lambda x, idx, axis: (_take_along_shape(x, idx, axis), x.dtype),
     evaluate=lambda x, idx, axis: np.take_along_axis(np.asarray(x), np.asarray(idx), axis),
-    code=lambda x, idx, axis: f"np.take_along_axis({x}, {idx}, axis={axis})")
+    code=lambda x, idx, axis: f"np.take_along_axis({x}, {idx}, axis={axis})",
+    transpose=lambda g, out, x, idx, axis: (
+        apply("scatter_along_add", zeros(x.shape, x.dtype), idx, g, axis=axis), None),
+    samples=[sample((4, 3), ALONG, axis=0, dtypes=BOTH), sample((4, 1), ALONG[:, :1], axis=0),
+             sample((4, 2, 5), ALONG[None], axis=2)])
 
 row("scatter_along_add", "linear", linear_in=(0, 2),  # its transpose: v added onto x at idx along the axis
     infer=lambda x, idx, v, axis: (x.shape, x.dtype),
-    evaluate=_scatter_along_add)
+    evaluate=_scatter_along_add,
+    transpose=lambda g, out, x, idx, v, axis: (g, None, lambda: apply("take_along", g, idx, axis=axis)),
+    samples=[sample((4, 3), ALONG, (2, 3), axis=0, dtypes=BOTH)])
 
 row("argsort", "nondiff",  # kind None, "stable", ...
     infer=lambda x, axis, kind: (x.shape, np.dtype(np.intp)),

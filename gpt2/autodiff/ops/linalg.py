@@ -1,10 +1,12 @@
 """Linear algebra on stacks of matrices: every argument has shape (..., M, N).
 
-The rules are those of Giles 2008, "An extended collection of matrix derivative results for forward and reverse mode
-algorithmic differentiation", in forward form; reverse mode transposes them. `t` is the tangent of the argument.
+The rules are those of Giles 2008, "An extended collection of matrix derivative results for forward and
+reverse mode algorithmic differentiation", in forward form; reverse mode transposes them. `t` is the tangent
+of the argument.
 
-cholesky and eigh read one triangle of their argument, and their derivative is that of the program: the gradient has
-zeros in the other triangle. Eigenvectors and singular vectors have a derivative where their values differ.
+cholesky and eigh read one triangle of their argument, and their derivative is that of the program: the
+gradient has zeros in the other triangle. Eigenvectors and singular vectors have a derivative where their
+values differ.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from .build import (
     square,
     sum_,
     swap_last,
+    take_slice,
 )
-from .table import apply, const, row
+from .table import BOTH, COMPLEX, Sample, apply, const, row, sample
 
 
 def float_dtype(dtype: np.dtype) -> np.dtype:
@@ -45,6 +48,17 @@ def matrix_row(name: str, infer, evaluate=None, **columns):
 
     columns.setdefault("code", code)
     return row(name, "nonlinear", infer=infer, evaluate=function, cost=100.0, **columns)
+
+
+def well_conditioned(*shapes, **attrs) -> list[Sample]:
+    return [sample(shape, dtypes=BOTH, **attrs) for shape in shapes]
+
+
+def positive_definite(rng, dtype):
+    a = rng.normal(size=(2, 3, 3)).astype(dtype)
+    if a.dtype.kind == "c":
+        a = a + 1j * rng.normal(size=a.shape)
+    return a @ a.conj().swapaxes(-1, -2) + 2.0 * np.eye(3)
 
 
 def _same(x):
@@ -105,10 +119,12 @@ def inv(x: Node) -> Node:
 
 
 # inverse, determinant, solution
-matrix_row("inv", _same, jvp=lambda t, out, x: -(out @ t[0] @ out))
+matrix_row("inv", _same, jvp=lambda t, out, x: -(out @ t[0] @ out),
+           samples=well_conditioned((3, 3), (2, 3, 3)))
 
 matrix_row("det", lambda x: (x.shape[:-2], float_dtype(x.dtype)),
-           jvp=lambda t, out, x: out * sum_(swap_last(inv(x)) * t[0], (-2, -1)))
+           jvp=lambda t, out, x: out * sum_(swap_last(inv(x)) * t[0], (-2, -1)),
+           samples=well_conditioned((3, 3), (2, 3, 3)))
 
 
 def _slogdet_jvp(t, out, x):
@@ -120,7 +136,7 @@ def _slogdet_jvp(t, out, x):
 
 matrix_row("slogdet",
            lambda x: ((x.shape[:-2],) * 2, (float_dtype(x.dtype), real_dtype(float_dtype(x.dtype)))),
-           jvp=_slogdet_jvp)
+           jvp=_slogdet_jvp, samples=well_conditioned((3, 3), (2, 3, 3)))
 
 
 def _solve_infer(a, b):
@@ -135,8 +151,14 @@ def _solve_jvp(t, out, a, b):
     return solve(a, -(ta @ out) if tb is None else tb - ta @ out)
 
 
+def _solve_transpose(g, out, a, b):
+    db = solve(swap_last(a), g)
+    return lambda: -(db @ swap_last(out)), db
+
+
 # b is a matrix: the recorder gives a vector a second axis
-matrix_row("solve", _solve_infer, jvp=_solve_jvp)
+matrix_row("solve", _solve_infer, jvp=_solve_jvp, transpose=_solve_transpose,
+           samples=[sample(a, b, dtypes=BOTH) for a, b in (((3, 3), (3, 2)), ((2, 3, 3), (3, 1)))])
 
 
 def _pinv_jvp(t, out, x, rcond):
@@ -154,7 +176,7 @@ def _pinv_jvp(t, out, x, rcond):
 matrix_row("pinv", lambda x, rcond: ((*x.shape[:-2], x.shape[-1], x.shape[-2]), float_dtype(x.dtype)),
            evaluate=lambda x, rcond: np.linalg.pinv(x) if rcond is None else np.linalg.pinv(x, rcond),
            code=lambda x, rcond: f"np.linalg.pinv({x}{'' if rcond is None else f', {rcond!r}'})",
-           jvp=_pinv_jvp)
+           jvp=_pinv_jvp, samples=well_conditioned((4, 3), (2, 3, 4), rcond=None))
 
 
 # factorisations
@@ -164,7 +186,8 @@ def _cholesky_jvp(t, out, x):
     return out @ (inner * lower(x.shape[-1], x.dtype, 0.5))
 
 
-matrix_row("cholesky", _same, jvp=_cholesky_jvp)
+matrix_row("cholesky", _same, jvp=_cholesky_jvp,
+           samples=[sample(positive_definite, dtypes=BOTH)])
 
 
 def _qr_infer(x):
@@ -179,7 +202,7 @@ def _qr_jvp(t, out, x):
     k = r.shape[-2]
     square_r, square_t = r, t
     if x.shape[-1] > k:  # a wide matrix: its left square part settles Q
-        square_r, square_t = columns(r, 0, k), columns(t, 0, k)
+        square_r, square_t = take_slice(r, -1, 0, k), take_slice(t, -1, 0, k)
     y = swap_last(solve(swap_last(square_r), swap_last(square_t)))  # t R^-1
     inner = adjoint(q) @ y
     below = inner * lower(k, x.dtype, 0.0)
@@ -190,14 +213,15 @@ def _qr_jvp(t, out, x):
     return dq, adjoint(dq) @ x + adjoint(q) @ t
 
 
-def columns(x: Node, start: int, stop: int) -> Node:
-    from .build import take_slice
-
-    return take_slice(x, -1, start, stop)
-
-
 # the reduced form: Q (..., M, K), R (..., K, N), K = min(M, N)
-matrix_row("qr", _qr_infer, evaluate=lambda x: tuple(np.linalg.qr(x)), jvp=_qr_jvp)
+matrix_row("qr", _qr_infer, evaluate=lambda x: tuple(np.linalg.qr(x)), jvp=_qr_jvp,
+           samples=well_conditioned((4, 3), (3, 3), (2, 3, 5)))
+
+
+def _projectors(out, x, uplo=None):
+    """v_i v_i^H for each eigenvector: the phases cancel."""
+    v = swap_last(item(out, 1))
+    return as_column(v) * as_row(conjugate(v))
 
 
 def _eigh_jvp(t, out, x, uplo):
@@ -210,7 +234,10 @@ matrix_row("eigh",
            lambda x, uplo: ((x.shape[:-1], x.shape), (real_dtype(float_dtype(x.dtype)), float_dtype(x.dtype))),
            evaluate=lambda x, uplo: tuple(np.linalg.eigh(x, uplo)),
            code=lambda x, uplo: f"np.linalg.eigh({x}{'' if uplo == 'L' else ', ' + repr(uplo)})",
-           jvp=_eigh_jvp)
+           jvp=_eigh_jvp,
+           samples=[sample((2, 3, 3), uplo="L"), sample((3, 3), uplo="U"),
+                    sample((3, 3), uplo="L", dtypes=COMPLEX, of=lambda out, x: item(out, 0)),
+                    sample((3, 3), uplo="L", dtypes=COMPLEX, of=_projectors)])
 
 
 def _eig_jvp(t, out, x, dtype):
@@ -237,7 +264,11 @@ def _eig(x, dtype):
 
 # dtype: that of the values and vectors, real or complex, as NumPy gave it while recording
 matrix_row("eig", lambda x, dtype: ((x.shape[:-1], x.shape), (np.dtype(dtype),) * 2), evaluate=_eig,
-           code=None, jvp=_eig_jvp)
+           code=None, jvp=_eig_jvp,
+           samples=[sample((2, 3, 3), dtype="complex128", dtypes=COMPLEX),
+                    sample((4, 4), dtype="complex128", of=lambda out, x: item(out, 0)),
+                    sample((4, 4), dtype="complex128", of=lambda out, x: absolute(item(out, 1))),
+                    sample(positive_definite, dtype="float64", of=lambda out, x: square(item(out, 1)))])
 
 
 def _svd_infer(x, full_matrices):
@@ -248,16 +279,26 @@ def _svd_infer(x, full_matrices):
     return ((*lead, m, inner_m), (*lead, k), (*lead, inner_n, n)), (d, real_dtype(d), d)
 
 
+def _outer_products(out, x):
+    """u_i v_i^H for each singular value: the phases cancel."""
+    return as_column(swap_last(item(out, 0))) * as_row(item(out, 2))
+
+
+def _no_full_vectors():
+    raise NotImplementedError(
+        "np.linalg.svd: the vectors of a matrix that is not square have a derivative with full_matrices=False only"
+    )
+
+
 def _svd_jvp(t, out, x, full_matrices):
     """Townsend 2016, "Differentiating the singular value decomposition"."""
     t, (u, s, vh) = t[0], (item(out, i) for i in range(3))
     m, n = x.shape[-2:]
     if full_matrices and m != n:
-        # only the singular values are differentiable: the vectors of the null space are arbitrary
-        k = min(m, n)
+        # the vectors of the null space are arbitrary: only the singular values have a derivative
         thin = apply("svd", x, full_matrices=False)
         u, vh = item(thin, 0), item(thin, 2)
-        return None, real(diagonal(adjoint(u) @ t @ adjoint(vh))), None
+        return _no_full_vectors, real(diagonal(adjoint(u) @ t @ adjoint(vh))), _no_full_vectors
     v = adjoint(vh)
     inner = adjoint(u) @ t @ v
     k = s.shape[-1]
@@ -278,4 +319,7 @@ def _svd_jvp(t, out, x, full_matrices):
 
 matrix_row("svd", _svd_infer, evaluate=lambda x, full_matrices: tuple(np.linalg.svd(x, full_matrices)),
            code=lambda x, full_matrices: f"np.linalg.svd({x}, full_matrices={full_matrices})",
-           jvp=_svd_jvp)
+           jvp=_svd_jvp,
+           samples=[sample(shape, full_matrices=False) for shape in ((3, 3), (2, 5, 3), (3, 4))]
+           + [sample((3, 4), full_matrices=True, of=lambda out, x: item(out, 1), dtypes=BOTH),
+              sample((5, 3), full_matrices=False, of=_outer_products, dtypes=COMPLEX)])

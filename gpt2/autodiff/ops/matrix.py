@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import math
+import string
+from functools import partial
+
 import numpy as np
 
-from .table import row
+from .build import broadcast, reshape, swap_last
+from .table import BOTH, apply, const, row, sample
 
-row("matmul", "multilinear", linear_in=(0, 1),  # both with at least two axes; leading axes broadcast
+
+def _matmul_transpose(g, out, a, b):
+    """da = g b^T and db = a^T g. Beside a plain matrix b the leading axes of a and g are rows: one product for
+    all of them, as batched matmul is a loop over small ones."""
+    if b.ndim > 2:
+        return lambda: g @ swap_last(b), lambda: swap_last(a) @ g
+    rows, columns = b.shape
+    count = math.prod(out.shape[:-1])
+    g = reshape(g, (count, columns))
+    return lambda: reshape(g @ swap_last(b), a.shape), lambda: swap_last(reshape(a, (count, rows))) @ g
+
+
+row("matmul", "multilinear",  # both with at least two axes; leading axes broadcast
     infer=lambda a, b: ((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *_matrix_shape(a, b)),
                         np.result_type(a.dtype, b.dtype)),
     evaluate=np.matmul,
-    code=lambda a, b: f"{a} @ {b}")
+    code=lambda a, b: f"{a} @ {b}",
+    transpose=_matmul_transpose,
+    samples=[sample(a, b, dtypes=BOTH) for a, b in (
+        ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)), ((2, 3), (5, 3, 4)),
+        ((6, 1, 2, 3), (5, 3, 4)))])
 
 
 def _matrix_shape(a, b):
     if a.shape[-1] != b.shape[-2]:
-        raise ValueError(f"matmul: {a.shape} @ {b.shape}: the last axis of the first must have the length of the "
-                         "second-last axis of the second")
+        raise ValueError(f"matmul: {a.shape} @ {b.shape}: the last axis of the first must have the length of "
+                         "the second-last axis of the second")
     return a.shape[-2], b.shape[-1]
 
 
@@ -40,7 +61,41 @@ def _einsum_infer(*args, subscripts):
     return tuple(sizes[c] for c in split_subscripts(subscripts)[1]), np.result_type(*(a.dtype for a in args))
 
 
+def _einsum_gradient(k: int, g, args, subscripts: str):
+    """einsum of g with the other arguments. A letter that stands twice in argument k puts the gradient on a
+    diagonal; one that stands nowhere else was summed alone, and the gradient is constant along it."""
+    ins, out = split_subscripts(subscripts)
+    sizes = letter_sizes(subscripts, args)
+    x, letters = args[k], ins[k]
+    operands = [g] + [a for i, a in enumerate(args) if i != k]
+    terms = [out] + [s for i, s in enumerate(ins) if i != k]
+    unused = (c for c in string.ascii_letters if c not in subscripts)
+    target: list = []  # the letter of each axis of the gradient, None where it is constant or was stretched
+    for position, (letter, n) in enumerate(zip(letters, x.shape)):
+        if letter in letters[:position]:
+            copy = next(unused)
+            operands.append(const(np.eye(n, dtype=g.dtype)))
+            terms.append(letter + copy)
+            target.append(copy)
+        else:
+            repeated = letter in letters[position + 1 :]
+            elsewhere = any((letter, n) in zip(term, o.shape) for term, o in zip(terms, operands))
+            target.append(letter if repeated or (elsewhere and n == sizes[letter]) else None)
+    d = apply("einsum", *operands, subscripts=f"{','.join(terms)}->{''.join(c for c in target if c)}")
+    return broadcast(reshape(d, tuple(n if c else 1 for c, n in zip(target, x.shape))), x.shape)
+
+
 row("einsum", "multilinear",  # explicit output form, no ellipsis
     infer=_einsum_infer,
     evaluate=lambda *args, subscripts: np.einsum(subscripts, *args, optimize=True),
-    code=lambda *args, subscripts: f"np.einsum({subscripts!r}, {', '.join(args)}, optimize=True)")
+    code=lambda *args, subscripts: f"np.einsum({subscripts!r}, {', '.join(args)}, optimize=True)",
+    transpose=lambda g, out, *args, subscripts: tuple(
+        partial(_einsum_gradient, k, g, args, subscripts) for k in range(len(args))),
+    samples=[sample((2, 3), (3, 4), subscripts="ij,jk->ik", dtypes=BOTH),
+             sample((2, 3), (4, 3), (2, 5), subscripts="ij,kj,il->lk"),
+             sample((2, 3, 4), subscripts="ijk->ki"),  # j is summed alone
+             sample((3, 3), subscripts="ii->"),
+             sample((3, 2, 3, 3), subscripts="ijii->ij"),
+             sample((3, 3), (3, 2), subscripts="ii,ij->ji"),
+             sample((2, 1), (2, 3), subscripts="ij,ij->j"),  # an axis of length 1 stretches
+             sample((2,), (3,), subscripts="i,j->ji")])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from .table import row
+from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
+from .table import BOTH, REAL, apply, row, sample
 
 
 def reduced_shape(shape, axes, keepdims) -> tuple[int, ...]:
@@ -39,6 +42,10 @@ def reduction_row(name: str, kind: str, result=lambda dtype: dtype, **columns):
         infer=lambda x, axes, keepdims: (reduced_shape(x.shape, axes, keepdims), result(x.dtype)),
         evaluate=lambda x, axes, keepdims: function(x, axis=axes, keepdims=keepdims),
         code=code,
+        samples=[] if kind == "nondiff" else [
+            sample((3, 4, 5), axes=axes, keepdims=keepdims, dtypes=BOTH if name in ("sum", "prod") else REAL)
+            for axes, keepdims in (((1,), False), ((0, 2), True), ((0, 1, 2), False))
+        ],
         **columns,
     )
 
@@ -47,31 +54,84 @@ def _bool(dtype):
     return np.dtype(bool)
 
 
-reduction_row("sum", "linear", sum_dtype, linear_in=(0,))
-reduction_row("max", "nonlinear")
-reduction_row("min", "nonlinear")
-reduction_row("prod", "nonlinear", sum_dtype)
+reduction_row("sum", "linear", sum_dtype,
+              transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),))
+
+
+def _extreme_jvp(t, out, x, axes, keepdims):
+    """The tangent of the largest element; of several equally large ones, their mean."""
+    chosen = equal(x, expand(out, axes, x.ndim))
+    count = cast(sum_(chosen, axes, keepdims), x.dtype)
+    return sum_(where(chosen, t[0], 0.0), axes, keepdims) / count
+
+
+reduction_row("max", "nonlinear", jvp=_extreme_jvp)
+reduction_row("min", "nonlinear", jvp=_extreme_jvp)
+
+
+def _prod_jvp(t, out, x, axes, keepdims):
+    """Pairs (product, its tangent), multiplied pairwise until one is left: no division, so zeros are no
+    exception."""
+    kept = tuple(i for i in range(x.ndim) if i not in axes)
+    flat = (*(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes))
+    p, d = (reshape(transpose(v, (*kept, *axes)), flat) for v in (x, t[0]))
+    while p.shape[-1] > 1:
+        n, half = p.shape[-1], p.shape[-1] // 2
+        p1, p2, p3 = (take_slice(p, -1, *part) for part in ((0, half), (half, 2 * half), (2 * half, n)))
+        d1, d2, d3 = (take_slice(d, -1, *part) for part in ((0, half), (half, 2 * half), (2 * half, n)))
+        p, d = p1 * p2, d1 * p2 + p1 * d2
+        if n % 2:
+            p, d = concatenate([p, p3], -1), concatenate([d, d3], -1)
+    return reshape(sum_(d, -1), out.shape)  # of length 1, or 0 for an empty product
+
+
+reduction_row("prod", "nonlinear", sum_dtype, jvp=_prod_jvp)
 reduction_row("any", "nondiff", _bool)
 reduction_row("all", "nondiff", _bool)
 
-for name in ("argmax", "argmin"):
+
+def _arg_row(name):
     row(name, "nondiff",
         infer=lambda x, axis: (reduced_shape(x.shape, (axis,), False), np.dtype(np.intp)),
-        evaluate=lambda x, axis, function=getattr(np, name): function(x, axis=axis),
-        code=lambda x, axis, name=name: f"np.{name}({x}, axis={axis})")
+        evaluate=lambda x, axis: getattr(np, name)(x, axis=axis),
+        code=lambda x, axis: f"np.{name}({x}, axis={axis})")
 
 
-def _flip(x, axis):
-    return np.flip(x, axis)
+_arg_row("argmax")
+_arg_row("argmin")
+
+
+def _cumsum(x, axis, reverse):
+    return np.flip(np.cumsum(np.flip(x, axis), axis), axis) if reverse else np.cumsum(x, axis)
 
 
 row("cumsum", "linear", linear_in=(0,),  # reverse: the sums of everything from here to the end
     infer=lambda x, axis, reverse: (x.shape, sum_dtype(x.dtype)),
-    evaluate=lambda x, axis, reverse: _flip(np.cumsum(_flip(x, axis), axis), axis) if reverse else np.cumsum(x, axis),
+    evaluate=_cumsum,
     code=lambda x, axis, reverse: f"np.flip(np.cumsum(np.flip({x}, {axis}), axis={axis}), {axis})" if reverse
-    else f"np.cumsum({x}, axis={axis})")
+    else f"np.cumsum({x}, axis={axis})",
+    transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
+    samples=[sample((3, 4), axis=0, reverse=False, dtypes=BOTH), sample((3, 4), axis=1, reverse=True)])
+
+
+def _cumprod_jvp(t, out, x, axis):
+    """Hillis and Steele's scan over pairs (product of a stretch, its tangent): stretches double each round.
+    No division, so zeros are no exception."""
+    p, d, n, reach = x, t[0], x.shape[axis], 1
+    while reach < n:
+        ahead_p, ahead_d, left_p, left_d = (
+            take_slice(v, axis, *part) for part in ((reach, n), (0, n - reach)) for v in (p, d)
+        )
+        first_p, first_d = take_slice(p, axis, 0, reach), take_slice(d, axis, 0, reach)
+        p = concatenate([first_p, left_p * ahead_p], axis)
+        d = concatenate([first_d, left_d * ahead_p + left_p * ahead_d], axis)
+        reach *= 2
+    return d
+
 
 row("cumprod", "nonlinear",
     infer=lambda x, axis: (x.shape, sum_dtype(x.dtype)),
     evaluate=lambda x, axis: np.cumprod(x, axis),
-    code=lambda x, axis: f"np.cumprod({x}, axis={axis})")
+    code=lambda x, axis: f"np.cumprod({x}, axis={axis})",
+    jvp=_cumprod_jvp,
+    samples=[sample((5, 3), axis=0, dtypes=BOTH), sample((2, 8), axis=1), sample((1,), axis=0)])

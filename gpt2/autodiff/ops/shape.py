@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from .table import row
+from .build import assemble, reshape, slice_, transpose, update
+from .table import BOTH, row, sample
 
 # An index is a tuple of (start, stop, step), one per axis, normalised: 0 <= start, extent known, step may be
-# negative (then stop may be None for "to the beginning"). Integers and new axes in the user's index become reshapes.
+# negative (then stop may be None for "to the beginning"). Integers and new axes in the user's index become
+# reshapes.
 
 
 def index_slices(index) -> tuple[slice, ...]:
@@ -31,22 +35,30 @@ def slice_text(index) -> str:
 row("reshape", "linear", linear_in=(0,),
     infer=lambda x, shape: (shape, x.dtype),
     evaluate=lambda x, shape: np.reshape(x, shape),
-    code=lambda x, shape: f"{x}.reshape({shape})")
+    code=lambda x, shape: f"{x}.reshape({shape})",
+    transpose=lambda g, out, x, shape: (reshape(g, x.shape),),
+    samples=[sample((2, 6), shape=(3, 4), dtypes=BOTH)])
 
 row("transpose", "linear", linear_in=(0,),
     infer=lambda x, perm: (tuple(x.shape[p] for p in perm), x.dtype),
     evaluate=lambda x, perm: np.transpose(x, perm),
-    code=lambda x, perm: f"{x}.transpose({perm})")
+    code=lambda x, perm: f"{x}.transpose({perm})",
+    transpose=lambda g, out, x, perm: (transpose(g, np.argsort(perm).tolist()),),
+    samples=[sample((2, 3, 4), perm=(2, 0, 1), dtypes=BOTH)])
 
 row("broadcast", "linear", linear_in=(0,),  # numpy.broadcast_to
     infer=lambda x, shape: (shape, x.dtype),
     evaluate=lambda x, shape: np.broadcast_to(x, shape),
-    code=lambda x, shape: f"np.broadcast_to({x}, {shape})")
+    code=lambda x, shape: f"np.broadcast_to({x}, {shape})",
+    transpose=lambda g, out, x, shape: (g,),  # summed to the shape of x outside
+    samples=[sample((3, 1), shape=(2, 3, 4), dtypes=BOTH), sample((), shape=(2,))])
 
 row("slice", "linear", linear_in=(0,),
     infer=lambda x, index: (index_shape(index, x.shape), x.dtype),
     evaluate=lambda x, index: np.asarray(x)[index_slices(index)],
-    code=lambda x, index: f"{x}[{slice_text(index)}]")
+    code=lambda x, index: f"{x}[{slice_text(index)}]",
+    transpose=lambda g, out, x, index: (assemble([g], x.shape, [index], x.dtype),),
+    samples=[sample((5, 4), index=((1, 5, 2), (3, None, -1)), dtypes=BOTH), sample((), index=())])
 
 
 def _assemble(*parts, shape, indices, dtype):
@@ -56,11 +68,21 @@ def _assemble(*parts, shape, indices, dtype):
     return out
 
 
-# Zeros of `shape` with each part added at its index: the transpose of slice, and (with parts that do not overlap)
-# concatenate, stack, pad and roll. The sum of two assembles is one assemble with the parts of both.
+def _assemble_jvp(tangents, out, *parts, shape, indices, dtype):
+    moved = [i for i, t in enumerate(tangents) if t is not None]
+    return assemble([tangents[i] for i in moved], shape, [indices[i] for i in moved], dtype)
+
+
+# Zeros of `shape` with each part added at its index: the transpose of slice, and (with parts that do not
+# overlap) concatenate, stack, pad and roll. The sum of two assembles is one assemble with the parts of both.
 row("assemble", "linear",
     infer=lambda *parts, shape, indices, dtype: (shape, np.dtype(dtype)),
-    evaluate=_assemble)
+    evaluate=_assemble,
+    transpose=lambda g, out, *parts, shape, indices, dtype: tuple(partial(slice_, g, i) for i in indices),
+    jvp=_assemble_jvp,
+    samples=[sample((2, 3), (3,), shape=(4, 5), dtype="float64",
+                    indices=(((0, 2, 1), (0, 3, 1)), ((1, 2, 1), (4, 1, -1)))),  # overlapping, stretched
+             sample((2,), shape=(3,), dtype="complex128", indices=(((2, 0, -1),),))])
 
 
 def _update(x, v, index):
@@ -72,7 +94,10 @@ def _update(x, v, index):
 # x with the part at `index` replaced by v: what `x[index] = v` makes
 row("update", "linear", linear_in=(0, 1),
     infer=lambda x, v, index: (x.shape, x.dtype),
-    evaluate=_update)
+    evaluate=_update,
+    transpose=lambda g, out, x, v, index: (lambda: update(g, 0.0, index), lambda: slice_(g, index)),
+    samples=[sample((4, 3), (2, 3), index=((0, 4, 2), (0, 3, 1)), dtypes=BOTH),
+             sample((4,), (), index=((1, 3, 1),))])
 
 # item i of a tuple node: what apart takes the results of eigh, svd, scan, ...
 row("item", "structural",
@@ -83,4 +108,6 @@ row("item", "structural",
 row("copy", "linear", linear_in=(0,),
     infer=lambda x: (x.shape, x.dtype),
     evaluate=np.array,
-    code=lambda x: f"np.array({x})")
+    code=lambda x: f"np.array({x})",
+    transpose=lambda g, out, x: (g,),
+    samples=[sample((2, 3))])

@@ -1,26 +1,67 @@
 """The table of ops: one row an op, and everything about an op in its row.
 
-A row says how the op's type follows from its arguments' types (`infer`), how NumPy computes it (`evaluate`), how it
-is spelled in emitted source (`code`), and how it is differentiated, once for both modes:
+A row says how the op's type follows from its arguments' types (`infer`), how NumPy computes it (`evaluate`),
+how it is spelled in emitted source (`code`), and how it is differentiated, once for both modes:
 
-    elementwise   partials(out, *args)           -> one expression per argument: d out / d arg, or None where it is 0
-    linear        transpose(g, out, *args, **attrs)      -> gradients per argument (None for those it is not linear in)
+    elementwise   partials(out, *args)               d out / d argument, one each, as elementwise.py describes
+    linear        transpose(g, out, *args, **attrs)  a gradient for each argument
     multilinear   transpose, as above: linear in each of `linear_in` while the others are held
-    nonlinear     jvp(tangents, out, *args, **attrs)     -> tangent of out; reverse mode transposes it
-    nondiff       comparisons, argmax, ...: the derivative is zero because the function is piecewise constant
+    nonlinear     jvp(tangents, out, *args, **attrs) the tangent of out; reverse mode transposes it, unless the
+                                                     row gives a `transpose` as well
+    nondiff       nothing: comparisons, argmax, ... are piecewise constant
+    structural    vjp_rule and jvp_rule, below
 
-Rules are written in ops again, so derivatives of any order and all simplification come for free. A rule never sums
-over broadcast axes: the differentiator does, once (`differentiate.py`).
+`linear_in` lists the arguments in which an op is linear; empty means all of them. A tangent of None is zero.
+For an op with several results the jvp returns a tuple of tangents. Wherever a rule returns several things,
+each may be None (zero) or a function of no arguments, which is called only if that one is wanted.
+
+Rules are written in ops again, so derivatives of any order and all simplification come for free. A rule never
+sums over broadcast axes and never casts: chain.py does, once.
+
+Ops that hold a graph (call, scan, ...) say both directions themselves, and these come before all else:
+
+    vjp_rule(g, out, *args, wanted, **attrs)   a gradient for each argument. g is the gradient of out, for a tuple
+                                               node a list of them or None; `wanted` has a bool for each argument
+    jvp_rule(tangents, out, *args, **attrs)    the tangent of out, for a tuple node a tuple of them or None
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
 from ..graph import Node
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Arguments for the tests that are made from the table (tests/autodiff/test_rules.py).
+
+    args      each a shape, to be filled at random; or an array, taken as it is and not differentiated (masks,
+              index arrays); or a function of a random generator and a dtype that gives an array
+    attrs     the op's attributes
+    domain    magnitudes of the random numbers; with a random sign each if `signed`
+    dtypes    what they are drawn in: "float64", "complex128"
+    of        what to test instead of the op's result, for vectors that are settled only up to a phase:
+              of(out, *args) -> node
+    """
+
+    args: tuple
+    attrs: dict
+    domain: tuple[float, float] = (0.3, 2.0)
+    signed: bool = True
+    dtypes: tuple[str, ...] = ("float64",)
+    of: Callable | None = None
+
+
+def sample(*args, domain=(0.3, 2.0), signed=True, dtypes=("float64",), of=None, **attrs) -> Sample:
+    return Sample(args, attrs, domain, signed, dtypes, of)
+
+
+REAL, BOTH, COMPLEX = ("float64",), ("float64", "complex128"), ("complex128",)
 
 
 @dataclass
@@ -34,9 +75,11 @@ class Op:
     partials: Callable | None = None
     transpose: Callable | None = None
     jvp: Callable | None = None
+    vjp_rule: Callable | None = None
+    jvp_rule: Callable | None = None
     ufunc: np.ufunc | None = None  # elementwise ops that are one NumPy ufunc
     cost: float = 1.0  # nanoseconds an element, roughly: for keep-or-recompute
-    samples: list = field(default_factory=list)  # arguments the generated derivative tests use
+    samples: list[Sample] = field(default_factory=list)  # the row's tests
 
 
 OPS: dict[str, Op] = {}
@@ -61,7 +104,7 @@ def evaluate(op: str, values, attrs: dict):
 
 
 def const(value, dtype=None, name: str | None = None) -> Node:
-    """A constant: a Python scalar (given the dtype of its surroundings) or an array, which must not change."""
+    """A constant: a Python scalar, given the dtype of its surroundings, or an array, which must not change."""
     if isinstance(value, (bool, int, float, complex)):
         d = np.dtype(dtype) if dtype is not None else np.asarray(value).dtype
         return Node("const", (), {"value": value}, (), d, name)
@@ -86,8 +129,8 @@ def as_node(x, like: np.dtype | None = None) -> Node:
 
 def apply(op: str, *args, **attrs) -> Node:
     """Make a node. Python scalars among the arguments take their dtype from the others."""
-    like = [a.dtype for a in args if isinstance(a, Node)] or [np.asarray(a).dtype for a in args if isinstance(a, np.ndarray)]
     if any(not isinstance(a, Node) for a in args):
+        like = [a.dtype for a in args if isinstance(a, (Node, np.ndarray, np.generic))]
         ref = np.result_type(*like) if like else None
         args = tuple(as_node(a, ref) for a in args)
     shape, dtype = infer(op, args, attrs)
