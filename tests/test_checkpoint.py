@@ -1,0 +1,188 @@
+"""Checkpoints: what comes back is what was saved, or an error; never something in between."""
+
+import errno
+import json
+import os
+import pickle
+import struct
+
+import numpy as np
+import pytest
+
+from gpt2 import checkpoint
+from gpt2.errors import UserError
+from gpt2.model import GPT2, GPT2Config
+
+STATE = {"step": 7, "text": "naïve \" \\ 日", "nested": {"list": [1, 2.5, None, True]}}
+
+
+def arrays():
+    rng = np.random.default_rng(5)
+    return {"a": rng.standard_normal((3, 4)).astype(np.float32), "b": rng.standard_normal(5),
+            "c": np.arange(6, dtype=np.uint16).reshape(2, 3), "scalar": np.array(2.5),
+            "none": np.empty((0, 3))}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "last.safetensors"
+    checkpoint.save(path, arrays(), STATE)
+    return path
+
+
+def test_what_was_saved_comes_back_bit_for_bit(saved):
+    loaded, state = checkpoint.load(saved)
+    assert state == STATE
+    assert list(loaded) == list(arrays())
+    for name, array in arrays().items():
+        assert loaded[name].dtype == array.dtype and loaded[name].shape == array.shape
+        assert loaded[name].tobytes() == array.tobytes()
+        assert loaded[name].flags.writeable
+
+
+def test_numbers_that_are_not_numbers_are_kept(tmp_path):
+    odd = np.array([np.nan, -np.nan, np.inf, -0.0, 5e-324])
+    checkpoint.save(tmp_path / "c", {"odd": odd}, {})
+    assert checkpoint.load(tmp_path / "c")[0]["odd"].tobytes() == odd.tobytes()
+
+
+def test_views_and_foreign_byte_orders_are_written_as_their_values(tmp_path):
+    whole = np.arange(24.0).reshape(4, 6)
+    checkpoint.save(tmp_path / "c", {"view": whole[::2, 1::2], "big": whole.astype(">f8")}, {})
+    loaded, _ = checkpoint.load(tmp_path / "c")
+    assert (loaded["view"] == whole[::2, 1::2]).all() and (loaded["big"] == whole).all()
+
+
+def test_large_arrays_go_in_several_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "CHUNK", 1000)
+    array = np.random.default_rng(0).standard_normal((37, 41))
+    checkpoint.save(tmp_path / "c", {"x": array}, {})
+    assert (checkpoint.load(tmp_path / "c")[0]["x"] == array).all()
+
+
+def test_the_file_is_a_safetensors_file(saved):
+    safetensors = pytest.importorskip("safetensors.numpy", reason="needs safetensors")
+    theirs = safetensors.load_file(saved)
+    for name, array in arrays().items():
+        assert theirs[name].dtype == array.dtype and (theirs[name] == array).all()
+
+
+def test_a_dtype_without_a_code_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="x has dtype complex128, expected one of"):
+        checkpoint.save(tmp_path / "c", {"x": np.zeros(2, complex)}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- Damage ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_cut_short_anywhere_is_an_error(saved):
+    whole = saved.read_bytes()
+    for length in range(len(whole)):
+        saved.write_bytes(whole[:length])
+        with pytest.raises(UserError, match="last.safetensors"):
+            checkpoint.load(saved)
+
+
+def test_any_changed_bit_is_an_error(saved):
+    whole = saved.read_bytes()
+    rng = np.random.default_rng(0)
+    for at in range(len(whole)):
+        spoilt = bytearray(whole)
+        spoilt[at] ^= 1 << int(rng.integers(8))
+        saved.write_bytes(spoilt)
+        with pytest.raises(UserError, match="last.safetensors"):
+            checkpoint.load(saved)
+
+
+def test_bytes_after_the_end_are_an_error(saved):
+    saved.write_bytes(saved.read_bytes() + b"\0")
+    with pytest.raises(UserError, match="does not fit the file"):
+        checkpoint.load(saved)
+
+
+def test_a_header_that_promises_the_moon_allocates_nothing(tmp_path):
+    for shape in ([1 << 40], [1 << 40, 1 << 40], [-1], [1.5], [True], "x", [1] * 100, [0, 1 << 62, 1 << 62]):
+        nbytes = 0 if shape and shape[0] == 0 else 4
+        header = {"__metadata__": {"format": checkpoint.FORMAT, "sha256": "0" * 63 + "1", "state": "{}"},
+                  "x": {"dtype": "F32", "shape": shape, "data_offsets": [0, nbytes]}}
+        text = json.dumps(header).encode()
+        (tmp_path / "c").write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * nbytes)
+        with pytest.raises(UserError):
+            checkpoint.load(tmp_path / "c")
+
+
+class Bomb:
+    def __reduce__(self):
+        return os._exit, (66,)
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"short", b"\xff" * 64, b"PK\x03\x04" + b"\0" * 60, pickle.dumps(Bomb()),
+    struct.pack("<Q", 2) + b"{}", struct.pack("<Q", 4) + b"null", struct.pack("<Q", 5) + b'"a":1',
+    struct.pack("<Q", 40_000) + b"[" * 40_000,
+], ids=str)
+def test_a_foreign_file_is_an_error(tmp_path, content):
+    path = tmp_path / "c"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="not a checkpoint"):
+        checkpoint.load(path)
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="no such checkpoint"):
+        checkpoint.load(tmp_path / "nothing")
+
+
+# ---- A save that fails -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+def test_a_save_that_fails_leaves_the_checkpoint_before_it(saved, monkeypatch, function):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, function, full)
+    with pytest.raises(UserError, match="No space left on device, free some space; the checkpoint"):
+        checkpoint.save(saved, {"other": np.zeros(3)}, {})
+    monkeypatch.undo()
+    assert checkpoint.load(saved)[1] == STATE
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_the_rename_comes_after_the_disk_has_everything(saved, monkeypatch):
+    calls = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(checkpoint.os, "fsync", lambda handle: (calls.append("fsync"), fsync(handle)))
+    monkeypatch.setattr(checkpoint.os, "replace", lambda a, b: (calls.append("replace"), replace(a, b)))
+    checkpoint.save(saved, arrays(), STATE)
+    assert calls[:2] == ["fsync", "replace"]
+
+
+# ---- Models ------------------------------------------------------------------------------------------------
+
+CONFIG = GPT2Config(vocab_size=11, block_size=5, n_layer=2, n_head=3, n_embd=12)
+
+
+def save_model(path, model, **state):
+    checkpoint.save(path, checkpoint.model_arrays(model), {**checkpoint.model_state(model), **state})
+
+
+def test_a_model_comes_back(tmp_path):
+    model = GPT2(CONFIG, seed=3)
+    save_model(tmp_path / "c", model, step=4)
+    again, state = checkpoint.load_model(tmp_path / "c")
+    assert again.config == CONFIG and state["step"] == 4
+    assert (again.flat_params == model.flat_params).all()
+
+
+def test_a_state_that_does_not_fit_the_arrays_is_an_error(tmp_path):
+    model = GPT2(CONFIG)
+    arrays = checkpoint.model_arrays(model)
+    for change in ({"n_layer": 10**9}, {"vocab_size": 12}, {"dtype": "float64"}):
+        checkpoint.save(tmp_path / "c", arrays, {"model": {**vars(CONFIG), **change}})
+        with pytest.raises(UserError, match="params.*: expected .* found"):
+            checkpoint.load_model(tmp_path / "c")
+    checkpoint.save(tmp_path / "c", arrays, {})
+    with pytest.raises(UserError, match="holds no model"):
+        checkpoint.load_model(tmp_path / "c")
