@@ -7,36 +7,128 @@ import linecache
 
 import numpy as np
 
+from . import runtime
+from .buffers import ALIGN
+from .emit import emit, scalar_text
 from .graph import Graph, Node, is_scalar_const, node_names
 from .ops import OPS
 
 _serial = itertools.count(1)
 
 
-class Program:
-    """A compiled graph. `program(*arrays, out=None)` returns a tuple; `source` is the NumPy text that runs."""
+class Memory:
+    """What one call works in: views of an arena, and scratch blocks for each region and thread."""
 
-    def __init__(self, graph: Graph, source: str, function, name: str):
+    __slots__ = ("arrays", "scratch", "threads")
+
+    def __init__(self, setup, arena_bytes: int, regions, threads: int):
+        self.arrays = setup(aligned(arena_bytes)) if setup else ()
+        self.threads = threads
+        # one block of memory a thread serves all regions: only one of them runs at a time
+        blocks = [aligned(max([_slot_offsets(r)[1] for r in regions], default=0)) for _ in range(threads)]
+        self.scratch = tuple(tuple(_scratch_views(r, blocks[t]) for t in range(threads)) for r in regions)
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    """Bytes that start at a cache line."""
+    raw = np.empty(nbytes + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start:start + nbytes]
+
+
+def _sizes(region) -> tuple[int, ...]:
+    """Lengths of the region's blocks: the common one, and that of the last if it is shorter."""
+    blocks, _ = region
+    return tuple(sorted({b[-1] - b[-2] for b in blocks}, reverse=True))
+
+
+def _slot_offsets(region) -> tuple[dict[int, int], int]:
+    """Where each slot starts in the scratch block, and the bytes of all of them."""
+    _, views = region
+    size = _sizes(region)[0]
+    widths: dict[int, int] = {}
+    for row, dtype, slot in views:
+        nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
+        widths[slot] = max(widths.get(slot, 0), -(-nbytes // ALIGN) * ALIGN)
+    offsets, at = {}, 0
+    for slot, width in sorted(widths.items()):
+        offsets[slot], at = at, at + width
+    return offsets, at
+
+
+def _scratch_views(region, block: np.ndarray) -> tuple:
+    """(common length, the views for it, the views for the shorter last block)."""
+    _, views = region
+    offsets, _ = _slot_offsets(region)
+    sets = []
+    for size in _sizes(region):
+        one = []
+        for row, dtype, slot in views:
+            nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
+            one.append(block[offsets[slot]:offsets[slot] + nbytes].view(dtype).reshape(size, *row))
+        sets.append(tuple(one))
+    return (_sizes(region)[0], sets[0], sets[-1])
+
+
+class Program:
+    """A compiled graph. `program(*arrays, out=None)` returns a tuple; `source` is the NumPy text that runs.
+
+    Results are arrays that nobody else holds: fresh ones at first, and later those that every caller has let go of.
+    `out` is a tuple with a buffer (or None) for each result, which is written instead. Several threads may call
+    one program at once: each call works in memory of its own.
+    """
+
+    def __init__(self, graph: Graph, options=None, name: str | None = None):
         self.graph = graph
-        self.source = source
-        self.name = name
-        self._function = function
+        self.name = name or graph.name
+        emitted = emit(graph, self.name)
+        self.source = emitted.source
+        env = {**emitted.env, "run_blocks": runtime.run_blocks, "matmul": runtime.matmul}
+        self._function = load_source(emitted.source, env, self.name)
+        self._setup = env.get("setup")
+        self._regions = emitted.regions
+        self.arena_bytes = emitted.arena_bytes
+        self._results = [runtime.Recycled(shape, dtype) for shape, dtype in emitted.results]
+        self._take = [r.take for r in self._results]
+        self._dtypes = [i.dtype for i in graph.inputs]
+        self._free: list[Memory] = []
+        self._lock = runtime.threading.Lock()
 
     def __call__(self, *arrays, out=None):
-        results = self._function(*arrays)
+        for k, a in enumerate(arrays):
+            if type(a) is not np.ndarray:
+                arrays = tuple(np.asarray(a, d) for a, d in zip(arrays, self._dtypes))
+                break
+        threads = runtime.get_threads()
+        with self._lock:  # taking results apart from other threads' calls
+            memory = self._free.pop() if self._free else None
+            results = [take() for take in self._take] if out is None else self._with(out, arrays)
+        if memory is None or memory.threads < threads:
+            memory = Memory(self._setup, self.arena_bytes, self._regions, threads)
+        try:
+            values = self._function(*arrays, *results, memory)
+        finally:
+            self._free.append(memory)
         if out is None:
-            return results
-        for result, buffer in zip(results, out):
-            if buffer is not None:
-                np.copyto(buffer, result)
-        return tuple(r if b is None else b for r, b in zip(results, out))
+            return values
+        for buffer, value in zip(out, values):
+            if buffer is not None and buffer is not value:
+                np.copyto(buffer, value)
+        return tuple(v if b is None else b for b, v in zip(out, values))
+
+    def _with(self, out, arrays) -> list[np.ndarray]:
+        """The caller's buffers where they can be written while the arguments are read, own arrays elsewhere."""
+        chosen = []
+        for buffer, own in zip(out, self._results):
+            fits = (buffer is not None and buffer.shape == own.shape and buffer.dtype == own.dtype
+                    and buffer.flags.c_contiguous and not any(np.may_share_memory(buffer, a) for a in arrays))
+            chosen.append(buffer if fits else own.take())
+        return chosen
 
 
 def compile_graph(graph: Graph, options=None, name: str | None = None) -> Program:
-    """Compile a graph of NumPy ops. Results are fresh arrays (or the caller's `out` buffers)."""
-    name = name or graph.name
-    source, env = emit_plain(graph, name)
-    return Program(graph, source, load_source(source, env, name), name)
+    """Compile a graph of NumPy ops."""
+    return Program(graph, options, name)
 
 
 def load_source(source: str, env: dict, name: str):
@@ -47,18 +139,14 @@ def load_source(source: str, env: dict, name: str):
     return env[name]
 
 
-def emit_plain(graph: Graph, name: str) -> tuple[str, dict]:
-    """One NumPy statement a node, as a person would write it down. Returns the source and its globals."""
+def plain_source(graph: Graph, name: str | None = None) -> str:
+    """The graph as a person would write it down: one NumPy statement a node, no buffers and no blocks."""
+    name = name or graph.name
     names = node_names(graph)
-    env: dict = {"np": np}
-    lines = ["import numpy as np", "", f"def {name}({', '.join(names[i] for i in graph.inputs)}):"]
+    lines = ["import numpy as np", "", "", f"def {name}({', '.join(names[i] for i in graph.inputs)}):"]
 
     def ref(n: Node) -> str:
-        if is_scalar_const(n):
-            return scalar_text(n)
-        if n.op == "const":
-            env[names[n]] = n.value
-        return names[n]
+        return scalar_text(n) if is_scalar_const(n) else names[n]
 
     for n in graph.nodes:
         if n.op in ("input", "const"):
@@ -68,21 +156,8 @@ def emit_plain(graph: Graph, name: str) -> tuple[str, dict]:
         if op.code is not None:
             text = op.code(*args, **n.attrs)
         else:
-            env[f"_{n.op}"] = op.evaluate
-            attrs = []
-            for k, v in n.attrs.items():
-                env[f"_attr_{n.id}_{k}"] = v
-                attrs.append(f"{k}=_attr_{n.id}_{k}")
-            text = f"_{n.op}({', '.join(args + attrs)})"
+            text = f"{n.op}({', '.join(args + [f'{k}={v!r}' for k, v in n.attrs.items()])})"
         lines.append(f"    {names[n]} = {text}")
     results = ", ".join(ref(o) for o in graph.outputs)
     lines.append(f"    return ({results},)" if graph.outputs else "    return ()")
-    return "\n".join(lines) + "\n", env
-
-
-def scalar_text(n: Node) -> str:
-    """A scalar constant as a literal: weak beside arrays (NEP 50), so the dtype of its surroundings is kept."""
-    v = n.value
-    if isinstance(v, float) and not np.isfinite(v):
-        return "np.nan" if np.isnan(v) else ("np.inf" if v > 0 else "-np.inf")
-    return repr(v)
+    return "\n".join(lines) + "\n"

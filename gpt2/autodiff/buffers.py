@@ -1,0 +1,250 @@
+"""Who owns which memory, for how long: results, the arena, and the scratch blocks of a region.
+
+`plan` gives every value its kind of storage:
+
+    result    returned to the caller
+    arena     lives from one region to another; arrays whose lives do not overlap share one stretch of memory
+    scratch   lives inside one region; a block of rows for each thread
+    free      made by an op that cannot write where it is told to (`np.linalg.inv`, ...): NumPy allocates it
+
+Lives are counted in steps: a plain statement is one step, and so is a whole region of row blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .graph import Graph, Node
+from .layout import CHANGE_FIRST, VIEWS, Place, is_elementwise, root
+from .schedule import Region
+
+WRITES_OUT = frozenset(
+    ("copy", "cast", "where", "sum", "max", "min", "prod", "any", "all", "matmul", "assemble", "cumsum", "gather",
+     "take_along", *CHANGE_FIRST))
+ALIGN = 64
+
+
+@dataclass(eq=False)
+class Storage:
+    """A stretch of the arena, [start, end] in steps, for the values in `holds`."""
+
+    nbytes: int
+    start: int
+    end: int
+    offset: int = -1
+    holds: list[Node] = field(default_factory=list)
+
+
+@dataclass
+class Plan:
+    kind: dict[Node, str]
+    storage: dict[Node, Storage]  # arena values that own memory (not hosted ones)
+    placed: dict[Node, Place]
+    slots: dict[Node, int]  # scratch values: number of their slot in the region
+    slot_bytes: dict[Region, list[int]]  # bytes a row of each slot
+    partials: dict[Node, Storage]  # for each sum over blocks of rows, the block sums
+    arena_bytes: int
+    folded: set[Node]
+
+
+def plan(graph: Graph, regions: list[Region], where: dict[Node, Region], placed: dict[Node, Place], folded: set[Node],
+         n_blocks) -> Plan:
+    users = graph.users()
+    outputs = set(graph.outputs)
+    start, end, order = _steps(regions)
+
+    def readers(n: Node) -> list[Node]:
+        """The ops that read n, also through views, and also in place of a folded op."""
+        found, todo = [], [n]
+        while todo:
+            for u in users[todo.pop()]:
+                if u.op in VIEWS or u in folded:
+                    todo.append(u)
+                else:
+                    found.append(u)
+        return found
+
+    kind: dict[Node, str] = {}
+    for r in regions:
+        for n in r.members:
+            if n in folded:
+                continue
+            base = placed[n].base if n in placed else n
+            if base in outputs:
+                kind[n] = "result"
+            elif base is not n:
+                kind[n] = "arena"
+            elif r.N == 1 and not (is_elementwise(n) or n.op in WRITES_OUT):
+                kind[n] = "free"
+            elif r.N > 1 and n not in r.sums and all(where.get(u) is r for u in readers(n)):
+                kind[n] = "scratch"
+            else:
+                kind[n] = "arena"
+    for n in kind:  # scratch ends with its region: a host of values from elsewhere must outlive that
+        if n in placed and where[n] is not where[placed[n].base] and kind[placed[n].base] == "scratch":
+            kind[placed[n].base] = "arena"
+    for n in kind:  # a value is where its host is
+        if n in placed:
+            kind[n] = kind[placed[n].base]
+            if kind[n] == "free":
+                kind[n] = kind[placed[n].base] = "arena"
+
+    storage: dict[Node, Storage] = {}
+    for n in kind:
+        base = placed[n].base if n in placed else n
+        if kind[n] != "arena":
+            continue
+        s = storage.setdefault(base, Storage(base.nbytes, 1 << 60, -1))
+        s.holds.append(n)
+        s.start = min(s.start, start[n])
+        s.end = max([s.end, end[n]] + [end[u] for u in readers(n)])
+    _share(regions, storage, placed, kind, readers, order, end, folded)
+    partials = {n: Storage(n.nbytes * n_blocks(r), start[n], end[n]) for r in regions for n in r.sums}
+    total = _offsets([*{id(s): s for s in storage.values()}.values(), *partials.values()])
+    slots, slot_bytes = _slots(regions, kind, placed, readers, order)
+    return Plan(kind, storage, placed, slots, slot_bytes, partials, total, folded)
+
+
+def _steps(regions):
+    """First and last step of each member's life as a writer or reader, and its place in the order of execution."""
+    start: dict[Node, int] = {}
+    end: dict[Node, int] = {}
+    order: dict[Node, int] = {}
+    step = 0
+    for r in regions:
+        for n in r.members:
+            order[n] = len(order)
+            if r.N == 1:
+                step += 1
+            start[n] = end[n] = step
+        step += 1
+    return start, end, order
+
+
+def _share(regions, storage, placed, kind, readers, order, end, folded):
+    """Elementwise ops write over an argument that nothing needs any more."""
+    for r in regions:
+        for n in r.members:
+            s = storage.get(n)
+            if s is None or n in placed or len(s.holds) > 1 or not (is_elementwise(n) or n.op in CHANGE_FIRST):
+                continue
+            if n in r.sums:
+                continue
+            for a in overwritable(n):
+                if a in folded:
+                    continue
+                x = root(a)
+                t = storage.get(x)
+                if t is None or t is s or x in placed or x.nbytes != n.nbytes or x.dtype != n.dtype or x in r.sums:
+                    continue
+                if a.shape != n.shape or any(v.op != "reshape" for v in _views(a)) or len(t.holds) > 1:
+                    continue
+                if any(order[u] > order[n] for u in readers(x)):
+                    continue
+                if r.N > 1 and _shared_rows(x, n, r) is False:
+                    continue
+                if any(u is not n and order[u] == order[n] for u in readers(x)):
+                    continue
+                t.end = max(t.end, s.end)
+                t.holds.append(n)
+                storage[n] = t
+                # from here on n is what lives there
+                t.holds = [n]
+                break
+
+
+def overwritable(n: Node) -> tuple[Node, ...]:
+    """Arguments whose memory n may take over while it reads them."""
+    if n.op in CHANGE_FIRST:
+        return n.args[:1]
+    if n.op == "where":  # two copies: what is taken where the condition is false comes first
+        return n.args[2:]
+    return n.args if is_elementwise(n) else ()
+
+
+def _views(a: Node) -> list[Node]:
+    views = []
+    while a.op in VIEWS:
+        views.append(a)
+        a = a.args[0]
+    return views
+
+
+def _shared_rows(x: Node, n: Node, r: Region) -> bool:
+    from .rows import row_axes
+
+    return row_axes(x.shape, r.N) is not None
+
+
+def _offsets(storages: list[Storage]) -> int:
+    """Place every stretch, large ones first, at the lowest offset free for its whole life. Returns the total."""
+    placed: list[Storage] = []
+    total = 0
+    for s in sorted(storages, key=lambda s: (-s.nbytes, s.start)):
+        taken = sorted(((t.offset, t.offset + _round(t.nbytes)) for t in placed if t.start <= s.end and s.start <= t.end))
+        at = 0
+        for lo, hi in taken:
+            if lo - at >= s.nbytes:
+                break
+            at = max(at, hi)
+        s.offset = at
+        placed.append(s)
+        total = max(total, at + _round(s.nbytes))
+    return total
+
+
+def _round(nbytes: int) -> int:
+    return -(-max(nbytes, 1) // ALIGN) * ALIGN
+
+
+def _slots(regions, kind, placed, readers, order):
+    """Slots of a region's scratch: reused as soon as a value is read for the last time, in place where an op allows."""
+    slots: dict[Node, int] = {}
+    slot_bytes: dict[Region, list[int]] = {}
+    for r in regions:
+        if r.N == 1:
+            continue
+        sizes: list[int] = []
+        free: list[int] = []
+        lasts: dict[Node, int] = {}
+        bases = {}
+        for n in r.members:
+            if kind.get(n) == "scratch":
+                base = placed[n].base if n in placed else n
+                bases[n] = base
+                lasts[base] = max([lasts.get(base, -1), order[n]] + [order[u] for u in readers(n)])
+        live: dict[Node, int] = {}
+        for n in r.members:
+            if n not in bases:
+                _expire(live, free, lasts, order[n])
+                continue
+            base = bases[n]
+            if base in live:  # a part of its host was written before
+                continue
+            row = base.nbytes // r.N
+            slot = None
+            if base is n:
+                for a in overwritable(n):
+                    x = root(a)
+                    if x in live and lasts[x] == order[n] and x.nbytes == n.nbytes and x.dtype == n.dtype and a.shape == n.shape \
+                            and all(v.op == "reshape" for v in _views(a)) and x is bases.get(x):
+                        slot = live.pop(x)
+                        break
+            if slot is None:
+                fit = [f for f in free if sizes[f] == row]
+                if fit:
+                    slot = fit[-1]
+                    free.remove(slot)
+                else:
+                    slot = len(sizes)
+                    sizes.append(row)
+            live[base] = slot
+            slots[base] = slot
+            _expire(live, free, lasts, order[n])
+        slot_bytes[r] = sizes
+    return slots, slot_bytes
+
+
+def _expire(live, free, lasts, now):
+    for x in [x for x in live if lasts[x] <= now]:
+        free.append(live.pop(x))

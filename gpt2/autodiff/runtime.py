@@ -1,0 +1,245 @@
+"""What emitted programs call: a small pool of threads, products split over it, and recycled result arrays.
+
+Threads pay off because NumPy releases the interpreter lock inside ufuncs and products. With `set_threads(n)`,
+n > 1, BLAS itself is limited to one thread and every product and row region is split over this pool instead:
+OpenBLAS's own workers spin between calls and would fight the pool for the cores. (Measured on two cores: two halves
+of a product on two Python threads run as fast as OpenBLAS's two threads from about 30 million multiply-adds.)
+
+Work is cut the same way however many threads there are, so results do not depend on their number, to the last bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import sys
+import threading
+from typing import Any, Callable
+
+import numpy as np
+
+_threads = 1
+_pool: list["_Worker"] = []
+_pool_lock = threading.Lock()  # held while the pool runs a job: a second caller does its work alone
+_pool_pid = os.getpid()
+
+
+class _Worker(threading.Thread):
+    """Runs jobs handed over through a pair of locks: the cheapest hand-over there is in Python (some 30 us)."""
+
+    def __init__(self, index: int):
+        super().__init__(name=f"autodiff-{index}", daemon=True)
+        self.index = index
+        self.go, self.done = threading.Lock(), threading.Lock()
+        self.go.acquire()
+        self.done.acquire()
+        self.job: Callable[[int], None] | None = None
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self):
+        while True:
+            self.go.acquire()
+            job = self.job
+            if job is None:
+                return
+            try:
+                job(self.index)
+            except BaseException as error:  # handed to the caller, who raises it
+                self.error = error
+            self.job = job = None  # keep no reference to the caller's arrays
+            self.done.release()
+
+
+def set_threads(n: int) -> None:
+    """Use n threads for regions and products (1: none beside the caller's, and BLAS as it was set up)."""
+    global _threads
+    if n < 1:
+        raise ValueError(f"set_threads: n is {n}, expected at least 1")
+    with _pool_lock:
+        _start(n)
+        _threads = n
+        if n > 1:
+            limit_blas_threads(1)
+
+
+def get_threads() -> int:
+    return _threads
+
+
+def _start(n: int) -> None:
+    global _pool_pid
+    if _pool_pid != os.getpid():  # after a fork the threads are gone
+        _pool.clear()
+        _pool_pid = os.getpid()
+    while len(_pool) < n - 1:
+        _pool.append(_Worker(len(_pool) + 1))
+    while len(_pool) > n - 1:
+        worker = _pool.pop()
+        worker.job = None
+        worker.go.release()
+
+
+def share(job: Callable[[int], None]) -> None:
+    """Run job(thread index) on every thread of the pool at once; index 0 is the caller's."""
+    if _threads == 1 or not _pool_lock.acquire(blocking=False):
+        job(0)
+        return
+    try:
+        if _pool_pid != os.getpid():
+            _start(_threads)
+        workers = _pool[: _threads - 1]
+        for w in workers:
+            w.job = job
+            w.go.release()
+        try:
+            job(0)
+        finally:
+            for w in workers:
+                w.done.acquire()
+        for w in workers:
+            if w.error is not None:
+                error, w.error = w.error, None
+                raise error
+    finally:
+        _pool_lock.release()
+
+
+def run_blocks(body: Callable, blocks: tuple, scratch: tuple) -> None:
+    """body(k, *block, *scratch arrays) for every block.
+
+    scratch[t] belongs to thread t: (rows in a block, arrays of that many rows, arrays for a shorter last block).
+    The blocks are handed out one by one, so a thread that is held up does fewer of them.
+    """
+    todo = iter(enumerate(blocks))  # next() on it is atomic under the interpreter lock
+
+    def job(thread: int) -> None:
+        size, full, last = scratch[thread]
+        for k, block in todo:
+            body(k, *block, *(full if block[-1] - block[-2] == size else last))
+
+    if _threads == 1 or len(blocks) == 1:
+        job(0)
+    else:
+        share(job)
+
+
+# A product is split from here on (multiply-adds): below, waking a thread costs more than it saves.
+SPLIT_FROM = 4_000_000
+
+
+def matmul(a, b, out):
+    """np.matmul(a, b, out=out) for 2-D operands, split over the pool along the longer side of the result.
+
+    The cut is the same for any number of threads.
+    """
+    M, N = out.shape
+    if M * N * a.shape[1] < SPLIT_FROM or _threads == 1:
+        np.matmul(a, b, out=out)
+        return out
+    if N >= M:
+        h = (N // 2 + 15) // 16 * 16  # whole vector registers
+        parts = iter(((a, b[:, :h], out[:, :h]), (a, b[:, h:], out[:, h:])))
+    else:
+        h = (M // 2 + 15) // 16 * 16
+        parts = iter(((a[:h], b, out[:h]), (a[h:], b, out[h:])))
+
+    def job(thread: int) -> None:
+        for x, y, z in parts:
+            np.matmul(x, y, out=z)
+
+    share(job)
+    return out
+
+
+class Recycled:
+    """Hands out arrays of one shape and dtype; one that nobody holds any more is used again.
+
+    A view that somebody holds keeps its base alive, so counting references to the owner is enough. That makes a
+    result safe for as long as anybody can see it, and makes a training loop allocate nothing after its first steps.
+    """
+
+    __slots__ = ("shape", "dtype", "arrays")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any):
+        self.shape, self.dtype, self.arrays = shape, dtype, []
+
+    def take(self) -> np.ndarray:
+        for a in self.arrays:
+            if sys.getrefcount(a) == _ALONE:
+                return a
+        a = np.empty(self.shape, self.dtype)
+        if len(self.arrays) < 256:
+            self.arrays.append(a)
+        return a
+
+
+def take_rows(table, index, out) -> None:
+    """out[...] = table[index], without the temporary array that NumPy's indexing makes."""
+    if index.size and index.dtype.kind in "iu" and index.min() >= 0 and index.max() < len(table):
+        np.take(table, index, axis=0, out=out, mode="clip")  # checked above, and only "clip" writes straight to out
+    else:
+        out[...] = table[index]  # negative indices, and NumPy's own error for those out of range
+
+
+def add_rows(table, index, rows) -> None:
+    """np.add.at(table, index, rows): a loop of row additions takes a seventh of its time."""
+    rows = rows.reshape(-1, rows.shape[-1]) if rows.ndim > 2 else rows
+    for k, t in enumerate(index.ravel().tolist()):
+        table[t] += rows[k]
+
+
+def add_along(x, index, values, axis) -> None:
+    """Add values to x at index along one axis; repeated indices add up."""
+    grid = list(np.ogrid[tuple(slice(n) for n in index.shape)])
+    grid[axis] = index
+    if index.shape[axis] == 1:
+        x[tuple(grid)] += values  # one entry a row: nothing is hit twice
+    else:
+        np.add.at(x, tuple(grid), values)
+
+
+def _probe() -> int:
+    """What getrefcount says, inside `take`, of an array that only its recycler holds."""
+    counts: list[int] = []
+    r = Recycled((1,), np.float64)
+    r.arrays.append(np.empty(1))
+    for a in r.arrays:
+        counts.append(sys.getrefcount(a))
+    return counts[0]
+
+
+_ALONE = _probe()
+
+
+def blas_library():
+    """The OpenBLAS that NumPy's wheel carries, and the suffix of its names; None for another BLAS."""
+    paths = []
+    try:
+        with open("/proc/self/maps") as maps:
+            paths = sorted({line.split()[-1] for line in maps if "openblas" in line and ".so" in line})
+    except OSError:
+        root = os.path.dirname(np.__file__)
+        for folder in (os.path.join(os.path.dirname(root), "numpy.libs"), os.path.join(root, ".dylibs")):
+            if os.path.isdir(folder):
+                paths += [os.path.join(folder, f) for f in sorted(os.listdir(folder)) if "openblas" in f]
+    for path in paths:
+        try:
+            lib = ctypes.CDLL(path)
+        except OSError:
+            continue
+        for prefix, suffix in itertools.product(("scipy_openblas", "openblas"), ("64_", "_64", "")):
+            if hasattr(lib, f"{prefix}_set_num_threads{suffix}"):
+                return lib, prefix, suffix
+    return None
+
+
+def limit_blas_threads(n: int) -> bool:
+    """Give BLAS n threads. False where NumPy's BLAS is not an OpenBLAS that can be told (set OMP_NUM_THREADS then)."""
+    found = blas_library()
+    if found is None:
+        return False
+    lib, prefix, suffix = found
+    getattr(lib, f"{prefix}_set_num_threads{suffix}")(ctypes.c_int(n))
+    return True
