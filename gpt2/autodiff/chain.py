@@ -152,7 +152,7 @@ def pull_where(node: Node, g: Node, needed) -> list:
 
 
 def transposed_jvp(node: Node, g, needed) -> list:
-    """Reverse mode of a rule written forward: its tangent is linear in the arguments' tangents, so transpose it."""
+    """Reverse mode of a rule written forward: the tangent is linear in those of the arguments; transpose it."""
     from .differentiate import backprop  # which pulls through one node at a time
 
     tangents = [input_node(a.shape, a.dtype) if need else None for a, need in zip(node.args, needed)]
@@ -166,7 +166,7 @@ def transposed_jvp(node: Node, g, needed) -> list:
 
 
 def fit(g: Node | None, x: Node) -> Node | None:
-    """g in the type of x: real if x is, summed over the axes that x was stretched along, cast to its dtype."""
+    """g in the type of x: real if x is, summed over the axes x was stretched along, cast to its dtype."""
     if g is None:
         return None
     if g.dtype.kind == "c" and x.dtype.kind != "c":

@@ -20,6 +20,7 @@ from .chain import Masked, NoDerivative, applied, force, pull, push, total
 from .graph import Graph, Node, next_id
 from .ops import OPS, input_node
 from .ops.build import full, zeros
+from .shifts import invariant_shifts
 
 __all__ = ["NoDerivative", "backprop", "gradient_graph", "gradients", "jvp_graph", "pushforward", "vjp_graph"]
 
@@ -72,15 +73,17 @@ def active_nodes(outputs: Iterable[Node], wrt: Iterable[Node]) -> list[Node]:
     active = set(wrt)
     oldest = min((n.id for n in active), default=0)  # nothing older depends on wrt
     between: dict[int, Node] = {}
-    stack = [o for o in outputs if o.id >= oldest]
+    outputs = [o for o in outputs if o.id >= oldest]
+    stack = list(outputs)
     while stack and active:
         n = stack.pop()
         if n.id not in between:
             between[n.id] = n
             stack.extend(a for a in n.args if a.id >= oldest and a.id not in between)
     nodes = [between[i] for i in sorted(between)]
+    still = invariant_shifts(nodes, outputs)
     for n in nodes:
-        if carries_derivative(n) and any(a in active for a in n.args):
+        if carries_derivative(n) and n not in still and any(a in active for a in n.args):
             active.add(n)
     return [n for n in nodes if n in active]
 

@@ -5,7 +5,7 @@
     None            zero: no derivative leads through this argument
     1.0, -1.0, 2.5  a number; by 1.0 and -1.0 nothing is multiplied
     a node          the factor itself
-    a tuple         the product of its entries; those as small as a broadcast argument leave the sum over its axes
+    a tuple         the product of its entries; those as small as a broadcast argument leave the sum over axes
     a function      of no arguments, giving one of the above; called only if that derivative is wanted
 
 A real result of a complex argument (absolute, real, angle) has d out = real(partial * d argument).
@@ -114,7 +114,8 @@ ufunc_row("float_power", _power, signed=False, cost=15.0)  # always float64 or c
 _between_jumps = [
     sample(lambda rng, dtype: np.array([[5.3], [-4.1], [7.7]]), lambda rng, dtype: np.array([2.1, -3.3]))
 ]
-ufunc_row("remainder", lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), cost=5.0, samples=_between_jumps)
+ufunc_row("remainder", lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), cost=5.0,
+          samples=_between_jumps)
 ufunc_row("fmod", lambda out, a, b: (1.0, lambda: (trunc(a / b), -1.0)), cost=5.0, samples=_between_jumps)
 ufunc_row("ldexp", lambda out, a, n: (lambda: apply("ldexp", const(1.0, a.dtype), n), None), cost=3.0,
           samples=[sample((2, 3), np.array([-2, 0, 3]))])

@@ -286,7 +286,8 @@ def _outer_products(out, x):
 
 def _no_full_vectors():
     raise NotImplementedError(
-        "np.linalg.svd: the vectors of a matrix that is not square have a derivative with full_matrices=False only"
+        "np.linalg.svd: the vectors of a matrix that is not square have a derivative only with "
+        "full_matrices=False"
     )
 
 

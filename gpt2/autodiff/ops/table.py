@@ -104,7 +104,7 @@ def evaluate(op: str, values, attrs: dict):
 
 
 def const(value, dtype=None, name: str | None = None) -> Node:
-    """A constant: a Python scalar, given the dtype of its surroundings, or an array, which must not change."""
+    """A constant: a Python scalar, given the dtype of its surroundings; or an array, which must not change."""
     if isinstance(value, (bool, int, float, complex)):
         d = np.dtype(dtype) if dtype is not None else np.asarray(value).dtype
         return Node("const", (), {"value": value}, (), d, name)
