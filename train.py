@@ -371,14 +371,18 @@ def due(step, every):
 def validate(run, progress):
     """Measure the validation loss, tell it, and keep the weights if they are the best so far."""
     loss = run.validation_loss()
+    if not math.isfinite(loss):
+        raise UserError(f"step {run.step}: the validation loss is {loss}; the weights of the last checkpoint "
+                        "are untouched. Resume from it with a lower --lr")
     better = run.best is None or loss < run.best
     run.validated = run.step
     run.record(step=run.step, val_loss=loss)
-    progress.line(f"step {run.step}: validation loss {loss:.4f}" + (", the best so far" if better else ""))
-    if better:
+    if not better or run.step == 0:  # untrained weights are no one's best
+        progress.line(f"step {run.step}: validation loss {loss:.4f}")
+    else:
+        progress.line(f"step {run.step}: validation loss {loss:.4f}, the best so far")
         run.best = loss
-        if run.step:  # untrained weights are no one's best
-            run.save_best()
+        run.save_best()
 
 
 def show_sample(run, progress):

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "backward": {"layers", "autodiff", "errors"},
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
     "model": {"layers", "backward", "errors"},
-    "sample": {"model", "layers", "backward", "tokenizer", "checkpoint", "errors", "dataset"},
+    "sample": {"model", "layers", "backward", "tokenizer", "checkpoint", "errors", "runs"},
 }
 # Outside the standard library. numexpr is loaded on demand only.
 THIRD_PARTY = {
