@@ -152,7 +152,7 @@ def pull_where(node: Node, g: Node, needed) -> list:
 
 
 def transposed_jvp(node: Node, g, needed) -> list:
-    """Reverse mode of a rule written forward: the tangent is linear in those of the arguments; transpose it."""
+    """Reverse mode of a rule written forward: its tangent is linear in the arguments' ones, so transpose."""
     from .differentiate import backprop  # which pulls through one node at a time
 
     tangents = [input_node(a.shape, a.dtype) if need else None for a, need in zip(node.args, needed)]

@@ -95,13 +95,13 @@ def pairing(a, b) -> float:
 
 
 def central_difference(f, values, wrt, direction, outs) -> list[np.ndarray]:
-    total = 0
+    total = [0.0 for _ in outs]
     for step, weight in STENCIL:
         moved = list(values)
         for i, d in zip(wrt, direction):
             moved[i] = values[i] + step * STEP * d
         found = f(*moved)
-        total = [weight / STEP * np.asarray(found[i]) + (total[k] if total else 0) for k, i in enumerate(outs)]
+        total = [t + weight / STEP * np.asarray(found[i]) for t, i in zip(total, outs)]
     return total
 
 

@@ -12,8 +12,8 @@ Suppose that a maximum m grows by d, a number for each row. Follow what each lat
     the quotient     times e**0            unchanged
     log(sum) + m     -d + d                unchanged
 
-If every value on the way to the outputs ends unchanged, m has no derivative. Anything not understood here counts as
-changed, and m is differentiated as usual.
+If every value on the way to the outputs ends unchanged, m has no derivative. Anything not understood here
+counts as changed, and m is differentiated as usual.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Effect:
 
     kind: str
     power: float
-    axes: tuple[int | None, ...]  # for each axis of the value, the axis of d that lies along it; None: constant
+    axes: tuple[int | None, ...]  # for each axis of the value, the axis of d along it; None: constant
 
 
 class NotUnderstood(Exception):

@@ -1,4 +1,4 @@
-"""The chain rule (chain.py, differentiate.py, shifts.py): what happens between the rules, and special points."""
+"""The chain rule (chain.py, differentiate.py, shifts.py), and special points of the rules."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def gradient(f, *values):
 RNG = np.random.default_rng(0)
 
 
-# --- sums of gradients ----------------------------------------------------------------------------------------
+# --- sums of gradients --------------------------------------------------------------------------------------
 
 
 def test_a_value_used_twice():
@@ -77,7 +77,8 @@ def test_gradients_of_several_slices_become_one_assemble():
 
 
 def test_scattered_rows_are_added_onto_the_rest():
-    """The gradient of a tied embedding: rows are added onto the product, not onto zeros and then to the product."""
+    """The gradient of a tied embedding: rows are added onto the product, not onto zeros and then to the
+    product."""
     tokens = np.array([1, 0, 1])
 
     def f(x):
@@ -92,7 +93,7 @@ def test_scattered_rows_are_added_onto_the_rest():
     np.testing.assert_allclose(dx, expected, rtol=1e-14)
 
 
-# --- types ----------------------------------------------------------------------------------------------------
+# --- types --------------------------------------------------------------------------------------------------
 
 
 def test_factors_as_small_as_the_argument_leave_the_sum():
@@ -100,8 +101,8 @@ def test_factors_as_small_as_the_argument_leave_the_sum():
     x, y = RNG.uniform(1, 2, (3, 4)), RNG.uniform(1, 2, (3, 1))
     graph, w, (dx, dy) = derive(lambda x, y: x / y, x, y)
     np.testing.assert_allclose(dy, -(w * x / y**2).sum(1, keepdims=True), rtol=1e-14)
-    full_size = [n for n in graph.nodes if n.shape == (3, 4) and n.op not in ("input", "const")]
-    assert [n.op for n in full_size] == ["divide", "multiply", "multiply"]  # out, dx, and w * out to be summed
+    full_size = [n.op for n in graph.nodes if n.shape == (3, 4) and n.op not in ("input", "const")]
+    assert full_size == ["divide", "multiply", "multiply"]  # out, dx, and w * out to be summed
 
 
 @pytest.mark.parametrize("f", [
@@ -126,7 +127,10 @@ def test_gradients_have_the_types_of_the_inputs():
 
 
 def test_integers_between_have_no_derivative():
-    (dx,) = gradient(lambda x: x * apply("cast", apply("cast", x, dtype="int64"), dtype="float64"), np.array([2.5]))
+    def f(x):
+        return x * apply("cast", apply("cast", x, dtype="int64"), dtype="float64")
+
+    (dx,) = gradient(f, np.array([2.5]))
     weight = np.random.default_rng(1).standard_normal(1)
     np.testing.assert_array_equal(dx, 2.0 * weight)
 
@@ -139,7 +143,7 @@ def test_complex_gradients_are_du_dx_minus_i_du_dy():
     np.testing.assert_allclose(dz, 2 * z.conj(), rtol=1e-15)
 
 
-# --- what is not computed -------------------------------------------------------------------------------------
+# --- what is not computed -----------------------------------------------------------------------------------
 
 
 def test_nothing_is_computed_for_what_nobody_asked():
@@ -156,7 +160,8 @@ def test_zeros_where_nothing_leads():
     graph = Graph([x, y], [exp(y), const(np.arange(2))])
     _, _, dx = evaluate_graph(vjp_graph(graph, [0], [0]), [np.ones(2, np.float32), np.ones(3), np.ones(3)])
     assert dx.dtype == np.float32 and not dx.any()
-    *_, t, ti = evaluate_graph(jvp_graph(graph, [0]), [np.ones(2, np.float32), np.ones(3), np.ones(2, np.float32)])
+    ones = np.ones(2, np.float32)
+    *_, t, ti = evaluate_graph(jvp_graph(graph, [0]), [ones, np.ones(3), ones])
     assert t.shape == (3,) and not t.any() and ti.dtype == np.int64
 
 
@@ -178,7 +183,7 @@ def test_names_and_lines():
     assert named["du"].loc == v.loc and named["dx"].loc == u.loc
 
 
-# --- masks ----------------------------------------------------------------------------------------------------
+# --- masks --------------------------------------------------------------------------------------------------
 
 NAN_TRAPS = {
     "sqrt": lambda x: where(x > 0.0, sqrt(x), 0.0),
@@ -212,12 +217,13 @@ def test_both_branches_become_one_where():
     np.testing.assert_array_equal(dx, w * [2.0, 3.0])
 
 
-# --- special points -------------------------------------------------------------------------------------------
+# --- special points -----------------------------------------------------------------------------------------
 
 
 def test_ties_are_shared():
     x, y = np.array([1.0, 2.0, 3.0]), np.array([1.0, 5.0, 0.0])
-    for name, share in (("maximum", [0.5, 0, 1]), ("fmax", [0.5, 0, 1]), ("minimum", [0.5, 1, 0]), ("fmin", [0.5, 1, 0])):
+    shares = {"maximum": [0.5, 0, 1], "fmax": [0.5, 0, 1], "minimum": [0.5, 1, 0], "fmin": [0.5, 1, 0]}
+    for name, share in shares.items():
         _, w, (dx, dy) = derive(lambda x, y, name=name: apply(name, x, y), x, y)
         np.testing.assert_array_equal(dx, w * share)
         np.testing.assert_array_equal(dy, w * (1 - np.array(share)))
@@ -249,7 +255,8 @@ def test_powers_of_zero():
 
 def test_logaddexp_of_nothing():
     """-inf stands for probability 0, and two of them have a sum of 0 and no slope, not nan."""
-    (dx, dy) = gradient(lambda x, y: apply("logaddexp", x, y), np.array([-np.inf, -np.inf]), np.array([-np.inf, 0.0]))
+    x, y = np.array([-np.inf, -np.inf]), np.array([-np.inf, 0.0])
+    dx, dy = gradient(lambda x, y: apply("logaddexp", x, y), x, y)
     assert np.isfinite(dx).all() and np.isfinite(dy).all() and dy[1] != 0
 
 
@@ -272,7 +279,7 @@ def test_absolute_and_sinc_at_zero():
     check_graph(Graph([inp], [apply("sinc", inp)]), [np.zeros(1)], order=2)
 
 
-# --- maxima that only guard against overflow --------------------------------------------------------------------
+# --- maxima that only guard against overflow ----------------------------------------------------------------
 
 
 def largest(x, keepdims=True):
@@ -324,7 +331,7 @@ def test_other_maxima_are_derived_through(name):
     check_graph(Graph(graph.inputs[:1], graph.outputs[:1]), [x], rtol=1e-6)
 
 
-# --- errors and structural ops ----------------------------------------------------------------------------------
+# --- errors and structural ops ------------------------------------------------------------------------------
 
 
 def test_no_rule_is_an_error_not_a_zero():

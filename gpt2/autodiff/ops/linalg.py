@@ -231,7 +231,8 @@ def _eigh_jvp(t, out, x, uplo):
 
 
 matrix_row("eigh",
-           lambda x, uplo: ((x.shape[:-1], x.shape), (real_dtype(float_dtype(x.dtype)), float_dtype(x.dtype))),
+           lambda x, uplo: ((x.shape[:-1], x.shape),
+                            (real_dtype(float_dtype(x.dtype)), float_dtype(x.dtype))),
            evaluate=lambda x, uplo: tuple(np.linalg.eigh(x, uplo)),
            code=lambda x, uplo: f"np.linalg.eigh({x}{'' if uplo == 'L' else ', ' + repr(uplo)})",
            jvp=_eigh_jvp,
@@ -248,8 +249,9 @@ def _eig_jvp(t, out, x, dtype):
     dv = v @ (inner * inverse_gaps(w))
     dv = dv - v * as_row(sum_(real(conjugate(v) * dv), -2))
     if v.dtype.kind == "c":
-        largest = expand(apply("argmax", absolute(v), axis=v.ndim - 2), (v.ndim - 2,), v.ndim)
-        turn = apply("take_along", dv, largest, axis=v.ndim - 2) / apply("take_along", v, largest, axis=v.ndim - 2)
+        axis = v.ndim - 2
+        largest = expand(apply("argmax", absolute(v), axis=axis), (axis,), v.ndim)
+        turn = apply("take_along", dv, largest, axis=axis) / apply("take_along", v, largest, axis=axis)
         dv = dv - v * imag(turn) * 1j
     return diagonal(inner), dv
 

@@ -13,8 +13,8 @@ from .table import BOTH, apply, const, row, sample
 
 
 def _matmul_transpose(g, out, a, b):
-    """da = g b^T and db = a^T g. Beside a plain matrix b the leading axes of a and g are rows: one product for
-    all of them, as batched matmul is a loop over small ones."""
+    """da = g b^T and db = a^T g. Beside a plain matrix b the leading axes of a and g are rows: one product
+    for all of them, as batched matmul is a loop over small ones."""
     if b.ndim > 2:
         return lambda: g @ swap_last(b), lambda: swap_last(a) @ g
     rows, columns = b.shape

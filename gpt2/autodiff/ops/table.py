@@ -6,8 +6,8 @@ how it is spelled in emitted source (`code`), and how it is differentiated, once
     elementwise   partials(out, *args)               d out / d argument, one each, as elementwise.py describes
     linear        transpose(g, out, *args, **attrs)  a gradient for each argument
     multilinear   transpose, as above: linear in each of `linear_in` while the others are held
-    nonlinear     jvp(tangents, out, *args, **attrs) the tangent of out; reverse mode transposes it, unless the
-                                                     row gives a `transpose` as well
+    nonlinear     jvp(tangents, out, *args, **attrs) the tangent of out; reverse mode transposes it, unless
+                                                     the row gives a `transpose` as well
     nondiff       nothing: comparisons, argmax, ... are piecewise constant
     structural    vjp_rule and jvp_rule, below
 
@@ -20,8 +20,9 @@ sums over broadcast axes and never casts: chain.py does, once.
 
 Ops that hold a graph (call, scan, ...) say both directions themselves, and these come before all else:
 
-    vjp_rule(g, out, *args, wanted, **attrs)   a gradient for each argument. g is the gradient of out, for a tuple
-                                               node a list of them or None; `wanted` has a bool for each argument
+    vjp_rule(g, out, *args, wanted, **attrs)   a gradient for each argument. g is the gradient of out, for a
+                                               tuple node a list of them or None; `wanted` has a bool for each
+                                               argument
     jvp_rule(tangents, out, *args, **attrs)    the tangent of out, for a tuple node a tuple of them or None
 """
 
@@ -104,7 +105,7 @@ def evaluate(op: str, values, attrs: dict):
 
 
 def const(value, dtype=None, name: str | None = None) -> Node:
-    """A constant: a Python scalar, given the dtype of its surroundings; or an array, which must not change."""
+    """A constant: a Python scalar, in the dtype of its surroundings; or an array, which must not change."""
     if isinstance(value, (bool, int, float, complex)):
         d = np.dtype(dtype) if dtype is not None else np.asarray(value).dtype
         return Node("const", (), {"value": value}, (), d, name)
