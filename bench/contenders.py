@@ -1,0 +1,62 @@
+"""Who takes part: the variants of this engine, and the peers that are installed.
+
+A contender is a module with two functions:
+
+    training(size, variant, threads) -> object with step(tokens, targets) -> loss, a float
+    layer(case, variant, threads)    -> object with forward(), backward(), results() -> list of arrays
+
+Neither is imported here: each contender runs in a process of its own (bench/worker.py).
+"""
+
+import importlib.util
+from dataclasses import dataclass
+
+from gpt2.errors import UserError
+
+
+class Missing(Exception):
+    """This contender cannot take part; the text says why."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """title: for tables. module, variant: who builds it. needs: the package that it is not without."""
+
+    title: str
+    module: str
+    variant: str = ""
+    needs: str = "numpy"
+
+
+CONTENDERS = {
+    "torch": Contender("PyTorch eager", "bench.peers.pytorch", "eager", "torch"),
+    "torch-fused": Contender("PyTorch eager, fused AdamW", "bench.peers.pytorch", "fused", "torch"),
+    "torch-compile": Contender("torch.compile", "bench.peers.pytorch", "compile", "torch"),
+    "jax": Contender("JAX", "bench.peers.xla", "", "jax"),
+    "autograd": Contender("HIPS autograd", "bench.peers.hips", "", "autograd"),
+    "written": Contender("gpt2 manual, as written", "bench.engine", "written"),
+    "manual": Contender("gpt2 manual", "bench.engine", "manual"),
+    "auto": Contender("gpt2 auto", "bench.engine", "auto"),
+    "whole": Contender("gpt2 whole", "bench.engine", "whole"),
+}
+
+REFERENCE = "torch"  # what ratios are taken to, where it is installed
+STEP = ("torch", "torch-compile", "jax", "written", "manual", "auto", "whole")
+LAYER = ("torch", "jax", "written", "manual", "auto")
+
+
+def find(names, default):
+    """The contenders of a comma-separated list; "" stands for `default`. Raises UserError for others."""
+    names = [name.strip() for name in names.split(",")] if names else list(default)
+    for name in names:
+        if name not in CONTENDERS:
+            raise UserError(f"--contenders: no contender {name!r}, expected some of {', '.join(CONTENDERS)}")
+    return names
+
+
+def reason_missing(name):
+    """Why this contender cannot run here, or None: its package is not installed."""
+    needs = CONTENDERS[name].needs
+    if importlib.util.find_spec(needs) is None:
+        return f"{needs} is not installed (pip install {needs})"
+    return None

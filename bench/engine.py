@@ -1,0 +1,112 @@
+"""This engine as contenders: the layers as written, the compiled manual ones, auto, and whole.
+
+A variant that this version of the engine does not have raises Missing, and its row says so.
+"""
+
+import inspect
+
+import numpy as np
+
+from bench.contenders import Missing
+from bench.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY
+from gpt2.errors import UserError
+
+
+class Training:
+    """forward, backward, clip and AdamW, as train.py runs them."""
+
+    def __init__(self, size, variant, threads):
+        from gpt2.optimizer import AdamW
+
+        set_threads(variant, threads)
+        self.model = model(size.config, variant)
+        self.optimizer = AdamW(self.model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
+
+    def step(self, tokens, targets):
+        loss = self.model.forward(tokens, targets)
+        self.model.backward()
+        self.optimizer.step(clip=CLIP)
+        return loss
+
+
+def training(size, variant, threads):
+    return Training(size, variant, threads)
+
+
+def model(config, variant):
+    """GPT2 in one of the variants. Raises Missing where this version does not have it."""
+    from gpt2.model import GPT2
+
+    can_compile = "compile" in inspect.signature(GPT2).parameters
+    if variant == "written":
+        return GPT2(config, backward="manual", **({"compile": False} if can_compile else {}))
+    if variant == "manual" and not can_compile:
+        raise Missing("manual layers are not compiled in this version; see the row 'as written'")
+    try:
+        return GPT2(config, backward=variant)
+    except (UserError, NotImplementedError) as error:
+        raise Missing(str(error)) from None
+
+
+def set_threads(variant, threads):
+    """BLAS has its threads from the environment already; compiled programs bring a pool of their own."""
+    if variant == "written":
+        return
+    try:
+        from gpt2.autodiff import runtime
+    except ImportError:
+        return
+    runtime.set_threads(threads)
+
+
+# ---- Single layers -----------------------------------------------------------------------------------------
+
+
+class LayerRun:
+    """One layer's forward and backward on a case's inputs, float32."""
+
+    def __init__(self, case, layer):
+        self.layer, self.static = layer, case.static
+        self.inputs = case.inputs(np.float32)
+        self.forward()
+        self.dout = output_gradient(self.out)
+
+    def forward(self):
+        self.out = self.saved = None  # as in training: the last step's activations are gone
+        self.out, self.saved = self.layer.forward(*self.inputs, **self.static)
+
+    def backward(self):
+        self.gradients = None
+        self.gradients = self.layer.backward(self.dout, self.saved, **self.static)
+
+    def results(self):
+        return [self.out, *(g for g in self.gradients if g is not None)]
+
+
+def layer(case, variant, threads):
+    set_threads(variant, threads)
+    return LayerRun(case, variant_layer(case.layer, variant))
+
+
+def variant_layer(name, variant):
+    """The Layer of this name in one of the variants. Raises Missing as `model` does."""
+    from gpt2 import backward
+    from gpt2.layers import LAYERS
+
+    if variant == "written":
+        return LAYERS[name]
+    if variant == "whole":
+        raise Missing("whole is a program of the whole model; single layers have auto")
+    try:
+        if variant == "auto":
+            return backward.auto(LAYERS[name])
+        if not hasattr(backward, "compiled"):
+            raise Missing("manual layers are not compiled in this version; see the row 'as written'")
+        return backward.compiled(LAYERS[name])
+    except (UserError, NotImplementedError) as error:
+        raise Missing(str(error)) from None
+
+
+def output_gradient(out, seed=2):
+    """A seeded random gradient for out, of its shape and dtype: the same for every contender."""
+    return np.random.default_rng(seed).standard_normal(out.shape).astype(out.dtype)

@@ -1,0 +1,151 @@
+"""What a measurement was made on and beside what: processor, versions, threads, and the load of others."""
+
+import importlib.metadata
+import os
+import platform
+import time
+
+import numpy as np
+
+PACKAGES = ("numpy", "numexpr", "torch", "jax", "jaxlib", "autograd")
+
+
+def describe():
+    """The machine and the software as a dict, for reports and for extra_info."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": available_cores(),
+        "memory_gb": round(_meminfo().get("MemTotal", 0) / 2**30, 1),
+        "python": platform.python_version(),
+        "blas": blas_name(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+    }
+
+
+def available_cores():
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory():
+    """Bytes that may still be taken without swapping, or None where the system does not say."""
+    return _meminfo().get("MemAvailable")
+
+
+def blas_name():
+    """Name and version of the BLAS in NumPy's build."""
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+
+
+def peak_memory():
+    """The most bytes that this process ever held in memory (VmHWM), its libraries included."""
+    try:
+        with open("/proc/self/status") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    import resource
+
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _version(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_name():
+    try:
+        with open("/proc/cpuinfo") as info:
+            for line in info:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _meminfo():
+    """/proc/meminfo in bytes; empty where there is none."""
+    try:
+        with open("/proc/meminfo") as info:
+            rows = (line.split() for line in info)
+            return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
+    except OSError:
+        return {}
+
+
+# ---- The load of others ------------------------------------------------------------------------------------
+
+
+class Load:
+    """How much of the machine others used while our processes were measured.
+
+        load = Load(); ...; load.report(pids)
+    """
+
+    def __init__(self, pids=()):
+        self.begin = time.perf_counter()
+        self.busy, self.total = _machine_ticks()
+        self.ours = _process_ticks(pids)
+
+    def report(self, pids=()):
+        """Shares of all cores' time since the start, from 0 to 1: others, idle; and the load averages.
+
+        None where the system has no /proc. Time that the hypervisor took away counts as others'.
+        """
+        busy, total = _machine_ticks()
+        average = [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else None
+        seconds = time.perf_counter() - self.begin
+        if total <= self.total:
+            return {"others": None, "idle": None, "load_average": average, "seconds": seconds}
+        span, used = total - self.total, busy - self.busy
+        ours = _process_ticks(pids) - self.ours
+        return {
+            "others": round(max(0.0, used - ours) / span, 3),
+            "idle": round(1.0 - used / span, 3),
+            "load_average": average,
+            "seconds": round(seconds, 1),
+        }
+
+
+def _machine_ticks():
+    """(busy, all) ticks of all cores since boot; zeros where there is no /proc/stat."""
+    try:
+        with open("/proc/stat") as stat:
+            ticks = [int(x) for x in stat.readline().split()[1:9]]
+    except OSError:
+        return 0, 0
+    idle = ticks[3] + ticks[4]  # idle, and waiting for a disk
+    return sum(ticks) - idle, sum(ticks)
+
+
+def _process_ticks(pids):
+    """Ticks that these processes, this one, and their children that ended have used."""
+    total = 0
+    for pid in (*pids, os.getpid()):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                fields = stat.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += sum(int(x) for x in fields[11:15])
+    return total
+
+
+def is_running(pid):
+    """Whether any thread of the process is on a core, or waits for one. False where that cannot be seen."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat") as stat:
+                if stat.read().rpartition(")")[2].split()[0] in ("R", "D"):
+                    return True
+    except OSError:
+        pass
+    return False

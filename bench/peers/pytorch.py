@@ -1,0 +1,165 @@
+"""GPT-2 in PyTorch, built as nanoGPT's users have it: modules, fused attention, torch.optim.AdamW.
+
+Variants: eager; fused (eager with AdamW's fused kernel, which is not the default on a CPU); compile.
+"""
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from bench.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
+
+# ---- The layers, as functions ------------------------------------------------------------------------------
+
+
+def encoder(tokens, wte, wpe):
+    return F.embedding(tokens, wte) + wpe[: tokens.shape[1]]
+
+
+def layernorm(inp, weight, bias):
+    return F.layer_norm(inp, weight.shape, weight, bias, 1e-5)
+
+
+def attention(qkv, *, num_heads):
+    B, T, C3 = qkv.shape
+    q, k, v = (x.view(B, T, num_heads, -1).transpose(1, 2) for x in qkv.split(C3 // 3, dim=-1))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (B, NH, T, HS)
+    return y.transpose(1, 2).reshape(B, T, C3 // 3)
+
+
+def gelu(inp):
+    return F.gelu(inp, approximate="tanh")
+
+
+def crossentropy(logits, targets):
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
+
+
+LAYERS = {
+    "encoder": encoder,
+    "layernorm": layernorm,
+    "matmul": F.linear,
+    "attention": attention,
+    "gelu": gelu,
+    "residual": torch.add,
+    "crossentropy": crossentropy,
+}
+
+
+# ---- The model ---------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        C = config.n_embd
+        self.num_heads = config.n_head
+        self.ln1, self.ln2 = nn.LayerNorm(C), nn.LayerNorm(C)
+        self.qkv, self.attproj = nn.Linear(C, 3 * C), nn.Linear(C, C)
+        self.fc, self.fcproj = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
+
+    def forward(self, x):
+        x = x + self.attproj(attention(self.qkv(self.ln1(x)), num_heads=self.num_heads))
+        return x + self.fcproj(gelu(self.fc(self.ln2(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.lnf = nn.LayerNorm(config.n_embd)
+
+    def forward(self, tokens, targets):
+        positions = torch.arange(tokens.shape[1])
+        x = self.wte(tokens) + self.wpe(positions)
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.lnf(x), self.wte.weight)  # the head is tied to the embedding
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+STACKED = {  # our names of a block's tensors, and this model's
+    "ln1w": "ln1.weight", "ln1b": "ln1.bias", "qkvw": "qkv.weight", "qkvb": "qkv.bias",
+    "attprojw": "attproj.weight", "attprojb": "attproj.bias", "ln2w": "ln2.weight", "ln2b": "ln2.bias",
+    "fcw": "fc.weight", "fcb": "fc.bias", "fcprojw": "fcproj.weight", "fcprojb": "fcproj.bias",
+}
+SINGLE = {"wte": "wte.weight", "wpe": "wpe.weight", "lnfw": "lnf.weight", "lnfb": "lnf.bias"}
+
+
+def build(config):
+    """GPT with the weights that every contender starts from. The shell is made without memory of its own."""
+    with torch.device("meta"):
+        gpt = GPT(config)
+    weights = initial_weights(config)
+    state = {theirs: weights[ours] for ours, theirs in SINGLE.items()}
+    for ours, theirs in STACKED.items():
+        state |= {f"blocks.{l}.{theirs}": tensor for l, tensor in enumerate(weights[ours])}
+    gpt.load_state_dict({k: torch.from_numpy(x).clone() for k, x in state.items()}, assign=True)
+    return gpt.requires_grad_(True)
+
+
+class Training:
+    """nanoGPT's step, without its mixed precision: forward, backward, clip, AdamW."""
+
+    def __init__(self, size, variant, threads):
+        torch.set_num_threads(threads)
+        gpt = build(size.config)
+        self.params = list(gpt.parameters())
+        matrices = [p for p in self.params if p.dim() >= 2]
+        vectors = [p for p in self.params if p.dim() < 2]
+        groups = [
+            {"params": matrices, "weight_decay": WEIGHT_DECAY},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+        fused = {"fused": True} if variant == "fused" else {}
+        self.optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS, **fused)
+        self.model = torch.compile(gpt) if variant == "compile" else gpt
+
+    def step(self, tokens, targets):
+        loss = self.model(torch.from_numpy(tokens), torch.from_numpy(targets))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.params, CLIP)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+
+def training(size, variant, threads):
+    return Training(size, variant, threads)
+
+
+# ---- Single layers -----------------------------------------------------------------------------------------
+
+
+class LayerRun:
+    def __init__(self, case, variant, threads):
+        torch.set_num_threads(threads)
+        self.function = LAYERS[case.layer]
+        if variant == "compile":
+            self.function = torch.compile(self.function)
+        self.static = case.static
+        self.inputs = [None if x is None else torch.from_numpy(x) for x in case.inputs("float32")]
+        self.differentiable = [
+            x.requires_grad_(True) for x in self.inputs if x is not None and x.is_floating_point()
+        ]
+        self.forward()
+        from bench.engine import output_gradient
+
+        self.dout = torch.from_numpy(output_gradient(self.out.detach().numpy()))
+
+    def forward(self):
+        self.out = None
+        self.out = self.function(*self.inputs, **self.static)
+
+    def backward(self):
+        self.gradients = None
+        self.gradients = torch.autograd.grad(self.out, self.differentiable, self.dout)
+
+    def results(self):
+        return [self.out.detach().numpy(), *(g.numpy() for g in self.gradients)]
+
+
+def layer(case, variant, threads):
+    return LayerRun(case, variant, threads)

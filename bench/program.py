@@ -1,0 +1,105 @@
+"""What the programs of bench/ share: their flags, how they end, and what they print about the machine."""
+
+import json
+import sys
+from pathlib import Path
+
+from bench import contenders, machine
+from gpt2.errors import UserError
+from gpt2.settings import Parser
+
+
+def parser(module, description):
+    """A parser with the flags that every benchmark has."""
+    p = Parser(prog=f"python -m {module}", description=description, allow_abbrev=False)
+    p.add_argument("--threads", metavar="N,...", default="", help="threads of each contender, e.g. 1,2 "
+                   "(default: as many as there are cores)")
+    p.add_argument("--json", metavar="FILE", nargs="?", const="-", help="also write everything measured to "
+                   "FILE; without a name, JSON takes the place of the tables")
+    return p
+
+
+def contest_flags(p, rounds, seconds):
+    p.add_argument("--contenders", metavar="NAME,...", default="",
+                   help=f"who takes part, of {', '.join(contenders.CONTENDERS)}")
+    p.add_argument("--rounds", metavar="N", type=positive(int), default=rounds,
+                   help=f"rounds at most (default {rounds})")
+    p.add_argument("--seconds", metavar="S", type=positive(float), default=seconds,
+                   help=f"time for the rounds of one table; at least three are played (default {seconds:g})")
+
+
+def positive(kind):
+    def read(text):
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise ValueError
+        return value
+
+    read.__name__ = f"positive {kind.__name__}"
+    return read
+
+
+def thread_counts(text):
+    """The numbers of threads of --threads. Raises UserError unless this machine has as many cores."""
+    cores = machine.available_cores()
+    try:
+        counts = [int(part) for part in text.split(",")] if text else [cores]
+    except ValueError:
+        raise UserError(f"--threads: {text!r} is not a list of whole numbers such as 1,2") from None
+    for n in counts:
+        if not 1 <= n <= cores:
+            raise UserError(f"--threads: {n}, expected 1 to {cores}, the cores of this machine")
+    return counts
+
+
+def run(main):
+    """Run main(argv); the user's mistakes are one line and status 2."""
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def say(options, text=""):
+    """Print, unless standard output belongs to JSON."""
+    if options.json != "-":
+        print(text, flush=True)
+
+
+def note(text):
+    """Progress, for whoever watches; not part of the output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def write_json(options, content):
+    if not options.json:
+        return
+    text = json.dumps(content, indent=1)
+    if options.json == "-":
+        print(text)
+        return
+    path = Path(options.json)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--json {path}: {error.strerror}") from None
+
+
+def machine_line(facts):
+    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    return (f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']} GB; "
+            f"Python {facts['python']}, {packages}; BLAS of NumPy: {facts['blas']}; float32")
+
+
+def load_line(load):
+    """What else the machine did meanwhile, as one line."""
+    if load is None or load["others"] is None:
+        return "load of others: not known on this system"
+    warning = "  (busy: take these numbers with care)" if load["others"] > 0.05 else ""
+    return (f"others used {load['others']:.1%} of the machine in these {load['seconds']:.0f} s, "
+            f"load average {load['load_average'][0]}{warning}")

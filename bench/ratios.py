@@ -1,0 +1,48 @@
+"""From rounds of times to the numbers that are reported."""
+
+import math
+import statistics
+
+
+def of_rounds(rounds):
+    """One time a round: the median of the turn's steps, so that one interruption does not count."""
+    return [statistics.median(times) for times in rounds]
+
+
+def spread(values):
+    """Median, lower and upper quartile."""
+    if len(values) < 2:
+        return {"median": values[0], "q1": values[0], "q3": values[0]}
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "q1": q1, "q3": q3}
+
+
+def times(rounds):
+    """Milliseconds of one contender: spread over the rounds, the fastest step, how many steps there were."""
+    spans = spread([1e3 * x for x in of_rounds(rounds)])
+    every = [x for turn in rounds for x in turn]
+    return {**spans, "min": 1e3 * min(every), "n": len(every), "rounds": len(rounds)}
+
+
+def ratio(rounds, reference):
+    """Spread of the ratios to a reference, each of two times of the same round."""
+    return spread([a / b for a, b in zip(of_rounds(rounds), of_rounds(reference))])
+
+
+def geometric_mean(values):
+    return math.exp(statistics.fmean(math.log(x) for x in values))
+
+
+def shown(spread, digits=2):
+    """A spread as text: 0.93 [0.91 0.95]."""
+    return f"{spread['median']:.{digits}f} [{spread['q1']:.{digits}f} {spread['q3']:.{digits}f}]"
+
+
+def table(header, rows):
+    """Rows of text under a header: the first column to the left, the others to the right."""
+    rows = [header, *rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+        for row in rows
+    )

@@ -1,0 +1,57 @@
+"""What is trained in a benchmark: the sizes of model and batch, the optimizer's settings, and the batches."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpt2.errors import UserError
+from gpt2.model import GPT2Config, initialise, unflatten
+
+# One optimizer for all contenders: nanoGPT's recipe. The rate is constant: a step costs the same at any.
+LR, BETAS, EPS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model and its batch: B sequences of T tokens."""
+
+    name: str
+    config: GPT2Config
+    B: int
+    T: int
+
+
+# block_size is T, so that no contender keeps positions that the batch never visits.
+# The vocabulary is GPT-2's, 50257, except in the last row: nanoGPT's recipe for a CPU reads 65 letters.
+SIZES = {
+    size.name: size
+    for size in (
+        Size("124M-B4T64", GPT2Config.preset("gpt2", block_size=64), 4, 64),
+        Size("124M-B4T256", GPT2Config.preset("gpt2", block_size=256), 4, 256),
+        Size("124M-B1T1024", GPT2Config.preset("gpt2", block_size=1024), 1, 1024),
+        Size("6x384-B12T256", GPT2Config.preset("small-cpu"), 12, 256),
+        Size("4x128-B12T64", GPT2Config.preset("shakespeare-char-cpu"), 12, 64),
+    )
+}
+
+
+def find(name):
+    """The Size of this name. Raises UserError with the names there are."""
+    if name not in SIZES:
+        raise UserError(f"--sizes: no size {name!r}, expected some of {', '.join(SIZES)}, or all")
+    return SIZES[name]
+
+
+def batches(size, seed=1):
+    """Endless pairs tokens, targets (B, T) int64: the same for every contender."""
+    rng = np.random.default_rng(seed)
+    while True:
+        tokens, targets = rng.integers(0, size.config.vocab_size, (2, size.B, size.T))
+        yield tokens, targets
+
+
+def initial_weights(config, seed=0):
+    """The sixteen tensors that every contender starts from, by name: those of GPT2(config, seed=seed)."""
+    params = unflatten(np.empty(config.num_parameters, config.dtype), config)
+    initialise(params, config, seed)
+    return params

@@ -1,0 +1,135 @@
+"""The whole training step, this engine beside its peers.
+
+    python -m bench.step
+    python -m bench.step --sizes 124M-B4T64,4x128-B12T64 --threads 1,2 --contenders torch,manual,auto,whole
+
+A step is forward, backward, clipping to norm 1 and AdamW, in float32, from the same weights on the same
+batches. Contenders take turns in one run (bench/turns.py), and what counts is the median over the rounds of
+the ratio to PyTorch eager. Times count only for contenders whose first losses agree.
+"""
+
+import time
+
+from bench import contenders, machine, program, ratios, sizes
+from bench.turns import Contest
+
+CHECKED_STEPS = 3  # before anything is timed
+# Losses of float32 programs that add up in different orders. A wrong gradient shows from the second step on.
+TOLERANCE = 1e-4
+# A turn lasts this long at least: a step of 30 ms alone would suffer from cold caches and sleeping threads.
+TURN_S = 0.25
+
+
+def main(argv):
+    parser = program.parser("bench.step", "Time the whole training step beside PyTorch, JAX and others.")
+    parser.add_argument("--sizes", metavar="NAME,...", default="124M-B4T64",
+                        help=f"of model and batch: {', '.join(sizes.SIZES)}, or all (default 124M-B4T64)")
+    program.contest_flags(parser, rounds=20, seconds=60)
+    options = parser.parse_args(argv)
+    names = list(sizes.SIZES) if options.sizes == "all" else options.sizes.split(",")
+    chosen = [sizes.find(name) for name in names]
+    taking_part = contenders.find(options.contenders, contenders.STEP)
+    threads = program.thread_counts(options.threads)
+    facts = machine.describe()
+    program.say(options, program.machine_line(facts))
+    results = []
+    for size in chosen:
+        for n in threads:
+            results.append(measure(size, n, taking_part, options.rounds, options.seconds))
+            program.say(options, "\n" + as_text(results[-1]))
+    program.write_json(options, {"benchmark": "step", "machine": facts, "results": results})
+    return 0 if all(result["rows"] for result in results) else 1
+
+
+# ---- Measuring ---------------------------------------------------------------------------------------------
+
+
+def measure(size, threads, names, rounds, seconds):
+    """One table: every contender at this size, as a dict. Those that do not fit into memory beside the
+    others play later, in a heat of their own with the reference."""
+    reference = contenders.REFERENCE if contenders.REFERENCE in names else names[0]
+    result = {"size": size.name, "vocab_size": size.config.vocab_size, "threads": threads,
+              "reference": reference, "rows": {}, "absent": {}, "heats": []}
+    waiting = [name for name in names if name != reference]
+    while True:
+        program.note(f"{size.name}, {threads} threads: {', '.join([reference, *waiting])}")
+        with Contest([reference, *waiting], threads, lambda player: set_up(player, size)) as contest:
+            disagreeing = check_losses(contest)
+            contest.play(rounds, seconds, TURN_S)
+            heat = rows_of(contest, reference)
+        for name, reason in disagreeing.items():
+            heat[name]["disagrees"] = reason
+        result["rows"] = {**heat, **result["rows"]}  # of the reference, the first heat's row stays
+        result["heats"].append(contest.load)
+        result["absent"] |= {name: absent for name, absent in contest.absent.items() if not absent["memory"]}
+        later = [name for name, absent in contest.absent.items() if absent["memory"]]
+        if not later or later == waiting:
+            result["absent"] |= {name: contest.absent[name] for name in later}
+            return result
+        waiting = later
+
+
+def set_up(player, size):
+    """Build the model and do the first steps, whose losses are compared. ready_s: until the first is done."""
+    player.ask(do="training", size=size.name)
+    losses = player.ask(do="turn", steps=1)["losses"]
+    ready = time.perf_counter() - player.began
+    losses += player.ask(do="turn", steps=CHECKED_STEPS - 1)["losses"]
+    return {"ready_s": ready, "losses": losses, "peak": player.ask(do="peak")["bytes"]}
+
+
+def check_losses(contest):
+    """Name -> how far off, for contenders whose first losses are not those of the first contender."""
+    far = {}
+    names = list(contest.facts)
+    for name in names[1:]:
+        ours, theirs = contest.facts[name]["losses"], contest.facts[names[0]]["losses"]
+        errors = [abs(a - b) / abs(b) for a, b in zip(ours, theirs)]
+        if not max(errors) <= TOLERANCE:
+            far[name] = f"losses {ours} against {theirs} of {names[0]}: relative error {max(errors):.1e}"
+    return far
+
+
+def rows_of(contest, reference):
+    """Name -> everything measured of it."""
+    rows = {}
+    for name, parts in contest.samples.items():
+        rows[name] = {
+            "title": contenders.CONTENDERS[name].title,
+            "ms": ratios.times(parts["step"]),
+            "peak_bytes": contest.peak(name),
+            **{key: contest.facts[name][key] for key in ("ready_s", "losses")},
+            "samples_ms": [[round(1e3 * x, 3) for x in turn] for turn in parts["step"]],
+        }
+        for other in (reference, "manual", "written"):
+            if other in contest.samples:
+                rows[name][f"to_{other}"] = ratios.ratio(parts["step"], contest.samples[other]["step"])
+    return rows
+
+
+# ---- Telling -----------------------------------------------------------------------------------------------
+
+
+def as_text(result):
+    reference = result["reference"]
+    rows = result["rows"]
+    base = "manual" if "manual" in rows else "written"
+    header = ["contender", "median ms", "min", f"to {reference}", f"to {base}", "steps", "peak MB", "ready s"]
+    lines = []
+    for row in rows.values():
+        if "disagrees" in row:
+            continue
+        to = [ratios.shown(row[key], 3) if key in row else "-" for key in (f"to_{reference}", f"to_{base}")]
+        lines.append([row["title"], f"{row['ms']['median']:.1f}", f"{row['ms']['min']:.1f}", *to,
+                      str(row["ms"]["n"]), f"{row['peak_bytes'] / 2**20:.0f}", f"{row['ready_s']:.1f}"])
+    text = [f"{result['size']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "
+            f"vocabulary {result['vocab_size']}; ratios: median [quartiles] over rounds",
+            ratios.table(header, lines)]
+    text += [f"{row['title']}: not counted, {why}" for row in rows.values() if (why := row.get("disagrees"))]
+    text += [f"{contenders.CONTENDERS[name].title}: {'missing' if absent['missing'] else 'failed'}, "
+             f"{absent['reason']}" for name, absent in result["absent"].items()]
+    return "\n".join([*text, *(program.load_line(load) for load in result["heats"])])
+
+
+if __name__ == "__main__":
+    program.run(main)

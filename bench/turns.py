@@ -1,0 +1,188 @@
+"""Turns: several contenders, each in its own process, of which exactly one works at any time.
+
+Times of one contender measured now and of another measured a minute later cannot be compared: the machine
+drifts by a third from hour to hour. So every contender does a little work in turn, many rounds, and what
+counts is the ratio within a round. Processes, because the idle threads of PyTorch and of OpenBLAS spin for a
+while and would take the cores from whoever is next: a turn begins when every thread of the last one sleeps.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench import machine
+from bench.contenders import reason_missing
+
+ROOT = Path(__file__).resolve().parents[1]
+SETTLE = 1.0  # seconds to wait at most for a contender's threads to fall asleep
+
+
+class Failed(Exception):
+    """A contender could not do what it was told. missing: it is not there; memory: there is too little."""
+
+    def __init__(self, text, missing=False, memory=False):
+        super().__init__(text)
+        self.facts = {"reason": text, "missing": missing, "memory": memory}
+
+
+class Player:
+    """A contender's process, as the coordinator sees it."""
+
+    def __init__(self, name, threads):
+        if reason := reason_missing(name):
+            raise Failed(reason, missing=True)
+        self.name = name
+        self.began = time.perf_counter()
+        debug = bool(os.environ.get("GPT2_BENCH_DEBUG"))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.worker", name, str(threads)], cwd=ROOT, env=environment(threads),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if debug else subprocess.DEVNULL,
+            text=True,
+        )
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def ask(self, **request):
+        """Send a request, wait for its answer and for the process to come to rest. Raises Failed."""
+        try:
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise Failed(f"its process ended (status {self.process.wait()}); GPT2_BENCH_DEBUG=1 shows why")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Failed(answer["error"], answer["missing"])
+        settle(self.pid)
+        return answer
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def environment(threads):
+    """The environment in which every numerical library takes this many threads."""
+    names = ("OPENBLAS", "MKL", "OMP", "VECLIB_MAXIMUM", "BLIS", "NUMEXPR")
+    return {**os.environ, **{f"{name}_NUM_THREADS": str(threads) for name in names},
+            "JAX_PLATFORMS": "cpu"}
+
+
+def settle(pid):
+    """Wait until no thread of the process runs, three looks in a row, or SETTLE seconds have passed."""
+    quiet, end = 0, time.perf_counter() + SETTLE
+    while quiet < 3 and time.perf_counter() < end:
+        quiet = 0 if machine.is_running(pid) else quiet + 1
+        time.sleep(0.001)
+
+
+# ---- A contest ---------------------------------------------------------------------------------------------
+
+
+class Contest:
+    """Contenders that do the same work, round after round.
+
+    names    contenders, the reference first where it takes part
+    threads  for each of them, one contender at a time
+    setup    setup(player) -> dict: has the player build its work. Kept in facts[name]; "peak" there, in
+             bytes, says how much memory another contender may need
+
+        with Contest(names, threads, setup) as contest:
+            contest.play(rounds=20, seconds=60)
+
+    After `play`: samples[name][part] is a list with one list of seconds per round; load says what others did.
+    absent: who could not take part, or dropped out, and why.
+    """
+
+    def __init__(self, names, threads, setup):
+        self.threads = threads
+        self.players, self.facts, self.absent = {}, {}, {}
+        self.samples, self.load = {}, None
+        for name in names:
+            self._admit(name, setup)
+
+    def _admit(self, name, setup):
+        player = None
+        try:
+            self._require_memory()
+            player = Player(name, self.threads)
+            self.facts[name] = setup(player)
+            self.players[name] = player
+        except Failed as error:
+            self.absent[name] = error.facts
+            if player:
+                player.close()
+
+    def _require_memory(self):
+        """Another one as large as the largest so far must fit, or the machine would swap, and time disks."""
+        free = machine.available_memory()
+        largest = max((facts["peak"] for facts in self.facts.values() if "peak" in facts), default=0)
+        if free is not None and free < 1.5 * largest:
+            raise Failed(f"not enough memory beside the others ({free / 1e9:.1f} GB left)", memory=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for player in self.players.values():
+            player.close()
+
+    def play(self, rounds, seconds, turn_s=0.0):
+        """Up to `rounds` rounds, fewer if they would take more than `seconds` together; at least three.
+
+        turn_s  seconds that a turn should last at least. Where a step is shorter, a turn is one step to warm
+                the caches, which is not counted, and as many more as fill the time.
+        """
+        pids = [player.pid for player in self.players.values()]
+        load = machine.Load(pids)
+        order = list(self.players)
+        more = {name: self._more_steps(name, turn_s) for name in order}
+        shuffle = random.Random(0).shuffle
+        begin = time.perf_counter()
+        for done in range(rounds):
+            spent = time.perf_counter() - begin
+            if done >= 3 and spent + spent / done > seconds:
+                break
+            shuffle(order)  # so that nobody always follows the same one
+            for name in order:
+                self._turn(name, more[name])
+        self.load = load.report(pids)
+
+    def _more_steps(self, name, turn_s):
+        """Steps of a turn beyond the first, judging by the faster of two."""
+        times = self._ask(name, 2)["times"]
+        shortest = min((sum(pair) for pair in zip(*times.values())), default=turn_s)
+        return 0 if shortest >= turn_s else max(1, min(1000, round(turn_s / max(shortest, 1e-7))))
+
+    def _turn(self, name, more):
+        for part, times in self._ask(name, 1 + more)["times"].items():
+            self.samples.setdefault(name, {}).setdefault(part, []).append(times[1:] if more else times)
+
+    def _ask(self, name, steps):
+        """The answer to a turn. A contender that fails is out, with all its times."""
+        nothing = {"times": {}, "losses": []}
+        if name not in self.players:
+            return nothing
+        try:
+            return self.players[name].ask(do="turn", steps=steps)
+        except Failed as error:
+            self.absent[name] = error.facts
+            self.samples.pop(name, None)
+            self.players.pop(name).close()
+            return nothing
+
+    def peak(self, name):
+        """The most bytes this contender's process has held."""
+        return self.players[name].ask(do="peak")["bytes"]

@@ -1,0 +1,121 @@
+"""One contender in a process of its own: does a turn when told to, and sleeps in between.
+
+Lines of JSON come in and go out. Every request gets one answer, {"error": ...} where it failed.
+
+    {"do": "training", "size": NAME}                  -> {"build_s"}
+    {"do": "layer", "batch": NAME, "case": NAME}      -> {"digest"}            see `digest`
+    {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
+    {"do": "peak"}                                    -> {"bytes"}
+
+Run by bench/turns.py with the environment that limits the threads of every library.
+"""
+
+import json
+import os
+import sys
+import time
+
+
+class Worker:
+    def __init__(self, name, threads):
+        import importlib
+
+        from bench.contenders import CONTENDERS
+
+        self.contender = CONTENDERS[name]
+        self.threads = threads
+        self.module = importlib.import_module(self.contender.module)
+        self.turn = None
+
+    def answer(self, request):
+        return getattr(self, "do_" + request.pop("do"))(**request)
+
+    def do_training(self, size):
+        from bench.sizes import batches, find
+
+        size = find(size)
+        begin = time.perf_counter()
+        trainer = self.module.training(size, self.contender.variant, self.threads)
+        stream = batches(size)
+
+        def turn(steps):
+            times, losses = [], []
+            for _ in range(steps):
+                tokens, targets = next(stream)
+                begin = time.perf_counter()
+                losses.append(trainer.step(tokens, targets))
+                times.append(time.perf_counter() - begin)
+            return {"times": {"step": times}, "losses": losses}
+
+        self.turn = turn
+        return {"build_s": time.perf_counter() - begin}
+
+    def do_layer(self, batch, case):
+        from bench.cases import cases, find_batch
+
+        self.turn = None  # lets the last case's arrays go before new ones are made
+        run = self.module.layer(cases(*find_batch(batch))[case], self.contender.variant, self.threads)
+
+        def turn(steps):
+            forward, backward = [], []
+            for _ in range(steps):
+                begin = time.perf_counter()
+                run.forward()
+                middle = time.perf_counter()
+                run.backward()
+                forward.append(middle - begin)
+                backward.append(time.perf_counter() - middle)
+            return {"times": {"forward": forward, "backward": backward}, "losses": []}
+
+        turn(1)
+        self.turn = turn
+        return {"digest": [digest(x) for x in run.results()]}
+
+    def do_turn(self, steps):
+        return self.turn(steps)
+
+    def do_peak(self):
+        from bench.machine import peak_memory
+
+        return {"bytes": peak_memory()}
+
+
+def digest(x):
+    """[shape, length, projection on a seeded direction]: enough to tell two arrays apart."""
+    import numpy as np
+
+    direction = np.random.default_rng(3).standard_normal(x.size, dtype=np.float32)
+    flat = np.ascontiguousarray(x, dtype=np.float32).ravel()
+    chunks = range(0, flat.size, 1 << 16)  # sums of chunks in float64: np.dot adds up in float32
+    length = sum(float(np.dot(c, c)) for i in chunks if (c := flat[i : i + (1 << 16)]) is not None) ** 0.5
+    projection = sum(float(np.dot(flat[i : i + (1 << 16)], direction[i : i + (1 << 16)])) for i in chunks)
+    return list(x.shape), length, projection
+
+
+def pin(threads):
+    """Stay on as many cores as there are threads: the one limit that every library respects, XLA's too."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+
+def main():
+    name, threads = sys.argv[1], int(sys.argv[2])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints must not end up among the answers
+    pin(threads)
+    worker = None
+    for line in sys.stdin:
+        try:
+            worker = worker or Worker(name, threads)
+            answer = worker.answer(json.loads(line))
+        except Exception as error:  # to be told to the coordinator, whatever it is
+            if os.environ.get("GPT2_BENCH_DEBUG"):
+                raise
+            answer = {"error": f"{error}" if type(error).__name__ == "Missing" else
+                      f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}",
+                      "missing": type(error).__name__ == "Missing"}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
