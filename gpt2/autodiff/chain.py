@@ -10,20 +10,14 @@ Here is all that the rules leave out: zeros, broadcasting, dtypes, complex parts
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
+from .errors import AutodiffError, UnsupportedError, unsupported
 from .graph import Node, is_scalar_const
 from .ops import OPS, apply, input_node
 from .ops.build import broadcast, cast, real, reshape, sum_, where, zeros
-
-
-class NoDerivative(Exception):
-    """An op without a rule stands between the inputs and the outputs: `node`."""
-
-    def __init__(self, node: Node, reason: str | None = None):
-        super().__init__(reason or f"{node.op} has no derivative rule")
-        self.node = node
 
 
 class Masked:
@@ -41,8 +35,20 @@ class Masked:
         return where(self.mask, self.value, 0.0) if self.side else where(self.mask, 0.0, self.value)
 
 
-def applied(g: Node | Masked) -> Node:
+def applied(g):
+    """The gradient as a node; None stays None."""
     return g.applied() if isinstance(g, Masked) else g
+
+
+@contextmanager
+def errors_at(node: Node):
+    """What a rule cannot do is reported with the line of the user's function that asks for it."""
+    try:
+        yield
+    except AutodiffError:
+        raise
+    except NotImplementedError as e:
+        raise UnsupportedError(str(e), node.loc) from None
 
 
 # --- reverse
@@ -56,6 +62,7 @@ def pull(node: Node, g, needed: Sequence[bool]) -> list:
     """
     op = OPS[node.op]
     if op.vjp_rule is not None:
+        g = [applied(c) for c in g] if isinstance(g, list) else applied(g)
         found = op.vjp_rule(g, node, *node.args, wanted=tuple(needed), **node.attrs)
     elif node.op == "where":
         return pull_where(node, applied(g), needed)
@@ -66,7 +73,7 @@ def pull(node: Node, g, needed: Sequence[bool]) -> list:
     elif op.jvp is not None:
         found = transposed_jvp(node, g, needed)
     else:
-        raise NoDerivative(node)
+        raise unsupported(f"np.{node.op}", node.loc)
     return [fit(force(d), a) if need else None for d, a, need in zip(found, node.args, needed)]
 
 
@@ -86,11 +93,8 @@ def pull_elementwise(node: Node, g: Node | Masked, needed) -> list:
 def partials(node: Node):
     rule = OPS[node.op].partials
     if rule is None:
-        raise NoDerivative(node)
-    try:
-        return rule(node, *node.args)
-    except NotImplementedError as e:
-        raise NoDerivative(node, str(e)) from None
+        raise unsupported(f"np.{node.op}", node.loc)
+    return rule(node, *node.args)
 
 
 def factor_list(entry) -> tuple | None:
@@ -262,7 +266,7 @@ def push(node: Node, tangents: Sequence):
             if t is not None
         )
         return add_all(list(terms))
-    raise NoDerivative(node)
+    raise unsupported(f"np.{node.op}", node.loc)
 
 
 def tangent_or_zeros(t: Node | None, x: Node) -> Node:

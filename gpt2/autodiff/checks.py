@@ -9,13 +9,11 @@ check_grads(f, args) asks them of a function; check_graph of a graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from .differentiate import jvp_graph, vjp_graph
 from .graph import Graph, check
-from .ops import evaluate
+from .interpret import evaluate_graph
 
 # f'(x) = sum of weight * f(x + step * h) / h, exact for polynomials of degree 6
 STENCIL = ((1, 3 / 4), (2, -3 / 20), (3, 1 / 60), (-1, -3 / 4), (-2, 3 / 20), (-3, -1 / 60))
@@ -24,17 +22,6 @@ STEP = 1e-3  # truncation is about 1e-18 times the seventh derivative, rounding 
 
 class GradientMismatch(AssertionError):
     """A derivative that is not that of the function."""
-
-
-def evaluate_graph(graph: Graph, arrays: Sequence) -> list:
-    """The outputs, node by node."""
-    values = dict(zip(graph.inputs, arrays))
-    for n in graph.nodes:
-        if n.op == "const":
-            values[n] = np.asarray(n.value, n.dtype)
-        elif n.op != "input":
-            values[n] = evaluate(n.op, [values[a] for a in n.args], n.attrs)
-    return [values[o] for o in graph.outputs]
 
 
 def check_graph(graph: Graph, values, order=2, modes=("fwd", "rev"), *, rtol=1e-7, seed=0, f=None) -> None:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .chain import Masked, NoDerivative, applied, force, pull, push, total
+from .chain import Masked, applied, errors_at, force, pull, push, total
 from .graph import Graph, Node, next_id
 from .ops import OPS, input_node
 from .ops.build import full, zeros
 from .shifts import invariant_shifts
 
-__all__ = ["NoDerivative", "backprop", "gradient_graph", "gradients", "jvp_graph", "pushforward", "vjp_graph"]
+__all__ = ["backprop", "gradient_graph", "gradients", "jvp_graph", "pushforward", "vjp_graph"]
 
 
 def vjp_graph(graph: Graph, wrt: Sequence[int], cts: Sequence[int]) -> Graph:
@@ -127,7 +127,8 @@ def backprop(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[No
             slots = parts.setdefault(source, [[] for _ in source.dtype])
             slots[n.attrs["i"]].append(g)
         elif n.args:
-            found = pull(n, g, [a in is_active for a in n.args])
+            with errors_at(n):
+                found = pull(n, g, [a in is_active for a in n.args])
             for a, d in zip(n.args, found):
                 if d is not None:
                     parts.setdefault(a, []).append(d)
@@ -154,7 +155,8 @@ def pushforward(outputs: Sequence[Node], tangents: dict[Node, Node]) -> list[Nod
         of_args = [found.get(a) for a in n.args]
         if any(t is not None for t in of_args):
             start = next_id()
-            found[n] = t = push(n, of_args)
+            with errors_at(n):
+                found[n] = t = push(n, of_args)
             if isinstance(t, Node) and t.name is None and n.name is not None and t.id > start:
                 t.name = "d" + n.name
             locate(t if isinstance(t, tuple) else (t,), n.loc, start)
