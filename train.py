@@ -405,10 +405,10 @@ def describe(run, peak):
     for note in run.notes:
         print(f"note: {note}")
     flops = training_flops(run.model.config, s.batch_size, s.block_size) * s.accumulate
-    print(f"{run.model.num_parameters:,} parameters, {len(run.train):,} training and {len(run.val):,} "
-          f"validation tokens, vocabulary {run.tokenizer.vocab_size:,}")
-    print(f"{flops / 1e9:.2f} GFLOP a step; this machine multiplies matrices at {peak / 1e9:.0f} GFLOP/s "
-          f"({s.dtype}, {s.threads or 'all'} threads)", flush=True)
+    print(f"{run.model.num_parameters:,} parameters; {len(run.train):,} training and {len(run.val):,} "
+          "validation tokens")
+    print(f"{flops / 1e9:.2f} GFLOP a step; peak here: {peak / 1e9:.0f} GFLOP/s in matrix products "
+          f"({s.dtype})", flush=True)
     return flops
 
 

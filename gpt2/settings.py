@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import difflib
 import math
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -166,7 +167,7 @@ def _check_limits(limits, value, place):
 
 
 def table(settings):
-    """The settings as text, one line a group."""
+    """The settings as text, one paragraph a group, at most 79 columns wide."""
     groups: dict[str, list[str]] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -175,7 +176,9 @@ def table(settings):
         shown = f"{value:g}" if isinstance(value, float) else str(value)
         groups.setdefault(field.metadata["group"], []).append(f"{field.name}={shown}")
     width = max(len(group) for group in groups)
-    return "\n".join(f"{group:<{width}}  {' '.join(items)}" for group, items in groups.items())
+    fill = textwrap.TextWrapper(79, subsequent_indent=" " * (width + 2), break_on_hyphens=False,
+                                break_long_words=False).fill
+    return "\n".join(fill(f"{group:<{width}}  {' '.join(items)}") for group, items in groups.items())
 
 
 def to_toml(settings):

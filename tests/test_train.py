@@ -76,7 +76,7 @@ def test_a_run_learns_and_leaves_what_is_promised(whole, capsys):
 def test_what_a_run_prints(small, tmp_path, capsys):
     assert train.main([*small, "--out", str(tmp_path / "a"), "--log-every", "6"]) == 0
     out = capsys.readouterr().out
-    assert "steps=12" in out.splitlines()[3] and "batch_size=4" in out
+    assert "steps=12" in out and "batch_size=4" in out
     for piece in ("parameters", "GFLOP a step", "step  6/12  loss", "tok/s", "% of peak", "validation loss",
                   "sample", "what to try next", f"--resume {tmp_path / 'a'}"):
         assert piece in out, piece
@@ -305,3 +305,25 @@ sys.exit(train.main(sys.argv[1:]))
     assert done.stdout == "limit 3\n" and "none.txt" in done.stderr, done.stderr
     done = subprocess.run([*command[:3], "--help"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and "optimisation:" in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+def test_a_terminal_gets_one_live_line(small, tmp_path):
+    mine, its = os.openpty()
+    command = [sys.executable, str(ROOT / "train.py"), *small, "--out", str(tmp_path / "a"), "--steps", "300"]
+    process = subprocess.Popen(command, stdout=its, stderr=its, stdin=subprocess.DEVNULL, cwd=tmp_path,
+                               env={**os.environ, "COLUMNS": "100", "TERM": "xterm"})
+    os.close(its)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(mine, 4096)
+        except OSError:  # Linux says so when the last writer has gone
+            piece = b""
+        if not piece:
+            break
+        shown += piece
+    os.close(mine)
+    assert process.wait() == 0, shown
+    assert b"\r" in shown and b"tok/s" in shown and b"left" in shown
+    assert b"step   1/300" not in shown  # the plain lines are for files and pipes
