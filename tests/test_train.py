@@ -309,10 +309,11 @@ sys.exit(train.main(sys.argv[1:]))
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 def test_a_terminal_gets_one_live_line(small, tmp_path):
+    termios = pytest.importorskip("termios")
     mine, its = os.openpty()
+    termios.tcsetwinsize(its, (40, 100))
     command = [sys.executable, str(ROOT / "train.py"), *small, "--out", str(tmp_path / "a"), "--steps", "300"]
-    process = subprocess.Popen(command, stdout=its, stderr=its, stdin=subprocess.DEVNULL, cwd=tmp_path,
-                               env={**os.environ, "COLUMNS": "100", "TERM": "xterm"})
+    process = subprocess.Popen(command, stdout=its, stderr=its, stdin=subprocess.DEVNULL, cwd=tmp_path)
     os.close(its)
     shown = b""
     while True:
