@@ -191,7 +191,7 @@ class GPT2:
 
     config    GPT2Config
     backward  "manual", "auto", a mix such as "manual,attention=auto", or "whole"; see gpt2.backward
-    seed      of the initial parameters
+    seed      of the initial parameters; None leaves them zero, for a caller that fills them
 
     flat_params, flat_grads (num_parameters,) hold everything; params and grads are views of them by name.
     """
@@ -203,12 +203,28 @@ class GPT2:
         self.config = config
         self.spec = backward
         self.layers = choose(backward)
-        self.flat_params = np.empty(config.num_parameters, config.dtype)
+        self.flat_params = np.zeros(config.num_parameters, config.dtype)
         self.flat_grads = np.zeros(config.num_parameters, config.dtype)
         self.params = unflatten(self.flat_params, config)
         self.grads = unflatten(self.flat_grads, config)
-        initialise(self.params, config, seed)
+        if seed is not None:
+            initialise(self.params, config, seed)
         self._saved = None
+
+    def use(self, flat_params, flat_grads):
+        """Keep parameters and gradients in these arrays (num_parameters,) from now on, whatever they hold.
+
+        For memory that other processes see. The arrays used before are let go.
+        """
+        for name, array in (("flat_params", flat_params), ("flat_grads", flat_grads)):
+            if array.shape != self.flat_params.shape or array.dtype != self.config.dtype:
+                raise ValueError(
+                    f"GPT2.use: {name} is {array.dtype} {array.shape}, "
+                    f"expected {self.config.dtype} {self.flat_params.shape}"
+                )
+        self.flat_params, self.flat_grads = flat_params, flat_grads
+        self.params = unflatten(flat_params, self.config)
+        self.grads = unflatten(flat_grads, self.config)
 
     @property
     def num_parameters(self):
@@ -244,8 +260,11 @@ class GPT2:
         self._saved = None
         return loss
 
-    def backward(self, scale=1.0, accumulate=False):
+    def backward(self, scale=1.0, accumulate=False, on_ready=None):
         """Fill grads with the gradient of scale * loss, or add it to them if accumulate is set.
+
+        on_ready(start, stop), where given, is called for entries of flat_grads as soon as they are final, so
+        that sending them can begin. Ranges that it was not called for are final when this returns.
 
         Gradient accumulation over n batches: scale=1/n, accumulate on all but the first. The activations of
         the last forward pass are used up on the way, to free memory as early as possible.
@@ -254,7 +273,8 @@ class GPT2:
         if self._saved is None:
             raise RuntimeError("GPT2.backward: call forward(tokens, targets) first, once for each backward")
         saved, self._saved = self._saved, None
-        backward_pass(saved, scale, _Gradients(self.grads, accumulate), self.config, self.layers)
+        grads = _Gradients(self.grads, accumulate, on_ready, parameter_ranges(self.config))
+        backward_pass(saved, scale, grads, self.config, self.layers)
 
     def first_non_finite(self, tokens, targets=None):
         """Which layer's output first holds a nan or an infinity, such as "block 3 fc (matmul)", or None.
@@ -359,17 +379,25 @@ def block_backward(dout, saved, l, grads, config, layers):
 
 
 class _Gradients:
-    """Where gradients go: views of the flat buffer, set on the first visit unless accumulating."""
+    """Where gradients go: views of the flat buffer, set on the first visit unless accumulating.
 
-    def __init__(self, views, accumulate):
+    on_ready hears of a block's matrices as they are put. The rest is small, or comes at the end (wte).
+    """
+
+    def __init__(self, views, accumulate, on_ready=None, ranges=None):
         self.views = views
         self.accumulate = accumulate
+        self.on_ready = on_ready
+        self.ranges = ranges  # name -> (start, stop) in the flat buffer
 
     def put(self, name, gradient, l=...):
         if self.accumulate:
             self.add(name, gradient, l)
         else:
             self.views[name][l] = gradient
+        if self.on_ready is not None and gradient.ndim == 2 and l is not ...:
+            start = self.ranges[name][0] + l * gradient.size
+            self.on_ready(start, start + gradient.size)
 
     def add(self, name, gradient, l=...):
         view = self.views[name][l]

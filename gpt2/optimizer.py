@@ -34,21 +34,23 @@ class AdamW:
         for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
             if not value >= 0.0:
                 raise ValueError(f"AdamW: {name} is {value}, expected at least 0")
-        self.params, self.grads = model.flat_params, model.flat_grads
         self.lr, self.betas, self.eps, self.weight_decay = lr, tuple(betas), eps, weight_decay
-        self.m = np.zeros_like(self.params)
-        self.v = np.zeros_like(self.params)
+        self.decayed = model.decayed
         self.t = 0
-        self._pieces = list(_pieces(self.params.size, model.decayed))
-        self._scratch = np.empty((2, min(BLOCK, self.params.size)), self.params.dtype)
+        zeros = np.zeros_like
+        self.use(model.flat_params, model.flat_grads, zeros(model.flat_params), zeros(model.flat_params))
+
+    def use(self, params, grads, m, v, first=0):
+        """Work on these arrays from now on, whatever they hold: memory that other processes see.
+
+        m, v may be those of a part of the parameters alone, the entries from `first` on.
+        """
+        self.params, self.grads, self.m, self.v, self.first = params, grads, m, v, first
+        self._scratch = np.empty((2, min(BLOCK, m.size)), params.dtype)
 
     def grad_norm(self):
         """Euclidean length of all gradients together. Blocks are summed in float64."""
-        total = 0.0
-        for start in range(0, self.grads.size, BLOCK):
-            block = self.grads[start : start + BLOCK]
-            total += float(np.dot(block, block))
-        return math.sqrt(total)
+        return math.sqrt(sum_of_squares(self.grads))
 
     def step(self, lr=None, clip=1.0):
         """Update the parameters once. Returns the norm of the gradient as it came.
@@ -57,19 +59,27 @@ class AdamW:
 
         A norm that is not finite leaves parameters, moments and t as they were: look at what is returned.
         """
-        lr = self.lr if lr is None else lr
         norm = self.grad_norm()
-        if not math.isfinite(norm):
-            return norm
-        self.t += 1
-        scale = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))  # as PyTorch clips
-        for start, stop, decays in self._pieces:
-            self._update(slice(start, stop), lr, scale, self.weight_decay if decays else 0.0)
+        if math.isfinite(norm):
+            self.update(norm, lr, clip)
         return norm
 
-    def _update(self, piece, lr, scale, decay):
+    def update(self, norm, lr=None, clip=1.0, start=0, stop=None):
+        """step() for the parameters start..stop alone, given the norm of all gradients, which is finite.
+
+        Several workers make one step together, each for its part of the parameters.
+        """
+        lr = self.lr if lr is None else lr
+        stop = self.params.size if stop is None else stop
+        self.t += 1
+        scale = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))  # as PyTorch clips
+        for first, last, decays in _pieces(start, stop, self.decayed):
+            self._update(first, last, lr, scale, self.weight_decay if decays else 0.0)
+
+    def _update(self, start, stop, lr, scale, decay):
         """The formulas on one piece, in place. The corrections for m and v are folded into lr and eps."""
-        p, g, m, v = self.params[piece], self.grads[piece], self.m[piece], self.v[piece]
+        p, g = self.params[start:stop], self.grads[start:stop]
+        m, v = self.m[start - self.first : stop - self.first], self.v[start - self.first : stop - self.first]
         a, b = self._scratch[:, : p.size]
         beta1, beta2 = self.betas
         root = math.sqrt(1.0 - beta2**self.t)
@@ -104,9 +114,19 @@ class AdamW:
         self.t = int(state["t"])
 
 
-def _pieces(size, decayed):
-    """Cut 0..size into (start, stop, decays): at borders of the decayed ranges, and every BLOCK entries."""
-    edges = sorted({0, size, *(edge for pair in decayed for edge in pair)})
+def sum_of_squares(flat):
+    """Of a flat array (N,), as a float. Blocks of it are summed in float64."""
+    total = 0.0
+    for start in range(0, flat.size, BLOCK):
+        block = flat[start : start + BLOCK]
+        total += float(np.dot(block, block))
+    return total
+
+
+def _pieces(start, stop, decayed):
+    """Cut start..stop into (start, stop, decays): at borders of the decayed ranges, and every BLOCK entries."""
+    borders = {edge for pair in decayed for edge in pair if start < edge < stop}
+    edges = sorted({start, stop, *borders})
     for first, last in zip(edges, edges[1:]):
         decays = any(start <= first < stop for start, stop in decayed)
         for start in range(first, last, BLOCK):
