@@ -1,0 +1,83 @@
+"""Algebra: powers become products, and sums and products are put together with less work (collect.py).
+
+Only floating-point and complex values are touched. What may be reassociated is listed in collect.py; here
+
+    x**2, x**3, x**10, x**-2    products, by squaring; 1 / product
+    x**0.5, x**-0.5, x**1.5     square roots
+    x / c                       x * (1 / c), one rounding more where c is not a power of 2
+"""
+
+from __future__ import annotations
+
+from ..graph import Node
+from ..ops import apply, build, const
+from .collect import RING, improve, representable
+from .engine import Family
+from .match import is_inexact, number
+
+algebra = Family("algebra")
+
+LARGEST_POWER = 32  # the longest chain of products that stands for a power: at most 8
+
+
+@algebra.rule("power")
+def power_as_products(n: Node, sweep) -> Node | None:
+    x, e = n.args
+    p = number(e)
+    if p is None or isinstance(p, (bool, complex)) or abs(p) > LARGEST_POWER or 2 * p != int(2 * p):
+        return None
+    if n.dtype.kind not in "fc" and p < 0:
+        return None  # integers to negative powers are NumPy's to refuse
+    x = build.broadcast(build.cast(x, n.dtype), n.shape)
+    if p == 0:
+        return build.full(n.shape, 1, n.dtype)
+    if n.dtype.kind == "c" and p != int(p):
+        return None  # the root's branch
+    result = _power(x, abs(p))
+    return result if p > 0 else 1.0 / result
+
+
+def _power(x: Node, p) -> Node:
+    """x**p for p > 0, a multiple of 1/2, by squaring."""
+    root = build.sqrt(x) if p != int(p) else None
+    p = int(p)
+    result, square = root, x
+    while p:
+        if p & 1:
+            result = square if result is None else result * square
+        p >>= 1
+        if p:
+            square = square * square
+    return result
+
+
+@algebra.rule("square")
+def square_as_product(n: Node, sweep) -> Node:
+    (x,) = n.args
+    return x * x
+
+
+@algebra.rule("reciprocal")
+def reciprocal_as_quotient(n: Node, sweep) -> Node | None:
+    return 1.0 / n.args[0] if is_inexact(n) else None
+
+
+@algebra.rule("divide")
+def divide_by_number(n: Node, sweep) -> Node | None:
+    a, b = n.args
+    c = number(b)
+    if c is None or c == 0 or not is_inexact(n) or a.dtype != n.dtype or not representable(1 / c, n.dtype):
+        return None
+    return build.broadcast(apply("multiply", a, const(1 / c, n.dtype)), n.shape)
+
+
+@algebra.rule(*sorted(RING))
+def with_less_work(n: Node, sweep) -> Node | None:
+    """What is part of a larger sum or product is put together there."""
+    user = sweep.user
+    if user is not None and user.op in RING and user.dtype == n.dtype:
+        if n.op not in ("add", "subtract"):
+            return None
+        if user.op in ("add", "subtract") and user.shape == n.shape:
+            return None
+    return improve(n, sweep)

@@ -1,0 +1,412 @@
+"""Sums and products taken apart and put together with less work.
+
+The additions and multiplications that meet in one value, and whose results nobody else wants, form a `Region`. Taken
+apart it is a sum of terms, each a number times factors:
+
+    0.5 * d * w  +  0.5 * d * x * (1 - t*t) * q        ->  0.5 * (d * (w + x * (1 - t*t) * q))
+    (x * row) * col_of_rows                            ->  x * (row * col_of_rows)
+    1 + 3 * (c * x2)                                   ->  1 + (3 * c) * x2
+
+Putting together tries what could be less work: like terms are added, factors that terms share leave the sum, numbers
+meet numbers, and factors are multiplied from the smallest shape to the largest. The result replaces the original only
+if it costs less, counted in elements touched, so that applying this again and again ends. At equal cost, a region that
+reads `x` is preferred to one that reads `c * x`, if others read `c * x` too: once nobody does, it goes.
+
+What is never done: sums are not multiplied out (except by a number, for free), and differences are not regrouped:
+x - row1 - row2 keeps its order, for (row1 + row2) may have lost what the differences would have kept.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Callable, Iterable
+
+import numpy as np
+
+from ..graph import Node
+from ..ops import apply, build, const
+from .match import is_inexact, number
+
+RING = frozenset(("add", "subtract", "multiply", "negative", "divide"))
+_WORK = {"divide": 2.0}  # relative to an addition, per element; reading and writing dominate
+_MOST_TERMS = 12  # factors are searched for in sums up to here: the search grows with the square
+
+
+def representable(c, dtype: np.dtype) -> bool:
+    """Is `c` a number that computing with does not overflow or lose digits in that dtype?"""
+    info = np.finfo(dtype)
+    return c == 0 or float(info.tiny) <= abs(c) <= float(info.max)
+
+
+class Product:
+    """coef * factors. A factor is (node, side): side 1 is multiplied with, side -1 divided by."""
+
+    def __init__(self, coef=1.0, factors: Iterable[tuple[Node, int]] = ()):
+        self.coef = coef
+        self.factors = list(factors)
+
+    def key(self) -> tuple:
+        """Equal for terms that differ in their coefficient alone."""
+        return tuple(sorted((f.id, side) for f, side in self.factors))
+
+    def times(self, x: Node) -> "Product":
+        c = number(x) if x.shape == () else None
+        return Product(self.coef * c, self.factors) if c is not None else Product(self.coef, [*self.factors, (x, 1)])
+
+    def without(self, factor) -> "Product":
+        rest = list(self.factors)
+        rest.remove(factor)
+        return Product(self.coef, rest)
+
+    def split(self, test: Callable[[Node], bool]):
+        """(the number and the factors that pass, the others); None if that takes nothing away."""
+        passed = [f for f in self.factors if test(f[0])]
+        if not passed and self.coef == 1:
+            return None
+        return Product(self.coef, passed), Product(1.0, [f for f in self.factors if f not in passed])
+
+    def build(self, dtype, sweep) -> Node:
+        """The node, multiplying small shapes first."""
+        return Builder(dtype, sweep).product(self)
+
+
+class Builder:
+    """Makes nodes for products and sums, using those that exist."""
+
+    def __init__(self, dtype, sweep, dissolved=(), seen_through=()):
+        self.dtype = dtype
+        self.sweep = sweep
+        self.seen_through = seen_through
+        self.is_free = lambda x: x.id in dissolved or not sweep.is_settled(x)  # may it be made in another way?
+
+    def known(self, n: Node) -> Node:
+        found = self.sweep.known(n)
+        return n if found.id in self.seen_through else found
+
+    def make(self, op: str, *args) -> Node:
+        return self.known(apply(op, *[self.number(a) if not isinstance(a, Node) else a for a in args]))
+
+    def number(self, c) -> Node:
+        return self.known(const(_plain(c, self.dtype), self.dtype))
+
+    def exists(self, op: str, *args) -> Node | None:
+        n = apply(op, *args)
+        found = self.known(n)
+        return None if found is n else found
+
+    def product(self, p: Product) -> Node:
+        """coef * over / under."""
+        over = [f for f, side in p.factors if side > 0]
+        under = [f for f, side in p.factors if side < 0]
+        coef = p.coef
+        if not under:
+            return self.scaled(coef, self.combine(over)) if over else self.number(coef)
+        below = self.combine(under)
+        for f in over:  # a quotient that exists
+            found = self.exists("divide", f, below)
+            if found is not None:
+                over.remove(f)
+                return self.scaled(coef, self.combine([found, *over]))
+        if not over:
+            return self.make("divide", coef, below)
+        size = _size_of(over)
+        if below.size < size:  # one reciprocal a row is cheaper than a division an element
+            inverse = self.make("divide", 1.0, below)
+            return self.scaled(coef, self.combine([*over, inverse]))
+        return self.scaled(coef, self.make("divide", self.combine(over), below))
+
+    def combine(self, factors: list[Node]) -> Node:
+        """The product, the pair with the smallest result first."""
+        factors = list(factors)
+        while len(factors) > 1:
+            i, j = self._cheapest_pair(factors)
+            made = self.make("multiply", factors[i], factors[j])
+            del factors[j]
+            factors[i] = made
+        return factors[0]
+
+    def _cheapest_pair(self, factors):
+        if len(factors) == 2:
+            return 0, 1
+        best = None
+        for j in range(1, len(factors)):
+            for i in range(j):
+                size = _size_of((factors[i], factors[j]))
+                made = 0 if self.exists("multiply", factors[i], factors[j]) is not None else 1
+                if best is None or (size, made) < best[0]:
+                    best = ((size, made), i, j)
+        return best[1:]
+
+    def scaled(self, coef, x: Node) -> Node:
+        """coef * x; the number goes to a factor of x that is smaller than x, where there is one."""
+        if coef == 1:
+            return x
+        if coef == -1:
+            return self.make("negative", x)
+        if x.op == "multiply" and self.is_free(x):
+            a, b = x.args
+            if a.size < x.size / 2:
+                return self.make("multiply", self.scaled(coef, a), b)
+            if b.size < x.size / 2:
+                return self.make("multiply", a, self.scaled(coef, b))
+        if x.op == "divide" and x.args[0].op == "const" and not x.args[0].shape and self.is_free(x):
+            return self.make("divide", coef * number(x.args[0]), x.args[1])
+        return self.make("multiply", x, coef)
+
+    def sum(self, terms: list[Product]) -> Node:
+        """The terms added in their order; a number comes last, and a positive term first if there is one."""
+        terms = sorted(terms, key=lambda t: not t.factors)
+        if all(_negative(t.coef) for t in terms):
+            return self.make("negative", self.sum([Product(-t.coef, t.factors) for t in terms]))
+        first = next(i for i, t in enumerate(terms) if not _negative(t.coef))
+        total = self.product(terms[first])
+        for i, t in enumerate(terms):
+            if i == first:
+                continue
+            op = "subtract" if _negative(t.coef) else "add"
+            piece = self.product(Product(-t.coef if op == "subtract" else t.coef, t.factors))
+            total = self.make(op, total, piece)
+        return total
+
+
+class Region:
+    """What meets in `root`. `see_through` also takes apart values c * x and c * x + d that others use as well."""
+
+    def __init__(self, root: Node, sweep, see_through: bool = False):
+        self.root = root
+        self.sweep = sweep
+        self.dtype = root.dtype
+        self.see_through = see_through
+        self.dissolved = {root.id: root}  # these go if the root is replaced
+        self.scaled: set[int] = set()  # leaves that are numbers times a value, and have other users
+        self.builder = Builder(root.dtype, sweep, self.dissolved, self.scaled if see_through else ())
+
+    def dissolves(self, x: Node) -> bool:
+        if x.id in self.dissolved:
+            return True
+        if x.op not in RING or x.dtype != self.dtype or not self.sweep.single(x):
+            return False
+        self.dissolved[x.id] = x
+        return True
+
+    def product(self, x: Node) -> Product:
+        """`x` as a number times factors."""
+        if x.op == "const" and not x.shape:
+            return Product(number(x))
+        if x.op in ("multiply", "divide", "negative") and self._opens(x):
+            if x.op == "negative":
+                p = self.product(x.args[0])
+                return Product(-p.coef, p.factors)
+            a, b = map(self.product, x.args)
+            if x.op == "multiply":
+                return Product(a.coef * b.coef, a.factors + b.factors)
+            if b.coef != 0:
+                return Product(a.coef / b.coef, a.factors + [(f, -side) for f, side in b.factors])
+        return Product(1.0, [(x, 1)])
+
+    def _opens(self, x: Node) -> bool:
+        if self.dissolves(x):
+            return True
+        if x.dtype == self.dtype and _scaled(x) is not None:
+            self.scaled.add(x.id)
+            return self.see_through
+        return False
+
+    def terms(self, x: Node, coef=1.0) -> list[Product]:
+        """The terms of coef * x, in order."""
+        if x.op in ("add", "subtract") and self._opens_sum(x):
+            a, b = x.args
+            return self.terms(a, coef) + self.terms(b, -coef if x.op == "subtract" else coef)
+        p = self.product(x)
+        p.coef *= coef
+        if len(p.factors) == 1 and p.factors[0][1] > 0:
+            (f, _) = p.factors[0]
+            if f is not x and f.op in ("add", "subtract") and self._opens_sum(f):
+                return self.terms(f, p.coef)
+        return [p]
+
+    def _opens_sum(self, x: Node) -> bool:
+        if x.shape == self.root.shape and self.dissolves(x):
+            return True
+        if x.shape == self.root.shape and x.dtype == self.dtype and _affine(x):
+            self.scaled.add(x.id)
+            return self.see_through
+        return False
+
+    # putting together
+    def cost(self, n: Node, seen: set[int] | None = None) -> float:
+        """Elements that computing `n` touches, beyond what the program computes anyway."""
+        seen = set() if seen is None else seen
+        if n.id in seen or n.op in ("const", "input"):
+            return 0.0
+        seen.add(n.id)
+        if self.sweep.is_settled(n) and n.id not in self.dissolved:
+            return 0.0
+        return work(n) + sum(self.cost(a, seen) for a in n.args)
+
+    def best_sum(self, terms: list[Product]) -> Node | None:
+        """The cheapest way to add the terms; None where terms cancel, for inf - inf must stay nan."""
+        merged: dict[tuple, Product] = {}
+        for t in terms:
+            key = t.key()
+            if key in merged:
+                merged[key].coef += t.coef
+            else:
+                merged[key] = Product(t.coef, t.factors)
+        terms = list(merged.values())
+        if any(t.coef == 0 and t.factors for t in terms) or not self._all_representable(terms):
+            return None
+        terms = [t for t in terms if t.coef != 0] or [Product(0.0)]
+        best = self.best_terms(terms) if len(terms) == 1 else self.builder.sum(terms)
+        if len(terms) > _MOST_TERMS:
+            return best
+        cost = self.cost(best)
+        for f in _shared(terms):
+            made = self._factored(terms, f)
+            if made is not None and self.cost(made) < cost:
+                best, cost = made, self.cost(made)
+        return best
+
+    def best_terms(self, terms: list[Product]) -> Node:
+        return self.best_product(terms[0])
+
+    def _all_representable(self, terms) -> bool:
+        return all(representable(t.coef, self.dtype) for t in terms)
+
+    def _factored(self, terms, f) -> Node | None:
+        """The sum with `f`, a factor or a coefficient, taken out of the terms that have it."""
+        group = [t for t in terms if _has(t, f)]
+        if isinstance(f, tuple):
+            inner = self.best_sum([t.without(f) for t in group])
+            outer = Product(1.0, [f])
+        else:
+            inner = self.best_sum([Product(math.copysign(1.0, t.coef), t.factors) for t in group])
+            outer = Product(f)
+        if inner is None:
+            return None
+        p = outer.times(inner)
+        if len(group) == len(terms):
+            return self.best_product(p)
+        place = terms.index(group[0])
+        rest = [t for t in terms if not _has(t, f)]
+        rest.insert(min(place, len(rest)), p)
+        return self.best_sum(rest)
+
+    def best_product(self, p: Product) -> Node | None:
+        """The cheapest way to multiply: the number outside, or inside one of the factors that are sums."""
+        if not representable(p.coef, self.dtype):
+            return None
+        best = self.builder.product(p)
+        if p.coef == 1:
+            return best
+        cost = self.cost(best)
+        for f, side in p.factors:
+            if side > 0 and f.op in ("add", "subtract") and self._is_ours(f):
+                inner = self._scaled_sum(f, p.coef)
+                if inner is None:
+                    continue
+                made = self.builder.product(Product(1.0, [(inner if g is f else g, s) for g, s in p.factors]))
+                if self.cost(made) < cost:
+                    best, cost = made, self.cost(made)
+        return best
+
+    def _is_ours(self, f: Node) -> bool:
+        return f.dtype == self.dtype and (not self.sweep.is_settled(f) or self.dissolves(f))
+
+    def _scaled_sum(self, f: Node, coef) -> Node | None:
+        inner = Region(f, self.sweep)
+        terms = inner.terms(f, coef)
+        self.dissolved.update(inner.dissolved)
+        return self.builder.sum(terms) if self._all_representable(terms) else None
+
+
+def improve(root: Node, sweep) -> Node | None:
+    """A cheaper node for `root`, or None."""
+    if not is_inexact(root):
+        return None
+    if root.op != "divide" and not any(a.op in RING for a in root.args):
+        return None
+    region = Region(root, sweep)
+    terms = region.terms(root)
+    if root.op != "divide" and len(region.dissolved) < 2 and not region.scaled:
+        return None
+    old = sum(map(work, region.dissolved.values()))
+    found = _rebuilt(region, terms)
+    if found is not None and region.cost(found) < old * (1 - 1e-9):
+        sweep.retire(region.dissolved.values())
+        return found
+    if region.scaled:
+        through = Region(root, sweep, see_through=True)
+        found = _rebuilt(through, through.terms(root))
+        if found is not None and through.cost(found) <= old * (1 + 1e-9):
+            sweep.retire(through.dissolved.values())
+            return found
+    return None
+
+
+def _rebuilt(region: Region, terms: list[Product]) -> Node | None:
+    """The best node for the terms, in the shape of the root. None if a leaf has another dtype."""
+    if any(f.dtype != region.dtype for t in terms for f, _ in t.factors):
+        return None
+    if any(not isinstance(t.coef, (int, float, complex)) for t in terms):
+        return None
+    best = region.best_sum(terms)
+    if best is None or best.dtype != region.dtype:
+        return None
+    return build.broadcast(best, region.root.shape)
+
+
+def work(n: Node) -> float:
+    """Elements touched by an op of a region."""
+    return _WORK.get(n.op, 1.0) * n.size
+
+
+def _size_of(nodes) -> int:
+    return math.prod(np.broadcast_shapes(*(n.shape for n in nodes)))
+
+
+def _negative(c) -> bool:
+    return not isinstance(c, complex) and c < 0
+
+
+def _plain(c, dtype):
+    return c if dtype.kind == "c" or not isinstance(c, complex) else c.real
+
+
+def _scaled(x: Node):
+    """x = c * y, or -y: y; else None."""
+    if x.op == "negative":
+        return x.args[0]
+    if x.op == "multiply":
+        a, b = x.args
+        if b.op == "const" and not b.shape:
+            return a
+        if a.op == "const" and not a.shape:
+            return b
+    return None
+
+
+def _affine(x: Node) -> bool:
+    """x = c * y + d with numbers c and d?"""
+    a, b = x.args
+    if a.op == "const" and not a.shape:
+        a, b = b, a
+    return b.op == "const" and not b.shape and _scaled(a) is not None
+
+
+def _has(t: Product, f) -> bool:
+    return f in t.factors if isinstance(f, tuple) else abs(t.coef) == f
+
+
+def _shared(terms: list[Product]) -> list:
+    """What more than one term has: factors, then coefficients, in order of appearance."""
+    counts: dict = {}
+    for t in terms:
+        for f in dict.fromkeys(t.factors):
+            counts[f] = counts.get(f, 0) + 1
+    found = [f for f, k in counts.items() if k > 1]
+    sizes: dict = {}
+    for t in terms:
+        if t.factors and not isinstance(t.coef, complex) and abs(t.coef) != 1:
+            sizes[abs(t.coef)] = sizes.get(abs(t.coef), 0) + 1
+    return found + [c for c, k in sizes.items() if k > 1]

@@ -1,0 +1,251 @@
+"""One sweep of local rules over a graph: the machine that all rewriting passes share.
+
+A rule looks at one node whose arguments are final and gives a better node for it, or None. It writes its answer as
+mathematics (`x * (a * b)`); whatever nodes it makes are simplified in turn before anybody sees them, so rules need
+not know of one another. A pass is a `Family` of rules; a sweep runs any number of families at once, shares equal
+values as it goes (hash-consing), and costs time linear in the graph. `simplify` sweeps until no rule applies.
+
+Some rules pay only where an argument is used by nobody else: then it disappears. `sweep.single(x)` answers that. Its
+count may be too high while a sweep is under way, never too low by more than the sweep's own additions; the next
+sweep counts anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Callable
+
+import numpy as np
+
+from ..graph import Graph, GraphError, Node, with_args
+from ..ops import OPS
+
+Rule = Callable[[Node, "Sweep"], "Node | None"]
+
+ELEMENTWISE = "*elementwise"  # a rule for every op that works element by element
+ANY = "*"  # a rule for every op
+
+_ALSO_ELEMENTWISE = frozenset(("where", "cast"))
+COMMUTATIVE = frozenset(
+    "add multiply maximum minimum fmax fmin equal not_equal logical_and logical_or logical_xor "
+    "bitwise_and bitwise_or bitwise_xor hypot logaddexp logaddexp2".split()
+)
+_NEVER_SHARED = frozenset(("host",))  # calls back to the user's code, which may not do the same twice
+_DEEPEST = 200  # rewriting one value this many times over means that two rules undo each other
+
+
+def is_elementwise(op: str) -> bool:
+    """Does the op work element by element, with its arguments broadcast?"""
+    r = OPS.get(op)  # inputs and constants are not ops
+    return r is not None and (r.ufunc is not None or r.kind == "elementwise" or op in _ALSO_ELEMENTWISE)
+
+
+class Family:
+    """The rules of one pass, by op."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.rules: dict[str, list[Rule]] = {}
+
+    def rule(self, *ops: str):
+        """Decorator: this rule is tried on nodes of these ops, in the order in which rules are written down."""
+
+        def add(function: Rule) -> Rule:
+            for op in ops:
+                self.rules.setdefault(op, []).append(function)
+            return function
+
+        return add
+
+    def of(self, op: str) -> list[Rule]:
+        found = self.rules.get(ANY, []) + self.rules.get(op, [])
+        return found + self.rules.get(ELEMENTWISE, []) if is_elementwise(op) else found
+
+
+class Sweep:
+    """One pass over a graph. Afterwards `changed` says whether any rule applied or values were shared."""
+
+    def __init__(self, graph: Graph, families: tuple[Family, ...], share: bool = True, order: list[Node] | None = None):
+        self.graph = graph
+        self.families = families
+        self.share = share
+        self.old_order = graph.nodes if order is None else order
+        self.order: list[Node] = []  # of the new graph's nodes: where a rule made some, they stand in the old one's place
+        self.changed = False
+        self._rules: dict[str, tuple[Rule, ...]] = {}
+        self._known: dict[tuple, Node] = {}
+        self._settled: set[int] = {n.id for n in graph.inputs}
+        self._uses: dict[int, int] = {}
+        self._retired: set[int] = set()
+        self._depth = 0
+        self.user: Node | None = None  # the only user, in the old graph, of the node being looked at
+
+    def run(self) -> Graph:
+        graph = self.graph
+        uses, users = _count_uses(graph, self.old_order)
+        image = {n.id: n for n in graph.inputs}
+        for n in graph.inputs:
+            self._uses[n.id] = uses.get(n.id, 0)
+        for n in self.old_order:
+            if n.op == "input":
+                continue
+            args = tuple([image[a.id] for a in n.args])
+            m = n
+            for a, b in zip(args, n.args):
+                if a is not b:
+                    m = with_args(n, args)
+                    break
+            self.user = users.get(n.id)
+            got = self._reduce(m, n)
+            image[n.id] = got
+            self._uses[got.id] = self._uses.get(got.id, 0) + uses.get(n.id, 0)
+        return Graph(graph.inputs, [image[o.id] for o in graph.outputs], graph.name)
+
+    # what rules may ask
+    def single(self, n: Node) -> bool:
+        """Does `n` have one user at most?"""
+        return self._uses.get(n.id, 0) <= 1
+
+    def is_settled(self, n: Node) -> bool:
+        """Is `n` part of the new graph already, and not something that a rule is just making?"""
+        return n.id in self._settled
+
+    def known(self, n: Node) -> Node:
+        """The node of the new graph that computes the same as `n`, or `n`. Its arguments must be settled or known."""
+        if not self.share:
+            return n
+        found = self._known.get(_key(n), n)
+        return n if found.id in self._retired else found
+
+    def retire(self, nodes) -> None:
+        """These nodes are about to lose their only user: they are no longer there for the asking."""
+        self._retired.update(n.id for n in nodes)
+
+    # the machine
+    def _reduce(self, n: Node, origin: Node) -> Node:
+        """The final node for `n`, whose arguments are final."""
+        key = None
+        if self.share and n.op not in _NEVER_SHARED:
+            key = _key(n)
+            found = self._known.get(key)
+            if found is not None:
+                self.changed |= found is not n
+                self._retired.discard(found.id)
+                return found
+        rules = self._rules.get(n.op)
+        if rules is None:
+            rules = self._rules[n.op] = tuple(r for f in self.families for r in f.of(n.op))
+        for rule in rules:
+            got = rule(n, self)
+            if got is not None and got is not n:
+                got = self._adopt(n, got, origin, rule)
+                break
+        else:
+            got = n
+            self._settled.add(n.id)
+            self.order.append(n)
+        if key is not None:
+            self._known[key] = got
+        return got
+
+    def _adopt(self, n: Node, got: Node, origin: Node, rule: Rule) -> Node:
+        """Simplify what a rule gave for `n`; the new node takes the name and the place of the old one."""
+        self.changed = True
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise GraphError(f"rules undo each other: {rule.__name__} on {n!r} = {n.op}")
+        if (got.dtype, got.shape) != (n.dtype, n.shape):
+            raise GraphError(f"rule {rule.__name__} turned {n!r} = {n.op} into {got!r} = {got.op}")
+        user, self.user = self.user, None
+        fresh = got.id not in self._settled
+        got = self._settle(got, origin)
+        if fresh and got.name is None:
+            got.name = origin.name
+        self.user = user
+        self._depth -= 1
+        return got
+
+    def _settle(self, n: Node, origin: Node) -> Node:
+        """The final node for an expression that a rule made."""
+        if n.id in self._settled:
+            return n
+        args = tuple([self._settle(a, origin) for a in n.args])
+        if any(a is not b for a, b in zip(args, n.args)):
+            n = with_args(n, args)
+        if n.loc is None:
+            n.loc = origin.loc
+        got = self._reduce(n, n)
+        if got is n:
+            for a in args:
+                self._uses[a.id] = self._uses.get(a.id, 0) + 1
+                self._retired.discard(a.id)
+        return got
+
+
+def _count_uses(graph: Graph, order) -> tuple[dict[int, int], dict[int, Node]]:
+    """How often each node is read, results included; and the user of those with exactly one."""
+    uses: dict[int, int] = {}
+    users: dict[int, Node] = {}
+    for n in order:
+        for a in n.args:
+            uses[a.id] = uses.get(a.id, 0) + 1
+            users[a.id] = n
+    for o in graph.outputs:
+        uses[o.id] = uses.get(o.id, 0) + 1
+    return uses, {i: u for i, u in users.items() if uses[i] == 1}
+
+
+def _key(n: Node) -> tuple:
+    """Nodes with equal keys compute equal values."""
+    if n.op in COMMUTATIVE:
+        a, b = n.args
+        return (n.op, a.id, b.id, n.dtype) if a.id < b.id else (n.op, b.id, a.id, n.dtype)
+    if n.op == "const" and n.shape:
+        return _array_key(n)
+    return n.key()
+
+
+_HASHED = 1 << 22  # bytes; larger constant arrays are equal only if they are the same array
+
+
+def _array_key(n: Node) -> tuple:
+    v = n.value
+    if v.nbytes > _HASHED or v.dtype.hasobject:
+        return ("const", id(v), n.dtype, n.shape)
+    if n._key is None or n._key[0] != "array":
+        n._key = ("array", n.dtype, n.shape, hashlib.blake2b(np.ascontiguousarray(v)).digest())
+    return n._key
+
+
+def sweep_to_end(graph: Graph, families: tuple[Family, ...], share: bool = True, most: int = 20) -> Graph:
+    """Sweep until no rule applies. The graph itself if none does."""
+    order = None
+    for _ in range(most):
+        sweep = Sweep(graph, families, share, order)
+        new = sweep.run()
+        if not sweep.changed:
+            break
+        graph, order = new, _alive(new, sweep.order)
+    return graph if order is None else renumber(graph, order)
+
+
+def _alive(graph: Graph, order: list[Node]) -> list[Node]:
+    """The nodes of `order` that the graph's outputs need."""
+    needed = {o.id for o in graph.outputs}
+    for n in reversed(order):
+        if n.id in needed:
+            needed.update([a.id for a in n.args])
+    return [n for n in order if n.id in needed]
+
+
+def renumber(graph: Graph, order: list[Node]) -> Graph:
+    """The same graph made of fresh nodes, whose order of age is `order`.
+
+    Rules leave the nodes they make at the end of the numbering. The order in which a sweep met them is the better
+    one to run a program in: values stand where the program they came from had them.
+    """
+    new = {n.id: n for n in graph.inputs}
+    for n in order:
+        if n.op != "input":
+            new[n.id] = Node(n.op, tuple([new[a.id] for a in n.args]), n.attrs, n.shape, n.dtype, n.name, n.loc)
+    return Graph(graph.inputs, [new[o.id] for o in graph.outputs], graph.name)

@@ -1,0 +1,165 @@
+"""What rules ask about nodes, and shapes under reshaping and broadcasting."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph import Node
+from ..ops import build
+
+NUMBERS = (bool, int, float, complex)
+VIEWS = frozenset(("reshape", "transpose", "slice", "broadcast"))  # NumPy computes nothing for these
+
+
+def number(n: Node):
+    """The Python number that every element of `n` equals, or None: of a constant, or of one that was broadcast."""
+    while n.op == "broadcast":
+        n = n.args[0]
+    if n.op != "const" or n.shape:
+        return None
+    v = n.value
+    return v.item() if isinstance(v, (np.ndarray, np.generic)) else v
+
+
+def is_number(n: Node, value) -> bool:
+    return number(n) == value
+
+
+def is_zeros(n: Node) -> bool:
+    """Is every element of `n` zero, and known to be?"""
+    return is_number(n, 0) or (n.op == "assemble" and not n.args)
+
+
+def is_inexact(n: Node) -> bool:
+    return not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"
+
+
+def as_type_of(n: Node, x: Node) -> Node:
+    """`x` in the shape and dtype of `n`, as `n` would have made it by broadcasting and promotion."""
+    return build.broadcast(build.cast(x, n.dtype), n.shape)
+
+
+def full_like(n: Node, value) -> Node:
+    return build.full(n.shape, value, n.dtype)
+
+
+def padded(shape: tuple, ndim: int) -> tuple:
+    """The shape with leading 1s, as broadcasting sees it."""
+    return (1,) * (ndim - len(shape)) + shape
+
+
+def constant_along(x: Node, axes, ndim: int) -> bool:
+    """Does `x`, broadcast to `ndim` axes, stay the same along `axes`?"""
+    shape = padded(x.shape, ndim)
+    return all(shape[a] == 1 for a in axes)
+
+
+def groups(a: tuple, b: tuple) -> list[tuple[range, range]] | None:
+    """How a reshape from shape `a` to `b` takes axes apart and together: pairs of axes of `a` and of `b`.
+
+    The pairs are as small as possible: (6, 5) -> (2, 3, 5) is [0 | 0 1], [1 | 2]. None if a length is 0.
+    """
+    if 0 in a:
+        return None
+    i = j = 0
+    found = []
+    while i < len(a) or j < len(b):
+        i0, j0, p, q = i, j, 1, 1
+        if i < len(a):
+            p, i = a[i], i + 1
+        if j < len(b):
+            q, j = b[j], j + 1
+        while p != q:
+            if p < q:
+                p, i = p * a[i], i + 1
+            else:
+                q, j = q * b[j], j + 1
+        found.append((range(i0, i), range(j0, j)))
+    return found
+
+
+def reshaped_operand(shape: tuple, a: tuple, b: tuple) -> tuple | None:
+    """The shape that an operand, which broadcasts to `a`, needs in order to broadcast to `b` with the same elements.
+
+    None where a reshape cannot give it: (T, C) beside (B, T, C) that becomes (B*T, C).
+    """
+    pairs = groups(a, b)
+    if pairs is None:
+        return None
+    shape = padded(shape, len(a))
+    out: list[int] = []
+    for old, new in pairs:
+        mine = tuple(shape[i] for i in old)
+        if mine == tuple(a[i] for i in old):
+            out.extend(b[j] for j in new)
+        elif all(s == 1 for s in mine):
+            out.extend(1 for _ in new)
+        else:
+            return None
+    return tuple(out)
+
+
+def strip_ones(shape: tuple) -> tuple:
+    """The shape without leading 1s."""
+    i = 0
+    while i < len(shape) and shape[i] == 1:
+        i += 1
+    return shape[i:]
+
+
+# indices of `slice`, `assemble` and `update` as ranges, one per axis
+def ranges(index, shape) -> tuple[range, ...]:
+    return tuple(range(n)[slice(*s)] for s, n in zip(index, shape))
+
+
+def as_index(rs) -> tuple:
+    """The index that stands for these ranges; equal ranges have equal indices."""
+    return tuple(_triple(r) for r in rs)
+
+
+def _triple(r: range) -> tuple:
+    if len(r) == 0:
+        return (0, 0, 1)
+    if len(r) == 1:
+        return (r[0], r[0] + 1, 1)
+    if r.step > 0:
+        return (r[0], r[-1] + 1, r.step)
+    return (r[0], r[-1] - 1 if r[-1] else None, r.step)
+
+
+def is_full(rs, shape) -> bool:
+    """Do the ranges take everything, in order?"""
+    return all(r == range(n) for r, n in zip(rs, shape))
+
+
+def disjoint(a, b) -> bool:
+    """Do two boxes of steps of 1 or more, given by ranges, share no element?"""
+    return any(_apart(x, y) for x, y in zip(a, b))
+
+
+def _apart(x: range, y: range) -> bool:
+    if len(x) == 0 or len(y) == 0:
+        return True
+    if max(x[0], x[-1]) < min(y[0], y[-1]) or max(y[0], y[-1]) < min(x[0], x[-1]):
+        return True
+    if abs(x.step) == abs(y.step):
+        return (x[0] - y[0]) % abs(x.step) != 0
+    return False
+
+
+def inside(inner, outer) -> tuple[range, ...] | None:
+    """Where `inner` lies within `outer`, in the coordinates of `outer`; None where it leaves it."""
+    found = []
+    for r, box in zip(inner, outer):
+        if len(r) == 0:
+            found.append(range(0))
+        elif r[0] in box and r[-1] in box and r.step % box.step == 0:
+            first, last = box.index(r[0]), box.index(r[-1])
+            step = r.step // box.step if len(r) > 1 else 1
+            found.append(range(first, last + (1 if step > 0 else -1), step))
+        elif len(r) == 1 and r[0] in box:
+            first = box.index(r[0])
+            found.append(range(first, first + 1))
+        else:
+            return None
+    return tuple(found)

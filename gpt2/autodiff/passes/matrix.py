@@ -1,0 +1,175 @@
+"""Matrix products in the form that BLAS likes: two-dimensional, operands as views, scaled where it is cheapest."""
+
+from __future__ import annotations
+
+import math
+
+from ..graph import Node
+from ..ops import apply, build
+from ..ops.matrix import letter_sizes, split_subscripts
+from .collect import Product, Region
+from .engine import Family
+from .match import is_inexact, strip_ones
+
+matrix = Family("matrix")
+
+
+def transposed(x: Node) -> bool:
+    """Is `x` a matrix transpose: a view with its last two axes exchanged?"""
+    return x.op == "transpose" and x.attrs["perm"] == (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
+
+
+@matrix.rule("matmul")
+def without_broadcasting(n: Node, sweep) -> Node | None:
+    """matmul broadcasts leading axes itself; leading axes of length 1 are dropped from the operands."""
+    args = [_plain(a) for a in n.args]
+    if all(x is a for x, a in zip(args, n.args)):
+        return None
+    batch = math.prod(n.shape[:-2])
+    if math.prod(max(args, key=lambda a: a.ndim).shape[:-2]) != batch:
+        return None  # both were broadcast: one of them has to stay so
+    return build.reshape(apply("matmul", *args), n.shape)
+
+
+def _plain(x: Node) -> Node:
+    if x.op == "broadcast" and x.args[0].ndim >= 2 and x.args[0].shape[-2:] == x.shape[-2:]:
+        x = x.args[0]
+    lead = strip_ones(x.shape[:-2])
+    return build.reshape(x, (*lead, *x.shape[-2:]))
+
+
+@matrix.rule("matmul")
+def rows_flattened(n: Node, sweep) -> Node | None:
+    """(B, T, C) @ (C, D): one product of B*T rows instead of B small ones."""
+    a, b = n.args
+    if b.ndim != 2 or a.ndim == 2 or 0 in n.shape:
+        return None
+    rows = build.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1]))
+    return build.reshape(apply("matmul", rows, b), n.shape)
+
+
+@matrix.rule("matmul")
+def outer_product(n: Node, sweep) -> Node | None:
+    """A product with nothing to add up is elementwise."""
+    a, b = n.args
+    return a * b if a.shape[-1] == 1 and a.dtype == b.dtype and is_inexact(n) else None
+
+
+@matrix.rule("transpose")
+def transpose_of_product(n: Node, sweep) -> Node | None:
+    """(a @ b).T -> b.T @ a.T: the result is made in the order in which it is wanted, the operands stay views."""
+    (x,) = n.args
+    if x.op != "matmul" or not transposed(n) or not sweep.single(x):
+        return None
+    a, b = x.args
+    return apply("matmul", build.swap_last(b), build.swap_last(a))
+
+
+@matrix.rule("sum")
+def batch_summed(n: Node, sweep) -> Node | None:
+    """sum over the batch of a @ b -> one product, in which the batch belongs to the summed axis.
+
+    (B, M, K) @ (B, K, N), summed over B, is (M, B*K) @ (B*K, N).
+    """
+    (x,) = n.args
+    if x.op != "matmul" or not sweep.single(x) or x.ndim < 3 or not set(range(x.ndim - 2)) <= set(n.attrs["axes"]):
+        return None
+    a, b = x.args
+    if a.shape[:-2] != b.shape[:-2]:
+        return None
+    k = math.prod(a.shape[:-2]) * a.shape[-1]
+    last = a.ndim - 1
+    left = build.transpose(a, (*range(last - 1), last, last - 1))  # (B, K, M)
+    left = build.swap_last(build.reshape(left, (k, a.shape[-2])))  # (M, B*K): a view where a is a transpose itself
+    product = apply("matmul", left, build.reshape(b, (k, b.shape[-1])))
+    rest = tuple(i - (x.ndim - 2) for i in n.attrs["axes"] if i >= x.ndim - 2)
+    if rest:
+        product = apply("sum", product, axes=rest, keepdims=False)
+    return build.reshape(product, n.shape)
+
+
+@matrix.rule("matmul")
+def scale_the_smallest(n: Node, sweep) -> Node | None:
+    """(c * a) @ b: the number multiplies whichever of a, b and the result is smallest."""
+    if not is_inexact(n) or not any(a.op in ("multiply", "negative") for a in n.args):
+        return None
+    products = [Region(a, sweep).product(a) if sweep.single(a) and a.dtype == n.dtype else Product(1.0, [(a, 1)])
+                for a in n.args]
+    coef = products[0].coef * products[1].coef
+    scaled = [p.coef != 1 and len(p.factors) > 0 for p in products]
+    if coef == 1 or not any(scaled) or any(not p.factors for p in products):
+        return None
+    before = sum(a.size for a, s in zip(n.args, scaled) if s)
+    sizes = [n.args[0].size, n.args[1].size, n.size]
+    if min(sizes) >= before:
+        return None
+    plain = [Product(1.0, p.factors).build(n.dtype, sweep) for p in products]
+    plain = [build.broadcast(p, a.shape) for p, a in zip(plain, n.args)]
+    at = sizes.index(min(sizes))
+    if at == 2:
+        return apply("matmul", *plain) * coef
+    plain[at] = plain[at] * coef
+    return apply("matmul", *plain)
+
+
+# einsum
+@matrix.rule("einsum")
+def einsum_as_product(n: Node, sweep) -> Node | None:
+    """One contraction of two operands is a transpose, a reshape and a matmul; of one operand, a sum and a transpose."""
+    letters, out = split_subscripts(n.attrs["subscripts"])
+    if any(len(set(t)) != len(t) for t in letters) or len(set(out)) != len(out) or not 1 <= len(n.args) <= 2:
+        return None
+    sizes = letter_sizes(n.attrs["subscripts"], n.args)
+    if any(x.shape[i] != sizes[c] for t, x in zip(letters, n.args) for i, c in enumerate(t)):
+        return None  # an axis of length 1 that einsum broadcasts
+    if any(x.dtype != n.dtype for x in n.args):
+        return None
+    args, names = [], []
+    for k, (x, t) in enumerate(zip(n.args, letters)):
+        others = out + "".join(u for j, u in enumerate(letters) if j != k)
+        x, t = _summed(x, t, others)
+        args.append(x)
+        names.append(t)
+    if len(args) == 1:
+        return _arranged(args[0], names[0], out)
+    return _contracted(args, names, out, sizes)
+
+
+def _summed(x: Node, t: str, others: str):
+    """Sum over the letters that nobody else has."""
+    axes = tuple(i for i, c in enumerate(t) if c not in others)
+    return (build.sum_(x, axes), "".join(c for c in t if c in others)) if axes else (x, t)
+
+
+def _arranged(x: Node, t: str, order: str) -> Node:
+    return build.transpose(x, tuple(t.index(c) for c in order))
+
+
+def _contracted(args, names, out: str, sizes) -> Node:
+    a, b = args
+    p, q = names
+    batch = [c for c in out if c in p and c in q]
+    inner = [c for c in p if c in q and c not in out]
+    left = [c for c in out if c in p and c not in q]
+    right = [c for c in out if c in q and c not in p]
+
+    def size(group):
+        return math.prod(sizes[c] for c in group)
+
+    if not inner:
+        a = _spread(a, p, out)
+        return a * _spread(b, q, out)
+    lead = tuple(sizes[c] for c in batch)
+    a = build.reshape(_arranged(a, p, "".join(batch + left + inner)), (*lead, size(left), size(inner)))
+    b = build.reshape(_arranged(b, q, "".join(batch + inner + right)), (*lead, size(inner), size(right)))
+    product = apply("matmul", a, b)
+    order = batch + left + right
+    return _arranged(build.reshape(product, tuple(sizes[c] for c in order)), "".join(order), out)
+
+
+def _spread(x: Node, t: str, out: str) -> Node:
+    """`x` with its axes in the order of `out`, and axes of length 1 for the letters that it lacks."""
+    x = _arranged(x, t, "".join(c for c in out if c in t))
+    lengths = iter(x.shape)
+    return build.reshape(x, tuple(next(lengths) if c in t else 1 for c in out))
+

@@ -1,0 +1,98 @@
+"""Maximum flow and minimum cut. Dinic 1970, "Algorithm for solution of a problem of maximum flow".
+
+Capacities are whole numbers, so that the answer does not depend on rounding. Nodes are numbered from 0.
+"""
+
+from __future__ import annotations
+
+UNLIMITED = 1 << 60
+
+
+class Network:
+    """Edges i and i ^ 1 are a pair: what flows along one may be sent back along the other."""
+
+    def __init__(self, n: int):
+        self.n = n
+        self.edges: list[list[int]] = [[] for _ in range(n)]  # of each node: edges that leave it
+        self.target: list[int] = []
+        self.capacity: list[int] = []
+
+    def edge(self, a: int, b: int, capacity: int) -> None:
+        if capacity <= 0:
+            return
+        self.edges[a].append(len(self.target))
+        self.edges[b].append(len(self.target) + 1)
+        self.target += (b, a)
+        self.capacity += (capacity, 0)
+
+    def cut(self, source: int, sink: int) -> set[int]:
+        """The nodes on the source's side of the minimum cut; of several minimum cuts, the one nearest the source."""
+        while (level := self._levels(source, sink)) is not None:
+            self._saturate(source, sink, level)
+        return self._reached(source)
+
+    def _levels(self, source: int, sink: int) -> list[int] | None:
+        """Each node's distance from the source along edges with room; None if the sink is out of reach."""
+        level = [-1] * self.n
+        level[source] = 0
+        front = [source]
+        target, capacity, edges = self.target, self.capacity, self.edges
+        while front:
+            following = []
+            for v in front:
+                for e in edges[v]:
+                    w = target[e]
+                    if level[w] < 0 and capacity[e]:
+                        level[w] = level[v] + 1
+                        following.append(w)
+            if level[sink] >= 0:
+                return level
+            front = following
+        return None
+
+    def _saturate(self, source: int, sink: int, level: list[int]) -> None:
+        """Send flow along shortest paths until none is left."""
+        target, capacity, edges = self.target, self.capacity, self.edges
+        at = [0] * self.n  # the edge of each node to try next; those before it lead nowhere any more
+        path: list[int] = []
+        v = source
+        while True:
+            if v == sink:
+                sent = min(capacity[e] for e in path)
+                first = 0
+                for k in range(len(path) - 1, -1, -1):
+                    e = path[k]
+                    capacity[e] -= sent
+                    capacity[e ^ 1] += sent
+                    if not capacity[e]:
+                        first = k
+                v = target[path[first] ^ 1]
+                del path[first:]
+                continue
+            out = edges[v]
+            while at[v] < len(out):
+                e = out[at[v]]
+                w = target[e]
+                if capacity[e] and level[w] == level[v] + 1:
+                    break
+                at[v] += 1
+            else:
+                if v == source:
+                    return
+                e = path.pop()
+                v = target[e ^ 1]
+                at[v] += 1
+                continue
+            path.append(e)
+            v = w
+
+    def _reached(self, source: int) -> set[int]:
+        seen, stack = {source}, [source]
+        while stack:
+            v = stack.pop()
+            for e in self.edges[v]:
+                w = self.target[e]
+                if self.capacity[e] and w not in seen:
+                    seen.add(w)
+                    stack.append(w)
+        return seen

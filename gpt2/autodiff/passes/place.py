@@ -1,0 +1,179 @@
+"""Placing parts: slices, writes and additions into arrays of zeros, put together into one op each.
+
+    assemble(a) + assemble(b)              -> assemble(a, b)
+    x + scatter_add(zeros, v)              -> scatter_add(x, v)
+    zeros; x[0] = a; x[1] = b              -> assemble(a, b)
+    assemble(a, b)[where a lies]           -> a
+"""
+
+from __future__ import annotations
+
+from ..graph import Node
+from ..ops import apply, build
+from .engine import Family
+from .match import as_index, disjoint, inside, is_full, is_zeros, ranges
+
+place = Family("place")
+
+
+def parts_of(n: Node) -> list[tuple[Node, tuple]]:
+    """The parts of an assemble, with where they lie as ranges."""
+    return [(p, ranges(i, n.shape)) for p, i in zip(n.args, n.attrs["indices"])]
+
+
+def assembled(parts, like: Node) -> Node:
+    """Zeros like `like` with the parts added; parts are made to fit their place."""
+    fitted = [build.broadcast(build.cast(p, like.dtype), tuple(map(len, rs))) for p, rs in parts]
+    return build.assemble(fitted, like.shape, [as_index(rs) for _, rs in parts], like.dtype)
+
+
+# assemble
+@place.rule("assemble")
+def one_part_is_everything(n: Node, sweep) -> Node | None:
+    parts = parts_of(n)
+    if not parts:
+        return build.zeros(n.shape, n.dtype)
+    if len(parts) == 1 and is_full(parts[0][1], n.shape):
+        return build.cast(parts[0][0], n.dtype)
+    return None
+
+
+@place.rule("assemble")
+def parts_in_parts(n: Node, sweep) -> Node | None:
+    """Parts that are zeros go; parts that are assembled themselves, or x + assembled, are placed directly."""
+    parts, found, changed = parts_of(n), [], False
+    for p, rs in parts:
+        opened = _opened(p, rs, sweep)
+        changed |= opened is not None
+        found.extend([(p, rs)] if opened is None else opened)
+    return assembled(found, n) if changed else None
+
+
+def _opened(p: Node, rs, sweep) -> list | None:
+    if is_zeros(p):
+        return []
+    if any(len(r) and r.step < 0 for r in rs) or not sweep.single(p):
+        return None
+    if p.op == "assemble" and p.args and not any(r.step < 0 for _, box in parts_of(p) for r in box):
+        return [(q, tuple(r[s.start : s.stop : s.step] if len(s) else range(0) for r, s in zip(rs, inner)))
+                for q, inner in parts_of(p)]
+    if p.op == "add":
+        for a, b in (p.args, p.args[::-1]):
+            if b.op == "assemble" and b.args and sweep.single(b) and a.shape == b.shape:
+                return [(a, rs), (b, rs)]
+    return None
+
+
+@place.rule("add")
+def add_assembles(n: Node, sweep) -> Node | None:
+    a, b = n.args
+    if a.op == b.op == "assemble" and a.shape == b.shape and sweep.single(a) and sweep.single(b):
+        return assembled(parts_of(a) + parts_of(b), n)
+    return None
+
+
+@place.rule("slice")
+def slice_of_assemble(n: Node, sweep) -> Node | None:
+    """A slice that meets one part, or none, of what it cuts from; or several, if nobody else wants the whole."""
+    (x,) = n.args
+    if x.op != "assemble":
+        return None
+    want = ranges(n.attrs["index"], x.shape)
+    met = [(p, rs) for p, rs in parts_of(x) if not disjoint(want, rs)]
+    if not met:
+        return build.zeros(n.shape, n.dtype)
+    if len(met) == 1:
+        (p, rs) = met[0]
+        within = inside(want, rs)
+        if within is not None:
+            return build.cast(build.slice_(p, as_index(within)), n.dtype)
+    if not sweep.single(x):
+        return None
+    inner = []
+    for p, rs in met:
+        within = inside(rs, want)  # only parts that the slice takes whole: others would have to be cut
+        if within is None:
+            return None
+        inner.append((p, within))
+    return assembled(inner, n)
+
+
+# update
+@place.rule("update")
+def update_everything(n: Node, sweep) -> Node | None:
+    x, v = n.args
+    box = ranges(n.attrs["index"], x.shape)
+    if 0 in map(len, box):
+        return x
+    if is_full(box, x.shape):
+        return build.broadcast(build.cast(v, n.dtype), n.shape)
+    return None
+
+
+@place.rule("update")
+def add_to_part(n: Node, sweep) -> Node | None:
+    """x[i] += v adds a part, if x is assembled from parts: no slice has to be read."""
+    x, v = n.args
+    if v.op != "add" or x.op != "assemble" or not x.args:
+        return None
+    for old, extra in (v.args, v.args[::-1]):
+        if old.op == "slice" and old.args[0] is x and old.attrs["index"] == n.attrs["index"] and v.shape == old.shape:
+            return assembled([*parts_of(x), (extra, ranges(n.attrs["index"], x.shape))], n)
+    return None
+
+
+@place.rule("update")
+def update_zeros(n: Node, sweep) -> Node | None:
+    """A write into zeros places a part; a write over parts replaces those that it covers."""
+    x, v = n.args
+    box = ranges(n.attrs["index"], x.shape)
+    if is_zeros(x):
+        return assembled([(v, box)], n)
+    if x.op != "assemble":
+        return None
+    left = [(p, rs) for p, rs in parts_of(x) if inside(rs, box) is None]
+    if all(disjoint(box, rs) for _, rs in left):
+        return assembled([*left, (v, box)], n)
+    return None
+
+
+@place.rule("update")
+def update_again(n: Node, sweep) -> Node | None:
+    """What is written over was never needed; writing back what stands there changes nothing."""
+    x, v = n.args
+    box = ranges(n.attrs["index"], n.shape)
+    if v.op == "slice" and v.args[0] is x and v.attrs["index"] == n.attrs["index"]:
+        return x
+    if x.op == "update" and inside(ranges(x.attrs["index"], x.shape), box) is not None:
+        return build.update(x.args[0], v, n.attrs["index"])
+    return None
+
+
+# additions at indices
+@place.rule("add")
+def add_scattered(n: Node, sweep) -> Node | None:
+    """x + scatter_add(zeros, v) -> scatter_add(x, v): the array of zeros is never made."""
+    for x, s in (n.args, n.args[::-1]):
+        if s.op in ("scatter_add", "scatter_along_add") and is_zeros(s.args[0]) and sweep.single(s):
+            if x.shape == s.shape == n.shape and x.dtype == n.dtype and not is_zeros(x):
+                return apply(s.op, x, *s.args[1:], **s.attrs)
+    return None
+
+
+@place.rule("scatter_add", "scatter_along_add", "scatter")
+def scatter_nothing(n: Node, sweep) -> Node | None:
+    """Zeros added, or zeros set in zeros, change nothing."""
+    x = n.args[0]
+    v = n.args[2] if n.op == "scatter_along_add" else n.args[1]
+    if is_zeros(v) and (n.op != "scatter" or is_zeros(x)):
+        return x
+    return None
+
+
+# what is done to zeros
+@place.rule("sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "conjugate", "real", "imag")
+def of_zeros(n: Node, sweep) -> Node | None:
+    x = n.args[0]
+    if is_zeros(x) and (n.op != "broadcast" or x.shape != ()):
+        return build.zeros(n.shape, n.dtype)
+    return None

@@ -1,0 +1,123 @@
+"""Reductions: less is summed, and what is constant along the summed axes is taken out of the sum.
+
+    sum(c * x) -> c * sum(x)            sum(x * row) -> row * sum(x), with one value of `row` per sum
+    sum(broadcast(x)) -> n * sum(x)
+
+sum(a + row) -> sum(a) + n * row is not among them: in sum(x - mean(x)) it would trade an exact small difference for
+that of two large numbers.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..graph import Node
+from ..ops import apply, build, const
+from .collect import Region
+from .engine import Family
+from .match import constant_along, is_inexact, padded
+
+reduce = Family("reduce")
+
+_IDEMPOTENT = ("max", "min", "any", "all")  # repeating a value changes nothing
+
+
+def reduced(n: Node, x: Node) -> Node:
+    """`x`, constant along the reduced axes of `n`, in a shape that broadcasts to that of `n`."""
+    ndim = n.args[0].ndim
+    shape = padded(x.shape, ndim)
+    if not n.attrs["keepdims"]:
+        shape = tuple(s for i, s in enumerate(shape) if i not in n.attrs["axes"])
+    while x.ndim < len(shape) and shape and shape[0] == 1:
+        shape = shape[1:]
+    return build.reshape(x, shape)
+
+
+def count(n: Node) -> int:
+    """How many elements go into each result."""
+    return math.prod(n.args[0].shape[i] for i in n.attrs["axes"])
+
+
+@reduce.rule("sum", "max", "min", "prod", "any", "all")
+def over_nothing(n: Node, sweep) -> Node | None:
+    """A reduction over axes of length 1 is a reshape."""
+    (x,) = n.args
+    axes = n.attrs["axes"]
+    if n.dtype != x.dtype:
+        return None
+    if all(x.shape[i] == 1 for i in axes):
+        return build.reshape(x, n.shape)
+    long = tuple(i for i in axes if x.shape[i] != 1)
+    if len(long) < len(axes) and n.attrs["keepdims"]:
+        return apply(n.op, x, axes=long, keepdims=True)
+    return None
+
+
+@reduce.rule("sum", "max", "min", "prod", "any", "all")
+def again(n: Node, sweep) -> Node | None:
+    """sum(sum(x)) -> sum(x), if both keep their dimensions or neither does."""
+    (x,) = n.args
+    if x.op != n.op or x.attrs["keepdims"] != n.attrs["keepdims"] or x.dtype != x.args[0].dtype:
+        return None
+    inner, axes = x.attrs["axes"], n.attrs["axes"]
+    if not n.attrs["keepdims"]:
+        left = [i for i in range(x.args[0].ndim) if i not in inner]
+        axes = tuple(left[i] for i in axes)
+    return apply(n.op, x.args[0], axes=tuple(sorted({*inner, *axes})), keepdims=n.attrs["keepdims"])
+
+
+@reduce.rule("sum", "max", "min", "any", "all")
+def of_broadcast(n: Node, sweep) -> Node | None:
+    (x,) = n.args
+    if x.op != "broadcast" or n.dtype != x.dtype or (n.op == "sum" and not is_inexact(n)):
+        return None
+    y, axes = x.args[0], n.attrs["axes"]
+    shape = padded(y.shape, x.ndim)
+    spread = tuple(i for i in axes if shape[i] == 1)
+    if not spread or 0 in x.shape:
+        return None
+    z = build.reshape(y, shape)
+    rest = tuple(i for i in axes if i not in spread)
+    if rest:
+        z = apply(n.op, z, axes=rest, keepdims=True)
+    times = math.prod(x.shape[i] for i in spread)
+    z = reduced(n, z)
+    return build.broadcast(z if n.op in _IDEMPOTENT else z * const(float(times), n.dtype), n.shape)
+
+
+@reduce.rule("sum")
+def of_transpose(n: Node, sweep) -> Node | None:
+    (x,) = n.args
+    if x.op != "transpose":
+        return None
+    perm, axes = x.attrs["perm"], n.attrs["axes"]
+    s = apply("sum", x.args[0], axes=tuple(sorted(perm[i] for i in axes)), keepdims=n.attrs["keepdims"])
+    if n.attrs["keepdims"]:
+        return build.transpose(s, perm)
+    left = [perm[i] for i in range(x.ndim) if i not in axes]  # axes of the root, in the order of the result
+    return build.transpose(s, tuple(sorted(left).index(i) for i in left))
+
+
+@reduce.rule("sum")
+def of_product(n: Node, sweep) -> Node | None:
+    """Factors that are constant along the summed axes leave the sum."""
+    (x,) = n.args
+    if not is_inexact(n) or x.op not in ("multiply", "negative", "divide") or not sweep.single(x):
+        return None
+    axes = n.attrs["axes"]
+    region = Region(x, sweep)
+    product = region.product(x)
+    out = product.split(lambda f: constant_along(f, axes, x.ndim))
+    if out is None:
+        return None
+    outside, inside = out
+    if not inside.factors:
+        total = build.full((), float(count(n)), n.dtype)
+    else:
+        rest = inside.build(n.dtype, sweep)
+        rest = build.reshape(rest, padded(rest.shape, x.ndim))
+        # `rest` may be smaller than x in axes that are not summed: there, the outside factors have the full length
+        total = apply("sum", rest, axes=axes, keepdims=n.attrs["keepdims"])
+    outside.factors = [(reduced(n, f), side) for f, side in outside.factors]
+    result = outside.times(total).build(n.dtype, sweep)
+    return build.broadcast(result, n.shape)

@@ -1,0 +1,158 @@
+"""Views of views: reshapes, transposes, broadcasts and slices that follow one another become one, or none."""
+
+from __future__ import annotations
+
+from ..graph import Node
+from ..ops import build
+from .engine import Family
+from .match import as_index, disjoint, groups, inside, is_full, number, padded, ranges, reshaped_operand, strip_ones
+
+views = Family("views")
+
+
+@views.rule("reshape", "transpose", "slice")
+def of_one_number(n: Node, sweep) -> Node | None:
+    """A view of an array that is one number all over."""
+    value = number(n.args[0])
+    return None if value is None else build.full(n.shape, value, n.dtype)
+
+
+# reshape
+@views.rule("reshape")
+def reshape_reshape(n: Node, sweep) -> Node | None:
+    (x,) = n.args
+    if x.shape == n.shape:
+        return x
+    return build.reshape(x.args[0], n.shape) if x.op == "reshape" else None
+
+
+@views.rule("reshape")
+def reshape_broadcast(n: Node, sweep) -> Node | None:
+    """reshape(broadcast(x)) -> broadcast(reshape(x)), where axes stay apart."""
+    (x,) = n.args
+    if x.op != "broadcast":
+        return None
+    shape = reshaped_operand(x.args[0].shape, x.shape, n.shape)
+    return None if shape is None else build.broadcast(build.reshape(x.args[0], strip_ones(shape)), n.shape)
+
+
+@views.rule("reshape")
+def reshape_reduction(n: Node, sweep) -> Node | None:
+    """A reduction whose axes are put back, or taken away, by a reshape does so itself."""
+    (x,) = n.args
+    if x.op not in ("sum", "max", "min", "prod", "any", "all") or not sweep.single(x):
+        return None
+    axes, keepdims = x.attrs["axes"], x.attrs["keepdims"]
+    other = tuple(
+        1 if i in axes else s for i, s in enumerate(x.args[0].shape) if not (keepdims and i in axes)
+    )
+    if n.shape != other:
+        return None
+    return build.apply(x.op, x.args[0], axes=axes, keepdims=not keepdims)
+
+
+# transpose
+@views.rule("transpose")
+def transpose_transpose(n: Node, sweep) -> Node | None:
+    (x,) = n.args
+    perm = n.attrs["perm"]
+    if perm == tuple(range(n.ndim)):
+        return x
+    if x.op == "transpose":
+        inner = x.attrs["perm"]
+        return build.transpose(x.args[0], tuple(inner[p] for p in perm))
+    moved = [p for p in perm if x.shape[p] != 1]
+    if moved == sorted(moved):  # only axes of length 1 change their place
+        return build.reshape(x, n.shape)
+    return None
+
+
+@views.rule("transpose")
+def transpose_broadcast(n: Node, sweep) -> Node | None:
+    (x,) = n.args
+    if x.op != "broadcast":
+        return None
+    y = x.args[0]
+    y = build.transpose(build.reshape(y, padded(y.shape, x.ndim)), n.attrs["perm"])
+    return build.broadcast(build.reshape(y, strip_ones(y.shape)), n.shape)
+
+
+# broadcast
+@views.rule("broadcast")
+def broadcast_broadcast(n: Node, sweep) -> Node | None:
+    (x,) = n.args
+    if x.shape == n.shape:
+        return x
+    if x.op == "broadcast":
+        return build.broadcast(x.args[0], n.shape)
+    if x.op == "reshape" and x.args[0].ndim <= n.ndim and strip_ones(x.shape) == strip_ones(x.args[0].shape):
+        return build.broadcast(x.args[0], n.shape)  # broadcasting adds leading axes itself
+    return None
+
+
+# slice
+@views.rule("slice")
+def slice_slice(n: Node, sweep) -> Node | None:
+    (x,) = n.args
+    rs = ranges(n.attrs["index"], x.shape)
+    if is_full(rs, x.shape):
+        return x
+    if x.op == "slice":
+        inner = ranges(x.attrs["index"], x.args[0].shape)
+        return build.slice_(x.args[0], as_index(r[slice(*s)] for r, s in zip(inner, n.attrs["index"])))
+    index = as_index(rs)
+    return build.slice_(x, index) if index != n.attrs["index"] else None
+
+
+@views.rule("slice")
+def slice_view(n: Node, sweep) -> Node | None:
+    """Slice first, broadcast or transpose later; slice before a reshape that leaves the sliced axes alone."""
+    (x,) = n.args
+    index = n.attrs["index"]
+    if x.op == "broadcast":
+        y = x.args[0]
+        cut = index[x.ndim - y.ndim :]
+        cut = [s if m != 1 else (0, 1, 1) for s, m in zip(cut, y.shape)]
+        return build.broadcast(build.slice_(y, cut), n.shape) if 0 not in n.shape else None
+    if x.op == "transpose":
+        perm = x.attrs["perm"]
+        return build.transpose(build.slice_(x.args[0], tuple(index[perm.index(i)] for i in range(x.ndim))), perm)
+    if x.op == "reshape":
+        return _slice_reshape(n, x)
+    return None
+
+
+def _slice_reshape(n: Node, x: Node) -> Node | None:
+    y = x.args[0]
+    pairs = groups(y.shape, x.shape)
+    if pairs is None or 0 in n.shape:
+        return None
+    rs = ranges(n.attrs["index"], x.shape)
+    cut = [range(m) for m in y.shape]
+    for old, new in pairs:
+        sliced = [j for j in new if rs[j] != range(x.shape[j])]
+        if not sliced:
+            continue
+        long_old = [i for i in old if y.shape[i] != 1]
+        long_new = [j for j in new if x.shape[j] != 1]
+        if len(long_old) != 1 or len(long_new) != 1 or long_new != sliced:
+            return None
+        cut[long_old[0]] = rs[sliced[0]]
+    return build.reshape(build.slice_(y, as_index(cut)), n.shape)
+
+
+@views.rule("slice")
+def slice_update(n: Node, sweep) -> Node | None:
+    """What was written there, or what stood there before."""
+    (x,) = n.args
+    if x.op != "update":
+        return None
+    root, v = x.args
+    want, box = ranges(n.attrs["index"], x.shape), ranges(x.attrs["index"], x.shape)
+    if disjoint(want, box):
+        return build.slice_(root, n.attrs["index"])
+    within = inside(want, box)
+    if within is None:
+        return None
+    written = build.broadcast(build.cast(v, x.dtype), tuple(map(len, box)))
+    return build.slice_(written, as_index(within))
