@@ -15,8 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .graph import Graph, Node
-from .layout import CHANGE_FIRST, VIEWS, Place, is_elementwise, root
-from .schedule import Region
+from .layout import CHANGE_FIRST, VIEWS, Place, chain, is_elementwise, root
+from .rows import ROW, by_rows, row_axes
+from .schedule import Region, flags_of
 
 WRITES_OUT = frozenset(
     ("copy", "cast", "where", "sum", "max", "min", "prod", "any", "all", "matmul", "assemble", "cumsum", "gather",
@@ -48,21 +49,14 @@ class Plan:
 
 
 def plan(graph: Graph, regions: list[Region], where: dict[Node, Region], placed: dict[Node, Place], folded: set[Node],
-         n_blocks) -> Plan:
-    users = graph.users()
+         uses: Uses, n_blocks) -> Plan:
     outputs = set(graph.outputs)
     start, end, order = _steps(regions)
 
     def readers(n: Node) -> list[Node]:
         """The ops that read n, also through views, and also in place of a folded op."""
-        found, todo = [], [n]
-        while todo:
-            for u in users[todo.pop()]:
-                if u.op in VIEWS or u in folded:
-                    todo.append(u)
-                else:
-                    found.append(u)
-        return found
+        direct = [u for u, _ in uses.readers(n)]
+        return [w for u in direct for w in (readers(u) if u in folded else [u])]
 
     kind: dict[Node, str] = {}
     for r in regions:
@@ -81,8 +75,10 @@ def plan(graph: Graph, regions: list[Region], where: dict[Node, Region], placed:
             else:
                 kind[n] = "arena"
     for n in kind:  # scratch ends with its region: a host of values from elsewhere must outlive that
-        if n in placed and where[n] is not where[placed[n].base] and kind[placed[n].base] == "scratch":
-            kind[placed[n].base] = "arena"
+        if n in placed and kind[placed[n].base] == "scratch":
+            r = where[placed[n].base]
+            if where[n] is not r or any(where.get(u) is not r for u in readers(n)):
+                kind[placed[n].base] = "arena"
     for n in kind:  # a value is where its host is
         if n in placed:
             kind[n] = kind[placed[n].base]
@@ -98,11 +94,57 @@ def plan(graph: Graph, regions: list[Region], where: dict[Node, Region], placed:
         s.holds.append(n)
         s.start = min(s.start, start[n])
         s.end = max([s.end, end[n]] + [end[u] for u in readers(n)])
-    _share(regions, storage, placed, kind, readers, order, end, folded)
+    _share(regions, storage, placed, readers, uses, folded)
     partials = {n: Storage(n.nbytes * n_blocks(r), start[n], end[n]) for r in regions for n in r.sums}
     total = _offsets([*{id(s): s for s in storage.values()}.values(), *partials.values()])
     slots, slot_bytes = _slots(regions, kind, placed, readers, order)
     return Plan(kind, storage, placed, slots, slot_bytes, partials, total, folded)
+
+
+class Uses:
+    """Who reads what, in the order of execution."""
+
+    def __init__(self, graph: Graph, regions: list[Region]):
+        self.users = graph.users()
+        self.region = {n: r for r in regions for n in r.members}
+        self.order = {n: k for k, n in enumerate(m for r in regions for m in r.members)}
+
+    def readers(self, x: Node) -> list[tuple[Node, Node]]:
+        """(op, the argument through which it reads x), for x itself and for views of x."""
+        found, todo = [], [x]
+        while todo:
+            y = todo.pop()
+            for u in self.users[y]:
+                if u.op in VIEWS:
+                    todo.append(u)
+                else:
+                    found.append((u, y))
+        return found
+
+    def last_use(self, x: Node, n: Node) -> bool:
+        """Whether n may write over x (which it reads): nothing reads x later, not even in a later block of rows."""
+        r = self.region[n]
+        made_here = self.region.get(x) is r
+        if not is_elementwise(n) and sum(root(a) is x for a in n.args) > 1:
+            return False  # what is written over by one argument's sake is read for another's
+        for u, y in self.readers(x):
+            if u is n:
+                continue
+            if self.order[u] >= self.order[n]:
+                return False
+        if r.N > 1 and not made_here:
+            for u, y in self.readers(x):
+                if self.region[u] is r and not reads_own_rows(u, y, r):
+                    return False
+        return True
+
+
+def reads_own_rows(u: Node, y: Node, r: Region) -> bool:
+    """Whether u reads, for each row, that row of y's root alone."""
+    flags = flags_of(u, r.N)
+    if flags is None or any(a is y and flag is not ROW for a, flag in zip(u.args, flags)):
+        return False
+    return all(by_rows(v, r.N) == (ROW,) for v in chain(y)) and row_axes(root(y).shape, r.N) is not None
 
 
 def _steps(regions):
@@ -121,7 +163,7 @@ def _steps(regions):
     return start, end, order
 
 
-def _share(regions, storage, placed, kind, readers, order, end, folded):
+def _share(regions, storage, placed, readers, uses, folded):
     """Elementwise ops write over an argument that nothing needs any more."""
     for r in regions:
         for n in r.members:
@@ -137,13 +179,11 @@ def _share(regions, storage, placed, kind, readers, order, end, folded):
                 t = storage.get(x)
                 if t is None or t is s or x in placed or x.nbytes != n.nbytes or x.dtype != n.dtype or x in r.sums:
                     continue
-                if a.shape != n.shape or any(v.op != "reshape" for v in _views(a)) or len(t.holds) > 1:
+                if a.shape != n.shape or any(v.op != "reshape" for v in chain(a)) or len(t.holds) > 1:
                     continue
-                if any(order[u] > order[n] for u in readers(x)):
+                if any(uses.order[u] > uses.order[n] for u in readers(x)) or not uses.last_use(x, n):
                     continue
-                if r.N > 1 and _shared_rows(x, n, r) is False:
-                    continue
-                if any(u is not n and order[u] == order[n] for u in readers(x)):
+                if r.N > 1 and not reads_own_rows(n, a, r):
                     continue
                 t.end = max(t.end, s.end)
                 t.holds.append(n)
@@ -160,20 +200,6 @@ def overwritable(n: Node) -> tuple[Node, ...]:
     if n.op == "where":  # two copies: what is taken where the condition is false comes first
         return n.args[2:]
     return n.args if is_elementwise(n) else ()
-
-
-def _views(a: Node) -> list[Node]:
-    views = []
-    while a.op in VIEWS:
-        views.append(a)
-        a = a.args[0]
-    return views
-
-
-def _shared_rows(x: Node, n: Node, r: Region) -> bool:
-    from .rows import row_axes
-
-    return row_axes(x.shape, r.N) is not None
 
 
 def _offsets(storages: list[Storage]) -> int:
@@ -227,7 +253,7 @@ def _slots(regions, kind, placed, readers, order):
                 for a in overwritable(n):
                     x = root(a)
                     if x in live and lasts[x] == order[n] and x.nbytes == n.nbytes and x.dtype == n.dtype and a.shape == n.shape \
-                            and all(v.op == "reshape" for v in _views(a)) and x is bases.get(x):
+                            and all(v.op == "reshape" for v in chain(a)) and x is bases.get(x):
                         slot = live.pop(x)
                         break
             if slot is None:

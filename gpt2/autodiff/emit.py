@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import runtime
-from .buffers import Plan, plan
+from .buffers import Plan, Uses, plan
 from .graph import Graph, Node, is_scalar_const, node_names
 from .layout import VIEWS, chain, disjoint, hosts, lower, reshape_view, root, same_memory, slices_text
 from .ops import OPS
@@ -42,14 +42,15 @@ def emit(graph: Graph, name: str) -> Emitted:
     graph = lower(graph)
     regions = schedule(graph)
     where = {n: r for r in regions for n in r.members}
-    placed, stands = hosts(graph)
+    uses = Uses(graph, regions)
+    placed, stands = hosts(graph, uses)
     folded = _folded(graph, where, placed)
     nested: dict[Region, bool] = {}
     for r in regions:
         nested[r] = r.N > 1 and not _flat(r, where, stands)
         if nested[r] and not _one_prefix(r, where):  # rows that no single index reaches: plain statements
             r.N, r.sums, nested[r] = 1, [], False
-    p = plan(graph, regions, where, placed, folded, lambda r: len(blocks_of(r, nested[r])))
+    p = plan(graph, regions, where, placed, folded, uses, lambda r: len(blocks_of(r, nested[r])))
     return _Emitter(graph, name, regions, where, p, nested, stands).emit()
 
 
@@ -324,6 +325,8 @@ class _Emitter:
             local[n] = name
             lines += _with_source(statement.lines(), n)
         lines = _hoist(lines, self)
+        if not lines:  # nothing but copies of what is in place already
+            return
         names = [shapes[k] for k in slot_views]
         function = self.unique(f"rows{number}" if number > 1 else "rows")
         count = f"{r.N} rows" if not nested else f"{' x '.join(map(str, axes))} rows"

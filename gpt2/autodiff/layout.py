@@ -201,17 +201,17 @@ def _span(s, m) -> tuple[int, int]:
     return (min(r[0], r[-1]), max(r[0], r[-1]) + 1) if len(r) else (0, 0)
 
 
-def hosts(graph: Graph) -> tuple[dict[Node, Place], dict[Node, np.ndarray]]:
+def hosts(graph: Graph, uses) -> tuple[dict[Node, Place], dict[Node, np.ndarray]]:
     """Values that are computed in the memory of a later one: copies, and parts of an assemble, then cost nothing.
 
     Walks backwards, so that a chain of them (a product, transposed, put beside others, returned) lands where it ends.
+    `uses` (buffers.Uses) tells whether an op may destroy a value while it runs, because nothing reads that later.
     Also returns a stand-in for every value that holds an array, views included.
     """
     placed: dict[Node, Place] = {}
     whole: dict[Node, Place] = {}
-    users = graph.users()
-    position = {n: k for k, n in enumerate(graph.nodes)}
     outputs = set(graph.outputs)
+    spoiled: dict[Node, Node] = {}  # value -> the op that writes over its memory
 
     def of(n: Node) -> Place:
         if n in placed:
@@ -220,32 +220,26 @@ def hosts(graph: Graph) -> tuple[dict[Node, Place], dict[Node, np.ndarray]]:
             whole[n] = Place(n, (), stand_in(n.shape, n.dtype))
         return whole[n]
 
-    def settle(source: Node, place: Place | None) -> bool:
+    def settle(source: Node, place: Place | None, n: Node, spoils: bool = False) -> bool:
+        """Put source's root where n wants it. `spoils`: n then changes that memory."""
         r = root(source)
+        spoiler = n if spoils else spoiled.get(n)
+        if spoiler is not None and not uses.last_use(r, spoiler):
+            return False
+        if spoiler is not None and spoiler is not n and any(u is spoiler for u, _ in uses.readers(r)):
+            return False
         if place is None or r in placed or r in outputs or r.op in ("input", "const", "item") or r.dtype != place.base.dtype:
             return False
         if isinstance(r.dtype, tuple):
             return False
         placed[r] = place
-        return True
-
-    def last_use(x: Node, n: Node) -> bool:
-        """Nothing reads x, or a view of it, after n."""
-        todo = [x]
-        while todo:
-            y = todo.pop()
-            for u in users[y]:
-                if u is n:
-                    continue
-                if u.op in VIEWS:
-                    todo.append(u)
-                elif position[u] > position[n]:
-                    return False
+        if spoiler is not None:
+            spoiled[r] = spoiler
         return True
 
     for n in reversed(graph.nodes):
         if n.op == "copy":
-            settle(n.args[0], inverse(of(n), chain(n.args[0])))
+            settle(n.args[0], inverse(of(n), chain(n.args[0])), n)
         elif n.op == "assemble":
             together = covers(n)
             biggest = None
@@ -253,18 +247,17 @@ def hosts(graph: Graph) -> tuple[dict[Node, Place], dict[Node, np.ndarray]]:
                 full = [k for k, p in enumerate(n.args) if p.size == n.size]
                 biggest = full[0] if full else None
             for k, (part, index) in enumerate(zip(n.args, n.attrs["indices"])):
-                if not together and (k != biggest or not last_use(root(part), n)):
+                if not together and k != biggest:
                     continue
                 if n.args.count(part) > 1:
                     continue
                 at = of(n)
                 slices = index_slices(index)
                 inner = Place(at.base, (*at.steps, ("slice", index, n.shape)), at.stand[slices])
-                settle(part, inverse(inner, chain(part)))
+                settle(part, inverse(inner, chain(part)), n, spoils=not together)
         elif n.op in CHANGE_FIRST:
             x = n.args[0]
-            if last_use(root(x), n):
-                settle(x, inverse(of(n), chain(x)))
+            settle(x, inverse(of(n), chain(x)), n, spoils=True)
     stands: dict[Node, np.ndarray] = {}
     for n in graph.nodes:
         if n.op in VIEWS:
@@ -282,7 +275,8 @@ def slices_text(index, shape) -> str:
         if len(r) == m and (s[2] in (1, None)):
             return ":"
         start, stop, step = s
-        text = f"{start or ''}:{'' if stop is None or stop == m else stop}"
+        forward = step in (1, None) or step > 0
+        text = f"{start or '' if forward else start}:{'' if stop is None or (forward and stop == m) else stop}"
         return text if step in (1, None) else f"{text}:{step}"
 
     parts = [one(s, m) for s, m in zip(index, shape)]

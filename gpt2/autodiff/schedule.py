@@ -17,7 +17,7 @@ from .layout import VIEWS, chain, root
 from .rows import ROW, by_rows, finest, rest, row_axes, sums_rows
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
-BLOCK_BYTES = 1 << 18  # a block of the widest value in a region: a quarter MiB, so that a few of them share a 1 MiB L2
+BLOCK_BYTES = 1 << 20  # a block of the widest value in a region: 1 MiB. Smaller ones stay in L2 but cost more calls
 ROW_LIMIT = 1 << 20  # bytes: rows wider than this are not joined to a region of narrower ones
 
 
