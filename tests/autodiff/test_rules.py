@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 
 from gpt2.autodiff.checks import check_graph
-from gpt2.autodiff.graph import Graph
+from gpt2.autodiff.differentiate import jvp_graph, vjp_graph
+from gpt2.autodiff.graph import Graph, check
+from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.ops import OPS, apply, const, input_node
 from gpt2.autodiff.ops.build import item
+
+SINGLE = {"float64": "float32", "complex128": "complex64"}
 
 
 def draw(sample, shape, dtype, rng):
@@ -17,7 +21,7 @@ def draw(sample, shape, dtype, rng):
     return magnitudes() + 1j * magnitudes() if dtype == "complex128" else magnitudes()
 
 
-def instance(name, sample, dtype):
+def instance(name, sample, dtype, single=False):
     """The op on its sample: a graph of one op, and the values of its inputs."""
     rng = np.random.default_rng(0)
     args, inputs, values = [], [], []
@@ -26,10 +30,12 @@ def instance(name, sample, dtype):
             args.append(const(arg))
             continue
         value = arg(rng, dtype) if callable(arg) else draw(sample, arg, dtype, rng)
+        value = value.astype(SINGLE[dtype]) if single else value
         inputs.append(input_node(value.shape, value.dtype, "x"))
         args.append(inputs[-1])
         values.append(value)
-    out = apply(name, *args, **sample.attrs)
+    attrs = {k: SINGLE.get(v, v) if single and k == "dtype" else v for k, v in sample.attrs.items()}
+    out = apply(name, *args, **attrs)
     if sample.of is not None:
         outputs = [sample.of(out, *args)]
     elif isinstance(out.dtype, tuple):
@@ -39,15 +45,62 @@ def instance(name, sample, dtype):
     return Graph(inputs, outputs, name), values
 
 
-CASES = [
-    pytest.param(name, sample, dtype, id=f"{name}-{i}-{dtype}")
-    for name, op in OPS.items()
-    for i, sample in enumerate(op.samples)
-    for dtype in sample.dtypes
-]
+ROWS = {name: op for name, op in OPS.items() if op.samples}
 
 
-@pytest.mark.parametrize("name, sample, dtype", CASES)
+def cases(which=lambda name, op: True):
+    """Each sample of each row that `which` picks, in each of the sample's dtypes."""
+    return pytest.mark.parametrize("name, sample, dtype", [
+        pytest.param(name, sample, dtype, id=f"{name}-{i}-{dtype}")
+        for name, op in ROWS.items() if which(name, op)
+        for i, sample in enumerate(op.samples)
+        for dtype in sample.dtypes
+    ])  # fmt: skip
+
+
+def test_every_row_has_samples():
+    """Those without: `item`, tested by the ops that make tuples, and ops that hold graphs, which have own tests."""
+    assert {name for name in OPS if name not in ROWS} <= {"item", "call", "host", "scan", "stop_gradient"}
+
+
+@cases()
 def test_derivatives(name, sample, dtype):
+    """Forward against differences, reverse against forward, and both of those of the derivative programs."""
     graph, values = instance(name, sample, dtype)
     check_graph(graph, values, order=2)
+
+
+@cases()
+def test_types(name, sample, dtype):
+    """What NumPy gives has the inferred shape and dtype, in double and in single precision."""
+    for single in (False, True):
+        graph, values = instance(name, sample, dtype, single)
+        check(graph)
+        for node, value in zip(graph.outputs, evaluate_graph(graph, values)):
+            assert (np.shape(value), np.asarray(value).dtype) == (node.shape, node.dtype)
+
+
+@cases(lambda name, op: name != "float_power")  # whose result is in double precision always
+def test_single_precision_stays(name, sample, dtype):
+    """No value of a derivative of single-precision arguments is in double precision."""
+    graph, values = instance(name, sample, dtype, single=True)
+    wide = (np.dtype(np.float64), np.dtype(np.complex128))
+    outs = [i for i, n in enumerate(graph.outputs) if n.dtype.kind in "fc"]
+    wrt = range(len(graph.inputs))
+    for derived in (vjp_graph(graph, wrt, outs), jvp_graph(graph, wrt)):
+        assert not [n for n in derived.nodes if n.dtype in wide and n.op != "const"]
+
+
+@cases(lambda name, op: op.code is not None)  # the others are emitted as a call of evaluate
+def test_source(name, sample, dtype):
+    """The row's source text computes what the row evaluates."""
+    op = OPS[name]
+    graph, values = instance(name, sample, dtype)
+    node = next(n for n in graph.nodes if n.op == name)
+    inputs = iter(values)
+    names = {f"x{i}": next(inputs) if a.op == "input" else a.value for i, a in enumerate(node.args)}
+    got = eval(op.code(*names, **node.attrs), {"np": np, **names})
+    expected = op.evaluate(*names.values(), **node.attrs)
+    results = zip(got, expected) if isinstance(node.dtype, tuple) else [(got, expected)]
+    for a, b in results:
+        np.testing.assert_array_equal(a, b)

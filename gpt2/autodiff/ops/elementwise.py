@@ -55,11 +55,11 @@ BINARY = [((3, 4), (3, 4)), ((2, 1, 3), (4, 1)), ((3,), ()), ((), (2, 3))]
 def ufunc_row(name, partials=None, kind="elementwise", domain=(0.3, 2.0), signed=True, **columns) -> Op:
     """A row for the NumPy ufunc of that name (one result), tested on arguments from `domain`."""
     ufunc = getattr(np, name)
-    if kind != "nondiff":
+    if "samples" not in columns:
         dtypes = BOTH if "D" * ufunc.nin + "->D" in ufunc.types or name == "absolute" else REAL
         shapes = UNARY if ufunc.nin == 1 else BINARY
         samples = [sample(*s, domain=domain, signed=signed, dtypes=dtypes) for s in shapes]
-        columns.setdefault("samples", samples)
+        columns["samples"] = samples
     return row(
         name,
         kind,
@@ -210,10 +210,14 @@ ufunc_row("heaviside", lambda out, x, at_zero: (None, lambda: cast(equal(x, 0.0)
 # piecewise constant: the derivative is zero
 for _name in (
     "floor ceil trunc rint floor_divide equal not_equal less less_equal greater greater_equal "
-    "logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit "
-    "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift gcd lcm"
+    "logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit"
 ).split():
     ufunc_row(_name, kind="nondiff", cost=0.2)
+
+_integers = np.array([[6, 4], [9, 1]]), np.array([2, 3])
+for _name in "bitwise_and bitwise_or bitwise_xor left_shift right_shift gcd lcm".split():
+    ufunc_row(_name, kind="nondiff", cost=0.2, samples=[sample(*_integers)])
+ufunc_row("invert", kind="nondiff", cost=0.2, samples=[sample(_integers[0])])
 
 # complex numbers
 ufunc_row("absolute", lambda out, x: (_unit(out, x),), cost=0.15)

@@ -164,9 +164,11 @@ row("scatter_along_add", "linear", linear_in=(0, 2),  # its transpose: v added o
 row("argsort", "nondiff",  # kind None, "stable", ...
     infer=lambda x, axis, kind: (x.shape, np.dtype(np.intp)),
     evaluate=lambda x, axis, kind: np.argsort(x, axis=axis, kind=kind),
-    code=lambda x, axis, kind: f"np.argsort({x}, axis={axis}{f', kind={kind!r}' if kind else ''})")
+    code=lambda x, axis, kind: f"np.argsort({x}, axis={axis}{f', kind={kind!r}' if kind else ''})",
+    samples=[sample((3, 4), axis=1, kind=None), sample((3, 4), axis=0, kind="stable")])
 
 row("argpartition", "nondiff",  # kth an int or a tuple of ints
     infer=lambda x, kth, axis: (x.shape, np.dtype(np.intp)),
     evaluate=lambda x, kth, axis: np.argpartition(x, kth, axis=axis),
-    code=lambda x, kth, axis: f"np.argpartition({x}, {kth}, axis={axis})")
+    code=lambda x, kth, axis: f"np.argpartition({x}, {kth}, axis={axis})",
+    samples=[sample((3, 4), kth=2, axis=1)])

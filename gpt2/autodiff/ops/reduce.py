@@ -42,7 +42,7 @@ def reduction_row(name: str, kind: str, result=lambda dtype: dtype, **columns):
         infer=lambda x, axes, keepdims: (reduced_shape(x.shape, axes, keepdims), result(x.dtype)),
         evaluate=lambda x, axes, keepdims: function(x, axis=axes, keepdims=keepdims),
         code=code,
-        samples=[] if kind == "nondiff" else [
+        samples=[
             sample((3, 4, 5), axes=axes, keepdims=keepdims, dtypes=BOTH if name in ("sum", "prod") else REAL)
             for axes, keepdims in (((1,), False), ((0, 2), True), ((0, 1, 2), False))
         ],
@@ -94,7 +94,8 @@ def _arg_row(name):
     row(name, "nondiff",
         infer=lambda x, axis: (reduced_shape(x.shape, (axis,), False), np.dtype(np.intp)),
         evaluate=lambda x, axis: getattr(np, name)(x, axis=axis),
-        code=lambda x, axis: f"np.{name}({x}, axis={axis})")
+        code=lambda x, axis: f"np.{name}({x}, axis={axis})",
+        samples=[sample((3, 4), axis=0), sample((3, 4), axis=1)])
 
 
 _arg_row("argmax")

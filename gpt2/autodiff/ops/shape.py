@@ -29,7 +29,7 @@ def slice_text(index) -> str:
         text = f"{'' if start in (0, None) and (step or 1) > 0 else start}:{'' if stop is None else stop}"
         return text if step in (1, None) else f"{text}:{step}"
 
-    return ", ".join(map(one, index))
+    return ", ".join(map(one, index)) or "..."
 
 
 row("reshape", "linear", linear_in=(0,),
@@ -103,7 +103,7 @@ row("update", "linear", linear_in=(0, 1),
 row("item", "structural",
     infer=lambda x, i: (x.shape[i], x.dtype[i]),
     evaluate=lambda x, i: x[i],
-    code=lambda x, i: f"{x}[{i}]")
+    code=lambda x, i: f"{x}[{i}]")  # tested with the ops that make tuples
 
 row("copy", "linear", linear_in=(0,),
     infer=lambda x: (x.shape, x.dtype),
