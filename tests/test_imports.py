@@ -14,6 +14,7 @@ MAY_IMPORT = {
     "layers": set(),
     "autodiff": set(),
     "backward": {"layers", "autodiff", "errors"},
+    "optimizer": {"autodiff"},  # its threads alone: there is one pool, autodiff/runtime.py
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
     "model": {"layers", "backward", "errors"},
     "sample": {"model", "layers", "backward", "tokenizer", "checkpoint", "errors", "runs"},
