@@ -1,6 +1,7 @@
 """What the programs of bench/ share: their flags, how they end, and what they print about the machine."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -26,6 +27,17 @@ def contest_flags(p, rounds, seconds):
                    help=f"rounds at most (default {rounds})")
     p.add_argument("--seconds", metavar="S", type=positive(float), default=seconds,
                    help=f"time for the rounds of one table; at least three are played (default {seconds:g})")
+    p.add_argument("--nice", metavar="N", type=niceness, default=0, help="priority of contenders, e.g. -15 "
+                   "where others use the machine too; below 0 is for root alone (default 0)")
+
+
+def niceness(text):
+    value = int(text)
+    if not -20 <= value <= 19:
+        raise ValueError
+    if value < 0 and os.geteuid() != 0:
+        raise UserError(f"--nice {value}: only root may raise a priority; leave it out, or use sudo")
+    return value
 
 
 def positive(kind):
@@ -100,6 +112,8 @@ def load_line(load):
     """What else the machine did meanwhile, as one line."""
     if load is None or load["others"] is None:
         return "load of others: not known on this system"
-    warning = "  (busy: take these numbers with care)" if load["others"] > 0.05 else ""
+    disturbed = load.get("rounds_disturbed", 0) and load["rounds_counted"] == load["rounds"]
+    warning = " (busy: take these numbers with care)" if disturbed else ""
+    counted = (f"{load['rounds_counted']} of {load['rounds']} rounds counted" if "rounds" in load else "")
     return (f"others used {load['others']:.1%} of the machine in these {load['seconds']:.0f} s, "
-            f"load average {load['load_average'][0]}{warning}")
+            f"load average {load['load_average'][0]}; {counted}{warning}")

@@ -8,6 +8,7 @@ batches. Contenders take turns in one run (bench/turns.py), and what counts is t
 the ratio to PyTorch eager. Times count only for contenders whose first losses agree.
 """
 
+import functools
 import time
 
 from bench import contenders, machine, program, ratios, sizes
@@ -35,7 +36,7 @@ def main(argv):
     results = []
     for size in chosen:
         for n in threads:
-            results.append(measure(size, n, taking_part, options.rounds, options.seconds))
+            results.append(measure(size, n, taking_part, options))
             program.say(options, "\n" + as_text(results[-1]))
     program.write_json(options, {"benchmark": "step", "machine": facts, "results": results})
     return 0 if all(result["rows"] for result in results) else 1
@@ -44,7 +45,7 @@ def main(argv):
 # ---- Measuring ---------------------------------------------------------------------------------------------
 
 
-def measure(size, threads, names, rounds, seconds):
+def measure(size, threads, names, options):
     """One table: every contender at this size, as a dict. Those that do not fit into memory beside the
     others play later, in a heat of their own with the reference."""
     reference = contenders.REFERENCE if contenders.REFERENCE in names else names[0]
@@ -53,9 +54,10 @@ def measure(size, threads, names, rounds, seconds):
     waiting = [name for name in names if name != reference]
     while True:
         program.note(f"{size.name}, {threads} threads: {', '.join([reference, *waiting])}")
-        with Contest([reference, *waiting], threads, lambda player: set_up(player, size)) as contest:
+        setup = functools.partial(set_up, size=size)
+        with Contest([reference, *waiting], threads, setup, options.nice) as contest:
             disagreeing = check_losses(contest)
-            contest.play(rounds, seconds, TURN_S)
+            contest.play(options.rounds, options.seconds, TURN_S)
             heat = rows_of(contest, reference)
         for name, reason in disagreeing.items():
             heat[name]["disagrees"] = reason

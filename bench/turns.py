@@ -19,6 +19,10 @@ from bench.contenders import reason_missing
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTLE = 1.0  # seconds to wait at most for a contender's threads to fall asleep
+# A round in which others took more than this share of the machine during one of its turns is not counted,
+# unless hardly any round was quieter.
+DISTURBED = 0.08
+ENOUGH = 5  # quiet rounds, from which on disturbed ones are left out
 
 
 class Failed(Exception):
@@ -32,16 +36,16 @@ class Failed(Exception):
 class Player:
     """A contender's process, as the coordinator sees it."""
 
-    def __init__(self, name, threads):
+    def __init__(self, name, threads, nice=0):
         if reason := reason_missing(name):
             raise Failed(reason, missing=True)
         self.name = name
         self.began = time.perf_counter()
         debug = bool(os.environ.get("GPT2_BENCH_DEBUG"))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.worker", name, str(threads)], cwd=ROOT, env=environment(threads),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if debug else subprocess.DEVNULL,
-            text=True,
+            [sys.executable, "-m", "bench.worker", name, str(threads), str(nice)], cwd=ROOT,
+            env=environment(threads), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=None if debug else subprocess.DEVNULL, text=True, start_new_session=True,
         )
 
     @property
@@ -49,7 +53,7 @@ class Player:
         return self.process.pid
 
     def ask(self, **request):
-        """Send a request, wait for its answer and for the process to come to rest. Raises Failed."""
+        """Send a request and wait for its answer. Raises Failed."""
         try:
             print(json.dumps(request), file=self.process.stdin, flush=True)
             line = self.process.stdout.readline()
@@ -60,7 +64,6 @@ class Player:
         answer = json.loads(line)
         if "error" in answer:
             raise Failed(answer["error"], answer["missing"])
-        settle(self.pid)
         return answer
 
     def close(self):
@@ -96,18 +99,20 @@ class Contest:
 
     names    contenders, the reference first where it takes part
     threads  for each of them, one contender at a time
+    nice     their processes' niceness
     setup    setup(player) -> dict: has the player build its work. Kept in facts[name]; "peak" there, in
              bytes, says how much memory another contender may need
 
         with Contest(names, threads, setup) as contest:
             contest.play(rounds=20, seconds=60)
 
-    After `play`: samples[name][part] is a list with one list of seconds per round; load says what others did.
-    absent: who could not take part, or dropped out, and why.
+    After `play`: samples[name][part] is a list with one list of seconds per round, of the rounds that count;
+    load says what others did meanwhile, and how many rounds they spoilt. absent: who could not take part, or
+    dropped out, and why.
     """
 
-    def __init__(self, names, threads, setup):
-        self.threads = threads
+    def __init__(self, names, threads, setup, nice=0):
+        self.threads, self.nice = threads, nice
         self.players, self.facts, self.absent = {}, {}, {}
         self.samples, self.load = {}, None
         for name in names:
@@ -117,8 +122,9 @@ class Contest:
         player = None
         try:
             self._require_memory()
-            player = Player(name, self.threads)
+            player = Player(name, self.threads, self.nice)
             self.facts[name] = setup(player)
+            settle(player.pid)
             self.players[name] = player
         except Failed as error:
             self.absent[name] = error.facts
@@ -150,15 +156,21 @@ class Contest:
         order = list(self.players)
         more = {name: self._more_steps(name, turn_s) for name in order}
         shuffle = random.Random(0).shuffle
+        others = []  # per round, the largest share that others had in one of its turns
         begin = time.perf_counter()
         for done in range(rounds):
             spent = time.perf_counter() - begin
             if done >= 3 and spent + spent / done > seconds:
                 break
             shuffle(order)  # so that nobody always follows the same one
-            for name in order:
-                self._turn(name, more[name])
-        self.load = load.report(pids)
+            others.append(max([self._turn(name, more[name], pids) for name in order], default=0.0))
+        quiet = [i for i, share in enumerate(others) if share <= DISTURBED]
+        counted = quiet if len(quiet) >= ENOUGH else range(len(others))
+        for parts in self.samples.values():
+            for part, turns in parts.items():
+                parts[part] = [turns[i] for i in counted]
+        self.load = {**load.report(pids), "rounds": len(others), "rounds_counted": len(counted),
+                     "rounds_disturbed": len(others) - len(quiet)}
 
     def _more_steps(self, name, turn_s):
         """Steps of a turn beyond the first, judging by the faster of two."""
@@ -166,9 +178,15 @@ class Contest:
         shortest = min((sum(pair) for pair in zip(*times.values())), default=turn_s)
         return 0 if shortest >= turn_s else max(1, min(1000, round(turn_s / max(shortest, 1e-7))))
 
-    def _turn(self, name, more):
+    def _turn(self, name, more, pids):
+        """Let one contender play, note its times, and return the share of the machine that others had."""
+        load = machine.Load(pids)
         for part, times in self._ask(name, 1 + more)["times"].items():
             self.samples.setdefault(name, {}).setdefault(part, []).append(times[1:] if more else times)
+        others = load.report(pids)["others"] or 0.0
+        if name in self.players:
+            settle(self.players[name].pid)
+        return others
 
     def _ask(self, name, steps):
         """The answer to a turn. A contender that fails is out, with all its times."""

@@ -98,11 +98,22 @@ def pin(threads):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
+def set_priority(nice):
+    """Niceness of this process, and of its session: Linux weighs whole sessions against each other first."""
+    os.nice(nice)
+    try:
+        with open("/proc/self/autogroup", "w") as autogroup:
+            autogroup.write(str(nice))
+    except OSError:
+        pass  # a system without autogroups: niceness alone counts
+
+
 def main():
-    name, threads = sys.argv[1], int(sys.argv[2])
+    name, threads, nice = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not end up among the answers
     pin(threads)
+    set_priority(nice)
     worker = None
     for line in sys.stdin:
         try:

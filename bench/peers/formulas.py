@@ -1,4 +1,4 @@
-"""GPT-2 as plain functions of an array module, jax.numpy or autograd.numpy: both differentiate it as it is."""
+"""GPT-2 as plain functions of an array module, jax.numpy or autograd.numpy; both differentiate it as is."""
 
 import math
 
