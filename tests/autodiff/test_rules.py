@@ -59,7 +59,7 @@ def cases(which=lambda name, op: True):
 
 
 def test_every_row_has_samples():
-    """Those without: `item`, tested by the ops that make tuples, and ops that hold graphs, which have own tests."""
+    """Except `item`, tested by the ops that make tuples, and ops that hold graphs, which have their own tests."""
     assert {name for name in OPS if name not in ROWS} <= {"item", "call", "host", "scan", "stop_gradient"}
 
 

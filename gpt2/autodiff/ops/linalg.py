@@ -81,10 +81,6 @@ def diagonal(x: Node) -> Node:
     return sum_(x * eye(x.shape[-1], x.dtype), -1)
 
 
-def trace(x: Node) -> Node:
-    return sum_(x * eye(x.shape[-1], x.dtype), (-2, -1))
-
-
 def as_row(w: Node) -> Node:
     """(..., N) -> (..., 1, N): scales columns."""
     return reshape(w, (*w.shape[:-1], 1, w.shape[-1]))
