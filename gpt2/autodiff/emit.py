@@ -20,7 +20,7 @@ import numpy as np
 from . import runtime
 from .buffers import Plan, Uses, plan
 from .graph import Graph, Node, is_scalar_const, node_names
-from .layout import VIEWS, chain, disjoint, hosts, lower, reshape_view, root, same_memory, slices_text
+from .layout import VIEWS, chain, disjoint, hosts, is_elementwise, lower, reshape_view, root, same_memory, slices_text
 from .ops import OPS
 from .ops.shape import index_slices
 from .rows import ROW, row_axes
@@ -35,11 +35,12 @@ class Emitted:
     env: dict
     regions: list  # (blocks, slot shapes) of each region of row blocks, in order
     arena_bytes: int
-    results: list[tuple]  # shape and dtype of each result
+    results: list  # shape and dtype of each result; None for an input handed back
+    overwrites: set  # (result, input): the result may be written over that input's memory
 
 
-def emit(graph: Graph, name: str) -> Emitted:
-    graph = lower(graph)
+def emit(graph: Graph, name: str, share_inputs: bool = False) -> Emitted:
+    graph = lower(graph, share_inputs)
     regions = schedule(graph)
     where = {n: r for r in regions for n in r.members}
     uses = Uses(graph, regions)
@@ -50,8 +51,27 @@ def emit(graph: Graph, name: str) -> Emitted:
         nested[r] = r.N > 1 and not _flat(r, where, stands)
         if nested[r] and not _one_prefix(r, where):  # rows that no single index reaches: plain statements
             r.N, r.sums, nested[r] = 1, [], False
+    overwrites = {(k, i) for k, o in enumerate(graph.outputs) for i, x in enumerate(graph.inputs)
+                  if may_overwrite(o, x, placed, uses)}
     p = plan(graph, regions, where, placed, folded, uses, lambda r: len(blocks_of(r, nested[r])))
-    return _Emitter(graph, name, regions, where, p, nested, stands).emit()
+    emitted = _Emitter(graph, name, regions, where, p, nested, stands).emit()
+    emitted.overwrites = overwrites
+    return emitted
+
+
+def may_overwrite(o: Node, x: Node, placed, uses: Uses) -> bool:
+    """Whether output o may be computed in the memory of input x: nothing reads x once o's memory is written."""
+    if o.op == "input" or x.shape != o.shape or x.dtype != o.dtype:
+        return False
+    writers = [n for n in uses.order if n is o or (n in placed and placed[n].base is o)]
+    if any(step[0] != "reshape" for n in writers if n in placed for step in placed[n].steps):
+        return False
+    first = min(writers, key=uses.order.__getitem__)
+    if not is_elementwise(first) and any(root(a) is x for a in first.args):
+        return False
+    if uses.region[first].N > 1 and row_axes(x.shape, uses.region[first].N) is None:
+        return False
+    return uses.last_use(x, first)
 
 
 def _ends(r: Region, where) -> list[Node]:
@@ -114,8 +134,9 @@ class _Emitter:
         self.body: list[str] = []
         self.full: dict = {}  # node (or node and rows) -> text for the whole array
         self.block_regions: list = []
-        self.output_index = {o: k for k, o in enumerate(graph.outputs)}
-        self.result_names = [self.unique(_result_name(o)) for o in graph.outputs]
+        made = [o for o in graph.outputs if o.op != "input"]
+        self.output_index = {o: k for k, o in enumerate(made)}
+        self.result_names = [self.unique(_result_name(o)) for o in made]
 
     def unique(self, text: str) -> str:
         base, k = text, 2
@@ -236,10 +257,12 @@ class _Emitter:
             scratch = ", ".join(f"scratch{k + 1}" for k in range(len(self.block_regions)))
             self.prelude.insert(0, f"({scratch},) = memory.scratch")
         lines = [f"    {line}" if line else "" for line in self.prelude + self.body]
-        text.append("\n".join([head, *lines, f"    return ({', '.join(self.result_names)}{',' if self.result_names else ''})"]) + "\n")
+        returned = "".join(f"{self.names[o] if o.op == 'input' else self.result_names[self.output_index[o]]}, "
+                           for o in self.graph.outputs)
+        text.append("\n".join([head, *lines, f"    return ({returned.strip()})"]) + "\n")
         source = "import numpy as np\n\n\n" + "\n\n".join(text)
         return Emitted(source, self.env, self.block_regions, self.plan.arena_bytes,
-                       [(o.shape, o.dtype) for o in self.graph.outputs])
+                       [None if o.op == "input" else (o.shape, o.dtype) for o in self.graph.outputs], set())
 
     def plain(self, n: Node) -> None:
         if n in self.plan.folded:

@@ -74,22 +74,24 @@ class Program:
     """A compiled graph. `program(*arrays, out=None)` returns a tuple; `source` is the NumPy text that runs.
 
     Results are arrays that nobody else holds: fresh ones at first, and later those that every caller has let go of.
-    `out` is a tuple with a buffer (or None) for each result, which is written instead. Several threads may call
+    `out` is a tuple with a buffer (or None) for each result, which is written instead; it may be one of the arguments
+    (and is used directly where the program has no need of that argument any more by then). Several threads may call
     one program at once: each call works in memory of its own.
     """
 
-    def __init__(self, graph: Graph, options=None, name: str | None = None):
+    def __init__(self, graph: Graph, options=None, name: str | None = None, share_inputs: bool = False):
         self.graph = graph
         self.name = name or graph.name
-        emitted = emit(graph, self.name)
+        emitted = emit(graph, self.name, share_inputs)
         self.source = emitted.source
         env = {**emitted.env, "run_blocks": runtime.run_blocks, "matmul": runtime.matmul}
         self._function = load_source(emitted.source, env, self.name)
         self._setup = env.get("setup")
         self._regions = emitted.regions
+        self._overwrites = emitted.overwrites
         self.arena_bytes = emitted.arena_bytes
-        self._results = [runtime.Recycled(shape, dtype) for shape, dtype in emitted.results]
-        self._take = [r.take for r in self._results]
+        self._results = [r and runtime.Recycled(*r) for r in emitted.results]
+        self._take = [r.take for r in self._results if r]
         self._dtypes = [i.dtype for i in graph.inputs]
         self._free: list[Memory] = []
         self._lock = runtime.threading.Lock()
@@ -119,16 +121,22 @@ class Program:
     def _with(self, out, arrays) -> list[np.ndarray]:
         """The caller's buffers where they can be written while the arguments are read, own arrays elsewhere."""
         chosen = []
-        for buffer, own in zip(out, self._results):
+        for k, (buffer, own) in enumerate(zip(out, self._results)):
+            if own is None:
+                continue
             fits = (buffer is not None and buffer.shape == own.shape and buffer.dtype == own.dtype
-                    and buffer.flags.c_contiguous and not any(np.may_share_memory(buffer, a) for a in arrays))
+                    and buffer.flags.c_contiguous and all(self._apart(k, buffer, i, a) for i, a in enumerate(arrays)))
             chosen.append(buffer if fits else own.take())
         return chosen
 
+    def _apart(self, k: int, buffer: np.ndarray, i: int, array: np.ndarray) -> bool:
+        """Whether result k can be written to the buffer while argument i is read."""
+        return (buffer is array and (k, i) in self._overwrites) or not np.may_share_memory(buffer, array)
 
-def compile_graph(graph: Graph, options=None, name: str | None = None) -> Program:
-    """Compile a graph of NumPy ops."""
-    return Program(graph, options, name)
+
+def compile_graph(graph: Graph, options=None, name: str | None = None, share_inputs: bool = False) -> Program:
+    """Compile a graph of NumPy ops. `share_inputs`: a result that is an argument is that very array, not a copy."""
+    return Program(graph, options, name, share_inputs)
 
 
 def load_source(source: str, env: dict, name: str):
