@@ -104,6 +104,19 @@ def load(path):
     return arrays, _parse(path, metadata["state"], "state")
 
 
+def load_state(path):
+    """The state alone, from the header. The checksum is not looked at: `load` does that with the arrays."""
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            _, header = _read_header(path, file, os.fstat(file.fileno()).st_size)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such checkpoint") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    return _parse(path, header["__metadata__"]["state"], "state")
+
+
 def model_arrays(model):
     """The sixteen tensors of a GPT2 under the names a checkpoint gives them, as views: "params.wte", ..."""
     return {f"params.{name}": array for name, array in model.params.items()}

@@ -86,7 +86,7 @@ def fetch(url, path, sha256, timeout=TIMEOUT):
 
 
 def write_atomically(path, content):
-    """Write bytes to `path` so that no reader ever sees a part of them."""
+    """Write bytes, or an iterable of them, to `path` so that no reader ever sees a part of them."""
     path = Path(path)
     # A name of its own, so that two processes writing the same file do not collide
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -94,7 +94,8 @@ def write_atomically(path, content):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "xb") as file:
-                file.write(content)
+                for part in [content] if isinstance(content, bytes) else content:
+                    file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

@@ -1,0 +1,193 @@
+"""Weights from one program's format to another's.
+
+    python -m gpt2.convert runs/mine mine-hf                  a run, for Hugging Face transformers
+    python -m gpt2.convert gpt2 gpt2_124M.bin                 the released weights, for llm.c
+    python -m gpt2.convert mine-hf mine.safetensors           a checkpoint of this project
+    python -m gpt2.convert gpt2_124M.bin --check-state gpt2_124M_debug_state.bin
+    python -m gpt2.convert gpt2_124M.bin --write-state state.bin --data tokens.bin
+
+The source is whatever --init takes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf:OWNER/NAME, a run, a folder
+of transformers, a .bin of llm.c, a .safetensors of a run. The name of the result says its format: X.bin is
+llm.c's, X.safetensors this project's, anything else is a folder of transformers. A tokenizer that lies beside
+the source is written beside the result.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from gpt2 import checkpoint, pretrained, runs
+from gpt2.dataset import read_tokens, take
+from gpt2.errors import UserError
+from gpt2.formats import huggingface, llmc
+from gpt2.model import parameter_table
+
+# Two float32 programs that sum in different orders agree on a whole tensor to about 1e-6 of its length, and a
+# few times worse through many blocks. A wrong formula is off by far more than this:
+TOLERANCE = 1e-3
+
+
+def convert(source, destination, dtype="float32"):
+    """Write the weights called `source` to `destination`; returns the paths written.
+
+    dtype   how a llm.c checkpoint keeps its numbers: float32 or bfloat16
+
+    Raises UserError where the source cannot be read or the destination cannot be written.
+    """
+    destination = Path(destination)
+    if dtype != "float32" and destination.suffix != ".bin":
+        raise UserError(f"--dtype {dtype}: {destination} is always float32; X.bin, for llm.c, can be {dtype}")
+    found = pretrained.find(str(source))
+    if destination.resolve() == found.path.resolve():
+        raise UserError(f"{destination}: source and destination are the same")
+    words = _words(found)
+    model = found.model()
+    if destination.suffix == ".bin":
+        return _to_llmc(destination, model, words, dtype)
+    if destination.suffix == ".safetensors":
+        return _to_checkpoint(destination, model, words)
+    return _to_huggingface(destination, model, words)
+
+
+def _words(found):
+    """The tokenizer of the source, or None: weights without one are converted all the same."""
+    try:
+        return found.tokenizer()
+    except UserError:
+        return None
+
+
+def _to_llmc(path, model, words, dtype):
+    llmc.write(path, model.params, model.config, dtype)
+    if words is None:
+        return [path]
+    beside = path.with_name(f"{path.stem}_tokenizer.bin")
+    llmc.write_tokenizer(beside, words)
+    return [path, beside]
+
+
+def _to_checkpoint(path, model, words):
+    checkpoint.save(path, checkpoint.model_arrays(model), checkpoint.model_state(model))
+    if words is None:
+        return [path]
+    beside = path.with_name(runs.TOKENIZER)
+    words.save(beside)
+    return [path, beside]
+
+
+def _to_huggingface(folder, model, words):
+    if (folder / runs.SETTINGS).exists():
+        raise UserError(f"{folder}: a run of train.py is in this folder; give another one")
+    huggingface.write(folder, model.params, model.config, words)
+    return sorted(path for path in folder.iterdir() if path.is_file())
+
+
+# ---- Debug states ----------------------------------------------------------------------------------------
+
+
+def state_of(model, inputs, targets):
+    """The llmc.State that this model makes of a batch: logits, loss and gradients."""
+    logits = model.forward(inputs)
+    loss = model.forward(inputs, targets)
+    model.backward()
+    return llmc.State(inputs, targets, logits, loss, model.grads)
+
+
+def compare(model, state):
+    """How far this model is from a State that another program wrote, tensor by tensor.
+
+    Yields (name, error, position): the length of the difference over that of the state's tensor, and where
+    the two differ most, as an index. A tensor of zeros counts with a length of 1.
+    """
+    ours = state_of(model, state.inputs, state.targets)
+    for name, a, b in (
+        ("logits", ours.logits, state.logits),
+        ("loss", np.array(ours.loss), np.array(state.loss)),
+        *((f"d{name}", ours.grads[name], state.grads[name]) for name, _ in parameter_table(model.config)),
+    ):
+        difference = np.subtract(a, b, dtype=np.float64)
+        error = np.linalg.norm(difference) / (np.linalg.norm(b.astype(np.float64)) or 1.0)
+        where = np.unravel_index(np.nanargmax(np.abs(difference)) if np.isfinite(error) else 0, a.shape)
+        yield name, float(error), tuple(int(i) for i in where)
+
+
+def check_state(source, path, tolerance=TOLERANCE, say=print):
+    """Compare the model called `source` with the debug state in `path`, a line a tensor; True: they agree."""
+    model = pretrained.find(str(source)).model()
+    state = llmc.read_state(path, model.config)
+    B, T = state.inputs.shape
+    say(f"{path}: B={B}, T={T}, loss {state.loss:.6f}; relative errors, at most {tolerance:g} allowed")
+    agree = True
+    for name, error, where in compare(model, state):
+        good = error <= tolerance  # false for nan as well
+        agree = agree and good
+        say(f"  {name:<10} {error:8.1e}  " + ("ok" if good else f"NOT OK, most at {list(where)}"))
+    say("all agree" if agree else "they do not agree")
+    return agree
+
+
+def write_state(source, path, data, B=4, T=64):
+    """Write the debug state of the model called `source` on the first B * T tokens of a token file."""
+    tokens = read_tokens(data)
+    if len(tokens) < B * T + 1:
+        raise UserError(f"{data}: {len(tokens)} tokens, a batch of B={B} and T={T} needs {B * T + 1}")
+    model = pretrained.find(str(source)).model()
+    inputs, targets = take(tokens, np.arange(B) * T, T)
+    try:
+        state = state_of(model, inputs, targets)
+    except ValueError as error:
+        raise UserError(f"{data} does not fit {source}: {error}") from None
+    llmc.write_state(path, state, model.config)
+
+
+# ---- The command -----------------------------------------------------------------------------------------
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="python -m gpt2.convert", allow_abbrev=False, description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("source", help="weights: a name, a folder or a file")
+    add("destination", nargs="?", help="X.bin, X.safetensors, or a folder")
+    add("--dtype", default="float32", choices=["float32", "bfloat16"], help="numbers of a llm.c checkpoint")
+    add("--check-state", metavar="STATE", help="compare with llm.c's debug state; exit status 1: they differ")
+    add("--write-state", metavar="STATE", help="write a debug state, of the first tokens of --data")
+    add("--data", metavar="TOKENS", help="a token file (X.bin), for --write-state")
+    add("--batch-size", type=int, default=4, metavar="B", help="sequences in it (default: %(default)s)")
+    add("--block-size", type=int, default=64, metavar="T", help="tokens in each (default: %(default)s)")
+    return parser
+
+
+def _run(args):
+    if sum(wish is not None for wish in (args.destination, args.check_state, args.write_state)) != 1:
+        raise UserError("give one of: a destination, --check-state STATE, --write-state STATE")
+    if args.check_state:
+        return 0 if check_state(args.source, args.check_state) else 1
+    if args.write_state:
+        if not args.data:
+            raise UserError("--write-state needs the tokens to compute with: --data TOKENS.bin")
+        if args.batch_size < 1 or args.block_size < 1:
+            raise UserError("--batch-size and --block-size: expected 1 or more")
+        write_state(args.source, args.write_state, args.data, args.batch_size, args.block_size)
+        print(f"wrote {args.write_state}")
+        return 0
+    for path in convert(args.source, args.destination, args.dtype):
+        print(f"wrote {path}")
+    return 0
+
+
+def main(argv=None):
+    args = _parser().parse_args(argv)
+    try:
+        return _run(args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,379 @@
+"""Hugging Face's folders: the same logits as transformers, there and back without a bit changed.
+
+transformers is a peer: tests that need it are skipped where it is not installed, unless GPT2_REQUIRE_PEERS=1.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpt2 import convert, pretrained, tokenizer
+from gpt2.errors import UserError
+from gpt2.formats import bfloat16, huggingface, huggingface_tokenizer
+from gpt2.model import GPT2, GPT2Config
+
+safetensors_numpy = pytest.importorskip("safetensors.numpy", reason="Hugging Face weights need safetensors")
+
+SIZES = dict(vocab_size=97, block_size=16, n_layer=3, n_head=3, n_embd=24)
+
+
+@pytest.fixture(scope="module")
+def peers():
+    """(torch, transformers), or a skip that says why."""
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        if os.environ.get("GPT2_REQUIRE_PEERS") == "1":
+            raise
+        pytest.skip(f"needs transformers and torch: {error}")
+    return torch, transformers
+
+
+def random_model(**sizes):
+    """A model all of whose tensors are random, so that no two of them can be swapped unseen."""
+    model = GPT2(GPT2Config(**{**SIZES, **sizes}), seed=3)
+    noise = np.random.default_rng(4).standard_normal(model.flat_params.size)
+    model.flat_params += (0.1 * noise).astype(model.config.dtype)
+    return model
+
+
+def random_peer(peers, **changes):
+    """A GPT2LMHeadModel all of whose parameters are random."""
+    torch, transformers = peers
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(**{**dict(vocab_size=97, n_positions=16, n_embd=24, n_layer=3, n_head=3),
+                                        **changes})
+    peer = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in peer.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return peer
+
+
+def logits_of(peers, peer, tokens):
+    with peers[0].no_grad():
+        return peer(peers[0].tensor(tokens)).logits.float().numpy()
+
+
+TOKENS = np.random.default_rng(5).integers(0, 97, (2, 16))
+
+
+# ---- With transformers -----------------------------------------------------------------------------------
+
+
+def test_logits_are_those_of_transformers(peers, tmp_path):
+    peer = random_peer(peers)
+    peer.save_pretrained(tmp_path)
+    logits = pretrained.find(str(tmp_path)).model().forward(TOKENS)
+    expected = logits_of(peers, peer, TOKENS)
+    assert np.abs(expected).max() > 1  # else 1e-4 would be no test
+    assert np.abs(logits - expected).max() < 1e-4
+
+
+def test_the_bare_model_has_no_prefix(peers, tmp_path):
+    """GPT2Model, without the head, saves h.0... where GPT2LMHeadModel saves transformer.h.0..."""
+    peer = random_peer(peers)
+    peer.transformer.save_pretrained(tmp_path)
+    names = safetensors_numpy.load_file(tmp_path / "model.safetensors")
+    assert "wte.weight" in names
+    logits = pretrained.find(str(tmp_path)).model().forward(TOKENS)
+    assert np.abs(logits - logits_of(peers, peer, TOKENS)).max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_half_precision_is_read_exactly(peers, tmp_path, kind):
+    torch, _ = peers
+    peer = random_peer(peers).to(getattr(torch, kind))
+    peer.save_pretrained(tmp_path)
+    params = pretrained.find(str(tmp_path)).model().params
+    expected = peer.transformer.h[1].mlp.c_fc.weight.detach().float().numpy().T
+    assert np.array_equal(params["fcw"][1], expected)
+
+
+def test_transformers_reads_what_we_write(peers, tmp_path):
+    _, transformers = peers
+    model = random_model()
+    huggingface.write(tmp_path, model.params, model.config)
+    peer, told = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not told["missing_keys"] and not told["unexpected_keys"] and not told["mismatched_keys"]
+    assert np.abs(logits_of(peers, peer.eval(), TOKENS) - model.forward(TOKENS)).max() < 1e-4
+
+
+def test_round_trip_through_transformers_is_exact(peers, tmp_path):
+    _, transformers = peers
+    model = random_model()
+    huggingface.write(tmp_path / "a", model.params, model.config)
+    transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "a").save_pretrained(tmp_path / "b")
+    back = pretrained.find(str(tmp_path / "b")).model()
+    assert back.config == model.config
+    assert np.array_equal(back.flat_params, model.flat_params)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "byte", "bpe:800"])
+def test_transformers_tokenizes_as_we_do(peers, tmp_path, request, name):
+    _, transformers = peers
+    text = Path(__file__).read_text(encoding="utf-8").replace("<|", "< |")  # special there
+    words = request.getfixturevalue("gpt2_tokenizer") if name == "gpt2" else tokenizer.make(name, text)
+    assert huggingface_tokenizer.write(tmp_path, words, 10**6)
+    theirs = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
+    for sample in (text, "It's 1234  o'clock,\n\n\tnaïve 日本 \x00\x80 the the kingkingdom queenly"):
+        assert theirs.encode(sample) == words.encode(sample).tolist()
+    if words.special:
+        assert theirs.encode("<|endoftext|>") == [words.end_of_text]
+    back = huggingface_tokenizer.read(tmp_path)
+    assert back.ranks == words.ranks and back.special == words.special
+    theirs.save_pretrained(tmp_path / "again")  # version 5 puts everything into tokenizer.json
+    again = huggingface_tokenizer.read(tmp_path / "again")
+    assert again.ranks == words.ranks and again.special == words.special
+
+
+def test_gpt2s_own_merges(gpt2_tokenizer, tmp_path):
+    """The list of merges is GPT-2's own file, line by line."""
+    huggingface_tokenizer.write(tmp_path, gpt2_tokenizer, 1024)
+    ours = (tmp_path / "merges.txt").read_text(encoding="utf-8").splitlines()
+    original = tokenizer._vocab_file().read_text(encoding="utf-8").split("\n")[:-1]
+    assert ours[1:] == original[1:]
+
+
+# ---- Without ---------------------------------------------------------------------------------------------
+
+
+def written(tmp_path, **sizes):
+    model = random_model(**sizes)
+    huggingface.write(tmp_path, model.params, model.config)
+    return model
+
+
+def change_config(folder, **changes):
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    content.update(changes)
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not Ellipsis}))
+
+
+def change_tensors(folder, change):
+    path = folder / "model.safetensors"
+    tensors = safetensors_numpy.load_file(path)
+    change(tensors)
+    safetensors_numpy.save_file(tensors, path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_round_trip(tmp_path, dtype):
+    model = written(tmp_path, dtype=dtype)
+    back = pretrained.find(str(tmp_path), dtype).model()
+    assert back.config == model.config
+    assert np.array_equal(back.flat_params, model.flat_params.astype(np.float32))
+
+
+def test_linear_weights_are_transposed_and_nothing_else(tmp_path):
+    model = written(tmp_path)
+    tensors = safetensors_numpy.load_file(tmp_path / "model.safetensors")
+    assert len(tensors) == 2 + 12 * 3 + 2
+    assert np.array_equal(tensors["transformer.h.2.attn.c_attn.weight"], model.params["qkvw"][2].T)
+    assert np.array_equal(tensors["transformer.h.1.attn.c_proj.weight"], model.params["attprojw"][1].T)
+    assert np.array_equal(tensors["transformer.wpe.weight"], model.params["wpe"])
+
+
+def test_masks_and_a_repeated_head_are_passed_over(tmp_path):
+    model = written(tmp_path)
+
+    def add(tensors):
+        for l in range(3):
+            tensors[f"transformer.h.{l}.attn.bias"] = np.tri(16, dtype=np.uint8)[None, None]
+            tensors[f"transformer.h.{l}.attn.masked_bias"] = np.array(-1e4, np.float32)
+        tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
+
+    change_tensors(tmp_path, add)
+    assert np.array_equal(pretrained.find(str(tmp_path)).model().flat_params, model.flat_params)
+
+
+def test_weights_in_several_files(tmp_path):
+    model = written(tmp_path)
+    tensors = safetensors_numpy.load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    half = len(tensors) // 2
+    where = {}
+    for number, names in enumerate((list(tensors)[:half], list(tensors)[half:])):
+        file = f"model-{number}.safetensors"
+        safetensors_numpy.save_file({name: tensors[name] for name in names}, tmp_path / file)
+        where |= dict.fromkeys(names, file)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    assert np.array_equal(pretrained.find(str(tmp_path)).model().flat_params, model.flat_params)
+    where["transformer.wte.weight"] = "../elsewhere.safetensors"
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    with pytest.raises(UserError, match="a file in the same folder"):
+        pretrained.find(str(tmp_path)).model()
+
+
+@pytest.mark.parametrize("changes, message", [
+    (dict(model_type="gpt_neo"), "model_type is 'gpt_neo', expected 'gpt2'"),
+    (dict(activation_function="relu"), "activation_function is 'relu'"),
+    (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon is 1e-06"),
+    (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
+    (dict(tie_word_embeddings=False), "tie_word_embeddings is False"),
+    (dict(n_inner=100), "n_inner is 100, expected 96"),
+    (dict(n_head=5), "n_embd 24 is not divisible by n_head 5"),
+    (dict(n_layer="three"), "n_layer is 'three', expected a whole number"),
+    (dict(n_embd=...), "lacks 'n_embd'"),
+    (dict(n_layer=2), "do not belong to a GPT-2 of 2 blocks, the first is h.2"),
+    (dict(n_layer=4), "12 tensors are missing, the first is h.3.attn.c_attn.bias"),
+    (dict(vocab_size=98), "wte.weight has shape (97, 24), expected (98, 24)"),
+])
+def test_a_config_that_does_not_fit(tmp_path, changes, message):
+    written(tmp_path)
+    change_config(tmp_path, **changes)
+    with pytest.raises(UserError) as error:
+        pretrained.find(str(tmp_path)).model()
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_head_of_its_own_is_refused(tmp_path):
+    written(tmp_path)
+    change_tensors(tmp_path, lambda tensors: tensors.update(
+        {"lm_head.weight": tensors["transformer.wte.weight"] + np.float32(1)}))
+    with pytest.raises(UserError, match="lm_head.weight differs"):
+        pretrained.find(str(tmp_path)).model()
+
+
+def test_integers_are_refused(tmp_path):
+    written(tmp_path)
+    change_tensors(tmp_path, lambda tensors: tensors.update(
+        {"transformer.ln_f.bias": np.zeros(24, np.int32)}))
+    with pytest.raises(UserError, match="ln_f.bias is of type I32"):
+        pretrained.find(str(tmp_path)).model()
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 100, (1 << 40).to_bytes(8, "little") + b"{}",
+                                     (10).to_bytes(8, "little") + b"not json at all"])
+def test_a_damaged_file_is_one_line(tmp_path, content):
+    written(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match="no safetensors file, or damaged") as error:
+        pretrained.find(str(tmp_path)).model()
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_cut_short_is_one_line(tmp_path):
+    written(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(UserError, match="damaged"):
+        pretrained.find(str(tmp_path)).model()
+
+
+def test_no_weights_or_no_folder(tmp_path):
+    with pytest.raises(UserError, match="config.json: No such file"):
+        pretrained.find(str(tmp_path))
+    written(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="expected model.safetensors"):
+        pretrained.find(str(tmp_path)).model()
+    with pytest.raises(UserError, match="no such file or folder; expected gpt2, gpt2-medium"):
+        pretrained.find(str(tmp_path / "nowhere"))
+
+
+def test_a_released_name_without_network(monkeypatch, tmp_path):
+    """One line that says what to do; and GPT2_DATA_DIR is looked at first."""
+    monkeypatch.setenv("GPT2_OFFLINE", "1")
+    monkeypatch.setenv("GPT2_DATA_DIR", str(tmp_path))
+    with pytest.raises(UserError, match="gpt2-xl.*(GPT2_OFFLINE is set|needs the huggingface_hub package)"):
+        pretrained.find("gpt2-xl")
+    model = written(tmp_path / "gpt2")
+    found = pretrained.find("gpt2")
+    assert found.path == tmp_path / "gpt2" and np.array_equal(found.model().flat_params, model.flat_params)
+
+
+def test_without_the_packages(monkeypatch, tmp_path):
+    import sys
+
+    written(tmp_path)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"need the safetensors package: pip install 'gpt2\[hf\]'"):
+        pretrained.find(str(tmp_path)).model()
+    monkeypatch.delenv("GPT2_DATA_DIR", raising=False)
+    with pytest.raises(UserError, match="needs the huggingface_hub package"):
+        pretrained.find("gpt2")
+
+
+@pytest.mark.parametrize("content, message", [
+    ("[]", "not the vocabulary"),
+    ('{"a": 0, "b": 2}', "ids are not 0, 1, 2"),
+    ('{"a": 0, "b": "x"}', "not the vocabulary"),
+    ('{"a": 0, "b": 1}', "first 256 tokens are not the 256 bytes"),
+    ("{", "not the vocabulary"),
+])
+def test_a_damaged_vocabulary(tmp_path, content, message):
+    (tmp_path / "vocab.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        huggingface_tokenizer.read(tmp_path)
+
+
+def test_char_cannot_be_expressed(tmp_path):
+    assert not huggingface_tokenizer.write(tmp_path, tokenizer.char("naïve"), 16)
+    assert not list(tmp_path.iterdir())
+
+
+def test_spelling_is_one_to_one():
+    assert len(huggingface_tokenizer.BYTES) == 256
+    assert huggingface_tokenizer.spell(b" \n\x00a\xff") == "ĠĊĀaÿ"
+
+
+def test_convert_there_and_back(tmp_path, capsys):
+    """run.safetensors -> folder -> .bin -> .safetensors, by the command, with the tokenizer taken along."""
+    from gpt2 import checkpoint
+
+    model = random_model(vocab_size=256)
+    start = tmp_path / "a" / "start.safetensors"
+    checkpoint.save(start, checkpoint.model_arrays(model), checkpoint.model_state(model))
+    tokenizer.byte().save(start.with_name("tokenizer.json"))
+    for source, destination in ((start, "hf"), ("hf", "c/x.bin"), ("c/x.bin", "d/end.safetensors")):
+        assert convert.main([str(tmp_path / source), str(tmp_path / destination)]) == 0
+    assert str(tmp_path / "d" / "end.safetensors") in capsys.readouterr().out
+    found = pretrained.find(str(tmp_path / "d" / "end.safetensors"))
+    assert found.tokenizer().name == "byte"
+    assert np.array_equal(found.model().flat_params, model.flat_params)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["nowhere", "x.bin"], "nowhere: no such file or folder"),
+    (["hf"], "give one of"),
+    (["hf", "hf"], "source and destination are the same"),
+    (["hf", "x.safetensors", "--dtype", "bfloat16"], "X.bin, for llm.c, can be bfloat16"),
+    (["hf", "--write-state", "s.bin"], "--data"),
+])
+def test_mistakes_on_the_command_line(tmp_path, monkeypatch, capsys, arguments, message):
+    written(tmp_path / "hf")
+    monkeypatch.chdir(tmp_path)
+    assert convert.main(arguments) == 2
+    told = capsys.readouterr().err
+    assert message in told and told.count("\n") == 1
+
+
+def test_bfloat16_rounds_to_nearest_even():
+    """By definition: of the two neighbours the nearer, of two equally near the one whose last bit is 0."""
+    rng = np.random.default_rng(6)
+    numbers = rng.integers(0, 1 << 32, 100_000, dtype=np.uint32).view(np.float32)
+    ties = (rng.integers(0, 1 << 16, 1000, dtype=np.uint32) << 16 | 0x8000).view(np.float32)
+    numbers = np.concatenate([numbers, ties, np.float32([0.0, -0.0, 1e-40, 3.4e38])])
+    numbers = numbers[np.isfinite(numbers)]
+    down = (numbers.view(np.uint32) >> 16).astype(np.uint16)  # the neighbour towards zero
+    up = down + np.uint16(1)
+    wide = [np.abs(bfloat16.to_float32(bits).astype(np.float64)) for bits in (down, up)]
+    wide[1][np.isinf(wide[1])] = 2.0**128  # where the next number would be
+    below, above = np.abs(numbers) - wide[0], wide[1] - np.abs(numbers)
+    expected = np.where((below < above) | ((below == above) & (down % 2 == 0)), down, up)
+    assert np.array_equal(bfloat16.from_float32(numbers), expected)
+
+
+def test_bfloat16_keeps_signs_infinities_and_nans():
+    numbers = np.array([-0.0, np.inf, -np.inf, np.nan, -1.5], np.float32)
+    got = bfloat16.to_float32(bfloat16.from_float32(numbers))
+    assert np.array_equal(got, numbers, equal_nan=True) and np.signbit(got[0])
+    tiny = np.array([0x7F800001], np.uint32).view(np.float32)  # a nan whose upper half alone is infinity
+    assert np.isnan(bfloat16.to_float32(bfloat16.from_float32(tiny))).all()
