@@ -47,14 +47,15 @@ def _power(x: Node, p) -> Node:
             result = square if result is None else result * square
         p >>= 1
         if p:
-            square = square * square
+            square = build.square(square)
     return result
 
 
-@algebra.rule("square")
-def square_as_product(n: Node, sweep) -> Node:
-    (x,) = n.args
-    return x * x
+@algebra.rule("multiply")
+def product_with_itself(n: Node, sweep) -> Node | None:
+    """x * x -> square(x): one argument to read, and one to differentiate."""
+    a, b = n.args
+    return apply("square", a) if a is b else None
 
 
 @algebra.rule("reciprocal")

@@ -27,8 +27,7 @@ from ..graph import Node
 from ..ops import apply, build, const
 from .match import is_inexact, number
 
-RING = frozenset(("add", "subtract", "multiply", "negative", "divide"))
-_WORK = {"divide": 2.0}  # relative to an addition, per element; reading and writing dominate
+RING = frozenset(("add", "subtract", "multiply", "negative", "divide", "square"))
 _MOST_TERMS = 12  # factors are searched for in sums up to here: the search grows with the square
 
 
@@ -84,13 +83,15 @@ class Builder:
         return n if found.id in self.seen_through else found
 
     def make(self, op: str, *args) -> Node:
+        if op == "multiply" and args[0] is args[1]:
+            op, args = "square", args[:1]
         return self.known(apply(op, *[self.number(a) if not isinstance(a, Node) else a for a in args]))
 
     def number(self, c) -> Node:
         return self.known(const(_plain(c, self.dtype), self.dtype))
 
     def exists(self, op: str, *args) -> Node | None:
-        n = apply(op, *args)
+        n = apply("square", args[0]) if op == "multiply" and args[0] is args[1] else apply(op, *args)
         found = self.known(n)
         return None if found is n else found
 
@@ -109,10 +110,6 @@ class Builder:
                 return self.scaled(coef, self.combine([found, *over]))
         if not over:
             return self.make("divide", coef, below)
-        size = _size_of(over)
-        if below.size < size:  # one reciprocal a row is cheaper than a division an element
-            inverse = self.make("divide", 1.0, below)
-            return self.scaled(coef, self.combine([*over, inverse]))
         return self.scaled(coef, self.make("divide", self.combine(over), below))
 
     def combine(self, factors: list[Node]) -> Node:
@@ -193,10 +190,13 @@ class Region:
         """`x` as a number times factors."""
         if x.op == "const" and not x.shape:
             return Product(number(x))
-        if x.op in ("multiply", "divide", "negative") and self._opens(x):
+        if x.op in ("multiply", "divide", "negative", "square") and self._opens(x):
             if x.op == "negative":
                 p = self.product(x.args[0])
                 return Product(-p.coef, p.factors)
+            if x.op == "square":
+                p = self.product(x.args[0])
+                return Product(p.coef * p.coef, p.factors * 2)
             a, b = map(self.product, x.args)
             if x.op == "multiply":
                 return Product(a.coef * b.coef, a.factors + b.factors)
@@ -234,6 +234,11 @@ class Region:
         return False
 
     # putting together
+    def old_cost(self) -> float:
+        """Elements that the region touches as it stands."""
+        mine = (n for n in self.dissolved.values() if n is self.root or self.sweep.is_settled(n))
+        return sum(map(work, mine))
+
     def cost(self, n: Node, seen: set[int] | None = None) -> float:
         """Elements that computing `n` touches, beyond what the program computes anyway."""
         seen = set() if seen is None else seen
@@ -257,18 +262,13 @@ class Region:
         if any(t.coef == 0 and t.factors for t in terms) or not self._all_representable(terms):
             return None
         terms = [t for t in terms if t.coef != 0] or [Product(0.0)]
-        best = self.best_terms(terms) if len(terms) == 1 else self.builder.sum(terms)
-        if len(terms) > _MOST_TERMS:
-            return best
-        cost = self.cost(best)
-        for f in _shared(terms):
-            made = self._factored(terms, f)
-            if made is not None and self.cost(made) < cost:
-                best, cost = made, self.cost(made)
-        return best
-
-    def best_terms(self, terms: list[Product]) -> Node:
-        return self.best_product(terms[0])
+        if len(terms) == 1:
+            return self.best_product(terms[0])
+        found = [self.builder.sum(terms)]
+        if len(terms) <= _MOST_TERMS:
+            factored = (self._factored(terms, f) for f in _shared(terms))
+            found.extend(n for n in factored if n is not None)
+        return min(found, key=self.cost)
 
     def _all_representable(self, terms) -> bool:
         return all(representable(t.coef, self.dtype) for t in terms)
@@ -296,19 +296,16 @@ class Region:
         """The cheapest way to multiply: the number outside, or inside one of the factors that are sums."""
         if not representable(p.coef, self.dtype):
             return None
-        best = self.builder.product(p)
+        found = [self.builder.product(p)]
         if p.coef == 1:
-            return best
-        cost = self.cost(best)
-        for f, side in p.factors:
+            return found[0]
+        for k, (f, side) in enumerate(p.factors):
             if side > 0 and f.op in ("add", "subtract") and self._is_ours(f):
                 inner = self._scaled_sum(f, p.coef)
-                if inner is None:
-                    continue
-                made = self.builder.product(Product(1.0, [(inner if g is f else g, s) for g, s in p.factors]))
-                if self.cost(made) < cost:
-                    best, cost = made, self.cost(made)
-        return best
+                if inner is not None:
+                    factors = [*p.factors[:k], (inner, 1), *p.factors[k + 1 :]]
+                    found.append(self.builder.product(Product(1.0, factors)))
+        return min(found, key=self.cost)
 
     def _is_ours(self, f: Node) -> bool:
         return f.dtype == self.dtype and (not self.sweep.is_settled(f) or self.dissolves(f))
@@ -324,21 +321,20 @@ def improve(root: Node, sweep) -> Node | None:
     """A cheaper node for `root`, or None."""
     if not is_inexact(root):
         return None
-    if root.op != "divide" and not any(a.op in RING for a in root.args):
+    if not any(a.op in RING for a in root.args):
         return None
     region = Region(root, sweep)
     terms = region.terms(root)
-    if root.op != "divide" and len(region.dissolved) < 2 and not region.scaled:
+    if len(region.dissolved) < 2 and not region.scaled:
         return None
-    old = sum(map(work, region.dissolved.values()))
     found = _rebuilt(region, terms)
-    if found is not None and region.cost(found) < old * (1 - 1e-9):
+    if found is not None and region.cost(found) < region.old_cost() * (1 - 1e-9):
         sweep.retire(region.dissolved.values())
         return found
     if region.scaled:
         through = Region(root, sweep, see_through=True)
         found = _rebuilt(through, through.terms(root))
-        if found is not None and through.cost(found) <= old * (1 + 1e-9):
+        if found is not None and through.cost(found) <= through.old_cost() * (1 + 1e-9):
             sweep.retire(through.dissolved.values())
             return found
     return None
@@ -357,8 +353,8 @@ def _rebuilt(region: Region, terms: list[Product]) -> Node | None:
 
 
 def work(n: Node) -> float:
-    """Elements touched by an op of a region."""
-    return _WORK.get(n.op, 1.0) * n.size
+    """Elements touched by an op of a region. A division takes no longer than a sum: memory is what they wait for."""
+    return float(n.size)
 
 
 def _size_of(nodes) -> int:

@@ -14,11 +14,6 @@ from .match import is_inexact, strip_ones
 matrix = Family("matrix")
 
 
-def transposed(x: Node) -> bool:
-    """Is `x` a matrix transpose: a view with its last two axes exchanged?"""
-    return x.op == "transpose" and x.attrs["perm"] == (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
-
-
 @matrix.rule("matmul")
 def without_broadcasting(n: Node, sweep) -> Node | None:
     """matmul broadcasts leading axes itself; leading axes of length 1 are dropped from the operands."""
@@ -57,12 +52,19 @@ def outer_product(n: Node, sweep) -> Node | None:
 
 @matrix.rule("transpose")
 def transpose_of_product(n: Node, sweep) -> Node | None:
-    """(a @ b).T -> b.T @ a.T: the result is made in the order in which it is wanted, the operands stay views."""
+    """(a @ b).T -> b.T @ a.T: the result is made in the order in which it is wanted, the operands stay views.
+
+    The same where other axes are moved too, as long as the last axis of the result comes from the rows of the product.
+    """
     (x,) = n.args
-    if x.op != "matmul" or not transposed(n) or not sweep.single(x):
+    last = x.ndim - 1
+    perm = n.attrs["perm"]
+    if x.op != "matmul" or perm[last] != last - 1 or not sweep.single(x):
         return None
     a, b = x.args
-    return apply("matmul", build.swap_last(b), build.swap_last(a))
+    product = apply("matmul", build.swap_last(b), build.swap_last(a))
+    swapped = {last: last - 1, last - 1: last}
+    return build.transpose(product, tuple(swapped.get(p, p) for p in perm))
 
 
 @matrix.rule("sum")
