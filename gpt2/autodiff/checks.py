@@ -1,102 +1,174 @@
-"""Are these derivatives right? Three questions, each able to fail on its own:
-
-    forward    is the tangent that of the function?      against central differences in a random direction
-    reverse    is the gradient the transpose of it?      <cotangent, tangent> = <gradient, direction>
-    order 2    the same two questions of the derivative programs themselves
-
-check_grads(f, args) asks them of a function; check_graph of a graph.
+"""Checks for users: check_grads(f, args), of the derivatives of a function; check_backward(forward, backward,
+cases), of a backward written by hand, with what is probably wrong with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+
 import numpy as np
 
-from .differentiate import jvp_graph, vjp_graph
-from .graph import Graph, check
+from .diagnose import Problem, likely_cause
+from .differentiate import vjp_graph
+from .graph_checks import GradientMismatch, check_graph
 from .interpret import evaluate_graph
+from .record import Record, record
+from .tree import flatten, unflatten
 
-# f'(x) = sum of weight * f(x + step * h) / h, exact for polynomials of degree 6
-STENCIL = ((1, 3 / 4), (2, -3 / 20), (3, 1 / 60), (-1, -3 / 4), (-2, 3 / 20), (-3, -1 / 60))
-STEP = 1e-3  # truncation is about 1e-18 times the seventh derivative, rounding 1e-13 times the function
-
-
-class GradientMismatch(AssertionError):
-    """A derivative that is not that of the function."""
+__all__ = ["BackwardMismatch", "GradientMismatch", "check_backward", "check_grads"]
 
 
-def check_graph(graph: Graph, values, order=2, modes=("fwd", "rev"), *, rtol=1e-7, seed=0, f=None) -> None:
-    """Raise GradientMismatch unless the derivatives of `graph` at `values` are right, up to `order`.
+def check_grads(f: Callable, args: Sequence, order: int = 2, modes=("fwd", "rev"), *, rtol=1e-6, seed=0):
+    """Raise GradientMismatch unless the derivatives of f at `args` are right.
 
-    values   one array per input, in double precision where it is differentiated
-    modes    "fwd", "rev": which programs to derive, and to derive again for the second order
-    f        stands in for the graph in differences: (*values) -> outputs
+    f       takes and returns arrays, floats, and nested tuples, lists and dicts of them
+    args    the point, a tuple; float32 and complex64 are raised to double precision
+    order   how many times to differentiate: 1, 2, ...
+    modes   "fwd", "rev": which modes to check; for higher orders every combination of them
+    rtol    largest difference allowed, relative to the largest entry of the derivative
+    seed    of the random directions
+
+    First derivatives are compared with central differences of f itself, which moves by about 1e-3: keep away
+    from kinks, and from a function that is random or uses stop_gradient. Raises AutodiffError where f cannot
+    be recorded.
     """
-    rng = np.random.default_rng(seed)
-    f = f or (lambda *values: evaluate_graph(graph, values))
-    wrt = [i for i, n in enumerate(graph.inputs) if n.dtype.kind in "fc"]
-    outs = [i for i, n in enumerate(graph.outputs) if n.dtype.kind in "fc"]
-    direction = [random_like(values[i], rng) for i in wrt]
-    cotangent = [random_like(np.asarray(o), rng) for o in evaluate_graph(graph, values)]
-    cotangent = [cotangent[i] for i in outs]
-    where = f"order {order} left, {graph.name}"
+    if not isinstance(args, (tuple, list)):
+        kind = type(args).__name__
+        raise TypeError(f"check_grads: args must be a tuple of arguments, got {kind}: write (x,)")
+    leaves, tree = flatten(tuple(args))
+    leaves = [in_double_precision(x) for x in leaves]
+    rec = record(f, unflatten(tree, leaves))
+    values = [*leaves, *(a for _, a in rec.captures)]
 
-    difference = central_difference(f, values, wrt, direction, outs)
-    tangent = difference
-    if "fwd" in modes:
-        forward = check(jvp_graph(graph, wrt))
-        tangent = evaluate_graph(forward, [*values, *direction])[len(graph.outputs) :]
-        tangent = [tangent[i] for i in outs]
-        scale = [np.max(np.abs(o), initial=0.0) for o in f(*values)]
-        for i, t, d in zip(outs, tangent, difference):
-            noise = 1e-10 * scale[i]
-            compare(f"{where}: forward mode of output {i} against central differences", t, d, rtol, noise)
-    if "rev" in modes:
-        reverse = check(vjp_graph(graph, wrt, outs))
-        gradient = evaluate_graph(reverse, [*values, *cotangent])[len(graph.outputs) :]
-        for i, g in zip(wrt, gradient):
-            if np.shape(g) != graph.inputs[i].shape or np.asarray(g).dtype != graph.inputs[i].dtype:
-                raise GradientMismatch(f"{where}: the gradient of input {i} has the wrong type")
-        left, right = pairing(cotangent, tangent), pairing(gradient, direction)
-        size = sum(np.sum(np.abs(np.asarray(a) * b)) for a, b in zip(cotangent, tangent))
-        size += sum(np.sum(np.abs(np.asarray(a) * b)) for a, b in zip(gradient, direction))
-        if not abs(left - right) <= (1e-11 if "fwd" in modes else rtol) * size + 1e-300:
-            raise GradientMismatch(f"{where}: <cotangent, tangent> = {left}, <gradient, direction> = {right}")
-    if order > 1:
-        n = len(graph.outputs)
-        derivatives = [(forward, direction)] * ("fwd" in modes) + [(reverse, cotangent)] * ("rev" in modes)
-        for derived, extra in derivatives:
-            derived = Graph(derived.inputs, derived.outputs[n:], derived.name)
-            check_graph(derived, [*values, *extra], order - 1, modes, rtol=rtol * 10, seed=seed + 1)
+    def run(*values):
+        given = [_like_argument(v, x) for v, x in zip(values, leaves)]
+        results = flatten(f(*unflatten(tree, given)))[0]
+        return [*results, *(given[i] for i in rec.written)]
+
+    wrt = [i for i, x in enumerate(leaves) if np.asarray(x).dtype.kind in "fc"]
+    check_graph(rec.graph, values, order, modes, wrt=wrt, rtol=rtol, seed=seed, f=run)
 
 
-def random_like(x, rng) -> np.ndarray:
-    d = rng.standard_normal(np.shape(x))
-    if np.iscomplexobj(x):
-        d = d + 1j * rng.standard_normal(np.shape(x))
-    return d
+def in_double_precision(x):
+    """float16 and float32 as float64, complex64 as complex128, anything else as it is."""
+    dtype = np.asarray(x).dtype
+    if isinstance(x, (float, complex)) or dtype.kind not in "fc":
+        return x
+    return np.asarray(x, np.result_type(dtype, np.float64))
 
 
-def pairing(a, b) -> float:
-    """The sum of products, without conjugation; of complex values its real part."""
-    return float(sum(np.sum(np.asarray(x) * y).real for x, y in zip(a, b)))
+def _like_argument(value, example):
+    """A copy that f may write to; a Python number where f was given one."""
+    return type(example)(value) if isinstance(example, (float, complex)) else np.array(value)
 
 
-def central_difference(f, values, wrt, direction, outs) -> list[np.ndarray]:
-    total = [0.0 for _ in outs]
-    for step, weight in STENCIL:
-        moved = list(values)
-        for i, d in zip(wrt, direction):
-            moved[i] = values[i] + step * STEP * d
-        found = f(*moved)
-        total = [t + weight / STEP * np.asarray(found[i]) for t, i in zip(total, outs)]
-    return total
+# --- a backward written by hand -------------------------------------------------------------------------
 
 
-def compare(what: str, got, expected, rtol: float, noise: float = 0.0) -> None:
-    got, expected = np.asarray(got), np.asarray(expected)
-    if got.shape != expected.shape:
-        raise GradientMismatch(f"{what}: shape {got.shape}, expected {expected.shape}")
-    error = np.max(np.abs(got - expected), initial=0.0)
-    size = np.max(np.abs(got), initial=0.0) + np.max(np.abs(expected), initial=0.0)
-    if not error <= rtol * size + noise:
-        raise GradientMismatch(f"{what}: they differ by {error:.3g}, where the largest are {size / 2:.3g}")
+class BackwardMismatch(AssertionError):
+    """A hand-written backward that is not the derivative of its forward."""
+
+
+def check_backward(forward: Callable, backward: Callable, cases: Iterable, *, rtol=None, seed=0) -> None:
+    """Compare backward, written by hand, with the derivative of forward; raise BackwardMismatch with a
+    report.
+
+    forward    forward(*inputs, **static) -> out, or -> (out, saved) with saved a tuple
+    backward   backward(dout, saved, **static) -> one gradient per input, None for integers;
+               where forward saves nothing, backward(dout, *inputs, **static)
+    cases      each a tuple of inputs, or a pair (inputs, static) with static a dict. Use sizes that all
+               differ, and values that a typical call has
+    rtol       largest difference allowed, relative to the largest entry; by default 1e-9 for float64 inputs
+               and 2e-4 for float32
+
+    Each case gets a random output gradient. The report says for each wrong gradient which input it is, at how
+    many entries and where most it is wrong, and what mistake would give just this result.
+    """
+    lines: list[str] = []
+    for number, case in enumerate(cases):
+        inputs, static = case if _has_static(case) else (case, {})
+        rng = np.random.default_rng(seed + number)
+        found = check_one(forward, backward, tuple(inputs), static, rtol, rng)
+        lines += [f"  case {number}, {line}" for line in found]
+    if lines:
+        name = getattr(backward, "__name__", "backward")
+        raise BackwardMismatch("\n".join([f"{name} is not the derivative of its forward:", *lines]))
+
+
+def _has_static(case) -> bool:
+    return len(case) == 2 and isinstance(case[0], (tuple, list)) and isinstance(case[1], dict)
+
+
+def check_one(forward, backward, inputs, static, rtol, rng) -> list[str]:
+    """What is wrong in one case, a line each."""
+    result = forward(*inputs, **static)
+    saves = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
+    out = np.asarray(result[0] if saves else result)
+    dout = rng.standard_normal(out.shape).astype(out.dtype)
+    kept, given = dout.copy(), [np.array(x) for x in inputs]
+    got = backward(dout, result[1], **static) if saves else backward(dout, *inputs, **static)
+    got = got if isinstance(got, (tuple, list)) else (got,)
+    if len(got) != len(inputs):
+        count = f"{len(got)} gradients are returned for {len(inputs)} inputs"
+        return [f"{count}: return one for each, None for integers"]
+    lines = [f"{what} is written to" for what in _written(dout, kept, inputs, given)]
+
+    double = tuple(in_double_precision(x) for x in given)
+    rec = record(lambda *xs: (lambda r: r[0] if saves else r)(forward(*xs, **static)), double)
+    right = derived_gradients(rec, double, kept)
+    for i, (g, x) in enumerate(zip(got, given)):
+        found = wrong(rec, double, i, kept, g, right, x, rtol)
+        lines += [f"gradient {i}{name_of(rec, i)}: {text}" for text in found]
+    return lines
+
+
+def _written(dout, kept, inputs, given):
+    if not np.array_equal(dout, kept, equal_nan=True):
+        yield "dout"
+    for i, (x, before) in enumerate(zip(inputs, given)):
+        if not np.array_equal(x, before, equal_nan=before.dtype.kind in "fc"):
+            yield f"input {i}"
+
+
+def name_of(rec: Record, i: int) -> str:
+    name = rec.graph.inputs[i].name
+    return f" ({name})" if name else ""
+
+
+def derived_gradients(rec: Record, values, dout) -> list:
+    wrt = [i for i, x in enumerate(values) if np.asarray(x).dtype.kind in "fc"]
+    captured = [a for _, a in rec.captures]
+    found = evaluate_graph(vjp_graph(rec.graph, wrt, [0]), [*values, *captured, dout])
+    gradients = dict(zip(wrt, found[len(rec.graph.outputs) :]))
+    return [gradients.get(i) for i in range(len(values))]
+
+
+def wrong(rec: Record, values, i: int, dout, g, right, x, rtol) -> list[str]:
+    """What is wrong with one gradient."""
+    want = right[i]
+    if want is None or g is None:
+        if (want is None) == (g is None):
+            return []
+        return ["an integer input has no gradient: return None"] if want is None else ["None is returned"]
+    g = np.asarray(g)
+    lines = []
+    if g.dtype != x.dtype:
+        dtypes = f"it has dtype {g.dtype}, and its input {x.dtype}"
+        lines.append(f"{dtypes}: a constant or a sum is in another precision")
+    single = x.dtype in (np.float16, np.float32, np.complex64)
+    tolerance = rtol if rtol is not None else 2e-4 if single else 1e-9
+    scale = np.max(np.abs(want), initial=0.0)
+    if g.shape != want.shape:
+        text = f"it has shape {g.shape}, expected {want.shape}"
+    else:
+        apart = np.where(np.isfinite(g), np.abs(g - want), np.inf)
+        bad = apart > tolerance * scale
+        if not bad.any():
+            return lines
+        at = np.unravel_index(np.argmax(apart), apart.shape)
+        place = f", most at {list(map(int, at))}" if at else ""
+        text = f"wrong at {np.count_nonzero(bad)} of {bad.size}{place}: {g[at]:.6g}, should be {want[at]:.6g}"
+    captured = [a for _, a in rec.captures]
+    problem = Problem(rec.graph, [*values, *captured], i, dout.astype(want.dtype), right)
+    cause = likely_cause(problem, g, max(tolerance, 1e-9))
+    return [*lines, text + (f"\n      likely cause: {cause}" if cause else "")]

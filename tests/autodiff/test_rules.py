@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from gpt2.autodiff.checks import check_graph
 from gpt2.autodiff.differentiate import jvp_graph, vjp_graph
 from gpt2.autodiff.graph import Graph, check
+from gpt2.autodiff.graph_checks import check_graph
 from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.ops import OPS, apply, const, input_node
 from gpt2.autodiff.ops.build import item
@@ -59,7 +59,7 @@ def cases(which=lambda name, op: True):
 
 
 def test_every_row_has_samples():
-    """Except `item`, tested by the ops that make tuples, and ops that hold graphs, which have their own tests."""
+    """Except `item`, tested by the ops that make tuples, and ops that hold graphs, which have own tests."""
     assert {name for name in OPS if name not in ROWS} <= {"item", "call", "host", "scan", "stop_gradient"}
 
 
