@@ -223,6 +223,13 @@ def test_a_resumed_run_keeps_its_shape_and_data(whole, capsys, change):
     assert error.count("\n") == 1
 
 
+def test_a_resumed_run_remembers_its_best(whole):
+    run = train.Run(train.resumed_settings(whole, {}))
+    run.load(whole)
+    losses = [record["val_loss"] for record in lines(whole) if "val_loss" in record]
+    assert run.best == min(losses) and run.validated == 12
+
+
 def test_a_resumed_run_notices_that_its_text_has_changed(whole, prose, capsys):
     prose[0].write_text(prose[1].replace("king", "duke"), encoding="utf-8")
     assert train.main(["--resume", str(whole), "--steps", "20"]) == 2
