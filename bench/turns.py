@@ -41,6 +41,7 @@ class Player:
             raise Failed(reason, missing=True)
         self.name = name
         self.began = time.perf_counter()
+        self.fastest = float("inf")  # seconds of the fastest step so far
         debug = bool(os.environ.get("GPT2_BENCH_DEBUG"))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bench.worker", name, str(threads), str(nice)], cwd=ROOT,
@@ -64,6 +65,9 @@ class Player:
         answer = json.loads(line)
         if "error" in answer:
             raise Failed(answer["error"], answer["missing"])
+        if "times" in answer:
+            steps = [sum(parts) for parts in zip(*answer["times"].values())]
+            self.fastest = min(self.fastest, *steps)
         return answer
 
     def close(self):
@@ -100,8 +104,8 @@ class Contest:
     names    contenders, the reference first where it takes part
     threads  for each of them, one contender at a time
     nice     their processes' niceness
-    setup    setup(player) -> dict: has the player build its work. Kept in facts[name]; "peak" there, in
-             bytes, says how much memory another contender may need
+    setup    setup(player) -> dict: has the player build its work and do a step or two. Kept in facts[name];
+             "peak" there, in bytes, says how much memory another contender may need
 
         with Contest(names, threads, setup) as contest:
             contest.play(rounds=20, seconds=60)
@@ -173,9 +177,8 @@ class Contest:
                      "rounds_disturbed": len(others) - len(quiet)}
 
     def _more_steps(self, name, turn_s):
-        """Steps of a turn beyond the first, judging by the faster of two."""
-        times = self._ask(name, 2)["times"]
-        shortest = min((sum(pair) for pair in zip(*times.values())), default=turn_s)
+        """Steps of a turn beyond the first, judging by the fastest so far."""
+        shortest = self.players[name].fastest
         return 0 if shortest >= turn_s else max(1, min(1000, round(turn_s / max(shortest, 1e-7))))
 
     def _turn(self, name, more, pids):

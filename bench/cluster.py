@@ -1,0 +1,118 @@
+"""What data-parallel training would cost on many machines, computed from a few measured or stated numbers.
+
+One MPI rank a node. A node computes its share of the batch, and the sum of the gradients goes through the network
+while earlier blocks are still being computed (gpt2/parallel/mpi.py). docs/parallel.md explains and discusses.
+
+    compute     3 * forward operations / RATE, a third of it forward
+    all-reduce  of b bytes over n nodes: 2 (n-1)/n * b / bandwidth + 2 log2(n) * latency
+                (Rabenseifner's algorithm: a reduce-scatter and an all-gather. Thakur et al. 2005)
+    overlap     a matrix's all-reduce is ready to start when its block's backward is done, and the network takes
+                them one after the other; embeddings, gains and biases follow at the end
+    update      28 bytes of memory traffic a parameter: p, m, v read and written, g read
+
+What it leaves out: other traffic in the network, stragglers, and the time the processor spends on sending.
+"""
+
+import math
+from dataclasses import dataclass
+
+from bench import ratios
+from gpt2.flops import forward_flops
+from gpt2.model import GPT2Config, parameter_ranges
+
+NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+PRESETS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+B, T = 4, 1024  # of one node
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """rate in operations a second of a node, memory and network in bytes a second, latency in seconds."""
+
+    name: str
+    rate: float
+    memory: float
+    network: float
+    latency: float
+
+
+# A node: 64 cores at 60 GFLOP/s each in float32, as one core of the machine that was measured does in training;
+# eight channels of memory. The networks in their usual speeds, with 90 % of the wire.
+CLUSTERS = (
+    Hardware("10 Gb/s Ethernet", 64 * 60e9, 200e9, 0.9 * 1.25e9, 30e-6),
+    Hardware("100 Gb/s InfiniBand", 64 * 60e9, 200e9, 0.9 * 12.5e9, 2e-6),
+)
+
+
+def all_reduce(nbytes, n, hardware):
+    """Seconds."""
+    if n == 1:
+        return 0.0
+    return 2 * (n - 1) / n * nbytes / hardware.network + 2 * math.log2(n) * hardware.latency
+
+
+def step(config, n, hardware, B=B, T=T):
+    """Seconds of one step on n nodes, in parts: compute, reduce (all of it), exposed (what is not hidden), update."""
+    forward = forward_flops(config, B, T) / hardware.rate
+    L, C = config.n_layer, config.n_embd
+    head = 2 * B * T * config.vocab_size * C / hardware.rate
+    block = (forward - head) / L  # forward of one block; its backward takes twice as long, as the head's does
+    late = 4 * (config.num_parameters - L * 12 * C * C)  # bytes that are ready only at the end
+    clock = forward + 2 * head
+    network = 0.0  # when it is free again
+    reduce = 0.0
+    for _ in range(L):
+        clock += 2 * block
+        for matrix in (4, 4, 1, 3):  # fcproj, fc, attproj, qkv, in C^2 entries
+            seconds = all_reduce(4 * matrix * C * C, n, hardware)
+            network = max(network, clock) + seconds
+            reduce += seconds
+    last = sum(all_reduce(nbytes, n, hardware) for nbytes in _late_pieces(config, late))
+    compute = clock
+    network = max(network, compute) + last
+    update = 28 * config.num_parameters / hardware.memory
+    return {"compute": compute, "reduce": reduce + last, "exposed": network - compute, "update": update,
+            "step": network + update}
+
+
+def _late_pieces(config, late):
+    """Bytes of wte, and of the tensors between the matrices, which are one piece each."""
+    start, stop = parameter_ranges(config)["wte"]
+    wte = 4 * (stop - start)
+    return [wte, *[(late - wte) / 6] * 6]
+
+
+def enough(config, n, hardware, target=0.9):
+    """The fewest tokens a node and step with which it is at least `target` as efficient as one node alone."""
+    for power in range(24):
+        if efficiency(config, n, hardware, 1, 1 << power) >= target:
+            return 1 << power
+    return None
+
+
+def efficiency(config, n, hardware, B=B, T=T):
+    """Of weak scaling: one node's step over that of n nodes."""
+    return step(config, 1, hardware, B, T)["step"] / step(config, n, hardware, B, T)["step"]
+
+
+def rows():
+    """One dict for each network, model and number of nodes."""
+    return [{"network": hardware.name, "model": preset, "nodes": n, "bytes": 4 * config.num_parameters,
+             **step(config, n, hardware), "efficiency": efficiency(config, n, hardware),
+             "tokens_for_90": enough(config, n, hardware)}
+            for hardware in CLUSTERS for preset in PRESETS for config in [GPT2Config.preset(preset)]
+            for n in NODES]
+
+
+def as_text():
+    """The tables: one line a model, one column a number of nodes."""
+    text = [f"computed: {B} sequences of {T} tokens a node and step; node {CLUSTERS[0].rate / 1e12:.1f} TFLOP/s"]
+    for hardware in CLUSTERS:
+        for title, show in (("efficiency", lambda r: f"{r['efficiency']:.0%}"),
+                            ("ms of all-reduce not hidden", lambda r: f"{1e3 * r['exposed']:.0f}"),
+                            ("tokens a node for 90 %", lambda r: str(r["tokens_for_90"]))):
+            chosen = [r for r in rows() if r["network"] == hardware.name]
+            lines = [[preset, *[show(r) for r in chosen if r["model"] == preset]] for preset in PRESETS]
+            text.append(f"\n{hardware.name}: {title}")
+            text.append(ratios.table(["nodes", *map(str, NODES)], lines))
+    return "\n".join(text)

@@ -1,0 +1,194 @@
+"""How training scales: over the processes of this machine, measured, and over many machines, computed.
+
+    python -m bench.scaling
+    python -m bench.scaling --size 124M-B8T64 --workers 1,2 --json scaling.json
+    python -m bench.scaling --cluster                   the computed table alone (bench/cluster.py says how)
+
+Strong scaling: the batch stays, more workers share it. Weak scaling: each worker brings a share of its own.
+The first row of each table is one process with one thread. Teams take turns step by step, and what counts is
+the median over the rounds of the ratio within a round; see bench/turns.py for the reasons.
+"""
+
+import contextlib
+import random
+import time
+from dataclasses import dataclass
+
+from bench import cluster, machine, program, ratios
+from bench.turns import DISTURBED, ENOUGH, settle
+from gpt2.errors import UserError
+
+# name -> preset, changes, B of strong scaling, B of each worker in weak scaling, T
+SIZES = {
+    "124M-B8T64": ("gpt2", dict(block_size=64), 8, 4, 64),
+    "6x384-B12T256": ("small-cpu", {}, 12, 6, 256),
+    "4x128-B12T64": ("shakespeare-char-cpu", {}, 12, 6, 64),
+}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """workers processes, each with `threads` threads, on batches of B sequences."""
+
+    workers: int
+    threads: int
+    B: int
+
+    @property
+    def label(self):
+        return (f"{self.workers} process{'es' * (self.workers > 1)} x "
+                f"{self.threads} thread{'s' * (self.threads > 1)}")
+
+
+def main(argv):
+    parser = program.parser("bench.scaling", "Measure strong and weak scaling, and compute it past the machine.")
+    parser.add_argument("--size", metavar="NAME", default="124M-B8T64",
+                        help=f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)")
+    parser.add_argument("--workers", metavar="N,...", default="",
+                        help="processes (default: 1 to the number of cores, where they divide the batch)")
+    parser.add_argument("--backward", default="manual", help="of the model (default manual)")
+    parser.add_argument("--pin", action="store_true", help="keep each worker to cores of its own")
+    parser.add_argument("--rounds", metavar="N", type=program.positive(int), default=12,
+                        help="rounds at most (default 12)")
+    parser.add_argument("--seconds", metavar="S", type=program.positive(float), default=90,
+                        help="time for all rounds; at least three are played (default 90)")
+    parser.add_argument("--cluster", action="store_true", help="only the table for many machines")
+    options = parser.parse_args(argv)
+    if options.cluster:
+        program.say(options, cluster.as_text())
+        program.write_json(options, {"benchmark": "cluster", "rows": cluster.rows()})
+        return 0
+    if options.size not in SIZES:
+        raise UserError(f"--size {options.size}: expected one of {', '.join(SIZES)}")
+    preset, changes, B, b, T = SIZES[options.size]
+    counts = worker_counts(options.workers, B)
+    threads = program.thread_counts(options.threads)
+    strong = [Setup(1, 1, B), *(Setup(1, t, B) for t in threads if t > 1),
+              *(Setup(n, 1, B) for n in counts if n > 1)]
+    weak = [Setup(n, 1, b * n) for n in counts]
+    facts = machine.describe()
+    program.say(options, program.machine_line(facts))
+    samples, load = measure(preset, changes, T, list(dict.fromkeys([*strong, *weak])), options)
+    tables = {"strong": rows_of(strong, samples, T), "weak": rows_of(weak, samples, T)}
+    for name, rows in tables.items():
+        program.say(options, "\n" + as_text(name, options, rows))
+    program.say(options, program.load_line(load))
+    program.write_json(options, {"benchmark": "scaling", "size": options.size, "backward": options.backward,
+                                 "pin": options.pin, "machine": facts, "load": load, **tables})
+    return 0
+
+
+def worker_counts(text, B):
+    """The numbers of --workers, checked; by default those up to the number of cores that divide B."""
+    if not text:
+        return [n for n in range(1, machine.available_cores() + 1) if B % n == 0]
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--workers {text}: expected whole numbers such as 1,2") from None
+    for n in counts:
+        if n < 1 or B % n:
+            raise UserError(f"--workers {n}: expected a divisor of the batch's {B} sequences")
+    return sorted({1, *counts})
+
+
+# ---- Measuring ---------------------------------------------------------------------------------------------
+
+
+def measure(preset, changes, T, setups, options):
+    """Setup -> list of rounds, each a list with the seconds of one step; and what others did meanwhile."""
+    from gpt2.model import GPT2Config
+
+    config = GPT2Config.preset(preset, **changes)
+    with contextlib.ExitStack() as stack:
+        teams = {}
+        for setup in setups:
+            key = setup.workers, setup.threads
+            if key not in teams:
+                program.note(f"starting {setup.label}")
+                teams[key] = stack.enter_context(make_team(config, *key, options))
+        turns = {setup: make_turn(teams[setup.workers, setup.threads], config, setup.B, T) for setup in setups}
+        for turn in turns.values():
+            turn()  # first steps touch new memory
+        return play(turns, options)
+
+
+def make_team(config, workers, threads, options):
+    from gpt2 import GPT2, AdamW
+    from gpt2.parallel.processes import Processes
+
+    model = GPT2(config, backward=options.backward, seed=None)
+    return Processes(model, AdamW(model), workers, threads=workers * threads, pin=options.pin)
+
+
+def make_turn(team, config, B, T):
+    """A function that takes one step and returns its seconds."""
+    import numpy as np
+
+    rng = np.random.default_rng(1)
+    batch = tuple(rng.integers(0, config.vocab_size, (2, B, T), dtype=np.int32))
+    pids = [process.pid for process in team.workers.processes]
+
+    def turn():
+        begin = time.perf_counter()
+        team.step([batch], 1e-4)
+        seconds = time.perf_counter() - begin
+        for pid in pids:
+            settle(pid)
+        return seconds
+
+    turn.pids = pids
+    return turn
+
+
+def play(turns, options):
+    """Rounds in which every setup takes a step, in shuffled order. Disturbed ones are left out if enough remain."""
+    pids = sorted({pid for turn in turns.values() for pid in turn.pids})
+    load, order, shuffle = machine.Load(pids), list(turns), random.Random(0).shuffle
+    samples, others = {setup: [] for setup in turns}, []
+    begin = time.perf_counter()
+    for done in range(options.rounds):
+        spent = time.perf_counter() - begin
+        if done >= 3 and spent + spent / done > options.seconds:
+            break
+        shuffle(order)
+        worst = 0.0
+        for setup in order:
+            during = machine.Load(pids)
+            samples[setup].append([turns[setup]()])
+            worst = max(worst, during.report(pids)["others"] or 0.0)
+        others.append(worst)
+    quiet = [i for i, share in enumerate(others) if share <= DISTURBED]
+    counted = quiet if len(quiet) >= ENOUGH else range(len(others))
+    samples = {setup: [rounds[i] for i in counted] for setup, rounds in samples.items()}
+    return samples, {**load.report(pids), "rounds": len(others), "rounds_counted": len(counted),
+                     "rounds_disturbed": len(others) - len(quiet)}
+
+
+def rows_of(setups, samples, T):
+    """One dict a setup. speedup: in tokens a second, against the first setup; efficiency: per core in use."""
+    first = setups[0]
+    rows = []
+    for setup in setups:
+        inverse = ratios.ratio(samples[first], samples[setup])  # time of the first over this one's
+        more = setup.B / first.B
+        speedup = {key: value * more for key, value in inverse.items()}
+        cores = setup.workers * setup.threads
+        ms = ratios.times(samples[setup])
+        rows.append({"workers": setup.workers, "threads": setup.threads, "B": setup.B, "label": setup.label,
+                     "ms": ms, "tokens_per_s": setup.B * T / ms["median"] * 1e3, "speedup": speedup,
+                     "efficiency": speedup["median"] / cores})
+    return rows
+
+
+def as_text(name, options, rows):
+    header = [f"{name} scaling", "B", "median ms", "min", "tok/s", "speed-up", "efficiency"]
+    lines = [[row["label"], str(row["B"]), f"{row['ms']['median']:.0f}", f"{row['ms']['min']:.0f}",
+              f"{row['tokens_per_s']:.0f}", ratios.shown(row["speedup"]), f"{row['efficiency']:.0%}"]
+             for row in rows]
+    return "\n".join([f"{options.size}, backward {options.backward}; speed-up in tokens a second, "
+                      "median [quartiles] over rounds", ratios.table(header, lines)])
+
+
+if __name__ == "__main__":
+    program.run(main)
