@@ -196,9 +196,9 @@ def read_tokenizer(path):
         length = content[at]
         tokens.append(content[at + 1:at + 1 + length])
         at += 1 + length
-    if len(tokens) != count or at != len(content):
+    if len(tokens) != count or at != len(content):  # at > len(content): the last token is cut short
         raise UserError(f"{path}: the header promises {count} tokens, the file of {size:,} bytes has "
-                        f"{'fewer' if at >= len(content) else 'more'}")
+                        f"{'more' if at < len(content) else 'fewer'}")
     # Before version 2 the end of text was always GPT-2's. A vocabulary without one, single bytes say, has in
     # its place the token that text begins with, for llm.c's sampling
     special = {}

@@ -1,0 +1,188 @@
+"""What llm.c's program for the CPU does around the model: its batches, its sampling, the lines it prints.
+
+    batches        sample k is the B*T + 1 tokens from k*B*T on. Training takes them in an order shuffled by
+                   the Mersenne Twister with seed 42, anew in each round; validation takes the first, in order
+    optimizer      AdamW with lr 1e-4, betas 0.9 and 0.999, eps 1e-8, no decay, no clipping
+    sampling       from the whole distribution, by an xorshift generator with seed 1337
+
+With `train.py --preset llm.c` the same checkpoint and tokens give the same losses, line by line. Its file
+formats are in gpt2/formats/llmc.py.
+"""
+
+import numpy as np
+
+from gpt2.dataset import take
+from gpt2.errors import UserError
+from gpt2.formats.llmc import padded
+
+SHUFFLE_SEED = 42
+SAMPLE_SEED = 1337
+
+
+# ---- Batches ---------------------------------------------------------------------------------------------
+
+
+class Loader:
+    """Batches of B sequences of T tokens in llm.c's order; stands in for gpt2.dataset.Loader.
+
+    tokens   (count,) integers; a round has (count - 1) // (B * T) batches
+    """
+
+    def __init__(self, tokens, B, T):
+        self.tokens, self.B, self.T = tokens, B, T
+        self.samples = _samples(tokens, B, T)
+        self.position = 0  # batches drawn so far
+        self._orders = _Orders(self.samples)
+
+    def next_batch(self):
+        """The next batch: inputs (B, T) and targets (B, T), int32."""
+        batch = self.batch(self.position)
+        self.position += 1
+        return batch
+
+    def batch(self, k):
+        """Batch number k, wherever the loader stands."""
+        lap, place = divmod(k, self.samples)
+        return _sample(self.tokens, self.B, self.T, self._orders[lap][place])
+
+    def state(self):
+        """Where the loader stands, as plain numbers for a checkpoint."""
+        return {"position": self.position}
+
+    def load_state(self, state):
+        """Continue where `state()` was taken."""
+        self.position = int(state["position"])
+
+
+class _Orders:
+    """The order of samples in each round. The twister runs on from one to the next, so they come in turn."""
+
+    def __init__(self, samples):
+        self.samples = samples
+        self._restart()
+
+    def _restart(self):
+        # NumPy's old generator is the Mersenne Twister, seeded as there, and will not change (NEP 19)
+        self.twister = np.random.RandomState(SHUFFLE_SEED)
+        self.drawn = 0
+
+    def __getitem__(self, lap):
+        if lap < self.drawn - 1:
+            self._restart()
+        while self.drawn <= lap:
+            self.order = permutation(self.samples, self.twister)
+            self.drawn += 1
+        return self.order
+
+
+def permutation(count, twister):
+    """0 .. count-1 shuffled as llm.c does: from the end, each place swaps with one drawn from those up to it.
+
+    twister  a numpy.random.RandomState; count - 1 of its 32-bit numbers are used
+    """
+    draws = twister.randint(0, 1 << 32, size=max(count - 1, 0), dtype=np.uint32).tolist()
+    order = list(range(count))
+    for i, draw in zip(range(count - 1, 0, -1), draws):
+        j = draw % (i + 1)
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
+def validation(tokens, B, T, batches):
+    """The first `batches` samples in file order, over again where there are fewer: inputs, targets."""
+    samples = _samples(tokens, B, T)
+    for k in range(batches):
+        yield _sample(tokens, B, T, k % samples)
+
+
+def _samples(tokens, B, T):
+    """How many samples there are: each needs one token more than it has, the target of its last one."""
+    samples = (len(tokens) - 1) // (B * T)
+    if samples < 1:
+        raise UserError(f"{len(tokens)} tokens, llm.c's batches of {B} times {T} need {B * T + 1}; use a "
+                        "longer text, or a smaller --batch-size or --block-size")
+    return samples
+
+
+def _sample(tokens, B, T, k):
+    return take(tokens, (k * B + np.arange(B)) * T, T)
+
+
+# ---- Sampling --------------------------------------------------------------------------------------------
+
+
+class Coins:
+    """llm.c's random numbers for sampling: xorshift64* (Marsaglia 2003, Vigna 2016), 24 bits of each."""
+
+    def __init__(self, seed=SAMPLE_SEED):
+        self.state = seed
+
+    def next(self):
+        """A float32 number in [0, 1), as a float."""
+        mask = (1 << 64) - 1
+        x = self.state
+        x ^= x >> 12
+        x ^= (x << 25) & mask
+        x ^= x >> 27
+        self.state = x
+        return (((x * 0x2545F4914F6CDD1D) & mask) >> 32 >> 8) / 16777216.0
+
+
+def choose(logits, coin):
+    """The first token at which the cumulated probability passes `coin`, all in float32. logits (V,)."""
+    probs = np.exp(logits - logits.max(), dtype=np.float32)
+    probs /= probs.sum(dtype=np.float32)
+    cumulated = np.cumsum(probs, dtype=np.float32)
+    return min(int(np.searchsorted(cumulated, np.float32(coin), side="right")), len(probs) - 1)
+
+
+def generate(decoder, start, count, coins):
+    """Yields `count` tokens after the token `start`. decoder: a fresh gpt2.sample.Decoder."""
+    token = start
+    for _ in range(count):
+        token = choose(decoder.read([[token]])[0, -1], coins.next())
+        yield token
+
+
+def printable(token):
+    """What llm.c prints of a token: its bytes, but nothing for a single one that is no ASCII text."""
+    if len(token) == 1 and not (0x20 <= token[0] < 0x7F or token in b"\t\n\v\f\r"):
+        return b""
+    return token.split(b"\0")[0]
+
+
+# ---- Lines -----------------------------------------------------------------------------------------------
+
+
+def model_lines(config):
+    """What it says of a model when it has read one."""
+    Vp = padded(config.vocab_size)
+    parameters = config.num_parameters + (Vp - config.vocab_size) * config.n_embd
+    return ["[GPT-2]", f"max_seq_len: {config.block_size}", f"vocab_size: {config.vocab_size}",
+            f"padded_vocab_size: {Vp}", f"num_layers: {config.n_layer}", f"num_heads: {config.n_head}",
+            f"channels: {config.n_embd}", f"num_parameters: {parameters}"]
+
+
+def data_lines(train, val, B, T):
+    """What it says of the two token arrays."""
+    return [f"train dataset num_batches: {len(train) // (B * T)}",
+            f"val dataset num_batches: {len(val) // (B * T)}"]
+
+
+def activations_line(config, B, T):
+    """What it says at the first forward pass: the numbers in all activations together."""
+    L, C, NH, Vp = config.n_layer, config.n_embd, config.n_head, padded(config.vocab_size)
+    # A position of a block: ln1, atty, attproj, residual2, ln2, fcproj, residual3 have C numbers, qkv 3C, fch
+    # and its gelu 4C; two layernorms a mean and an rstd; attention T before and T after the softmax, a head
+    per_block = 18 * C + 4 + 2 * NH * T
+    ends = 2 * C + 2 + 2 * Vp + 1  # encoded, lnf and its mean and rstd, logits, probs, the loss
+    return f"num_activations: {B * T * (L * per_block + ends)}"
+
+
+def val_line(loss):
+    return f"val loss {loss:.6f}"
+
+
+def step_line(step, loss, seconds):
+    """step counts from 0."""
+    return f"step {step}: train loss {loss:.6f} (took {1000 * seconds:.6f} ms)"
