@@ -125,20 +125,26 @@ def fits(shape, into) -> bool:
 
 
 def times(g: Node, factors: tuple, shape) -> Node:
-    """The product, of the given shape. Nothing is multiplied by 1, and -1 only changes the sign."""
+    """The product, of the given shape. What is broadcast is multiplied before that, or by doing it."""
     for f in factors:
-        if is_number(f, 1.0):
-            continue
-        if is_number(f, -1.0):
-            g = -g
-        elif is_scalar_const(g) and is_number(g.value, 1.0) and isinstance(f, Node) and f.dtype == g.dtype:
-            g = f
+        if g.op != "broadcast":
+            g = product(g, f)
+        elif not isinstance(f, Node) or fits(f.shape, g.args[0].shape):
+            g = broadcast(product(g.args[0], f), g.shape)
         else:
-            # a broadcast is left to the multiplication where the factor has the full shape
-            if g.op == "broadcast" and isinstance(f, Node) and f.shape == shape:
-                g = g.args[0]
-            g = g * f
+            g = product(g.args[0] if f.shape == shape else g, f)
     return broadcast(g, shape)
+
+
+def product(g: Node, f) -> Node:
+    """Nothing is multiplied by 1, and -1 only changes the sign."""
+    if is_number(f, 1.0):
+        return g
+    if is_number(f, -1.0):
+        return -g
+    if is_scalar_const(g) and is_number(g.value, 1.0) and isinstance(f, Node) and f.dtype == g.dtype:
+        return f
+    return g * f
 
 
 def is_number(x, value: float) -> bool:
@@ -183,7 +189,9 @@ def unbroadcast(g: Node, x: Node) -> Node:
     if g.shape == x.shape:
         return g
     new = g.ndim - x.ndim
-    stretched = (new + i for i, n in enumerate(x.shape) if n == 1 and g.shape[new + i] != 1)
+    stretched = [new + i for i, n in enumerate(x.shape) if n == 1 and g.shape[new + i] != 1]
+    if not new:
+        return sum_(g, stretched, keepdims=True)
     return reshape(sum_(g, (*range(new), *stretched)), x.shape)
 
 
@@ -221,10 +229,17 @@ def add_all(parts: Sequence[Node]) -> Node:
         rest.append(scattered.pop(0))
     g = rest[0]
     for p in rest[1:]:
-        g = g + p
+        g = plus(g, p)
     for p in scattered:
         g = apply(p.op, g, *p.args[1:], **p.attrs)
     return g
+
+
+def plus(g: Node, p: Node) -> Node:
+    """g + p, where p may be of the form -x, and the addition broadcasts."""
+    if p.op == "broadcast" and p.shape == g.shape and g.op != "broadcast":
+        p = p.args[0]
+    return g - p.args[0] if p.op == "negative" else g + p
 
 
 def is_zeros(x: Node) -> bool:

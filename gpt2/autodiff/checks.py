@@ -12,7 +12,7 @@ from .diagnose import Problem, likely_cause
 from .differentiate import vjp_graph
 from .graph_checks import GradientMismatch, check_graph
 from .interpret import evaluate_graph
-from .record import Record, record
+from .record import Recording, record
 from .tree import flatten, unflatten
 
 __all__ = ["BackwardMismatch", "GradientMismatch", "check_backward", "check_grads"]
@@ -130,12 +130,12 @@ def _written(dout, kept, inputs, given):
             yield f"input {i}"
 
 
-def name_of(rec: Record, i: int) -> str:
+def name_of(rec: Recording, i: int) -> str:
     name = rec.graph.inputs[i].name
     return f" ({name})" if name else ""
 
 
-def derived_gradients(rec: Record, values, dout) -> list:
+def derived_gradients(rec: Recording, values, dout) -> list:
     wrt = [i for i, x in enumerate(values) if np.asarray(x).dtype.kind in "fc"]
     captured = [a for _, a in rec.captures]
     found = evaluate_graph(vjp_graph(rec.graph, wrt, [0]), [*values, *captured, dout])
@@ -143,7 +143,7 @@ def derived_gradients(rec: Record, values, dout) -> list:
     return [gradients.get(i) for i in range(len(values))]
 
 
-def wrong(rec: Record, values, i: int, dout, g, right, x, rtol) -> list[str]:
+def wrong(rec: Recording, values, i: int, dout, g, right, x, rtol) -> list[str]:
     """What is wrong with one gradient."""
     want = right[i]
     if want is None or g is None:

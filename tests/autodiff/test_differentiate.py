@@ -218,6 +218,18 @@ def test_both_branches_become_one_where():
     np.testing.assert_array_equal(dx, w * [2.0, 3.0])
 
 
+def test_masked_and_other_gradients_add_up():
+    x = np.array([1.0, -2.0])
+    for sides in ((2.0, 0.0), (0.0, 3.0), (2.0, 3.0)):
+
+        def f(x, sides=sides):
+            first, second = (x * s if s else const(np.ones(2)) for s in sides)
+            return where(x > 0.0, first, second) + x * x + where(x < 0.0, x, 5.0)
+
+        _, w, (dx,) = derive(f, x)
+        np.testing.assert_allclose(dx, w * (np.array(sides) + 2 * x + [0, 1]), rtol=1e-15)
+
+
 # --- special points -----------------------------------------------------------------------------------------
 
 

@@ -75,7 +75,7 @@ def ufunc_row(name, partials=None, kind="elementwise", domain=(0.3, 2.0), signed
 # arithmetic
 ufunc_row("add", lambda out, a, b: (1.0, 1.0), cost=0.15)
 ufunc_row("subtract", lambda out, a, b: (1.0, -1.0), cost=0.15)
-ufunc_row("multiply", lambda out, a, b: (b, a), cost=0.15)
+ufunc_row("multiply", lambda out, a, b: (b, a) if a is not b else ((2.0, a), None), cost=0.15)
 ufunc_row("negative", lambda out, x: (-1.0,), cost=0.15)
 ufunc_row("positive", lambda out, x: (1.0,), cost=0.1)
 ufunc_row("square", lambda out, x: ((2.0, x),), cost=0.15)
@@ -83,6 +83,8 @@ ufunc_row("reciprocal", lambda out, x: ((square(out), -1.0),), cost=0.3)
 
 
 def _divide(out, a, b):
+    if is_scalar_const(b) and const_value(b) != 0:
+        return 1.0 / const_value(b), None
     inverse = 1.0 / b
     return inverse, (inverse, out, -1.0)  # g * inverse is common to both
 
