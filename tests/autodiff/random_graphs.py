@@ -195,5 +195,9 @@ def scatter(rng, pool):
     return apply("scatter_add", base, picked, rows, spec=(("array", 0), (0, x.shape[1], 1)))
 
 
-MAKERS = [arithmetic] * 6 + [with_number] * 3 + [quotient, function, function, power, reduction, reduction, reshape, transpose,
-          broadcast, slice_, assemble, update, where, matmul, einsum, scatter]  # fmt: skip
+MAKERS = [
+    *[arithmetic] * 6,
+    *[with_number] * 3,
+    *[quotient, function, function, power, reduction, reduction, reshape, transpose, broadcast, slice_, assemble],
+    *[update, where, matmul, einsum, scatter],
+]

@@ -1,11 +1,11 @@
-"""The passes: functions from graph to graph that make a program smaller and faster and leave its meaning alone.
+"""The passes: functions from graph to graph that make a program smaller and faster, and mean the same.
 
     simplify(graph)       all rewriting passes at once, until none applies
     PASSES                the same one by one, by name; Options(off=...) leaves some out of simplify
     partition(joint, ..)  which forward values a backward is handed, and which it computes again
 
-Passes that rewrite are families of local rules, and simplify runs them all in the same sweeps (engine.py): time grows
-linearly with the graph, and a rule of one pass sees at once what a rule of another made.
+Passes that rewrite are families of local rules, and simplify runs them all in the same sweeps (engine.py):
+time grows linearly with the graph, and a rule of one pass sees at once what a rule of another made.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Options:
         object.__setattr__(self, "off", frozenset(self.off))
         unknown = sorted(self.off - PASSES.keys())
         if unknown:
-            raise ValueError(f"Options: no pass {unknown[0]!r} to switch off, expected one of {', '.join(PASSES)}")
+            raise ValueError(
+                f"Options: no pass {unknown[0]!r} to switch off, expected one of {', '.join(PASSES)}"
+            )
 
 
 def simplify(graph: Graph, options: Options | None = None) -> Graph:

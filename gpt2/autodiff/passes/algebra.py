@@ -72,13 +72,22 @@ def divide_by_number(n: Node, sweep) -> Node | None:
     return build.broadcast(apply("multiply", a, const(1 / c, n.dtype)), n.shape)
 
 
+@algebra.rule("divide")
+def divide_by_what_was_inverted(n: Node, sweep) -> Node | None:
+    """x / s -> x * (1 / s), if 1 / s is computed anyway: products can be put together, and s may go."""
+    a, b = n.args
+    if number(a) == 1 or not is_inexact(n) or b.dtype != n.dtype:
+        return None
+    inverse = sweep.known(const(1.0, n.dtype)) / b
+    found = sweep.known(inverse)
+    return None if found is inverse else build.broadcast(a * found, n.shape)
+
+
 @algebra.rule(*sorted(RING))
 def with_less_work(n: Node, sweep) -> Node | None:
     """What is part of a larger sum or product is put together there."""
     user = sweep.user
-    if user is not None and user.op in RING and user.dtype == n.dtype:
-        if n.op not in ("add", "subtract"):
-            return None
-        if user.op in ("add", "subtract") and user.shape == n.shape:
+    if user is not None and user.op in RING and user.dtype == n.dtype and user.shape == n.shape:
+        if n.op not in ("add", "subtract") or user.op in ("add", "subtract"):
             return None
     return improve(n, sweep)

@@ -1,25 +1,27 @@
 """Sums and products taken apart and put together with less work.
 
-The additions and multiplications that meet in one value, and whose results nobody else wants, form a `Region`. Taken
-apart it is a sum of terms, each a number times factors:
+The additions and multiplications that meet in one value, and whose results nobody else wants, form a
+`Region`. Taken apart it is a sum of terms, each a number times factors:
 
     0.5 * d * w  +  0.5 * d * x * (1 - t*t) * q        ->  0.5 * (d * (w + x * (1 - t*t) * q))
     (x * row) * col_of_rows                            ->  x * (row * col_of_rows)
     1 + 3 * (c * x2)                                   ->  1 + (3 * c) * x2
 
-Putting together tries what could be less work: like terms are added, factors that terms share leave the sum, numbers
-meet numbers, and factors are multiplied from the smallest shape to the largest. The result replaces the original only
-if it costs less, counted in elements touched, so that applying this again and again ends. At equal cost, a region that
-reads `x` is preferred to one that reads `c * x`, if others read `c * x` too: once nobody does, it goes.
+Putting together tries what could be less work: like terms are added, factors that terms share leave the sum,
+numbers meet numbers, and factors are multiplied from the smallest shape to the largest. The result replaces
+the original only if it costs clearly less, counted in elements touched, so that applying this again and again
+ends. At equal cost, a region that reads `x` is preferred to one that reads `c * x`, if others read `c * x`
+too: once nobody does, it goes.
 
-What is never done: sums are not multiplied out (except by a number, for free), and differences are not regrouped:
-x - row1 - row2 keeps its order, for (row1 + row2) may have lost what the differences would have kept.
+What is never done: sums are not multiplied out (except by a number, for free), and differences are not
+regrouped: x - row1 - row2 keeps its order, for (row1 + row2) may have lost what the differences would have
+kept.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Callable, Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -28,6 +30,9 @@ from ..ops import apply, build, const
 from .match import is_inexact, number
 
 RING = frozenset(("add", "subtract", "multiply", "negative", "divide", "square"))
+_WORTHWHILE = (
+    0.5  # of an operation on the whole result: what must be saved before the program's form is changed
+)
 _MOST_TERMS = 12  # factors are searched for in sums up to here: the search grows with the square
 
 
@@ -48,11 +53,15 @@ class Product:
         """Equal for terms that differ in their coefficient alone."""
         return tuple(sorted((f.id, side) for f, side in self.factors))
 
-    def times(self, x: Node) -> "Product":
+    def times(self, x: Node) -> Product:
         c = number(x) if x.shape == () else None
-        return Product(self.coef * c, self.factors) if c is not None else Product(self.coef, [*self.factors, (x, 1)])
+        return (
+            Product(self.coef * c, self.factors)
+            if c is not None
+            else Product(self.coef, [*self.factors, (x, 1)])
+        )
 
-    def without(self, factor) -> "Product":
+    def without(self, factor) -> Product:
         rest = list(self.factors)
         rest.remove(factor)
         return Product(self.coef, rest)
@@ -76,7 +85,9 @@ class Builder:
         self.dtype = dtype
         self.sweep = sweep
         self.seen_through = seen_through
-        self.is_free = lambda x: x.id in dissolved or not sweep.is_settled(x)  # may it be made in another way?
+        self.is_free = lambda x: (
+            x.id in dissolved or not sweep.is_settled(x)
+        )  # may it be made in another way?
 
     def known(self, n: Node) -> Node:
         found = self.sweep.known(n)
@@ -167,7 +178,7 @@ class Builder:
 
 
 class Region:
-    """What meets in `root`. `see_through` also takes apart values c * x and c * x + d that others use as well."""
+    """What meets in `root`. `see_through` takes apart values c * x and c * x + d that others use, too."""
 
     def __init__(self, root: Node, sweep, see_through: bool = False):
         self.root = root
@@ -328,7 +339,7 @@ def improve(root: Node, sweep) -> Node | None:
     if len(region.dissolved) < 2 and not region.scaled:
         return None
     found = _rebuilt(region, terms)
-    if found is not None and region.cost(found) < region.old_cost() * (1 - 1e-9):
+    if found is not None and region.cost(found) <= region.old_cost() - _WORTHWHILE * root.size:
         sweep.retire(region.dissolved.values())
         return found
     if region.scaled:
@@ -353,7 +364,7 @@ def _rebuilt(region: Region, terms: list[Product]) -> Node | None:
 
 
 def work(n: Node) -> float:
-    """Elements touched by an op of a region. A division takes no longer than a sum: memory is what they wait for."""
+    """Elements touched by an op of a region. A division takes no longer than a sum: both wait for memory."""
     return float(n.size)
 
 

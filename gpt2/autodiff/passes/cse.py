@@ -1,4 +1,4 @@
-"""Common subexpressions: equal ops on equal values are computed once. Sums and products match in either order."""
+"""Common subexpressions: equal ops on equal values are computed once. a + b and b + a are equal."""
 
 from __future__ import annotations
 

@@ -1,19 +1,20 @@
 """One sweep of local rules over a graph: the machine that all rewriting passes share.
 
-A rule looks at one node whose arguments are final and gives a better node for it, or None. It writes its answer as
-mathematics (`x * (a * b)`); whatever nodes it makes are simplified in turn before anybody sees them, so rules need
-not know of one another. A pass is a `Family` of rules; a sweep runs any number of families at once, shares equal
-values as it goes (hash-consing), and costs time linear in the graph. `simplify` sweeps until no rule applies.
+A rule looks at one node whose arguments are final and gives a better node for it, or None. It writes its
+answer as mathematics (`x * (a * b)`); whatever nodes it makes are simplified in turn before anybody sees
+them, so rules need not know of one another. A pass is a `Family` of rules; a sweep runs any number of
+families at once, shares equal values as it goes (hash-consing), and costs time linear in the graph.
+`simplify` sweeps until no rule applies.
 
-Some rules pay only where an argument is used by nobody else: then it disappears. `sweep.single(x)` answers that. Its
-count may be too high while a sweep is under way, never too low by more than the sweep's own additions; the next
-sweep counts anew.
+Some rules pay only where an argument is used by nobody else: then it disappears. `sweep.single(x)` answers
+that. Its count may be too high while a sweep is under way, never too low by more than the sweep's own
+additions; the next sweep counts anew.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class Family:
         self.rules: dict[str, list[Rule]] = {}
 
     def rule(self, *ops: str):
-        """Decorator: this rule is tried on nodes of these ops, in the order in which rules are written down."""
+        """Decorator: the rule is tried on nodes of these ops, in the order in which rules stand."""
 
         def add(function: Rule) -> Rule:
             for op in ops:
@@ -65,12 +66,16 @@ class Family:
 class Sweep:
     """One pass over a graph. Afterwards `changed` says whether any rule applied or values were shared."""
 
-    def __init__(self, graph: Graph, families: tuple[Family, ...], share: bool = True, order: list[Node] | None = None):
+    def __init__(
+        self, graph: Graph, families: tuple[Family, ...], share: bool = True, order: list[Node] | None = None
+    ):
         self.graph = graph
         self.families = families
         self.share = share
         self.old_order = graph.nodes if order is None else order
-        self.order: list[Node] = []  # of the new graph's nodes: where a rule made some, they stand in the old one's place
+        self.order: list[
+            Node
+        ] = []  # of the new graph's nodes: where a rule made some, they stand in the old one's place
         self.changed = False
         self._rules: dict[str, tuple[Rule, ...]] = {}
         self._known: dict[tuple, Node] = {}
@@ -111,7 +116,7 @@ class Sweep:
         return n.id in self._settled
 
     def known(self, n: Node) -> Node:
-        """The node of the new graph that computes the same as `n`, or `n`. Its arguments must be settled or known."""
+        """The node of the new graph that computes the same as `n`, or `n`. Its arguments must be settled."""
         if not self.share:
             return n
         found = self._known.get(_key(n), n)
@@ -241,11 +246,13 @@ def _alive(graph: Graph, order: list[Node]) -> list[Node]:
 def renumber(graph: Graph, order: list[Node]) -> Graph:
     """The same graph made of fresh nodes, whose order of age is `order`.
 
-    Rules leave the nodes they make at the end of the numbering. The order in which a sweep met them is the better
-    one to run a program in: values stand where the program they came from had them.
+    Rules leave the nodes they make at the end of the numbering. The order in which a sweep met them is the
+    better one to run a program in: values stand where the program they came from had them.
     """
     new = {n.id: n for n in graph.inputs}
     for n in order:
         if n.op != "input":
-            new[n.id] = Node(n.op, tuple([new[a.id] for a in n.args]), n.attrs, n.shape, n.dtype, n.name, n.loc)
+            new[n.id] = Node(
+                n.op, tuple([new[a.id] for a in n.args]), n.attrs, n.shape, n.dtype, n.name, n.loc
+            )
     return Graph(graph.inputs, [new[o.id] for o in graph.outputs], graph.name)

@@ -1,9 +1,9 @@
 """Folding: what is known while compiling is not computed when running.
 
-Constants meet constants, and operations that change nothing disappear. Two liberties are taken beyond the letter of
-IEEE 754: x + 0 becomes x (for x = -0.0 the sum would be +0.0), and what is computed while compiling is rounded once
-where the program would have rounded at each step. One is never taken: x * 0 is kept, since it is nan where x is
-infinite or nan; a program is not cured of its nan by differentiating it.
+Constants meet constants, and operations that change nothing disappear. Two liberties are taken beyond the
+letter of IEEE 754: x + 0 becomes x (for x = -0.0 the sum would be +0.0), and what is computed while compiling
+is rounded once where the program would have rounded at each step. One is never taken: x * 0 is kept, since it
+is nan where x is infinite or nan; a program is not cured of its nan by differentiating it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def plain_numbers(n: Node, sweep) -> Node | None:
 
 @fold.rule(ELEMENTWISE)
 def leave_broadcasting_to_the_op(n: Node, sweep) -> Node | None:
-    """f(broadcast(x), y) -> f(x, y); and where every argument is smaller than the result, work at the smaller shape."""
+    """f(broadcast(x), y) -> f(x, y); where all arguments are smaller than the result, so is the work."""
     if not any(a.op == "broadcast" for a in n.args):
         return None
     args = [a.args[0] if a.op == "broadcast" else a for a in n.args]

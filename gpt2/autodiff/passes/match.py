@@ -12,7 +12,7 @@ VIEWS = frozenset(("reshape", "transpose", "slice", "broadcast"))  # NumPy compu
 
 
 def number(n: Node):
-    """The Python number that every element of `n` equals, or None: of a constant, or of one that was broadcast."""
+    """The Python number that every element of `n` equals, if it is a constant or one that was broadcast."""
     while n.op == "broadcast":
         n = n.args[0]
     if n.op != "const" or n.shape:
@@ -79,7 +79,8 @@ def groups(a: tuple, b: tuple) -> list[tuple[range, range]] | None:
 
 
 def reshaped_operand(shape: tuple, a: tuple, b: tuple) -> tuple | None:
-    """The shape that an operand, which broadcasts to `a`, needs in order to broadcast to `b` with the same elements.
+    """The shape that an operand, which broadcasts to `a`, needs in order to broadcast to `b` with the same
+    elements.
 
     None where a reshape cannot give it: (T, C) beside (B, T, C) that becomes (B*T, C).
     """

@@ -1,4 +1,4 @@
-"""Matrix products in the form that BLAS likes: two-dimensional, operands as views, scaled where it is cheapest."""
+"""Matrix products as BLAS likes them: two-dimensional, of views, scaled where it is cheapest."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def outer_product(n: Node, sweep) -> Node | None:
 def transpose_of_product(n: Node, sweep) -> Node | None:
     """(a @ b).T -> b.T @ a.T: the result is made in the order in which it is wanted, the operands stay views.
 
-    The same where other axes are moved too, as long as the last axis of the result comes from the rows of the product.
+    The same where other axes are moved too, as long as the last axis of the result comes from the rows of the
+    product.
     """
     (x,) = n.args
     last = x.ndim - 1
@@ -74,7 +75,12 @@ def batch_summed(n: Node, sweep) -> Node | None:
     (B, M, K) @ (B, K, N), summed over B, is (M, B*K) @ (B*K, N).
     """
     (x,) = n.args
-    if x.op != "matmul" or not sweep.single(x) or x.ndim < 3 or not set(range(x.ndim - 2)) <= set(n.attrs["axes"]):
+    if (
+        x.op != "matmul"
+        or not sweep.single(x)
+        or x.ndim < 3
+        or not set(range(x.ndim - 2)) <= set(n.attrs["axes"])
+    ):
         return None
     a, b = x.args
     if a.shape[:-2] != b.shape[:-2]:
@@ -82,7 +88,9 @@ def batch_summed(n: Node, sweep) -> Node | None:
     k = math.prod(a.shape[:-2]) * a.shape[-1]
     last = a.ndim - 1
     left = build.transpose(a, (*range(last - 1), last, last - 1))  # (B, K, M)
-    left = build.swap_last(build.reshape(left, (k, a.shape[-2])))  # (M, B*K): a view where a is a transpose itself
+    left = build.swap_last(
+        build.reshape(left, (k, a.shape[-2]))
+    )  # (M, B*K): a view where a is a transpose itself
     product = apply("matmul", left, build.reshape(b, (k, b.shape[-1])))
     rest = tuple(i - (x.ndim - 2) for i in n.attrs["axes"] if i >= x.ndim - 2)
     if rest:
@@ -95,8 +103,10 @@ def scale_the_smallest(n: Node, sweep) -> Node | None:
     """(c * a) @ b: the number multiplies whichever of a, b and the result is smallest."""
     if not is_inexact(n) or not any(a.op in ("multiply", "negative") for a in n.args):
         return None
-    products = [Region(a, sweep).product(a) if sweep.single(a) and a.dtype == n.dtype else Product(1.0, [(a, 1)])
-                for a in n.args]
+    products = [
+        Region(a, sweep).product(a) if sweep.single(a) and a.dtype == n.dtype else Product(1.0, [(a, 1)])
+        for a in n.args
+    ]
     coef = products[0].coef * products[1].coef
     scaled = [p.coef != 1 and len(p.factors) > 0 for p in products]
     if coef == 1 or not any(scaled) or any(not p.factors for p in products):
@@ -117,7 +127,7 @@ def scale_the_smallest(n: Node, sweep) -> Node | None:
 # einsum
 @matrix.rule("einsum")
 def einsum_as_product(n: Node, sweep) -> Node | None:
-    """One contraction of two operands is a transpose, a reshape and a matmul; of one operand, a sum and a transpose."""
+    """A contraction of two operands is a matmul of reshaped views; of one operand, a sum and a transpose."""
     letters, out = split_subscripts(n.attrs["subscripts"])
     if any(len(set(t)) != len(t) for t in letters) or len(set(out)) != len(out) or not 1 <= len(n.args) <= 2:
         return None
@@ -174,4 +184,3 @@ def _spread(x: Node, t: str, out: str) -> Node:
     x = _arranged(x, t, "".join(c for c in out if c in t))
     lengths = iter(x.shape)
     return build.reshape(x, tuple(next(lengths) if c in t else 1 for c in out))
-

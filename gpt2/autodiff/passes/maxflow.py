@@ -26,7 +26,7 @@ class Network:
         self.capacity += (capacity, 0)
 
     def cut(self, source: int, sink: int) -> set[int]:
-        """The nodes on the source's side of the minimum cut; of several minimum cuts, the one nearest the source."""
+        """The nodes on the source's side of the minimum cut; of several, of the one nearest the source."""
         while (level := self._levels(source, sink)) is not None:
             self._saturate(source, sink, level)
         return self._reached(source)

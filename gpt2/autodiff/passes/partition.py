@@ -6,36 +6,43 @@ The backward needs values that depend on the program's inputs alone. For each th
     recomputed    the backward computes it again; costs that time, and its arguments are needed in turn
     not needed
 
-The cheapest choice for all values at once is a minimum cut. Each value v gets two nodes: `needed` and `recomputed`,
-which are on the source's side where the answer is yes.
+The cheapest choice for all values at once is a minimum cut. Each value v gets two nodes: `needed` and
+`recomputed`, which are on the source's side where the answer is yes.
 
     source    -> needed v       unlimited     the backward reads v
     needed v  -> recomputed v   keep(v)       cut where v is needed and not recomputed: it is kept
     recomputed v -> sink        compute(v)    cut where v is recomputed
     recomputed v -> needed a    unlimited     for each argument a of v
 
-The program's arguments and constants are free: they are there anyway. So are its results, which the caller holds. A
-view (reshape, transpose, slice, broadcast) costs nothing to make again, so a view is never kept, but what it views.
+The program's arguments and constants are free: they are there anyway. So are its results, which the caller
+holds. A view (reshape, transpose, slice, broadcast) costs nothing to make again, so a view is never kept, but
+what it views.
 
-Some values depend on the inputs alone and yet only the backward wants them, such as the derivative of tanh. They have
-to be computed once, on either side; on the forward's they can replace what they were computed from. For these the
-recomputation is free of charge, and one that stays in the backward takes with it all that is computed from it:
+Some values depend on the inputs alone and yet only the backward wants them, such as the derivative of tanh.
+They have to be computed once, on either side; on the forward's they can replace what they were computed from.
+For these the recomputation is free of charge, and one that stays in the backward takes with it all that is
+computed from it:
 
     recomputed a -> recomputed v   unlimited     where the forward does not want a, an argument of v
 
-The cost of keeping is bytes times NS_PER_BYTE. With a budget, that rate is raised until the kept bytes fit: then even
-matrix products may be computed again. Chen et al. 2016, "Training deep nets with sublinear memory cost", is the
-aim; the cut in this form follows the min-cut rematerialisation of PyTorch's AOTAutograd, with recomputation priced.
+The cost of keeping is bytes times NS_PER_BYTE. With a budget, that rate is raised until the kept bytes fit:
+then even matrix products may be computed again. Chen et al. 2016, "Training deep nets with sublinear memory
+cost", is the aim; the cut in this form follows the min-cut rematerialisation of PyTorch's AOTAutograd, with
+recomputation priced.
 """
 
 from __future__ import annotations
 
+import math
+
 from ..graph import Graph, Node
-from ..ops import input_node
+from ..ops import build, input_node
 from . import cost
+from .match import disjoint, ranges
 from .maxflow import UNLIMITED, Network
 
 PRECISION = 1000  # the network counts in thousandths of a nanosecond
+LASTING = 0.5
 _STEPS = 24  # of the search for the rate that meets a budget
 
 
@@ -50,8 +57,8 @@ def partition(
                A budget that no choice meets gives the choice that keeps least.
     rate       nanoseconds for keeping a byte
 
-    Returns (fwd, bwd, saved). saved: the nodes of `joint` that are handed over; fwd's outputs are the primal outputs
-    and then saved, bwd's inputs stand for saved and then the cotangents.
+    Returns (fwd, bwd, saved). saved: the nodes of `joint` that are handed over; fwd's outputs are the primal
+    outputs and then saved, bwd's inputs stand for saved and then the cotangents.
     """
     problem = _Problem(joint, n_inputs, n_outputs)
     kept = problem.solve(rate)
@@ -71,23 +78,37 @@ class _Problem:
         self.primal = _ancestors(self.results)  # ids of what the forward computes for its own results
         self.free = {n.id for n in joint.inputs} | {n.id for n in joint.nodes if n.op == "const"}
         self.handed_out = {_root(o).id for o in self.results}
+        self.wholes = self._wholes()
         self.seeds = self._seeds()
         self.values = self._values()
 
-    def _seeds(self) -> list[Node]:
-        """What the backward reads first-hand and could be handed."""
+    def _read(self) -> list[Node]:
+        """What the backward reads first-hand, views looked through."""
+        found = [a for n in self.joint.nodes if n.id in self.backward for a in n.args]
+        found += self.joint.outputs[self.n_outputs :]
+        return [r for r in {r.id: r for r in map(_root, found)}.values() if r.id not in self.backward]
+
+    def _wholes(self) -> dict[int, tuple[Node, tuple]]:
+        """Id of a part -> what it was assembled into, and where it lies: a part that can be cut out of the
+        whole.
+
+        Only of wholes that the backward reads itself or that are there anyway: then the part need not be kept
+        beside.
+        """
         found = {}
+        read = {r.id for r in self._read()} | self.handed_out
         for n in self.joint.nodes:
-            if n.id in self.backward:
-                for a in n.args:
-                    r = _root(a)
-                    if r.id not in self.backward:
-                        found[r.id] = r
-        for o in self.joint.outputs[self.n_outputs :]:
-            r = _root(o)
-            if r.id not in self.backward:
-                found[r.id] = r
-        return [r for r in found.values() if r.id not in self.free]
+            if n.op == "assemble" and n.id in read and n.id in self.primal:
+                boxes = [ranges(i, n.shape) for i in n.attrs["indices"]]
+                for k, (p, box) in enumerate(zip(n.args, boxes)):
+                    if all(disjoint(box, other) for j, other in enumerate(boxes) if j != k):
+                        found[p.id] = (n, n.attrs["indices"][k])
+        return found
+
+    def _seeds(self) -> list[Node]:
+        """What the backward reads and can be handed."""
+        read = [self.wholes[r.id][0] if r.id in self.wholes else r for r in self._read()]
+        return [r for r in {r.id: r for r in read}.values() if r.id not in self.free]
 
     def _values(self) -> list[Node]:
         """The seeds and all that they are computed from, views and free values left out, in order."""
@@ -103,8 +124,13 @@ class _Problem:
         """What the value is computed from, as values of the network."""
         return [r for r in map(_root, n.args) if r.id not in self.free]
 
-    def solve(self, rate: float) -> set[int]:
-        """The ids of the values to keep, if a byte costs `rate` nanoseconds."""
+    def solve(self, rate: float, lasting: float = 0.0, largest: float = math.inf) -> set[int]:
+        """The ids of the values to keep, if a byte costs `rate` nanoseconds.
+
+        What is computed first is needed last. `lasting` makes its bytes dearer, by up to that part: then the
+        layers of a deep model give way one after another as the rate rises, and a budget is filled. Values of
+        more bytes than `largest` are not kept.
+        """
         number = {n.id: i for i, n in enumerate(self.values)}
         source, sink = 2 * len(self.values), 2 * len(self.values) + 1
         net = Network(sink + 1)
@@ -112,7 +138,8 @@ class _Problem:
             net.edge(source, 2 * number[n.id], UNLIMITED)
         for i, n in enumerate(self.values):
             needed, again = 2 * i, 2 * i + 1
-            net.edge(needed, again, self._keep(n, i, rate))
+            dearer = 1.0 + lasting * (1.0 - i / len(self.values))
+            net.edge(needed, again, UNLIMITED if cost.nbytes(n) > largest else self._keep(n, rate * dearer))
             if n.id in self.primal:
                 net.edge(again, sink, round(PRECISION * cost.nanoseconds(n)) + 1)
             for a in self._arguments(n):
@@ -123,14 +150,12 @@ class _Problem:
         side = net.cut(source, sink)
         return {n.id for i, n in enumerate(self.values) if 2 * i in side and 2 * i + 1 not in side}
 
-    def _keep(self, n: Node, i: int, rate: float) -> int:
+    def _keep(self, n: Node, rate: float) -> int:
         if isinstance(n.dtype, tuple):
             return UNLIMITED  # its items are kept
         if n.id in self.handed_out:
             return 0
-        # what is computed first is needed last and lies around longest: it is the first to go under pressure
-        longer = 1.0 + 0.01 * (1.0 - i / len(self.values))
-        return min(round(PRECISION * rate * longer * cost.nbytes(n)) + 1, UNLIMITED)
+        return min(round(PRECISION * rate * cost.nbytes(n)) + 1, UNLIMITED)
 
     def kept_bytes(self, kept: set[int]) -> int:
         return sum(cost.nbytes(n) for n in self.values if n.id in kept and n.id not in self.handed_out)
@@ -139,19 +164,18 @@ class _Problem:
         """The choice at the lowest rate that fits into the budget."""
         low, high = rate, rate
         while True:
-            high *= 8.0
-            kept = self.solve(high)
+            kept = self.solve(high, LASTING, budget)
             if self.kept_bytes(kept) <= budget or high > 1e6 * rate:
                 break
-            low = high
+            low, high = high, 8.0 * high
         for _ in range(_STEPS):
             middle = (low * high) ** 0.5
-            found = self.solve(middle)
+            found = self.solve(middle, LASTING, budget)
             if self.kept_bytes(found) <= budget:
                 kept, high = found, middle
             else:
                 low = middle
-            if high / low < 1.0005:
+            if high / low < 1.001:
                 break
         return kept
 
@@ -159,7 +183,8 @@ class _Problem:
         joint = self.joint
         cotangents = joint.inputs[self.n_inputs :]
         by_id = {n.id: n for n in joint.nodes}
-        saved = _Handover(by_id, kept | {n.id for n in joint.inputs[: self.n_inputs]})
+        wholes = {i: whole for i, whole in self.wholes.items() if whole[0].id in kept}
+        saved = _Handover(by_id, kept | {n.id for n in joint.inputs[: self.n_inputs]}, wholes)
         for c in cotangents:
             saved.image[c.id] = c
         for n in joint.nodes:  # the backward's order; what is recomputed comes just before its first use
@@ -175,9 +200,10 @@ class _Problem:
 class _Handover:
     """Builds the backward: nodes of the joint graph anew, with inputs in the place of what is kept."""
 
-    def __init__(self, by_id: dict[int, Node], kept: set[int]):
+    def __init__(self, by_id: dict[int, Node], kept: set[int], wholes: dict[int, tuple[Node, tuple]]):
         self.by_id = by_id
         self.kept = kept
+        self.wholes = wholes
         self.inputs: dict[int, Node] = {}  # id of the kept node -> the backward's input
         self.image: dict[int, Node] = {}
 
@@ -193,6 +219,12 @@ class _Handover:
             elif n.op == "const":
                 self.image[n.id] = n
                 stack.pop()
+            elif n.id in self.wholes:
+                whole, index = self.wholes[n.id]
+                if whole.id in self.image:
+                    self.image[n.id] = build.slice_(self.image[whole.id], index)
+                else:
+                    stack.append(whole)
             else:
                 missing = [a for a in n.args if a.id not in self.image]
                 if missing:

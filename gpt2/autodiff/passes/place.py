@@ -55,8 +55,10 @@ def _opened(p: Node, rs, sweep) -> list | None:
     if any(len(r) and r.step < 0 for r in rs) or not sweep.single(p):
         return None
     if p.op == "assemble" and p.args and not any(r.step < 0 for _, box in parts_of(p) for r in box):
-        return [(q, tuple(r[s.start : s.stop : s.step] if len(s) else range(0) for r, s in zip(rs, inner)))
-                for q, inner in parts_of(p)]
+        return [
+            (q, tuple(r[s.start : s.stop : s.step] if len(s) else range(0) for r, s in zip(rs, inner)))
+            for q, inner in parts_of(p)
+        ]
     if p.op == "add":
         for a, b in (p.args, p.args[::-1]):
             if b.op == "assemble" and b.args and sweep.single(b) and a.shape == b.shape:
@@ -74,7 +76,7 @@ def add_assembles(n: Node, sweep) -> Node | None:
 
 @place.rule("slice")
 def slice_of_assemble(n: Node, sweep) -> Node | None:
-    """A slice that meets one part, or none, of what it cuts from; or several, if nobody else wants the whole."""
+    """A slice that meets one part of what it cuts from, or none; or several, if nobody wants the whole."""
     (x,) = n.args
     if x.op != "assemble":
         return None
@@ -117,7 +119,12 @@ def add_to_part(n: Node, sweep) -> Node | None:
     if v.op != "add" or x.op != "assemble" or not x.args:
         return None
     for old, extra in (v.args, v.args[::-1]):
-        if old.op == "slice" and old.args[0] is x and old.attrs["index"] == n.attrs["index"] and v.shape == old.shape:
+        if (
+            old.op == "slice"
+            and old.args[0] is x
+            and old.attrs["index"] == n.attrs["index"]
+            and v.shape == old.shape
+        ):
             return assembled([*parts_of(x), (extra, ranges(n.attrs["index"], x.shape))], n)
     return None
 
@@ -171,7 +178,9 @@ def scatter_nothing(n: Node, sweep) -> Node | None:
 
 
 # what is done to zeros
-@place.rule("sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "conjugate", "real", "imag")
+@place.rule(
+    "sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "conjugate", "real", "imag"
+)
 def of_zeros(n: Node, sweep) -> Node | None:
     x = n.args[0]
     if is_zeros(x) and (n.op != "broadcast" or x.shape != ()):

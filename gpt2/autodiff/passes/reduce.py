@@ -3,8 +3,8 @@
     sum(c * x) -> c * sum(x)            sum(x * row) -> row * sum(x), with one value of `row` per sum
     sum(broadcast(x)) -> n * sum(x)
 
-sum(a + row) -> sum(a) + n * row is not among them: in sum(x - mean(x)) it would trade an exact small difference for
-that of two large numbers.
+sum(a + row) -> sum(a) + n * row is not among them: in sum(x - mean(x)) it would trade an exact small
+difference for that of two large numbers.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def of_product(n: Node, sweep) -> Node | None:
     else:
         rest = inside.build(n.dtype, sweep)
         rest = build.reshape(rest, padded(rest.shape, x.ndim))
-        # `rest` may be smaller than x in axes that are not summed: there, the outside factors have the full length
+        # `rest` may be smaller than x in axes that are not summed: there, the outside factors have the full
+        # length
         total = apply("sum", rest, axes=axes, keepdims=n.attrs["keepdims"])
     outside.factors = [(reduced(n, f), side) for f, side in outside.factors]
     result = outside.times(total).build(n.dtype, sweep)

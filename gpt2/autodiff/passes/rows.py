@@ -1,14 +1,14 @@
 """One shape for what belongs together: reshapes of leading axes move to the matrix products.
 
-A matrix product likes its rows flattened, (B, T, C) -> (B*T, C); the program around it is written on (B, T, C).
-If each goes its way, elementwise chains between two products alternate between the shapes, and no back end can
-fuse them. The canonical form is the user's: elementwise ops and reductions work on the shape with more axes, and the
-flattening stands at the product alone. Only reshapes that leave the last axis alone are moved; those that cut
-channels into heads stay where they are.
+A matrix product likes its rows flattened, (B, T, C) -> (B*T, C); the program around it is written on (B, T,
+C). If each goes its way, elementwise chains between two products alternate between the shapes, and no back
+end can fuse them. The canonical form is the user's: elementwise ops and reductions work on the shape with
+more axes, and the flattening stands at the product alone. Only reshapes that leave the last axis alone are
+moved; those that cut channels into heads stay where they are.
 
-    split:  reshape(f(x, y), (B, T, C))         -> f(reshape(x, (B, T, C)), reshape(y, ...))    towards the producers
-    merge:  f(reshape(x, (B*T, C)), y)          -> reshape(f(x, reshape(y, (B, T, C))), (B*T, C))   towards the users
-            sum(reshape(x, (B*T, C)), axis 0)   -> sum(x, axes (0, 1))
+    towards what makes them   reshape(f(x, y), (B, T, C))       -> f(reshape(x, (B, T, C)), reshape(y, ...))
+    towards what reads them   f(reshape(x, (B*T, C)), y)        -> reshape(f(x, reshape(y, ...)), (B*T, C))
+                              sum(reshape(x, (B*T, C)), axis 0) -> sum(x, axes (0, 1))
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def join_after_elementwise(n: Node, sweep) -> Node | None:
 
 
 def _reshaped(x: Node, a: tuple, b: tuple) -> Node:
-    """`x`, which broadcasts to shape `a`, for a place where everything was reshaped to `b`, with more axes."""
+    """`x`, which broadcasts to shape `a`, for where everything was reshaped to `b`, with more axes."""
     shape = reshaped_operand(x.shape, a, b)
     assert shape is not None, (x, a, b)  # cutting axes never fails
     return build.reshape(x, strip_ones(shape) if strip_ones(shape) == strip_ones(x.shape) else shape)

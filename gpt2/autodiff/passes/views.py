@@ -5,7 +5,18 @@ from __future__ import annotations
 from ..graph import Node
 from ..ops import build
 from .engine import Family
-from .match import as_index, disjoint, groups, inside, is_full, number, padded, ranges, reshaped_operand, strip_ones
+from .match import (
+    as_index,
+    disjoint,
+    groups,
+    inside,
+    is_full,
+    number,
+    padded,
+    ranges,
+    reshaped_operand,
+    strip_ones,
+)
 
 views = Family("views")
 
@@ -116,7 +127,9 @@ def slice_view(n: Node, sweep) -> Node | None:
         return build.broadcast(build.slice_(y, cut), n.shape) if 0 not in n.shape else None
     if x.op == "transpose":
         perm = x.attrs["perm"]
-        return build.transpose(build.slice_(x.args[0], tuple(index[perm.index(i)] for i in range(x.ndim))), perm)
+        return build.transpose(
+            build.slice_(x.args[0], tuple(index[perm.index(i)] for i in range(x.ndim))), perm
+        )
     if x.op == "reshape":
         return _slice_reshape(n, x)
     return None
