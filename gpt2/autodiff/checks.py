@@ -5,6 +5,7 @@ cases), of a backward written by hand, with what is probably wrong with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 
 import numpy as np
 
@@ -114,7 +115,13 @@ def check_one(forward, backward, inputs, static, rtol, rng) -> list[str]:
     lines = [f"{what} is written to" for what in _written(dout, kept, inputs, given)]
 
     double = tuple(in_double_precision(x) for x in given)
-    rec = record(lambda *xs: (lambda r: r[0] if saves else r)(forward(*xs, **static)), double)
+
+    @wraps(forward)  # for the names of the inputs
+    def out_of(*xs):
+        result = forward(*xs, **static)
+        return result[0] if saves else result
+
+    rec = record(out_of, double)
     right = derived_gradients(rec, double, kept)
     for i, (g, x) in enumerate(zip(got, given)):
         found = wrong(rec, double, i, kept, g, right, x, rtol)

@@ -1,0 +1,62 @@
+"""Every NumPy function that the documentation names is differentiated: a call of each in both modes, to
+second order; and what HIPS autograd differentiates is among them.
+"""
+
+import os
+
+import numpy as np
+import pytest
+from numpy_calls import CALLS, CONSTANT
+
+from gpt2.autodiff import coverage
+from gpt2.autodiff.checks import check_grads
+
+PAGE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "coverage.md")
+
+
+def arguments(shapes):
+    rng = np.random.default_rng(0)
+
+    def draw(shape):
+        return rng.uniform(0.3, 2.0, shape) * rng.choice([-1.0, 1.0], size=shape)
+
+    return tuple(draw(s) if isinstance(s, tuple) else s for s in shapes)
+
+
+@pytest.mark.parametrize("name, i", [(name, i) for name, calls in CALLS.items() for i in range(len(calls))])
+def test_derivatives(name, i):
+    f, *shapes = CALLS[name][i]
+    check_grads(f, arguments(shapes), order=2)
+
+
+def test_every_function_on_the_page_is_called():
+    listed = {name for names in coverage.supported_functions().values() for name in names}
+    ufuncs = set(coverage.supported_functions()["Ufuncs"])  # tested from the rows of the table
+    assert listed - ufuncs - set(CALLS) - CONSTANT == set()
+
+
+def test_the_page_is_up_to_date():
+    with open(PAGE) as f:
+        assert f.read() == coverage.page(), "run: python -m gpt2.autodiff.coverage > docs/coverage.md"
+
+
+# what is not a NumPy function, but a part of that library
+INTERNAL = {
+    "__getitem__", "_array_from_scalar_or_array", "_make_dict", "array_from_args", "concatenate_args",
+    "container_take", "container_untake", "covector", "dot_adjoint_0", "dot_adjoint_1", "inner_prod",
+    "make_sequence", "mut_add", "scalar_mul", "sequence_extend_left", "sequence_extend_right", "sparse_add",
+    "tensordot_adjoint_0", "tensordot_adjoint_1", "truncate_pad", "untake", "make_diagonal", "astype",
+}  # fmt: skip
+ALIASES = {"amax": "max", "amin": "min"}
+
+
+def test_what_hips_autograd_differentiates_is_covered():
+    pytest.importorskip("autograd", reason="the peer library is not installed")
+    import autograd.numpy.fft
+    import autograd.numpy.linalg  # noqa: F401  rules enter its table on import
+    from autograd.core import primitive_vjps
+
+    theirs = {getattr(f, "__name__", "") for f in primitive_vjps} - INTERNAL
+    assert len(theirs) > 100
+    ours = {name.rsplit(".", 1)[-1] for names in coverage.supported_functions().values() for name in names}
+    assert {ALIASES.get(name, name) for name in theirs} - ours == set()
