@@ -165,10 +165,10 @@ class _Walk:
         self.facts.append(("function", f, code, f.__defaults__, f.__kwdefaults__))
         self.todo += (f.__defaults__, f.__kwdefaults__)
         trusted = is_trusted(f.__globals__.get("__name__"))
-        if trusted or not f.__dict__:
-            self.todo += f.__dict__.values()  # __wrapped__
-        else:
-            self.todo.append(f.__dict__)  # attributes may be read: f.calls += 1
+        own = {k: v for k, v in f.__dict__.items() if k != "__autodiff_states__"}
+        self.todo += own.values()
+        if own and not trusted:  # attributes may be read, or counted up: f.calls += 1
+            self.facts.append(("attributes", f, tuple(own), tuple(own.values())))
         found = reads(code)
         if found.troubles and not trusted:
             self.fail(f"{found.troubles[0]} ({_where(f)})")
@@ -344,6 +344,7 @@ _TEMPLATES = {
     "class": "same_class({a}, {b}, {c}, {d})",
     "slots": "same_items([getattr({a}, n, missing) for n in {b}], {c})",
     "dict": "same_items({a}.values(), {c}) and same_items({a}, {b})",
+    "attributes": "same_items([getattr({a}, n, missing) for n in {b}], {c})",
     "items": "same_items({a}, {b})",
     "set": "{a} == {b} and sorted(map(id, {a})) == sorted(map(id, {b}))",
     "array": "same_array({a}, {b})",

@@ -1,0 +1,40 @@
+"""An automatic-differentiation compiler for NumPy functions.
+
+    from gpt2 import autodiff as ad
+
+    ad.grad(f)(x)      ad.value_and_grad(f)(x)      ad.vjp(f, x)      ad.jvp(f, (x,), (dx,))      ad.compile(f)(x)
+
+f is ordinary NumPy. It is recorded, differentiated as a graph, optimised, and written out as a NumPy program, which
+ad.source shows. docs/autodiff.md is the guide.
+"""
+
+import importlib
+
+# Loaded on first use: importing the compiler costs nothing until it compiles.
+_EXPORTS = {
+    "transforms": "compile grad hessian hvp jacobian jvp value_and_grad vjp",
+    "enzyme": "Active Const Duplicated autodiff",
+    "custom": "checkpoint custom_jvp custom_vjp stop_gradient",
+    "scan": "scan",
+    "parallel_map": "parallel_map",
+    "show": "source stages why_recorded",
+    "pipeline": "options",
+    "checks": "check_backward check_grads",
+    "errors": "AutodiffError",
+    "runtime": "get_threads set_threads",
+}
+_HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value  # also where a module has the same name: ad.scan is the function
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})
