@@ -1,0 +1,121 @@
+"""Nested tuples, lists and dicts of values, taken apart and put together again.
+
+`flatten(x)` gives the dynamic leaves in order (arrays, NumPy scalars, Python floats and complex numbers, recorded
+values) and a tree that holds the rest: containers, and everything that is not a leaf (None, ints, bools, strings,
+any other object), which stays as it is. Two trees are equal if their structure is, and their static values by
+value and type. A named tuple comes back as one, and so does a subclass of dict that takes a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+LEAF = "*"  # stands for one leaf
+
+
+def is_dynamic(x) -> bool:
+    return isinstance(x, (np.ndarray, float, complex, np.generic)) or hasattr(x, "__autodiff_node__")
+
+
+class Tree:
+    """The structure of a value. `spec` is LEAF, ("static", value) or (type, keys or None, children)."""
+
+    __slots__ = ("spec", "size")
+
+    def __init__(self, spec, size: int):
+        self.spec = spec
+        self.size = size  # number of leaves
+
+    def __eq__(self, other):
+        return isinstance(other, Tree) and self.size == other.size and _same(self.spec, other.spec)
+
+    def __hash__(self):
+        return hash(_hashable(self.spec))
+
+    def __repr__(self):
+        return f"Tree({unflatten(self, [LEAF] * self.size)!r})"
+
+
+def flatten(x, is_leaf: Callable[[Any], bool] = is_dynamic) -> tuple[list, Tree]:
+    """The leaves of x and its structure."""
+    leaves: list = []
+    spec = _flatten(x, leaves, is_leaf)
+    return leaves, Tree(spec, len(leaves))
+
+
+def unflatten(tree: Tree, leaves: Sequence):
+    """The inverse of flatten, with other leaves."""
+    if len(leaves) != tree.size:
+        raise ValueError(f"unflatten: {len(leaves)} leaves, expected {tree.size}")
+    return _build(tree.spec, iter(leaves))
+
+
+def leaf_paths(tree: Tree) -> list[tuple]:
+    """For each leaf, the keys and positions that lead to it."""
+    paths: list[tuple] = []
+    _paths(tree.spec, (), paths)
+    return paths
+
+
+def tree_map(function: Callable, x, is_leaf: Callable[[Any], bool] = is_dynamic):
+    """x with function applied to each of its leaves."""
+    leaves, tree = flatten(x, is_leaf)
+    return unflatten(tree, [function(leaf) for leaf in leaves])
+
+
+def _flatten(x, leaves: list, is_leaf):
+    if is_leaf(x):
+        leaves.append(x)
+        return LEAF
+    if isinstance(x, (tuple, list)):
+        return type(x), None, tuple(_flatten(v, leaves, is_leaf) for v in x)
+    if isinstance(x, dict):
+        return type(x), tuple(x), tuple(_flatten(v, leaves, is_leaf) for v in x.values())
+    return "static", x
+
+
+def _build(spec, leaves):
+    if spec is LEAF:
+        return next(leaves)
+    if spec[0] == "static":
+        return spec[1]
+    kind, keys, children = spec
+    values = [_build(c, leaves) for c in children]
+    if keys is not None:
+        items = dict(zip(keys, values))
+        return items if kind is dict else kind(items)
+    return values if kind is list else kind(*values) if hasattr(kind, "_fields") else kind(values)
+
+
+def _paths(spec, path: tuple, paths: list) -> None:
+    if spec is LEAF:
+        paths.append(path)
+    elif spec[0] != "static":
+        kind, keys, children = spec
+        names = keys if keys is not None else getattr(kind, "_fields", None) or range(len(children))
+        for name, child in zip(names, children):
+            _paths(child, (*path, name), paths)
+
+
+def _same(a, b) -> bool:
+    if a is LEAF or b is LEAF:
+        return a is b
+    if a[0] != b[0]:
+        return False
+    if a[0] == "static":
+        return a[1] is b[1] or (type(a[1]) is type(b[1]) and bool(a[1] == b[1]))
+    return a[1] == b[1] and len(a[2]) == len(b[2]) and all(map(_same, a[2], b[2]))
+
+
+def _hashable(spec):
+    if spec is LEAF:
+        return LEAF
+    if spec[0] == "static":
+        try:
+            return type(spec[1]), hash(spec[1])
+        except TypeError:  # equality decides
+            return type(spec[1])
+    return spec[0], spec[1], tuple(map(_hashable, spec[2]))

@@ -1,0 +1,455 @@
+"""Run NumPy's universal functions and the operators that stand for them: plain calls, `out=`, `where=`,
+`dtype=`, and the methods reduce, accumulate, outer and at.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from . import numpy_functions, sites, views
+from .errors import AutodiffError, located, unsupported, written_to_plain
+from .graph import Node
+from .indexing import advanced, expand
+from .ops import OPS, apply, build
+from .recorded import SCALARS, Recorded, as_node, check_level, index_arrays, node_in
+from .run import NUMBERS, Run, innermost, weak_dtype
+
+OP_NAMES = {"true_divide": "divide", "conj": "conjugate", "abs": "absolute", "bitwise_not": "invert", "pow": "power",
+            "acos": "arccos", "asin": "arcsin", "atan": "arctan", "atan2": "arctan2", "acosh": "arccosh",
+            "asinh": "arcsinh", "atanh": "arctanh", "mod": "remainder"}
+# A base's array x**n is computed by these, for n a Python number, and gives what they give to the last bit.
+POWERS = {2: "square", 0.5: "sqrt", 1: "positive", -1: "reciprocal"}
+
+
+def call_ufunc(ufunc, method, inputs, kwargs):
+    """What Recorded.__array_ufunc__ does."""
+    if method != "__call__":
+        return call_method(ufunc, method, inputs, kwargs)
+    if not kwargs and ufunc.nout == 1:
+        return operate(ufunc, ufunc, *inputs)
+    kwargs = dict(kwargs)
+    outs = kwargs.pop("out", None)
+    where = kwargs.pop("where", True)
+    if outs is None and where is True and not kwargs:
+        return _several(ufunc, inputs)
+    return _general(ufunc, inputs, outs, where, kwargs)
+
+
+# plain calls
+def operate(ufunc, function, *inputs):
+    """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator that stood in the
+    source, which differs for Python numbers.
+    """
+    for x in inputs:
+        if type(x) not in _KNOWN and not _understood(x):
+            return NotImplemented
+    recorded = [x for x in inputs if type(x) is Recorded]
+    rec = innermost(recorded)
+    values = [x.value if type(x) is Recorded else x for x in inputs]
+    site = sites.site()
+    try:
+        value = function(*values)
+    except (ValueError, TypeError, IndexError) as error:
+        raise located(error, describe(ufunc.__name__, values), site.loc) from error
+    if ufunc.__name__ in BUILDERS:
+        node = BUILDERS[ufunc.__name__](*operands(rec, inputs, values))
+    else:
+        node = ufunc_node(rec, ufunc, inputs, values, function is not ufunc)
+    return finish(rec, node, value, site)
+
+
+_KNOWN = frozenset({Recorded, np.ndarray, int, float, complex, bool})
+
+
+def _understood(x) -> bool:
+    """Does the other operand leave the operation to us?"""
+    if isinstance(x, (np.generic, list, tuple)) or isinstance(x, (np.ndarray, int, float, complex)):
+        return True
+    return hasattr(x, "__array__") or hasattr(x, "__array_interface__") or x is None
+
+
+def describe(name: str, values) -> str:
+    shapes = ", ".join(f"{np.shape(v)} {v.dtype}" if isinstance(v, (np.ndarray, np.generic)) else repr(v) for v in values)
+    return f"np.{name} of {shapes}"
+
+
+def ufunc_node(rec: Run, ufunc, inputs, values, is_operator: bool = False) -> Node:
+    name = OP_NAMES.get(ufunc.__name__, ufunc.__name__)
+    if name not in OPS:
+        raise unsupported(f"np.{ufunc.__name__}", sites.here())
+    args = operands(rec, inputs, values, name)
+    if name == "power" and is_operator and type(values[1]) in (int, float) and isinstance(values[0], np.ndarray):
+        short = POWERS.get(values[1])
+        if short and args[0].dtype.kind in "fc" or short == "square":
+            if type(inputs[1]) is not Recorded:
+                return apply(short, args[0])
+    return apply(name, *args)
+
+
+def operands(rec: Run, inputs, values, name: str = "") -> list[Node]:
+    """Arguments of an elementwise op, cast so that constants may be written as Python numbers (NEP 50)."""
+    strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
+    if len(strong) < len(values) or len(values) > 1 and any(
+            isinstance(v, np.generic) and type(x) is not Recorded for v, x in zip(values, inputs)):
+        return _mixed_operands(rec, inputs, values, strong, name)
+    return [x.node if type(x) is Recorded and x._rec is rec else as_node(rec, x) for x in inputs]
+
+
+def _mixed_operands(rec, inputs, values, strong, name) -> list[Node]:
+    inputs = [np.asarray(x) if isinstance(x, (list, tuple)) and not any(map(_is_recorded, x)) else x for x in inputs]
+    values = [np.asarray(v) if isinstance(v, (list, tuple)) and type(x) is not Recorded else v
+              for v, x in zip(values, inputs)]
+    strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
+    common = np.result_type(*strong) if strong else None
+    nodes = []
+    for x, v in zip(inputs, values):
+        if type(v) in SCALARS:
+            if type(x) is Recorded:  # a Python number of the user's, an input of the graph
+                node = node_in(rec, x)
+                node = node if common is None else build.cast(node, weak_dtype(common, type(v)))
+            elif name == "ldexp":
+                node = build.const(x)
+            else:
+                others = common if common is not None else np.result_type(*(type(u) for u in values))
+                node = as_node(rec, x, np.dtype(others))
+        else:
+            node = as_node(rec, x)
+        nodes.append(node)
+    constants = [n for n, x in zip(nodes, inputs) if isinstance(x, np.generic)]
+    if constants and name != "ldexp":
+        # np.float64(2) * float32 array is float64, though 2.0 * float32 array is not: say so with a cast
+        rest = [n.dtype for n in nodes if n.op != "const"]
+        if rest:
+            full = np.result_type(*(n.dtype for n in nodes))
+            if np.result_type(*rest, *(type(c.value)(0) for c in constants)) != full:
+                nodes = [n if n.op == "const" else build.cast(n, full) for n in nodes]
+    return nodes
+
+
+def _is_recorded(x) -> bool:
+    return type(x) is Recorded
+
+
+def finish(rec: Run, node: Node, value, site) -> Recorded:
+    """The result of an operation that makes fresh memory."""
+    label(node, site)
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None:
+        if dtype.kind not in NUMBERS:
+            raise AutodiffError(f"the result has dtype {dtype}; only numbers and bools can be recorded", site.loc)
+        if dtype != node.dtype:
+            node = _settle(node, dtype, site)
+    elif type(value) is complex and node.dtype.kind != "c":
+        raise AutodiffError("a Python number became complex here; pass a complex argument instead", site.loc)
+    return Recorded(rec, node, value)
+
+
+def _settle(node: Node, dtype: np.dtype, site) -> Node:
+    new = build.cast(node, dtype)
+    new.name, new.loc = site.name, site.loc
+    return new
+
+
+def label(node: Node, site) -> None:
+    """Give a new node, and the new ones that it was composed of, their place in the user's source."""
+    if node.loc is not None or node.op == "input":
+        return
+    if node.op != "const" and node.name is None:
+        node.name = site.name
+    loc = site.loc
+    todo = [node]
+    while todo:
+        n = todo.pop()
+        if n.loc is None and n.op != "input":
+            n.loc = loc
+            todo.extend(n.args)
+
+
+def _several(ufunc, inputs):
+    """A ufunc with two results."""
+    if ufunc.nout == 1:
+        return operate(ufunc, ufunc, *inputs)
+    if ufunc is np.divmod:
+        return operate(np.floor_divide, np.floor_divide, *inputs), operate(np.remainder, np.remainder, *inputs)
+    if ufunc is np.modf:
+        whole = operate(np.trunc, np.trunc, *inputs)
+        return operate(np.subtract, np.subtract, inputs[0], whole), whole
+    raise unsupported(f"np.{ufunc.__name__}", sites.here())
+
+
+# operators
+def unary(ufunc, function, x: Recorded):
+    rec = x._rec
+    if not rec.active:
+        innermost((x,))
+    return finish(rec, ufunc_node(rec, ufunc, (x,), (x.value,)), function(x.value), sites.site())
+
+
+def in_place(ufunc, function, x: Recorded, other):
+    """x += other: writes into arrays; numbers are made anew, as Python does."""
+    if not isinstance(x._value, np.ndarray):
+        return operate(ufunc, function, x, other)
+    if type(other) not in _KNOWN and not _understood(other):
+        return NotImplemented
+    return _general(ufunc, (x, other), (x,), True, {}, function)
+
+
+# out=, where=, dtype=
+def _general(ufunc, inputs, outs, where, kwargs, function=None):
+    site = sites.site()
+    if outs is not None and type(outs[0]) is not Recorded:
+        raise written_to_plain(site.loc, f"np.{ufunc.__name__}(..., out=)")
+    if ufunc.nout != 1:
+        return _several_out(ufunc, inputs, outs, where, kwargs)
+    if any(kwargs.get(k) is not None for k in ("signature", "sig", "axes", "axis", "keepdims")):
+        raise unsupported(f"np.{ufunc.__name__}(signature=, axes=)", site.loc, "is not recorded")
+    rec = innermost([x for x in (*inputs, where, *(outs or ())) if type(x) is Recorded])
+    values = [x.value if type(x) is Recorded else x for x in inputs]
+    mask = where.value if type(where) is Recorded else where
+    try:
+        node = _typed_node(rec, ufunc, inputs, values, kwargs.get("dtype"), function is not None)
+        if outs is not None:
+            return _into(ufunc, rec, node, values, outs[0], where, mask, kwargs, site)
+        value = ufunc(*values, **kwargs)
+    except (ValueError, TypeError, IndexError) as error:
+        raise error if isinstance(error, AutodiffError) else located(
+            error, describe(ufunc.__name__, values), site.loc) from error
+    if mask is not True:  # what NumPy leaves undefined is 0
+        node = build.where(as_node(rec, where if type(where) is Recorded else np.asarray(mask)), node, 0)
+        value = np.where(mask, value, np.zeros((), value.dtype))
+    return finish(rec, node, value, site)
+
+
+def _into(ufunc, rec, node, values, target, where, mask, kwargs, site) -> Recorded:
+    if rec is not target._rec:
+        raise AutodiffError(f"np.{ufunc.__name__}(..., out=) of a value of {rec.name} writes into an array of "
+                            f"{target._rec.name}, which encloses it", site.loc)
+    if np.broadcast_shapes(node.shape, target.shape) != target.shape:
+        raise ValueError(f"non-broadcastable output operand with shape {target.shape} doesn't match the broadcast "
+                         f"shape {np.broadcast_shapes(node.shape, target.shape)}")
+    node = build.broadcast(build.cast(node, target.dtype), target.shape)
+    if mask is not True:
+        chosen = as_node(rec, where if type(where) is Recorded else np.asarray(mask))
+        node = build.where(build.broadcast(chosen, target.shape), node, target.node)
+    label(node, site)
+    views.write(target, node, lambda array: ufunc(*values, out=array, where=mask, **kwargs))
+    return target
+
+
+def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
+    """The node of a call, with its inputs cast to the loop's types where the caller chose a dtype."""
+    name = OP_NAMES.get(ufunc.__name__, ufunc.__name__)
+    if name in BUILDERS:
+        return BUILDERS[name](*operands(rec, inputs, values, name))
+    if dtype is None:
+        return ufunc_node(rec, ufunc, inputs, values, is_operator)
+    nodes = operands(rec, inputs, values, name)
+    types = ufunc.resolve_dtypes((*(n.dtype for n in nodes), None), signature=(None,) * ufunc.nin + (np.dtype(dtype),),
+                                 casting="unsafe")
+    return build.cast(apply(name, *(build.cast(n, d) for n, d in zip(nodes, types))), types[-1])
+
+
+def _several_out(ufunc, inputs, outs, where, kwargs):
+    if where is not True or kwargs:
+        raise unsupported(f"np.{ufunc.__name__}(where=, dtype=)", sites.here(), "is not recorded")
+    results = _several(ufunc, inputs)
+    return tuple(r if o is None else _copied(o, r) for r, o in zip(results, outs))
+
+
+def _copied(target, value):
+    if type(target) is not Recorded:
+        raise written_to_plain(sites.here())
+    target[...] = value
+    return target
+
+
+# methods
+REDUCTIONS = {"add": np.sum, "multiply": np.prod, "maximum": np.max, "minimum": np.min, "logical_and": np.all,
+              "logical_or": np.any}
+ACCUMULATIONS = {"add": np.cumsum, "multiply": np.cumprod}
+
+
+def call_method(ufunc, method, inputs, kwargs):
+    if method == "reduce":
+        return _reduce(ufunc, *inputs, **kwargs)
+    if method == "accumulate":
+        return _accumulate(ufunc, *inputs, **kwargs)
+    if method == "outer":
+        a, b = (x if type(x) is Recorded else np.asarray(x) for x in inputs)
+        return ufunc(a.reshape(a.shape + (1,) * b.ndim), b, **kwargs)
+    if method == "at":
+        return _at(ufunc, *inputs)
+    raise unsupported(f"np.{ufunc.__name__}.{method}", sites.here())
+
+
+def _given(**kwargs) -> dict:
+    return {k: v for k, v in kwargs.items() if v is not None and v is not np._NoValue}
+
+
+def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
+    out = out[0] if isinstance(out, tuple) else out
+    function = REDUCTIONS.get(ufunc.__name__)
+    if function is not None:
+        options = _given(out=out, initial=initial)
+        if where is not True:
+            options["where"] = where
+        if dtype is not None and function in (np.sum, np.prod):
+            options["dtype"] = dtype
+        if ufunc.__name__.startswith("logical"):
+            options.pop("initial", None)
+        return numpy_functions.call_function(function, (x,), dict(axis=axis, keepdims=bool(keepdims), **options))
+    if where is not True or axis is None and x.ndim > 1:
+        raise unsupported(f"np.{ufunc.__name__}.reduce(where=, axis=None)", sites.here(), "is not recorded")
+    axis = 0 if axis is None else axis[0] if isinstance(axis, tuple) else axis
+    parts = _slices(x, axis)
+    total = parts[0] if initial is np._NoValue or initial is None else ufunc(initial, parts[0])
+    for part in parts[1:]:
+        total = ufunc(total, part)
+    result = np.expand_dims(total, axis) if keepdims else total
+    return result if out is None else _copied(out, result)
+
+
+def _slices(x, axis: int) -> list:
+    x = np.moveaxis(x, axis, 0)
+    return [x[i] for i in range(len(x))]
+
+
+def _accumulate(ufunc, x, axis=0, dtype=None, out=None):
+    out = out[0] if isinstance(out, tuple) else out
+    function = ACCUMULATIONS.get(ufunc.__name__)
+    if function is not None:
+        return numpy_functions.call_function(function, (x,), dict(axis=axis, **_given(dtype=dtype, out=out)))
+    parts = _slices(x, axis)
+    totals = parts[:1]
+    for part in parts[1:]:
+        totals.append(ufunc(totals[-1], part))
+    result = np.stack(totals, axis)
+    return result if out is None else _copied(out, result)
+
+
+def _at(ufunc, x, index, values=None):
+    """ufunc.at: every repetition of an index counts."""
+    if type(x) is not Recorded:
+        raise written_to_plain(sites.here(), f"np.{ufunc.__name__}.at")
+    if ufunc.__name__ not in ("add", "subtract"):
+        return _at_in_rounds(ufunc, x, index, values)
+    rec = x._rec
+    if type(values) is Recorded:
+        check_level(x, values)
+    value = as_node(rec, values if not isinstance(values, (list, tuple)) else np.asarray(values), x.dtype)
+    value = -value if ufunc is np.subtract else value
+    spec, arrays = advanced(expand(index, x.ndim), x.shape, lambda k: index_arrays(rec, k))
+    shape = apply("gather", x.node, *arrays, spec=spec).shape
+    new = apply("scatter_add", x.node, views.assigned(value, shape, x.dtype), *arrays, spec=spec)
+    label(new, sites.site())
+    plain, concrete = _plain_index(index), values.value if type(values) is Recorded else values
+    views.write(x, new, lambda array: ufunc.at(array, plain, concrete))
+
+
+def _plain_index(index):
+    if isinstance(index, tuple):
+        return tuple(map(_plain_index, index))
+    return index.value if type(index) is Recorded else index
+
+
+def _at_in_rounds(ufunc, x, index, values):
+    """Any other ufunc: the first occurrences of each index, then the second ones, and so on."""
+    where = np.arange(x.size).reshape(x.shape)[_plain_index(index)]
+    if values is not None:
+        shape = np.broadcast_shapes(where.shape, np.shape(values))
+        where, values = np.broadcast_to(where, shape).ravel(), np.broadcast_to(values, shape).reshape(-1)
+    where = where.ravel()
+    order = np.argsort(where, kind="stable")
+    new_group = np.flatnonzero(np.r_[True, np.diff(where[order]) != 0])
+    rank = np.empty(len(where), int)
+    rank[order] = np.arange(len(where)) - np.repeat(new_group, np.diff(np.r_[new_group, len(where)]))
+    flat = x.reshape(-1).copy()
+    for turn in range(rank.max(initial=-1) + 1):
+        chosen = np.flatnonzero(rank == turn)
+        at = where[chosen]
+        flat[at] = ufunc(flat[at]) if values is None else ufunc(flat[at], values[chosen])
+    x[...] = flat.reshape(x.shape)
+
+
+# ufuncs that are compositions of ops
+def matmul(a: Node, b: Node) -> Node:
+    """numpy.matmul of nodes: vectors become matrices and back."""
+    if a.ndim > 1 and b.ndim > 1:
+        return _same_type(a, b, lambda a, b: apply("matmul", a, b))
+    rows = a if a.ndim > 1 else build.reshape(a, (1, a.shape[0]))
+    columns = b if b.ndim > 1 else build.reshape(b, (b.shape[0], 1))
+    out = _same_type(rows, columns, lambda a, b: apply("matmul", a, b))
+    shape = out.shape[: out.ndim - 2] + (out.shape[-2:-1] if a.ndim > 1 else ()) + (out.shape[-1:] if b.ndim > 1 else ())
+    return build.reshape(out, shape)
+
+
+def _same_type(a, b, make):
+    dtype = np.result_type(a.dtype, b.dtype)
+    return make(build.cast(a, dtype), build.cast(b, dtype))
+
+
+def _clip(x, low, high):
+    dtype = np.result_type(x.dtype, low.dtype, high.dtype)
+    return apply("minimum", apply("maximum", build.cast(x, dtype), build.cast(low, dtype)), build.cast(high, dtype))
+
+
+def _vecdot(a, b):
+    a = build.conjugate(a) if a.dtype.kind == "c" else a
+    return build.sum_(apply("multiply", a, b), -1)
+
+
+def _matvec(a, b):
+    out = matmul(a, build.reshape(b, (*b.shape, 1)))
+    return build.reshape(out, out.shape[:-1])
+
+
+def _vecmat(a, b):
+    a = build.conjugate(a) if a.dtype.kind == "c" else a
+    out = matmul(build.reshape(a, (*a.shape[:-1], 1, a.shape[-1])), b)
+    return build.reshape(out, (*out.shape[:-2], out.shape[-1]))
+
+
+BUILDERS = {"matmul": matmul, "clip": _clip, "vecdot": _vecdot, "matvec": _matvec, "vecmat": _vecmat}
+
+
+# operators
+def _add_operators() -> None:
+    def binary(name, ufunc, op):
+        def forward(self, other):
+            return operate(ufunc, op, self, other)
+
+        def reflected(self, other):
+            return operate(ufunc, op, other, self)
+
+        def augmented(self, other):
+            return in_place(ufunc, op, self, other)
+
+        setattr(Recorded, f"__{name}__", forward)
+        setattr(Recorded, f"__r{name}__", reflected)
+        setattr(Recorded, f"__i{name}__", augmented)
+
+    for name, ufunc in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("truediv", np.divide),
+                        ("floordiv", np.floor_divide), ("mod", np.remainder), ("pow", np.power),
+                        ("matmul", np.matmul), ("lshift", np.left_shift), ("rshift", np.right_shift),
+                        ("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)):
+        binary(name, ufunc, getattr(operator, name if name not in ("and", "or") else name + "_"))
+
+    def comparison(ufunc, op):
+        return lambda self, other: operate(ufunc, op, self, other)
+
+    for name, ufunc in (("lt", np.less), ("le", np.less_equal), ("gt", np.greater), ("ge", np.greater_equal),
+                        ("eq", np.equal), ("ne", np.not_equal)):
+        setattr(Recorded, f"__{name}__", comparison(ufunc, getattr(operator, name)))
+
+    def one(ufunc, op):
+        return lambda self: unary(ufunc, op, self)
+
+    for name, ufunc in (("neg", np.negative), ("pos", np.positive), ("abs", np.absolute), ("invert", np.invert)):
+        setattr(Recorded, f"__{name}__", one(ufunc, getattr(operator, name)))
+    Recorded.__divmod__ = lambda self, other: (self // other, self % other)
+    Recorded.__rdivmod__ = lambda self, other: (other // self, other % self)
+
+
+_add_operators()
