@@ -1,4 +1,11 @@
-"""The seam: for each layer, the backward written by hand or the one derived by the compiler."""
+"""The seam: for each layer, the backward written by hand or the one derived by the compiler.
+
+Both run as compiled programs. The hand-written functions go through the same compiler without the differentiate
+step, as C's hand-written and Enzyme's derived code both go through LLVM: so the layers stay pure mathematics, and
+the comparison is fair. With compile=False every layer runs as it is written.
+"""
+
+from dataclasses import dataclass
 
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS, Layer
@@ -6,12 +13,23 @@ from gpt2.layers import LAYERS, Layer
 MODES = ("manual", "auto")
 
 
-def choose(spec="manual"):
+@dataclass(frozen=True)
+class CompiledLayer(Layer):
+    """A layer whose functions are compiled programs.
+
+    backward also takes `out`: a buffer (or None) for each gradient, written instead of a new array.
+    """
+
+
+def choose(spec="manual", compile=True):
     """The table of layers that a model runs with: a dict from name to Layer.
 
-    spec is a mode for all layers, then exceptions, separated by commas: "manual", "auto",
+    spec is a mode for all layers, then exceptions, separated by commas: "manual", "auto", "whole",
     "manual,attention=auto". Raises UserError where a word of it is not known.
+    With "whole" the model differentiates its loss as one program, and these are the layers it is recorded from.
     """
+    if spec.strip() == "whole":
+        return dict(LAYERS)
     default, *exceptions = [part.strip() for part in spec.split(",")]
     modes = dict.fromkeys(LAYERS, _checked(default, spec))
     for part in exceptions:
@@ -21,21 +39,51 @@ def choose(spec="manual"):
                 f"backward {spec!r}: {part!r} is not LAYER=MODE, with LAYER one of {', '.join(LAYERS)}"
             )
         modes[name] = _checked(mode, spec)
-    return {name: auto(LAYERS[name]) if mode == "auto" else LAYERS[name] for name, mode in modes.items()}
+    written = compiled if compile else (lambda layer: layer)
+    return {name: auto(LAYERS[name]) if mode == "auto" else written(LAYERS[name]) for name, mode in modes.items()}
 
 
 def _checked(mode, spec):
     if mode == "whole":
-        raise _no_compiler("backward 'whole'")
+        raise UserError(f"backward {spec!r}: whole stands alone, as the model is then one program")
     if mode not in MODES:
         raise UserError(f"backward {spec!r}: {mode!r} is not one of {', '.join(MODES)}, whole")
     return mode
 
 
-def auto(layer: Layer) -> Layer:
-    """The same layer with a backward that the compiler derives from layer.forward."""
-    raise _no_compiler(f"auto backward of {layer.name}")
+def auto(layer: Layer) -> CompiledLayer:
+    """The same layer with a backward that the compiler derives from layer.forward.
+
+    What it saves between the two is its own choice.
+    """
+    from gpt2.autodiff.fixed import FixedPair
+
+    pair = FixedPair(layer.forward, name=layer.name)
+
+    def backward(dout, saved, out=None, **static):
+        return pair.backward(dout, saved, out)
+
+    return CompiledLayer(layer.name, pair.forward, backward, "auto")
 
 
-def _no_compiler(what):
-    return UserError(f"{what}: derived backwards need gpt2.autodiff, not there yet; use 'manual'")
+def compiled(layer: Layer) -> CompiledLayer:
+    """The same layer with its two functions compiled as they are written."""
+    from gpt2.autodiff.fixed import Fixed
+
+    forward = Fixed(layer.forward, name=f"{layer.name}_forward")
+    gradients = Fixed(_flat_backward(layer), name=f"{layer.name}_backward")
+
+    def backward(dout, saved, out=None, **static):
+        return gradients(dout, *saved, out=out, **static)
+
+    return CompiledLayer(layer.name, forward, backward, layer.kind)
+
+
+def _flat_backward(layer):
+    """layer.backward with what was saved as separate arguments."""
+
+    def backward(dout, *saved, **static):
+        return layer.backward(dout, saved, **static)
+
+    return backward
+
