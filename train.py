@@ -52,7 +52,7 @@ class Settings:
     dtype: str = setting("float32", "model", "of all arrays; float64 is for checking gradients",
                          choices=("float32", "float64"), fixed=True)
 
-    steps: int = setting(600, "optimisation", "optimizer steps in all", minimum=1)
+    steps: int = setting(400, "optimisation", "optimizer steps in all", minimum=1)
     lr: float = setting(2e-3, "optimisation", "highest learning rate; small models stand more", minimum=0)
     min_lr: float = setting(2e-4, "optimisation", "learning rate at the end; a tenth is customary", minimum=0)
     warmup: int = setting(50, "optimisation", "steps in which the learning rate rises from 0", minimum=0)
@@ -425,10 +425,10 @@ def finish(run):
     print("what to try next:")
     print(f'  more text           python -m gpt2.sample --run {run.folder} --prompt "O "')
     print(f"  train on            python train.py --resume {run.folder} --steps {2 * s.steps}")
-    if s.preset != "shakespeare-char-cpu":
+    if s.preset == "shakespeare-char-cpu":
+        print("  a larger model      python train.py --preset shakespeare-char-cpu --n-embd 192 --n-head 6")
+    elif s.data == "tinyshakespeare":
         print("  letter by letter    python train.py --preset shakespeare-char-cpu")
-    else:
-        print("  a larger one        python train.py --preset shakespeare-char-cpu --n-embd 192 --n-head 6")
     print("  your own text       python train.py --data path/to/file.txt")
 
 

@@ -84,7 +84,7 @@ def _text(corpus, notes):
         try:
             return "tinyshakespeare", tinyshakespeare.read()
         except UserError as error:
-            notes.append(f"no tinyshakespeare ({error}); training on Python's standard library instead")
+            notes.append(f"{_reason(error)}; training on Python's standard library instead of tinyshakespeare")
             return "stdlib", stdlib.read()
     if not Path(corpus).exists() and "/" not in corpus and "\\" not in corpus and "." not in corpus:
         raise UserError(f"--data {corpus}: no such corpus or file; corpora: auto, tinyshakespeare, stdlib")
@@ -99,8 +99,13 @@ def _choose_tokenizer(name, notes):
         tokenizers.gpt2()
         return "gpt2"
     except UserError as error:
-        notes.append(f"no GPT-2 vocabulary ({error}); using the byte tokenizer instead")
+        notes.append(f"{_reason(error)}; using the byte tokenizer instead of GPT-2's")
         return "byte"
+
+
+def _reason(error):
+    """What went wrong, without the advice that follows it."""
+    return str(error).split(";")[0]
 
 
 def _encode(name, text, tokenizer):

@@ -75,7 +75,8 @@ def fetch(url, path, sha256, timeout=TIMEOUT):
         with urllib.request.urlopen(url, timeout=timeout) as answer:
             content = answer.read(LARGEST + 1)
     except (urllib.error.URLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
+        cause = getattr(error, "reason", None) or error
+        reason = getattr(cause, "strerror", None) or cause
         raise UserError(f"cannot download {url} ({reason}); {advice}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:

@@ -68,7 +68,7 @@ def test_auto_falls_back_to_the_standard_library_and_says_so(nothing_reachable):
 def test_auto_takes_bytes_where_only_the_vocabulary_is_missing(nothing_reachable, prose):
     made = data.prepare(str(prose[0]), "auto")
     assert made.tokenizer.name == "byte"
-    assert len(made.notes) == 1 and "vocabulary" in made.notes[0]
+    assert len(made.notes) == 1 and "vocab.bpe" in made.notes[0]
 
 
 # ---- Text of the user's ------------------------------------------------------------------------------------
