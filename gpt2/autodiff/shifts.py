@@ -54,28 +54,30 @@ def invariant_shifts(nodes: Sequence[Node], outputs: Sequence[Node]) -> set[Node
     for n in nodes:
         for a in set(n.args):
             readers.setdefault(a, []).append(n)
-    return {m for m in found if not changes(m, readers, set(outputs))}
+    return {m for m in found if not changes(m, readers, outputs)}
 
 
-def changes(m: Node, readers: dict[Node, list[Node]], outputs: set[Node]) -> bool:
+def changes(m: Node, readers: dict[Node, list[Node]], outputs: Sequence[Node]) -> bool:
     """Whether an output changes with m, or might."""
-    effects = {m: Effect(ADD, 1.0, tuple(i if n > 1 else None for i, n in enumerate(m.shape)))}
-    waiting = list(readers.get(m, ()))
-    if m in outputs:
+    try:
+        effects = effects_of(m, readers)
+    except NotUnderstood:
         return True
+    return any(o in effects for o in outputs)
+
+
+def effects_of(m: Node, readers: dict[Node, list[Node]]) -> dict[Node, Effect]:
+    """The effect on each value that changes with m."""
+    effects = {m: Effect(ADD, 1.0, tuple(i if n > 1 else None for i, n in enumerate(m.shape)))}
+    waiting = set(readers.get(m, ()))
     while waiting:
         n = min(waiting, key=lambda n: n.id)  # its arguments' effects are known
-        waiting = [w for w in waiting if w is not n]
-        try:
-            effect = effect_on(n, [effects.get(a) for a in n.args])
-        except NotUnderstood:
-            return True
+        waiting.discard(n)
+        effect = effect_on(n, [effects.get(a) for a in n.args])
         if effect is not None:
-            if n in outputs:
-                return True
             effects[n] = effect
-            waiting += readers.get(n, ())
-    return False
+            waiting.update(readers.get(n, ()))
+    return effects
 
 
 def effect_on(n: Node, given: list[Effect | None]) -> Effect | None:
@@ -151,7 +153,10 @@ def _scaled(n, e, factor, sign, inverse=False):
 def _where(n, condition, a, b):
     """Both branches alike; or one, beside the constant that the effect leaves as it is."""
     if a is not None and b is not None:
-        return same_place(n, a, b, a.kind)[0]
+        a, b = same_place(n, a, b, a.kind)
+        if a.power != b.power:
+            raise NotUnderstood
+        return a
     e, other = (a, n.args[2]) if b is None else (b, n.args[1])
     fixed = (0.0,) if e.kind == MULTIPLY else (float("inf"), float("-inf"))
     if not (is_scalar_const(other) and const_value(other) in fixed):
