@@ -1,5 +1,5 @@
-"""What can go wrong in a function that is being recorded. Every message starts with the user's file and line, says
-what happened, and what to write instead.
+"""What can go wrong in a function that is being recorded. Every message starts with the user's file and
+line, says what happened, and what to write instead.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import os
 
 
 class AutodiffError(Exception):
-    """A function that cannot be recorded or differentiated as it is written. `loc` is (file, line, function)."""
+    """A function that cannot be recorded as it is written. `loc` is (file, line, function)."""
 
     def __init__(self, message: str, loc=None):
         super().__init__(f"{place(loc)}: {message}" if loc else message)
@@ -49,7 +49,9 @@ _located: dict[type, type] = {}
 
 
 def located(error: Exception, what: str, loc) -> Exception:
-    """The same kind of error as NumPy raised, so that handlers still catch it, with the user's file and line."""
+    """The same kind of error as NumPy raised, so that handlers still catch it, with the user's file and
+    line.
+    """
     kind = type(error)
     if kind not in _located:
         _located[kind] = type(kind.__name__, (AutodiffError, kind), {"__module__": __name__})
@@ -72,8 +74,36 @@ def unsupported(name: str, loc, because: str = "has no derivative rule yet") -> 
 
 def written_to_plain(loc, what: str = "this assignment") -> WriteError:
     return WriteError(
-        f"{what} writes a recorded value into a plain NumPy array, where its derivative would be lost. Make the "
-        "array with np.zeros_like(x, shape=...) or np.zeros(shape, like=x), with x a recorded value, and it can be "
-        "written to; or collect the parts in a list and join them with np.stack or np.concatenate",
+        f"{what} writes a recorded value into a plain NumPy array, where its derivative would be lost. "
+        "Make the array with np.zeros_like(x, shape=...) or np.zeros(shape, like=x), with x a recorded "
+        "value, and it can be written to; or collect the parts in a list and join them with np.stack or "
+        "np.concatenate",
+        loc,
+    )
+
+
+def number_lost(function: str, loc) -> ConversionError:
+    """float(x), asked for by a function that is not float."""
+    instead = "Use a NumPy function"
+    if function.startswith("math."):
+        instead = f"Use {function.replace('math.', 'np.')}"
+    return ConversionError(
+        f"{function}() would take a plain number out of a recorded value, and its derivative would be lost. "
+        f"{instead} instead, x.astype(...) to convert, or ad.stop_gradient(x) if a constant is meant",
+        loc,
+    )
+
+
+def array_lost(loc) -> ConversionError:
+    """NumPy asked for a plain array."""
+    return ConversionError(
+        "here NumPy would turn a recorded value into a plain array, and its derivative would be lost. Write\n"
+        "    np.stack([a, b]) or np.array([a, b], like=a)    for np.array([a, b])\n"
+        "    np.full(shape, x, like=x)                       for np.full(shape, x)\n"
+        "    x.astype(np.float32)                            for np.float32(x)\n"
+        "    np.dot(a, x)                                    for a.dot(x)\n"
+        "    np.stack(parts).sum()                           for np.sum(parts)\n"
+        "    np.zeros_like(x, shape=...)                     for an array to be filled\n"
+        "    ad.stop_gradient(x)                             if a constant is meant",
         loc,
     )

@@ -1,7 +1,7 @@
 """The user's index, in the terms of the op table.
 
-    x[basic]      slice, then a reshape that drops integer axes and adds new ones
-    x[advanced]   gather, with an index array for every array, list and integer of the index
+x[basic]      slice, then a reshape that drops integer axes and adds new ones
+x[advanced]   gather, with an index array for every array, list and integer of the index
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ INTEGER = (int, np.integer)
 
 
 def expand(key, ndim: int) -> list:
-    """The index as a list with one entry per axis (new axes besides): Ellipsis and what is left out are full slices."""
+    """The index as a list with one entry per axis (new axes besides): Ellipsis and what is left out are
+    full slices.
+    """
     items = list(key) if type(key) is tuple else [key]
     taken = sum(_axes(k) for k in items)
     full = [slice(None)] * (ndim - taken)
     for i, k in enumerate(items):
         if k is Ellipsis:
-            return items[:i] + full + items[i + 1:]
+            return items[:i] + full + items[i + 1 :]
     return items + full
 
 
@@ -36,7 +38,9 @@ def _axes(k) -> int:
 
 
 def is_basic(items) -> bool:
-    return all(k is None or type(k) is slice or (isinstance(k, INTEGER) and not isinstance(k, bool)) for k in items)
+    return all(
+        k is None or type(k) is slice or (isinstance(k, INTEGER) and not isinstance(k, bool)) for k in items
+    )
 
 
 def normal_slice(s: slice, n: int) -> tuple:
@@ -72,8 +76,8 @@ def basic(items, shape) -> tuple[tuple, tuple]:
 
 
 def advanced(items, shape, as_index) -> tuple[tuple, list]:
-    """An advanced index as (spec, index arrays). `as_index(entry, spec position)` gives the entry's index arrays:
-    one, or for a mask one per axis of it.
+    """An advanced index as (spec, index arrays). `as_index(entry, spec position)` gives the entry's index
+    arrays: one, or for a mask one per axis of it.
     """
     spec: list = []
     arrays: list = []

@@ -1,5 +1,5 @@
-"""The meaning of a graph: every node evaluated by its row of the table, one after another. Slow, and the reference
-that passes, derivatives and emitted programs are tested against.
+"""The meaning of a graph: every node evaluated by its row of the table, one after another. Slow, and the
+reference that passes, derivatives and emitted programs are tested against.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from .ops import evaluate
 def evaluate_graph(graph: Graph, arrays: Sequence) -> list:
     """The outputs of the graph at these inputs. A value is let go after its last use."""
     if len(arrays) != len(graph.inputs):
-        raise ValueError(f"evaluate_graph: {graph.name} has {len(graph.inputs)} inputs, {len(arrays)} were given")
+        raise ValueError(
+            f"evaluate_graph: {graph.name} has {len(graph.inputs)} inputs, {len(arrays)} were given"
+        )
     values = {n: np.asarray(x, n.dtype) for n, x in zip(graph.inputs, arrays)}
     drop = last_uses(graph)
     for n in graph.nodes:

@@ -1,10 +1,10 @@
 """NumPy's functions, each as a composition of ops.
 
-`@handles(np.var)` names the NumPy function that a handler stands for. The handler takes the same arguments, with
-nodes in place of recorded values, and returns the node of the result, or a tuple or list of them. NumPy itself computes
-the concrete value, so value, shape, dtype and errors are its own; that the node agrees in shape and dtype is checked
-at each call. Where NumPy gives a view, the handler's node is reached from the argument's by ops that can be undone
-(views.py).
+`@handles(np.var)` names the NumPy function that a handler stands for. The handler takes the same arguments,
+with nodes in place of recorded values, and returns the node of the result, or a tuple or list of them.
+NumPy itself computes the concrete value, so value, shape, dtype and errors are its own; that the node
+agrees in shape and dtype is checked at each call. Where NumPy gives a view, the handler's node is reached
+from the argument's by ops that can be undone (views.py).
 
 A handler under `@raw(np.put)` gets the recorded values themselves: it writes to one, or gives no array.
 
@@ -27,7 +27,11 @@ from .run import NUMBERS, Run, innermost
 
 HANDLERS: dict[Callable, Callable] = {}
 RAW: dict[Callable, Callable] = {}
-SETTLED: set[str] = set()  # functions whose node had another dtype than NumPy's result: a test keeps this empty
+HELPERS: dict[Callable, Callable] = {}  # as HANDLERS, for functions of functions/ that are none of NumPy's
+REFUSED: dict[Callable, str] = {}  # functions that must not even be tried, and why
+SETTLED: set[str] = (
+    set()
+)  # functions whose node had another dtype than NumPy's result: a test keeps this empty
 _building = threading.local()
 
 
@@ -53,6 +57,16 @@ def raw(*functions):
     return enter
 
 
+def helper(function):
+    """Enter a handler for a function of our own, which computes with NumPy what the handler records."""
+
+    def enter(handler):
+        HELPERS[function] = handler
+        return handler
+
+    return enter
+
+
 def operand(x, like: np.dtype | None = None) -> Node:
     """A handler's argument as a node. Python numbers take their dtype from `like`."""
     return as_node(_building.recording, x, like)
@@ -69,6 +83,8 @@ def call_function(function, args, kwargs):
     """What Recorded.__array_function__ does."""
     if function in RAW:
         return RAW[function](*args, **kwargs)
+    if function in REFUSED:
+        raise unsupported(full_name(function), sites.here(), REFUSED[function])
     found: list[Recorded] = []
     out = None
     if kwargs.get("out") is not None:
@@ -84,7 +100,7 @@ def call_function(function, args, kwargs):
     else:
         rec = innermost(found)
     site = sites.site()
-    handler = HANDLERS.get(function)
+    handler = HANDLERS.get(function) or HELPERS.get(function)
     try:
         value = function(*values, **options)
     except (ValueError, TypeError, IndexError, AttributeError) as error:
@@ -99,14 +115,18 @@ def call_function(function, args, kwargs):
     except NotImplementedError as error:
         if isinstance(error, AutodiffError):
             raise
-        raise unsupported(full_name(function), site.loc, str(error) or "called like this is not recorded") from error
+        raise unsupported(
+            full_name(function), site.loc, str(error) or "called like this is not recorded"
+        ) from error
     finally:
         _building.recording = before
     result = _wrap(rec, made, value, found, site, function)
     if out is None:
         return result
     if not np.can_cast(result.dtype, out.dtype, "same_kind"):
-        raise TypeError(f"Cannot cast array data from {result.dtype!r} to {out.dtype!r} according to 'same_kind'")
+        raise TypeError(
+            f"Cannot cast array data from {result.dtype!r} to {out.dtype!r} according to 'same_kind'"
+        )
     out[...] = result
     return out
 
@@ -132,7 +152,11 @@ def _without_handler(function, value, found, site):
 def _carries_derivative(value) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(_carries_derivative, value))
-    return value is None or isinstance(value, (float, complex)) or getattr(value, "dtype", np.dtype(int)).kind in "fcO"
+    return (
+        value is None
+        or isinstance(value, (float, complex))
+        or getattr(value, "dtype", np.dtype(int)).kind in "fcO"
+    )
 
 
 def full_name(function) -> str:
@@ -165,7 +189,9 @@ def _nodes(rec: Run, x):
 
 
 def _wrap(rec: Run, made, value, found, site, function):
-    """The handler's nodes and NumPy's values, joined."""
+    """The handler's nodes and NumPy's values, joined. None in place of a node: a value without derivative."""
+    if made is None:
+        return _without_handler(function, value, found, site)
     if not isinstance(made, Node):
         parts = [_wrap(rec, m, v, found, site, function) for m, v in zip(made, value, strict=True)]
         kind = type(value)
@@ -173,7 +199,9 @@ def _wrap(rec: Run, made, value, found, site, function):
     ufuncs.label(made, site)
     shape, dtype = np.shape(value), getattr(value, "dtype", None) or np.asarray(value).dtype
     if dtype.kind not in NUMBERS:
-        raise AutodiffError(f"{full_name(function)} gave dtype {dtype}; only numbers can be recorded", site.loc)
+        raise AutodiffError(
+            f"{full_name(function)} gave dtype {dtype}; only numbers can be recorded", site.loc
+        )
     if made.shape != shape or made.dtype != dtype:
         if made.shape != shape:
             raise AssertionError(f"{full_name(function)}: recorded as {made.shape}, but NumPy gives {shape}")
@@ -181,7 +209,9 @@ def _wrap(rec: Run, made, value, found, site, function):
             SETTLED.add(full_name(function))
         made = build.cast(made, dtype)
         ufuncs.label(made, site)
-    if isinstance(value, np.ndarray) and (value.base is not None or not value.flags.owndata or _is_operand(value, found)):
+    if isinstance(value, np.ndarray) and (
+        value.base is not None or not value.flags.owndata or _is_operand(value, found)
+    ):
         for x in found:
             if x._rec is rec and isinstance(x._value, np.ndarray) and np.may_share_memory(value, x._value):
                 return x.view_of(made, value)
@@ -193,4 +223,4 @@ def _is_operand(value, found) -> bool:
     return any(value is x._value for x in found)
 
 
-from . import functions  # noqa: E402, F401  handlers enter the table on import
+from .functions import shape as _shape  # noqa: E402, F401  the whole package enters its handlers

@@ -1,18 +1,18 @@
 """Run a function under observation, and what can be done with the graph of it: `record` and `inline`.
 
-    rec = record(f, (x, w))
-    rec.graph        inputs: the array and float arguments, flattened; then captured arrays; then values of an
-                     enclosing recording. Outputs: the results of f, flattened; then the final contents of the
-                     arguments that f wrote to
-    rec.in_tree      the structure of (args, kwargs), with everything that is static
-    rec.out_tree     the structure of the results
-    rec.captures     (input, the array itself) for arrays from outside that somebody else still holds
-    rec.lifted       (input, outer recorded value)
-    rec.written      flat positions of the arguments that f wrote to, in the order of their outputs
-    rec.reads        values that f looked at (`if x > 0`): another run takes the same path if they are the same
-    rec.unstable     reasons why another run might give another graph though the reads are the same
-    rec.results      what f returned, with concrete values
-    rec.contents     the final concrete contents of the arguments written to
+rec = record(f, (x, w))
+rec.graph        inputs: the array and float arguments, flattened; then captured arrays; then values of an
+                 enclosing recording. Outputs: the results of f, flattened; then the final contents of the
+                 arguments that f wrote to
+rec.in_tree      the structure of (args, kwargs), with everything that is static
+rec.out_tree     the structure of the results
+rec.captures     (input, the array itself) for arrays from outside that somebody else still holds
+rec.lifted       (input, outer recorded value)
+rec.written      flat positions of the arguments that f wrote to, in the order of their outputs
+rec.reads        values that f looked at (`if x > 0`): another run takes the same path if they are the same
+rec.unstable     reasons why another run might give another graph though the reads are the same
+rec.results      what f returned, with concrete values
+rec.contents     the final concrete contents of the arguments written to
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Recording:
         return self.out_tree.size
 
     def operands(self, leaves: Sequence) -> list:
-        """The graph's inputs at these flat arguments: they, then the captured arrays, then the lifted values."""
+        """The graph's inputs at these flat arguments: they, then the captured arrays, then the lifted
+        values.
+        """
         return [*leaves, *(array for _, array in self.captures), *(x for _, x in self.lifted)]
 
 
@@ -91,7 +93,9 @@ def record(f: Callable, args: Sequence, kwargs: dict | None = None, *, name: str
     captures = rec.close()
     lifted = list(rec.lifted.values())
     graph = Graph([*inputs, *(n for n, _ in captures), *(n for n, _ in lifted)], outputs, rec.name)
-    done = Recording(graph, in_tree, out_tree, captures, lifted, rec.written, rec.reads, rec.unstable, results, contents)
+    done = Recording(
+        graph, in_tree, out_tree, captures, lifted, rec.written, rec.reads, rec.unstable, results, contents
+    )
     _pass_on(done, leaves)
     return done
 
@@ -111,8 +115,11 @@ def _argument(rec: Run, position: int, x, text: str) -> Recorded:
     value = x.value if type(x) is Recorded else x
     dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
     if dtype.kind not in NUMBERS:
-        raise DtypeError(f"{rec.name}: argument {text} has dtype {dtype}, expected numbers or bools. Convert it, for "
-                         "example with x.astype(float)", here())
+        raise DtypeError(
+            f"{rec.name}: argument {text} has dtype {dtype}, expected numbers or bools. Convert it, for "
+            "example with x.astype(float)",
+            here(),
+        )
     if isinstance(value, np.ma.MaskedArray):
         raise DtypeError(f"{rec.name}: argument {text} is a masked array; pass its data and its mask", here())
     if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
@@ -127,7 +134,9 @@ def _is_result(x) -> bool:
 
 
 def _pass_on(inner: Recording, leaves) -> None:
-    """What the inner function looked at, an enclosing recording has looked at too, as far as it knows the values."""
+    """What the inner function looked at, an enclosing recording has looked at too, as far as it knows the
+    values.
+    """
     outer = run.current()
     if outer is None:
         return
@@ -162,7 +171,9 @@ def inline(graph: Graph, args: Sequence) -> list:
         if n.op == "const":
             made[n], values[n] = n, np.asarray(n.value, n.dtype)
         elif n.op != "input":
-            made[n] = Node(n.op, tuple([made[a] for a in n.args]), n.attrs, n.shape, n.dtype, n.name, n.loc or where.loc)
+            made[n] = Node(
+                n.op, tuple([made[a] for a in n.args]), n.attrs, n.shape, n.dtype, n.name, n.loc or where.loc
+            )
             values[n] = evaluate(n.op, [values[a] for a in n.args], n.attrs)
             for a in drop.get(n, ()):
                 del values[a]
@@ -170,7 +181,9 @@ def inline(graph: Graph, args: Sequence) -> list:
 
 
 def apply_op(op: str, *args, **attrs):
-    """One op of the table on recorded or plain operands: a recorded value, or a tuple of them for a tuple node."""
+    """One op of the table on recorded or plain operands: a recorded value, or a tuple of them for a tuple
+    node.
+    """
     rec = innermost([x for x in args if type(x) is Recorded])
     dtypes = [x.dtype for x in args if hasattr(x, "dtype")]
     like = np.result_type(*dtypes) if dtypes else None
@@ -192,7 +205,9 @@ def _result(rec: Run, node: Node, value) -> Recorded:
 
 
 def input_names(f, tree: Tree) -> list[str]:
-    """A name for each flat argument: the parameter's, and where it is nested the way to it, as in params_qkvw."""
+    """A name for each flat argument: the parameter's, and where it is nested the way to it, as in
+    params_qkvw.
+    """
     try:
         parameters = list(inspect.signature(f).parameters.values())
     except (TypeError, ValueError):

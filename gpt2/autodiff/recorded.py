@@ -1,7 +1,9 @@
-"""A value under observation. It looks like the array (or the scalar) that it stands for: operators, ufuncs, NumPy
-functions, methods, indexing and writing in place all work, each computed by NumPy at once and noted in the graph.
+"""A value under observation. It looks like the array (or the scalar) that it stands for: operators, ufuncs,
+NumPy functions, methods, indexing and writing in place all work, each computed by NumPy at once and noted
+in the graph.
 
-What NumPy's protocols cannot see is an error that names the spelling that works. `isinstance(x, np.ndarray)` is False.
+What NumPy's protocols cannot see is an error that names the spelling that works. `isinstance(x,
+np.ndarray)` is False.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ import operator
 import numpy as np
 
 from . import sites, views
-from .errors import AutodiffError, ConversionError, UnsupportedError, written_to_plain
+from .errors import (
+    AutodiffError,
+    ConversionError,
+    UnsupportedError,
+    array_lost,
+    number_lost,
+    written_to_plain,
+)
 from .graph import Node, type_text
 from .indexing import advanced, basic, expand, is_basic
 from .ops import build
@@ -23,8 +32,20 @@ SCALARS = (bool, int, float, complex)
 class Recorded:
     """node, value, recording; for views also the root and the path to it (views.py)."""
 
-    __slots__ = ("_rec", "_node", "_value", "_root", "_path", "_version", "_memory", "_owned", "_argument", "_lows",
-                 "_buffer", "__weakref__")
+    __slots__ = (
+        "_rec",
+        "_node",
+        "_value",
+        "_root",
+        "_path",
+        "_version",
+        "_memory",
+        "_owned",
+        "_argument",
+        "_lows",
+        "_buffer",
+        "__weakref__",
+    )
     __array_priority__ = 1000.0
 
     def __init__(self, rec: Run, node: Node, value, owned: bool = True):
@@ -254,12 +275,7 @@ class Recorded:
             if what == "assignment":
                 raise written_to_plain(sites.here())
             if what is not None:
-                better = what.replace("math.", "np.") if what.startswith("math") else None
-                raise ConversionError(
-                    f"{what}() would take a plain number out of a recorded value, and its derivative would be lost. "
-                    + (f"Use {better} instead" if better and "." in better else
-                       "Use a NumPy function instead, x.astype(...) to convert, or ad.stop_gradient(x) if a "
-                       "constant is meant"), sites.here())
+                raise number_lost(what, sites.here())
         return self.value
 
     def item(self, *index):
@@ -290,12 +306,7 @@ class Recorded:
             return value
         if sites.taker(sites.user_frame()) == "assignment":
             raise written_to_plain(sites.here())
-        raise ConversionError(
-            "here NumPy would turn a recorded value into a plain array, and its derivative would be lost. Write "
-            "np.stack([a, b]) or np.array([a, b], like=a) for np.array([a, b]); x.astype(np.float32) for "
-            "np.float32(x); np.dot(a, x) for a.dot(x); np.zeros_like(x, shape=...) or np.zeros(shape, like=x) for "
-            "an array to be filled; np.stack(parts).sum() for np.sum(parts); or ad.stop_gradient(x) if a constant "
-            "is meant", sites.here())
+        raise array_lost(sites.here())
 
     @property
     def __array_interface__(self):
@@ -327,8 +338,11 @@ class Recorded:
         return new
 
     def __reduce_ex__(self, protocol):
-        raise ConversionError("a recorded value cannot be pickled: it exists only while its function is recorded. "
-                              "Return it from the function, and pickle the result", sites.here())
+        raise ConversionError(
+            "a recorded value cannot be pickled: it exists only while its function is recorded. "
+            "Return it from the function, and pickle the result",
+            sites.here(),
+        )
 
     def astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
         rec = innermost((self,))
@@ -344,8 +358,10 @@ class Recorded:
     def view(self, dtype=None, type=None):
         if (dtype is None or dtype is np.ndarray or dtype == self.dtype) and type is None:
             return self[...]
-        raise UnsupportedError("x.view(dtype) looks at the bits of a number, which has no derivative. "
-                               "x.astype(dtype) converts", sites.here())
+        raise UnsupportedError(
+            "x.view(dtype) looks at the bits of a number, which has no derivative. x.astype(dtype) converts",
+            sites.here(),
+        )
 
     def reshape(self, *shape, order="C", copy=None):
         shape = shape[0] if len(shape) == 1 else shape
@@ -353,7 +369,11 @@ class Recorded:
         return _function(np.reshape, self, shape, order=order, **kw)
 
     def transpose(self, *axes):
-        axes = axes[0] if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))) else axes or None
+        axes = (
+            axes[0]
+            if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list)))
+            else axes or None
+        )
         return _function(np.transpose, self, axes)
 
     def flatten(self, order="C"):
@@ -382,7 +402,9 @@ class Recorded:
         self[args[0] if len(args) == 2 else ()] = args[-1]
 
     def resize(self, *shape, refcheck=True):
-        raise UnsupportedError("x.resize changes an array's size in place; use np.resize(x, shape)", sites.here())
+        raise UnsupportedError(
+            "x.resize changes an array's size in place; use np.resize(x, shape)", sites.here()
+        )
 
     # protocols
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
@@ -517,11 +539,13 @@ def store(target: Recorded, value) -> None:
     concrete = value.value if type(value) is Recorded else value
     try:
         if np.broadcast_shapes(np.shape(concrete), target.shape) != target.shape and (
-            np.shape(concrete)[: np.ndim(concrete) - target.ndim] != (1,) * (np.ndim(concrete) - target.ndim)):
+            np.shape(concrete)[: np.ndim(concrete) - target.ndim] != (1,) * (np.ndim(concrete) - target.ndim)
+        ):
             raise ValueError
     except ValueError:
-        raise ValueError(f"could not broadcast input array from shape {np.shape(concrete)} into shape "
-                         f"{target.shape}") from None
+        raise ValueError(
+            f"could not broadcast input array from shape {np.shape(concrete)} into shape {target.shape}"
+        ) from None
     node = views.assigned(as_node(rec, value, target.dtype), target.shape, target.dtype)
     views.write(target, node, lambda array: array.__setitem__(Ellipsis, concrete))
 
@@ -530,7 +554,9 @@ def check_level(target: Recorded, value: Recorded) -> None:
     if value._rec.serial > target._rec.serial:
         raise AutodiffError(
             f"a value of {value._rec.name} is written into an array of {target._rec.name}, which encloses it. "
-            "Return it from the inner function, and write it outside", sites.here())
+            "Return it from the inner function, and write it outside",
+            sites.here(),
+        )
 
 
 def _assign_advanced(x: Recorded, key, value) -> None:
@@ -561,8 +587,10 @@ def _add_methods() -> None:
 
         return call
 
-    names = ("sum prod mean std var max min argmax argmin all any cumsum cumprod clip take repeat ravel squeeze "
-             "swapaxes trace diagonal argsort argpartition searchsorted nonzero round choose conjugate").split()
+    names = (
+        "sum prod mean std var max min argmax argmin all any cumsum cumprod clip take repeat ravel squeeze "
+        "swapaxes trace diagonal argsort argpartition searchsorted nonzero round choose conjugate"
+    ).split()
     for name in names:
         function = method(getattr(np, name))
         function.__name__ = name

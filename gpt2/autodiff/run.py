@@ -1,8 +1,9 @@
-"""One run of a function under observation: its inputs, what it captured from outside, and which values it looked at.
+"""One run of a function under observation: its inputs, what it captured from outside, and which values it
+looked at.
 
 Recordings nest. A value belongs to the recording in which it was made; an operation belongs to the innermost
-recording that one of its operands belongs to, and operands of the others are lifted: they become inputs of the
-inner graph.
+recording that one of its operands belongs to, and operands of the others are lifted: they become inputs of
+the inner graph.
 """
 
 from __future__ import annotations
@@ -72,8 +73,11 @@ class Run:
     def capture(self, array: np.ndarray) -> Node:
         """The input that stands for an array from outside, with the content that it has now."""
         if array.dtype.kind not in NUMBERS:
-            raise DtypeError(f"an array of dtype {array.dtype} met a recorded value; only arrays of numbers and "
-                             "bools can be recorded", here())
+            raise DtypeError(
+                f"an array of dtype {array.dtype} met a recorded value; only arrays of numbers and "
+                "bools can be recorded",
+                here(),
+            )
         known = self.captures.get(id(array))
         if known is not None:
             last = known[-1]
@@ -97,7 +101,9 @@ class Run:
                 if private and c.node.shape != () or changed:
                     _make_constant(c.node, c.array if c.content is None or not changed else c.content)
                     if changed and not private:
-                        self.unstable.append(f"it writes to the array {c.node.name or ''} from outside".replace("  ", " "))
+                        self.unstable.append(
+                            f"it writes to the array {c.node.name or ''} from outside".replace("  ", " ")
+                        )
                 else:
                     found.append((c.node, c.array))
         return found
@@ -182,8 +188,10 @@ def escaped(x) -> EscapedError:
     made = f"made at {place(x._node.loc)}" if x._node.loc else "an argument"
     what = f"{x._node.name!r}, " if x._node.name else ""
     return EscapedError(
-        f"a recorded value ({what}{made} while {x._rec.name} was recorded) is used after that recording ended. "
-        "Return it from the function instead of keeping it in a global, an attribute or a list outside", here())
+        f"a recorded value ({what}{made} while {x._rec.name} was recorded) is used after that recording "
+        "ended. Return it from the function instead of keeping it in a global or a list outside",
+        here(),
+    )
 
 
 def push(rec: Run) -> None:

@@ -1,5 +1,5 @@
-"""Where in the user's source an operation stands: file, line, function; the name that its value is given; and whether
-the number it asks for may leave the recording.
+"""Where in the user's source an operation stands: file, line, function; the name that its value is given;
+and whether the number it asks for may leave the recording.
 
 All of it is found once per instruction of the user's code and remembered.
 """
@@ -65,7 +65,9 @@ def _find(frame) -> Site:
 
 
 def _span(code, lasti: int):
-    """(line, end line, column, end column) of an instruction, in bytes as `ast` counts; None where not known."""
+    """(line, end line, column, end column) of an instruction, in bytes as `ast` counts; None where not
+    known.
+    """
     for i, span in enumerate(code.co_positions()):
         if i == lasti // 2:
             return None if None in span else span
@@ -76,7 +78,9 @@ _named: dict[str, tuple[int, dict]] = {}  # file -> (number of lines, span -> na
 
 
 def _names(file: str) -> dict:
-    """Where each value stands that the file assigns to a single name: `norm = <value>`, `a, b = <value>, <value>`."""
+    """Where each value stands that the file assigns to a single name: `norm = <value>`, `a, b = <value>,
+    <value>`.
+    """
     lines = linecache.getlines(file)
     known = _named.get(file)
     if known is not None and known[0] == len(lines):
@@ -110,7 +114,9 @@ def _statements(body):
 def _note(names: dict, target, value) -> None:
     if isinstance(target, ast.Name):
         names[_span_of(value)] = target.id
-    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+    elif (
+        isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)
+    ):
         for t, v in zip(target.elts, value.elts):
             _note(names, t, v)
 
@@ -121,14 +127,14 @@ def _span_of(node) -> tuple[int, int, int, int]:
 
 # Which functions may take the number out of a recorded value: those that the user calls by these names.
 _MAY_TAKE = frozenset(
-    "float int complex bool round format str repr print abs min max sum any all sorted range len isinstance divmod "
-    "math.floor math.ceil math.trunc math.isnan math.isinf math.isfinite math.isclose".split()
+    "float int complex bool round format str repr print abs min max sum any all sorted range len isinstance "
+    "divmod math.floor math.ceil math.trunc math.isnan math.isinf math.isfinite math.isclose".split()
 )
 
 
 def taker(frame) -> str | None:
-    """What asks for the number: "assignment" for `plain[0] = x`, the name of a function that loses the derivative
-    (`math.sin`), or None where taking the number is what the user asked for.
+    """What asks for the number: "assignment" for `plain[0] = x`, the name of a function that loses the
+    derivative (`math.sin`), or None where taking the number is what the user asked for.
     """
     code, lasti = frame.f_code, frame.f_lasti
     op = dis.opname[code.co_code[lasti]]

@@ -1,9 +1,10 @@
 """Nested tuples, lists and dicts of values, taken apart and put together again.
 
-`flatten(x)` gives the dynamic leaves in order (arrays, NumPy scalars, Python floats and complex numbers, recorded
-values) and a tree that holds the rest: containers, and everything that is not a leaf (None, ints, bools, strings,
-any other object), which stays as it is. Two trees are equal if their structure is, and their static values by
-value and type. A named tuple comes back as one, and so does a subclass of dict that takes a dict.
+`flatten(x)` gives the dynamic leaves in order (arrays, NumPy scalars, Python floats and complex numbers,
+recorded values) and a tree that holds the rest: containers, and everything that is not a leaf (None, ints,
+bools, strings, any other object), which stays as it is. Two trees are equal if their structure is, and
+their static values by value and type. A named tuple comes back as one, and so does a subclass of dict that
+takes a dict.
 """
 
 from __future__ import annotations

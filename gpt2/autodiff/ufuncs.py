@@ -16,9 +16,21 @@ from .ops import OPS, apply, build
 from .recorded import SCALARS, Recorded, as_node, check_level, index_arrays, node_in
 from .run import NUMBERS, Run, innermost, weak_dtype
 
-OP_NAMES = {"true_divide": "divide", "conj": "conjugate", "abs": "absolute", "bitwise_not": "invert", "pow": "power",
-            "acos": "arccos", "asin": "arcsin", "atan": "arctan", "atan2": "arctan2", "acosh": "arccosh",
-            "asinh": "arcsinh", "atanh": "arctanh", "mod": "remainder"}
+OP_NAMES = {
+    "true_divide": "divide",
+    "conj": "conjugate",
+    "abs": "absolute",
+    "bitwise_not": "invert",
+    "pow": "power",
+    "acos": "arccos",
+    "asin": "arcsin",
+    "atan": "arctan",
+    "atan2": "arctan2",
+    "acosh": "arccosh",
+    "asinh": "arcsinh",
+    "atanh": "arctanh",
+    "mod": "remainder",
+}
 # A base's array x**n is computed by these, for n a Python number, and gives what they give to the last bit.
 POWERS = {2: "square", 0.5: "sqrt", 1: "positive", -1: "reciprocal"}
 
@@ -39,8 +51,8 @@ def call_ufunc(ufunc, method, inputs, kwargs):
 
 # plain calls
 def operate(ufunc, function, *inputs):
-    """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator that stood in the
-    source, which differs for Python numbers.
+    """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator that stood in
+    the source, which differs for Python numbers.
     """
     for x in inputs:
         if type(x) not in _KNOWN and not _understood(x):
@@ -71,7 +83,9 @@ def _understood(x) -> bool:
 
 
 def describe(name: str, values) -> str:
-    shapes = ", ".join(f"{np.shape(v)} {v.dtype}" if isinstance(v, (np.ndarray, np.generic)) else repr(v) for v in values)
+    shapes = ", ".join(
+        f"{np.shape(v)} {v.dtype}" if isinstance(v, (np.ndarray, np.generic)) else repr(v) for v in values
+    )
     return f"np.{name} of {shapes}"
 
 
@@ -80,7 +94,12 @@ def ufunc_node(rec: Run, ufunc, inputs, values, is_operator: bool = False) -> No
     if name not in OPS:
         raise unsupported(f"np.{ufunc.__name__}", sites.here())
     args = operands(rec, inputs, values, name)
-    if name == "power" and is_operator and type(values[1]) in (int, float) and isinstance(values[0], np.ndarray):
+    if (
+        name == "power"
+        and is_operator
+        and type(values[1]) in (int, float)
+        and isinstance(values[0], np.ndarray)
+    ):
         short = POWERS.get(values[1])
         if short and args[0].dtype.kind in "fc" or short == "square":
             if type(inputs[1]) is not Recorded:
@@ -91,16 +110,23 @@ def ufunc_node(rec: Run, ufunc, inputs, values, is_operator: bool = False) -> No
 def operands(rec: Run, inputs, values, name: str = "") -> list[Node]:
     """Arguments of an elementwise op, cast so that constants may be written as Python numbers (NEP 50)."""
     strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
-    if len(strong) < len(values) or len(values) > 1 and any(
-            isinstance(v, np.generic) and type(x) is not Recorded for v, x in zip(values, inputs)):
+    if (
+        len(strong) < len(values)
+        or len(values) > 1
+        and any(isinstance(v, np.generic) and type(x) is not Recorded for v, x in zip(values, inputs))
+    ):
         return _mixed_operands(rec, inputs, values, strong, name)
     return [x.node if type(x) is Recorded and x._rec is rec else as_node(rec, x) for x in inputs]
 
 
 def _mixed_operands(rec, inputs, values, strong, name) -> list[Node]:
-    inputs = [np.asarray(x) if isinstance(x, (list, tuple)) and not any(map(_is_recorded, x)) else x for x in inputs]
-    values = [np.asarray(v) if isinstance(v, (list, tuple)) and type(x) is not Recorded else v
-              for v, x in zip(values, inputs)]
+    inputs = [
+        np.asarray(x) if isinstance(x, (list, tuple)) and not any(map(_is_recorded, x)) else x for x in inputs
+    ]
+    values = [
+        np.asarray(v) if isinstance(v, (list, tuple)) and type(x) is not Recorded else v
+        for v, x in zip(values, inputs)
+    ]
     strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
     common = np.result_type(*strong) if strong else None
     nodes = []
@@ -138,7 +164,9 @@ def finish(rec: Run, node: Node, value, site) -> Recorded:
     dtype = getattr(value, "dtype", None)
     if dtype is not None:
         if dtype.kind not in NUMBERS:
-            raise AutodiffError(f"the result has dtype {dtype}; only numbers and bools can be recorded", site.loc)
+            raise AutodiffError(
+                f"the result has dtype {dtype}; only numbers and bools can be recorded", site.loc
+            )
         if dtype != node.dtype:
             node = _settle(node, dtype, site)
     elif type(value) is complex and node.dtype.kind != "c":
@@ -172,7 +200,9 @@ def _several(ufunc, inputs):
     if ufunc.nout == 1:
         return operate(ufunc, ufunc, *inputs)
     if ufunc is np.divmod:
-        return operate(np.floor_divide, np.floor_divide, *inputs), operate(np.remainder, np.remainder, *inputs)
+        return operate(np.floor_divide, np.floor_divide, *inputs), operate(
+            np.remainder, np.remainder, *inputs
+        )
     if ufunc is np.modf:
         whole = operate(np.trunc, np.trunc, *inputs)
         return operate(np.subtract, np.subtract, inputs[0], whole), whole
@@ -214,8 +244,11 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
             return _into(ufunc, rec, node, values, outs[0], where, mask, kwargs, site)
         value = ufunc(*values, **kwargs)
     except (ValueError, TypeError, IndexError) as error:
-        raise error if isinstance(error, AutodiffError) else located(
-            error, describe(ufunc.__name__, values), site.loc) from error
+        raise (
+            error
+            if isinstance(error, AutodiffError)
+            else located(error, describe(ufunc.__name__, values), site.loc)
+        ) from error
     if mask is not True:  # what NumPy leaves undefined is 0
         node = build.where(as_node(rec, where if type(where) is Recorded else np.asarray(mask)), node, 0)
         value = np.where(mask, value, np.zeros((), value.dtype))
@@ -224,11 +257,16 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
 
 def _into(ufunc, rec, node, values, target, where, mask, kwargs, site) -> Recorded:
     if rec is not target._rec:
-        raise AutodiffError(f"np.{ufunc.__name__}(..., out=) of a value of {rec.name} writes into an array of "
-                            f"{target._rec.name}, which encloses it", site.loc)
+        raise AutodiffError(
+            f"np.{ufunc.__name__}(..., out=) of a value of {rec.name} writes into an array of "
+            f"{target._rec.name}, which encloses it",
+            site.loc,
+        )
     if np.broadcast_shapes(node.shape, target.shape) != target.shape:
-        raise ValueError(f"non-broadcastable output operand with shape {target.shape} doesn't match the broadcast "
-                         f"shape {np.broadcast_shapes(node.shape, target.shape)}")
+        raise ValueError(
+            f"non-broadcastable output operand with shape {target.shape} doesn't match the broadcast "
+            f"shape {np.broadcast_shapes(node.shape, target.shape)}"
+        )
     node = build.broadcast(build.cast(node, target.dtype), target.shape)
     if mask is not True:
         chosen = as_node(rec, where if type(where) is Recorded else np.asarray(mask))
@@ -246,8 +284,11 @@ def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
     if dtype is None:
         return ufunc_node(rec, ufunc, inputs, values, is_operator)
     nodes = operands(rec, inputs, values, name)
-    types = ufunc.resolve_dtypes((*(n.dtype for n in nodes), None), signature=(None,) * ufunc.nin + (np.dtype(dtype),),
-                                 casting="unsafe")
+    types = ufunc.resolve_dtypes(
+        (*(n.dtype for n in nodes), None),
+        signature=(None,) * ufunc.nin + (np.dtype(dtype),),
+        casting="unsafe",
+    )
     return build.cast(apply(name, *(build.cast(n, d) for n, d in zip(nodes, types))), types[-1])
 
 
@@ -266,8 +307,14 @@ def _copied(target, value):
 
 
 # methods
-REDUCTIONS = {"add": np.sum, "multiply": np.prod, "maximum": np.max, "minimum": np.min, "logical_and": np.all,
-              "logical_or": np.any}
+REDUCTIONS = {
+    "add": np.sum,
+    "multiply": np.prod,
+    "maximum": np.max,
+    "minimum": np.min,
+    "logical_and": np.all,
+    "logical_or": np.any,
+}
 ACCUMULATIONS = {"add": np.cumsum, "multiply": np.cumprod}
 
 
@@ -299,7 +346,9 @@ def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._
             options["dtype"] = dtype
         if ufunc.__name__.startswith("logical"):
             options.pop("initial", None)
-        return numpy_functions.call_function(function, (x,), dict(axis=axis, keepdims=bool(keepdims), **options))
+        return numpy_functions.call_function(
+            function, (x,), dict(axis=axis, keepdims=bool(keepdims), **options)
+        )
     if where is not True or axis is None and x.ndim > 1:
         raise unsupported(f"np.{ufunc.__name__}.reduce(where=, axis=None)", sites.here(), "is not recorded")
     axis = 0 if axis is None else axis[0] if isinstance(axis, tuple) else axis
@@ -381,7 +430,11 @@ def matmul(a: Node, b: Node) -> Node:
     rows = a if a.ndim > 1 else build.reshape(a, (1, a.shape[0]))
     columns = b if b.ndim > 1 else build.reshape(b, (b.shape[0], 1))
     out = _same_type(rows, columns, lambda a, b: apply("matmul", a, b))
-    shape = out.shape[: out.ndim - 2] + (out.shape[-2:-1] if a.ndim > 1 else ()) + (out.shape[-1:] if b.ndim > 1 else ())
+    shape = (
+        out.shape[: out.ndim - 2]
+        + (out.shape[-2:-1] if a.ndim > 1 else ())
+        + (out.shape[-1:] if b.ndim > 1 else ())
+    )
     return build.reshape(out, shape)
 
 
@@ -392,7 +445,9 @@ def _same_type(a, b, make):
 
 def _clip(x, low, high):
     dtype = np.result_type(x.dtype, low.dtype, high.dtype)
-    return apply("minimum", apply("maximum", build.cast(x, dtype), build.cast(low, dtype)), build.cast(high, dtype))
+    return apply(
+        "minimum", apply("maximum", build.cast(x, dtype), build.cast(low, dtype)), build.cast(high, dtype)
+    )
 
 
 def _vecdot(a, b):
@@ -430,23 +485,45 @@ def _add_operators() -> None:
         setattr(Recorded, f"__r{name}__", reflected)
         setattr(Recorded, f"__i{name}__", augmented)
 
-    for name, ufunc in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("truediv", np.divide),
-                        ("floordiv", np.floor_divide), ("mod", np.remainder), ("pow", np.power),
-                        ("matmul", np.matmul), ("lshift", np.left_shift), ("rshift", np.right_shift),
-                        ("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)):
+    for name, ufunc in (
+        ("add", np.add),
+        ("sub", np.subtract),
+        ("mul", np.multiply),
+        ("truediv", np.divide),
+        ("floordiv", np.floor_divide),
+        ("mod", np.remainder),
+        ("pow", np.power),
+        ("matmul", np.matmul),
+        ("lshift", np.left_shift),
+        ("rshift", np.right_shift),
+        ("and", np.bitwise_and),
+        ("or", np.bitwise_or),
+        ("xor", np.bitwise_xor),
+    ):
         binary(name, ufunc, getattr(operator, name if name not in ("and", "or") else name + "_"))
 
     def comparison(ufunc, op):
         return lambda self, other: operate(ufunc, op, self, other)
 
-    for name, ufunc in (("lt", np.less), ("le", np.less_equal), ("gt", np.greater), ("ge", np.greater_equal),
-                        ("eq", np.equal), ("ne", np.not_equal)):
+    for name, ufunc in (
+        ("lt", np.less),
+        ("le", np.less_equal),
+        ("gt", np.greater),
+        ("ge", np.greater_equal),
+        ("eq", np.equal),
+        ("ne", np.not_equal),
+    ):
         setattr(Recorded, f"__{name}__", comparison(ufunc, getattr(operator, name)))
 
     def one(ufunc, op):
         return lambda self: unary(ufunc, op, self)
 
-    for name, ufunc in (("neg", np.negative), ("pos", np.positive), ("abs", np.absolute), ("invert", np.invert)):
+    for name, ufunc in (
+        ("neg", np.negative),
+        ("pos", np.positive),
+        ("abs", np.absolute),
+        ("invert", np.invert),
+    ):
         setattr(Recorded, f"__{name}__", one(ufunc, getattr(operator, name)))
     Recorded.__divmod__ = lambda self, other: (self // other, self % other)
     Recorded.__rdivmod__ = lambda self, other: (other // self, other % self)

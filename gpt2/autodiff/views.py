@@ -1,12 +1,13 @@
 """Writing in place, as values that never change.
 
-Each piece of memory has a root: the recorded value that owns it. A view knows its root and its path, the ops that
-lead from the root's node to its own (slice, reshape, transpose, ...). Writing through a view makes a new node for the
-root, by undoing the path step by step, and the other views derive theirs again when they are next read.
+Each piece of memory has a root: the recorded value that owns it. A view knows its root and its path, the
+ops that lead from the root's node to its own (slice, reshape, transpose, ...). Writing through a view makes
+a new node for the root, by undoing the path step by step, and the other views derive theirs again when they
+are next read.
 
-The concrete arrays share memory just as the user's do, so overlapping reads and writes, casts and errors are NumPy's
-own. Memory that someone else can see (an argument, an array handed to an inner recording) is copied before the
-first write, byte for byte in the same layout, and the views are moved over.
+The concrete arrays share memory just as the user's do, so overlapping reads and writes, casts and errors
+are NumPy's own. Memory that someone else can see (an argument, an array handed to an inner recording) is
+copied before the first write, byte for byte in the same layout, and the views are moved over.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ byte_bounds = np.lib.array_utils.byte_bounds
 
 
 def path_between(start: Node, end: Node) -> tuple[Node, ...] | None:
-    """The nodes from `start` (left out) to `end`, each the first argument of the next; None if there is no such path."""
+    """The nodes from `start` (left out) to `end`, each the first argument of the next; None if there is no
+    such path.
+    """
     path = []
     node = end
     while node is not start:
@@ -42,7 +45,8 @@ def follow(node: Node, path) -> Node:
 
 def same_path(a, b) -> bool:
     return len(a) == len(b) and all(
-        x.op == y.op and x.attrs == y.attrs and x.args[1:] == y.args[1:] for x, y in zip(a, b))
+        x.op == y.op and x.attrs == y.attrs and x.args[1:] == y.args[1:] for x, y in zip(a, b)
+    )
 
 
 def write_back(node: Node, path, new: Node, loc) -> Node:
@@ -112,10 +116,16 @@ def _mark_written(root) -> None:
     if root._argument in rec.written:
         return
     for other in rec.arguments:
-        if other is not root and isinstance(other._value, np.ndarray) and np.may_share_memory(other._value, root._value):
+        if (
+            other is not root
+            and isinstance(other._value, np.ndarray)
+            and np.may_share_memory(other._value, root._value)
+        ):
             raise WriteError(
-                f"{rec.name} writes to its argument {root._node.name!r}, which shares memory with its argument "
-                f"{other._node.name!r}. Pass a copy of one of them", here())
+                f"{rec.name} writes to its argument {root._node.name!r}, which shares memory with its "
+                f"argument {other._node.name!r}. Pass a copy of one of them",
+                here(),
+            )
     rec.written.append(root._argument)
 
 
@@ -149,5 +159,5 @@ def write(x, new: Node, store) -> None:
 def assigned(value: Node, shape, dtype) -> Node:
     """What an assignment stores: the value in the target's shape and dtype."""
     if value.ndim > len(shape):  # NumPy lets leading axes of length 1 go
-        value = build.reshape(value, value.shape[value.ndim - len(shape):])
+        value = build.reshape(value, value.shape[value.ndim - len(shape) :])
     return build.broadcast(build.cast(value, dtype), shape)

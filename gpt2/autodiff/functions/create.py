@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ops import build
 from ..numpy_functions import call_function, handles, operand, operands, raw
+from ..ops import apply, build
 from ..recorded import Recorded
 from ..run import current, innermost
 from . import shape as shape_functions
@@ -46,7 +46,9 @@ def empty(*args, **kwargs):
 @handles(np.full_like)
 def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
     dtype = np.dtype(dtype) if dtype is not None else a.dtype
-    return build.broadcast(build.cast(operand(fill_value, dtype), dtype), _shape(shape) if shape is not None else a.shape)
+    return build.broadcast(
+        build.cast(operand(fill_value, dtype), dtype), _shape(shape) if shape is not None else a.shape
+    )
 
 
 @handles(np.full)
@@ -113,7 +115,12 @@ def _stacked(obj):
 
 def _no_copy(function):
     def handler(obj, dtype=None, order=None, *, copy=None, device=None):
-        if type(obj) is Recorded and isinstance(obj.value, np.ndarray) and dtype in (None, obj.dtype) and not copy:
+        if (
+            type(obj) is Recorded
+            and isinstance(obj.value, np.ndarray)
+            and dtype in (None, obj.dtype)
+            and not copy
+        ):
             return obj
         return array(obj, dtype)
 
@@ -148,3 +155,25 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis
     out = row * (1.0 - weight) + last * weight  # exact at both ends
     out = build.cast(shape_functions.moveaxis(out, 0, axis), dtype or common)
     return (out, (stop - start) / steps) if retstep else out
+
+
+@handles(np.logspace)
+def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
+    if np.ndim(base):
+        raise NotImplementedError("with an array for base is not recorded")
+    exponents = linspace(start, stop, num, endpoint, axis=axis)
+    out = apply("power", operand(base, exponents.dtype), exponents)
+    return build.cast(out, dtype or out.dtype)
+
+
+@handles(np.geomspace)
+def geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
+    start, stop = operands(start, stop)
+    common = np.result_type(start.dtype, stop.dtype, float(num))
+    start, stop = build.cast(start, common), build.cast(stop, common)
+    if common.kind == "c":
+        raise NotImplementedError("of complex numbers is not recorded")
+    sign = apply("sign", start)
+    powers = linspace(build.log(start * sign), build.log(stop * sign), num, endpoint, axis=0)
+    out = shape_functions.moveaxis(build.exp(powers) * sign, 0, axis)
+    return build.cast(out, dtype or common)

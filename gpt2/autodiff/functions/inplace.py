@@ -22,7 +22,9 @@ def copyto(dst, src, casting="same_kind", where=True):
     dst = target(dst, np.copyto)
     dtype = getattr(src, "dtype", None)
     if dtype is not None and not np.can_cast(dtype, dst.dtype, casting):
-        raise TypeError(f"Cannot cast array data from {dtype!r} to {dst.dtype!r} according to the rule '{casting}'")
+        raise TypeError(
+            f"Cannot cast array data from {dtype!r} to {dst.dtype!r} according to the rule '{casting}'"
+        )
     if where is True:
         dst[...] = src
     else:
@@ -52,7 +54,9 @@ def place(arr, mask, vals):
 @raw(np.putmask)
 def putmask(a, mask, values):
     a = target(a, np.putmask)
-    a[...] = np.where(mask, np.resize(values, a.shape) if np.shape(values) != a.shape else values, a).astype(a.dtype)
+    a[...] = np.where(mask, np.resize(values, a.shape) if np.shape(values) != a.shape else values, a).astype(
+        a.dtype
+    )
 
 
 @raw(np.fill_diagonal)

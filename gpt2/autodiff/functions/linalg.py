@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import Node
-from ..numpy_functions import handles, operand
+from ..numpy_functions import call_function, handles, helper, operand, raw
 from ..ops import apply, build
+from ..recorded import Recorded
 from ..ufuncs import matmul
 from .reduce import max_, min_, plain_sum
 from .shape import moveaxis, normalize_axis_tuple
@@ -63,9 +64,30 @@ def tensorsolve(a, b, axes=None):
     return build.reshape(solve(build.reshape(a, (n, n)), build.reshape(b, (n,))), a.shape[b.ndim :])
 
 
-@handles(np.linalg.lstsq)
+@raw(np.linalg.lstsq)
 def lstsq(a, b, rcond=None):
-    raise NotImplementedError("is not recorded; np.linalg.pinv(a) @ b is, and np.linalg.solve for square a")
+    """By the pseudoinverse, which is the same solution. Rank, and whether there are residuals, are plain."""
+    plain = [x.value if type(x) is Recorded else x for x in (a, b)]
+    _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)
+    x, residuals, values = call_function(_lstsq, (a, b, rcond, residuals.shape), {})
+    return x, residuals, rank, values
+
+
+def _lstsq(a, b, rcond, residual_shape):
+    x, residuals, _, values = np.linalg.lstsq(a, b, rcond)
+    return x, residuals, values
+
+
+@helper(_lstsq)
+def lstsq_nodes(a, b, rcond, residual_shape):
+    a, b = floating(a), floating(b)
+    if rcond is None:
+        rcond = np.finfo(a.dtype).eps * max(a.shape)
+    x = matmul(apply("pinv", a, rcond=float(rcond)), b)
+    left_over = build.zeros((0,), build.real(x).dtype)
+    if residual_shape != (0,):
+        left_over = build.reshape(plain_sum(squares(b - matmul(a, x)), 0), residual_shape)
+    return x, left_over, svd(a, compute_uv=False)
 
 
 @handles(np.linalg.pinv)
@@ -96,6 +118,30 @@ def qr(a, mode="reduced"):
 @handles(np.linalg.eigh)
 def eigh(a, UPLO="L"):
     return items(apply("eigh", floating(a), uplo=UPLO.upper()))
+
+
+@raw(np.linalg.eig)
+def eig(a):
+    values, vectors = call_function(_eig, (a, str(np.linalg.eig(a.value)[0].dtype)), {})
+    return _EigResult(values, vectors)
+
+
+@raw(np.linalg.eigvals)
+def eigvals(a):
+    return eig(a)[0]
+
+
+_EigResult = type(np.linalg.eig(np.eye(1)))
+
+
+def _eig(a, dtype):
+    return tuple(x.astype(dtype) for x in np.linalg.eig(a))
+
+
+@helper(_eig)
+def eig_nodes(a, dtype):
+    """NumPy gives reals where all values happen to be real; the recording keeps to what it gave."""
+    return items(apply("eig", floating(a), dtype=dtype))
 
 
 @handles(np.linalg.eigvalsh)
@@ -193,9 +239,15 @@ def vector_norm(x, /, *, axis=None, keepdims=False, ord=2):
         axes = tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
         rest = [i for i in range(x.ndim) if i not in axes]
         lead = tuple(x.shape[i] for i in rest)
-        flat = build.reshape(build.transpose(x, (*axes, *rest)), (-1 if False else x.size // max(int(np.prod(lead)), 1), *lead))
+        flat = build.reshape(
+            build.transpose(x, (*axes, *rest)), (x.size // max(int(np.prod(lead)), 1), *lead)
+        )
         out = vector_norm_along(flat, ord, 0, False)
-        return build.reshape(out, tuple(1 if i in axes else n for i, n in enumerate(x.shape))) if keepdims else out
+        return (
+            build.reshape(out, tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
+            if keepdims
+            else out
+        )
     return norm(x, ord, axis, keepdims)
 
 

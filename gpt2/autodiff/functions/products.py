@@ -10,8 +10,8 @@ from ..graph import Node
 from ..numpy_functions import handles, operand
 from ..ops import apply, build
 from ..ufuncs import BUILDERS, matmul
-from .shape import axis_of, diagonal_view, moveaxis, normalize_axis_tuple
 from .reduce import plain_sum
+from .shape import axis_of, diagonal_view, moveaxis, normalize_axis_tuple
 
 
 def pair(a, b) -> tuple[Node, Node]:
@@ -77,7 +77,9 @@ def _tensordot(a, b, axes):
         n = int(axes)
         return _contract(a, b, list(range(a.ndim - n, a.ndim)), list(range(n)))
     first, second = axes
-    return _contract(a, b, list(normalize_axis_tuple(first, a.ndim)), list(normalize_axis_tuple(second, b.ndim)))
+    return _contract(
+        a, b, list(normalize_axis_tuple(first, a.ndim)), list(normalize_axis_tuple(second, b.ndim))
+    )
 
 
 @handles(np.tensordot)

@@ -81,7 +81,9 @@ min_ = handles(np.min, np.amin)(_extremum("min", "minimum", highest))
 
 def _truth(op: str, neutral: bool):
     def handler(a, axis=None, out=None, keepdims=NONE, *, where=NONE):
-        return reduce_op(op, masked(build.cast(a, bool) if where is not NONE else a, where, neutral), axis, keepdims)
+        return reduce_op(
+            op, masked(build.cast(a, bool) if where is not NONE else a, where, neutral), axis, keepdims
+        )
 
     return handler
 
@@ -171,7 +173,9 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=NONE):
         out = mean(a, axis, keepdims=keepdims)
         return (out, build.full(out.shape, count_of(a, axis), out.dtype)) if returned else out
     w = operand(weights)
-    dtype = np.result_type(a.dtype, w.dtype) if a.dtype.kind in "fc" or w.dtype.kind in "fc" else np.dtype(float)
+    dtype = (
+        np.result_type(a.dtype, w.dtype) if a.dtype.kind in "fc" or w.dtype.kind in "fc" else np.dtype(float)
+    )
     dtype = np.result_type(a.dtype, w.dtype, np.float64) if a.dtype.kind in "iub" else dtype
     if w.shape != a.shape:
         axes = normalize_axis_tuple(axis, a.ndim)
@@ -293,9 +297,11 @@ def _gradient_along(f: Node, h, axis: int, edge_order: int) -> Node:
             return build.take_slice(gaps, axis, a, b)
 
         before, after = gap(0, n - 2), gap(1, n - 1)
-        inner = (part(0, n - 2) * (-after / (before * (before + after)))
-                 + part(1, n - 1) * ((after - before) / (before * after))
-                 + part(2, n) * (before / (after * (before + after))))
+        inner = (
+            part(0, n - 2) * (-after / (before * (before + after)))
+            + part(1, n - 1) * ((after - before) / (before * after))
+            + part(2, n) * (before / (after * (before + after)))
+        )
         first, second, last, second_last = gap(0, 1), gap(1, 2), gap(n - 2, n - 1), gap(n - 3, n - 2)
     else:
         h = operand(h, f.dtype)
@@ -304,12 +310,16 @@ def _gradient_along(f: Node, h, axis: int, edge_order: int) -> Node:
     if edge_order == 1:
         start, end = (part(1, 2) - part(0, 1)) / first, (part(n - 1, n) - part(n - 2, n - 1)) / last
     else:
-        start = (part(0, 1) * (-(2.0 * first + second) / (first * (first + second)))
-                 + part(1, 2) * ((first + second) / (first * second))
-                 + part(2, 3) * (-first / (second * (first + second))))
-        end = (part(n - 3, n - 2) * (last / (second_last * (second_last + last)))
-               + part(n - 2, n - 1) * (-(last + second_last) / (second_last * last))
-               + part(n - 1, n) * ((2.0 * last + second_last) / (last * (second_last + last))))
+        start = (
+            part(0, 1) * (-(2.0 * first + second) / (first * (first + second)))
+            + part(1, 2) * ((first + second) / (first * second))
+            + part(2, 3) * (-first / (second * (first + second)))
+        )
+        end = (
+            part(n - 3, n - 2) * (last / (second_last * (second_last + last)))
+            + part(n - 2, n - 1) * (-(last + second_last) / (second_last * last))
+            + part(n - 1, n) * ((2.0 * last + second_last) / (last * (second_last + last)))
+        )
     return build.concatenate([start, inner, end], axis)
 
 
@@ -394,14 +404,18 @@ def _quantile(a, q, axis, keepdims, method) -> Node:
 
 
 @handles(np.quantile)
-def quantile(a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):
+def quantile(
+    a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None
+):
     if weights is not None:
         raise NotImplementedError("with weights is not recorded")
     return _quantile(a, q, axis, keepdims, method)
 
 
 @handles(np.percentile)
-def percentile(a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):
+def percentile(
+    a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None
+):
     if isinstance(q, Node) or weights is not None:
         raise NotImplementedError("with a recorded q or with weights is not recorded")
     return _quantile(a, np.true_divide(q, 100), axis, keepdims, method)
@@ -419,7 +433,9 @@ def _present(x: Node) -> Node:
 
 
 def _and(where, x: Node):
-    return _present(x) if where is NONE or where is True else apply("logical_and", operand(where), _present(x))
+    return (
+        _present(x) if where is NONE or where is True else apply("logical_and", operand(where), _present(x))
+    )
 
 
 @handles(np.nansum)
@@ -448,15 +464,37 @@ def nanmean(a, axis=None, dtype=None, out=None, keepdims=NONE, *, where=NONE):
 
 
 @handles(np.nanvar)
-def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE):
-    return var(_zero_for_nan(a), axis, dtype, None, ddof, keepdims, where=_and(where, a), mean=mean,
-               correction=correction)
+def nanvar(
+    a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE
+):
+    return var(
+        _zero_for_nan(a),
+        axis,
+        dtype,
+        None,
+        ddof,
+        keepdims,
+        where=_and(where, a),
+        mean=mean,
+        correction=correction,
+    )
 
 
 @handles(np.nanstd)
-def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE):
-    return std(_zero_for_nan(a), axis, dtype, None, ddof, keepdims, where=_and(where, a), mean=mean,
-               correction=correction)
+def nanstd(
+    a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE
+):
+    return std(
+        _zero_for_nan(a),
+        axis,
+        dtype,
+        None,
+        ddof,
+        keepdims,
+        where=_and(where, a),
+        mean=mean,
+        correction=correction,
+    )
 
 
 def _nan_extremum(extremum, worst):

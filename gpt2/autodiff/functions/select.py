@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import sites
-from ..errors import UnsupportedError
 from ..graph import Node
-from ..numpy_functions import call_function, full_name, handles, operand, operands, raw
+from ..numpy_functions import REFUSED, call_function, handles, helper, operand, operands, raw
 from ..ops import apply, build
 from ..recorded import Recorded
 from ..ufuncs import operate
-from .reduce import highest, lowest
 from .shape import axis_of
 
 
@@ -29,11 +26,13 @@ def _where(condition, x, y):
 _where.__module__, _where.__name__ = "numpy", "where"
 
 
-@handles(_where)
+@helper(_where)
 def where_node(condition, x, y):
     x, y = weak_operands(x, y)
     condition = operand(condition)
-    return apply("where", condition if condition.dtype.kind == "b" else apply("not_equal", condition, 0), x, y)
+    return apply(
+        "where", condition if condition.dtype.kind == "b" else apply("not_equal", condition, 0), x, y
+    )
 
 
 def weak_operands(*xs) -> list[Node]:
@@ -50,7 +49,9 @@ def weak_operands(*xs) -> list[Node]:
 def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, max=np._NoValue, **kwargs):
     low = a_min if a_min is not np._NoValue else min
     high = a_max if a_max is not np._NoValue else max
-    bounds = [(u, b) for u, b in ((np.maximum, low), (np.minimum, high)) if b is not None and b is not np._NoValue]
+    bounds = [
+        (u, b) for u, b in ((np.maximum, low), (np.minimum, high)) if b is not None and b is not np._NoValue
+    ]
     x = a
     for ufunc, bound in bounds:
         if type(x) is not Recorded and type(bound) is not Recorded:
@@ -80,7 +81,11 @@ def select(condlist, choicelist, default=0):
 
 @raw(np.piecewise)
 def piecewise(x, condlist, funclist, *args, **kw):
-    condlist = [condlist] if not isinstance(condlist, (list, tuple)) or np.ndim(condlist[0]) == 0 and x.ndim else condlist
+    condlist = (
+        [condlist]
+        if not isinstance(condlist, (list, tuple)) or np.ndim(condlist[0]) == 0 and x.ndim
+        else condlist
+    )
     functions = list(funclist)
     if len(functions) == len(condlist) + 1:
         out = _piece(functions.pop(), x, args, kw)
@@ -101,8 +106,9 @@ def choose(a, choices, out=None, mode="raise"):
     choices = np.stack(np.broadcast_arrays(*choices)) if isinstance(choices, (list, tuple)) else choices
     index = _in_range(index, choices.shape[0], mode)
     shape = np.broadcast_shapes(index.shape, choices.shape[1:])
-    result = np.take_along_axis(np.broadcast_to(choices, (choices.shape[0], *shape)),
-                                np.broadcast_to(index, shape)[None], 0)[0]
+    result = np.take_along_axis(
+        np.broadcast_to(choices, (choices.shape[0], *shape)), np.broadcast_to(index, shape)[None], 0
+    )[0]
     return result if out is None else _store(out, result)
 
 
@@ -145,10 +151,14 @@ def _look_up(table, indices, axis):
     return np.take(table, indices, axis)
 
 
-@handles(_look_up)
+@helper(_look_up)
 def look_up(table, indices, axis):
     table = operand(table)
-    spec = (*((0, n, 1) for n in table.shape[:axis]), ("array", 0), *((0, n, 1) for n in table.shape[axis + 1 :]))
+    spec = (
+        *((0, n, 1) for n in table.shape[:axis]),
+        ("array", 0),
+        *((0, n, 1) for n in table.shape[axis + 1 :]),
+    )
     return apply("gather", table, operand(indices), spec=spec)
 
 
@@ -198,14 +208,19 @@ def _looked_at(a: Recorded) -> np.ndarray:
 
 @handles(np.count_nonzero)
 def count_nonzero(a, axis=None, *, keepdims=False):
-    axes = tuple(range(a.ndim)) if axis is None else tuple(sorted(
-        np.lib.array_utils.normalize_axis_tuple(axis, a.ndim)))
+    axes = (
+        tuple(range(a.ndim))
+        if axis is None
+        else tuple(sorted(np.lib.array_utils.normalize_axis_tuple(axis, a.ndim)))
+    )
     return apply("sum", build.cast(a, bool), axes=axes, keepdims=keepdims)
 
 
 @raw(np.unique, np.unique_values)
 def unique(ar, return_index=False, return_inverse=False, return_counts=False, axis=None, **kwargs):
-    """The sorted different values: which they are is looked at, and they are taken from where they first stand."""
+    """The sorted different values: which they are is looked at, and they are taken from where they first
+    stand.
+    """
     value = ar.value
     ar._read(np.array(value), "array")
     found = np.unique(value, True, return_inverse, return_counts, axis, **kwargs)
@@ -216,14 +231,53 @@ def unique(ar, return_index=False, return_inverse=False, return_counts=False, ax
 
 @handles(np.searchsorted)
 def searchsorted(a, v, side="left", sorter=None):
-    """How many elements lie before each value."""
     a = operand(a)
     if sorter is not None:
         a = apply("gather", a, operand(sorter), spec=(("array", 0),))
-    v = operand(v, a.dtype)
-    before = apply("less" if side == "left" else "less_equal", build.reshape(a, (1,) * v.ndim + a.shape),
-                   build.reshape(v, (*v.shape, 1)))
-    return build.sum_(before, v.ndim)
+    return apply("searchsorted", a, operand(v, a.dtype), side=side)
+
+
+@handles(np.interp)
+def interp(x, xp, fp, left=None, right=None, period=None):
+    """Piecewise linear: the derivative of each piece, and 0 beyond the ends."""
+    x, xp, fp = operand(x, np.dtype(float)), operand(xp, np.dtype(float)), operand(fp)
+    x, xp = build.cast(x, float), build.cast(xp, float)
+    fp = build.cast(fp, complex if fp.dtype.kind == "c" else float)
+    if period is not None:
+        x, xp, fp = _periodic(x, xp, fp, abs(period))
+        left = right = None
+    n = xp.shape[0]
+    if n == 1:
+        inside = build.broadcast(build.reshape(fp, ()), x.shape)
+    else:
+        i = apply("searchsorted", xp, x, side="right") - 1
+        i = apply("minimum", apply("maximum", i, 0), n - 2)
+        x0, f0 = _at(xp, i), _at(fp, i)
+        inside = f0 + (x - x0) * ((_at(fp, i + 1) - f0) / (_at(xp, i + 1) - x0))
+    first, last = (build.reshape(build.take_slice(fp, 0, k, k + 1), ()) for k in (0, n - 1))
+    ends = [build.reshape(build.take_slice(xp, 0, k, k + 1), ()) for k in (0, n - 1)]
+    out = build.where(x >= ends[1], last, inside)
+    out = build.where(x > ends[1], last if right is None else operand(right, fp.dtype), out)
+    return build.where(x < ends[0], first if left is None else operand(left, fp.dtype), out)
+
+
+def _at(x: Node, i: Node) -> Node:
+    return apply("gather", x, i, spec=(("array", 0),))
+
+
+def _periodic(x: Node, xp: Node, fp: Node, period: float):
+    """Everything within one period, sorted, with a neighbour from the periods before and after at each end."""
+    x, xp = apply("remainder", x, float(period)), apply("remainder", xp, float(period))
+    order = apply("argsort", xp, axis=0, kind=None)
+    xp, fp = _at(xp, order), _at(fp, order)
+    n = xp.shape[0]
+
+    def ends(v):
+        return build.take_slice(v, 0, n - 1, n), build.take_slice(v, 0, 0, 1)
+
+    (last, first), (f_last, f_first) = ends(xp), ends(fp)
+    xp = build.concatenate([last - float(period), xp, first + float(period)], 0)
+    return x, xp, build.concatenate([f_last, fp, f_first], 0)
 
 
 # comparisons that are not ufuncs
@@ -314,7 +368,12 @@ def sinc(x):
 
 @handles(np.i0)
 def i0(x):
-    raise NotImplementedError("has no derivative rule yet")
+    """The modified Bessel function, as the mean of exp(x cos t) over a circle: the trapezoidal rule is
+    exact to the last digits on so smooth a function (256 points up to |x| = 700, where exp overflows).
+    """
+    x = build.absolute(x if x.dtype.kind == "f" else build.cast(x, float))
+    cosines = build.const(np.cos(np.arange(256) * (2 * np.pi / 256)).astype(x.dtype) - x.dtype.type(1))
+    return build.sum_(build.exp(build.reshape(x, (*x.shape, 1)) * cosines), x.ndim) / 256.0 * build.exp(x)
 
 
 @handles(np.fix)
@@ -349,7 +408,7 @@ def _nan_to_num(x, nan, posinf, neginf):
 _nan_to_num.__module__, _nan_to_num.__name__ = "numpy", "nan_to_num"
 
 
-@handles(_nan_to_num)
+@helper(_nan_to_num)
 def nan_to_num_node(x, nan, posinf, neginf):
     if x.dtype.kind == "c":
         parts = [nan_to_num_node(p, nan, posinf, neginf) for p in (build.real(x), build.imag(x))]
@@ -417,6 +476,35 @@ def _slide(a: Node, kernel: Node, mode: str) -> Node:
     return build.reshape(out, (out.shape[0],))
 
 
+@handles(np.vander)
+def vander(x, N=None, increasing=False):
+    n = x.size if N is None else N
+    if x.dtype.kind not in "fc":
+        x = build.cast(x, np.result_type(x.dtype, int))
+    columns = [build.full(x.shape, 1, x.dtype)]
+    while len(columns) < n:
+        columns.append(columns[-1] * x)
+    columns = [build.reshape(c, (x.size, 1)) for c in (columns if increasing else reversed(columns))]
+    return build.concatenate(columns, 1) if n else build.zeros((x.size, 0), x.dtype)
+
+
+@handles(np.unwrap)
+def unwrap(p, discont=None, axis=-1, *, period=2 * np.pi):
+    """Jumps of more than half a period are moved by whole periods."""
+    p = p if p.dtype.kind == "f" else build.cast(p, float)
+    axis = axis_of(axis, p.ndim)
+    n = p.shape[axis]
+    step = build.take_slice(p, axis, 1, n) - build.take_slice(p, axis, 0, n - 1)
+    half = period / 2
+    within = apply("remainder", step + half, float(period)) - half
+    upper = apply("logical_and", build.equal(within, -half), step > 0)
+    shift = build.where(upper, half, within) - step
+    shift = build.where(build.absolute(step) < (half if discont is None else max(discont, half)), 0, shift)
+    total = apply("cumsum", shift, axis=axis, reverse=False)
+    first = build.take_slice(p, axis, 0, 1)
+    return build.concatenate([first, build.take_slice(p, axis, 1, n) + total], axis)
+
+
 @handles(np.polyval)
 def polyval(p, x):
     p = operand(p)
@@ -457,17 +545,9 @@ def corrcoef(x, y=None, rowvar=True, *, dtype=None):
     return c / build.reshape(spread, (-1 % (c.shape[0] + 1), 1)) / spread
 
 
-def refuse(*functions) -> None:
-    """Functions that write to an array in a way that cannot be followed, or shuffle it."""
-    for function in functions:
-
-        def handler(*args, _name=full_name(function), **kwargs):
-            raise UnsupportedError(f"{_name} of a recorded value is not recorded", sites.here())
-
-        raw(function)(handler)
-
-
-refuse(np.save, np.savez, np.savetxt, np.ndarray)
-refuse(*(f for f in (getattr(np, "shuffle", None),) if f))
-
-_RANGE = (lowest, highest)
+REFUSED.update({
+    np.save: "writes a file, which would happen only when the function is recorded",
+    np.savez: "writes a file, which would happen only when the function is recorded",
+    np.savez_compressed: "writes a file, which would happen only when the function is recorded",
+    np.savetxt: "writes a file, which would happen only when the function is recorded",
+})  # fmt: skip

@@ -1,4 +1,6 @@
-"""Functions that move values without computing: shapes, axes, joining, splitting, repeating, triangles, padding."""
+"""Functions that move values without computing: shapes, axes, joining, splitting, repeating, triangles,
+padding.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(map(operator.index, shape))
     if -1 in shape:
         known = int(np.prod([n for n in shape if n != -1], dtype=np.int64))
-        shape = tuple(a.size // known if n == -1 else n for n in shape) if known else np.empty(a.shape).reshape(shape).shape
+        shape = (
+            tuple(a.size // known if n == -1 else n for n in shape)
+            if known
+            else np.empty(a.shape).reshape(shape).shape
+        )
     if order in ("F", "A") and a.ndim > 1 and order == "F":
         return reverse_axes(build.reshape(reverse_axes(a), shape[::-1]))
     if order == "F":
@@ -46,7 +52,9 @@ def ravel(a, order="C"):
 
 @handles(np.squeeze)
 def squeeze(a, axis=None):
-    axes = [i for i, n in enumerate(a.shape) if n == 1] if axis is None else normalize_axis_tuple(axis, a.ndim)
+    axes = (
+        [i for i, n in enumerate(a.shape) if n == 1] if axis is None else normalize_axis_tuple(axis, a.ndim)
+    )
     return build.reshape(a, tuple(n for i, n in enumerate(a.shape) if i not in axes))
 
 
@@ -74,7 +82,9 @@ handles(np.atleast_3d)(_at_least(3, lambda s: {0: (1, 1, 1), 1: (1, *s, 1), 2: (
 # axes
 @handles(np.transpose, np.permute_dims)
 def transpose(a, axes=None):
-    return build.transpose(a, tuple(reversed(range(a.ndim))) if axes is None else normalize_axis_tuple(axes, a.ndim))
+    return build.transpose(
+        a, tuple(reversed(range(a.ndim))) if axes is None else normalize_axis_tuple(axes, a.ndim)
+    )
 
 
 @handles(np.matrix_transpose, np.linalg.matrix_transpose)
@@ -152,7 +162,9 @@ def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
     nodes = [build.reshape(x, (x.size,)) for x in map(operand, xi)]
     n = len(nodes)
     order = [1, 0, *range(2, n)] if indexing == "xy" and n > 1 else list(range(n))
-    nodes = [build.reshape(x, tuple(x.size if order[i] == j else 1 for j in range(n))) for i, x in enumerate(nodes)]
+    nodes = [
+        build.reshape(x, tuple(x.size if order[i] == j else 1 for j in range(n))) for i, x in enumerate(nodes)
+    ]
     if not sparse:
         shape = np.broadcast_shapes(*(x.shape for x in nodes))
         nodes = [build.broadcast(x, shape) for x in nodes]
@@ -263,8 +275,10 @@ def split(ary, indices_or_sections, axis=0):
         pieces = operator.index(indices_or_sections)
         each, extra = divmod(n, pieces)
         cuts = np.cumsum([0] + [each + 1] * extra + [each] * (pieces - extra)).tolist()
-    return [build.take_slice(ary, axis, a, b) if a < b else build.take_slice(ary, axis, 0, 0)
-            for a, b in zip(cuts[:-1], cuts[1:])]
+    return [
+        build.take_slice(ary, axis, a, b) if a < b else build.take_slice(ary, axis, 0, 0)
+        for a, b in zip(cuts[:-1], cuts[1:])
+    ]
 
 
 @handles(np.hsplit)
@@ -304,7 +318,7 @@ def repeat(a, repeats, axis=None):
     repeats = _static(repeats)
     if np.size(repeats) == 1:  # broadcast, whose derivative is a sum
         k = int(np.reshape(repeats, ()))
-        lead, n, tail = a.shape[:axis], a.shape[axis], a.shape[axis + 1:]
+        lead, n, tail = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
         wide = build.broadcast(build.reshape(a, (*lead, n, 1, *tail)), (*lead, n, k, *tail))
         return build.reshape(wide, (*lead, n * k, *tail))
     return take(a, np.repeat(np.arange(a.shape[axis]), repeats), axis)
@@ -347,7 +361,9 @@ def roll(a, shift, axis=None):
         n = a.shape[ax]
         by = by % n if n else 0
         if by:
-            a = build.concatenate([build.take_slice(a, ax, n - by, n), build.take_slice(a, ax, 0, n - by)], ax)
+            a = build.concatenate(
+                [build.take_slice(a, ax, n - by, n), build.take_slice(a, ax, 0, n - by)], ax
+            )
     return a
 
 
@@ -388,13 +404,10 @@ def insert(arr, obj, values, axis=None):
     value = build.broadcast(value, tuple(count if i == axis else m for i, m in enumerate(arr.shape)))
     order = np.empty(len(places), np.intp)
     order[places >= 0] = np.arange(n)
-    order[places < 0] = n + (np.arange(count) if np.ndim(obj) == 0 else np.argsort(np.argsort(obj, kind="stable")))
+    order[places < 0] = n + (
+        np.arange(count) if np.ndim(obj) == 0 else np.argsort(np.argsort(obj, kind="stable"))
+    )
     return take(build.concatenate([arr, value], axis), order, axis)
-
-
-@handles(np.trim_zeros)
-def trim_zeros(filt, trim="fb", axis=None):
-    raise NotImplementedError("gives a result whose length depends on values")
 
 
 # diagonals and triangles
@@ -463,7 +476,9 @@ def pad(array, pad_width, mode="constant", **options):
     if mode == "constant":
         return _pad_constant(x, widths, options.get("constant_values", 0))
     if mode not in ("edge", "wrap", "reflect", "symmetric") or options.get("reflect_type", "even") != "even":
-        raise NotImplementedError(f"with mode={mode!r} is not recorded; constant, edge, wrap, reflect and symmetric are")
+        raise NotImplementedError(
+            f"with mode={mode!r} is not recorded; constant, edge, wrap, reflect and symmetric are"
+        )
     for axis, width in enumerate(widths):
         if any(width):  # NumPy's own choice of positions
             x = take(x, np.pad(np.arange(x.shape[axis]), width, mode=mode), axis)
@@ -524,7 +539,14 @@ def _like(x):
     return (x.dtype.type(0) if x.weak else np.empty(x.shape, x.dtype)) if type(x) is Recorded else x
 
 
-for _function in (np.iscomplexobj, np.isrealobj, np.result_type, np.common_type, np.can_cast, np.min_scalar_type):
+for _function in (
+    np.iscomplexobj,
+    np.isrealobj,
+    np.result_type,
+    np.common_type,
+    np.can_cast,
+    np.min_scalar_type,
+):
     type_question(_function)
 
 
@@ -544,5 +566,23 @@ def sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=Fa
     return x
 
 
-__all__ = ["axis_of", "concatenate", "diagonal_view", "expand_dims", "flip", "item_at", "moveaxis", "operands",
-           "reshape", "roll", "same_dtype", "split", "stack", "swapaxes", "take", "transpose", "tril", "triu"]
+__all__ = [
+    "axis_of",
+    "concatenate",
+    "diagonal_view",
+    "expand_dims",
+    "flip",
+    "item_at",
+    "moveaxis",
+    "operands",
+    "reshape",
+    "roll",
+    "same_dtype",
+    "split",
+    "stack",
+    "swapaxes",
+    "take",
+    "transpose",
+    "tril",
+    "triu",
+]

@@ -172,3 +172,9 @@ row("argpartition", "nondiff",  # kth an int or a tuple of ints
     evaluate=lambda x, kth, axis: np.argpartition(x, kth, axis=axis),
     code=lambda x, kth, axis: f"np.argpartition({x}, {kth}, axis={axis})",
     samples=[sample((3, 4), kth=2, axis=1)])
+
+row("searchsorted", "nondiff",  # where in the sorted vector a each element of v belongs
+    infer=lambda a, v, side: (v.shape, np.dtype(np.intp)),
+    evaluate=lambda a, v, side: np.searchsorted(a, v, side),
+    code=lambda a, v, side: f"np.searchsorted({a}, {v}, {side!r})",
+    samples=[sample(np.arange(5.0), (3, 4), side="left")])
