@@ -1,0 +1,194 @@
+"""How well a model predicts a text: nats per token, perplexity, bits per byte.
+
+    python -m gpt2.evaluate --run runs/mine --data my.txt
+    python -m gpt2.evaluate --init gpt2 --data my.txt --stride 512
+    python -m gpt2.evaluate --data my.txt --json
+
+The text is cut into windows of block_size tokens. Each token is predicted once, from what stands before it
+in its window. With --stride S a window begins S tokens after the one before it, and only its new tokens
+count: they are predicted from more than block_size - S others, which takes block_size / S times as long and
+gives a better figure.
+
+Nats per token compare models of one tokenizer; bits per byte compare any two. Before the first token stands
+the end of a text, where the tokenizer has such a token; where it has none, the first token is not predicted,
+and its bytes do not count.
+"""
+
+import argparse
+import json
+import math
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpt2 import checkpoint, pretrained, runs, tokenizer
+from gpt2.dataset import read_tokens
+from gpt2.errors import UserError
+from gpt2.layers import crossentropy_forward
+
+LOGITS_AT_ONCE = 1 << 26  # numbers; 256 MiB in float32
+
+
+@dataclass(frozen=True)
+class Score:
+    """What `evaluate` finds.
+
+    tokens, bytes     predicted, and how many bytes of UTF-8 these tokens stand for
+    nats_per_token    mean loss
+    perplexity        e to the power of that: among how many equally likely tokens it is as hard to choose
+    bits_per_byte     the text's size after compression by this model, in bits, over its size in bytes
+    """
+
+    tokens: int
+    bytes: int
+    nats_per_token: float
+    perplexity: float
+    bits_per_byte: float
+
+
+def windows(count, T, stride):
+    """How `count` predictions are cut into windows of at most T: yields (start, stop, first).
+
+    A window reads the tokens from start to stop - 1 and predicts those after each; the predictions from
+    `first` on count. Each counts once, and is made from at least T - stride + 1 tokens, if there are so many.
+    """
+    counted = 0
+    while counted < count:
+        # the first window has nothing before it, so all of it is new
+        stop = min(count, T if counted == 0 else counted + stride)
+        start = max(0, stop - T)
+        yield start, stop, counted
+        counted = stop
+
+
+def token_losses(model, tokens, stride=0):
+    """The loss of every token after the first: (len(tokens) - 1,) float64, nats.
+
+    tokens   (count,) integers, count from 2
+    stride   new tokens in a window, from 1 to block_size; 0 for block_size
+    """
+    T = model.config.block_size
+    stride = stride or T
+    if not 1 <= stride <= T:
+        raise UserError(f"stride is {stride}, expected 1 to block_size, {T}, or 0 for block_size")
+    losses = np.empty(len(tokens) - 1)
+    cuts = list(windows(len(losses), T, stride))
+    at_once = max(1, LOGITS_AT_ONCE // (T * model.config.vocab_size))
+    for batch in _batches(cuts, at_once):
+        inputs = np.stack([tokens[start:stop] for start, stop, _ in batch]).astype(np.int64)
+        targets = np.stack([tokens[start + 1:stop + 1] for start, stop, _ in batch]).astype(np.int64)
+        found, _ = crossentropy_forward(model.forward(inputs), targets)  # (B, T)
+        for (start, stop, first), row in zip(batch, found):
+            losses[first:stop] = row[first - start:]
+    return losses
+
+
+def _batches(cuts, at_once):
+    """Neighbouring windows of one length, at most `at_once` of them."""
+    batch = []
+    for cut in cuts:
+        if batch and (len(batch) == at_once or cut[1] - cut[0] != batch[0][1] - batch[0][0]):
+            yield batch
+            batch = []
+        batch.append(cut)
+    yield batch
+
+
+def evaluate(model, words, tokens, stride=0):
+    """The Score of a model on tokens (count,) of the Tokenizer `words`."""
+    tokens = np.asarray(tokens)
+    end = words.end_of_text
+    if len(tokens) < (2 if end is None else 1):
+        raise UserError(f"the text has {len(tokens)} tokens, so there is none to predict; use a longer one")
+    predicted = tokens if end is not None else tokens[1:]
+    size = len(words.decode_bytes(predicted[predicted != end]))  # the end of a text stands for no bytes
+    if end is not None:
+        tokens = np.concatenate([[end], tokens])
+    losses = token_losses(model, tokens, stride)
+    mean = float(losses.mean())
+    perplexity = math.exp(mean) if mean < 700 else math.inf
+    bits = float(losses.sum()) / math.log(2.0)
+    return Score(len(losses), size, mean, perplexity, bits / size if size else math.inf)
+
+
+# ---- The command -----------------------------------------------------------------------------------------
+
+
+def load(run, init, which="best"):
+    """(model, Tokenizer) of a run, or of what `init` names."""
+    if init:
+        found = pretrained.find(init)
+        return found.model(), found.tokenizer()
+    folder = runs.existing(run)
+    path = folder / (runs.BEST if which == "best" else runs.LAST)
+    if not path.exists():
+        path = folder / runs.LAST  # a run too young to have been validated
+    model, _ = checkpoint.load_model(path)
+    words = tokenizer.load(folder / runs.TOKENIZER)
+    if words.vocab_size != model.config.vocab_size:
+        raise UserError(f"{folder}: the tokenizer has {words.vocab_size} tokens, the model "
+                        f"{model.config.vocab_size}; they are not of one run")
+    return model, words
+
+
+def read_data(path, words):
+    """The tokens of a text file, or of a token file (X.bin)."""
+    path = Path(path)
+    if path.suffix == ".bin":
+        tokens = read_tokens(path)
+        if int(tokens.max()) >= words.vocab_size:
+            raise UserError(f"--data {path}: holds token {int(tokens.max())}, the tokenizer {words.name} has "
+                            f"0 to {words.vocab_size - 1}; the file was made with another one")
+        return tokens
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"--data {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"--data {path}: not UTF-8 text (byte {error.start})") from None
+    return words.encode(text)
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="python -m gpt2.evaluate", allow_abbrev=False, description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--data", required=True, metavar="FILE", help="a text, or a token file (X.bin)")
+    add("--run", default="", help="the run's folder (default: the newest in runs/)")
+    add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
+    add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
+    add("--stride", type=int, default=0, metavar="S", help="new tokens in a window (default: block_size)")
+    add("--json", action="store_true", help="print the figures as JSON")
+    return parser
+
+
+def _run(args):
+    if args.run and args.init:
+        raise UserError("--run and --init both name weights; give one of them")
+    model, words = load(args.run, args.init, args.checkpoint)
+    score = evaluate(model, words, read_data(args.data, words), args.stride)
+    if args.json:
+        print(json.dumps(asdict(score)))
+        return
+    print(f"{args.data}: {score.tokens:,} tokens, {score.bytes:,} bytes, tokenizer {words.name}")
+    print(f"nats per token  {score.nats_per_token:.4f}")
+    print(f"perplexity      {score.perplexity:.2f}")
+    print(f"bits per byte   {score.bits_per_byte:.4f}")
+
+
+def main(argv=None):
+    args = _parser().parse_args(argv)
+    try:
+        _run(args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

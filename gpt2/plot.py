@@ -1,0 +1,261 @@
+"""Curves of one or several runs: losses, learning rate, gradient norm, throughput.
+
+    python -m gpt2.plot                        the newest run: RUN/curves.png and RUN/curves.svg
+    python -m gpt2.plot runs/a runs/b          both in one picture: curves.png and curves.svg
+    python -m gpt2.plot runs/a --out a.svg
+    python -m gpt2.plot runs/a --live          in the terminal, drawn again while the run goes on
+    python -m gpt2.plot runs/a --tensorboard logs
+
+Pictures need matplotlib (pip install 'gpt2[plot]'), --tensorboard its package (pip install
+'gpt2[tensorboard]'), --live needs nothing.
+"""
+
+import argparse
+import math
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from gpt2 import metrics
+from gpt2.errors import UserError
+
+# Title, what is drawn, unit of the upright axis, whether that axis is logarithmic
+PANELS = (
+    ("loss", ("loss", "val_loss"), "nats per token", False),
+    ("learning rate", ("lr",), "", False),
+    ("gradient norm", ("grad_norm",), "", True),
+    ("throughput", ("tokens_per_second",), "tokens per second", False),
+)
+FORMATS = ("png", "svg", "pdf")
+
+
+# ---- Pictures --------------------------------------------------------------------------------------------
+
+
+def figure(found):
+    """A matplotlib Figure with the four panels, a colour a run. found: a list of gpt2.metrics.Metrics."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError("pictures need matplotlib: pip install 'gpt2[plot]', or pip install matplotlib; "
+                        "--live draws in the terminal without it") from None
+    # A Figure of its own and no pyplot: nothing global is touched, and no screen is looked for
+    picture = Figure(figsize=(11, 7), layout="constrained")
+    for axes, (title, names, unit, logarithmic) in zip(picture.subplots(2, 2).flat, PANELS):
+        for number, run in enumerate(found):
+            for name in names:
+                _draw(axes, run, name, f"C{number % 10}", label=run.name if name == names[0] else None)
+        axes.set(title=title, xlabel="step", ylabel=unit)
+        if logarithmic and axes.has_data():
+            axes.set_yscale("log")
+        axes.grid(alpha=0.3)
+        if axes.has_data() and (len(found) > 1 or len(names) > 1):
+            axes.legend(fontsize="small")
+    return picture
+
+
+def _draw(axes, run, name, colour, label):
+    """One curve: every number faint and their running mean on top; validation as points."""
+    steps, numbers = run.get(name)
+    if not len(steps):
+        return
+    if name == "val_loss":
+        axes.plot(steps, numbers, "o-", color=colour, markersize=4, markerfacecolor="white",
+                  label=f"{run.name}, validation")
+    elif name == "lr":
+        axes.plot(steps, numbers, color=colour, label=label)
+    else:
+        axes.plot(steps, numbers, color=colour, alpha=0.25, linewidth=0.8)
+        axes.plot(steps, metrics.smoothed(numbers, len(numbers) / 50), color=colour, label=label)
+
+
+def save(found, paths):
+    """Draw runs and write the picture to each of the paths, in the format that its suffix names."""
+    picture = figure(found)
+    for path in paths:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            picture.savefig(path, dpi=120)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _paths(found, out):
+    """Where pictures go."""
+    if out is None:
+        folder = Path(found[0].name) if len(found) == 1 else Path(".")
+        return [folder / "curves.png", folder / "curves.svg"]
+    path = Path(out)
+    if path.suffix.removeprefix(".") not in FORMATS:
+        raise UserError(f"--out {out}: expected a name that ends in .{', .'.join(FORMATS)}")
+    return [path]
+
+
+# ---- The terminal ----------------------------------------------------------------------------------------
+
+
+def chart(steps, numbers, width, height, marks=()):
+    """Numbers over steps as lines of text, `height` of them, each of at most `width` characters.
+
+    marks   further (step, number) pairs, drawn as o
+
+    Columns show the mean of what falls into them. Axes are labelled with the least and the greatest.
+    """
+    finite = np.isfinite(numbers)
+    steps, numbers = steps[finite], numbers[finite]
+    marks = [(step, number) for step, number in marks if math.isfinite(number)]
+    if not len(steps):
+        return ["no numbers yet"] + [""] * (height - 1)
+    everything = np.concatenate([numbers, [number for _, number in marks]])
+    low, high = float(everything.min()), float(everything.max())
+    labels = [f"{high:.4g}", f"{low:.4g}"]
+    margin = max(map(len, labels)) + 1
+    columns = max(width - margin - 1, 1)
+    first, last = float(steps.min()), float(max(steps.max(), *(step for step, _ in marks), 0))
+
+    def column(step):
+        return ((np.asarray(step) - first) / ((last - first) or 1.0) * (columns - 1)).round().astype(int)
+
+    def row(number):
+        return ((high - np.asarray(number)) / ((high - low) or 1.0) * (height - 2)).round().astype(int)
+
+    cells = [[" "] * columns for _ in range(height - 1)]
+    at = column(steps)
+    sums, counts = np.bincount(at, numbers, columns), np.bincount(at, minlength=columns)
+    for x in np.flatnonzero(counts):
+        cells[int(row(sums[x] / counts[x]))][x] = "*"
+    for step, number in marks:
+        if step >= first:
+            cells[int(row(number))][int(column(step))] = "o"
+    lines = []
+    for y, line in enumerate(cells):
+        label = labels[0] if y == 0 else labels[1] if y == height - 2 else ""
+        lines.append(f"{label:>{margin - 1}} |{''.join(line)}".rstrip())
+    ends = f"{first:g}", f"step {last:g}"
+    return [*lines, " " * margin + " " + ends[0] + ends[1].rjust(columns - len(ends[0]))]
+
+
+def screen(found, width, height):
+    """One or several runs as text that fills `width` by `height` characters."""
+    each = max((height - 1) // len(found) - 2, 4)
+    lines = []
+    for run in found:
+        steps, losses = run.get("loss")
+        marks = list(zip(*run.get("val_loss")))
+        lines += [_summary(run)[:width], *chart(steps, losses, width, each, marks), ""]
+    return "\n".join(lines[:-1])
+
+
+def _summary(run):
+    """The latest of everything, in a line."""
+    parts = [run.name]
+    for name, text in (("loss", "loss {:.4f}"), ("val_loss", "validation {:.4f} (o)"), ("lr", "lr {:.3g}"),
+                       ("grad_norm", "norm {:.3g}"), ("tokens_per_second", "{:,.0f} tok/s")):
+        numbers = run.get(name)[1]
+        if len(numbers):
+            parts.append(text.format(numbers[-1]))
+    return "  ".join(parts)
+
+
+def live(folders, every, out=None):
+    """Draw the runs in the terminal every `every` seconds until interrupted; into a file or a pipe, once."""
+    out = out or sys.stdout
+    while True:
+        width, height = shutil.get_terminal_size((80, 24))
+        text = screen([metrics.read(folder) for folder in folders], width - 1, height - 1)
+        if not out.isatty():
+            print(text, file=out)
+            return
+        print("\x1b[H\x1b[2J" + text, end="\n", file=out, flush=True)  # to the corner, and wipe
+        time.sleep(every)
+
+
+# ---- TensorBoard -----------------------------------------------------------------------------------------
+
+
+def tensorboard(found, folder):
+    """Write every number of the runs as TensorBoard events, a folder a run; returns the folders.
+
+    The time of an event is when the step was done, counted from the first one by the seconds that steps took.
+    """
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError:
+        raise UserError("--tensorboard needs its package: pip install 'gpt2[tensorboard]', "
+                        "or pip install tensorboard") from None
+    written = []
+    for run in found:
+        target = Path(folder) / Path(run.name).name
+        try:
+            writer = EventFileWriter(str(target))
+        except OSError as error:
+            raise UserError(f"--tensorboard {target}: {error.strerror or error}") from None
+        clock = np.cumsum(run.get("seconds")[1])
+        done = run.get("seconds")[0]
+        for name, (steps, numbers) in run.values.items():
+            for step, number in zip(steps, numbers):
+                at = np.searchsorted(done, step, side="right")
+                value = Summary.Value(tag=name, simple_value=number)
+                writer.add_event(Event(step=int(step), wall_time=float(clock[at - 1]) if at else 0.0,
+                                       summary=Summary(value=[value])))
+        writer.close()
+        written.append(target)
+    return written
+
+
+# ---- The command -----------------------------------------------------------------------------------------
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="python -m gpt2.plot", allow_abbrev=False, description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("runs", nargs="*", metavar="RUN", help="folders of runs (default: the newest in runs/)")
+    add("--out", metavar="FILE", help="the picture, .png, .svg or .pdf (default: curves.png and curves.svg)")
+    add("--live", action="store_true", help="draw in the terminal; Ctrl-C ends it")
+    add("--every", type=float, default=2.0, metavar="SECONDS", help="between drawings (default: %(default)s)")
+    add("--tensorboard", metavar="FOLDER", help="write events for TensorBoard instead of a picture")
+    return parser
+
+
+def _run(args):
+    folders = args.runs or [""]
+    if args.live:
+        if not (args.every > 0 and math.isfinite(args.every)):
+            raise UserError(f"--every {args.every}: expected more than 0 seconds")
+        return live(folders, args.every)
+    found = [metrics.read(folder) for folder in folders]
+    if args.tensorboard:
+        written = tensorboard(found, args.tensorboard)
+        print(f"wrote {', '.join(map(str, written))}; look with: tensorboard --logdir {args.tensorboard}")
+        return None
+    for run in found:
+        if not run.values:
+            raise UserError(f"{run.name}: nothing has been measured yet, its first step is not done")
+    paths = _paths(found, args.out)
+    save(found, paths)
+    print("wrote " + ", ".join(map(str, paths)))
+    return None
+
+
+def main(argv=None):
+    args = _parser().parse_args(argv)
+    try:
+        _run(args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 0 if args.live else 130
+    except BrokenPipeError:
+        sys.stderr.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Evaluation: every token counted once, from the context promised; the figures by their definitions."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from gpt2 import checkpoint, evaluate, tokenizer
+from gpt2.dataset import write_tokens
+from gpt2.model import GPT2, GPT2Config
+
+CONFIG = GPT2Config(vocab_size=256, block_size=8, n_layer=1, n_head=2, n_embd=12, dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = GPT2(CONFIG, seed=1)
+    model.flat_params += 0.3 * np.random.default_rng(2).standard_normal(model.flat_params.shape)
+    return model
+
+
+def losses_by_definition(model, tokens, T, stride):
+    """One token at a time: the longest window of the promised pattern that ends before it."""
+    losses = []
+    for i in range(len(tokens) - 1):  # prediction i reads token i last
+        if i < T:
+            start = 0
+        else:
+            stop = min(len(tokens) - 1, T + stride * ((i - T) // stride + 1))
+            start = stop - T
+        logits = model.forward(tokens[None, start:i + 1])[0, -1]
+        losses.append(np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[tokens[i + 1]])
+    return np.array(losses)
+
+
+@pytest.mark.parametrize("count", [2, 5, 8, 9, 10, 17, 30])
+@pytest.mark.parametrize("stride", [0, 1, 3, 8])
+def test_losses(model, count, stride):
+    tokens = np.random.default_rng(count).integers(0, 256, count)
+    expected = losses_by_definition(model, tokens, 8, stride or 8)
+    got = evaluate.token_losses(model, tokens, stride)
+    assert got.shape == (count - 1,)
+    assert np.allclose(got, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("count, T, stride", [(1, 8, 8), (7, 8, 3), (8, 8, 1), (50, 8, 3), (50, 8, 8),
+                                              (51, 7, 5)])
+def test_windows_count_everything_once(count, T, stride):
+    counted = []
+    for start, stop, first in evaluate.windows(count, T, stride):
+        assert 0 <= start <= first < stop <= count and stop - start <= T
+        assert start == 0 or first - start >= T - stride  # what the first one counted reads, but one
+        counted += range(first, stop)
+    assert counted == list(range(count))
+
+
+def test_memory_is_bounded_by_smaller_batches(model, monkeypatch):
+    tokens = np.random.default_rng(0).integers(0, 256, 100)
+    expected = evaluate.token_losses(model, tokens)
+    monkeypatch.setattr(evaluate, "LOGITS_AT_ONCE", 1)
+    assert np.allclose(evaluate.token_losses(model, tokens), expected, rtol=1e-12)
+
+
+def test_figures_of_a_model_that_knows_nothing():
+    """Equal logits: log V nats per token, perplexity V, and 8 bits per byte where a token is a byte."""
+    model = GPT2(CONFIG, seed=None)  # zeros
+    words = tokenizer.byte()
+    score = evaluate.evaluate(model, words, words.encode("naïve and free"))
+    assert score.tokens == score.bytes == 14  # 15 bytes, the first of which is not predicted
+    assert math.isclose(score.nats_per_token, math.log(256))
+    assert math.isclose(score.perplexity, 256)
+    assert math.isclose(score.bits_per_byte, 8)
+
+
+def test_the_end_of_text_stands_before_the_first_token():
+    """Then every byte counts, and ends of text inside the tokens count as tokens and not as bytes."""
+    ranks = tokenizer.byte().ranks
+    words = tokenizer.Tokenizer("bpe:256", tokenizer.GPT2_PIECES, ranks, {tokenizer.END_OF_TEXT: 256})
+    model = GPT2(GPT2Config(**{**vars(CONFIG), "vocab_size": 257}), seed=None)
+    score = evaluate.evaluate(model, words, np.array([65, 256, 66]))
+    assert (score.tokens, score.bytes) == (3, 2)
+    assert math.isclose(score.bits_per_byte, 3 * math.log2(257) / 2)
+    assert evaluate.evaluate(model, words, np.array([65])).tokens == 1
+
+
+def test_characters_of_several_bytes():
+    words = tokenizer.char("éa")
+    model = GPT2(GPT2Config(**{**vars(CONFIG), "vocab_size": 2}), seed=None)
+    score = evaluate.evaluate(model, words, words.encode("aéé"))
+    assert (score.tokens, score.bytes) == (2, 4)
+    assert math.isclose(score.bits_per_byte, 2 * 1 / 4)
+
+
+# ---- The command -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path, model):
+    """The folder of a run as train.py leaves it."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "settings.toml").write_text("")
+    path = folder / "last.safetensors"
+    checkpoint.save(path, checkpoint.model_arrays(model), checkpoint.model_state(model))
+    tokenizer.byte().save(folder / "tokenizer.json")
+    return folder
+
+
+def test_command(run, model, prose, capsys):
+    path, text = prose
+    assert evaluate.main(["--run", str(run), "--data", str(path), "--stride", "4", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    tokens = np.frombuffer(text.encode(), np.uint8)
+    expected = evaluate.token_losses(model, tokens, 4)
+    assert told["tokens"] == len(tokens) - 1 == told["bytes"]
+    assert math.isclose(told["nats_per_token"], expected.mean(), rel_tol=1e-12)
+    assert math.isclose(told["perplexity"], math.exp(expected.mean()), rel_tol=1e-12)
+    assert math.isclose(told["bits_per_byte"], expected.mean() / math.log(2), rel_tol=1e-12)
+
+
+def test_a_token_file_gives_the_same(run, prose, tmp_path, capsys):
+    path, text = prose
+    write_tokens(tmp_path / "x.bin", np.frombuffer(text.encode(), np.uint8))
+    for data in (path, tmp_path / "x.bin"):
+        assert evaluate.main(["--init", str(run), "--data", str(data)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:4] == lines[5:8] and lines[1].startswith("nats per token")
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--data", "nowhere.txt"], "nowhere.txt: No such file"),
+    (["--data", "latin.txt"], "not UTF-8 text (byte 1)"),
+    (["--data", "empty.txt"], "the text has 0 tokens"),
+    (["--data", "large.bin"], "holds token 300, the tokenizer byte has 0 to 255"),
+    (["--data", "fine.txt", "--stride", "9"], "stride is 9, expected 1 to block_size, 8"),
+    (["--data", "fine.txt", "--stride", "-1"], "stride is -1"),
+    (["--data", "fine.txt", "--run", "nowhere"], "nowhere: no run here"),
+    (["--data", "fine.txt", "--run", "run", "--init", "run"], "give one of them"),
+    (["--data", "fine.txt", "--init", "elsewhere"], "elsewhere: no such file or folder"),
+])
+def test_mistakes(run, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(run.parent)
+    (run.parent / "latin.txt").write_bytes(b"n\xefve")
+    (run.parent / "empty.txt").write_bytes(b"")
+    (run.parent / "fine.txt").write_bytes(b"fine enough")
+    write_tokens(run.parent / "large.bin", [300, 1, 2])
+    arguments = arguments if {"--run", "--init"} & set(arguments) else ["--run", "run", *arguments]
+    assert evaluate.main(arguments) == 2
+    told = capsys.readouterr().err
+    assert message in told and told.count("\n") == 1
+
+
+def test_tokenizer_of_another_run(run, capsys):
+    tokenizer.char("abc").save(run / "tokenizer.json")
+    assert evaluate.main(["--run", str(run), "--data", "x.txt"]) == 2
+    assert "the tokenizer has 3 tokens, the model 256" in capsys.readouterr().err
