@@ -5,20 +5,10 @@ step, as C's hand-written and Enzyme's derived code both go through LLVM: so the
 the comparison is fair. With compile=False every layer runs as it is written.
 """
 
-from dataclasses import dataclass
-
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS, Layer
 
 MODES = ("manual", "auto")
-
-
-@dataclass(frozen=True)
-class CompiledLayer(Layer):
-    """A layer whose functions are compiled programs.
-
-    backward also takes `out`: a buffer (or None) for each gradient, written instead of a new array.
-    """
 
 
 def choose(spec="manual", compile=True):
@@ -26,10 +16,10 @@ def choose(spec="manual", compile=True):
 
     spec is a mode for all layers, then exceptions, separated by commas: "manual", "auto", "whole",
     "manual,attention=auto". Raises UserError where a word of it is not known.
-    With "whole" the model differentiates its loss as one program, and these are the layers it is recorded from.
+    With "whole" the model differentiates its loss as one program; the table is for what it does besides.
     """
     if spec.strip() == "whole":
-        return dict(LAYERS)
+        spec = "manual"
     default, *exceptions = [part.strip() for part in spec.split(",")]
     modes = dict.fromkeys(LAYERS, _checked(default, spec))
     for part in exceptions:
@@ -51,7 +41,7 @@ def _checked(mode, spec):
     return mode
 
 
-def auto(layer: Layer) -> CompiledLayer:
+def auto(layer: Layer) -> Layer:
     """The same layer with a backward that the compiler derives from layer.forward.
 
     What it saves between the two is its own choice.
@@ -60,30 +50,30 @@ def auto(layer: Layer) -> CompiledLayer:
 
     pair = FixedPair(layer.forward, name=layer.name)
 
-    def backward(dout, saved, out=None, **static):
-        return pair.backward(dout, saved, out)
+    def backward(dout, saved, out=None, add=False, **static):
+        return pair.backward(dout, saved, out, add)
 
-    return CompiledLayer(layer.name, pair.forward, backward, "auto")
+    return Layer(layer.name, pair.forward, backward, "auto", writes_out=True)
 
 
-def compiled(layer: Layer) -> CompiledLayer:
+def compiled(layer: Layer) -> Layer:
     """The same layer with its two functions compiled as they are written."""
     from gpt2.autodiff.fixed import Fixed
 
-    forward = Fixed(layer.forward, name=f"{layer.name}_forward")
-    gradients = Fixed(_flat_backward(layer), name=f"{layer.name}_backward")
-
-    def backward(dout, saved, out=None, **static):
-        return gradients(dout, *saved, out=out, **static)
-
-    return CompiledLayer(layer.name, forward, backward, layer.kind)
-
-
-def _flat_backward(layer):
-    """layer.backward with what was saved as separate arguments."""
-
-    def backward(dout, *saved, **static):
+    def separate(dout, *saved, **static):
         return layer.backward(dout, saved, **static)
 
-    return backward
+    forward = Fixed(layer.forward, name=f"{layer.name}_forward")
+    gradients = Fixed(separate, name=f"{layer.name}_backward")
 
+    def backward(dout, saved, out=None, add=False, **static):
+        return gradients(dout, *saved, out=out, add=add, **static)
+
+    return Layer(layer.name, forward, backward, layer.kind, writes_out=True)
+
+
+def whole(f):
+    """f(*arrays) -> a scalar, differentiated as one program: an object with forward, backward and both."""
+    from gpt2.autodiff.fixed import FixedPair
+
+    return FixedPair(f, name="loss")

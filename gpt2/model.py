@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from gpt2.errors import UserError
+from gpt2.layers import LAYERS
 
 # ---- Settings --------------------------------------------------------------------------------------------
 
@@ -192,17 +193,19 @@ class GPT2:
     config    GPT2Config
     backward  "manual", "auto", a mix such as "manual,attention=auto", or "whole"; see gpt2.backward
     seed      of the initial parameters; None leaves them zero, for a caller that fills them
+    compile   False runs every layer as it is written, for debugging
 
     flat_params, flat_grads (num_parameters,) hold everything; params and grads are views of them by name.
     """
 
-    def __init__(self, config, backward="manual", seed=0):
+    def __init__(self, config, backward="manual", seed=0, compile=True):
         # Imported here: this module needs the layers alone, and the seam only to read a spec.
-        from gpt2.backward import choose
+        from gpt2.backward import choose, whole
 
         self.config = config
         self.spec = backward
-        self.layers = choose(backward)
+        self.layers = choose(backward, compile)
+        self.program = whole(self._whole_loss) if backward.strip() == "whole" else None
         self.flat_params = np.zeros(config.num_parameters, config.dtype)
         self.flat_grads = np.zeros(config.num_parameters, config.dtype)
         self.params = unflatten(self.flat_params, config)
@@ -249,8 +252,12 @@ class GPT2:
         if targets is None:
             return logits_fn(self.params, tokens, config=self.config, layers=self.layers)
         targets = self._checked_targets(targets, tokens)
+        if self.program is not None:
+            loss, self._saved = self.program.forward(*self.params.values(), tokens, targets)
+            return float(loss)
         logits, saved = forward_pass(self.params, tokens, self.config, self.layers)
         losses, saved["loss"] = self.layers["crossentropy"].forward(logits, targets)
+        saved["logits"] = logits
         self._saved = saved
         return float(np.mean(losses))
 
@@ -259,6 +266,35 @@ class GPT2:
         loss = self.forward(tokens, targets)
         self._saved = None
         return loss
+
+    def loss_and_grads(self, tokens, targets, scale=1.0, accumulate=False, on_ready=None):
+        """forward(tokens, targets) and backward(scale, accumulate, on_ready) in one call; returns the loss.
+
+        With backward="whole" this is one program, faster and smaller than the two halves.
+        """
+        if self.program is None:
+            loss = self.forward(tokens, targets)
+            self.backward(scale, accumulate, on_ready)
+            return loss
+        tokens = self._checked("tokens", tokens)
+        targets = self._checked_targets(targets, tokens)
+        self._saved = None
+        loss, _ = self.program.both(
+            self._scale(scale), *self.params.values(), tokens, targets, out=self._grad_buffers(), add=accumulate
+        )
+        return float(loss)
+
+    def _whole_loss(self, *arrays):
+        """loss_fn of the sixteen tensors, tokens and targets: what is recorded."""
+        *params, tokens, targets = arrays
+        params = dict(zip(self.params, params))
+        return loss_fn(params, tokens, targets, config=self.config, layers=LAYERS)
+
+    def _grad_buffers(self):
+        return (*self.grads.values(), None, None)
+
+    def _scale(self, scale):
+        return np.full((), scale, self.config.dtype)
 
     def backward(self, scale=1.0, accumulate=False, on_ready=None):
         """Fill grads with the gradient of scale * loss, or add it to them if accumulate is set.
@@ -273,6 +309,9 @@ class GPT2:
         if self._saved is None:
             raise RuntimeError("GPT2.backward: call forward(tokens, targets) first, once for each backward")
         saved, self._saved = self._saved, None
+        if self.program is not None:
+            self.program.backward(self._scale(scale), saved, self._grad_buffers(), accumulate)
+            return
         grads = _Gradients(self.grads, accumulate, on_ready, parameter_ranges(self.config))
         backward_pass(saved, scale, grads, self.config, self.layers)
 
@@ -327,59 +366,49 @@ class GPT2:
 def backward_pass(saved, scale, grads, config, layers):
     """Gradient of scale * mean loss, handed to grads tensor by tensor. Empties saved on the way."""
     dlogits = _loss_backward(saved, scale, config, layers)
-    dx, dwte, _ = layers["matmul"].backward(dlogits, saved.pop("head"))
-    grads.put("wte", dwte)
-    del dlogits, dwte  # (B, T, V) and (V, C), the largest arrays there are
-    dx, dlnfw, dlnfb = layers["layernorm"].backward(dx, saved.pop("lnf"))
-    grads.put("lnfw", dlnfw)
-    grads.put("lnfb", dlnfb)
+    dx = grads.through(layers["matmul"], dlogits, saved.pop("head"), ("wte", None))
+    del dlogits  # (B, T, V), the largest array there is
+    dx = grads.through(layers["layernorm"], dx, saved.pop("lnf"), ("lnfw", "lnfb"))
     for l in reversed(range(config.n_layer)):
         dx = block_backward(dx, saved["blocks"].pop(), l, grads, config, layers)
-    _, dwte, dwpe = layers["encoder"].backward(dx, saved.pop("encoder"))
-    grads.add("wte", dwte)  # used twice, as embedding and as head: the gradients add up
-    grads.put("wpe", dwpe)
+    # wte is used twice, as embedding and as head: its gradients add up
+    grads.through(layers["encoder"], dx, saved.pop("encoder"), ("wte", "wpe"), again=("wte",))
 
 
 def _loss_backward(saved, scale, config, layers):
     """dlogits. Of the mean over B*T losses, each gets its share."""
     B, T = saved["shape"]
     dlosses = np.full((B, T), scale / (B * T), config.dtype)
-    dlogits, _ = layers["crossentropy"].backward(dlosses, saved.pop("loss"))
+    logits = saved.pop("logits")  # not needed again, so dlogits may take their memory
+    crossentropy = layers["crossentropy"]
+    buffers = {"out": (logits, None)} if crossentropy.writes_out else {}
+    dlogits, _ = crossentropy.backward(dlosses, saved.pop("loss"), **buffers)
     return dlogits
 
 
 def block_backward(dout, saved, l, grads, config, layers):
     """Gradient of block_forward with respect to x (B, T, C). Parameter gradients go to slice l of grads."""
-    layernorm, matmul = layers["layernorm"].backward, layers["matmul"].backward
-    attention, gelu, add = layers["attention"].backward, layers["gelu"].backward, layers["residual"].backward
-
-    def put(w, dw, b, db):
-        grads.put(w, dw, l)
-        grads.put(b, db, l)
+    layernorm, matmul, attention = layers["layernorm"], layers["matmul"], layers["attention"]
+    gelu, add, plus = layers["gelu"].backward, layers["residual"].backward, layers["residual"].forward
 
     dx, dfcproj = add(dout, saved["residual2"])
-    dfch_gelu, dw, db = matmul(dfcproj, saved["fcproj"])  # (B, T, 4C)
-    put("fcprojw", dw, "fcprojb", db)
+    dfch_gelu = grads.through(matmul, dfcproj, saved["fcproj"], ("fcprojw", "fcprojb"), l)  # (B, T, 4C)
     (dfch,) = gelu(dfch_gelu, saved["gelu"])
-    dln2, dw, db = matmul(dfch, saved["fc"])  # (B, T, C)
-    put("fcw", dw, "fcb", db)
-    dbranch, dw, db = layernorm(dln2, saved["ln2"])
-    put("ln2w", dw, "ln2b", db)
-    dx = dx + dbranch  # x went two ways, past the MLP and through it
+    dln2 = grads.through(matmul, dfch, saved["fc"], ("fcw", "fcb"), l)  # (B, T, C)
+    dbranch = grads.through(layernorm, dln2, saved["ln2"], ("ln2w", "ln2b"), l)
+    dx, _ = plus(dx, dbranch)  # x went two ways, past the MLP and through it
 
     dx, dattproj = add(dx, saved["residual1"])
-    datty, dw, db = matmul(dattproj, saved["attproj"])
-    put("attprojw", dw, "attprojb", db)
-    (dqkv,) = attention(datty, saved["att"], num_heads=config.n_head)  # (B, T, 3C)
-    dln1, dw, db = matmul(dqkv, saved["qkv"])  # (B, T, C)
-    put("qkvw", dw, "qkvb", db)
-    dbranch, dw, db = layernorm(dln1, saved["ln1"])
-    put("ln1w", dw, "ln1b", db)
-    return dx + dbranch  # past attention and through it
+    datty = grads.through(matmul, dattproj, saved["attproj"], ("attprojw", "attprojb"), l)
+    (dqkv,) = attention.backward(datty, saved["att"], num_heads=config.n_head)  # (B, T, 3C)
+    dln1 = grads.through(matmul, dqkv, saved["qkv"], ("qkvw", "qkvb"), l)  # (B, T, C)
+    dbranch = grads.through(layernorm, dln1, saved["ln1"], ("ln1w", "ln1b"), l)
+    dx, _ = plus(dx, dbranch)  # past attention and through it
+    return dx
 
 
 class _Gradients:
-    """Where gradients go: views of the flat buffer, set on the first visit unless accumulating.
+    """Where parameter gradients go: views of the flat buffer, set on the first visit unless accumulating.
 
     on_ready hears of a block's matrices as they are put. The rest is small, or comes at the end (wte).
     """
@@ -390,18 +419,37 @@ class _Gradients:
         self.on_ready = on_ready
         self.ranges = ranges  # name -> (start, stop) in the flat buffer
 
-    def put(self, name, gradient, l=...):
-        if self.accumulate:
-            self.add(name, gradient, l)
-        else:
-            self.views[name][l] = gradient
-        if self.on_ready is not None and gradient.ndim == 2 and l is not ...:
-            start = self.ranges[name][0] + l * gradient.size
-            self.on_ready(start, start + gradient.size)
+    def through(self, layer, dout, saved, names, l=..., again=()):
+        """layer.backward; returns the gradient of its first input and puts those of its parameters.
 
-    def add(self, name, gradient, l=...):
-        view = self.views[name][l]
-        view += gradient
+        names of the layer's parameters, None for an absent one; l of their block; again: names put before, to
+        which this adds.
+        """
+        views = [None if name is None else self.views[name][l] for name in names]
+        sums = [self.accumulate or name in again for name in names]
+        if layer.writes_out and all(sums) == any(sums):
+            dinp, *_ = layer.backward(dout, saved, out=(None, *views), add=any(sums))
+        elif layer.writes_out:  # some are set and others added to: in two turns, the setting ones first
+            set_first = [None if s else v for v, s in zip(views, sums)]
+            dinp, *grads = layer.backward(dout, saved, out=(None, *set_first))
+            for view, s, gradient in zip(views, sums, grads):
+                if s and view is not None:
+                    view += gradient
+        else:
+            dinp, *grads = layer.backward(dout, saved)
+            for view, s, gradient in zip(views, sums, grads):
+                if view is not None:
+                    view[...] = view + gradient if s else gradient
+        self._announce(names, views, l)
+        return dinp
+
+    def _announce(self, names, views, l):
+        if self.on_ready is None or l is ...:
+            return
+        for name, view in zip(names, views):
+            if view is not None and view.ndim == 2:
+                start = self.ranges[name][0] + l * view.size
+                self.on_ready(start, start + view.size)
 
 
 # ---- Finding the first layer that went wrong -------------------------------------------------------------

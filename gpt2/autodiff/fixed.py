@@ -1,8 +1,8 @@
 """Programs for fixed types: what an engine calls thousands of times with arrays of the same shapes.
 
     Fixed(f)              f compiled as it stands
-    FixedPair(f, wrt)     f's first result, and the pullback: a forward program that saves what a minimum cut says,
-                          and a backward program for it
+    FixedPair(f)          f's first result and its pullback: a forward program that saves what a minimum cut says, and
+                          a backward program for it; or the two in one
 
 Both keep one entry for each combination of shapes, dtypes and static arguments. Unlike `ad.grad` and its kin they do
 not look for what f reads besides its arguments: f promises to be a pure function of them. What f decides by looking
@@ -11,13 +11,16 @@ at its arguments (`if ids.max() >= V: raise`) is checked at each call, by a smal
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from . import passes
 from .differentiate import vjp_graph
-from .graph import Graph
+from .graph import Graph, with_args
+from .ops import apply, input_node
 from .program import Program, compile_graph
 from .record import Recording, record
 from .tree import LEAF, unflatten
@@ -76,72 +79,140 @@ class _Entry:
     captured: list
 
 
+class _Summing:
+    """A program and, made when first asked for, the one that adds results to what the caller's buffers hold."""
+
+    def __init__(self, graph: Graph, options, name: str):
+        self.graph, self.options, self.name = graph, options, name
+        self.program = compile_graph(graph, options, name, share_inputs=True)
+        self.sums: dict[tuple, Program] = {}
+
+    def __call__(self, *arrays, out=None, add=False):
+        if not add:
+            return self.program(*arrays, out=out)
+        which = tuple(k for k, b in enumerate(out) if b is not None)
+        if which not in self.sums:
+            graph = passes.simplify(_plus_inputs(self.graph, which), self.options)
+            self.sums[which] = compile_graph(graph, self.options, f"{self.name}_add", share_inputs=True)
+        return self.sums[which](*arrays, *(out[k] for k in which), out=out)
+
+
+def _plus_inputs(graph: Graph, which: tuple[int, ...]) -> Graph:
+    """The graph with, for each of these outputs, an input that it is added to."""
+    sums = {k: input_node(graph.outputs[k].shape, graph.outputs[k].dtype, f"sum{k}") for k in which}
+    outputs = [apply("add", sums[k], o) if k in sums else o for k, o in enumerate(graph.outputs)]
+    return Graph((*graph.inputs, *sums.values()), outputs, graph.name)
+
+
 class _FixedEntry(_Entry):
     def __init__(self, rec: Recording, options):
-        graph = passes.simplify(rec.graph, options)
-        self.program = compile_graph(graph, options, share_inputs=True)
+        self.program = _Summing(passes.simplify(rec.graph, options), options, rec.graph.name)
         self.tree = rec.out_tree
 
 
 class Fixed(_Entries):
-    """fixed(*args, out=None, **static): f's results. `out`: where f returns a tuple, a buffer (or None) for each."""
+    """fixed(*args, out=None, add=False, **static): f's results.
 
-    def __call__(self, *args, out=None, **static):
+    out   where f returns a tuple: a buffer (or None) for each result, written instead of a new array
+    add   add the results to what the buffers hold
+    """
+
+    def __call__(self, *args, out=None, add=False, **static):
         e, arrays = self.entry(args, static)
         if out is not None:
             out = tuple(b for b, part in zip(out, e.tree.spec[2]) if part is LEAF)
-        return unflatten(e.tree, e.program(*arrays, *e.captured, out=out))
+        return unflatten(e.tree, e.program(*arrays, *e.captured, out=out, add=add))
 
     def build(self, rec, args):
         return _FixedEntry(rec, self.options)
 
 
 class _PairEntry(_Entry):
-    def __init__(self, rec: Recording, args: Sequence, wrt: Sequence[int], options):
+    """Forward and backward program; `joint`, made when first asked for, does the work of both in one."""
+
+    def __init__(self, rec: Recording, wrt: Sequence[int], options):
+        self.name, self.options = rec.graph.name, options
         graph = passes.simplify(Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name), options)
-        positions = [k for k, a in enumerate(args) if type(a) is np.ndarray]
-        inputs = [positions.index(k) for k in wrt if k in positions]
-        joint = passes.simplify(vjp_graph(graph, inputs, (0,)), options)
+        joint = passes.simplify(vjp_graph(graph, wrt, (0,)), options)
         forward, backward, _ = passes.partition(joint, len(graph.inputs), 1)
-        self.forward = compile_graph(passes.simplify(forward, options), options, f"{graph.name}_forward", share_inputs=True)
-        self.backward = compile_graph(passes.simplify(backward, options), options, f"{graph.name}_backward", share_inputs=True)
-        order = iter(range(len(inputs)))
-        self.places = [next(order) if k in wrt and k in positions else None for k in range(len(args))]
+        self.graphs = passes.simplify(forward, options), passes.simplify(backward, options)
+
+    @cached_property
+    def forward(self):
+        return compile_graph(self.graphs[0], self.options, f"{self.name}_forward", share_inputs=True)
+
+    @cached_property
+    def backward(self):
+        return _Summing(self.graphs[1], self.options, f"{self.name}_backward")
+
+    @cached_property
+    def joint(self):
+        """(inputs, cotangent) -> (out, gradients)."""
+        forward, backward = self.graphs
+        return _Summing(_joined(forward, backward), self.options, f"{self.name}_and_gradients")
+
+
+def _joined(forward: Graph, backward: Graph) -> Graph:
+    """Both as one program. What the backward computes again stays apart from what it is a copy of."""
+    kept = forward.outputs[1:]
+    stands = dict(zip(backward.inputs, kept))
+    cotangents = backward.inputs[len(kept):]
+    new: dict = {}
+    for n in backward.nodes:
+        if n in stands:
+            new[n] = stands[n]
+        elif n.op == "input":
+            new[n] = n
+        else:
+            new[n] = with_args(n, tuple(new[a] for a in n.args))
+    return Graph((*forward.inputs, *cotangents), (forward.outputs[0], *(new[o] for o in backward.outputs)), forward.name)
 
 
 class Saved(tuple):
     """What a FixedPair's forward keeps for its backward."""
 
-    backward: Program
+    backward: _Summing
     places: list
 
 
 class FixedPair(_Entries):
-    """forward(*args, **static) -> (out, saved), backward(dout, saved, out=None) -> one gradient an argument, or None.
+    """f's first result and its pullback, for all arguments that are arrays of floats.
 
-    wrt: positions of the arguments to differentiate, where they are arrays of floats.
+    forward(*args, **static) -> (out, saved)
+    backward(dout, saved, out=None, add=False) -> one gradient an argument, or None; out and add as for Fixed
+    both(dout, *args, out=None, add=False, **static) -> (out, gradients), in one program
     """
 
-    def __init__(self, f: Callable, options=None, name: str | None = None):
-        super().__init__(f, options, name)
-
     def build(self, rec, args):
-        wrt = [k for k, a in enumerate(args) if type(a) is np.ndarray and a.dtype.kind in "fc"]
-        return _PairEntry(rec, args, wrt, self.options)
+        arrays = [a for a in args if type(a) is np.ndarray]
+        return _PairEntry(rec, [k for k, a in enumerate(arrays) if a.dtype.kind in "fc"], self.options)
 
     def forward(self, *args, **static):
         e, arrays = self.entry(args, static)
         out, *kept = e.forward(*arrays, *e.captured)
         saved = Saved(kept)
-        saved.backward, saved.places = e.backward, e.places
+        saved.backward, saved.places = e.backward, _places(args)
         return out, saved
 
-    def backward(self, dout, saved, out=None):
-        if out is not None:
-            flat = [None] * sum(p is not None for p in saved.places)
-            for p, buffer in zip(saved.places, out):
-                if p is not None:
-                    flat[p] = buffer
-            out = tuple(flat)
-        grads = saved.backward(*saved, dout, out=out)
-        return tuple(None if p is None else grads[p] for p in saved.places)
+    def backward(self, dout, saved, out=None, add=False):
+        places = saved.places
+        grads = saved.backward(*saved, dout, out=_in_places(out, places), add=add)
+        return tuple(None if p is None else grads[p] for p in places)
+
+    def both(self, dout, *args, out=None, add=False, **static):
+        e, arrays = self.entry(args, static)
+        places = _places(args)
+        flat = _in_places(out, places)
+        value, *grads = e.joint(*arrays, *e.captured, dout, out=flat and (None, *flat), add=add)
+        return value, tuple(None if p is None else grads[p] for p in places)
+
+
+def _places(args) -> list:
+    """For each argument the number of its gradient, or None."""
+    count = itertools.count()
+    return [next(count) if type(a) is np.ndarray and a.dtype.kind in "fc" else None for a in args]
+
+
+def _in_places(out, places):
+    """Buffers an argument, as buffers a gradient."""
+    return None if out is None else tuple(b for b, p in zip(out, places) if p is not None)
