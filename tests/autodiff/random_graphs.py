@@ -198,6 +198,6 @@ def scatter(rng, pool):
 MAKERS = [
     *[arithmetic] * 6,
     *[with_number] * 3,
-    *[quotient, function, function, power, reduction, reduction, reshape, transpose, broadcast, slice_, assemble],
-    *[update, where, matmul, einsum, scatter],
+    *[quotient, function, function, power, reduction, reduction, where, matmul, einsum],
+    *[reshape, transpose, broadcast, slice_, assemble, update, scatter],
 ]

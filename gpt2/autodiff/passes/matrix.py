@@ -101,27 +101,33 @@ def batch_summed(n: Node, sweep) -> Node | None:
 @matrix.rule("matmul")
 def scale_the_smallest(n: Node, sweep) -> Node | None:
     """(c * a) @ b: the number multiplies whichever of a, b and the result is smallest."""
-    if not is_inexact(n) or not any(a.op in ("multiply", "negative") for a in n.args):
+    if not is_inexact(n):
         return None
-    products = [
-        Region(a, sweep).product(a) if sweep.single(a) and a.dtype == n.dtype else Product(1.0, [(a, 1)])
-        for a in n.args
-    ]
-    coef = products[0].coef * products[1].coef
-    scaled = [p.coef != 1 and len(p.factors) > 0 for p in products]
-    if coef == 1 or not any(scaled) or any(not p.factors for p in products):
+    (c, a), (d, b) = (_unscaled(x, sweep) for x in n.args)
+    if c * d == 1 or a.dtype != n.dtype or b.dtype != n.dtype:
         return None
-    before = sum(a.size for a, s in zip(n.args, scaled) if s)
-    sizes = [n.args[0].size, n.args[1].size, n.size]
-    if min(sizes) >= before:
+    now = (a.size if c != 1 else 0) + (b.size if d != 1 else 0)
+    smallest = min(a.size, b.size, n.size)
+    if smallest >= now:
         return None
-    plain = [Product(1.0, p.factors).build(n.dtype, sweep) for p in products]
-    plain = [build.broadcast(p, a.shape) for p, a in zip(plain, n.args)]
-    at = sizes.index(min(sizes))
-    if at == 2:
-        return apply("matmul", *plain) * coef
-    plain[at] = plain[at] * coef
-    return apply("matmul", *plain)
+    if n.size == smallest:
+        return apply("matmul", a, b) * (c * d)
+    return apply("matmul", a * (c * d), b) if a.size == smallest else apply("matmul", a, b * (c * d))
+
+
+def _unscaled(x: Node, sweep):
+    """(c, y) such that x = c * y and only y needs to be computed; the number is found through views, too."""
+    if not sweep.single(x) or not is_inexact(x):
+        return 1.0, x
+    if x.op in ("reshape", "transpose"):
+        c, y = _unscaled(x.args[0], sweep)
+        return (c, apply(x.op, y, **x.attrs)) if c != 1 else (1.0, x)
+    if x.op not in ("multiply", "negative"):
+        return 1.0, x
+    p = Region(x, sweep).product(x)
+    if p.coef == 1 or not p.factors:
+        return 1.0, x
+    return p.coef, build.broadcast(Product(1.0, p.factors).build(x.dtype, sweep), x.shape)
 
 
 # einsum

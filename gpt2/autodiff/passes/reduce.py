@@ -76,12 +76,8 @@ def of_broadcast(n: Node, sweep) -> Node | None:
     spread = tuple(i for i in axes if shape[i] == 1)
     if not spread or 0 in x.shape:
         return None
-    z = build.reshape(y, shape)
-    rest = tuple(i for i in axes if i not in spread)
-    if rest:
-        z = apply(n.op, z, axes=rest, keepdims=True)
+    z = apply(n.op, build.reshape(y, shape), axes=axes, keepdims=n.attrs["keepdims"])
     times = math.prod(x.shape[i] for i in spread)
-    z = reduced(n, z)
     return build.broadcast(z if n.op in _IDEMPOTENT else z * const(float(times), n.dtype), n.shape)
 
 
