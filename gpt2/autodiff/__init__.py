@@ -15,8 +15,8 @@ _EXPORTS = {
     "transforms": "compile grad hessian hvp jacobian jvp value_and_grad vjp",
     "enzyme": "Active Const Duplicated autodiff",
     "custom": "checkpoint custom_jvp custom_vjp stop_gradient",
-    "scan": "scan",
-    "parallel_map": "parallel_map",
+    "scans": "scan",
+    "maps": "parallel_map",
     "show": "source stages why_recorded",
     "pipeline": "options",
     "checks": "check_backward check_grads",
@@ -32,7 +32,7 @@ def __getattr__(name):
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value  # also where a module has the same name: ad.scan is the function
+    globals()[name] = value
     return value
 
 

@@ -25,164 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from . import run
 from .entry import make_entry
 from .errors import AutodiffError
 from .graph import Graph, Node
-from .interpret import evaluate_graph
-from .pipeline import current_options, optimised_program, overrides
-from .record import Recorded, Recording, inline, record
+from .pipeline import overrides
+from .plan import Call, Plan, Transform, output_buffers, result_kind
+from .record import Recording, record
 from .reuse import Cache, Guard, random_state, trust, watch
-from .tree import LEAF, Tree, flatten, unflatten
-
-# What a result is given back as: kinds of Out
-ARRAY, SCALAR, NUMBER, CONSTANT = "array", "scalar", "number", "constant"
-
-
-@dataclass(frozen=True)
-class Out:
-    """A leaf of the result: output `index` of the graph, as an array, a NumPy scalar, or a Python number."""
-
-    index: int
-    kind: str = ARRAY
-
-
-@dataclass
-class Plan:
-    """What to compute. The graph's inputs are the call's leaves numbered in `feed`, then the captured arrays (and,
-    in an enclosing recording, lifted values) in `outside`."""
-
-    graph: Graph
-    feed: list[int]
-    outside: list
-    tree: Tree
-    outs: list[Out]
-    writes: list[tuple[int, int]] = field(default_factory=list)  # (leaf of the call, output that is its new content)
-
-    def operands(self, leaves) -> list:
-        return [*(leaves[i] for i in self.feed), *self.outside]
-
-
-@dataclass
-class Call:
-    """The arguments of one call, taken apart."""
-
-    args: tuple
-    kwargs: dict
-    leaves: list
-    tree: Tree
-
-    @classmethod
-    def of(cls, args: tuple, kwargs: dict) -> Call:
-        return cls(args, kwargs, *flatten((args, kwargs)))
-
-    def key(self) -> tuple:
-        return self.tree, tuple(map(leaf_key, self.leaves)), current_options()
-
-    def places(self, k: int, of: tuple = (0,)) -> range:
-        """Which leaves belong to positional argument k."""
-        sizes = [_size(spec) for spec in self.tree.spec[2][0][2]]
-        start = sum(sizes[:k])
-        return range(start, start + sizes[k])
-
-    def subtree(self, k: int) -> Tree:
-        spec = self.tree.spec[2][0][2][k]
-        return Tree(spec, _size(spec))
-
-    def recorded(self) -> bool:
-        return run.current() is not None or any(type(x) is Recorded for x in self.leaves)
-
-
-def _size(spec) -> int:
-    if spec is LEAF:
-        return 1
-    return 0 if spec[0] == "static" else sum(map(_size, spec[2]))
-
-
-def leaf_key(x) -> tuple:
-    """What a program depends on in an argument: all but its numbers."""
-    if type(x) is np.ndarray:
-        return np.ndarray, x.dtype, x.shape, layout(x)
-    return (type(x), x.dtype) if isinstance(x, np.generic) else (type(x), getattr(x, "shape", None))
-
-
-def layout(x: np.ndarray):
-    """C-contiguous or not: whether a reshape is a view, and so what a write through it reaches."""
-    return x.flags.c_contiguous or x.strides
-
-
-class Transform:
-    """What is derived from a function. `name` is the public one; the derived function is called f_<suffix>."""
-
-    name = "compile"
-    suffix = "compiled"
-    takes_out = True
-    writes_back = False  # do arguments that f writes to change in the caller's hands?
-
-    def key(self) -> tuple:
-        """Equal for transforms that make the same plan of the same recording."""
-        return (type(self),)
-
-    def split(self, call: Call) -> tuple[tuple, dict]:
-        """The part of the call that f is called with."""
-        return call.args, call.kwargs
-
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
-        raise NotImplementedError
-
-    # A transform that needs more than one program (vjp) replaces these.
-    def compile(self, plan: Plan, opts, name: str, scalar: bool):
-        return optimised_program(plan.graph, opts, name, scalar)
-
-    def execute(self, program, plan: Plan, leaves, outside, out):
-        """The result, from a program."""
-        results = program(*(leaves[i] for i in plan.feed), *outside, out=out)
-        return finish(plan, leaves, results)
-
-    def interpret(self, plan: Plan, leaves, out):
-        """The result without compiling, for graphs that were never seen before and may never be again."""
-        results = evaluate_graph(plan.graph, plan.operands(leaves))
-        if out is None:
-            results = [np.array(r) for r in results]
-        else:
-            results = [np.array(r) if b is None else _copy_into(b, r) for b, r in zip(out, results)]
-        return finish(plan, leaves, results)
-
-    def inline(self, plan: Plan, leaves):
-        """The result as values of the enclosing recording."""
-        results = inline(plan.graph, plan.operands(leaves))
-        for leaf, index in plan.writes:
-            leaves[leaf][...] = results[index]
-        return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
-
-
-def _copy_into(buffer, value):
-    np.copyto(buffer, value)
-    return buffer
-
-
-def finish(plan: Plan, leaves, results):
-    for leaf, index in plan.writes:
-        np.copyto(leaves[leaf], results[index])
-    return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
-
-
-def as_kind(value, kind: str):
-    if kind == ARRAY:
-        return value
-    if type(value) is Recorded:
-        return Recorded(value._rec, value.node, np.asarray(value.value).item()) if kind == NUMBER else value
-    if type(value) in (float, bool, complex, int):
-        return value
-    return value[()] if kind == SCALAR else value.item()
-
-
-def result_kind(x) -> str:
-    """How a result like this one is given back."""
-    value = x.value if type(x) is Recorded else x
-    if isinstance(value, np.ndarray):
-        return ARRAY
-    return SCALAR if isinstance(value, np.generic) else NUMBER
+from .tree import LEAF, flatten
 
 
 @dataclass
@@ -205,9 +55,9 @@ class Derived:
         self.f = f
         self.transform = transform
         self.pure = pure
-        self.name = f"{_name_of(f)}_{transform.suffix}"
+        self.name = f"{name_of(f)}_{transform.suffix}"
         self.cache = Cache()
-        self.last: Compiled | None = None
+        self.last: tuple[Plan, Any] | None = None  # the plan that ran last, and its program if it has one
         self.why: str | None = None  # why the last recording may not be used again
         self.entry = self.slow
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
@@ -229,8 +79,10 @@ class Derived:
         if compiled is None:
             compiled = self.compiled(call, key)
             if isinstance(compiled, Plan):
+                self.last = compiled, None
                 return self.transform.interpret(compiled, call.leaves, self.buffers(compiled, out))
-        self.last = compiled
+        self.last = compiled.plan, compiled.program
+        check_overlap(self.name, compiled.plan.written, call.leaves)
         result = self.transform.execute(compiled.program, compiled.plan, call.leaves, compiled.outside,
                                         self.buffers(compiled.plan, out))  # fmt: skip
         if compiled.guard.trouble is None and not overrides:
@@ -247,15 +99,18 @@ class Derived:
 
     def plan(self, call: Call, rec: Recording | None = None) -> Plan:
         if rec is None:
-            rec = record(self.f, *self.transform.split(call))
-        return self.transform.plan(rec, call, self.f)
+            rec = record(self.transform.function(self.f), *self.transform.split(call))
+        plan = self.transform.plan(rec, call, self.f)
+        plan.written = tuple(rec.written)
+        return plan
 
     def compiled(self, call: Call, key) -> Compiled | Plan:
         """Record anew. A Plan means: not worth compiling."""
         args, kwargs = self.transform.split(call)
         guard = self.guard(call)
         before = random_state() if not self.pure else None
-        rec = record(self.f, args, kwargs)
+        rec = record(self.transform.function(self.f), args, kwargs)
+        check_overlap(self.name, rec.written, call.leaves)
         self.why = guard.trouble or self._trouble(rec, before, guard)
         kinds = tuple(map(result_kind, flatten(rec.results)[0]))
         graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
@@ -306,41 +161,13 @@ def _false() -> bool:
     return False
 
 
-def output_buffers(name: str, plan: Plan, out) -> tuple:
-    leaves, tree = flatten(out)
-    expected = unflatten(plan.tree, list(range(len(plan.outs))))
-    chosen: list = [None] * len(plan.graph.outputs)
-    for o, buffer, path in _matched(name, plan, expected, out):
-        node = plan.graph.outputs[o.index]
-        if buffer is None:
-            continue
-        if o.kind == NUMBER:
-            raise AutodiffError(f"{name}: out{path} stands for a Python number, which cannot be written into")
-        if type(buffer) is not np.ndarray or buffer.shape != node.shape or buffer.dtype != node.dtype:
-            got = (f"an array of shape {buffer.shape} and dtype {buffer.dtype}" if isinstance(buffer, np.ndarray)
-                   else repr(buffer))  # fmt: skip
-            raise AutodiffError(f"{name}: out{path} is {got}, expected an array of shape {node.shape} and dtype "
-                                f"{node.dtype}")  # fmt: skip
-        chosen[o.index] = buffer
-    return tuple(chosen)
-
-
-def _matched(name: str, plan: Plan, expected, out, path: str = ""):
-    """(Out, buffer or None, path) for each leaf of the result."""
-    if out is None:
-        return
-    if isinstance(expected, int):
-        yield plan.outs[expected], out, path
-    elif isinstance(expected, dict):
-        if not isinstance(out, dict) or out.keys() != expected.keys():
-            raise AutodiffError(f"{name}: out{path} should be a dict with keys {list(expected)}")
-        for k in expected:
-            yield from _matched(name, plan, expected[k], out[k], f"{path}[{k!r}]")
-    elif isinstance(expected, (tuple, list)):
-        if not isinstance(out, (tuple, list)) or len(out) != len(expected):
-            raise AutodiffError(f"{name}: out{path} should have {len(expected)} entries, like the result")
-        for k, (e, o) in enumerate(zip(expected, out)):
-            yield from _matched(name, plan, e, o, f"{path}[{k}]")
+def check_overlap(name: str, written: Sequence[int], leaves) -> None:
+    """An argument that is written to must not share memory with another: the recording took them for two."""
+    for i in written:
+        for k, x in enumerate(leaves):
+            if k != i and type(x) is np.ndarray and type(leaves[i]) is np.ndarray and np.may_share_memory(x, leaves[i]):
+                raise AutodiffError(f"{name}: it writes to an argument that shares memory with another argument. Pass "
+                                    "a copy of one of them")  # fmt: skip
 
 
 def static_objects(spec) -> list:
@@ -433,7 +260,7 @@ def derived_function(f: Callable, transform: Transform, pure: bool = False):
         return state.entry(args, kwargs)
 
     derived.__name__ = derived.__qualname__ = state.name
-    derived.__doc__ = f"{transform.name} of {_name_of(f)}, made by gpt2.autodiff.\n\n{inspect.getdoc(f) or ''}".rstrip()
+    derived.__doc__ = f"{transform.name} of {name_of(f)}, made by gpt2.autodiff.\n\n{inspect.getdoc(f) or ''}".rstrip()
     derived.__wrapped__ = f
     derived.__derived__ = state
     return derived
@@ -472,7 +299,7 @@ def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived
     return state
 
 
-def _name_of(f) -> str:
+def name_of(f) -> str:
     name = getattr(f, "__name__", None) or type(f).__name__
     return name if name.isidentifier() else "f"
 
@@ -482,14 +309,3 @@ def _has_parameter(f, name: str) -> bool:
         return name in inspect.signature(f).parameters
     except (TypeError, ValueError):
         return False
-
-
-def argument_text(f, k: int, path: Sequence = ()) -> str:
-    """How the user would name the argument: `params['w']`."""
-    try:
-        names = list(inspect.signature(f).parameters)
-    except (TypeError, ValueError):
-        names = []
-    text = names[k] if k < len(names) else f"argument {k}"
-    return text + "".join(f"[{p!r}]" for p in path)
-

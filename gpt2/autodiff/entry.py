@@ -60,6 +60,8 @@ def make_entry(derived, compiled, call, out):
 
 
 def _made(derived, compiled, call, out):
+    from .derive import check_overlap
+
     t = _Text()
     args_spec, kwargs_spec = call.tree.spec[2]
     leaves = iter(call.leaves)
@@ -71,6 +73,8 @@ def _made(derived, compiled, call, out):
     buffers = "None" if out is None else _buffers(t, derived, compiled.plan, out)
     holds = "" if derived.pure else f" or not {t.value(compiled.guard.holds)}()"
     t.unless(f"overrides{holds}")
+    if compiled.plan.written:
+        t.lines.append(f"    {t.value(check_overlap)}({derived.name!r}, {compiled.plan.written}, [{', '.join(t.leaves)}])")
     _call(t, derived, compiled, buffers)
     return _load(t, derived)
 
@@ -137,7 +141,7 @@ def _leaf(t: _Text, name: str, x) -> None:
 
 def _buffers(t: _Text, derived, plan, out) -> str:
     """Check `out` and give the text of the tuple of buffers."""
-    from .derive import _matched
+    from .plan import matched_buffers
 
     t.lines.append("    out = kwargs.get('out', missing)")
     leaves, tree = flatten(out)
@@ -147,7 +151,7 @@ def _buffers(t: _Text, derived, plan, out) -> str:
     chosen = ["None"] * len(plan.graph.outputs)
     numbered = unflatten(tree, [np.float64(i) for i in range(len(leaves))])
     expected = unflatten(plan.tree, list(range(len(plan.outs))))
-    for o, k, _ in _matched(derived.transform.name, plan, expected, numbered):
+    for o, k, _ in matched_buffers(derived.transform.name, plan, expected, numbered):
         if k is not None:
             chosen[o.index] = names[int(k)]
             t.unless(f"not {names[int(k)]}.flags.writeable")
@@ -176,7 +180,7 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
 
 
 def _plain_execute():
-    from .derive import Transform
+    from .plan import Transform
 
     return Transform.execute
 

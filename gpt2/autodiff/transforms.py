@@ -16,46 +16,38 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .derive import (
+from .derive import derived_function, derived_of
+from .differentiate import gradient_graph, gradients, pushforward, vjp_graph
+from .errors import AutodiffError
+from .graph import Graph, Node, reachable, with_args
+from .interpret import evaluate_graph
+from .maps import map_node
+from .ops import apply, const, input_node
+from .ops.build import broadcast, cast, reshape, transpose
+from .passes import partition
+from .pipeline import current_options, prepared
+from .plan import (
     ARRAY,
     NUMBER,
     SCALAR,
     Call,
+    Compile,
     Out,
     Plan,
     Transform,
     argument_text,
     as_kind,
-    derived_function,
-    derived_of,
     finish,
+    operands_of,
     output_buffers,
     result_kind,
+    result_outs,
 )
-from .differentiate import gradient_graph, gradients, pushforward, vjp_graph
-from .errors import AutodiffError
-from .graph import Graph, Node, reachable, with_args
-from .interpret import evaluate_graph
-from .ops import apply, const, input_node
-from .ops.build import broadcast, cast, reshape, transpose
-from .parallel_map import map_node
-from .passes import partition
-from .pipeline import current_options, prepared
 from .record import Recorded, Recording, inline
 from .subgraph import zeros_like
-from .tree import LEAF, Tree, flatten, leaf_paths, unflatten
+from .tree import LEAF, Tree, leaf_paths, unflatten
 
 # --- compile ------------------------------------------------------------------------------------------------------
-
-
-class Compile(Transform):
-    """The program of f itself. Arguments that f writes to are written to, as f does."""
-
-    name, suffix = "compile", "compiled"
-
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
-        writes = [(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
-        return Plan(rec.graph, *_operands(rec, call), rec.out_tree, _result_outs(rec), writes)
 
 
 def compile(f: Callable, *, pure: bool = False):
@@ -65,16 +57,6 @@ def compile(f: Callable, *, pure: bool = False):
            it each call looks whether closed-over and global values are still the same (reuse.py).
     """
     return derived_function(f, Compile(), pure)
-
-
-def _operands(rec: Recording, call: Call) -> tuple[list[int], list]:
-    """Where the recorded graph's inputs come from: the call's leaves, and what is outside."""
-    n = len(call.leaves)
-    return list(range(n)), rec.operands(call.leaves)[n:]
-
-
-def _result_outs(rec: Recording) -> list[Out]:
-    return [Out(i, result_kind(x)) for i, x in enumerate(flatten(rec.results)[0])]
 
 
 # --- grad ---------------------------------------------------------------------------------------------------------
@@ -100,10 +82,10 @@ class Grad(Transform):
         self.check_result(rec, f)
         joint = gradient_graph(rec.graph, wrt.leaves)
         n = len(rec.graph.outputs)
-        outs = _result_outs(rec) if self.value else []
+        outs = result_outs(rec) if self.value else []
         spec = rec.out_tree.spec
         if self.has_aux and not self.value:  # (gradient, aux)
-            outs, spec = _result_outs(rec)[1:], spec[2][1]
+            outs, spec = result_outs(rec)[1:], spec[2][1]
         grads = [Out(n + i, k) for i, k in enumerate(wrt.kinds)]
         if self.value:
             outs, spec = outs + grads, (tuple, None, (spec, wrt.tree.spec))
@@ -111,7 +93,7 @@ class Grad(Transform):
             outs, spec = grads + outs, (tuple, None, (wrt.tree.spec, spec))
         else:
             outs, spec = grads, wrt.tree.spec
-        return select(Plan(joint, *_operands(rec, call), Tree(spec, len(outs)), outs))
+        return select(Plan(joint, *operands_of(rec, call), Tree(spec, len(outs)), outs))
 
     def check_result(self, rec: Recording, f) -> None:
         spec = rec.out_tree.spec
@@ -229,6 +211,11 @@ def float_leaves(name: str, call: Call, f, k: int, strict: bool = True) -> Wrt:
     return Wrt(chosen, kinds, Tree(_with_marks(tree.spec, iter(marks)), len(chosen)))
 
 
+def inexact_inputs(graph: Graph, n: int) -> list[int]:
+    """Which of the first n inputs have a derivative."""
+    return [i for i, x in enumerate(graph.inputs[:n]) if x.dtype.kind in "fc"]
+
+
 def _dtype(x) -> np.dtype:
     return getattr(x, "dtype", None) or np.asarray(x).dtype
 
@@ -257,7 +244,7 @@ class Jvp(Transform):
         n = len(call.places(0))
         given = tangents_for(self.name, call, n)
         joint, feed, outside = with_tangents(rec, call, given, n)
-        outs = _result_outs(rec)
+        outs = result_outs(rec)
         m = len(rec.graph.outputs)
         moves = [rec.graph.outputs[o.index].dtype.kind in "fc" for o in outs]
         moved = [replace(o, index=m + o.index) for o, has in zip(outs, moves) if has]
@@ -415,7 +402,7 @@ class Vjp(Transform):
     def plan(self, rec: Recording, call: Call, f) -> VjpPlan:
         found = [float_leaves(self.name, call, f, k, strict=False) for k in range(len(call.args))]
         wrt = [i for w in found for i in w.leaves]
-        outs = _result_outs(rec)
+        outs = result_outs(rec)
         moves = [rec.graph.outputs[o.index].dtype.kind in "fc" for o in outs]
         cts = [o.index for o, has in zip(outs, moves) if has]
         results = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
@@ -432,7 +419,7 @@ class Vjp(Transform):
         back = Graph(back.inputs, back.outputs, rec.graph.name + "_backward")
         tree = Tree((tuple, None, tuple(w.tree.spec for w in found)), len(wrt))
         types = [(results.outputs[o.index], o.kind) if has else None for o, has in zip(outs, moves)]
-        return VjpPlan(fwd, *_operands(rec, call), rec.out_tree, outs, back=back, saved=places, cotangents=types,
+        return VjpPlan(fwd, *operands_of(rec, call), rec.out_tree, outs, back=back, saved=places, cotangents=types,
                        back_tree=tree, back_outs=[Out(i, k) for i, k in enumerate(k for w in found for k in w.kinds)])
 
     def compile(self, plan: VjpPlan, opts, name: str, scalar: bool):
@@ -552,7 +539,7 @@ def vjp(f: Callable, *args, pure: bool = False):
 
 
 class Jacobian(Transform):
-    """One row of a Jacobian is one pullback, one column one tangent; all of them run as one `map` (parallel_map.py)
+    """One row of a Jacobian is one pullback, one column one tangent; all of them run as one `map` (maps.py)
     over what the forward saved. Of rows and columns the fewer are computed."""
 
     name, suffix = "jacobian", "jacobian"
@@ -566,7 +553,7 @@ class Jacobian(Transform):
     def plan(self, rec: Recording, call: Call, f) -> Plan:
         wrt = differentiated(self, call, f)
         graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
-        outs = _result_outs(rec)
+        outs = result_outs(rec)
         return self.of_graph(graph, rec, call, wrt, rec.out_tree, outs)
 
     def of_graph(self, graph: Graph, rec: Recording, call: Call, wrt: Wrt, out_tree: Tree, outs) -> Plan:
@@ -580,7 +567,7 @@ class Jacobian(Transform):
         flat = [Out(r * len(wrt.leaves) + c, k) for r, row in enumerate(kinds) for c, k in enumerate(row)]
         spec = _product(out_tree.spec, wrt.tree.spec)
         joint = Graph(graph.inputs, [b for row in blocks for b in row], graph.name + "_jacobian")
-        return Plan(joint, *_operands(rec, call), Tree(spec, len(flat)), flat)
+        return Plan(joint, *operands_of(rec, call), Tree(spec, len(flat)), flat)
 
 
 class Hessian(Jacobian):

@@ -1,0 +1,228 @@
+"""Enzyme's calling convention: gradients are added into buffers that the caller provides.
+
+    dx = np.zeros_like(x)
+    ad.autodiff(f, ad.Duplicated(x, dx), ad.Const(n))          dx += the gradient of f(x, n) with respect to x
+    (da,) = ad.autodiff(f, ad.Active(a))                       the gradient of a Python number is returned
+
+As in C, an argument that f writes to is a result. For a function that fills preallocated arrays,
+
+    def layernorm(out, mean, rstd, inp, weight, bias): ...     # returns nothing
+    ad.autodiff(layernorm, Duplicated(out, dout), Const(mean), Const(rstd),
+                Duplicated(inp, dinp), Duplicated(weight, dweight), Duplicated(bias, dbias))
+
+runs f, so that out, mean and rstd hold what f writes, and then its backward:
+
+    the shadow of an argument that f only reads      the gradient is added to it
+    the shadow of an argument that f writes to       on entry, the gradient of its final content; on return, that of
+                                                     its content before the call: zero, if f overwrites all of it
+    the result of f, if it is a number               has the gradient 1
+
+That an output's shadow is used up is Enzyme's rule, and what lets chains of such calls run backwards in the same
+buffers. Set gradients that should start from zero to zero before the call. Moses and Churavy 2020, Instead of
+Rewriting Foreign Code for Machine Learning, Automatically Synthesize Fast Gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .derive import derived_of
+from .differentiate import gradients
+from .errors import AutodiffError
+from .graph import Graph
+from .interpret import evaluate_graph
+from .ops import const, input_node
+from .plan import Call, Out, Plan, Transform, argument_text, as_kind, result_kind
+from .record import Recorded, Recording, inline
+from .tree import LEAF, Tree, flatten, leaf_paths, unflatten
+
+
+class Const:
+    """An argument that is not differentiated: anything."""
+
+    __slots__ = ("x",)
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Active:
+    """A floating-point number whose gradient autodiff returns."""
+
+    __slots__ = ("x",)
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Duplicated:
+    """An array (or a tree of arrays) with a shadow of the same shape and dtype, for its gradient."""
+
+    __slots__ = ("x", "dx")
+
+    def __init__(self, x, dx):
+        self.x = x
+        self.dx = dx
+
+
+@dataclass
+class ShadowPlan(Plan):
+    """`updates`: (leaf of the call that is a shadow, output that is added to it or replaces it, is it added)."""
+
+    updates: list[tuple[int, int, bool]] = field(default_factory=list)
+
+
+class Enzyme(Transform):
+    """Called with (arguments, shadows): shadows has None where there is none."""
+
+    name, suffix, takes_out = "autodiff", "autodiff", False
+
+    def __init__(self, kinds: tuple[type, ...]):
+        self.kinds = kinds
+
+    def key(self):
+        return type(self), self.kinds
+
+    def split(self, call: Call):
+        return call.args[0], {}
+
+    def plan(self, rec: Recording, call: Call, f) -> ShadowPlan:
+        n = len(call.places(0))
+        active, shadows = self.roles(call, f)
+        graph = rec.graph
+        inputs: list = []  # shadows that are read: those of the arguments written to
+        feed = list(range(n))
+        seeds = self.result_seed(rec)
+        for position, leaf in enumerate(rec.written):
+            if leaf in shadows:
+                out = graph.outputs[rec.n_results + position]
+                inputs.append(input_node(out.shape, out.dtype, f"d{graph.inputs[leaf].name}"))
+                feed.append(shadows[leaf])
+                seeds.append((out, inputs[-1]))
+        wrt = sorted({*active, *shadows})
+        grads = gradients(seeds, [graph.inputs[i] for i in wrt])
+        outputs = [*graph.outputs, *grads]
+        place = {leaf: len(graph.outputs) + i for i, leaf in enumerate(wrt)}
+        outs = [Out(place[leaf], result_kind(call.leaves[leaf])) for leaf in active]
+        spec = (tuple, None, tuple(LEAF if k is Active else ("static", None) for k in self.kinds))
+        value = [Out(i, result_kind(x)) for i, x in enumerate(flatten(rec.results)[0])]
+        joint = Graph([*graph.inputs[:n], *inputs, *graph.inputs[n:]], outputs, graph.name + "_autodiff")
+        return ShadowPlan(
+            joint, feed, rec.operands(call.leaves[:n])[n:],
+            Tree((tuple, None, (spec, rec.out_tree.spec)), len(outs) + len(value)), outs + value,
+            writes=[(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)],
+            updates=[(shadows[leaf], place[leaf], leaf not in rec.written) for leaf in wrt if leaf in shadows],
+        )  # fmt: skip
+
+    def roles(self, call: Call, f) -> tuple[list[int], dict[int, int]]:
+        """The leaves that are active, and {leaf: its shadow's leaf}."""
+        active: list[int] = []
+        shadows: dict[int, int] = {}
+        n = len(call.places(0))
+        inner = Call(call.args[0], {}, call.leaves[:n], Tree((tuple, None, (call.subtree(0).spec, (dict, (), ()))), n))
+        given = Call(call.args[1], {}, call.leaves[n:], Tree((tuple, None, (call.subtree(1).spec, (dict, (), ()))),
+                                                             len(call.leaves) - n))  # fmt: skip
+        for k, kind in enumerate(self.kinds):
+            places, paths = inner.places(k), leaf_paths(inner.subtree(k))
+            if kind is Active:
+                active.append(active_leaf(inner, k, f))
+            elif kind is Duplicated:
+                own, theirs = paths, leaf_paths(given.subtree(k))
+                if own != theirs or not own:
+                    raise AutodiffError(f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "
+                                        "an array for each array")  # fmt: skip
+                for leaf, shadow, path in zip(places, given.places(k), paths):
+                    check_shadow(inner.leaves[leaf], given.leaves[shadow], argument_text(f, k, path))
+                    shadows[leaf] = n + shadow
+        return active, shadows
+
+    def result_seed(self, rec: Recording) -> list:
+        """The gradient 1 of a number that f returns; nothing for None, and for a written argument handed back."""
+        found = []
+        written = set(rec.graph.outputs[rec.n_results :])
+        for out in rec.graph.outputs[: rec.n_results]:
+            if out in written:
+                continue
+            if out.shape != () or rec.n_results != 1:
+                raise AutodiffError(
+                    f"autodiff: {rec.graph.name} returns an array of shape {out.shape}; it should return one number, "
+                    "or nothing and write its results to arguments")  # fmt: skip
+            if out.dtype.kind in "fc":
+                found.append((out, const(1.0, out.dtype)))
+        return found
+
+    def execute(self, program, plan: ShadowPlan, leaves, outside, out):
+        results = program(*(leaves[i] for i in plan.feed), *outside)
+        return self.store(plan, leaves, results)
+
+    def store(self, plan: ShadowPlan, leaves, results):
+        for leaf, index in plan.writes:
+            np.copyto(leaves[leaf], results[index])
+        for shadow, index, added in plan.updates:
+            if added:
+                np.add(leaves[shadow], results[index], out=leaves[shadow])
+            else:
+                np.copyto(leaves[shadow], results[index])
+        return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
+
+    def interpret(self, plan: ShadowPlan, leaves, out):
+        return self.store(plan, leaves, [np.array(r) for r in evaluate_graph(plan.graph, plan.operands(leaves))])
+
+    def inline(self, plan: ShadowPlan, leaves):
+        results = inline(plan.graph, plan.operands(leaves))
+        for leaf, index in plan.writes:
+            leaves[leaf][...] = results[index]
+        for shadow, index, added in plan.updates:
+            leaves[shadow][...] = leaves[shadow] + results[index] if added else results[index]
+        return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
+
+
+def active_leaf(call: Call, k: int, f) -> int:
+    """The one leaf of an active argument."""
+    places = call.places(k)
+    x = call.leaves[places[0]] if len(places) == 1 else call.args[k]
+    value = x.value if type(x) is Recorded else x
+    if len(places) != 1 or np.ndim(value) or np.asarray(value).dtype.kind not in "fc":
+        got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
+        raise AutodiffError(f"autodiff: Active({argument_text(f, k)}) is {got}, expected a floating-point number. Arrays "
+                            "are ad.Duplicated(x, dx): their gradient is added to dx")  # fmt: skip
+    return places[0]
+
+
+def check_shadow(x, dx, text: str) -> None:
+    if type(x) is Recorded or type(dx) is Recorded:
+        return
+    if not isinstance(x, np.ndarray) or x.dtype.kind not in "fc":
+        got = f"has dtype {x.dtype}" if hasattr(x, "dtype") else f"is {x!r}"
+        raise AutodiffError(f"autodiff: Duplicated {text} {got}, expected a floating-point array. Numbers are "
+                            "ad.Active(x), integers ad.Const(x)")  # fmt: skip
+    if not isinstance(dx, np.ndarray) or dx.shape != x.shape or dx.dtype != x.dtype:
+        got = f"has shape {dx.shape} and dtype {dx.dtype}" if isinstance(dx, np.ndarray) else f"is {dx!r}"
+        raise AutodiffError(f"autodiff: the shadow of {text} {got}, expected an array of shape {x.shape} and dtype "
+                            f"{x.dtype}")  # fmt: skip
+    if not dx.flags.writeable:
+        raise AutodiffError(f"autodiff: the shadow of {text} is read-only; the gradient is added to it")
+
+
+def autodiff(f: Callable, *activities, value: bool = False, pure: bool = False):
+    """Differentiate f at the given arguments, in Enzyme's convention; see the head of this file.
+
+    activities   one for each argument of f: Const(x), Active(x) or Duplicated(x, dx)
+    value        also return what f returns
+    pure         see ad.compile
+
+    Returns a tuple with an entry for each argument: the gradient of an Active one, None for the others. With
+    value=True: (that tuple, the value of f).
+    """
+    kinds = tuple(map(type, activities))
+    for k, kind in enumerate(kinds):
+        if kind not in (Const, Active, Duplicated):
+            raise AutodiffError(f"autodiff: {argument_text(f, k)} is a {kind.__name__}, expected ad.Const(x), "
+                                "ad.Active(x) or ad.Duplicated(x, dx)")  # fmt: skip
+    args = tuple([a.x for a in activities])
+    shadows = tuple([a.dx if type(a) is Duplicated else None for a in activities])
+    grads, result = derived_of(f, Enzyme(kinds), pure).entry((args, shadows), {})
+    return (grads, result) if value else grads

@@ -1,0 +1,243 @@
+"""What a derived function computes: a Transform turns a recording into a Plan, which is a graph and the way its outputs
+make up the result.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import run
+from .errors import AutodiffError
+from .graph import Graph
+from .interpret import evaluate_graph
+from .pipeline import current_options, optimised_program
+from .record import Recorded, Recording, inline
+from .tree import LEAF, Tree, flatten, unflatten
+
+# What a result is given back as: kinds of Out
+ARRAY, SCALAR, NUMBER, CONSTANT = "array", "scalar", "number", "constant"
+
+
+@dataclass(frozen=True)
+class Out:
+    """A leaf of the result: output `index` of the graph, as an array, a NumPy scalar, or a Python number."""
+
+    index: int
+    kind: str = ARRAY
+
+
+@dataclass
+class Plan:
+    """What to compute. The graph's inputs are the call's leaves numbered in `feed`, then the captured arrays (and,
+    in an enclosing recording, lifted values) in `outside`."""
+
+    graph: Graph
+    feed: list[int]
+    outside: list
+    tree: Tree
+    outs: list[Out]
+    writes: list[tuple[int, int]] = field(default_factory=list)  # (leaf of the call, output that is its new content)
+    written: tuple[int, ...] = ()  # leaves that f writes to, whether or not the caller is to see it
+
+    def operands(self, leaves) -> list:
+        return [*(leaves[i] for i in self.feed), *self.outside]
+
+
+@dataclass
+class Call:
+    """The arguments of one call, taken apart."""
+
+    args: tuple
+    kwargs: dict
+    leaves: list
+    tree: Tree
+
+    @classmethod
+    def of(cls, args: tuple, kwargs: dict) -> Call:
+        return cls(args, kwargs, *flatten((args, kwargs)))
+
+    def key(self) -> tuple:
+        return self.tree, tuple(map(leaf_key, self.leaves)), current_options()
+
+    def places(self, k: int, of: tuple = (0,)) -> range:
+        """Which leaves belong to positional argument k."""
+        sizes = [_size(spec) for spec in self.tree.spec[2][0][2]]
+        start = sum(sizes[:k])
+        return range(start, start + sizes[k])
+
+    def subtree(self, k: int) -> Tree:
+        spec = self.tree.spec[2][0][2][k]
+        return Tree(spec, _size(spec))
+
+    def recorded(self) -> bool:
+        return run.current() is not None or any(type(x) is Recorded for x in self.leaves)
+
+
+def _size(spec) -> int:
+    if spec is LEAF:
+        return 1
+    return 0 if spec[0] == "static" else sum(map(_size, spec[2]))
+
+
+def leaf_key(x) -> tuple:
+    """What a program depends on in an argument: all but its numbers."""
+    if type(x) is np.ndarray:
+        return np.ndarray, x.dtype, x.shape, layout(x)
+    return (type(x), x.dtype) if isinstance(x, np.generic) else (type(x), getattr(x, "shape", None))
+
+
+def layout(x: np.ndarray):
+    """C-contiguous or not: whether a reshape is a view, and so what a write through it reaches."""
+    return x.flags.c_contiguous or x.strides
+
+
+class Transform:
+    """What is derived from a function. `name` is the public one; the derived function is called f_<suffix>."""
+
+    name = "compile"
+    suffix = "compiled"
+    takes_out = True
+    writes_back = False  # do arguments that f writes to change in the caller's hands?
+
+    def key(self) -> tuple:
+        """Equal for transforms that make the same plan of the same recording."""
+        return (type(self),)
+
+    def function(self, f: Callable) -> Callable:
+        """The function that is recorded."""
+        return f
+
+    def split(self, call: Call) -> tuple[tuple, dict]:
+        """The part of the call that f is called with."""
+        return call.args, call.kwargs
+
+    def plan(self, rec: Recording, call: Call, f) -> Plan:
+        raise NotImplementedError
+
+    # A transform that needs more than one program (vjp) replaces these.
+    def compile(self, plan: Plan, opts, name: str, scalar: bool):
+        return optimised_program(plan.graph, opts, name, scalar)
+
+    def execute(self, program, plan: Plan, leaves, outside, out):
+        """The result, from a program."""
+        results = program(*(leaves[i] for i in plan.feed), *outside, out=out)
+        return finish(plan, leaves, results)
+
+    def interpret(self, plan: Plan, leaves, out):
+        """The result without compiling, for graphs that were never seen before and may never be again."""
+        results = evaluate_graph(plan.graph, plan.operands(leaves))
+        if out is None:
+            results = [np.array(r) for r in results]
+        else:
+            results = [np.array(r) if b is None else _copy_into(b, r) for b, r in zip(out, results)]
+        return finish(plan, leaves, results)
+
+    def inline(self, plan: Plan, leaves):
+        """The result as values of the enclosing recording."""
+        results = inline(plan.graph, plan.operands(leaves))
+        for leaf, index in plan.writes:
+            leaves[leaf][...] = results[index]
+        return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
+
+
+def _copy_into(buffer, value):
+    np.copyto(buffer, value)
+    return buffer
+
+
+def finish(plan: Plan, leaves, results):
+    for leaf, index in plan.writes:
+        np.copyto(leaves[leaf], results[index])
+    return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
+
+
+def as_kind(value, kind: str):
+    if kind == ARRAY:
+        return value
+    if type(value) is Recorded:
+        return Recorded(value._rec, value.node, np.asarray(value.value).item()) if kind == NUMBER else value
+    if type(value) in (float, bool, complex, int):
+        return value
+    return value[()] if kind == SCALAR else value.item()
+
+
+def result_kind(x) -> str:
+    """How a result like this one is given back."""
+    value = x.value if type(x) is Recorded else x
+    if isinstance(value, np.ndarray):
+        return ARRAY
+    return SCALAR if isinstance(value, np.generic) else NUMBER
+
+
+class Compile(Transform):
+    """The program of f itself. Arguments that f writes to are written to, as f does."""
+
+    name, suffix = "compile", "compiled"
+
+    def plan(self, rec: Recording, call: Call, f) -> Plan:
+        writes = [(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
+        return Plan(rec.graph, *operands_of(rec, call), rec.out_tree, result_outs(rec), writes)
+
+
+def operands_of(rec: Recording, call: Call) -> tuple[list[int], list]:
+    """Where the recorded graph's inputs come from: the call's leaves, and what is outside."""
+    n = len(call.leaves)
+    return list(range(n)), rec.operands(call.leaves)[n:]
+
+
+def result_outs(rec: Recording) -> list[Out]:
+    return [Out(i, result_kind(x)) for i, x in enumerate(flatten(rec.results)[0])]
+
+
+# --- buffers of the caller's
+
+
+def output_buffers(name: str, plan: Plan, out) -> tuple:
+    leaves, tree = flatten(out)
+    expected = unflatten(plan.tree, list(range(len(plan.outs))))
+    chosen: list = [None] * len(plan.graph.outputs)
+    for o, buffer, path in matched_buffers(name, plan, expected, out):
+        node = plan.graph.outputs[o.index]
+        if buffer is None:
+            continue
+        if o.kind == NUMBER:
+            raise AutodiffError(f"{name}: out{path} stands for a Python number, which cannot be written into")
+        if type(buffer) is not np.ndarray or buffer.shape != node.shape or buffer.dtype != node.dtype:
+            got = (f"an array of shape {buffer.shape} and dtype {buffer.dtype}" if isinstance(buffer, np.ndarray)
+                   else repr(buffer))  # fmt: skip
+            raise AutodiffError(f"{name}: out{path} is {got}, expected an array of shape {node.shape} and dtype "
+                                f"{node.dtype}")  # fmt: skip
+        chosen[o.index] = buffer
+    return tuple(chosen)
+
+
+def matched_buffers(name: str, plan: Plan, expected, out, path: str = ""):
+    """(Out, buffer or None, path) for each leaf of the result."""
+    if out is None:
+        return
+    if isinstance(expected, int):
+        yield plan.outs[expected], out, path
+    elif isinstance(expected, dict):
+        if not isinstance(out, dict) or out.keys() != expected.keys():
+            raise AutodiffError(f"{name}: out{path} should be a dict with keys {list(expected)}")
+        for k in expected:
+            yield from matched_buffers(name, plan, expected[k], out[k], f"{path}[{k!r}]")
+    elif isinstance(expected, (tuple, list)):
+        if not isinstance(out, (tuple, list)) or len(out) != len(expected):
+            raise AutodiffError(f"{name}: out{path} should have {len(expected)} entries, like the result")
+        for k, (e, o) in enumerate(zip(expected, out)):
+            yield from matched_buffers(name, plan, e, o, f"{path}[{k}]")
+
+
+def argument_text(f, k: int, path: Sequence = ()) -> str:
+    """How the user would name the argument: `params['w']`."""
+    try:
+        names = list(inspect.signature(f).parameters)
+    except (TypeError, ValueError):
+        names = []
+    text = names[k] if k < len(names) else f"argument {k}"
+    return text + "".join(f"[{p!r}]" for p in path)
