@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt2 import checkpoint, pretrained, runs, tokenizer
+from gpt2 import pretrained
 from gpt2.dataset import read_tokens
 from gpt2.errors import UserError
 from gpt2.layers import crossentropy_forward
@@ -116,23 +116,6 @@ def evaluate(model, words, tokens, stride=0):
 # ---- The command -----------------------------------------------------------------------------------------
 
 
-def load(run, init, which="best"):
-    """(model, Tokenizer) of a run, or of what `init` names."""
-    if init:
-        found = pretrained.find(init)
-        return found.model(), found.tokenizer()
-    folder = runs.existing(run)
-    path = folder / (runs.BEST if which == "best" else runs.LAST)
-    if not path.exists():
-        path = folder / runs.LAST  # a run too young to have been validated
-    model, _ = checkpoint.load_model(path)
-    words = tokenizer.load(folder / runs.TOKENIZER)
-    if words.vocab_size != model.config.vocab_size:
-        raise UserError(f"{folder}: the tokenizer has {words.vocab_size} tokens, the model "
-                        f"{model.config.vocab_size}; they are not of one run")
-    return model, words
-
-
 def read_data(path, words):
     """The tokens of a text file, or of a token file (X.bin)."""
     path = Path(path)
@@ -165,9 +148,7 @@ def _parser():
 
 
 def _run(args):
-    if args.run and args.init:
-        raise UserError("--run and --init both name weights; give one of them")
-    model, words = load(args.run, args.init, args.checkpoint)
+    model, words = pretrained.load(args.run, args.init, args.checkpoint)
     score = evaluate(model, words, read_data(args.data, words), args.stride)
     if args.json:
         print(json.dumps(asdict(score)))

@@ -9,6 +9,7 @@
 
     found = find("gpt2")        what it is, found.config first of all; no weights are read yet
     model = found.model()       the GPT2
+    model, words = load(run="runs/mine")    or load(init="gpt2")
 """
 
 import os
@@ -99,6 +100,29 @@ def find(name, dtype=None):
         return _checkpoint(name, path, dtype)
     config = llmc.read_config(path, dtype or "float32")
     return Pretrained(name, path, "llm.c", config, _words_beside(path, config))
+
+
+def load(run="", init="", which="best"):
+    """(model, Tokenizer) of a run, or of what `init` names instead.
+
+    run     its folder; empty for the newest one
+    which   best or last: the weights with the lowest validation loss, or the latest
+    """
+    if run and init:
+        raise UserError("--run and --init both name weights; give one of them")
+    if init:
+        found = find(init)
+        return found.model(), found.tokenizer()
+    folder = runs.existing(run)
+    path = folder / (runs.BEST if which == "best" else runs.LAST)
+    if not path.exists():
+        path = folder / runs.LAST  # a run too young to have been validated
+    model, _ = checkpoint.load_model(path)
+    words = tokenizer.load(folder / runs.TOKENIZER)
+    if words.vocab_size != model.config.vocab_size:
+        raise UserError(f"{folder}: the tokenizer has {words.vocab_size} tokens, the model "
+                        f"{model.config.vocab_size}; they are not of one run")
+    return model, words
 
 
 def _folder(name, path, dtype):

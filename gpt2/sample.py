@@ -1,6 +1,7 @@
 """Text from a trained model, one token at a time.
 
     python -m gpt2.sample --run runs/shakespeare-1 --prompt "ROMEO:"
+    python -m gpt2.sample --init gpt2 --prompt-file start.txt --samples 4 --stop "THE END" --logprobs 5
 
 Keys and values of earlier positions are kept, so a token costs one position's products and O(T) attention,
 not another pass over the text. GPT-2's positions are absolute: once block_size positions are full, every
@@ -9,13 +10,18 @@ again, which over the next block_size / 2 tokens comes to one more position's wo
 """
 
 import argparse
+import codecs
+import json
 import math
 import sys
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from gpt2.errors import UserError
 from gpt2.layers import gelu_forward, layernorm_forward, matmul_forward
+from gpt2.stop import Stop
 
 
 class Decoder:
@@ -89,26 +95,44 @@ def generate(model, tokens, max_tokens=100, temperature=1.0, top_k=0, top_p=1.0,
 
     Raises UserError where an argument is out of range.
     """
+    steps = generate_batch(model, tokens, 1, max_tokens, temperature, top_k, top_p, seed)
+    return (int(ids[0]) for ids, _ in steps)
+
+
+def generate_batch(model, tokens, samples, max_tokens=100, temperature=1.0, top_k=0, top_p=1.0, seed=0):
+    """Continue `tokens` in several ways, side by side: yields (ids, logits) for every new position.
+
+    samples   B, how many; the first is what `generate` gives for the same seed
+    ids       (B,) integers, one more token of each sample
+    logits    (B, V), from which they were drawn
+
+    The other arguments, and what is raised, as for `generate`.
+    """
     _check(model, tokens, max_tokens, temperature, top_k, top_p)
-    return _continue(model, [int(t) for t in tokens], max_tokens, temperature, top_k, top_p,
-                     np.random.default_rng(seed))
+    if samples < 1:
+        raise UserError(f"samples is {samples}, expected 1 or more")
+    rngs = [np.random.default_rng(seed)]
+    if samples > 1:  # seed may be a Generator where there is one sample only
+        rngs += [np.random.default_rng([seed, i]) for i in range(1, samples)]
+    window = np.tile([int(token) for token in tokens], (samples, 1))
+    return _continue(model, window, max_tokens, rngs, temperature, top_k, top_p)
 
 
-def _continue(model, window, max_tokens, temperature, top_k, top_p, rng):
-    """The generator behind `generate`, its arguments checked."""
+def _continue(model, window, max_tokens, rngs, temperature, top_k, top_p):
+    """The generator behind `generate_batch`, its arguments checked. window (B, n): what there is so far."""
     block = model.config.block_size
-    decoder = Decoder(model)
-    unread = window[-block:]
-    window = list(unread)
+    decoder = Decoder(model, len(rngs))
+    unread = window = window[:, -block:]
     for _ in range(max_tokens):
-        if decoder.length + len(unread) > block:
-            unread = window = window[-max(1, block // 2):]  # forget the older half, read the newer one again
+        if decoder.length + unread.shape[1] > block:
+            # forget the older half, read the newer one again
+            unread = window = window[:, -max(1, block // 2):]
             decoder.length = 0
-        logits = decoder.read([unread], last_only=True)[0, -1]  # (V,)
-        token = choose(logits, temperature, top_k, top_p, rng)
-        yield token
-        unread = [token]
-        window = [*window, token]
+        logits = decoder.read(unread, last_only=True)[:, -1]  # (B, V)
+        ids = np.array([choose(row, temperature, top_k, top_p, rng) for row, rng in zip(logits, rngs)])
+        yield ids, logits
+        unread = ids[:, None]
+        window = np.concatenate([window, unread], axis=1)
 
 
 def choose(logits, temperature, top_k, top_p, rng):
@@ -137,6 +161,12 @@ def _probabilities(logits, temperature, top_k, top_p):
     return probs
 
 
+def log_probabilities(logits):
+    """The model's own log-probabilities (V,) float64 in nats: no temperature, nothing left out."""
+    shifted = logits.astype(np.float64) - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
 def _check(model, tokens, max_tokens, temperature, top_k, top_p):
     if len(tokens) == 0:
         raise UserError("generate: the prompt is empty, expected at least one token")
@@ -154,6 +184,74 @@ def _check(model, tokens, max_tokens, temperature, top_k, top_p):
         raise UserError(f"top_p is {top_p}, expected more than 0 and at most 1")
 
 
+# ---- Texts -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sample:
+    """One continuation.
+
+    text       of it, up to the stop string
+    tokens     ids, up to the one that completed the stop string
+    logprobs   of each token, nats, by the model itself: before temperature, top_k and top_p
+    top        for each token the likeliest ones at its place, (id, logprob) pairs
+    stopped    "stop" where a stop string was found, else "length"
+    """
+
+    text: str = ""
+    tokens: list = field(default_factory=list)
+    logprobs: list = field(default_factory=list)
+    top: list = field(default_factory=list)
+    stopped: str = "length"
+
+
+def write_samples(model, words, prompt, samples=1, stop=(), logprobs=None, show=None, **options):
+    """Continue a prompt in `samples` ways; returns a list of Sample.
+
+    words     the model's Tokenizer
+    prompt    text; where it is empty, the token that texts begin with
+    stop      strings that end a sample
+    logprobs  how many of the likeliest tokens to keep at each place; None: no log-probabilities at all
+    show      called with each piece of the first sample's text as soon as there is one
+    options   max_tokens, temperature, top_k, top_p, seed as for `generate`
+    """
+    ids = words.encode(prompt) if prompt else [words.start]
+    made = [Sample() for _ in range(samples)]
+    ends = [Stop(stop) for _ in made]
+    decoders = [codecs.getincrementaldecoder("utf-8")(errors="replace") for _ in made]
+    for chosen, logits in generate_batch(model, ids, samples, **options):
+        for i, sample in enumerate(made):
+            if ends[i].found:
+                continue  # its row is still computed, for the sake of the others
+            token = int(chosen[i])
+            sample.tokens.append(token)
+            if logprobs is not None:
+                _note(sample, token, log_probabilities(logits[i]), logprobs)
+            text = decoders[i].decode(words.decode_bytes([token]))
+            _add(sample, ends[i].feed(text), show if i == 0 else None)
+        if all(end.found for end in ends):
+            break
+    for i, sample in enumerate(made):
+        rest = ends[i].feed(decoders[i].decode(b"", final=True)) + ends[i].close()
+        _add(sample, rest, show if i == 0 else None)
+        sample.stopped = "stop" if ends[i].found else "length"
+    return made
+
+
+def _note(sample, token, logprobs, count):
+    """Keep the log-probability of a token, and the `count` likeliest at its place."""
+    sample.logprobs.append(float(logprobs[token]))
+    if count:
+        likeliest = np.argsort(-logprobs, kind="stable")[:count]
+        sample.top.append([(int(k), float(logprobs[k])) for k in likeliest])
+
+
+def _add(sample, text, show):
+    sample.text += text
+    if show is not None and text:
+        show(text)
+
+
 # ---- The command -------------------------------------------------------------------------------------------
 
 
@@ -163,35 +261,70 @@ def _parser():
     add = parser.add_argument
     add("--run", default="", help="the run's folder (default: the newest in runs/)")
     add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
+    add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
     add("--prompt", default="", help="text to continue (default: the start of a text)")
+    add("--prompt-file", default="", metavar="FILE", help="a file that holds it, - for standard input")
+    add("--samples", type=int, default=1, metavar="N", help="continuations, made side by side (default: 1)")
+    add("--stop", action="append", default=[], metavar="TEXT", help="ends a continuation; may be given again")
     add("--max-tokens", type=int, default=200, help="tokens to make (default: %(default)s)")
     add("--temperature", type=float, default=0.8, help="0: always the likeliest token (default: %(default)s)")
     add("--top-k", type=int, default=200, help="among the k likeliest; 0: all (default: %(default)s)")
     add("--top-p", type=float, default=1.0, help="among the likeliest that make up p (default: %(default)s)")
     add("--seed", type=int, default=0, help="the same seed gives the same text (default: %(default)s)")
+    add("--logprobs", type=int, nargs="?", const=0, metavar="K", help="print JSON: texts, tokens, "
+        "log-probabilities in nats, and the K likeliest tokens at each place (default: 0)")
     return parser
 
 
-def _run(args):
-    from gpt2 import checkpoint, runs, tokenizer
+def _prompt(args):
+    """The prompt that the arguments name."""
+    if not args.prompt_file:
+        return args.prompt
+    if args.prompt:
+        raise UserError("--prompt and --prompt-file both give a prompt; give one of them")
+    try:
+        content = sys.stdin.buffer.read() if args.prompt_file == "-" else Path(args.prompt_file).read_bytes()
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"--prompt-file {args.prompt_file}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"--prompt-file {args.prompt_file}: not UTF-8 text (byte {error.start})") from None
 
-    run = runs.existing(args.run)
-    path = run / (runs.BEST if args.checkpoint == "best" else runs.LAST)
-    if not path.exists():
-        path = run / runs.LAST  # a run too young to have been validated
-    model, _ = checkpoint.load_model(path)
-    words = tokenizer.load(run / runs.TOKENIZER)
-    if words.vocab_size != model.config.vocab_size:
-        raise UserError(f"{run}: the tokenizer has {words.vocab_size} tokens, the model "
-                        f"{model.config.vocab_size}; they are not of one run")
+
+def _run(args):
+    from gpt2 import pretrained
+
     if args.seed < 0:
         raise UserError(f"--seed {args.seed}: expected 0 or more")
-    prompt = words.encode(args.prompt) if args.prompt else [words.start]
-    tokens = generate(model, prompt, args.max_tokens, args.temperature, args.top_k, args.top_p, args.seed)
-    print(args.prompt, end="", flush=True)
-    for text in words.stream(tokens):
-        print(text, end="", flush=True)
-    print()
+    if args.logprobs is not None and args.logprobs < 0:
+        raise UserError(f"--logprobs {args.logprobs}: expected 0 or more")
+    model, words = pretrained.load(args.run, args.init, args.checkpoint)
+    prompt = _prompt(args)
+    options = dict(samples=args.samples, stop=args.stop, logprobs=args.logprobs,
+                   max_tokens=args.max_tokens, temperature=args.temperature, top_k=args.top_k,
+                   top_p=args.top_p, seed=args.seed)
+    if args.logprobs is not None:
+        print(_as_json(words, prompt, write_samples(model, words, prompt, **options)))
+    elif args.samples == 1:
+        print(prompt, end="", flush=True)
+        write_samples(model, words, prompt, show=lambda text: print(text, end="", flush=True), **options)
+        print()
+    else:
+        for number, sample in enumerate(write_samples(model, words, prompt, **options), 1):
+            print(f"---- sample {number} of {args.samples} " + "-" * 40)
+            print(prompt + sample.text)
+
+
+def _as_json(words, prompt, made):
+    """The samples as JSON. `pieces` are the texts of single tokens, with U+FFFD for parts of a character."""
+    samples = []
+    for sample in made:
+        top = [[{"token": k, "piece": words.decode([k]), "logprob": logprob} for k, logprob in place]
+               for place in sample.top]
+        samples.append({"text": sample.text, "stopped": sample.stopped, "tokens": sample.tokens,
+                        "pieces": [words.decode([token]) for token in sample.tokens],
+                        "logprobs": sample.logprobs, **({"top": top} if top else {})})
+    return json.dumps({"prompt": prompt, "samples": samples})
 
 
 def main(argv=None):
