@@ -287,7 +287,8 @@ class Recorded:
         elif index:
             x = self[index]
         if self.dtype.kind in "fc":
-            return Recorded(self._rec, build.reshape(x.node, ()), found)
+            wide = np.complex128 if self.dtype.kind == "c" else np.float64
+            return Recorded(self._rec, build.cast(build.reshape(x.node, ()), wide), found)
         return x._read(found, "int")
 
     def tolist(self):
@@ -375,6 +376,11 @@ class Recorded:
             else axes or None
         )
         return _function(np.transpose, self, axes)
+
+    def conjugate(self):
+        return np.conjugate(self) if self.dtype.kind == "c" else self
+
+    conj = conjugate
 
     def flatten(self, order="C"):
         return _function(np.ravel, self, order=order).copy()
@@ -553,7 +559,7 @@ def store(target: Recorded, value) -> None:
 def check_level(target: Recorded, value: Recorded) -> None:
     if value._rec.serial > target._rec.serial:
         raise AutodiffError(
-            f"a value of {value._rec.name} is written into an array of {target._rec.name}, which encloses it. "
+            f"a value of {value._rec.name} is written into one of {target._rec.name}, which encloses it. "
             "Return it from the inner function, and write it outside",
             sites.here(),
         )
@@ -589,13 +595,12 @@ def _add_methods() -> None:
 
     names = (
         "sum prod mean std var max min argmax argmin all any cumsum cumprod clip take repeat ravel squeeze "
-        "swapaxes trace diagonal argsort argpartition searchsorted nonzero round choose conjugate"
+        "swapaxes trace diagonal argsort argpartition searchsorted nonzero round choose"
     ).split()
     for name in names:
         function = method(getattr(np, name))
         function.__name__ = name
         setattr(Recorded, name, function)
-    Recorded.conj = Recorded.conjugate
 
 
 _add_methods()

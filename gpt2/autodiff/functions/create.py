@@ -169,7 +169,7 @@ def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
 @handles(np.geomspace)
 def geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
     start, stop = operands(start, stop)
-    common = np.result_type(start.dtype, stop.dtype, float(num))
+    common = np.result_type(start.dtype, stop.dtype, np.float64)
     start, stop = build.cast(start, common), build.cast(stop, common)
     if common.kind == "c":
         raise NotImplementedError("of complex numbers is not recorded")

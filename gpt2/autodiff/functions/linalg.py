@@ -9,6 +9,7 @@ from ..numpy_functions import call_function, handles, helper, operand, raw
 from ..ops import apply, build
 from ..recorded import Recorded
 from ..ufuncs import matmul
+from .products import pair
 from .reduce import max_, min_, plain_sum
 from .shape import moveaxis, normalize_axis_tuple
 
@@ -80,7 +81,7 @@ def _lstsq(a, b, rcond, residual_shape):
 
 @helper(_lstsq)
 def lstsq_nodes(a, b, rcond, residual_shape):
-    a, b = floating(a), floating(b)
+    a, b = pair(floating(a), floating(b))
     if rcond is None:
         rcond = np.finfo(a.dtype).eps * max(a.shape)
     x = matmul(apply("pinv", a, rcond=float(rcond)), b)

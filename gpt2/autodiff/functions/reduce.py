@@ -232,7 +232,7 @@ def diff(a, n=1, axis=-1, prepend=NONE, append=NONE):
     parts = [a]
     for value, where in ((prepend, 0), (append, 2)):
         if value is not NONE:
-            value = operand(value, a.dtype)
+            value = operand(value)
             if value.ndim == 0:
                 value = build.broadcast(value, tuple(1 if i == axis else m for i, m in enumerate(a.shape)))
             parts.insert(0 if where == 0 else len(parts), value)

@@ -102,7 +102,7 @@ def _piece(function, x, args, kw):
 
 @raw(np.choose)
 def choose(a, choices, out=None, mode="raise"):
-    index = np.asarray(a)
+    index = a.astype(np.intp) if type(a) is Recorded else np.asarray(a, np.intp)
     choices = np.stack(np.broadcast_arrays(*choices)) if isinstance(choices, (list, tuple)) else choices
     index = _in_range(index, choices.shape[0], mode)
     shape = np.broadcast_shapes(index.shape, choices.shape[1:])
@@ -266,7 +266,7 @@ def _at(x: Node, i: Node) -> Node:
 
 
 def _periodic(x: Node, xp: Node, fp: Node, period: float):
-    """Everything within one period, sorted, with a neighbour from the periods before and after at each end."""
+    """Everything within one period, sorted, and a neighbour from the periods around it at each end."""
     x, xp = apply("remainder", x, float(period)), apply("remainder", xp, float(period))
     order = apply("argsort", xp, axis=0, kind=None)
     xp, fp = _at(xp, order), _at(fp, order)
@@ -479,8 +479,7 @@ def _slide(a: Node, kernel: Node, mode: str) -> Node:
 @handles(np.vander)
 def vander(x, N=None, increasing=False):
     n = x.size if N is None else N
-    if x.dtype.kind not in "fc":
-        x = build.cast(x, np.result_type(x.dtype, int))
+    x = build.cast(x, np.promote_types(x.dtype, int))
     columns = [build.full(x.shape, 1, x.dtype)]
     while len(columns) < n:
         columns.append(columns[-1] * x)
