@@ -27,7 +27,18 @@ def cases(B, T):
     return {case.name: case for case in rows}
 
 
-BATCHES = {"B4T64": (4, 64), "B4T256": (4, 256)}
+def find_layers(text):
+    """Names of cases from a comma-separated list; "" is all of them, "matmul" its five shapes."""
+    every = list(cases(1, 1))
+    if not text:
+        return every
+    found = []
+    for name in text.split(","):
+        matching = [case for case in every if case == name or case.startswith(f"{name}-")]
+        if not matching:
+            raise UserError(f"--layers: no layer {name!r}, expected some of {', '.join(every)}")
+        found += matching
+    return found
 
 
 def find_batch(name):

@@ -54,6 +54,11 @@ def find(names, default):
     return names
 
 
+def absence(facts):
+    """Why a contender is absent, as text, from the facts of bench.turns.Failed."""
+    return f"{'missing' if facts['missing'] else 'failed'}, {facts['reason']}"
+
+
 def reason_missing(name):
     """Why this contender cannot run here, or None: its package is not installed."""
     needs = CONTENDERS[name].needs

@@ -23,8 +23,7 @@ class Training:
         self.optimizer = AdamW(self.model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
 
     def step(self, tokens, targets):
-        loss = self.model.forward(tokens, targets)
-        self.model.backward()
+        loss = self.model.loss_and_grads(tokens, targets)
         self.optimizer.step(clip=CLIP)
         return loss
 

@@ -27,6 +27,10 @@ def contest_flags(p, rounds, seconds):
                    help=f"rounds at most (default {rounds})")
     p.add_argument("--seconds", metavar="S", type=positive(float), default=seconds,
                    help=f"time for the rounds of one table; at least three are played (default {seconds:g})")
+    nice_flag(p)
+
+
+def nice_flag(p):
     p.add_argument("--nice", metavar="N", type=niceness, default=0, help="priority of contenders, e.g. -15 "
                    "where others use the machine too; below 0 is for root alone (default 0)")
 

@@ -131,8 +131,8 @@ def as_text(result):
             f"vocabulary {result['vocab_size']}; ratios: median [quartiles] over rounds",
             ratios.table(header, lines)]
     text += [f"{row['title']}: not counted, {why}" for row in rows.values() if (why := row.get("disagrees"))]
-    text += [f"{contenders.CONTENDERS[name].title}: {'missing' if absent['missing'] else 'failed'}, "
-             f"{absent['reason']}" for name, absent in result["absent"].items()]
+    text += [f"{contenders.CONTENDERS[name].title}: {contenders.absence(facts)}"
+             for name, facts in result["absent"].items()]
     return "\n".join([*text, *(program.load_line(load) for load in result["heats"])])
 
 

@@ -122,6 +122,18 @@ class Contest:
         for name in names:
             self._admit(name, setup)
 
+    def set_work(self, setup):
+        """Give everyone new work, as `setup` does. Who fails sits out until the next work."""
+        self.facts, self.samples = {}, {}
+        self.absent = {name: why for name, why in self.absent.items() if name not in self.players}
+        for name, player in self.players.items():
+            player.fastest = float("inf")
+            try:
+                self.facts[name] = setup(player)
+            except Failed as error:
+                self.absent[name] = error.facts
+            settle(player.pid)
+
     def _admit(self, name, setup):
         player = None
         try:
@@ -157,7 +169,7 @@ class Contest:
         """
         pids = [player.pid for player in self.players.values()]
         load = machine.Load(pids)
-        order = list(self.players)
+        order = [name for name in self.players if name in self.facts]
         more = {name: self._more_steps(name, turn_s) for name in order}
         shuffle = random.Random(0).shuffle
         others = []  # per round, the largest share that others had in one of its turns

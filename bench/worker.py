@@ -6,6 +6,9 @@ Lines of JSON come in and go out. Every request gets one answer, {"error": ...} 
     {"do": "layer", "batch": NAME, "case": NAME}      -> {"digest"}            see `digest`
     {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
     {"do": "peak"}                                    -> {"bytes"}
+    {"do": "rates"}                                   -> {"sgemm", "copy"}     see bench/rates.py
+    {"do": "profile", "size": NAME, "steps": n}       -> {"steps": [{"kind/part": s}]}
+    {"do": "lines", "size": NAME, "seconds": s}       -> {"lines": [[share, file, line, text]]}
 
 Run by bench/turns.py with the environment that limits the threads of every library.
 """
@@ -73,6 +76,22 @@ class Worker:
 
     def do_turn(self, steps):
         return self.turn(steps)
+
+    def do_rates(self):
+        from bench import rates
+
+        return {"sgemm": rates.sgemm_peak(), "copy": rates.copy_bandwidth(self.threads)}
+
+    def do_profile(self, size, steps):
+        from bench import profiling, sizes
+
+        results = profiling.by_layer(sizes.find(size), self.contender.variant, self.threads, steps)
+        return {"steps": [{f"{kind}/{part}": t for (kind, part), t in step.items()} for step in results]}
+
+    def do_lines(self, size, seconds):
+        from bench import profiling, sizes
+
+        return {"lines": profiling.by_line(sizes.find(size), self.contender.variant, self.threads, seconds)}
 
     def do_peak(self):
         from bench.machine import peak_memory

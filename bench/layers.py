@@ -1,0 +1,197 @@
+"""Every layer by itself: forward, manual backward, derived backward, beside the peers.
+
+    python -m bench.layers
+    python -m bench.layers --sizes B4T64,B4T256 --threads 1,2 --layers gelu,attention
+
+Shapes are those of GPT-2 124M (bench/cases.py), inputs and output gradients random, float32. A backward gets
+what its own forward saved. One that computes more in the forward and less in the backward is not better for
+that, so the sum of the two is in the table as well. Contenders take turns as in bench.step. Times count only
+where the result and all gradients agree.
+"""
+
+import functools
+
+from bench import cases, contenders, machine, program, ratios
+from bench.turns import Contest
+
+# float32 sums of up to 50257 terms in different orders, relative to the length of the array.
+TOLERANCE = 1e-4
+TURN_S = 0.05  # many short turns: a layer takes between 0.1 ms and 0.5 s
+PARTS = ("forward", "backward")
+DERIVED = (("auto", "manual"), ("auto", "written"), ("manual", "written"))
+
+
+def main(argv):
+    parser = program.parser("bench.layers", "Time each layer's forward and backward, manual and derived.")
+    parser.add_argument("--sizes", metavar="BxTy,...", default="B4T64",
+                        help="batches, B sequences of T tokens (default B4T64)")
+    parser.add_argument("--layers", metavar="NAME,...", default="",
+                        help=f"of {', '.join(cases.cases(1, 1))} (default all)")
+    program.contest_flags(parser, rounds=15, seconds=20)
+    options = parser.parse_args(argv)
+    batches = options.sizes.split(",")
+    names = cases.find_layers(options.layers)
+    for batch in batches:
+        cases.find_batch(batch)
+    taking_part = contenders.find(options.contenders, contenders.LAYER)
+    threads = program.thread_counts(options.threads)
+    facts = machine.describe()
+    program.say(options, program.machine_line(facts))
+    results = []
+    for batch in batches:
+        for n in threads:
+            results.append(measure(batch, n, names, taking_part, options))
+            program.say(options, "\n" + as_text(results[-1]))
+    program.write_json(options, {"benchmark": "layers", "machine": facts, "results": results})
+    return 0 if any(row["rows"] for result in results for row in result["layers"].values()) else 1
+
+
+# ---- Measuring ---------------------------------------------------------------------------------------------
+
+
+def measure(batch, threads, layers, names, options):
+    """One table: layers x contenders, as a dict."""
+    result = {"batch": batch, "threads": threads, "layers": {}}
+    with Contest(names, threads, lambda player: {}, options.nice) as contest:
+        result["absent"] = dict(contest.absent)
+        for layer in layers:
+            program.note(f"{batch}, {threads} thread{'s' * (threads > 1)}: {layer}")
+            contest.set_work(functools.partial(set_up, batch=batch, case=layer))
+            absent = {name: why for name, why in contest.absent.items() if name not in result["absent"]}
+            wrong = disagreeing(contest.facts)
+            contest.play(options.rounds, options.seconds, TURN_S)
+            result["layers"][layer] = {
+                "rows": rows_of(contest, wrong),
+                "wrong": wrong,
+                "absent": absent,
+                "load": contest.load,
+            }
+    result["geometric_mean"] = geometric_means(result["layers"])
+    return result
+
+
+def set_up(player, batch, case):
+    answer = player.ask(do="layer", batch=batch, case=case)
+    player.ask(do="turn", steps=2)
+    return answer
+
+
+def disagreeing(facts):
+    """Name -> why, for contenders whose result or gradients are not those of the layer as written."""
+    if not facts:
+        return {}
+    base = "written" if "written" in facts else next(iter(facts))
+    wrong = {}
+    for name, fact in facts.items():
+        ours, theirs = fact["digest"], facts[base]["digest"]
+        if [shape for shape, *_ in ours] != [shape for shape, *_ in theirs]:
+            wrong[name] = f"shapes of its results differ from those of {base}"
+            continue
+        errors = [max(abs(a - b) for a, b in zip(x[1:], y[1:])) / y[1] for x, y in zip(ours, theirs) if y[1]]
+        if not max(errors) <= TOLERANCE:
+            wrong[name] = f"differs from {base} by {max(errors):.1e} (relative)"
+    return wrong
+
+
+def rows_of(contest, wrong):
+    """Name -> times of forward, backward and both, ratios to the others, and the samples."""
+    rows = {}
+    samples = {name: with_sum(parts) for name, parts in contest.samples.items() if name not in wrong}
+    for name in contest.facts:
+        if name in samples:
+            parts = samples[name]
+            rows[name] = {part: ratios.times(rounds) for part, rounds in parts.items()}
+            rows[name]["ratios"] = {
+                other: {part: ratios.ratio(parts[part], samples[other][part]) for part in parts}
+                for other in samples if other != name
+            }
+    return rows
+
+
+def with_sum(parts):
+    """The parts and, as "both", the sum of forward and backward of the same step."""
+    pairs = zip(parts["forward"], parts["backward"])
+    return {**parts, "both": [[a + b for a, b in zip(f, g)] for f, g in pairs]}
+
+
+def geometric_means(layers):
+    """"auto/manual" -> part -> geometric mean over the layers of the median ratios."""
+    means = {}
+    for name, other in DERIVED:
+        for part in (*PARTS, "both"):
+            medians = [
+                row["rows"][name]["ratios"][other][part]["median"]
+                for row in layers.values() if name in row["rows"] and other in row["rows"]
+            ]
+            if medians:
+                means.setdefault(f"{name}/{other}", {})[part] = ratios.geometric_mean(medians)
+    return means
+
+
+# ---- Telling -----------------------------------------------------------------------------------------------
+
+
+def as_text(result):
+    present = [n for n in contenders.CONTENDERS if any(n in row["rows"] for row in result["layers"].values())]
+    text = [f"{result['batch']}, {result['threads']} thread{'s' * (result['threads'] > 1)}: "
+            "forward / backward, median milliseconds"]
+    lines = []
+    for layer, row in result["layers"].items():
+        cells = [milliseconds(row["rows"].get(name)) for name in present]
+        lines.append([layer, *cells])
+    text.append(ratios.table(["layer", *map(title, present)], lines))
+    text += ratio_table(result, present)
+    text += [f"{title(name)}: {contenders.absence(why)}" for name, why in result["absent"].items()]
+    for layer, row in result["layers"].items():
+        text += [f"{layer}, {title(name)}: not counted, {why}" for name, why in row["wrong"].items()]
+    text += [f"{', '.join(layers)}: {why}" for why, layers in absences(result["layers"]).items()]
+    return "\n".join([*text, load_text(result)])
+
+
+def title(name):
+    return contenders.CONTENDERS[name].title
+
+
+def absences(layers):
+    """What is told of a contender that a layer is without -> the layers that it is true of."""
+    told = {}
+    for layer, row in layers.items():
+        for name, why in row["absent"].items():
+            told.setdefault(f"{title(name)}: {contenders.absence(why)}", []).append(layer)
+    return told
+
+
+def milliseconds(row):
+    if row is None:
+        return "-"
+    return " / ".join(f"{row[part]['median']:.{2 if row[part]['median'] < 10 else 0}f}" for part in PARTS)
+
+
+def ratio_table(result, present):
+    """Lines: ratios of this engine's variants, and to PyTorch; per layer, then their geometric mean."""
+    pairs = [(a, b) for a, b in DERIVED if a in present and b in present]
+    pairs += [(name, "torch") for name in ("manual", "auto") if name in present and "torch" in present]
+    if not pairs:
+        return []
+    columns = [(a, b, part) for a, b in pairs for part in ("backward", "both")]
+    lines = []
+    for layer, row in result["layers"].items():
+        cells = [row["rows"].get(a, {}).get("ratios", {}).get(b, {}).get(part) for a, b, part in columns]
+        lines.append([layer, *(ratios.shown(cell) if cell else "-" for cell in cells)])
+    means = [result["geometric_mean"].get(f"{a}/{b}", {}).get(part) for a, b, part in columns]
+    lines.append(["geometric mean", *(f"{mean:.2f}" if mean else "-" for mean in means)])
+    return ["", "ratios of times, median [quartiles] over rounds",
+            ratios.table(["layer", *(f"{a}/{b} {part}" for a, b, part in columns)], lines)]
+
+
+def load_text(result):
+    loads = [row["load"] for row in result["layers"].values() if row["load"]["others"] is not None]
+    if not loads:
+        return "load of others: not known on this system"
+    counted, played = (sum(load[key] for load in loads) for key in ("rounds_counted", "rounds"))
+    return (f"others used {max(load['others'] for load in loads):.1%} of the machine at most, "
+            f"load average {loads[-1]['load_average'][0]}; {counted} of {played} rounds counted")
+
+
+if __name__ == "__main__":
+    program.run(main)

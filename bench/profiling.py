@@ -1,0 +1,111 @@
+"""Where a step's time goes: by kind of layer, by timers around each; by line of source, by sampling."""
+
+import collections
+import dataclasses
+import linecache
+import sys
+import threading
+import time
+
+from bench.engine import Training
+from bench.sizes import CLIP, batches
+
+
+class TimedLayers:
+    """Layers that add up their times: times[kind, part] in seconds.
+
+    A product is known by the shape of its weight; its backward by what its forward saved.
+    """
+
+    def __init__(self, layers, config):
+        self.times = collections.Counter()
+        self.part = "forward"
+        self.kinds = {}  # id of what a forward saved -> kind
+        C, V = config.n_embd, config.vocab_size
+        self.products = {(3 * C, C): "qkv", (C, C): "attproj", (4 * C, C): "fc", (C, 4 * C): "fcproj",
+                         (V, C): "head"}
+        self.layers = {name: self._timed(layer) for name, layer in layers.items()}
+
+    def _timed(self, layer):
+        def forward(*inputs, **options):
+            kind = self.products[inputs[1].shape] if layer.name == "matmul" else layer.name
+            begin = time.perf_counter()
+            out, saved = layer.forward(*inputs, **options)
+            self.times[kind, self.part] += time.perf_counter() - begin
+            self.kinds[id(saved)] = kind
+            return out, saved
+
+        def backward(dout, saved, *rest, **options):
+            begin = time.perf_counter()
+            gradients = layer.backward(dout, saved, *rest, **options)
+            self.times[self.kinds[id(saved)], self.part] += time.perf_counter() - begin
+            return gradients
+
+        return dataclasses.replace(layer, forward=forward, backward=backward)
+
+
+def by_layer(size, variant, threads, steps):
+    """A list with one Counter a step: (kind, part) -> seconds, ("step", "") the whole. None for `whole`."""
+    trainer = Training(size, variant, threads)
+    stream, results = batches(size), []
+    timed = None
+    if variant != "whole":
+        timed = TimedLayers(trainer.model.layers, size.config)
+        trainer.model.layers = timed.layers
+    for _ in range(steps + 2):
+        tokens, targets = next(stream)
+        begin = time.perf_counter()
+        if timed is None:
+            trainer.step(tokens, targets)
+            results.append({("step", ""): time.perf_counter() - begin})
+            continue
+        timed.times.clear()
+        timed.part = "forward"
+        trainer.model.forward(tokens, targets)
+        timed.part = "backward"
+        trainer.model.backward()
+        middle = time.perf_counter()
+        trainer.optimizer.step(clip=CLIP)
+        end = time.perf_counter()
+        results.append({**timed.times, ("clip, AdamW", "update"): end - middle, ("step", ""): end - begin})
+    return results[2:]  # the first ones compile and touch new memory
+
+
+def by_line(size, variant, threads, seconds, interval=0.001):
+    """The lines on which the time is spent: a list of [share, file, line, text], largest first.
+
+    A second thread looks every `interval` seconds at the line that the first one is on, in the innermost file
+    that is not a library: NumPy's own Python wrappers count for the line that called them. It sees NumPy at
+    work because ufuncs and products run without the interpreter lock.
+    """
+    trainer = Training(size, variant, threads)
+    stream = batches(size)
+    for _ in range(2):
+        trainer.step(*next(stream))
+    counts, stop, main = collections.Counter(), threading.Event(), threading.get_ident()
+
+    def look():
+        while not stop.wait(interval):
+            counts[_line(sys._current_frames()[main])] += 1
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        trainer.step(*next(stream))
+    stop.set()
+    watcher.join()
+    total = sum(counts.values())
+    return [[n / total, *place, linecache.getline(*place).strip()] for place, n in counts.most_common()]
+
+
+RUNTIME = ("autodiff/runtime.py", "site-packages", "dist-packages")  # called by the line that is meant
+
+
+def _line(frame):
+    """(file, line) of the innermost frame that is not one of RUNTIME."""
+    inner = frame
+    while frame is not None and any(part in frame.f_code.co_filename for part in RUNTIME):
+        frame = frame.f_back
+    frame = frame or inner
+    return frame.f_code.co_filename, frame.f_lineno

@@ -1,0 +1,135 @@
+"""How far the training step is from what this machine could do, and where the distance lies.
+
+    python -m bench.roofline
+    python -m bench.roofline --sizes 124M-B4T256 --contenders manual,whole --lines 20
+
+The machine's best rate for a float32 product and its bandwidth for a copy bound the time of each layer from
+below (bench/work.py): by its operations or by its bytes, whichever takes longer. What is above the bound is
+what a faster engine could still win there. --lines samples the lines of source that run, those of emitted
+programs included.
+"""
+
+import itertools
+import statistics
+
+from bench import contenders, machine, program, ratios, sizes
+from bench.turns import Failed, Player, settle
+from bench.work import step_work
+from gpt2.errors import UserError
+
+ENGINE = ("written", "manual", "auto", "whole")
+
+
+def main(argv):
+    parser = program.parser("bench.roofline", "Compare the training step with what this machine could do.")
+    parser.add_argument("--sizes", metavar="NAME,...", default="124M-B4T64",
+                        help=f"of model and batch: {', '.join(sizes.SIZES)}, or all (default 124M-B4T64)")
+    parser.add_argument("--contenders", metavar="NAME,...", default="manual",
+                        help=f"of {', '.join(ENGINE)} (default manual)")
+    parser.add_argument("--steps", metavar="N", type=program.positive(int), default=5,
+                        help="timed (default 5)")
+    parser.add_argument("--lines", metavar="N", type=int, default=0,
+                        help="also sample for five seconds, and show the N lines that take longest")
+    program.nice_flag(parser)
+    options = parser.parse_args(argv)
+    chosen = [sizes.find(n) for n in (sizes.SIZES if options.sizes == "all" else options.sizes.split(","))]
+    variants = contenders.find(options.contenders, ENGINE)
+    if others := [name for name in variants if name not in ENGINE]:
+        raise UserError(f"--contenders: {others[0]!r} has no timers, expected some of {', '.join(ENGINE)}")
+    facts = machine.describe()
+    program.say(options, program.machine_line(facts))
+    threads = program.thread_counts(options.threads)
+    results = [measure(*which, options) for which in itertools.product(chosen, variants, threads)]
+    program.write_json(options, {"benchmark": "roofline", "machine": facts, "results": results})
+    return 0 if any("rows" in result for result in results) else 1
+
+
+# ---- Measuring ---------------------------------------------------------------------------------------------
+
+
+def measure(size, variant, threads, options):
+    """One table as a dict: the machine's rates, and per kind and part its time beside the bound."""
+    result = {"size": size.name, "variant": variant, "threads": threads}
+    player = Player(variant, threads, options.nice)
+    try:
+        load = machine.Load([player.pid])
+        result["rates"] = player.ask(do="rates")
+        steps = player.ask(do="profile", size=size.name, steps=options.steps)["steps"]
+        rates = player.ask(do="rates")  # again: the machine may have been slower a minute ago
+        result["rates"] = {name: max(rate, result["rates"][name]) for name, rate in rates.items()}
+        if options.lines:
+            result["lines"] = player.ask(do="lines", size=size.name, seconds=5.0)["lines"][: options.lines]
+        result["load"] = load.report([player.pid])
+        result |= compare(size, steps, result["rates"])
+    except Failed as error:
+        result["absent"] = error.facts
+    finally:
+        settle(player.pid)
+        player.close()
+    program.say(options, "\n" + as_text(result))
+    return result
+
+
+def compare(size, steps, rates):
+    """Times beside their bounds, in milliseconds, from the steps' times by "kind/part"."""
+    work = step_work(size)
+    median = {key: 1e3 * statistics.median(step[key] for step in steps) for key in steps[0]}
+    rows = {}
+    for (kind, part), w in work.items():
+        bound = 1e3 * w.seconds(rates["sgemm"], rates["copy"])
+        rows[f"{kind}/{part}"] = {"ms": median.get(f"{kind}/{part}"), "bound_ms": bound, "flops": w.flops,
+                                  "bytes": w.bytes, "by": "products" if w.flops / rates["sgemm"]
+                                  > w.bytes / rates["copy"] else "memory"}
+    flops = sum(w.flops for w in work.values())
+    total = median["step/"]
+    known = sum(row["ms"] for row in rows.values() if row["ms"] is not None)
+    return {
+        "rows": rows,
+        "step_ms": total,
+        "between_ms": total - known if known else None,  # the code between the layers, and what has no timer
+        "products_ms": 1e3 * flops / rates["sgemm"],
+        "bound_ms": sum(row["bound_ms"] for row in rows.values()),
+        "gflops": flops / total / 1e6,
+    }
+
+
+# ---- Telling -----------------------------------------------------------------------------------------------
+
+
+def as_text(result):
+    head = (f"{result['size']}, {contenders.CONTENDERS[result['variant']].title}, "
+            f"{result['threads']} thread{'s' * (result['threads'] > 1)}")
+    if "absent" in result:
+        return f"{head}: {contenders.absence(result['absent'])}"
+    step, rates = result["step_ms"], result["rates"]
+    products, bound = result["products_ms"], result["bound_ms"]
+    text = [
+        f"{head}: {step:.0f} ms a step, {result['gflops']:.0f} GFLOP/s",
+        f"the machine: {rates['sgemm'] / 1e9:.0f} GFLOP/s in products, "
+        f"{rates['copy'] / 1e9:.1f} GB/s in copies",
+        f"products alone at that rate: {products:.0f} ms, {products / step:.0%} of the step; "
+        f"bounds of all layers: {bound:.0f} ms, {bound / step:.0%}",
+    ]
+    timed = {key: row for key, row in result["rows"].items() if row["ms"] is not None}
+    if timed:
+        lines = [line(key, row, step) for key, row in timed.items()]
+        lines.sort(key=lambda cells: -float(cells[-1]))
+        lines.append(["between the layers", f"{result['between_ms']:.1f}",
+                      f"{result['between_ms'] / step:.1%}", "", "", "", "", ""])
+        header = ["layer", "ms", "of the step", "GFLOP/s", "GB/s", "bound ms", "by", "above it"]
+        text += ["", ratios.table(header, lines)]
+    for share, file, number, source in result.get("lines", ()):
+        text.append(f"{share:6.1%}  {file.rpartition('/')[2]}:{number}  {source[:80]}")
+    return "\n".join([*text, program.load_line(result["load"])])
+
+
+def line(key, row, step_ms):
+    kind, _, part = key.rpartition("/")
+    rate = f"{row['flops'] / row['ms'] / 1e6:.0f}" if row["flops"] else ""
+    return [f"{kind} {part}", f"{row['ms']:.1f}", f"{row['ms'] / step_ms:.1%}", rate,
+            f"{row['bytes'] / row['ms'] / 1e6:.1f}", f"{row['bound_ms']:.1f}", row["by"],
+            f"{row['ms'] - row['bound_ms']:.1f}"]
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,66 @@
+"""How much work is in a training step, layer by layer: operations of products, and bytes that must move.
+
+Operations: a product of (n, k) and (k, m) is 2nkm; attention counts the lower triangle alone; everything else
+is free. Bytes: each array that goes in or comes out crosses from memory once, in float32; what stays inside a
+layer is free. So both are lower bounds, for a layer that fuses all it does but not with its neighbours.
+"""
+
+from dataclasses import dataclass
+
+ITEM = 4  # bytes of a float32
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one kind of layer, in all its places together."""
+
+    flops: int
+    bytes: int
+
+    def seconds(self, peak, bandwidth):
+        """The shortest time in which this can be done, at so many operations and bytes a second."""
+        return max(self.flops / peak, self.bytes / bandwidth)
+
+
+def step_work(size):
+    """(kind, part) -> Work of a whole step: layers with parts forward and backward, and the update."""
+    config = size.config
+    L, C, V, T = config.n_layer, config.n_embd, config.vocab_size, size.T
+    N = size.B * T
+    work = {
+        ("encoder", "forward"): Work(0, ITEM * (2 * N + T) * C),
+        ("encoder", "backward"): Work(0, ITEM * (3 * N + T) * C),  # dout read; rows of dwte read and written
+        ("layernorm", "forward"): Work(0, ITEM * (2 * L + 1) * 2 * N * C),
+        ("layernorm", "backward"): Work(0, ITEM * (2 * L + 1) * 3 * N * C),
+        ("residual", "forward"): Work(0, ITEM * 2 * L * 3 * N * C),
+        ("residual", "backward"): Work(0, ITEM * 2 * L * 3 * N * C),  # gradients of the two branches added up
+        ("gelu", "forward"): Work(0, ITEM * L * 2 * N * 4 * C),
+        ("gelu", "backward"): Work(0, ITEM * L * 3 * N * 4 * C),
+        ("crossentropy", "forward"): Work(0, ITEM * N * V),
+        ("crossentropy", "backward"): Work(0, ITEM * 2 * N * V),
+        **_attention(L, N, T, C),
+    }
+    for kind, times, inputs, outputs in (("qkv", L, C, 3 * C), ("attproj", L, C, C), ("fc", L, C, 4 * C),
+                                         ("fcproj", L, 4 * C, C), ("head", 1, C, V)):
+        work |= _product(kind, times, N, inputs, outputs)
+    P = config.num_parameters
+    work["clip, AdamW", "update"] = Work(0, ITEM * 8 * P)  # g twice, first for its norm; p, m, v both ways
+    return work
+
+
+def _product(kind, times, N, inputs, outputs):
+    flops = 2 * N * inputs * outputs
+    arrays = ITEM * (N * inputs + inputs * outputs + N * outputs)
+    return {
+        (kind, "forward"): Work(times * flops, times * arrays),
+        # two products; both weight and dweight, inp and dinp, but dout once
+        (kind, "backward"): Work(times * 2 * flops, times * (2 * arrays - ITEM * N * outputs)),
+    }
+
+
+def _attention(L, N, T, C):
+    triangle = 2 * 2 * N * (T + 1) // 2 * C  # two products, over half of the keys
+    return {
+        ("attention", "forward"): Work(L * triangle, L * ITEM * 4 * N * C),
+        ("attention", "backward"): Work(L * 2 * triangle, L * ITEM * 8 * N * C),  # qkv, out, dout; dqkv
+    }
