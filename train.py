@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Nothing imported here may import NumPy: the number of its threads is set first, from --threads.
-from gpt2 import runs
+from gpt2 import parallel, runs
 from gpt2.download import write_atomically
 from gpt2.errors import UserError
+from gpt2.parallel.cores import launched_rank, local_ranks, thread_variables, threads_each
 from gpt2.settings import Parser, add_arguments, flag, parse, read_toml, setting, table, to_toml
 
 # ---- Settings ----------------------------------------------------------------------------------------------
@@ -67,7 +68,15 @@ class Settings:
     backward: str = setting("manual", "engine", "manual, auto, a mix such as manual,attention=auto, or whole")
     compile: str = setting("on", "engine", "off runs every layer as it is written, for debugging",
                            choices=("on", "off"))
-    threads: int = setting(0, "engine", "for matrix products; 0: as many as NumPy takes", minimum=0)
+    threads: int = setting(0, "engine", "for matrix products, in all processes of this machine together; "
+                           "0: as many as NumPy takes", minimum=0)
+    parallel: str = setting("none", "engine", "processes: on this machine's cores; mpi: under mpiexec",
+                            choices=parallel.KINDS)
+    workers: str = setting("auto", "engine", "of --parallel processes: a number, each takes its share of the "
+                           "batch; auto measures, and takes the faster of threads and processes")
+    worker_timeout: float = setting(300.0, "engine", "seconds without a sign of life from a worker that end "
+                                    "the run; 0: no limit", minimum=0)
+    shard: bool = setting(False, "engine", "mpi: each process keeps AdamW's moments of its own part only")
 
     eval_every: int = setting(100, "reports", "steps between validations; 0: only at the end", minimum=0)
     eval_batches: int = setting(20, "reports", "batches in a validation; 0: the whole split", minimum=0)
@@ -109,11 +118,15 @@ def read_settings(argv):
     return given, other["resume"], other["overwrite"]
 
 
+def threads_here(threads, kind):
+    """Threads of this process: those of --threads, shared with the other MPI ranks of the machine."""
+    return threads_each(local_ranks(), threads) if kind == "mpi" else threads
+
+
 def limit_threads(threads):
     """Tell the libraries under NumPy how many threads to take. Has an effect before NumPy is imported."""
     if threads:
-        for library in ("OPENBLAS", "MKL", "OMP", "VECLIB_MAXIMUM", "BLIS", "NUMEXPR"):
-            os.environ[f"{library}_NUM_THREADS"] = str(threads)
+        os.environ.update(thread_variables(threads))
 
 
 def new_settings(given):
@@ -153,7 +166,7 @@ class Run:
     gpt2/runs.py says which files lie in the folder. `begin` makes them; `load` takes over what is there.
     """
 
-    def __init__(self, settings):
+    def __init__(self, settings, group=None):
         import data
         from gpt2.dataset import Loader, read_tokens
         from gpt2.model import GPT2Config
@@ -173,6 +186,7 @@ class Run:
         self.model = make_model(config, s)
         self.optimizer = AdamW(self.model, lr=s.lr, betas=(s.beta1, s.beta2), eps=s.eps,
                                weight_decay=s.weight_decay)
+        self.team = start_team(self, group or parallel.join("none"))
         self.step = 0
         self.best = None  # lowest validation loss so far, nats per token
         self.validated = None  # the step of the last validation
@@ -185,18 +199,13 @@ class Run:
         from gpt2.optimizer import cosine_lr
 
         s = self.settings
-        loss = 0.0
-        for i in range(s.accumulate):
-            inputs, targets = self.loader.next_batch()
-            part = self.model.forward(inputs, targets)
-            if not math.isfinite(part):
-                raise UserError(f"step {self.step + 1}: the loss is {part}; first output that is not finite: "
-                                f"{self.model.first_non_finite(inputs, targets)}; "
-                                f"try a lower --lr than {s.lr:g}, or a longer --warmup")
-            self.model.backward(scale=1.0 / s.accumulate, accumulate=i > 0)
-            loss += part / s.accumulate
+        batches = [self.loader.next_batch() for _ in range(s.accumulate)]
         lr = cosine_lr(self.step, lr=s.lr, min_lr=s.min_lr, warmup=s.warmup, steps=s.steps)
-        norm = self.optimizer.step(lr, clip=s.clip or None)
+        loss, norm = self.team.step(batches, lr, clip=s.clip or None)
+        if not math.isfinite(loss):
+            found = next(filter(None, (self.model.first_non_finite(*batch) for batch in batches)), None)
+            raise UserError(f"step {self.step + 1}: the loss is {loss}; first output that is not finite: "
+                            f"{found}; try a lower --lr than {s.lr:g}, or a longer --warmup")
         if not math.isfinite(norm):
             raise UserError(f"step {self.step + 1}: the gradient's norm is {norm}, the loss {loss:.4f}; "
                             f"try a lower --lr than {s.lr:g}, or a longer --warmup")
@@ -210,7 +219,7 @@ class Run:
         s = self.settings
         total, count = 0.0, 0
         for inputs, targets in evenly(self.val, s.batch_size, s.block_size, s.eval_batches):
-            total += self.model.loss(inputs, targets) * inputs.size
+            total += self.team.loss(inputs, targets) * inputs.size
             count += inputs.size
         return total / count
 
@@ -229,14 +238,17 @@ class Run:
         """Write what does not change, and open the metrics."""
         self.folder = folder
         self.settings = dataclasses.replace(self.settings, out=str(folder))
+        if not self.team.root:
+            return  # the files are the root's
         write_atomically(folder / runs.SETTINGS, to_toml(self.settings).encode())
         self.tokenizer.save(folder / runs.TOKENIZER)
         self.metrics = open(folder / runs.METRICS, "ab")
 
     def record(self, **fields):
         """Add a line to metrics.jsonl."""
-        self.metrics.write(json.dumps(fields).encode() + b"\n")
-        self.metrics.flush()
+        if self.team.root:
+            self.metrics.write(json.dumps(fields).encode() + b"\n")
+            self.metrics.flush()
 
     def save(self):
         """Write last.safetensors: parameters, moments, and every number that decides what comes next."""
@@ -245,8 +257,11 @@ class Run:
 
         config = self.model.config
         arrays = checkpoint.model_arrays(self.model)
-        for name in ("m", "v"):
-            moments = unflatten(getattr(self.optimizer, name), config)
+        gathered = self.team.moments()
+        if not self.team.root:
+            return
+        for name, flat in zip(("m", "v"), gathered):
+            moments = unflatten(flat, config)
             arrays.update({f"adamw.{name}.{tensor}": array for tensor, array in moments.items()})
         os.fsync(self.metrics.fileno())
         checkpoint.save(self.folder / runs.LAST, arrays, {
@@ -265,6 +280,8 @@ class Run:
         """Write best.safetensors: the weights alone, a third of the size."""
         from gpt2 import checkpoint
 
+        if not self.team.root:
+            return
         checkpoint.save(self.folder / runs.BEST, checkpoint.model_arrays(self.model),
                         {**checkpoint.model_state(self.model), "step": self.step, "val_loss": self.best})
 
@@ -278,10 +295,11 @@ class Run:
             raise UserError(f"{folder} has no checkpoint yet; start it anew with --overwrite")
         arrays, state = checkpoint.load(path)
         config = self.model.config
-        for prefix, flat in (("params.", self.model.flat_params), ("adamw.m.", self.optimizer.m),
-                             ("adamw.v.", self.optimizer.v)):
+        m, v = self.team.moments()
+        for prefix, flat in (("params.", self.model.flat_params), ("adamw.m.", m), ("adamw.v.", v)):
             checkpoint.check_shapes(path, arrays, config, prefix)
             checkpoint.fill(unflatten(flat, config), arrays, prefix)
+        self.team.put_moments(m, v)
         try:
             corpus, self.best, self.validated = state["corpus"], state["best"], state["validated"]
             self.step, self.optimizer.t = int(state["step"]), int(state["adamw.t"])
@@ -293,7 +311,7 @@ class Run:
             raise UserError(f"{self.settings.data}: text or tokens have changed since {path} was "
                             "written; a resumed run needs the same ones")
         metrics = folder / runs.METRICS
-        if metrics.exists() and metrics.stat().st_size > kept:
+        if self.team.root and metrics.exists() and metrics.stat().st_size > kept:
             os.truncate(metrics, kept)
 
     def fingerprint(self):
@@ -305,15 +323,51 @@ class Run:
 
 def make_model(config, s):
     """The GPT2 of these settings. A backward that is not known or cannot be had is one line."""
+    from gpt2.model import GPT2
+
+    try:
+        return GPT2(config, seed=s.seed, **model_options(s))
+    except (ValueError, NotImplementedError) as error:
+        raise UserError(f"--backward {s.backward}: {error}") from None
+
+
+def model_options(s):
+    """What GPT2 takes besides its shape and seed, for this process and its workers."""
     import inspect
 
     from gpt2.model import GPT2
 
-    options = {"compile": s.compile == "on"} if "compile" in inspect.signature(GPT2).parameters else {}
-    try:
-        return GPT2(config, backward=s.backward, seed=s.seed, **options)
-    except (ValueError, NotImplementedError) as error:
-        raise UserError(f"--backward {s.backward}: {error}") from None
+    known = inspect.signature(GPT2).parameters
+    return {"backward": s.backward, **({"compile": s.compile == "on"} if "compile" in known else {})}
+
+
+def start_team(run, group):
+    """Whoever --parallel says trains the run's model."""
+    s = run.settings
+    workers = number_of_workers(run) if s.parallel == "processes" else 1
+    if s.parallel == "processes":
+        each = threads_each(workers, s.threads)
+        run.notes.append(f"{workers} process{'es' * (workers > 1)} with {each} thread{'s' * (each > 1)} each")
+    elif group.size > 1:
+        run.notes.append(f"{group.size} MPI processes")
+    return parallel.start(s.parallel, run.model, run.optimizer, group, workers=workers,
+                          batch_size=s.batch_size, threads=s.threads, shard=s.shard,
+                          timeout=s.worker_timeout, options=model_options(s))
+
+
+def number_of_workers(run):
+    """--workers as a number; auto is what turns out to be the fastest here."""
+    from gpt2.parallel import auto
+
+    s = run.settings
+    if s.workers == "auto":
+        best, times = auto.choose(run.model.config, s.batch_size, s.block_size, threads=s.threads,
+                                  timeout=s.worker_timeout, options=model_options(s))
+        run.notes.append(auto.as_text(times, best, s.threads))
+        return best
+    if not s.workers.isdecimal() or int(s.workers) < 1:
+        raise UserError(f"--workers {s.workers}: expected a number from 1, or auto")
+    return int(s.workers)
 
 
 # ---- The loop ----------------------------------------------------------------------------------------------
@@ -350,7 +404,10 @@ def loop(run, progress, interrupts):
         last = run.step >= s.steps
         if run.validated != run.step and (last or due(run.step, s.eval_every)):
             validate(run, progress)
-        if last or interrupts.received is not None:
+        stop = int(run.team.highest(interrupts.received or 0))  # a signal to one rank is one to all
+        if stop:
+            interrupts.received = stop
+        if last or stop:
             run.save()
             return last
         if run.step > 0 and due(run.step, s.sample_every) and s.sample_tokens:
@@ -386,6 +443,8 @@ def validate(run, progress):
 
 
 def show_sample(run, progress):
+    if not run.team.root:
+        return
     text = run.sample()
     run.record(step=run.step, sample=text)
     progress.line(f"---- sample at step {run.step} " + "-" * 40)
@@ -436,7 +495,7 @@ def program(argv):
     """Read the settings, train, report. Returns the exit status."""
     given, resume, overwrite = read_settings(argv)
     if resume is None:
-        limit_threads(given.get("threads", 0))
+        limit_threads(threads_here(given.get("threads", 0), given.get("parallel", "none")))
         settings = new_settings(given)
         folder = None
     else:
@@ -444,13 +503,21 @@ def program(argv):
             raise UserError(f"--out {given['out']}: a resumed run stays in its folder, {resume}")
         folder = runs.existing(resume or given.get("out"))
         settings = resumed_settings(folder, given)
-        limit_threads(settings.threads)
+        limit_threads(threads_here(settings.threads, settings.parallel))
+    with parallel.join(settings.parallel) as group:
+        run = Run(settings, group)
+        with run.team:
+            return train(run, folder, overwrite)
+
+
+def train(run, folder, overwrite):
+    """Train a run that was made: from the start, or where its folder is given from its checkpoint on."""
     from gpt2.flops import matmul_peak
     from gpt2.progress import Progress
 
-    run = Run(settings)
-    if resume is None:
-        run.begin(runs.new(settings.preset, settings.out, overwrite))
+    settings = run.settings
+    if folder is None:
+        run.begin(run.team.from_root(lambda: runs.new(settings.preset, settings.out, overwrite)))
     else:
         run.load(folder)
         if run.step >= settings.steps:
@@ -465,6 +532,11 @@ def program(argv):
     try:
         with Interrupts() as interrupts:
             done = loop(run, progress, interrupts)
+    except parallel.WorkerError as error:
+        saved = (run.folder / runs.LAST).exists()
+        raise parallel.WorkerError(f"{error}\n" + (
+            f"the last checkpoint is in place; go on from it with: python train.py --resume {run.folder}"
+            if saved else "no checkpoint had been written yet")) from None
     finally:
         progress.close()
     if not done:
@@ -480,8 +552,12 @@ def main(argv=None):
     try:
         return program(sys.argv[1:] if argv is None else argv)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if launched_rank() == 0:  # of an MPI job, the first one speaks for all
+            print(f"error: {error}", file=sys.stderr)
         return 2
+    except parallel.WorkerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("stopped at once; what was saved before is in place", file=sys.stderr)
         return 130

@@ -1,13 +1,13 @@
 """What data-parallel training would cost on many machines, computed from a few measured or stated numbers.
 
-One MPI rank a node. A node computes its share of the batch, and the sum of the gradients goes through the network
-while earlier blocks are still being computed (gpt2/parallel/mpi.py). docs/parallel.md explains and discusses.
+One MPI rank a node. A node computes its share of the batch, and the sum of the gradients goes through the
+network while earlier blocks are still being computed (gpt2/parallel/mpi.py). docs/parallel.md discusses it.
 
     compute     3 * forward operations / RATE, a third of it forward
     all-reduce  of b bytes over n nodes: 2 (n-1)/n * b / bandwidth + 2 log2(n) * latency
                 (Rabenseifner's algorithm: a reduce-scatter and an all-gather. Thakur et al. 2005)
-    overlap     a matrix's all-reduce is ready to start when its block's backward is done, and the network takes
-                them one after the other; embeddings, gains and biases follow at the end
+    overlap     a matrix's all-reduce may start when its block's backward is done, and the network takes one
+                after the other; embeddings, gains and biases follow at the end
     update      28 bytes of memory traffic a parameter: p, m, v read and written, g read
 
 What it leaves out: other traffic in the network, stragglers, and the time the processor spends on sending.
@@ -36,7 +36,7 @@ class Hardware:
     latency: float
 
 
-# A node: 64 cores at 60 GFLOP/s each in float32, as one core of the machine that was measured does in training;
+# A node: 64 cores at 60 GFLOP/s each in float32, as a core of the machine that was measured does in training;
 # eight channels of memory. The networks in their usual speeds, with 90 % of the wire.
 CLUSTERS = (
     Hardware("10 Gb/s Ethernet", 64 * 60e9, 200e9, 0.9 * 1.25e9, 30e-6),
@@ -52,7 +52,11 @@ def all_reduce(nbytes, n, hardware):
 
 
 def step(config, n, hardware, B=B, T=T):
-    """Seconds of one step on n nodes, in parts: compute, reduce (all of it), exposed (what is not hidden), update."""
+    """Seconds of one step on n nodes, in parts.
+
+    compute  forward and backward      reduce   all-reduces       update  of the parameters
+    step     all of it                 exposed  what of the all-reduces the backward pass does not hide
+    """
     forward = forward_flops(config, B, T) / hardware.rate
     L, C = config.n_layer, config.n_embd
     head = 2 * B * T * config.vocab_size * C / hardware.rate
@@ -106,12 +110,13 @@ def rows():
 
 def as_text():
     """The tables: one line a model, one column a number of nodes."""
-    text = [f"computed: {B} sequences of {T} tokens a node and step; node {CLUSTERS[0].rate / 1e12:.1f} TFLOP/s"]
+    text = [f"computed: {B} sequences of {T} tokens a node and step, "
+            f"{CLUSTERS[0].rate / 1e12:.1f} TFLOP/s a node"]
     for hardware in CLUSTERS:
+        chosen = [r for r in rows() if r["network"] == hardware.name]
         for title, show in (("efficiency", lambda r: f"{r['efficiency']:.0%}"),
                             ("ms of all-reduce not hidden", lambda r: f"{1e3 * r['exposed']:.0f}"),
                             ("tokens a node for 90 %", lambda r: str(r["tokens_for_90"]))):
-            chosen = [r for r in rows() if r["network"] == hardware.name]
             lines = [[preset, *[show(r) for r in chosen if r["model"] == preset]] for preset in PRESETS]
             text.append(f"\n{hardware.name}: {title}")
             text.append(ratios.table(["nodes", *map(str, NODES)], lines))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from bench import cluster, machine, program, ratios
 from bench.turns import DISTURBED, ENOUGH, settle
+from bench.worker import set_priority
 from gpt2.errors import UserError
 
 # name -> preset, changes, B of strong scaling, B of each worker in weak scaling, T
@@ -41,7 +42,7 @@ class Setup:
 
 
 def main(argv):
-    parser = program.parser("bench.scaling", "Measure strong and weak scaling, and compute it past the machine.")
+    parser = program.parser("bench.scaling", "Strong and weak scaling, measured here, computed past this machine.")
     parser.add_argument("--size", metavar="NAME", default="124M-B8T64",
                         help=f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)")
     parser.add_argument("--workers", metavar="N,...", default="",
@@ -52,6 +53,9 @@ def main(argv):
                         help="rounds at most (default 12)")
     parser.add_argument("--seconds", metavar="S", type=program.positive(float), default=90,
                         help="time for all rounds; at least three are played (default 90)")
+    parser.add_argument("--nice", metavar="N", type=program.niceness, default=0,
+                        help="priority, e.g. -15 where others use the machine too; below 0 is for root alone "
+                        "(default 0)")
     parser.add_argument("--cluster", action="store_true", help="only the table for many machines")
     options = parser.parse_args(argv)
     if options.cluster:
@@ -66,6 +70,7 @@ def main(argv):
     strong = [Setup(1, 1, B), *(Setup(1, t, B) for t in threads if t > 1),
               *(Setup(n, 1, B) for n in counts if n > 1)]
     weak = [Setup(n, 1, b * n) for n in counts]
+    set_priority(options.nice)  # the workers inherit it
     facts = machine.describe()
     program.say(options, program.machine_line(facts))
     samples, load = measure(preset, changes, T, list(dict.fromkeys([*strong, *weak])), options)
@@ -107,7 +112,7 @@ def measure(preset, changes, T, setups, options):
             if key not in teams:
                 program.note(f"starting {setup.label}")
                 teams[key] = stack.enter_context(make_team(config, *key, options))
-        turns = {setup: make_turn(teams[setup.workers, setup.threads], config, setup.B, T) for setup in setups}
+        turns = {s: make_turn(teams[s.workers, s.threads], config, s.B, T) for s in setups}
         for turn in turns.values():
             turn()  # first steps touch new memory
         return play(turns, options)
@@ -142,7 +147,7 @@ def make_turn(team, config, B, T):
 
 
 def play(turns, options):
-    """Rounds in which every setup takes a step, in shuffled order. Disturbed ones are left out if enough remain."""
+    """Rounds in which every setup takes a step, in shuffled order. Without disturbed ones, if enough remain."""
     pids = sorted({pid for turn in turns.values() for pid in turn.pids})
     load, order, shuffle = machine.Load(pids), list(turns), random.Random(0).shuffle
     samples, others = {setup: [] for setup in turns}, []

@@ -1,0 +1,86 @@
+"""Data-parallel training: every worker computes its share of the batch, together they make one step.
+
+    cores.py       how many cores there are, and how many threads that leaves each worker
+    group.py       what workers need of each other: rank, size, barrier, broadcast, all-reduce
+    one.py         a group of one: the ordinary run
+    pipes.py       a group of processes on one machine: pipes for words, shared memory for arrays
+    mpi.py         a group of MPI ranks, on one machine or many
+    team.py        a model and its optimizer trained by a group: the step itself
+    memory.py      arrays in shared memory
+    workers.py     processes that are started, watched, and never left behind
+    worker.py      what runs inside of one
+    processes.py   a team of such processes
+    auto.py        threads or processes, whichever is faster here
+
+    group = join("mpi")                       first of all; a group of one unless it is "mpi"
+    team = start("processes", model, optimizer, group, workers=2, batch_size=8)
+    with team:
+        loss, norm = team.step([(inputs, targets)], lr)
+
+Importing this package loads no NumPy, so that a program can decide on the number of its threads first.
+"""
+
+from gpt2.errors import UserError
+
+KINDS = ("none", "processes", "mpi")
+
+
+class WorkerError(RuntimeError):
+    """A worker died, failed or hung. The text names it and says how; the other workers have been ended."""
+
+
+def join(kind):
+    """The group that this process belongs to: MPI's ranks for "mpi", else a group of one.
+
+    Raises UserError for another kind, or where MPI cannot be had.
+    """
+    if kind not in KINDS:
+        raise UserError(f"--parallel {kind}: expected one of {', '.join(KINDS)}")
+    if kind == "mpi":
+        from gpt2.parallel.mpi import MPIGroup
+
+        return MPIGroup()
+    from gpt2.parallel.one import One
+
+    return One()
+
+
+def start(kind, model, optimizer, group, *, workers=1, batch_size=None, threads=0, shard=False, timeout=300.0,
+          options=None):
+    """The team that trains `model`: parameters, gradients and moments move to where its workers see them.
+
+    kind        of KINDS; group is what join(kind) gave
+    workers     of "processes": a number of them, from 1 on; see gpt2.parallel.auto for the best one
+    batch_size  sequences in a batch, checked here so that it need not fail later
+    threads     for matrix products on this machine, shared out among its workers; 0: as many as cores
+    shard       with "mpi": each rank keeps the moments of its own part of the parameters alone
+    timeout     of "processes": seconds without a sign of life after which a worker counts as hung; 0: never
+    options     of GPT2() besides config and seed, for the models in the workers
+
+    Raises UserError where the batch cannot be shared out evenly, or memory is too small.
+    """
+    size = workers if kind == "processes" else group.size
+    if batch_size is not None:
+        check_batch(batch_size, size, "--workers" if kind == "processes" else "mpiexec -n")
+    if kind == "processes" and workers > 1:
+        from gpt2.parallel.processes import Processes
+
+        return Processes(model, optimizer, workers, threads=threads, timeout=timeout, options=options)
+    from gpt2.parallel.team import Team
+
+    return Team(group, model, optimizer, shard=shard and group.size > 1)
+
+
+def check_batch(B, size, flag="--workers"):
+    """Raise UserError unless `size` workers can take equal shares of B sequences.
+
+    With shares of different sizes all would wait for the largest.
+    """
+    if size > B:
+        raise UserError(f"{flag} {size}: a batch has only {B} sequences, so at most {B} workers have "
+                        f"something to do; take {flag} {B}, or --batch-size {size}")
+    if B % size:
+        fewer = max(n for n in range(1, size) if B % n == 0)
+        below = B // size * size
+        raise UserError(f"{flag} {size}: a batch of {B} sequences cannot be cut into {size} equal shares; "
+                        f"take --batch-size {below} or {below + size}, or {flag} {fewer}")

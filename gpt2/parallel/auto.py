@@ -1,0 +1,51 @@
+"""Threads or processes? One step is measured each way, in the shapes of the run, and the fastest is taken."""
+
+import time
+
+import numpy as np
+
+from gpt2.model import GPT2
+from gpt2.optimizer import AdamW
+from gpt2.parallel.cores import cores, threads_each
+from gpt2.parallel.processes import Processes
+
+
+def candidates(B, count):
+    """Numbers of workers worth a trial on `count` cores: 1, and the divisors of B in steps of about two."""
+    divisors = [n for n in range(1, min(B, count) + 1) if B % n == 0]
+    chosen = [divisors[-1]]
+    for n in reversed(divisors):
+        if 2 * n <= chosen[-1]:
+            chosen.append(n)
+    return sorted({1, *chosen})
+
+
+def choose(config, B, T, *, threads=0, timeout=300.0, options=None):
+    """The best number of workers for batches of B sequences of T tokens, and the seconds of a step by number.
+
+    With 1 the best is one process that takes all threads itself.
+    """
+    times = {n: measure(config, n, B, T, threads=threads, timeout=timeout, options=options)
+             for n in candidates(B, threads or cores())}
+    return min(times, key=times.get), times
+
+
+def measure(config, workers, B, T, *, threads=0, timeout=300.0, options=None):
+    """Seconds of a step, the second one: the first compiles, and touches new memory."""
+    model = GPT2(config, seed=None, **(options or {}))
+    batch = tuple(np.random.default_rng(0).integers(0, config.vocab_size, (2, B, T), dtype=np.int32))
+    with Processes(model, AdamW(model), workers, threads=threads, timeout=timeout, options=options) as team:
+        team.step([batch])
+        begin = time.perf_counter()
+        team.step([batch])
+        return time.perf_counter() - begin
+
+
+def as_text(times, best, threads=0):
+    """What was measured and taken, as a line."""
+    def label(n):
+        each = threads_each(n, threads)
+        return f"{n} process{'es' * (n > 1)} of {each} thread{'s' * (each > 1)}"
+
+    measured = ", ".join(f"{label(n)} {1e3 * seconds:.0f} ms" for n, seconds in times.items())
+    return f"workers auto: a step takes {measured}; taking {label(best)}"

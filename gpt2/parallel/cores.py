@@ -1,0 +1,57 @@
+"""How many cores this process may use, and how threads are shared out among workers. Needs no NumPy."""
+
+import os
+from pathlib import Path
+
+# One variable a library that NumPy or numexpr may stand on. They are read once, when the library is loaded.
+LIBRARIES = ("OPENBLAS", "MKL", "OMP", "VECLIB_MAXIMUM", "BLIS", "NUMEXPR")
+
+# The share of time that a container gets: "QUOTA PERIOD" in microseconds, or "max PERIOD"
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+
+# How many ranks of an MPI job run on this machine, in the words of mpich, Open MPI, Intel MPI and Slurm
+LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+def cores():
+    """Cores that this process may use: those it is not kept from, and no more than its container's share."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        count = os.cpu_count() or 1
+    try:
+        quota, period = CPU_MAX.read_text().split()
+        return max(1, min(count, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or no limit
+        return count
+
+
+def threads_each(workers, threads=0):
+    """Threads for each of `workers` on this machine, of `threads` in all (0: one a core). At least 1."""
+    return max(1, (threads or cores()) // workers)
+
+
+def thread_variables(threads):
+    """The environment variables that hold the libraries under NumPy to a number of threads."""
+    return {f"{library}_NUM_THREADS": str(threads) for library in LIBRARIES}
+
+
+def local_ranks():
+    """Ranks of this process's MPI job on this machine, from what mpiexec left in the environment; else 1."""
+    return next((int(os.environ[name]) for name in LOCAL_RANKS if os.environ.get(name, "").isdigit()), 1)
+
+
+def launched_rank():
+    """This process's rank in the MPI job that it was started in, from the environment; else 0."""
+    return next((int(os.environ[name]) for name in RANK if os.environ.get(name, "").isdigit()), 0)
+
+
+def shares_of_cores(workers):
+    """A set of cores for each worker, or None for each where there are fewer cores than workers."""
+    try:
+        available = sorted(os.sched_getaffinity(0))
+    except AttributeError:
+        return [None] * workers
+    each = len(available) // workers
+    return [set(available[r * each : (r + 1) * each]) or None for r in range(workers)]

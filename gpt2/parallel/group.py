@@ -1,0 +1,152 @@
+"""What workers need of each other. One, Pipes and MPIGroup are groups, and team.py takes its steps on any.
+
+A group of `size` workers knows them by `rank`, from 0. Every method is called by all workers, in the same
+order. Sums are taken in an order that depends on the size alone: a run can be repeated bit for bit.
+"""
+
+import struct
+
+import numpy as np
+
+from gpt2.optimizer import BLOCK, sum_of_squares
+
+UNIT = 1024  # entries: parts of a flat buffer begin at a multiple of it, so that no two share a page
+CHUNK = 8192  # bytes in one exchange: no pipe holds less, so nobody waits to write while all should read
+
+
+class Group:
+    """The methods that follow from `exchange`. A group overrides those that it can do better."""
+
+    rank = 0
+    size = 1
+
+    def exchange(self, payload):
+        """Give some bytes (up to CHUNK) to every worker, and return what each gave, by rank."""
+        raise NotImplementedError
+
+    def barrier(self):
+        """Return once every worker has called this."""
+        self.exchange(b"")
+
+    def broadcast(self, array, root=0):
+        """Fill a flat array with that of worker `root`."""
+        for piece in _pieces(array):
+            parts = self.exchange(piece.tobytes() if self.rank == root else b"")
+            piece[...] = np.frombuffer(parts[root], array.dtype)
+
+    def all_reduce(self, array):
+        """Replace a flat array by its sum over all workers."""
+        for piece in _pieces(array):
+            parts = self.exchange(piece.tobytes())
+            piece[...] = np.frombuffer(parts[0], array.dtype)
+            for part in parts[1:]:
+                piece += np.frombuffer(part, array.dtype)
+
+    def start_all_reduce(self, array):
+        """Begin all_reduce(array); wait() of the object returned ends it. Leave the array alone until then.
+
+        Here all of it happens in wait(): between processes of one machine, adding takes the very cores and
+        the memory bandwidth that the computation would have, and nothing is gained by being early.
+        """
+        return _Later(self, array)
+
+    def total(self, *values):
+        """Sums of numbers over all workers, in the order of ranks: a list of floats."""
+        parts = self.exchange(struct.pack(f"{len(values)}d", *values))
+        return [sum(column) for column in zip(*(struct.unpack(f"{len(values)}d", part) for part in parts))]
+
+    def highest(self, value):
+        """The largest of the workers' numbers."""
+        return max(struct.unpack("d", part)[0] for part in self.exchange(struct.pack("d", value)))
+
+    def part(self, n, rank=None):
+        """(start, stop): the part of a flat buffer of n entries that a worker takes care of."""
+        rank = self.rank if rank is None else rank
+        units = -(-n // UNIT)
+        return tuple(min(n, units * r // self.size * UNIT) for r in (rank, rank + 1))
+
+    def all_gather(self, array):
+        """Complete a flat array, of which each worker has its own part(): everyone gets all parts."""
+        for r in range(self.size):
+            start, stop = self.part(array.size, r)
+            self.broadcast(array[start:stop], root=r)
+
+    def gather(self, part, n):
+        """All workers' parts of n entries as one array (n,), on the root; elsewhere it may hold anything."""
+        whole = np.empty(n, part.dtype)
+        start, stop = self.part(n)
+        whole[start:stop] = part
+        self.all_gather(whole)
+        return whole
+
+    def from_root(self, function):
+        """What function() returns on the root, for all. A UserError there is raised everywhere."""
+        return function()
+
+    def reduction(self, grads):
+        """The sum of the workers' gradients, grads (n,), about to be taken: a Reduction."""
+        return Reduction(self, grads)
+
+    def note(self, phase):
+        """A sign of life, for whoever watches over this worker. phase is a word of worker.PHASES."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        """Part from the others; where an error is on its way, in such a manner that nobody waits in vain."""
+
+
+class Reduction:
+    """Gradients on their way to becoming their sum over all workers.
+
+    Called with (start, stop) when these entries are final in this worker, which model.backward does.
+    """
+
+    def __init__(self, group, grads):
+        self.group, self.grads = group, grads
+
+    def __call__(self, start, stop):
+        self.group.note("backward")
+
+    def wait(self):
+        """End it: this worker's part of the gradients is summed. Returns the sum of that part's squares."""
+        self.group.all_reduce(self.grads)
+        start, stop = self.group.part(self.grads.size)
+        return sum_of_squares(self.grads[start:stop])
+
+
+def add_up(arrays, start, stop):
+    """Sum arrays[0], arrays[1], ... into arrays[0], entries start..stop. Returns the sum of the squares.
+
+    Block by block: what has been added up is squared while it is still in cache.
+    """
+    first, *others = arrays
+    squares = 0.0
+    for begin in range(start, stop, BLOCK):
+        block = slice(begin, min(begin + BLOCK, stop))
+        for other in others:
+            first[block] += other[block]
+        squares += float(np.dot(first[block], first[block]))
+    return squares
+
+
+def share(count, rank, size):
+    """The slice of `count` sequences that a worker takes. Shares differ by one at most."""
+    return slice(count * rank // size, count * (rank + 1) // size)
+
+
+class _Later:
+    def __init__(self, group, array):
+        self.group, self.array = group, array
+
+    def wait(self):
+        self.group.all_reduce(self.array)
+
+
+def _pieces(array):
+    """Views of at most CHUNK bytes of a flat array."""
+    if array.ndim != 1:
+        raise ValueError(f"expected a flat array, got shape {array.shape}; pass array.reshape(-1)")
+    step = CHUNK // array.itemsize
+    return (array[start : start + step] for start in range(0, array.size, step))

@@ -1,0 +1,159 @@
+"""A group of MPI ranks: mpiexec -n 4 python train.py --parallel mpi. Needs mpi4py: pip install '.[mpi]'.
+
+The sum of a gradient begins as soon as the backward pass is through with it (Iallreduce), so that it travels
+while earlier blocks are still being computed. Every rank runs the whole program; rank 0 alone prints and
+writes files.
+"""
+
+import os
+import sys
+import time
+import traceback
+
+from gpt2.errors import UserError
+from gpt2.optimizer import sum_of_squares
+from gpt2.parallel.group import Group, Reduction
+
+LARGEST = 1 << 28  # entries in one message; older MPIs count bytes in 31 bits
+TOGETHER = 3.0  # seconds in which all ranks fail for one reason, if they do
+
+
+class MPIGroup(Group):
+    """The ranks of the job that this process belongs to; without mpiexec, a group of one."""
+
+    def __init__(self):
+        self.MPI = _import_mpi()
+        self.comm = self.MPI.COMM_WORLD.Dup()
+        self.failures = self.MPI.COMM_WORLD.Dup()  # where ranks that failed tell each other so
+        self.rank, self.size = self.comm.rank, self.comm.size
+
+    # -- the group's methods, in MPI's own
+
+    def exchange(self, payload):
+        return self.comm.allgather(payload)
+
+    def barrier(self):
+        self.comm.Barrier()
+
+    def broadcast(self, array, root=0):
+        for piece in _pieces(array):
+            self.comm.Bcast(piece, root)
+
+    def all_reduce(self, array):
+        for piece in _pieces(array):
+            self.comm.Allreduce(self.MPI.IN_PLACE, piece)
+
+    def start_all_reduce(self, array):
+        requests = [self.comm.Iallreduce(self.MPI.IN_PLACE, piece) for piece in _pieces(array)]
+        return _Requests(self.MPI, requests)
+
+    def from_root(self, function):
+        result = error = None
+        if self.rank == 0:
+            try:
+                result = function()
+            except UserError as raised:
+                error = str(raised)
+        result, error = self.comm.bcast((result, error))
+        if error is not None:
+            raise UserError(error)
+        return result
+
+    def reduction(self, grads):
+        return MPIReduction(self, grads)
+
+    # -- the beginning and the end
+
+    def __enter__(self):
+        if self.rank:
+            self._stdout, sys.stdout = sys.stdout, open(os.devnull, "w")  # rank 0 speaks for all
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if self.rank:
+            sys.stdout.close()
+            sys.stdout = self._stdout
+        if kind is None or self.size == 1:
+            return
+        if self._all_failed():
+            if self.rank and issubclass(kind, UserError):
+                raise SystemExit(2) from None  # rank 0 has the same to say
+            return
+        # The others wait for this rank in some call, and would for ever
+        if issubclass(kind, UserError):
+            print(f"error: rank {self.rank}: {error}", file=sys.stderr, flush=True)
+        else:
+            print(f"rank {self.rank} of {self.size} failed:", file=sys.stderr)
+            traceback.print_exception(kind, error, trace)
+        sys.stderr.flush()
+        self.comm.Abort(2 if issubclass(kind, UserError) else 1)
+
+    def _all_failed(self):
+        """Whether every rank comes here within TOGETHER seconds."""
+        request = self.failures.Ibarrier()
+        end = time.monotonic() + TOGETHER
+        while time.monotonic() < end:
+            if request.Test():
+                return True
+            time.sleep(0.01)
+        return False
+
+
+class MPIReduction(Reduction):
+    """All-reduces of the ranges that are final, while the backward pass goes on; wait() sees to the others.
+
+    An MPI without a thread of its own only makes progress when it is called, hence the test of what is begun.
+    """
+
+    def __init__(self, group, grads):
+        super().__init__(group, grads)
+        self.begun = []  # (start, stop), in the order of the backward pass, the same on every rank
+        self.requests = []
+
+    def __call__(self, start, stop):
+        self.begun.append((start, stop))
+        self.requests += self.group.start_all_reduce(self.grads[start:stop]).requests
+        self.group.MPI.Request.Testall(self.requests)
+
+    def wait(self):
+        for start, stop in _gaps(self.begun, self.grads.size):
+            self.requests += self.group.start_all_reduce(self.grads[start:stop]).requests
+        self.group.MPI.Request.Waitall(self.requests)
+        start, stop = self.group.part(self.grads.size)
+        return sum_of_squares(self.grads[start:stop])
+
+
+class _Requests:
+    def __init__(self, MPI, requests):
+        self.MPI, self.requests = MPI, requests
+
+    def wait(self):
+        self.MPI.Request.Waitall(self.requests)
+
+
+def _gaps(ranges, n):
+    """What `ranges` leave of 0..n, as (start, stop) in order."""
+    at = 0
+    for start, stop in [*sorted(ranges), (n, n)]:
+        if at < start:
+            yield at, start
+        at = max(at, stop)
+
+
+def _pieces(array):
+    if array.ndim != 1:
+        raise ValueError(f"expected a flat array, got shape {array.shape}; pass array.reshape(-1)")
+    return [array[start : start + LARGEST] for start in range(0, array.size, LARGEST)]
+
+
+def _import_mpi():
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        missing = "mpi4py" if "mpi4py" in str(error) else f"MPI ({str(error).splitlines()[0]})"
+        raise UserError(f"--parallel mpi needs {missing}: pip install 'gpt2[mpi]' brings mpi4py and "
+                        "the MPI library mpich") from None
+    except RuntimeError as error:  # mpi4py is there, but no MPI library
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--parallel mpi: {reason}; pip install mpich brings one") from None
+    return MPI

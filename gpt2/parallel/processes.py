@@ -1,0 +1,112 @@
+"""A team of processes on one machine. This process starts them, watches, and keeps the books; they compute.
+
+Parameters, moments and each worker's gradients lie in shared memory, so that nothing but tokens and a few
+numbers is ever sent, and this process can save, validate and sample at any time between two steps. As in
+ZeRO's first stage (Rajbhandari et al. 2020) every worker reduces and updates its own part of the parameters.
+
+    a step     forward, backward | barrier | add up own part of all gradients | exchange loss and squares |
+               update own part | answer; the next step begins when all have answered
+"""
+
+from gpt2.parallel.cores import threads_each
+from gpt2.parallel.group import share
+from gpt2.parallel.workers import Workers
+
+
+class Processes:
+    """The methods of team.Team, carried out by `size` worker processes.
+
+    After a step model.grads holds the gradient of the whole batch.
+    """
+
+    root = True
+
+    def __init__(self, model, optimizer, size, *, threads=0, timeout=300.0, pin=False, options=None):
+        self.model, self.optimizer, self.size = model, optimizer, size
+        n, dtype = model.num_parameters, model.config.dtype
+        names = ["params", "m", "v", *(f"grads {r}" for r in range(size))]
+        self.workers = Workers(size, {name: ((n,), dtype) for name in names},
+                               threads=threads_each(size, threads), timeout=timeout, pin=pin)
+        try:
+            self._move(self.workers.arrays)  # while the processes start
+            spec = dict(betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay)
+            self.workers.call(_set_up, model.config, options or {"backward": model.spec}, spec)
+        except BaseException:
+            self.workers.kill()
+            raise
+
+    def _move(self, arrays):
+        """Model and optimizer into shared memory, as they are."""
+        model, optimizer = self.model, self.optimizer
+        arrays["params"][...] = model.flat_params
+        if optimizer.t:  # else they are zeros, as new shared memory is
+            arrays["m"][...], arrays["v"][...] = optimizer.m, optimizer.v
+        model.use(arrays["params"], arrays["grads 0"])
+        optimizer.use(model.flat_params, model.flat_grads, arrays["m"], arrays["v"])
+
+    def step(self, batches, lr=None, clip=1.0):
+        lr = self.optimizer.lr if lr is None else lr
+        each = [([_cut(batch, r, self.size) for batch in batches],) for r in range(self.size)]
+        answers = self.workers.call(_step, lr, clip, self.optimizer.t, each=each)
+        loss, norm, self.optimizer.t = answers[0]
+        return loss, norm
+
+    def loss(self, inputs, targets):
+        each = [_cut((inputs, targets), r, self.size) for r in range(self.size)]
+        return self.workers.call(_loss, len(inputs), each=each)[0]
+
+    def moments(self):
+        return self.optimizer.m, self.optimizer.v
+
+    def put_moments(self, m, v):
+        pass  # they are where they belong
+
+    def from_root(self, function):
+        return function()
+
+    def highest(self, number):
+        return number
+
+    def close(self):
+        self.workers.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.workers.__exit__(kind, error, trace)
+
+
+def _cut(batch, rank, size):
+    mine = share(len(batch[0]), rank, size)
+    return tuple(part[mine] for part in batch)
+
+
+# ---- In a worker -------------------------------------------------------------------------------------------
+
+
+def _set_up(worker, config, options, spec):
+    """Make this worker's model and optimizer, on the shared arrays."""
+    from gpt2.model import GPT2
+    from gpt2.optimizer import AdamW
+    from gpt2.parallel.team import Team
+
+    arrays, group = worker.arrays, worker.group
+    gradients = [arrays[f"grads {r}"] for r in range(worker.size)]
+    model = GPT2(config, seed=None, **options)
+    model.use(arrays["params"], gradients[worker.rank])
+    optimizer = AdamW(model, **spec)
+    optimizer.use(model.flat_params, gradients[0], arrays["m"], arrays["v"])  # sums go to the first one's
+    group.share_gradients(gradients)
+    worker.kept.team = Team(group, model, optimizer, part=group.part(model.num_parameters))
+
+
+def _step(worker, lr, clip, t, shares):
+    team = worker.kept.team
+    team.optimizer.t = t
+    loss, norm = team.step_on(shares, 1.0 / worker.size, lr, clip)
+    return loss, norm, team.optimizer.t
+
+
+def _loss(worker, count, inputs, targets):
+    return worker.kept.team.loss_on(inputs, targets, count)

@@ -1,0 +1,117 @@
+"""A model and its optimizer, trained by the workers of a group.
+
+A step, as each worker takes it:
+
+    forward, backward     on its share of every batch; the gradient is that of its share of the mean loss
+    reduce                the sum of all workers' gradients; with MPI it began during the backward pass
+    norm                  from the squares that each worker adds up for its part of the gradients
+    update                its part of parameters and moments, or all of them where they are not shared out
+"""
+
+import math
+
+from gpt2.parallel.group import share
+
+
+class Team:
+    """What a program trains with, whoever does the work. In an MPI job every rank makes the same calls.
+
+    part   (start, stop) of the parameters that this worker updates; None for all of them
+    shard  whether each worker keeps parameters for all, but moments for its own part alone
+
+    root   whether this process speaks for the team: prints, writes files
+    size   workers
+    """
+
+    def __init__(self, group, model, optimizer, part=None, shard=False):
+        self.group, self.model, self.optimizer = group, model, optimizer
+        self.size, self.root = group.size, group.rank == 0
+        self.shard = shard
+        self.part = group.part(model.num_parameters) if shard else part or (0, model.num_parameters)
+        if shard:
+            self.put_moments(optimizer.m, optimizer.v)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.close()
+
+    # -- what a step computes
+
+    def step(self, batches, lr=None, clip=1.0):
+        """One optimizer step. Returns the mean loss and the norm of its gradient.
+
+        batches  a list of (inputs, targets), each (B, T): the gradients of all of them make one step
+        lr       learning rate, where it is not the optimizer's
+        clip     the norm that the gradient is scaled down to where it is longer; None for never
+
+        Where loss or norm is not finite, parameters and moments stay as they were.
+        """
+        shares = [self._share(*batch) for batch in batches]
+        return self.step_on(shares, 1.0 / self.size, lr, clip)
+
+    def step_on(self, shares, weight, lr, clip):
+        """step() as one worker takes it, on its shares of the batches; weight is their part of the whole."""
+        group, model = self.group, self.model
+        reduction = group.reduction(model.flat_grads)
+        loss = 0.0
+        for i, (inputs, targets) in enumerate(shares):
+            group.note("forward")
+            loss += weight * model.forward(inputs, targets) / len(shares)
+            group.note("backward")
+            on_ready = reduction if i == len(shares) - 1 and group.size > 1 else None
+            model.backward(scale=weight / len(shares), accumulate=i > 0, on_ready=on_ready)
+        squares = reduction.wait()
+        loss, squares = group.total(loss, squares)
+        norm = math.sqrt(squares)
+        if math.isfinite(loss) and math.isfinite(norm):
+            group.note("updating")
+            self.optimizer.update(norm, lr, clip, *self.part)
+            if self.shard:
+                group.all_gather(model.flat_params)
+        return loss, norm
+
+    def loss(self, inputs, targets):
+        """The mean loss over a batch (B, T) in nats per token. Shares need not be equal here."""
+        mine = share(len(inputs), self.group.rank, self.size)
+        return self.loss_on(inputs[mine], targets[mine], len(inputs))
+
+    def loss_on(self, inputs, targets, count):
+        """loss() as one worker takes it, on its share of `count` sequences."""
+        self.group.note("forward")
+        weighted = self.model.loss(inputs, targets) * len(inputs) / count if len(inputs) else 0.0
+        return self.group.total(weighted)[0]
+
+    def _share(self, inputs, targets):
+        mine = share(len(inputs), self.group.rank, self.size)
+        return inputs[mine], targets[mine]
+
+    # -- what is kept
+
+    def moments(self):
+        """m and v of all parameters, (n,) each, on the root; elsewhere they may be anything of that shape."""
+        m, v = self.optimizer.m, self.optimizer.v
+        n = self.model.num_parameters
+        return (self.group.gather(m, n), self.group.gather(v, n)) if self.shard else (m, v)
+
+    def put_moments(self, m, v):
+        """Take over m and v of all parameters, as moments() returned them or filled since."""
+        if self.shard:
+            start, stop = self.part
+            model = self.model
+            self.optimizer.use(model.flat_params, model.flat_grads,
+                               m[start:stop].copy(), v[start:stop].copy(), first=start)
+
+    # -- agreement
+
+    def from_root(self, function):
+        """What function() returns on the root, on every rank. A UserError there is raised everywhere."""
+        return self.group.from_root(function)
+
+    def highest(self, number):
+        """The largest of all ranks' numbers."""
+        return self.group.highest(number)
+
+    def close(self):
+        """End what was started. The model stays as it is."""
