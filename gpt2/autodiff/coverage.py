@@ -12,6 +12,7 @@ import numpy as np
 
 from . import numpy_functions
 from .ops import OPS, Op
+from .ufuncs import BUILDERS
 
 HEAD = """\
 # What is differentiated
@@ -93,7 +94,8 @@ def paragraph(names) -> str:
 def supported_functions() -> dict[str, list[str]]:
     """Section -> names of the NumPy functions that are recorded."""
     names = {numpy_functions.full_name(f) for f in (*numpy_functions.HANDLERS, *numpy_functions.RAW)}
-    ufuncs = {f"np.{name}" for name, op in OPS.items() if op.ufunc is not None and op.kind != "nondiff"}
+    ops = {name for name, op in OPS.items() if op.ufunc is not None and op.kind != "nondiff"}
+    ufuncs = {f"np.{name}" for name in (*ops, *composed_ufuncs())}
     sections = {"Ufuncs": ufuncs, "Arrays": set(), "Linear algebra": set(), "Fourier transforms": set()}
     for name in names - ufuncs:
         family = name.split(".")[1]
@@ -102,16 +104,22 @@ def supported_functions() -> dict[str, list[str]]:
     return {title: sorted(found) for title, found in sections.items()}
 
 
+def composed_ufuncs() -> list[str]:
+    """Those that become several ops, or have several results."""
+    return ["divmod", "modf", *(name for name in BUILDERS if isinstance(getattr(np, name), np.ufunc))]
+
+
 def unsupported_functions() -> list[str]:
     """Functions that ask their arguments how to run (NumPy's protocols), and that have no handler."""
     known = {*numpy_functions.HANDLERS, *numpy_functions.RAW}
+    ufuncs = {*OPS, *composed_ufuncs()}
     found = []
     for module in (np, np.linalg, np.fft):
         for name in module.__all__:
             function = getattr(module, name, None)
             if hasattr(function, "_implementation") and function not in known:
                 found.append(numpy_functions.full_name(function))
-            elif isinstance(function, np.ufunc) and function.__name__ not in OPS:
+            elif isinstance(function, np.ufunc) and function.__name__ not in ufuncs:
                 found.append(f"np.{function.__name__}")
     return sorted(set(found))
 

@@ -46,6 +46,8 @@ CALLS = {
     "np.var": [(lambda x: np.var(x), A), (lambda x: np.var(x, axis=1, ddof=1, keepdims=True), A)],
     "np.std": [(lambda x: np.std(x), A), (lambda x: x.std(axis=0, ddof=1), A)],
     "np.prod": [(lambda x: np.prod(x), A), (lambda x: x.prod(axis=1), A)],
+    "np.amax": [(lambda x: np.amax(x, axis=1), A)],
+    "np.amin": [(lambda x: np.amin(x), A)],
     "np.max": [(lambda x: np.max(x, axis=1), A), (lambda x: x.max(), A)],
     "np.min": [(lambda x: np.min(x, axis=0, keepdims=True), A)],
     "np.ptp": [(lambda x: np.ptp(x, axis=1), A)],
@@ -99,7 +101,6 @@ CALLS = {
     "np.reshape": [(lambda x: np.reshape(x, (2, -1)), A), (lambda x: x.reshape(-1), A)],
     "np.ravel": [(lambda x: np.ravel(x), A), (lambda x: x.flatten() * x.ravel(), A)],
     "np.transpose": [(lambda x: np.transpose(x, (2, 0, 1)), (2, 3, 4)), (lambda x: x.T, A)],
-    "np.permute_dims": [(lambda x: np.permute_dims(x, (2, 0, 1)), (2, 3, 4))],
     "np.matrix_transpose": [(lambda x: np.matrix_transpose(x), (2, 3, 4))],
     "np.swapaxes": [(lambda x: np.swapaxes(x, 0, 2), (2, 3, 4))],
     "np.moveaxis": [(lambda x: np.moveaxis(x, 0, -1), (2, 3, 4))],
@@ -149,6 +150,12 @@ CALLS = {
     "np.triu": [(lambda x: np.triu(x, -1), S)],
     "np.vander": [(lambda x: np.vander(x, 3), V)],
     "np.meshgrid": [(lambda x, y: np.meshgrid(x, y)[0] * np.meshgrid(x, y)[1], V, W)],
+    "np.asarray": [(lambda x: np.asarray(x, like=x) * x, A)],
+    "np.asanyarray": [(lambda x: np.asanyarray(x, like=x) * x, A)],
+    "np.ascontiguousarray": [(lambda x: np.ascontiguousarray(x, like=x) * x, A)],
+    "np.asfortranarray": [(lambda x: np.asfortranarray(x, like=x) * x, A)],
+    "np.lib.stride_tricks.sliding_window_view": [
+        (lambda x: np.lib.stride_tricks.sliding_window_view(x, 3, axis=1) ** 2, A)],
     "np.copy": [(lambda x: np.copy(x), A), (lambda x: x.copy(), A)],
     "np.astype": [(lambda x: np.astype(x, np.complex128), A), (lambda x: x.astype(float), A)],
     # indexing and selection
@@ -181,10 +188,13 @@ CALLS = {
     "np.angle": [(lambda x: np.angle(x * x + 1j * x), A)],
     "np.sinc": [(lambda x: np.sinc(x), A)],
     "np.i0": [(lambda x: np.i0(x), A)],
+    "np.unique": [(lambda x: np.unique(x), A)],
+    "np.unique_values": [(lambda x: np.unique_values(x), A)],
+    "np.around": [(lambda x: np.around(x, 1) * x, A)],
     "np.round": [(lambda x: np.round(x, 1) * x, A)],
     "np.fix": [(lambda x: np.fix(x) * x, A)],
     # made from numbers
-    "np.full": [(lambda x: np.full((2, 3), x), ())],
+    "np.full": [(lambda x: np.full((2, 3), x, like=x), (1,))],
     "np.full_like": [(lambda x: np.full_like(x, 2.0) * x, A)],
     "np.zeros_like": [(lambda x: np.zeros_like(x) + x, A)],
     "np.ones_like": [(lambda x: np.ones_like(x) * x, A)],
@@ -245,15 +255,10 @@ CALLS = {
 }  # fmt: skip
 
 # Recorded, but nothing to differentiate: they give no real or complex numbers, or constants only
-CONSTANT = {
-    "np.zeros", "np.ones", "np.empty", "np.argmax", "np.argmin", "np.argsort", "np.argpartition", "np.any",
-    "np.all",
-    "np.shape", "np.ndim", "np.size", "np.nanargmax", "np.nanargmin", "np.count_nonzero", "np.isclose",
-    "np.allclose",
-    "np.array_equal", "np.array_equiv", "np.nonzero", "np.flatnonzero", "np.argwhere", "np.searchsorted",
-    "np.digitize", "np.isin", "np.iscomplexobj", "np.isrealobj", "np.iscomplex", "np.isreal",
-    "np.result_type",
-    "np.linalg.matrix_rank", "np.isneginf", "np.isposinf", "np.unique", "np.bincount", "np.can_cast",
-    "np.min_scalar_type", "np.common_type", "np.shares_memory", "np.may_share_memory", "np.unravel_index",
-    "np.ravel_multi_index", "np.array_repr", "np.array_str", "np.array2string",
-}  # fmt: skip
+CONSTANT = {f"np.{name}" for name in """
+    all allclose any arange argmax argmin argpartition argsort argwhere array2string array_equal
+    array_equiv array_repr array_str bincount can_cast common_type count_nonzero digitize empty eye
+    flatnonzero identity isclose iscomplex iscomplexobj isin isneginf isposinf isreal isrealobj
+    linalg.matrix_rank may_share_memory min_scalar_type nanargmax nanargmin ndim nonzero ones
+    ravel_multi_index result_type searchsorted shape shares_memory size tri unravel_index zeros
+""".split()}

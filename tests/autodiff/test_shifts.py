@@ -1,4 +1,5 @@
-"""Every rule of shifts.py against numbers: a maximum is moved, and each value must change as its effect says."""
+"""Every rule of shifts.py against numbers: a maximum is moved, and each value must change as its effect
+says."""
 
 import numpy as np
 import pytest
