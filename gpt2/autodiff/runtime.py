@@ -130,20 +130,16 @@ SPLIT_FROM = 4_000_000
 
 
 def matmul(a, b, out):
-    """np.matmul(a, b, out=out) for 2-D operands, split over the pool along the longer side of the result.
-
-    The cut is the same for any number of threads.
-    """
+    """np.matmul(a, b, out=out) for 2-D operands, cut in two over the pool. Returns out."""
     M, N = out.shape
     if M * N * a.shape[1] < SPLIT_FROM or _threads == 1:
-        np.matmul(a, b, out=out)
-        return out
-    if N >= M:
-        h = (N // 2 + 15) // 16 * 16  # whole vector registers
-        parts = iter(((a, b[:, :h], out[:, :h]), (a, b[:, h:], out[:, h:])))
-    else:
-        h = (M // 2 + 15) // 16 * 16
+        return np.matmul(a, b, out=out)
+    if by_rows(a, b):
+        h = (M // 2 + 15) // 16 * 16  # whole vector registers
         parts = iter(((a[:h], b, out[:h]), (a[h:], b, out[h:])))
+    else:
+        h = (N // 2 + 15) // 16 * 16
+        parts = iter(((a, b[:, :h], out[:, :h]), (a, b[:, h:], out[:, h:])))
 
     def job(thread: int) -> None:
         for x, y, z in parts:
@@ -153,26 +149,20 @@ def matmul(a, b, out):
     return out
 
 
-class Recycled:
-    """Hands out arrays of one shape and dtype; one that nobody holds any more is used again.
+def by_rows(a, b) -> bool:
+    """Whether to cut a product along the rows of its result.
 
-    A view that somebody holds keeps its base alive, so counting references to the owner is enough. That makes a
-    result safe for as long as anybody can see it, and makes a training loop allocate nothing after its first steps.
+    Measured on two cores for the products of GPT-2 124M, GFLOP/s by columns | by rows, of a peak of 210:
+        x @ w.T,    (256, 768) (768, 3072)      188 | 173
+        dout @ w,   (256, 3072) (3072, 768)     201 | 196     with 1024 rows: 205 | 208
+        dout.T @ x, (3072, 256) (256, 768)      196 | 203
     """
-
-    __slots__ = ("shape", "dtype", "arrays")
-
-    def __init__(self, shape: tuple[int, ...], dtype: Any):
-        self.shape, self.dtype, self.arrays = shape, dtype, []
-
-    def take(self) -> np.ndarray:
-        for a in self.arrays:
-            if sys.getrefcount(a) == _ALONE:
-                return a
-        a = np.empty(self.shape, self.dtype)
-        if len(self.arrays) < 256:
-            self.arrays.append(a)
-        return a
+    M, N = a.shape[0], b.shape[1]
+    if a.strides[0] < a.strides[1]:  # transposed: BLAS packs it by columns
+        return M >= N // 8
+    if b.strides[0] < b.strides[1]:
+        return M > 8 * N
+    return M >= 1024 or M > 8 * N
 
 
 def take_rows(table, index, out) -> None:
