@@ -165,6 +165,28 @@ def by_rows(a, b) -> bool:
     return M >= 1024 or M > 8 * N
 
 
+class Recycled:
+    """Hands out arrays of one shape and dtype; one that nobody holds any more is used again.
+
+    A view that somebody holds keeps its base alive, so counting references to the owner is enough. That makes a
+    result safe for as long as anybody can see it, and makes a training loop allocate nothing after its first steps.
+    """
+
+    __slots__ = ("shape", "dtype", "arrays")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any):
+        self.shape, self.dtype, self.arrays = shape, dtype, []
+
+    def take(self) -> np.ndarray:
+        for a in self.arrays:
+            if sys.getrefcount(a) == _ALONE:
+                return a
+        a = np.empty(self.shape, self.dtype)
+        if len(self.arrays) < 256:
+            self.arrays.append(a)
+        return a
+
+
 def take_rows(table, index, out) -> None:
     """out[...] = table[index], without the temporary array that NumPy's indexing makes."""
     if index.size and index.dtype.kind in "iu" and index.min() >= 0 and index.max() < len(table):
