@@ -26,10 +26,10 @@ class Network:
         self.capacity += (capacity, 0)
 
     def cut(self, source: int, sink: int) -> set[int]:
-        """The nodes on the source's side of the minimum cut; of several, of the one nearest the source."""
+        """The nodes on the source's side of the minimum cut; of several, of the one nearest the sink."""
         while (level := self._levels(source, sink)) is not None:
             self._saturate(source, sink, level)
-        return self._reached(source)
+        return set(range(self.n)) - self._leading_to(sink)
 
     def _levels(self, source: int, sink: int) -> list[int] | None:
         """Each node's distance from the source along edges with room; None if the sink is out of reach."""
@@ -86,13 +86,14 @@ class Network:
             path.append(e)
             v = w
 
-    def _reached(self, source: int) -> set[int]:
-        seen, stack = {source}, [source]
+    def _leading_to(self, sink: int) -> set[int]:
+        """The nodes from which there is still a way with room."""
+        seen, stack = {sink}, [sink]
         while stack:
             v = stack.pop()
             for e in self.edges[v]:
                 w = self.target[e]
-                if self.capacity[e] and w not in seen:
+                if self.capacity[e ^ 1] and w not in seen:
                     seen.add(w)
                     stack.append(w)
         return seen

@@ -25,10 +25,10 @@ computed from it:
 
     recomputed a -> recomputed v   unlimited     where the forward does not want a, an argument of v
 
-The cost of keeping is bytes times NS_PER_BYTE. With a budget, that rate is raised until the kept bytes fit:
-then even matrix products may be computed again. Chen et al. 2016, "Training deep nets with sublinear memory
-cost", is the aim; the cut in this form follows the min-cut rematerialisation of PyTorch's AOTAutograd, with
-recomputation priced.
+The cost of keeping is bytes times NS_PER_BYTE; of equal choices the one that keeps less is taken. With a
+budget, that rate is raised until the kept bytes fit: then even matrix products may be computed again. Chen et
+al. 2016, "Training deep nets with sublinear memory cost", is the aim; the cut is that of PyTorch AOTAutograd
+("min-cut rematerialization"), with recomputation priced and values of the backward moved forward.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class _Problem:
             dearer = 1.0 + lasting * (1.0 - i / len(self.values))
             net.edge(needed, again, UNLIMITED if cost.nbytes(n) > largest else self._keep(n, rate * dearer))
             if n.id in self.primal:
-                net.edge(again, sink, round(PRECISION * cost.nanoseconds(n)) + 1)
+                net.edge(again, sink, round(PRECISION * cost.nanoseconds(n)))
             for a in self._arguments(n):
                 k = number[a.id]
                 net.edge(again, 2 * k, UNLIMITED)
