@@ -192,7 +192,7 @@ def test_layernorm_keeps_two_numbers_a_row():
 
 
 def test_layernorm_within_a_model_keeps_one_array():
-    """Where the rows are not there anyway: the centred or normalised ones, not these and the rows themselves."""
+    """Where the rows are not there anyway: the centred ones, not these and the rows as well."""
     _, _, _, saved = halves(
         lambda x, w, b, m: tanh(layernorm(tanh(x) @ m, w, b)), [(B, T, C), (C,), (C,), (C, C)]
     )

@@ -12,7 +12,7 @@ from ..graph import Node
 from ..ops import OPS
 from ..ops.matrix import letter_sizes
 
-# Writing a byte to memory and reading it back: (0.26 + 0.28) / 4, and a third for what it drives out of cache.
+# Writing a byte to memory and reading it back, (0.26 + 0.28) / 4, and a third for what it drives out of cache
 NS_PER_BYTE = 0.18
 GFLOPS = 50.0  # of a product in the background of everything else; 76 alone
 NS_REDUCE = 0.3  # per element read by a reduction
