@@ -46,6 +46,7 @@ _ATOMS = (type(None), bool, int, float, complex, str, bytes, range, type(Ellipsi
 _DESCRIPTORS = (
     types.WrapperDescriptorType, types.MethodDescriptorType, types.MethodWrapperType, types.GetSetDescriptorType,
     types.MemberDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.UnionType,
+    type(collections.namedtuple("_", "a").a),
 )  # fmt: skip
 # Bases written in C whose instances are understood; `object` and exceptions besides.
 _OPEN_BASES = (tuple, list, dict, set, frozenset, collections.deque, collections.OrderedDict,

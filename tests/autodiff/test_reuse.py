@@ -1,0 +1,620 @@
+"""Reuse is invisible: a derived function gives what recording its function anew would give."""
+
+import collections
+import dataclasses
+import enum
+import functools
+import math
+import random
+import threading
+import types
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff import reuse
+from gpt2.autodiff.derive import derived_of
+from gpt2.autodiff.reads import reads
+
+SCALE = 2.0
+TABLE = {"factor": 3.0, "list": [1.0, 2.0]}
+ARRAY = np.array([1.0, 2.0, 3.0])
+X = np.array([1.0, 2.0, 3.0])
+
+
+def recordings(f):
+    """f, and how many times it was run."""
+    count = [0]
+
+    @functools.wraps(f)
+    def counted(*args, **kwargs):
+        count.append(1)
+        return f(*args, **kwargs)
+
+    return counted, lambda: len(count) - 1
+
+
+def is_reused(f, *args):
+    """Is the second call of the gradient served from the first recording?"""
+    g = ad.grad(f)
+    g(*args)
+    return ad.why_recorded(g) is None
+
+
+# --- what is reused -------------------------------------------------------------------------------------------------
+
+
+def by_scale(x):
+    return np.sum(x * SCALE)
+
+
+def by_table(x):
+    return np.sum(x * TABLE["factor"]) * len(TABLE["list"])
+
+
+def helper(x):
+    return np.tanh(x) * SCALE
+
+
+def by_helper(x):
+    return np.sum(helper(x))
+
+
+@dataclasses.dataclass
+class Settings:
+    rate: float = 0.5
+    sizes: tuple = (1, 2)
+
+    def apply(self, x):
+        return x * self.rate
+
+
+class Slotted:
+    __slots__ = ("k",)
+
+    def __init__(self, k):
+        self.k = k
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+def test_ordinary_functions_are_reused():
+    settings, slotted, pair = Settings(), Slotted(2.0), Pair(1.0, [2.0])
+
+    def nested(x):
+        def inner(y):
+            return y * pair.b[0]
+
+        return np.sum(np.stack([inner(v) for v in x])) * sum(c * 0.5 for c in (1, 2, 3))
+
+    functions = [
+        by_scale, by_table, by_helper, nested,
+        lambda x: np.sum(settings.apply(x)) * slotted.k,
+        lambda x: np.sum(x * ARRAY) + math.sqrt(2.0),
+        lambda x: np.sum(x) if Colour.RED is Colour.RED else 0.0,
+        lambda x: np.sum(np.linalg.norm(x) * functools.partial(np.multiply, 2.0)(x)),
+        lambda x: functools.reduce(lambda a, b: a + b, [x[0], x[1]]),
+        lambda x: np.sum(ad.grad(lambda y: np.sum(y**3))(x)),
+    ]  # fmt: skip
+    for f in functions:
+        assert is_reused(f, X), f
+
+
+def test_a_reused_function_does_not_run_again():
+    f, runs = recordings(lambda x: np.sum(np.sin(x)))
+    f.__globals__  # it is this module's wrapper, which appends to a list: trouble
+    g = ad.grad(f)
+    for _ in range(3):
+        g(X)
+    assert runs() == 3, "a function that counts its runs has to run"
+    g = ad.grad(f, pure=True)
+    for _ in range(3):
+        g(X)
+    assert runs() == 4, "a promise keeps it from running"
+
+
+# --- what changes -------------------------------------------------------------------------------------------------
+
+
+def changes(monkeypatch, g, change, before, after):
+    """Twice before, so that the fast entry is in use; twice after; and back again."""
+    for _ in range(3):
+        np.testing.assert_allclose(g(X), before)
+    with monkeypatch.context() as m:
+        change(m)
+        for _ in range(3):
+            np.testing.assert_allclose(g(X), after)
+    for _ in range(3):
+        np.testing.assert_allclose(g(X), before)
+
+
+def test_globals(monkeypatch):
+    changes(monkeypatch, ad.grad(by_scale), lambda m: m.setitem(globals(), "SCALE", 5.0), np.full(3, 2.0), np.full(3, 5.0))
+
+
+def test_globals_of_equal_value_are_the_same(monkeypatch):
+    g = ad.grad(by_scale)
+    g(X), g(X)
+    before = g.__derived__.last
+    monkeypatch.setitem(globals(), "SCALE", float("2.0"))
+    g.__derived__.slow((X,), {})
+    assert g.__derived__.last[1] is before[1]
+
+
+@pytest.mark.parametrize("a, b", [(1, True), (1, 1.0), (0.0, -0.0), (np.float32(1), 1.0)])
+def test_equal_values_that_are_not_the_same(a, b):
+    assert not reuse.same(a, b) and not reuse.same((a,), (b,))
+    assert reuse.same(a, a) and reuse.same(float("nan"), float("nan")) and reuse.same((1, "a"), (1, "a"))
+
+
+def test_functions_called(monkeypatch):
+    g = ad.grad(by_helper)
+    slope = 1 - np.tanh(X) ** 2
+    changes(monkeypatch, g, lambda m: m.setitem(globals(), "SCALE", 1.0), 2 * slope, slope)
+    changes(monkeypatch, g, lambda m: m.setitem(globals(), "helper", lambda x: 7 * x), 2 * slope, np.full(3, 7.0))
+    changes(monkeypatch, g, lambda m: m.setattr(helper, "__code__", (lambda x: x * SCALE).__code__), 2 * slope, np.full(3, 2.0))
+
+
+def test_dicts_and_lists(monkeypatch):
+    g = ad.grad(by_table)
+    changes(monkeypatch, g, lambda m: m.setitem(TABLE, "factor", 1.0), np.full(3, 6.0), np.full(3, 2.0))
+    changes(monkeypatch, g, lambda m: m.setitem(TABLE, "list", [1.0]), np.full(3, 6.0), np.full(3, 3.0))
+    TABLE["list"].append(9.0)
+    try:
+        np.testing.assert_allclose(g(X), np.full(3, 9.0))
+    finally:
+        TABLE["list"].pop()
+
+
+def test_closures():
+    k = 2.0
+
+    def f(x):
+        return np.sum(x * k)
+
+    g = ad.grad(f)
+    for k in (2.0, 3.0, 2.0, 4.0, 4.0):
+        np.testing.assert_allclose(g(X), np.full(3, k))
+
+
+def test_closures_of_functions_inside():
+    k = [1.0]
+
+    def f(x):
+        def inner(y):
+            return y * k[0]
+
+        return np.sum(inner(x))
+
+    g = ad.grad(f)
+    for value in (1.0, 5.0, 1.0):
+        k[0] = value
+        np.testing.assert_allclose(g(X), np.full(3, value))
+
+
+def test_captured_arrays_edited_in_place():
+    """As an operand, and through arithmetic that the recorder does not see."""
+    w = np.array([1.0, 2.0, 3.0])
+    operand, unseen = ad.grad(lambda x: np.sum(x * w)), ad.grad(lambda x: np.sum(x) * float(w.sum()))
+    frozen = ad.grad(lambda x: np.sum(x * (w * 2.0)))
+    for value in (5.0, 6.0, 5.0):
+        w[1] = value
+        for _ in range(2):
+            np.testing.assert_allclose(operand(X), w)
+            np.testing.assert_allclose(unseen(X), np.full(3, w.sum()))
+            np.testing.assert_allclose(frozen(X), 2 * w)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "complex128", "bool", "U3"])
+@pytest.mark.parametrize("size", [3, 3000, 200_000])
+def test_arrays_are_compared_to_the_last_bit(dtype, size):
+    a = np.ones(size).astype(dtype)
+    for view in (a, a[::2], a.reshape(-1, 1).T):
+        then = view.copy(order="K")
+        assert reuse.same_array(view, then)
+        kept = view.flat[-1]
+        view.flat[-1] = view.dtype.type(0) if dtype != "U3" else "abc"
+        assert not reuse.same_array(view, then)
+        view.flat[-1] = kept
+    assert not reuse.same_array(np.zeros(3), -np.zeros(3))
+    assert reuse.same_array(np.full(3, np.nan), np.full(3, np.nan))
+    assert not reuse.same_array(np.ones(4), np.ones((2, 2)))
+
+
+def test_views_of_edited_arrays():
+    base = np.ones(6)
+    view = base[::2]
+    g = ad.grad(lambda x: np.sum(x * view))
+    np.testing.assert_allclose(g(X), [1, 1, 1])
+    base[2] = 4.0
+    np.testing.assert_allclose(g(X), [1, 4, 1])
+
+
+def test_objects_and_their_classes(monkeypatch):
+    s = Settings(0.5)
+    g = ad.grad(lambda x: np.sum(s.apply(x)))
+    changes(monkeypatch, g, lambda m: m.setattr(s, "rate", 2.0), np.full(3, 0.5), np.full(3, 2.0))
+    changes(monkeypatch, g, lambda m: m.setattr(Settings, "apply", lambda self, x: 7 * x), np.full(3, 0.5), np.full(3, 7.0))
+    o = Slotted(2.0)
+    changes(monkeypatch, ad.grad(lambda x: np.sum(x * o.k)), lambda m: m.setattr(o, "k", 3.0), np.full(3, 2.0), np.full(3, 3.0))
+
+
+def test_methods(monkeypatch):
+    class Model:
+        def __init__(self):
+            self.w = np.array([1.0, 2.0, 3.0])
+            self.parts = [Settings(2.0)]
+
+        def loss(self, x):
+            return np.sum(self.parts[0].apply(x) * self.w)
+
+    m = Model()
+    g = ad.grad(m.loss)
+    np.testing.assert_allclose(g(X), 2 * m.w)
+    m.w = m.w + 1
+    np.testing.assert_allclose(g(X), 2 * m.w)
+    m.w *= 2
+    np.testing.assert_allclose(g(X), 2 * m.w)
+    m.parts[0].rate = 5.0
+    np.testing.assert_allclose(g(X), 5 * m.w)
+    m.parts[0] = Settings(1.0)
+    np.testing.assert_allclose(g(X), m.w)
+
+
+def test_defaults_and_keyword_defaults():
+    def f(x, k=2.0, *, m=[1.0]):  # noqa: B006
+        return np.sum(x * k * m[0])
+
+    g = ad.grad(f)
+    np.testing.assert_allclose(g(X), np.full(3, 2.0))
+    f.__defaults__ = (3.0,)
+    np.testing.assert_allclose(g(X), np.full(3, 3.0))
+    f.__kwdefaults__["m"][0] = 2.0
+    np.testing.assert_allclose(g(X), np.full(3, 6.0))
+    f.__kwdefaults__ = {"m": [5.0]}
+    np.testing.assert_allclose(g(X), np.full(3, 15.0))
+
+
+def test_attributes_of_modules(monkeypatch):
+    module = types.ModuleType("settings")
+    module.k, module.deep = 2.0, types.ModuleType("settings.deep")
+    module.deep.m = 3.0
+    g = ad.grad(lambda x: np.sum(x * module.k * module.deep.m))
+    assert ad.why_recorded(g) is None
+    changes(monkeypatch, g, lambda m: m.setattr(module, "k", 1.0), np.full(3, 6.0), np.full(3, 3.0))
+    changes(monkeypatch, g, lambda m: m.setattr(module.deep, "m", 1.0), np.full(3, 6.0), np.full(3, 2.0))
+
+
+def test_a_name_that_appears_later(monkeypatch):
+    """A global that shadows a built-in function, or that was not there."""
+    def f(x):
+        return np.sum(x) * len([1, 2])
+
+    changes(monkeypatch, ad.grad(f), lambda m: m.setitem(globals(), "len", lambda x: 5.0), np.full(3, 2.0), np.full(3, 5.0))
+
+    def g(x):
+        try:
+            return np.sum(x) * NOT_YET  # noqa: F821
+        except NameError:
+            return np.sum(x)
+
+    changes(monkeypatch, ad.grad(g), lambda m: m.setitem(globals(), "NOT_YET", 4.0), np.ones(3), np.full(3, 4.0))
+
+
+def test_functions_under_lru_cache():
+    @functools.lru_cache
+    def mask(n):
+        return np.arange(n) * 1.0
+
+    @functools.lru_cache(maxsize=None)
+    def unbounded(n):
+        return np.ones(n)
+
+    g = ad.grad(lambda x: np.sum(x * (mask(3) * unbounded(3))))
+    for _ in range(3):
+        np.testing.assert_allclose(g(X), [0, 1, 2])
+    assert ad.why_recorded(g) is None, "from the second call on its store stays as it is"
+    mask(3)[0] = 7.0
+    np.testing.assert_allclose(g(X), [7, 1, 2])
+    unbounded(3)[2] = 0.0
+    np.testing.assert_allclose(g(X), [7, 1, 0])
+
+
+def test_static_arguments_that_are_functions_and_objects():
+    k = [2.0]
+    s = Settings(0.5)
+
+    def times(x):
+        return x * k[0]
+
+    g = ad.grad(lambda x, act, obj: np.sum(act(x)) * obj.rate)
+    for k[0], s.rate in ((2.0, 0.5), (3.0, 0.5), (3.0, 1.0)):
+        for _ in range(2):
+            np.testing.assert_allclose(g(X, times, s), np.full(3, k[0] * s.rate))
+    np.testing.assert_allclose(g(X, np.sin, s), np.cos(X) * s.rate)
+
+
+# --- what cannot be followed --------------------------------------------------------------------------------------
+
+TOTAL = 0.0
+CALLS = []
+
+
+def counts_globally(x):
+    global TOTAL
+    TOTAL += 1.0
+    return np.sum(x) * TOTAL
+
+
+def counts_in_a_list(x):
+    CALLS.append(1.0)
+    return np.sum(x) * len(CALLS)
+
+
+@pytest.mark.parametrize("f", [counts_globally, counts_in_a_list])
+def test_functions_that_count_their_calls(f, monkeypatch):
+    monkeypatch.setitem(globals(), "TOTAL", 0.0)
+    CALLS.clear()
+    g = ad.grad(f)
+    assert [g(X)[0] for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
+    assert ad.why_recorded(g)
+
+
+def test_functions_that_count_in_a_closure_or_an_attribute():
+    n = 0
+
+    def f(x):
+        nonlocal n
+        n += 1
+        return np.sum(x) * n
+
+    g = ad.grad(f)
+    assert [g(X)[0] for _ in range(3)] == [1.0, 2.0, 3.0]
+
+    def h(x):
+        h.calls += 1
+        return np.sum(x) * h.calls
+
+    h.calls = 0
+    g = ad.grad(h)
+    assert [g(X)[0] for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
+def draws_numpy(x):
+    return np.sum(x * np.random.standard_normal(3))
+
+
+def draws_python(x):
+    return np.sum(x) * random.random()
+
+
+def test_random_numbers_are_drawn_at_each_call():
+    rng = np.random.default_rng(0)
+    for f in (draws_numpy, draws_python, lambda x: np.sum(x * rng.normal(size=3))):
+        g = ad.grad(f)
+        seen = {tuple(g(X)) for _ in range(5)}
+        assert len(seen) == 5
+        assert ad.why_recorded(g)
+    np.random.seed(3)
+    expected = np.random.standard_normal(3)
+    np.random.seed(3)
+    np.testing.assert_array_equal(ad.grad(draws_numpy)(X), expected)
+
+
+def test_random_numbers_behind_a_name_that_hides_them():
+    """Found by the state of the generators, not by reading code."""
+    draw = [np.random.RandomState.standard_normal]
+    hidden = getattr(np, "ran" + "dom").mtrand._rand
+
+    def f(x, rand):
+        return np.sum(x * draw[0](rand, 3))
+
+    g = ad.grad(f)
+    assert len({tuple(g(X, hidden)) for _ in range(4)}) == 4
+
+
+def test_other_sources_of_change(tmp_path, capsys):
+    import os
+    import time
+
+    path = tmp_path / "k.npy"
+    np.save(path, np.array(2.0))
+    counter = iter(range(1, 10))
+    for f in (
+        lambda x: np.sum(x) * np.load(path),
+        lambda x: np.sum(x) * time.perf_counter(),
+        lambda x: np.sum(x) * len(os.environ),
+        lambda x: np.sum(x) * next(counter),
+        lambda x: np.sum(x) * eval("2.0"),
+        lambda x: np.sum(x) * globals()["SCALE"],
+        lambda x: np.sum(x) * types.FunctionType.__globals__.__get__(by_scale)["SCALE"],
+    ):
+        assert not is_reused(f, X), f
+    g = ad.grad(lambda x: (print("here"), np.sum(x))[1])
+    g(X), g(X)
+    assert capsys.readouterr().out == "here\nhere\n"
+
+
+def test_a_value_looked_at():
+    def f(x):
+        return np.sum(x**2) if np.sum(x) > 0 else np.sum(-x)
+
+    g = ad.grad(f)
+    for sign in (1.0, -1.0, 1.0, -1.0):
+        np.testing.assert_allclose(g(sign * X), 2 * X if sign > 0 else -np.ones(3))
+
+    def newton(a):
+        y = a
+        while abs(y * y - a) > 1e-12:
+            y = 0.5 * (y + a / y)
+        return y
+
+    d = ad.grad(newton)
+    for a in (2.0, 9.0, 100.0, 2.0):
+        assert d(a) == pytest.approx(0.5 / math.sqrt(a), rel=1e-9)
+
+
+def test_graphs_recorded_again_are_not_compiled_again():
+    rng = np.random.default_rng(0)
+    g = ad.grad(lambda x: np.sum(np.arctan(x) * rng.normal(size=3)))
+    programs = []
+    for _ in range(4):
+        g(X)
+        programs.append(g.__derived__.last[1])
+    assert programs[0] is None, "what may never come again is not compiled"
+    assert programs[2] is not None and programs[2] is programs[3]
+
+
+def test_new_lambdas_of_the_same_code_share_a_program():
+    programs = []
+    for k in (np.ones(3), np.full(3, 2.0), np.full(3, 3.0)):
+        g = ad.grad(lambda x, k=k: np.sum(np.cosh(x) * k) * 0.125)
+        np.testing.assert_allclose(g(X), np.sinh(X) * k * 0.125)
+        programs.append(g.__derived__.last[1])
+    assert programs[1] is programs[2]
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------
+
+
+def test_types_and_layouts_have_programs_of_their_own():
+    g = ad.grad(lambda x: np.sum(x.reshape(-1)[:2] ** 2))
+    for x in (np.ones((2, 3)), np.ones((3, 2)), np.ones((2, 3), np.float32), np.ones((3, 2)).T, np.ones((2, 3))):
+        for _ in range(2):
+            result = g(x)
+            assert result.dtype == x.dtype and result.shape == x.shape
+            np.testing.assert_array_equal(result.reshape(-1), [2, 2, 0, 0, 0, 0])
+
+
+def test_the_cache_is_bounded():
+    g = ad.grad(lambda x: np.sum(x**2))
+    for n in range(1, 100):
+        g(np.ones(n))
+    assert len(g.__derived__.cache) <= g.__derived__.cache.size == 64
+    np.testing.assert_array_equal(g(np.ones(1)), [2.0])
+
+
+def test_functions_called_with_a_function_leave_nothing_behind():
+    """ad.vjp(lambda: ...) in a loop must not keep the lambdas, nor what they close over."""
+    import gc
+    import weakref
+
+    class Big:
+        pass
+
+    watched = []
+    for _ in range(5):
+        big = Big()
+        big.k = 2.0
+        ad.vjp(lambda x, big=big: x * big.k, X)
+        watched.append(weakref.ref(big))
+    del big
+    gc.collect()
+    assert sum(w() is not None for w in watched) <= 1
+
+    def f(x):
+        return x * 2
+
+    for _ in range(3):
+        ad.vjp(f, X)
+    assert len(f.__dict__) == 1
+
+    @functools.wraps(f)
+    def g(x):
+        return f(x) * 3
+
+    np.testing.assert_allclose(ad.vjp(g, X)[0], 6 * X)
+
+
+def test_derived_of_methods_is_kept():
+    class M:
+        def f(self, x):
+            return x * 2
+
+    m = M()
+    from gpt2.autodiff.transforms import Vjp
+
+    assert derived_of(m.f, Vjp()) is derived_of(m.f, Vjp())
+
+
+# --- threads ------------------------------------------------------------------------------------------------------
+
+
+def test_eight_threads_on_one_derived_function():
+    """Several shapes at once, changing all the time: every result right."""
+    w = np.linspace(0.5, 1.5, 40)
+    g = ad.value_and_grad(lambda x: np.sum(np.sin(x) * w[: x.shape[0]] * x))
+    errors = []
+    start = threading.Barrier(8)
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        try:
+            start.wait()
+            for _ in range(60):
+                x = rng.normal(size=int(rng.integers(1, 5)) * 10)
+                k = w[: len(x)]
+                value, grad = g(x)
+                np.testing.assert_allclose(value, np.sum(np.sin(x) * k * x), rtol=1e-12, atol=1e-12)
+                np.testing.assert_allclose(grad, k * (np.cos(x) * x + np.sin(x)), rtol=1e-12, atol=1e-12)
+        except BaseException as e:  # noqa: BLE001
+            errors.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors, errors[0]
+
+
+def test_options_belong_to_their_thread():
+    g = ad.grad(lambda x: np.sum(np.sin(x) + np.sin(x)))
+    sources = {}
+
+    def other():
+        sources["other"] = ad.source(g, X)
+
+    with ad.options(off={"cse", "algebra"}):
+        t = threading.Thread(target=other)
+        t.start()
+        t.join()
+        here = ad.source(g, X)
+    assert here != sources["other"] == ad.source(g, X)
+
+
+# --- reading code -------------------------------------------------------------------------------------------------
+
+
+def test_reads():
+    def outer():
+        k, m = 1, 2
+
+        def f(x, y=0):
+            z = np.linalg.norm(x) + SCALE + k
+
+            def inner(a):
+                nonlocal z
+                z = z + a + m + helper(a)
+                return z
+
+            return inner(x) + sum(v for v in y)
+
+        return f
+
+    found = reads(outer().__code__)
+    assert found.globals == {"np": {("linalg", "norm")}, "SCALE": {()}, "helper": {()}, "sum": {()}}
+    assert found.free == {"k": {()}, "m": {()}}
+    assert not found.troubles, "assigning a variable of its own is no trouble"
+
+
+def test_guards_of_plain_functions_are_short():
+    """What is asked at every call: the code of the function, and whether np is still np."""
+    guard = reuse.watch(lambda x: np.sum(np.exp(x)))
+    assert guard.watched == 2 and guard.holds()
