@@ -53,6 +53,8 @@ def located(error: Exception, what: str, loc) -> Exception:
     line.
     """
     kind = type(error)
+    if kind.__module__ != "builtins":  # NumPy's private kinds take arguments of their own
+        kind = next(k for k in (IndexError, TypeError, ValueError, AttributeError) if isinstance(error, k))
     if kind not in _located:
         _located[kind] = type(kind.__name__, (AutodiffError, kind), {"__module__": __name__})
     return _located[kind](f"{what}: {error}", loc)
@@ -98,6 +100,7 @@ def array_lost(loc) -> ConversionError:
     """NumPy asked for a plain array."""
     return ConversionError(
         "here NumPy would turn a recorded value into a plain array, and its derivative would be lost. Write\n"
+        "    x                                               for np.asarray(x)\n"
         "    np.stack([a, b]) or np.array([a, b], like=a)    for np.array([a, b])\n"
         "    np.full(shape, x, like=x)                       for np.full(shape, x)\n"
         "    x.astype(np.float32)                            for np.float32(x)\n"

@@ -80,7 +80,7 @@ def record(f: Callable, args: Sequence, kwargs: dict | None = None, *, name: str
     inputs = [x.node for x in rec.arguments]
     run.push(rec)
     try:
-        out_leaves, out_tree = flatten(_call(f, unflatten(in_tree, rec.arguments)), _is_result)
+        out_leaves, out_tree = flatten(_call(rec, f, unflatten(in_tree, rec.arguments)), _is_result)
         outputs = [as_node(rec, x) for x in out_leaves]
         results = unflatten(out_tree, [x.value if type(x) is Recorded else x for x in out_leaves])
         outputs += [rec.arguments[i].node for i in rec.written]
@@ -100,14 +100,22 @@ def record(f: Callable, args: Sequence, kwargs: dict | None = None, *, name: str
     return done
 
 
-def _call(f, arguments):
+def _call(rec: Run, f, arguments):
     args, kwargs = arguments
     try:
         return f(*args, **kwargs)
     except Exception as error:
-        if isinstance(error.__cause__, AutodiffError) and not isinstance(error, AutodiffError):
-            raise error.__cause__ from None  # where an item is set, NumPy covers our error with its own
+        if rec.refused is not None and error is not rec.refused and _place_of(error) == rec.refused.loc[:2]:
+            raise rec.refused from None  # where an item is set, NumPy covers our error with its own
         raise
+
+
+def _place_of(error: Exception) -> tuple:
+    """File and line that raised."""
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename, trace.tb_lineno
 
 
 def _argument(rec: Run, position: int, x, text: str) -> Recorded:

@@ -273,9 +273,9 @@ class Recorded:
         if self.dtype.kind in "fc":
             what = sites.taker(sites.user_frame())
             if what == "assignment":
-                raise written_to_plain(sites.here())
+                raise self._rec.refuse(written_to_plain(sites.here()))
             if what is not None:
-                raise number_lost(what, sites.here())
+                raise self._rec.refuse(number_lost(what, sites.here()))
         return self.value
 
     def item(self, *index):
@@ -306,8 +306,8 @@ class Recorded:
             self._read(value.copy(), "array")
             return value
         if sites.taker(sites.user_frame()) == "assignment":
-            raise written_to_plain(sites.here())
-        raise array_lost(sites.here())
+            raise self._rec.refuse(written_to_plain(sites.here()))
+        raise self._rec.refuse(array_lost(sites.here()))
 
     @property
     def __array_interface__(self):

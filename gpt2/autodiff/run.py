@@ -55,7 +55,14 @@ class Run:
         self.lifted: dict[Node, tuple[Node, object]] = {}  # outer node -> (input, outer Recorded)
         self.reads: list[Read] = []
         self.written: list[int] = []  # flat positions of arguments, in the order of the first write
+        self.refused: AutodiffError | None = (
+            None  # raised where NumPy may replace it with an error of its own
+        )
         self.unstable: list[str] = []  # why another run might give another graph
+
+    def refuse(self, error: AutodiffError) -> AutodiffError:
+        self.refused = error
+        return error
 
     def read(self, node: Node, value, kind: str) -> None:
         self.reads.append(Read(node, value, kind, here()))
@@ -224,6 +231,8 @@ def scalar_const(value, dtype: np.dtype) -> Node:
     target = weak_dtype(dtype, type(value))
     if target.kind in "iu" and type(value) is int and not _fits(value, target):
         target = np.dtype(np.int64 if -(2**63) <= value < 2**63 else np.float64)
+    if target.kind == "f" and type(value) is not float:
+        value = float(value)
     return const(value, target)
 
 

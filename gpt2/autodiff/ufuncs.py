@@ -272,7 +272,8 @@ def _into(ufunc, rec, node, values, target, where, mask, kwargs, site) -> Record
         chosen = as_node(rec, where if type(where) is Recorded else np.asarray(mask))
         node = build.where(build.broadcast(chosen, target.shape), node, target.node)
     label(node, site)
-    views.write(target, node, lambda array: ufunc(*values, out=array, where=mask, **kwargs))
+    options = kwargs if mask is True else {**kwargs, "where": mask}
+    views.write(target, node, lambda array: ufunc(*values, out=array, **options))
     return target
 
 
