@@ -27,7 +27,8 @@ import numpy as np
 
 from .entry import make_entry
 from .errors import AutodiffError
-from .graph import Graph, Node
+from .graph import Graph, Node, rewrite
+from .ops import input_node
 from .pipeline import overrides
 from .plan import Call, Plan, Transform, output_buffers, result_kind
 from .record import Recording, record
@@ -113,6 +114,8 @@ class Derived:
         rec = record(self.transform.function(self.f), args, kwargs)
         check_overlap(self.name, rec.written, call.leaves)
         self.why = guard.trouble or self._trouble(rec, before, guard)
+        if self.why is not None:
+            rec = with_constants_as_inputs(rec)
         kinds = tuple(map(result_kind, flatten(rec.results)[0]))
         graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
         found = _programs.find(graph_key)
@@ -179,6 +182,22 @@ def static_objects(spec) -> list:
         plain = spec[1] is None or isinstance(spec[1], (bool, int, str, bytes, type, np.dtype))
         return [] if plain else [spec[1]]
     return [x for child in spec[2] for x in static_objects(child)]
+
+
+def with_constants_as_inputs(rec: Recording) -> Recording:
+    """The recording with its constant arrays as captured ones. The next recording of a function that draws random
+    arrays, or selects by a mask, then has the same graph, and its program can be used again."""
+    found: list[tuple[Node, np.ndarray]] = []
+
+    def lifted(n: Node, args):
+        if n.op != "const" or not n.shape:
+            return None
+        found.append((input_node(n.shape, n.dtype, n.name), n.value))
+        return found[-1][0]
+
+    graph = rewrite(rec.graph, lifted)
+    graph = Graph([*graph.inputs, *(node for node, _ in found)], graph.outputs, graph.name)
+    return replace(rec, graph=graph, captures=[*rec.captures, *found])
 
 
 # --- the recorded graph as a key ----------------------------------------------------------------------------------
