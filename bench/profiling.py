@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import linecache
+import re
 import sys
 import threading
 import time
@@ -72,7 +73,10 @@ def by_layer(size, variant, threads, steps):
 
 
 def by_line(size, variant, threads, seconds, interval=0.001):
-    """The lines on which the time is spent: a list of [share, file, line, text], largest first.
+    """The places where the time is spent: a list of [share, place, text], largest first.
+
+    A place is a line of a file; of an emitted program, a call and the line of source that it comes from, for
+    all programs and all layers together.
 
     A second thread looks every `interval` seconds at the line that the first one is on, in the innermost file
     that is not a library: NumPy's own Python wrappers count for the line that called them. It sees NumPy at
@@ -95,8 +99,22 @@ def by_line(size, variant, threads, seconds, interval=0.001):
         trainer.step(*next(stream))
     stop.set()
     watcher.join()
-    total = sum(counts.values())
-    return [[n / total, *place, linecache.getline(*place).strip()] for place, n in counts.most_common()]
+    places, total = collections.Counter(), sum(counts.values())
+    for line, n in counts.items():
+        places[_place(*line)] += n
+    return [[n / total, *place] for place, n in places.most_common()]
+
+
+EMITTED = re.compile(r"(?P<call>[\w.]+)\(.*# (?P<origin>\S+:\d+)$")
+
+
+def _place(file, number):
+    """(place, text) under which a line is counted."""
+    text = linecache.getline(file, number).strip()
+    found = EMITTED.search(text)
+    if file.startswith("<") and found:
+        return found["origin"], found["call"]
+    return f"{file.rpartition('/')[2]}:{number}", text
 
 
 RUNTIME = ("autodiff/runtime.py", "site-packages", "dist-packages")  # called by the line that is meant

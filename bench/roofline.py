@@ -118,8 +118,7 @@ def as_text(result):
                       f"{result['between_ms'] / step:.1%}", "", "", "", "", ""])
         header = ["layer", "ms", "of the step", "GFLOP/s", "GB/s", "bound ms", "by", "above it"]
         text += ["", ratios.table(header, lines)]
-    for share, file, number, source in result.get("lines", ()):
-        text.append(f"{share:6.1%}  {file.rpartition('/')[2]}:{number}  {source[:80]}")
+    text += [f"{share:6.1%}  {place}  {source[:80]}" for share, place, source in result.get("lines", ())]
     return "\n".join([*text, program.load_line(result["load"])])
 
 

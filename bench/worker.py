@@ -8,7 +8,7 @@ Lines of JSON come in and go out. Every request gets one answer, {"error": ...} 
     {"do": "peak"}                                    -> {"bytes"}
     {"do": "rates"}                                   -> {"sgemm", "copy"}     see bench/rates.py
     {"do": "profile", "size": NAME, "steps": n}       -> {"steps": [{"kind/part": s}]}
-    {"do": "lines", "size": NAME, "seconds": s}       -> {"lines": [[share, file, line, text]]}
+    {"do": "lines", "size": NAME, "seconds": s}       -> {"lines": [[share, place, text]]}
 
 Run by bench/turns.py with the environment that limits the threads of every library.
 """
