@@ -139,7 +139,7 @@ class _Problem:
         for i, n in enumerate(self.values):
             needed, again = 2 * i, 2 * i + 1
             dearer = 1.0 + lasting * (1.0 - i / len(self.values))
-            net.edge(needed, again, UNLIMITED if cost.nbytes(n) > largest else self._keep(n, rate * dearer))
+            net.edge(needed, again, self._keep(n, rate * dearer, largest))
             if n.id in self.primal:
                 net.edge(again, sink, round(PRECISION * cost.nanoseconds(n)))
             for a in self._arguments(n):
@@ -150,11 +150,11 @@ class _Problem:
         side = net.cut(source, sink)
         return {n.id for i, n in enumerate(self.values) if 2 * i in side and 2 * i + 1 not in side}
 
-    def _keep(self, n: Node, rate: float) -> int:
-        if isinstance(n.dtype, tuple):
-            return UNLIMITED  # its items are kept
+    def _keep(self, n: Node, rate: float, largest: float = math.inf) -> int:
         if n.id in self.handed_out:
             return 0
+        if isinstance(n.dtype, tuple) or cost.nbytes(n) > largest:
+            return UNLIMITED  # of several results the items are kept
         return min(round(PRECISION * rate * cost.nbytes(n)) + 1, UNLIMITED)
 
     def kept_bytes(self, kept: set[int]) -> int:

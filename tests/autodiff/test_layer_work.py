@@ -1,0 +1,117 @@
+"""Derived against written backwards of the seven layers, counted in operations on whole arrays.
+
+Both go through the same passes. The derived programs may do no more than those written by hand: in all, forward and
+backward together; and in the backward alone, when they may keep no more bytes than the hand-written layer does.
+"""
+
+import numpy as np
+import pytest
+
+from gpt2.autodiff.differentiate import vjp_graph
+from gpt2.autodiff.graph import check
+from gpt2.autodiff.interpret import evaluate_graph
+from gpt2.autodiff.passes import partition, simplify
+from gpt2.autodiff.record import record
+from gpt2.layers import LAYERS
+
+B, T, C, NH, V, MAX_T = 2, 16, 64, 4, 512, 24  # T = C // NH, so that a head's scores are as large as its channels
+SHAPES = {
+    "encoder": [(B, T), (V, C), (MAX_T, C)],
+    "layernorm": [(B, T, C), (C,), (C,)],
+    "matmul": [(B, T, C), (4 * C, C), (4 * C,)],
+    "attention": [(B, T, 3 * C)],
+    "gelu": [(B, T, 4 * C)],
+    "residual": [(B, T, C), (B, T, C)],
+    "crossentropy": [(B, T, V), (B, T)],
+}
+VIEWS = {"input", "const", "reshape", "transpose", "slice", "broadcast"}
+REDUCTIONS = {"sum", "max", "min"}
+
+
+class Written:
+    """A layer's inputs, its written programs after the passes, and the bytes that it keeps for itself."""
+
+    def __init__(self, name, dtype="float32"):
+        rng = np.random.default_rng(0)
+        layer, static = LAYERS[name], {"num_heads": NH} if name == "attention" else {}
+        self.inputs = [
+            rng.integers(0, V, shape) if shape == (B, T) else rng.standard_normal(shape).astype(dtype)
+            for shape in SHAPES[name]
+        ]
+        self.out, self.saved = layer.forward(*self.inputs, **static)
+        self.dout = rng.standard_normal(self.out.shape).astype(dtype)
+        self.wrt = [i for i, x in enumerate(self.inputs) if x.dtype.kind == "f"]
+        self.function = lambda *inputs: layer.forward(*inputs, **static)[0]
+        self.forward = simplify(record(lambda *inputs: layer.forward(*inputs, **static), self.inputs).graph)
+        self.gradients = [g for g in layer.backward(self.dout, self.saved, **static) if g is not None]
+
+        def backward(dout, *saved):
+            return [g for g in layer.backward(dout, saved, **static) if g is not None]
+
+        self.backward = simplify(record(backward, (self.dout, *self.saved)).graph)
+        there = {id(x) for x in (*self.inputs, self.out)}
+        self.kept = sum(x.nbytes for x in self.saved if isinstance(x, np.ndarray) and id(x) not in there)
+        self.whole = max(x.size for x in (*self.inputs, self.out) if x.ndim == 3) // 2
+
+    def derived(self, budget=None):
+        graph = simplify(record(self.function, self.inputs).graph)
+        n = len(graph.inputs)
+        joint = simplify(vjp_graph(graph, self.wrt, [0]))
+        forward, backward, _ = partition(joint, n, 1, budget)
+        return simplify(forward), simplify(backward)
+
+
+def work(graph, whole):
+    """Elementwise operations on arrays of `whole` elements or more, reductions of such arrays, and products."""
+    nodes = [n for n in graph.nodes if n.op not in VIEWS]
+    reductions = sum(n.op in REDUCTIONS and n.args[0].size >= whole for n in nodes)
+    products = sum(n.op in ("matmul", "einsum") for n in nodes)
+    others = sum(n.op not in REDUCTIONS | {"matmul", "einsum"} and n.size >= whole for n in nodes)
+    return np.array([others, reductions, products])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_derived_programs_do_no_more(name):
+    written = Written(name)
+    forward, backward = written.derived()
+    whole = written.whole
+    by_hand = work(written.forward, whole) + work(written.backward, whole)
+    assert (work(forward, whole) + work(backward, whole) <= by_hand).all()
+    assert (work(backward, whole) <= work(written.backward, whole)).all()
+
+
+# Attention by hand keeps one number a row, log(sum(exp)); derived it keeps the largest and the sum, and multiplies
+# the gradient of a row with the reciprocal sum, where by hand that is part of the exponent.
+ROWS = {"attention": 2}
+MORE = {"attention": 1}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_derived_backwards_do_no_more_with_the_same_memory(name):
+    written = Written(name)
+    _, backward = written.derived(budget=written.kept * ROWS.get(name, 1))
+    allowed = work(written.backward, written.whole) + np.array([MORE.get(name, 0), 0, 0])
+    assert (work(backward, written.whole) <= allowed).all()
+
+
+@pytest.mark.parametrize("budget", [None, 0])
+@pytest.mark.parametrize("dtype,digits", [("float64", 1e-12), ("float32", 2e-5)])
+@pytest.mark.parametrize("name", LAYERS)
+def test_derived_gradients_are_the_written_ones(name, dtype, digits, budget):
+    """After all passes. Sums of some hundred terms in another order: a few hundred units in the last place."""
+    written = Written(name, dtype)
+    forward, backward = map(check, written.derived(budget))
+    out, *saved = evaluate_graph(forward, [*written.inputs, *captured(written)])
+    gradients = evaluate_graph(backward, [*saved, written.dout])
+    close(out, written.out, digits)
+    for got, want in zip(gradients, written.gradients, strict=True):
+        assert got.dtype == want.dtype == dtype
+        close(got, want, digits)
+
+
+def captured(written):
+    return [value for _, value in record(written.function, written.inputs).captures]
+
+
+def close(got, want, digits):
+    np.testing.assert_allclose(got, want, rtol=0, atol=digits * np.abs(want).max())
