@@ -53,7 +53,7 @@ def located(error: Exception, what: str, loc) -> Exception:
     line.
     """
     kind = type(error)
-    if kind.__module__ != "builtins":  # NumPy's private kinds take arguments of their own
+    if kind.__module__.startswith("numpy._"):  # NumPy's private kinds take arguments of their own
         kind = next(k for k in (IndexError, TypeError, ValueError, AttributeError) if isinstance(error, k))
     if kind not in _located:
         _located[kind] = type(kind.__name__, (AutodiffError, kind), {"__module__": __name__})

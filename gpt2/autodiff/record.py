@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from . import run
-from .errors import AutodiffError, DtypeError
+from .errors import DtypeError
 from .graph import Graph, Node
 from .interpret import evaluate_graph, last_uses
 from .ops import build, evaluate, infer, input_node
@@ -82,7 +82,7 @@ def record(f: Callable, args: Sequence, kwargs: dict | None = None, *, name: str
     try:
         out_leaves, out_tree = flatten(_call(rec, f, unflatten(in_tree, rec.arguments)), _is_result)
         outputs = [as_node(rec, x) for x in out_leaves]
-        results = unflatten(out_tree, [x.value if type(x) is Recorded else x for x in out_leaves])
+        results = unflatten(out_tree, [_concrete(x) for x in out_leaves])
         outputs += [rec.arguments[i].node for i in rec.written]
         contents = [rec.arguments[i].value for i in rec.written]
     finally:
@@ -135,6 +135,11 @@ def _argument(rec: Run, position: int, x, text: str) -> Recorded:
     r = Recorded(rec, input_node(np.shape(value), dtype, text), value, owned=False)
     r._argument = position
     return r
+
+
+def _concrete(x):
+    """A result as NumPy would give it; a plain array as a copy, so that what was captured stays as it is."""
+    return x.value if type(x) is Recorded else np.array(x) if isinstance(x, np.ndarray) else x
 
 
 def _is_result(x) -> bool:

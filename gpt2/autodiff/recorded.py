@@ -205,6 +205,7 @@ class Recorded:
             raise TypeError(f"'{type(value).__name__}' object is not subscriptable")
         if isinstance(value, np.ndarray) and value.dtype.kind == "V" or isinstance(key, str):
             raise UnsupportedError("fields of structured arrays are not recorded", sites.here())
+        key = _static_slices(key)
         result = value[_plain_key(key)]
         site = sites.site()
         x = node_in(rec, self)
@@ -232,6 +233,7 @@ class Recorded:
     def __setitem__(self, key, value):
         if not isinstance(self._value, np.ndarray):
             raise TypeError(f"'{type(self._value).__name__}' object does not support item assignment")
+        key = _static_slices(key)
         if not _has_recorded(key):
             items = expand(key, self.ndim)
             if is_basic(items):
@@ -480,7 +482,7 @@ def as_node(rec: Run, x, dtype: np.dtype | None = None) -> Node:
     if type(x) in SCALARS:
         return scalar_const(x, dtype) if dtype is not None else build.const(x)
     if isinstance(x, np.generic):
-        return build.const(x)
+        return build.const(x.item(), x.dtype)
     if isinstance(x, np.ndarray):
         return rec.capture(x)
     if isinstance(x, (list, tuple)) and _has_recorded(x):
@@ -498,6 +500,17 @@ def _recorded_in(key) -> list:
     if type(key) in (tuple, list):
         return [r for k in key for r in _recorded_in(k)]
     return [key] if type(key) is Recorded else []
+
+
+def _static_slices(key):
+    """Bounds of slices as plain integers: they settle a shape, so they are looked at."""
+    if type(key) is slice:
+        parts = (key.start, key.stop, key.step)
+        if any(type(p) is Recorded for p in parts):
+            return slice(*(operator.index(p) if p is not None else None for p in parts))
+    elif type(key) is tuple and any(type(k) is slice for k in key):
+        return tuple(map(_static_slices, key))
+    return key
 
 
 def _plain_key(key):

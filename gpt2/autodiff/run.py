@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -101,19 +102,38 @@ class Run:
         """
         self.active = False
         found = []
-        for captured in self.captures.values():
-            private = is_private(captured, captured[0].array)
+        views = Counter(id(captured[0].array.base) for captured in self.captures.values())
+        # all are asked before any becomes a constant, which holds its array as well
+        privacy = [self._is_private(captured, views) for captured in self.captures.values()]
+        for captured, private in zip(self.captures.values(), privacy):
             for i, c in enumerate(captured):
                 changed = i + 1 < len(captured) or not (c.content is None or same_content(c.array, c.content))
-                if private and c.node.shape != () or changed:
-                    _make_constant(c.node, c.array if c.content is None or not changed else c.content)
-                    if changed and not private:
-                        self.unstable.append(
-                            f"it writes to the array {c.node.name or ''} from outside".replace("  ", " ")
-                        )
+                if changed and not private:
+                    self.unstable.append(
+                        f"it writes to an array from outside ({c.node.name or 'without a name'})"
+                    )
+                if changed or private and c.node.shape != ():
+                    _make_constant(c.node, c.content if changed else c.array)
                 else:
                     found.append((c.node, c.array))
         return found
+
+    def _is_private(self, captured: list[Capture], views: Counter) -> bool:
+        """Does nobody but the recording hold this array, nor the array that it is a view of?"""
+        array = captured[0].array
+        if sys.getrefcount(array) > len(captured) + views[id(array)] + _SEEN:
+            return False
+        base = array.base
+        del array
+        if base is None:
+            return True
+        own = self.captures.get(id(base), ())
+        held = sys.getrefcount(base) <= len(own) + views[id(base)] + _SEEN
+        return isinstance(base, np.ndarray) and base.base is None and held
+
+
+# what sys.getrefcount counts besides: a local variable, and its own argument
+_SEEN = 2
 
 
 def _make_constant(node: Node, value: np.ndarray) -> None:
@@ -130,31 +150,6 @@ def is_frozen(array: np.ndarray) -> bool:
             return False
         array = array.base
     return array is None or isinstance(array, bytes)
-
-
-def is_private(captured: list[Capture], array: np.ndarray) -> bool:
-    """Does nobody but the recording hold this array, nor the array that it is a view of?"""
-    # held by: each capture, the parameter and the caller's expression, and the argument of getrefcount
-    if sys.getrefcount(array) > len(captured) + _PRIVATE_EXTRA:
-        return False
-    base = array.base
-    if base is None:
-        return True
-    # held by: the array, the variable, and the argument of getrefcount
-    return isinstance(base, np.ndarray) and base.base is None and sys.getrefcount(base) <= 3
-
-
-def _count_extra() -> int:
-    """How many references is_private sees of an array that only one capture holds, less that one."""
-
-    def count(captured, array):
-        return sys.getrefcount(array)
-
-    captured = [Capture(np.zeros(1), None, None)]  # type: ignore[arg-type]
-    return count(captured, captured[0].array) - 1
-
-
-_PRIVATE_EXTRA = _count_extra()
 
 
 def same_content(a: np.ndarray, b: np.ndarray) -> bool:

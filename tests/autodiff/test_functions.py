@@ -1,5 +1,5 @@
-"""NumPy functions on recorded values give what NumPy gives on plain ones: type, shape, dtype, and value to the
-last bit; and the graph computes the same again.
+"""NumPy functions on recorded values give what NumPy gives on plain ones: type, shape, dtype, and value to
+the last bit; and the graph computes the same again.
 """
 
 import numpy as np
@@ -367,7 +367,7 @@ FUNCTIONS = calls(
 
 TABLES = {"operators": OPERATORS, "ufuncs": UFUNCS, "methods": METHODS, "indexing": INDEXING,
           "functions": FUNCTIONS}  # fmt: skip
-# Compositions round otherwise than NumPy's own loops (var, quantile, i0, ...); a few dozen roundings fit in this
+# Compositions round otherwise than NumPy's own loops (var, quantile, i0); a few dozen roundings fit in this
 BUDGET = {np.float16: 2e-3, np.float32: 1e-5, np.float64: 1e-12}
 
 

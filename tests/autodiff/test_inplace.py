@@ -1,5 +1,5 @@
-"""Writing in place: the same program on plain arrays and recorded ones, results and arguments written to compared,
-and the graph against both.
+"""Writing in place: the same program on plain arrays and recorded ones, results and arguments written to
+compared, and the graph against both.
 """
 
 import copy
@@ -16,7 +16,8 @@ from gpt2.autodiff.tree import flatten
 def fresh(seed=0):
     """Two matrices, a vector, and a matrix whose rows lie apart in memory."""
     rng = np.random.default_rng(seed)
-    return rng.normal(size=(4, 6)), rng.normal(size=(4, 6)), rng.normal(size=6), rng.normal(size=(4, 12))[:, ::2]
+    x, y, v, wide = (rng.normal(size=s) for s in ((4, 6), (4, 6), 6, (4, 12)))
+    return x, y, v, wide[:, ::2]
 
 
 def assign_slices(x, y, v, s):
@@ -289,9 +290,9 @@ def dynamic_row(x, y, v, s):
     return row * 1
 
 
-PROGRAMS = [assign_slices, augmented, copied, views, views_of_views, overlapping, reshaped_copy, strided_argument,
-            ufunc_out, function_out, at, array_functions, advanced, filled, scalars, dtypes, complex_parts,
-            written_then_read, aliases, whole, dynamic_row]  # fmt: skip
+PROGRAMS = [assign_slices, augmented, copied, views, views_of_views, overlapping, reshaped_copy,
+            strided_argument, ufunc_out, function_out, at, array_functions, advanced, filled, scalars, dtypes,
+            complex_parts, written_then_read, aliases, whole, dynamic_row]  # fmt: skip
 
 
 def run_plain(f):
