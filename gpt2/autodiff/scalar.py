@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from .graph import Graph, Node, is_scalar_const, node_names
-from .ops import OPS
+from .interpret import evaluate_graph
 
 # op -> (how tightly the expression binds, its text over the arguments' texts). A digit after the op's name in
 # _ARGUMENTS says how tightly each argument has to bind to stand without parentheses.
@@ -51,7 +51,7 @@ _SPELLED = {
     "real": (ATOM, "{0}"),
     "conjugate": (ATOM, "{0}"),
     "copy": (ATOM, "{0}"),
-    "sign": (CHOICE, "copysign(1.0, {0}) if {0} else {0}"),
+    "sign": (CHOICE, "{0} if {0} == 0.0 or {0} != {0} else copysign(1.0, {0})"),
     "heaviside": (CHOICE, "{1} if {0} == 0.0 else {0} if {0} != {0} else float({0} > 0.0)"),
     "maximum": (CHOICE, "{0} if {0} >= {1} or {0} != {0} else {1}"),
     "minimum": (CHOICE, "{0} if {0} <= {1} or {0} != {0} else {1}"),
@@ -156,6 +156,9 @@ def _power(args, arg, imported: set) -> tuple[int, str]:
     base, exponent = args
     if is_scalar_const(exponent):
         k = float(_number(exponent))
+        if k == 0.5:  # also for NumPy, which shows at -inf
+            imported.add("sqrt")
+            return ATOM, f"sqrt({arg(base, CHOICE)})"
         if k.is_integer() and abs(k) < 2**53:
             return POWER, f"{arg(base, ATOM)} ** {int(k)}"
     imported.add("pow")
@@ -170,15 +173,6 @@ def _literal(value, dtype, imported: set) -> tuple[int, str]:
         return (ATOM if math.copysign(1.0, value) > 0 else UNARY), repr(value)
     imported.add("nan" if value != value else "inf")
     return (ATOM, "nan") if value != value else (ATOM, "inf") if value > 0 else (UNARY, "-inf")
-
-
-def interpret(graph: Graph, values) -> tuple:
-    """The graph, op by op in NumPy, on concrete values. Slow; the meaning that every back end has to match."""
-    found = dict(zip(graph.inputs, map(np.asarray, values)))
-    for n in graph.nodes:
-        if n not in found:
-            found[n] = n.value if n.op == "const" else OPS[n.op].evaluate(*(found[a] for a in n.args), **n.attrs)
-    return tuple(found[o] for o in graph.outputs)
 
 
 class ScalarProgram:
@@ -203,4 +197,4 @@ class ScalarProgram:
 
     def in_numpy(self, *floats) -> tuple:
         """The same by NumPy's rules for inf and nan; float results."""
-        return tuple(v if isinstance(v, bool) else np.asarray(v).item() for v in interpret(self.graph, floats))
+        return tuple(v if isinstance(v, bool) else np.asarray(v).item() for v in evaluate_graph(self.graph, floats))

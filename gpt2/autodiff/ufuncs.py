@@ -63,6 +63,12 @@ def operate(ufunc, function, *inputs):
     site = sites.site()
     try:
         value = function(*values)
+        if type(value) is complex and complex not in map(type, values):
+            value = ufunc(*values).item()
+    except ArithmeticError:
+        # Python numbers follow NumPy's rules while they are recorded, as they will in the program: 1.0 / 0.0 is inf,
+        # (-1.0) ** 0.5 is nan
+        value = ufunc(*values).item()
     except (ValueError, TypeError, IndexError) as error:
         raise located(error, describe(ufunc.__name__, values), site.loc) from error
     if ufunc.__name__ in BUILDERS:
