@@ -1,7 +1,7 @@
 """Derived against written backwards of the seven layers, counted in operations on whole arrays.
 
-Both go through the same passes. The derived programs may do no more than those written by hand: in all, forward and
-backward together; and in the backward alone, when they may keep no more bytes than the hand-written layer does.
+Both go through the same passes. The derived programs may do no more than those written by hand: in all,
+forward and backward together; and in the backward alone, when they may keep no more than the written layer.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from gpt2.autodiff.passes import partition, simplify
 from gpt2.autodiff.record import record
 from gpt2.layers import LAYERS
 
-B, T, C, NH, V, MAX_T = 2, 16, 64, 4, 512, 24  # T = C // NH, so that a head's scores are as large as its channels
+B, T, C, NH, V, MAX_T = 2, 16, 64, 4, 512, 24  # T = C // NH: scores are as large as channels
 SHAPES = {
     "encoder": [(B, T), (V, C), (MAX_T, C)],
     "layernorm": [(B, T, C), (C,), (C,)],
@@ -42,7 +42,8 @@ class Written:
         self.dout = rng.standard_normal(self.out.shape).astype(dtype)
         self.wrt = [i for i, x in enumerate(self.inputs) if x.dtype.kind == "f"]
         self.function = lambda *inputs: layer.forward(*inputs, **static)[0]
-        self.forward = simplify(record(lambda *inputs: layer.forward(*inputs, **static), self.inputs).graph)
+        everything = record(lambda *inputs: layer.forward(*inputs, **static), self.inputs)
+        self.forward = simplify(everything.graph)
         self.gradients = [g for g in layer.backward(self.dout, self.saved, **static) if g is not None]
 
         def backward(dout, *saved):
@@ -51,7 +52,7 @@ class Written:
         self.backward = simplify(record(backward, (self.dout, *self.saved)).graph)
         there = {id(x) for x in (*self.inputs, self.out)}
         self.kept = sum(x.nbytes for x in self.saved if isinstance(x, np.ndarray) and id(x) not in there)
-        self.whole = max(x.size for x in (*self.inputs, self.out) if x.ndim == 3) // 2
+        self.whole = max(x.size for x in (self.out, *self.inputs)[: 1 if self.out.ndim == 3 else None]) // 2
 
     def derived(self, budget=None):
         graph = simplify(record(self.function, self.inputs).graph)
@@ -62,7 +63,7 @@ class Written:
 
 
 def work(graph, whole):
-    """Elementwise operations on arrays of `whole` elements or more, reductions of such arrays, and products."""
+    """Elementwise operations on arrays of `whole` elements or more, reductions of those, and products."""
     nodes = [n for n in graph.nodes if n.op not in VIEWS]
     reductions = sum(n.op in REDUCTIONS and n.args[0].size >= whole for n in nodes)
     products = sum(n.op in ("matmul", "einsum") for n in nodes)
@@ -80,8 +81,8 @@ def test_derived_programs_do_no_more(name):
     assert (work(backward, whole) <= work(written.backward, whole)).all()
 
 
-# Attention by hand keeps one number a row, log(sum(exp)); derived it keeps the largest and the sum, and multiplies
-# the gradient of a row with the reciprocal sum, where by hand that is part of the exponent.
+# Attention by hand keeps one number a row, log(sum(exp)); derived it keeps the largest and the sum, and
+# multiplies the gradient of a row with the reciprocal sum, where by hand that is part of the exponent.
 ROWS = {"attention": 2}
 MORE = {"attention": 1}
 
@@ -98,7 +99,7 @@ def test_derived_backwards_do_no_more_with_the_same_memory(name):
 @pytest.mark.parametrize("dtype,digits", [("float64", 1e-12), ("float32", 2e-5)])
 @pytest.mark.parametrize("name", LAYERS)
 def test_derived_gradients_are_the_written_ones(name, dtype, digits, budget):
-    """After all passes. Sums of some hundred terms in another order: a few hundred units in the last place."""
+    """After all passes. Sums of some hundred terms in another order: some hundred units in the last place."""
     written = Written(name, dtype)
     forward, backward = map(check, written.derived(budget))
     out, *saved = evaluate_graph(forward, [*written.inputs, *captured(written)])
