@@ -78,8 +78,8 @@ def test_python_floats_are_weak():
     np.testing.assert_array_equal(evaluate_graph(rec.graph, [x32, 0.1])[0], x32 * 0.1)
     assert type(record(lambda a: a * 2 + a**2, (1.5,)).results) is float
     assert type(record(lambda a: np.exp(a), (1.5,)).results) is np.float64
-    with pytest.raises(ZeroDivisionError):
-        record(lambda a: 1 / (a - a), (1.5,))
+    with np.errstate(divide="ignore"):
+        assert record(lambda a: 1 / (a - a), (1.5,)).results == np.inf  # as NumPy, not as Python
 
 
 def test_strong_scalars_widen():
