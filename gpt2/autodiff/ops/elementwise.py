@@ -76,10 +76,10 @@ def ufunc_row(name, partials=None, kind="elementwise", domain=(0.3, 2.0), signed
 ufunc_row("add", lambda out, a, b: (1.0, 1.0), cost=0.15)
 ufunc_row("subtract", lambda out, a, b: (1.0, -1.0), cost=0.15)
 ufunc_row("multiply", lambda out, a, b: (b, a) if a is not b else ((2.0, a), None), cost=0.15)
-ufunc_row("negative", lambda out, x: (-1.0,), cost=0.15)
-ufunc_row("positive", lambda out, x: (1.0,), cost=0.1)
-ufunc_row("square", lambda out, x: ((2.0, x),), cost=0.15)
-ufunc_row("reciprocal", lambda out, x: ((square(out), -1.0),), cost=0.3)
+ufunc_row("negative", lambda out, x: (-1.0,), cost=0.1)
+ufunc_row("positive", lambda out, x: (1.0,), cost=0.3)
+ufunc_row("square", lambda out, x: ((2.0, x),), cost=0.1)
+ufunc_row("reciprocal", lambda out, x: ((square(out), -1.0),), cost=0.25)
 
 
 def _divide(out, a, b):
@@ -89,7 +89,7 @@ def _divide(out, a, b):
     return inverse, (inverse, out, -1.0)  # g * inverse is common to both
 
 
-ufunc_row("divide", _divide, cost=0.3)
+ufunc_row("divide", _divide, cost=0.2)
 
 
 def _power(out, a, b):
@@ -111,12 +111,12 @@ def const_value(n):
     return n.value.item() if isinstance(n.value, (np.ndarray, np.generic)) else n.value
 
 
-ufunc_row("power", _power, signed=False, cost=15.0)
-ufunc_row("float_power", _power, signed=False, cost=15.0)  # always float64 or complex128
+ufunc_row("power", _power, signed=False, cost=10.0)
+ufunc_row("float_power", _power, signed=False, cost=10.0)  # always float64 or complex128
 _between_jumps = [
     sample(lambda rng, dtype: np.array([[5.3], [-4.1], [7.7]]), lambda rng, dtype: np.array([2.1, -3.3]))
 ]
-ufunc_row("remainder", lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), cost=5.0,
+ufunc_row("remainder", lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), cost=9.0,
           samples=_between_jumps)
 ufunc_row("fmod", lambda out, a, b: (1.0, lambda: (trunc(a / b), -1.0)), cost=5.0, samples=_between_jumps)
 ufunc_row("ldexp", lambda out, a, n: (lambda: apply("ldexp", const(1.0, a.dtype), n), None), cost=3.0,
@@ -124,14 +124,14 @@ ufunc_row("ldexp", lambda out, a, n: (lambda: apply("ldexp", const(1.0, a.dtype)
 
 # exponentials and logarithms
 ufunc_row("exp", lambda out, x: (out,), cost=0.45)
-ufunc_row("exp2", lambda out, x: ((out, math.log(2)),), cost=1.0)
-ufunc_row("expm1", lambda out, x: (out + 1.0,), cost=2.0)
-ufunc_row("log", lambda out, x: (1.0 / x,), signed=False, cost=0.5)
-ufunc_row("log2", lambda out, x: (1 / math.log(2) / x,), signed=False, cost=1.0)
-ufunc_row("log10", lambda out, x: (1 / math.log(10) / x,), signed=False, cost=2.0)
-ufunc_row("log1p", lambda out, x: (1.0 / (x + 1.0),), domain=(0.1, 0.8), cost=2.0)
-ufunc_row("sqrt", lambda out, x: (0.5 / out,), signed=False, cost=0.3)
-ufunc_row("cbrt", lambda out, x: (1 / 3 / square(out),), cost=8.0)
+ufunc_row("exp2", lambda out, x: ((out, math.log(2)),), cost=0.25)
+ufunc_row("expm1", lambda out, x: (out + 1.0,), cost=0.4)
+ufunc_row("log", lambda out, x: (1.0 / x,), signed=False, cost=0.4)
+ufunc_row("log2", lambda out, x: (1 / math.log(2) / x,), signed=False, cost=0.25)
+ufunc_row("log10", lambda out, x: (1 / math.log(10) / x,), signed=False, cost=0.25)
+ufunc_row("log1p", lambda out, x: (1.0 / (x + 1.0),), domain=(0.1, 0.8), cost=0.45)
+ufunc_row("sqrt", lambda out, x: (0.5 / out,), signed=False, cost=0.4)
+ufunc_row("cbrt", lambda out, x: (1 / 3 / square(out),), cost=0.35)
 
 
 def _logaddexp(base):
@@ -147,24 +147,24 @@ ufunc_row("logaddexp", _logaddexp(exp), cost=15.0)
 ufunc_row("logaddexp2", _logaddexp(lambda x: apply("exp2", x)), cost=15.0)
 
 # trigonometric and hyperbolic
-ufunc_row("sin", lambda out, x: (cos(x),), cost=1.0)
-ufunc_row("cos", lambda out, x: ((sin(x), -1.0),), cost=1.0)
-ufunc_row("tan", lambda out, x: (square(out) + 1.0,), domain=(0.1, 1.2), cost=5.0)
-ufunc_row("arcsin", lambda out, x: (1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=5.0)
-ufunc_row("arccos", lambda out, x: (-1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=5.0)
-ufunc_row("arctan", lambda out, x: (1.0 / (square(x) + 1.0),), cost=5.0)
-ufunc_row("sinh", lambda out, x: (cosh(x),), cost=3.0)
-ufunc_row("cosh", lambda out, x: (sinh(x),), cost=3.0)
-ufunc_row("tanh", lambda out, x: (1.0 - out * out,), cost=0.34)
-ufunc_row("arcsinh", lambda out, x: (1.0 / sqrt(square(x) + 1.0),), cost=5.0)
+ufunc_row("sin", lambda out, x: (cos(x),), cost=0.55)
+ufunc_row("cos", lambda out, x: ((sin(x), -1.0),), cost=0.55)
+ufunc_row("tan", lambda out, x: (square(out) + 1.0,), domain=(0.1, 1.2), cost=0.45)
+ufunc_row("arcsin", lambda out, x: (1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=0.4)
+ufunc_row("arccos", lambda out, x: (-1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=0.4)
+ufunc_row("arctan", lambda out, x: (1.0 / (square(x) + 1.0),), cost=0.4)
+ufunc_row("sinh", lambda out, x: (cosh(x),), cost=0.4)
+ufunc_row("cosh", lambda out, x: (sinh(x),), cost=0.35)
+ufunc_row("tanh", lambda out, x: (1.0 - out * out,), cost=0.4)
+ufunc_row("arcsinh", lambda out, x: (1.0 / sqrt(square(x) + 1.0),), cost=0.7)
 # not sqrt(x*x - 1), which has the other sign left of the complex branch cut
-ufunc_row("arccosh", lambda out, x: (1.0 / (sqrt(x - 1.0) * sqrt(x + 1.0)),), cost=5.0,
+ufunc_row("arccosh", lambda out, x: (1.0 / (sqrt(x - 1.0) * sqrt(x + 1.0)),), cost=0.65,
           domain=(1.2, 3.0), signed=False)
-ufunc_row("arctanh", lambda out, x: (1.0 / (1.0 - square(x)),), domain=(0.1, 0.8), cost=5.0)
-ufunc_row("deg2rad", lambda out, x: (math.pi / 180,), cost=0.2)
-ufunc_row("rad2deg", lambda out, x: (180 / math.pi,), cost=0.2)
-ufunc_row("radians", lambda out, x: (math.pi / 180,), cost=0.2)
-ufunc_row("degrees", lambda out, x: (180 / math.pi,), cost=0.2)
+ufunc_row("arctanh", lambda out, x: (1.0 / (1.0 - square(x)),), domain=(0.1, 0.8), cost=0.55)
+ufunc_row("deg2rad", lambda out, x: (math.pi / 180,), cost=1.4)
+ufunc_row("rad2deg", lambda out, x: (180 / math.pi,), cost=2.2)
+ufunc_row("radians", lambda out, x: (math.pi / 180,), cost=1.4)
+ufunc_row("degrees", lambda out, x: (180 / math.pi,), cost=2.2)
 
 
 def _arctan2(out, a, b):
@@ -172,8 +172,8 @@ def _arctan2(out, a, b):
     return (b, inverse), (a, inverse, -1.0)
 
 
-ufunc_row("arctan2", _arctan2, cost=15.0)
-ufunc_row("hypot", lambda out, a, b: (lambda: a / out, lambda: b / out), cost=5.0)
+ufunc_row("arctan2", _arctan2, cost=0.6)
+ufunc_row("hypot", lambda out, a, b: (lambda: a / out, lambda: b / out), cost=4.5)
 
 
 def _sinc(out, x):
@@ -203,11 +203,11 @@ def _chosen(out, a, b):
 
 
 for _name in ("maximum", "minimum", "fmax", "fmin"):
-    ufunc_row(_name, _chosen, cost=0.2)
+    ufunc_row(_name, _chosen, cost=0.15)
 
-ufunc_row("fabs", lambda out, x: (apply("sign", x),), cost=0.15)
-ufunc_row("copysign", lambda out, a, b: (lambda: cast(equal(out, a), out.dtype) * 2.0 - 1.0, None), cost=0.3)
-ufunc_row("heaviside", lambda out, x, at_zero: (None, lambda: cast(equal(x, 0.0), out.dtype)), cost=1.0)
+ufunc_row("fabs", lambda out, x: (apply("sign", x),), cost=1.4)
+ufunc_row("copysign", lambda out, a, b: (lambda: cast(equal(out, a), out.dtype) * 2.0 - 1.0, None), cost=0.6)
+ufunc_row("heaviside", lambda out, x, at_zero: (None, lambda: cast(equal(x, 0.0), out.dtype)), cost=2.5)
 
 # piecewise constant: the derivative is zero
 for _name in (
@@ -222,7 +222,7 @@ for _name in "bitwise_and bitwise_or bitwise_xor left_shift right_shift gcd lcm"
 ufunc_row("invert", kind="nondiff", cost=0.2, samples=[sample(_integers[0])])
 
 # complex numbers
-ufunc_row("absolute", lambda out, x: (_unit(out, x),), cost=0.15)
+ufunc_row("absolute", lambda out, x: (_unit(out, x),), cost=0.1)
 
 
 def _unit(out, x):
@@ -237,8 +237,8 @@ def _sign(out, x):
     return (None,)
 
 
-ufunc_row("sign", _sign, cost=0.3, samples=[sample((3, 4))])
-ufunc_row("conjugate", kind="linear", cost=0.15, transpose=lambda g, out, x: (conjugate(g),))
+ufunc_row("sign", _sign, cost=0.45, samples=[sample((3, 4))])
+ufunc_row("conjugate", kind="linear", cost=0.3, transpose=lambda g, out, x: (conjugate(g),))
 
 
 def _part_dtype(dtype: np.dtype) -> np.dtype:
