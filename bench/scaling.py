@@ -42,7 +42,7 @@ class Setup:
 
 
 def main(argv):
-    parser = program.parser("bench.scaling", "Strong and weak scaling, measured here, computed past this machine.")
+    parser = program.parser("bench.scaling", "Strong and weak scaling: measured here, computed past it.")
     parser.add_argument("--size", metavar="NAME", default="124M-B8T64",
                         help=f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)")
     parser.add_argument("--workers", metavar="N,...", default="",
@@ -147,7 +147,7 @@ def make_turn(team, config, B, T):
 
 
 def play(turns, options):
-    """Rounds in which every setup takes a step, in shuffled order. Without disturbed ones, if enough remain."""
+    """Rounds in which every setup takes a step, in shuffled order; disturbed ones count if few others do."""
     pids = sorted({pid for turn in turns.values() for pid in turn.pids})
     load, order, shuffle = machine.Load(pids), list(turns), random.Random(0).shuffle
     samples, others = {setup: [] for setup in turns}, []

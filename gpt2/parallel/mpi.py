@@ -5,10 +5,12 @@ while earlier blocks are still being computed. Every rank runs the whole program
 writes files.
 """
 
+import contextlib
 import os
 import sys
 import time
 import traceback
+from pathlib import Path
 
 from gpt2.errors import UserError
 from gpt2.optimizer import sum_of_squares
@@ -26,6 +28,8 @@ class MPIGroup(Group):
         self.comm = self.MPI.COMM_WORLD.Dup()
         self.failures = self.MPI.COMM_WORLD.Dup()  # where ranks that failed tell each other so
         self.rank, self.size = self.comm.rank, self.comm.size
+        self.comm.Barrier()  # everyone is attached to the memory that ranks of one machine share
+        _unname_shared_memory()
 
     # -- the group's methods, in MPI's own
 
@@ -144,6 +148,16 @@ def _pieces(array):
     if array.ndim != 1:
         raise ValueError(f"expected a flat array, got shape {array.shape}; pass array.reshape(-1)")
     return [array[start : start + LARGEST] for start in range(0, array.size, LARGEST)]
+
+
+def _unname_shared_memory():
+    """Remove the names of mpich's shared memory, 2 MB in /dev/shm: it does so itself, but not where a rank is
+    killed or the job aborted. Every rank has it mapped by now, and mpich does not mind at the end."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            path = Path(line.split()[-1])
+            if path.name.startswith("mpich_shm_"):
+                path.unlink(missing_ok=True)
 
 
 def _import_mpi():

@@ -1,10 +1,10 @@
 """A group of processes on one machine: words go through pipes, the model's arrays lie in shared memory.
 
 A barrier is a message to and from each. Measured for two workers that arrive 0.3 ms apart, time lost beyond
-that: multiprocessing.Barrier 27 us; semaphores 9; these pipes 7 to 30, depending on what else runs; a
-counter in shared memory 6 with sched_yield, which burns a core while it waits, and 130 with sleeps of 50 us. A
-step has two, so any of these will do. Pipes were taken since they carry numbers at the same price, have no
-name in /dev/shm that could be left behind, and tell a worker at once that another one has died.
+that: multiprocessing.Barrier 27 us; semaphores 9; these pipes 7 to 30, depending on what else runs; a count
+in shared memory 6 with sched_yield, which burns a core while it waits, and 130 with sleeps of 50 us. A step
+has two, so any of these will do. Pipes were taken since they carry numbers at the same price, have no name in
+/dev/shm that could be left behind, and tell a worker at once that another one has died.
 """
 
 from gpt2.parallel.group import Group, Reduction, add_up
