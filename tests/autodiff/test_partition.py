@@ -149,7 +149,7 @@ def test_the_halves_compute_what_the_whole_does(budget):
         assert len(saved) == len(first) - 4 == len(bwd.inputs) - 2
         for got, expected in zip([*first[:4], *grads], want, strict=True):
             np.testing.assert_array_equal(got, expected)
-        handed_out = {_root(o).id for o in fwd.outputs[:4]}
+        handed_out = {_root(o).id for o in joint.outputs[:4]}
         kept = sum(n.nbytes for n in saved if n.op != "input" and n.id not in handed_out)
         assert budget is None or kept <= budget
 
@@ -173,6 +173,20 @@ def test_what_is_computed_again_stands_beside_its_use():
     centred = next(n for n in bwd.nodes if x in n.args and n.op == "subtract")
     product = next(n for n in bwd.nodes if n.op == "matmul")
     assert centred.id > product.id
+
+
+def test_what_the_backward_alone_wants_is_made_early():
+    """Where its arguments are at hand, not after the rest of the forward."""
+
+    def f(x, w):
+        return (gelu(x @ w) @ w) @ w
+
+    _, fwd, _, saved = halves(f, [(B * T, C), (C, C)])
+    ops = [n.op for n in fwd.nodes]
+    derivative = next(n for n in saved if n.op == "add")
+    assert fwd.outputs[1 + saved.index(derivative)].op == "add"
+    second = [k for k, op in enumerate(ops) if op == "matmul"][1]
+    assert fwd.nodes.index(fwd.outputs[1 + saved.index(derivative)]) < second
 
 
 # --- choices ------------------------------------------------------------------------------------------------
@@ -294,8 +308,9 @@ def test_parts_are_cut_from_the_whole():
 
 def test_results_are_free():
     """The caller holds them, so exp keeps its result and nothing else."""
-    _, fwd, _, saved = halves(exp, [(B, T, C)])
-    assert [n.id for n in saved] == [fwd.outputs[0].id]
+    joint, fwd, _, saved = halves(exp, [(B, T, C)])
+    assert saved == joint.outputs[:1]
+    assert fwd.outputs[0] is fwd.outputs[1]
 
 
 def test_of_several_results_the_items_are_kept():

@@ -38,6 +38,7 @@ import math
 from ..graph import Graph, Node
 from ..ops import build, input_node
 from . import cost
+from .engine import renumber
 from .match import disjoint, ranges
 from .maxflow import UNLIMITED, Network
 
@@ -194,7 +195,43 @@ class _Problem:
         handed = [by_id[i] for i in sorted(saved.inputs)]
         bwd = Graph((*(saved.inputs[n.id] for n in handed), *cotangents), gradients, joint.name + "_bwd")
         fwd = Graph(joint.inputs[: self.n_inputs], (*self.results, *handed), joint.name + "_fwd")
-        return fwd, bwd, tuple(handed)
+        return renumber(fwd, self._forward_order(fwd)), bwd, tuple(handed)
+
+    def _forward_order(self, fwd: Graph) -> list[Node]:
+        """The program's order, in which what the backward alone wants comes as soon as it can be computed.
+
+        The joint program has it after all results, when what it is made from would have to be there still.
+        """
+        place = {n.id: k for k, n in enumerate(n for n in fwd.nodes if n.id in self.primal or n.op == "input")}
+        due: dict[int, list[Node]] = {}  # place of the last of the results' values that it needs -> value to make
+        last: dict[int, int] = {}
+        for n in fwd.nodes:
+            last[n.id] = place.get(n.id, max((last[a.id] for a in n.args), default=-1))
+        for n in fwd.outputs[self.n_outputs :]:
+            if n.id not in place:
+                due.setdefault(last[n.id], []).append(n)
+        order: list[Node] = []
+        done: set[int] = set()
+        for k, n in enumerate([None, *(n for n in fwd.nodes if n.id in place)]):
+            for wanted in ([] if n is None else [n], due.get(k - 1, [])):
+                for w in wanted:
+                    _emit(w, done, order)
+        return order
+
+
+def _emit(n: Node, done: set[int], order: list[Node]) -> None:
+    """Append what `n` is computed from, and `n`, as far as it is not there yet."""
+    stack = [n]
+    while stack:
+        n = stack[-1]
+        missing = [a for a in n.args if a.id not in done]
+        if n.id in done or not missing:
+            stack.pop()
+            if n.id not in done:
+                done.add(n.id)
+                order.append(n)
+        else:
+            stack.extend(reversed(missing))
 
 
 class _Handover:
