@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import contextmanager
+from functools import reduce
 
 import numpy as np
 
@@ -220,6 +221,7 @@ def total(parts: list) -> Node | Masked:
 
 
 def add_all(parts: Sequence[Node]) -> Node:
+    """The sum of nodes of one shape and dtype."""
     scattered = [p for p in parts if p.op in ("scatter_add", "scatter_along_add") and is_zeros(p.args[0])]
     slices = [p for p in parts if p.op == "assemble"]
     rest = [p for p in parts if p not in scattered and p not in slices]
@@ -297,4 +299,5 @@ def push_elementwise(node: Node, tangents) -> Node | None:
         shape = np.broadcast_shapes(t.shape, *(f.shape for f in factors if isinstance(f, Node)))
         term = times(t, factors, shape)
         terms.append(real(term) if term.dtype.kind == "c" and node.dtype.kind != "c" else term)
-    return cast(broadcast(add_all(terms), node.shape), node.dtype) if terms else None
+    # terms may be smaller than the result, and of different shapes: the addition broadcasts
+    return cast(broadcast(reduce(plus, terms), node.shape), node.dtype) if terms else None

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from random_graphs import random_arrays, random_graph
 
 from gpt2.autodiff.differentiate import gradient_graph, jvp_graph, vjp_graph
 from gpt2.autodiff.errors import UnsupportedError
-from gpt2.autodiff.graph import Graph, check
+from gpt2.autodiff.graph import Graph, Node, check
 from gpt2.autodiff.graph_checks import check_graph
 from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.ops import OPS, apply, const, input_node, row
@@ -34,7 +35,7 @@ def gradient(f, *values):
 RNG = np.random.default_rng(0)
 
 
-# --- sums of gradients --------------------------------------------------------------------------------------
+# --- sums of gradients ----------------------------------------------------------------------------------
 
 
 def test_a_value_used_twice():
@@ -94,7 +95,7 @@ def test_scattered_rows_are_added_onto_the_rest():
     np.testing.assert_allclose(dx, expected, rtol=1e-14)
 
 
-# --- types --------------------------------------------------------------------------------------------------
+# --- types ----------------------------------------------------------------------------------------------
 
 
 def test_factors_as_small_as_the_argument_leave_the_sum():
@@ -144,7 +145,7 @@ def test_complex_gradients_are_du_dx_minus_i_du_dy():
     np.testing.assert_allclose(dz, 2 * z.conj(), rtol=1e-15)
 
 
-# --- what is not computed -----------------------------------------------------------------------------------
+# --- what is not computed -------------------------------------------------------------------------------
 
 
 def test_nothing_is_computed_for_what_nobody_asked():
@@ -184,7 +185,7 @@ def test_names_and_lines():
     assert named["du"].loc == v.loc and named["dx"].loc == u.loc
 
 
-# --- masks --------------------------------------------------------------------------------------------------
+# --- masks ----------------------------------------------------------------------------------------------
 
 NAN_TRAPS = {
     "sqrt": lambda x: where(x > 0.0, sqrt(x), 0.0),
@@ -230,7 +231,7 @@ def test_masked_and_other_gradients_add_up():
         np.testing.assert_allclose(dx, w * (np.array(sides) + 2 * x + [0, 1]), rtol=1e-15)
 
 
-# --- special points -----------------------------------------------------------------------------------------
+# --- special points -------------------------------------------------------------------------------------
 
 
 def test_ties_are_shared():
@@ -292,7 +293,7 @@ def test_absolute_and_sinc_at_zero():
     check_graph(Graph([inp], [apply("sinc", inp)]), [np.zeros(1)], order=2)
 
 
-# --- maxima that only guard against overflow ----------------------------------------------------------------
+# --- maxima that only guard against overflow ------------------------------------------------------------
 
 
 def largest(x, keepdims=True):
@@ -348,7 +349,7 @@ def test_other_maxima_are_derived_through(name):
     check_graph(Graph(graph.inputs[:1], graph.outputs[:1]), [x], rtol=1e-6)
 
 
-# --- errors and structural ops ------------------------------------------------------------------------------
+# --- errors and structural ops --------------------------------------------------------------------------
 
 
 def test_no_rule_is_an_error_not_a_zero():
@@ -383,3 +384,57 @@ def test_structural_ops_bring_their_own_rules():
         check_graph(graph, [RNG.standard_normal(2), RNG.standard_normal(2)])
     finally:
         del OPS["swap_test"]
+
+
+def test_a_mask_reaches_rules_of_structural_ops_applied():
+    """They get nodes, never a gradient with a mask beside it."""
+    seen = []
+
+    def vjp(g, out, x, y, wanted):
+        seen.extend(g)
+        return g[1], g[0]
+
+    row("swap_test", "structural",
+        infer=lambda x, y: ((y.shape, x.shape), (y.dtype, x.dtype)),
+        evaluate=lambda x, y: (y, x),
+        vjp_rule=vjp)  # fmt: skip
+    try:
+        x, y = input_node((2,), np.float64, "x"), input_node((2,), np.float64, "y")
+        pair = apply("swap_test", x, y)
+        graph = Graph([x, y], [where(x > 0.0, item(pair, 0), 0.0)])
+        values = [np.array([1.0, -1.0]), np.ones(2), np.ones(2)]
+        _, dx, dy = evaluate_graph(vjp_graph(graph, [0, 1], [0]), values)
+        np.testing.assert_array_equal(dy, [1.0, 0.0])
+        assert not dx.any() and [type(g) for g in seen] == [Node, type(None)]
+    finally:
+        del OPS["swap_test"]
+
+
+# --- programs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_both_modes_agree_on_random_programs(seed):
+    """<cotangent, tangent> = <gradient, direction>, of the program and of both of its derivative programs."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, 25)
+    modes_agree(graph, random_arrays(rng, graph), rng, order=2)
+
+
+def modes_agree(graph, values, rng, order):
+    direction = [rng.standard_normal(x.shape) for x in graph.inputs]
+    outs = [i for i, o in enumerate(graph.outputs) if o.dtype.kind == "f"]
+    cotangent = [rng.standard_normal(graph.outputs[i].shape) for i in outs]
+    wrt = range(len(graph.inputs))
+    forward, reverse = check(jvp_graph(graph, wrt)), check(vjp_graph(graph, wrt, outs))
+    n = len(graph.outputs)
+    tangent = evaluate_graph(forward, [*values, *direction])[n:]
+    gradient = evaluate_graph(reverse, [*values, *cotangent])[n:]
+    pairs = [(c, tangent[i]) for c, i in zip(cotangent, outs)], list(zip(gradient, direction))
+    left, right = (sum(np.sum(np.asarray(a) * b) for a, b in p) for p in pairs)
+    size = sum(np.sum(np.abs(np.asarray(a) * b)) for p in pairs for a, b in p)
+    assert abs(left - right) <= 1e-11 * size
+    if order > 1:
+        for program, more in ((forward, direction), (reverse, cotangent)):
+            program = Graph(program.inputs, program.outputs[n:])
+            modes_agree(program, [*values, *more], rng, order - 1)
