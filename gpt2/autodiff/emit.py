@@ -553,7 +553,8 @@ class Statement:
                    for x, i in zip(n.args, n.attrs["indices"])]
         lines = []
         apart = disjoint(n)
-        if not any(settled) and not (apart and sum(x.size for x in n.args) == n.size):
+        covered = apart and sum(x.size for x in n.args) == n.size
+        if not any(settled) and not covered:
             full = [k for k, x in enumerate(n.args) if x.size == n.size]
             if full:
                 k = full[0]
@@ -567,7 +568,7 @@ class Statement:
             if settled[k]:
                 continue
             part = f"@[{self.part(n, index)}]"
-            lines.append(f"{part} += {arg}" if whole or not apart else f"np.copyto({part}, {arg})")
+            lines.append(f"np.copyto({part}, {arg})" if covered or apart and not whole else f"{part} += {arg}")
         return self.then(*lines)
 
     def first(self) -> list[str]:
