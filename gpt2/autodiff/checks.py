@@ -29,9 +29,9 @@ def check_grads(f: Callable, args: Sequence, order: int = 2, modes=("fwd", "rev"
     rtol    largest difference allowed, relative to the largest entry of the derivative
     seed    of the random directions
 
-    First derivatives are compared with central differences of f itself, which moves by about 1e-3: keep away
-    from kinks, and from a function that is random or uses stop_gradient. Raises AutodiffError where f cannot
-    be recorded.
+    First derivatives are compared with central differences of f itself, which moves by 1e-3, and where that
+    crosses a kink by 1e-5. A function that is random or uses stop_gradient cannot be checked. Raises
+    AutodiffError where f cannot be recorded.
     """
     if not isinstance(args, (tuple, list)):
         kind = type(args).__name__

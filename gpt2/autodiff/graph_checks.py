@@ -14,9 +14,11 @@ from .differentiate import jvp_graph, vjp_graph
 from .graph import Graph, check
 from .interpret import evaluate_graph
 
-# f'(x) = sum of weight * f(x + step * h) / h, exact for polynomials of degree 6
+# f'(x) = sum of weight * f(x + multiple * step) / step, exact for polynomials of degree 6
 STENCIL = ((1, 3 / 4), (2, -3 / 20), (3, 1 / 60), (-1, -3 / 4), (-2, 3 / 20), (-3, -1 / 60))
-STEP = 1e-3  # truncation is about 1e-18 times the seventh derivative, rounding 1e-13 times the function
+# With the first, truncation is about 1e-18 times the seventh derivative, and rounding 1e-13 times the
+# function. The second is coarser and sees less far: it passes kinks that lie near but not at the point.
+STEPS = (1e-3, 1e-5)
 
 
 class GradientMismatch(AssertionError):
@@ -31,65 +33,97 @@ def check_graph(graph: Graph, values, order=2, modes=("fwd", "rev"), *, wrt=None
     wrt      indices of the inputs to differentiate; None: all that are real or complex
     f        stands in for the graph in differences: (*values) -> outputs
     """
-    unknown = set(modes) - {"fwd", "rev"}
-    if unknown or not modes:
+    if not modes or set(modes) - {"fwd", "rev"}:
         raise ValueError(f'modes must be some of "fwd" and "rev", got {modes!r}')
-    rng = np.random.default_rng(seed)
-    f = f or (lambda *values: evaluate_graph(graph, values))
-    wrt = [i for i, n in enumerate(graph.inputs) if n.dtype.kind in "fc"] if wrt is None else list(wrt)
-    outs = [i for i, n in enumerate(graph.outputs) if n.dtype.kind in "fc"]
-    primal = evaluate_graph(graph, values)
-    direction = [random_like(values[i], rng) for i in wrt]
-    cotangent = [random_like(primal[i], rng) for i in outs]
+    at = Point(graph, values, wrt, f or (lambda *values: evaluate_graph(graph, values)), seed)
     derived: list[tuple[Graph, list]] = []
-
-    tangent = difference = central_difference(f, values, wrt, direction, outs)
+    tangent = gradient = None
     if "fwd" in modes:
-        forward = check(jvp_graph(graph, wrt))
-        derived.append((forward, direction))
-        found = evaluate_graph(forward, [*values, *direction])[len(graph.outputs) :]
-        tangent = [found[i] for i in outs]
-        for i, t, d in zip(outs, tangent, difference):
-            noise = 1e-10 * np.max(np.abs(primal[i]), initial=0.0)
-            compare(f"{graph.name}: forward mode, tangent of {output_name(graph, i)}", t, d, rtol, noise)
+        forward, tangent = at.forward()
+        derived.append((forward, at.direction))
     if "rev" in modes:
-        reverse = check(vjp_graph(graph, wrt, outs))
-        derived.append((reverse, cotangent))
-        gradient = evaluate_graph(reverse, [*values, *cotangent])[len(graph.outputs) :]
-        for i, g in zip(wrt, gradient):
-            x = graph.inputs[i]
-            if (np.shape(g), np.asarray(g).dtype) != (x.shape, x.dtype):
+        reverse, gradient = at.reverse()
+        derived.append((reverse, at.cotangent))
+    at.compare_with_differences(tangent, gradient, rtol)
+    if tangent is not None and gradient is not None:
+        at.pair(tangent, gradient, 1e-11)  # two modes of one program agree to rounding
+    for program, extra in derived if order > 1 else ():
+        wrt = [*at.wrt, *range(len(graph.inputs), len(program.inputs))]
+        check_graph(program, [*values, *extra], order - 1, modes, wrt=wrt, rtol=rtol * 10, seed=seed + 1)
+
+
+class Point:
+    """Where a graph is checked: its inputs, a random direction among them, a random cotangent of its
+    outputs."""
+
+    def __init__(self, graph: Graph, values, wrt, f, seed: int):
+        rng = np.random.default_rng(seed)
+        self.graph, self.values, self.f = graph, list(values), f
+        floats = [i for i, n in enumerate(graph.inputs) if n.dtype.kind in "fc"]
+        self.wrt = floats if wrt is None else list(wrt)
+        self.outs = [i for i, n in enumerate(graph.outputs) if n.dtype.kind in "fc"]
+        primal = evaluate_graph(graph, values)
+        self.primal = [np.asarray(primal[i]) for i in self.outs]
+        self.direction = [random_like(values[i], rng) for i in self.wrt]
+        self.cotangent = [random_like(x, rng) for x in self.primal]
+
+    def forward(self) -> tuple[Graph, list]:
+        """The forward program without the primal outputs, and the tangents of those that have one."""
+        program = check(jvp_graph(self.graph, self.wrt))
+        program = Graph(program.inputs, program.outputs[len(self.graph.outputs) :], program.name)
+        found = evaluate_graph(program, [*self.values, *self.direction])
+        return program, [found[i] for i in self.outs]
+
+    def reverse(self) -> tuple[Graph, list]:
+        """The reverse program without the primal outputs, and the gradients."""
+        program = check(vjp_graph(self.graph, self.wrt, self.outs))
+        program = Graph(program.inputs, program.outputs[len(self.graph.outputs) :], program.name)
+        found = evaluate_graph(program, [*self.values, *self.cotangent])
+        for i, g in zip(self.wrt, found):
+            x, g = self.graph.inputs[i], np.asarray(g)
+            if (g.shape, g.dtype) != (x.shape, x.dtype):
                 raise GradientMismatch(
-                    f"{graph.name}: the gradient of {input_name(graph, i)} has shape {np.shape(g)} and dtype "
-                    f"{np.asarray(g).dtype}, expected {x.shape} and {x.dtype}"
+                    f"{self.graph.name}: the gradient of {input_name(self.graph, i)} has shape {g.shape} and "
+                    f"dtype {g.dtype}, expected {x.shape} and {x.dtype}"
                 )
-        left, size = pairing(cotangent, tangent)
-        right, more = pairing(gradient, direction)
-        # two modes of one program agree to rounding; differences are coarser
-        if not abs(left - right) <= (1e-11 if "fwd" in modes else rtol) * (size + more):
+        return program, found
+
+    def compare_with_differences(self, tangent, gradient, rtol: float) -> None:
+        first = None
+        for step in STEPS:
+            difference = central_difference(self.f, self.values, self.wrt, self.direction, self.outs, step)
+            try:
+                if tangent is None:
+                    return self.pair(difference, gradient, rtol)
+                return self.compare(tangent, difference, rtol, 1e-13 / step)
+            except GradientMismatch as e:
+                first = first or e
+        raise first
+
+    def compare(self, tangent, difference, rtol: float, rounding: float) -> None:
+        for i, x, t, d in zip(self.outs, self.primal, tangent, difference):
+            what = f"{self.graph.name}: forward mode, tangent of {output_name(self.graph, i)}"
+            compare(what, t, d, rtol, rounding * np.max(np.abs(x), initial=0.0))
+
+    def pair(self, tangent, gradient, rtol: float) -> None:
+        """<cotangent, tangent> = <gradient, direction>"""
+        left, size = pairing(self.cotangent, tangent)
+        right, more = pairing(gradient, self.direction)
+        if not abs(left - right) <= rtol * (size + more):
             raise GradientMismatch(
-                f"{graph.name}: reverse mode: <cotangent, tangent> is {left:.12g}, "
-                f"<gradient, direction> {right:.12g}"
-                + blame(graph, values, wrt, direction, cotangent, outs, gradient, f)
-            )
-    if order > 1:
-        for program, extra in derived:
-            program = Graph(program.inputs, program.outputs[len(graph.outputs) :], program.name)
-            more = range(len(graph.inputs), len(program.inputs))
-            check_graph(
-                program, [*values, *extra], order - 1, modes, wrt=[*wrt, *more], rtol=rtol * 10, seed=seed + 1
+                f"{self.graph.name}: reverse mode: <cotangent, tangent> is {left:.12g}, "
+                f"<gradient, direction> {right:.12g}{self.blame(gradient)}"
             )
 
-
-def blame(graph, values, wrt, direction, cotangent, outs, gradient, f) -> str:
-    """Which input's gradient is wrong: each is paired with its own direction."""
-    wrong = []
-    for i, d, g in zip(wrt, direction, gradient):
-        difference = central_difference(f, values, [i], [d], outs)
-        (left, size), (right, more) = pairing(cotangent, difference), pairing([g], [d])
-        if not abs(left - right) <= 1e-6 * (size + more):
-            wrong.append(input_name(graph, i))
-    return f"; wrong with respect to {', '.join(wrong)}" if wrong else ""
+    def blame(self, gradient) -> str:
+        """Which input's gradient is wrong: each is paired with its own direction."""
+        wrong = []
+        for i, d, g in zip(self.wrt, self.direction, gradient):
+            difference = central_difference(self.f, self.values, [i], [d], self.outs, STEPS[0])
+            (left, size), (right, more) = pairing(self.cotangent, difference), pairing([g], [d])
+            if not abs(left - right) <= 1e-6 * (size + more):
+                wrong.append(input_name(self.graph, i))
+        return f"; wrong with respect to {', '.join(wrong)}" if wrong else ""
 
 
 def output_name(graph: Graph, i: int) -> str:
@@ -109,15 +143,15 @@ def pairing(a, b) -> tuple[float, float]:
     return float(sum(np.sum(p).real for p in products)), float(sum(np.sum(np.abs(p)) for p in products))
 
 
-def central_difference(f, values, wrt, direction, outs) -> list[np.ndarray]:
+def central_difference(f, values, wrt, direction, outs, step: float) -> list[np.ndarray]:
     """The derivative of the outputs in a direction."""
     total = [0.0 for _ in outs]
-    for step, weight in STENCIL:
+    for multiple, weight in STENCIL:
         moved = list(values)
         for i, d in zip(wrt, direction):
-            moved[i] = values[i] + step * STEP * d
+            moved[i] = values[i] + multiple * step * d
         found = f(*moved)
-        total = [t + weight / STEP * np.asarray(found[i]) for t, i in zip(total, outs)]
+        total = [t + weight / step * np.asarray(found[i]) for t, i in zip(total, outs)]
     return total
 
 

@@ -194,3 +194,9 @@ def test_integer_inputs_have_no_gradient():
 
     ids = np.array([3, 1, 3, 0])
     assert "np.add.at" in report(forward, backward, (RNG.standard_normal((5, 2)), ids))
+
+
+def test_a_kink_nearby_is_no_mismatch():
+    check_grads(np.abs, (np.array([1e-4, -2e-4, 1.0]),))
+    with pytest.raises(GradientMismatch):
+        check_grads(np.abs, (np.array([1e-6]),))
