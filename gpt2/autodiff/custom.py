@@ -30,6 +30,7 @@ from .graph import Graph
 from .ops import apply, const, input_node
 from .ops.build import cast
 from .ops.table import row
+from .plan import result_leaves
 from .record import Recorded, apply_op, record
 from .sites import here
 from .subgraph import items, zeros_like
@@ -64,14 +65,14 @@ def checkpoint(f: Callable) -> Callable:
         results = apply_op("call", *operands, graph=rec.graph, rule=CHECKPOINT)
         for leaf, new in zip(rec.written, results[rec.n_results :]):
             leaves[leaf][...] = new
-        return _rebuilt(rec.out_tree, results[: rec.n_results], flatten(rec.results)[0])
+        return _rebuilt(rec.out_tree, results[: rec.n_results], result_leaves(rec))
 
     return checkpointed
 
 
 def _exact(operands, graph: Graph) -> list:
     """Plain operands as arrays of the types that the graph's inputs have."""
-    return [x if type(x) is Recorded else np.asarray(x, i.dtype) for x, i in zip(operands, graph.inputs)]
+    return [x if type(x) is Recorded else np.asarray(x, i.dtype)[()] for x, i in zip(operands, graph.inputs)]
 
 
 def _rebuilt(tree: Tree, results, examples):
@@ -172,7 +173,7 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     n = len(leaves)
     fixed = {node: const(array.copy()) for node, array in rec.captures}
     graph = Graph(rec.graph.inputs, rec.graph.outputs, name)
-    return _Traced(_with_constants(graph, n, fixed), rec.out_tree, flatten(rec.results)[0])
+    return _Traced(_with_constants(graph, n, fixed), rec.out_tree, result_leaves(rec))
 
 
 def _with_constants(graph: Graph, n: int, fixed: dict) -> Graph:

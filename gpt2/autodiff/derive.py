@@ -30,10 +30,10 @@ from .errors import AutodiffError
 from .graph import Graph, Node, rewrite
 from .ops import input_node
 from .pipeline import overrides
-from .plan import Call, Plan, Transform, output_buffers, result_kind
+from .plan import Call, Plan, Transform, output_buffers, result_kind, result_leaves
 from .record import Recording, record
 from .reuse import Cache, Guard, random_state, trust, watch
-from .tree import LEAF, flatten
+from .tree import LEAF
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Derived:
         self.why = guard.trouble or self._trouble(rec, before, guard)
         if self.why is not None:
             rec = with_constants_as_inputs(rec)
-        kinds = tuple(map(result_kind, flatten(rec.results)[0]))
+        kinds = tuple(map(result_kind, result_leaves(rec)))
         graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
         found = _programs.find(graph_key)
         if found is None:

@@ -35,9 +35,9 @@ from .errors import AutodiffError
 from .graph import Graph
 from .interpret import evaluate_graph
 from .ops import const, input_node
-from .plan import Call, Out, Plan, Transform, argument_text, as_kind, result_kind
+from .plan import Call, Out, Plan, Transform, argument_text, as_kind, result_kind, result_leaves
 from .record import Recorded, Recording, inline
-from .tree import LEAF, Tree, flatten, leaf_paths, unflatten
+from .tree import LEAF, Tree, leaf_paths, unflatten
 
 
 class Const:
@@ -108,7 +108,7 @@ class Enzyme(Transform):
         place = {leaf: len(graph.outputs) + i for i, leaf in enumerate(wrt)}
         outs = [Out(place[leaf], result_kind(call.leaves[leaf])) for leaf in active]
         spec = (tuple, None, tuple(LEAF if k is Active else ("static", None) for k in self.kinds))
-        value = [Out(i, result_kind(x)) for i, x in enumerate(flatten(rec.results)[0])]
+        value = [Out(i, result_kind(x)) for i, x in enumerate(result_leaves(rec))]
         joint = Graph([*graph.inputs[:n], *inputs, *graph.inputs[n:]], outputs, graph.name + "_autodiff")
         return ShadowPlan(
             joint, feed, rec.operands(call.leaves[:n])[n:],

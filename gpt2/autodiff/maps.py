@@ -160,7 +160,7 @@ def _mapped(body: Callable, arrays):
         rec = record(one, ([x[0].value if type(x) is Recorded else x[0] for x in leaves],))
         if not rec.value_dependent and not rec.unstable:
             operands = [*leaves, *rec.operands([None] * len(leaves))[len(leaves) :]]
-            operands = [x if type(x) is Recorded else np.asarray(x, i.dtype)
+            operands = [x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
                         for x, i in zip(operands, rec.graph.inputs)]  # fmt: skip
             attrs = dict(body=rec.graph, n=n, slices=len(leaves), sums=0)
             recorded = any(type(x) is Recorded for x in operands)

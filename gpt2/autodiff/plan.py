@@ -190,7 +190,22 @@ def operands_of(rec: Recording, call: Call) -> tuple[list[int], list]:
 
 
 def result_outs(rec: Recording) -> list[Out]:
-    return [Out(i, result_kind(x)) for i, x in enumerate(flatten(rec.results)[0])]
+    return [Out(i, result_kind(x)) for i, x in enumerate(result_leaves(rec))]
+
+
+def result_leaves(rec: Recording) -> list:
+    """The concrete results, flat. A recorded number may be a Python int, which flatten would take for static."""
+    found: list = []
+
+    def walk(spec, value):
+        if spec is LEAF:
+            found.append(value)
+        elif spec[0] != "static":
+            for part, child in zip(value.values() if spec[1] is not None else value, spec[2]):
+                walk(child, part)
+
+    walk(rec.out_tree.spec, rec.results)
+    return found
 
 
 # --- buffers of the caller's

@@ -37,7 +37,7 @@ from .graph import Graph, Node
 from .ops import apply, input_node
 from .ops.build import concatenate, reshape, take_slice
 from .ops.table import row
-from .plan import Compile
+from .plan import Compile, as_kind, result_kind
 from .record import Recorded, apply_op, record
 from .reuse import watch
 from .sites import here
@@ -157,23 +157,25 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
     dxs_parts = []
 
     def cut(nodes, start, stop):
-        return [take_slice(x, 0, start, stop) for x in nodes]
+        """Rows start:stop; without the axis if there is one, as a segment of one step wants it."""
+        parts = [take_slice(x, 0, start, stop) for x in nodes]
+        return [reshape(x, x.shape[1:]) for x in parts] if stop - start == 1 else parts
 
     def add_kept(dcarry, j):
         kept = [dcheckpoints[i] for i in back.float_carry]
         return [d if k is None else d + reshape(take_slice(k, 0, j, j + 1), d.shape) for d, k in zip(dcarry, kept)]
 
     if left:  # the last segment is shorter
-        start = [reshape(c, c.shape[1:]) for c in cut(checkpoints, whole, whole + 1)]
-        done = splice(back.segment(left), [*dcarry, *dconsts, *start, *cut(xs, whole * every, n),
-                                           *cut(dys, whole * every, n), *consts])  # fmt: skip
+        done = splice(back.segment(left), [
+            *dcarry, *dconsts, *cut(checkpoints, whole, whole + 1), *cut(xs, n - left, n), *cut(dys, n - left, n), *consts
+        ])  # fmt: skip
         dcarry, dconsts, dxs = back.split(done)
         dcarry = add_kept(dcarry, whole)
-        dxs_parts.append(dxs)
+        dxs_parts.append([reshape(d, (left, *x.shape)) for d, x in zip(dxs, back.dx_like)])
     if whole:
-        def rows(x):  # (n, ...) -> (whole, every, ...), the last segment first
+        def rows(x):  # (n, ...) -> (whole, every, ...), the last segment first; (n, ...) for segments of one step
             x = take_slice(x, 0, 0, whole * every)
-            return flip(reshape(x, (whole, every, *x.shape[1:])))
+            return flip(reshape(x, (whole, every, *x.shape[1:]) if every > 1 else x.shape))
 
         kept = [dcheckpoints[i] for i in back.float_carry]
         has_kept = tuple(k is not None for k in kept)
@@ -185,7 +187,7 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
             slices=carries + slices + len(dys) + sum(has_kept), every=default_every(whole),
         ))  # fmt: skip
         dcarry, dconsts, dxs = back.split(made)
-        dxs_parts.append([reshape(flip(d), (whole * every, *d.shape[2:])) for d in dxs[: len(back.float_xs)]])
+        dxs_parts.append([reshape(flip(d), (whole * every, *x.shape)) for d, x in zip(dxs, back.dx_like)])
     dxs = [concatenate(parts[::-1], 0) if len(parts) > 1 else parts[0] for parts in zip(*dxs_parts)]
 
     result: list[Node | None] = [None] * len(args)
@@ -223,6 +225,7 @@ class _Backward:
         found = dict.fromkeys(body.inputs) | dict(zip(asked, backprop(list(zip(seeded, cts)), asked)))
         self.float_xs = [i for i, x in enumerate(xs) if found[x] is not None]
         self.read_consts = [i for i, w in enumerate(consts) if found[w] is not None]
+        self.dx_like = [xs[i] for i in self.float_xs]
         sums = inputs_like([consts[i] for i in self.read_consts], "d")
         n = len(self.float_carry)
         self.step = Graph(
@@ -241,6 +244,8 @@ class _Backward:
     def segment(self, k: int, has_kept=()) -> Graph:
         """has_kept: which carries also get the gradient of their checkpoint, the last of the sliced arguments."""
         body = self.body
+        if k == 1:
+            return self.single(has_kept)
         n_sums = len(self.float_carry) + len(self.read_consts)
         step_inputs = inputs_like(self.step.inputs)
         for fresh, old in zip(step_inputs, self.step.inputs):
@@ -260,6 +265,17 @@ class _Backward:
         dcarry = [d + kept[i] if i in kept else d for i, d in enumerate(dcarry)]
         return Graph([*sums, *carry, *xs, *dys, *kept.values(), *consts],
                      [*dcarry, *dconsts, *map(flip, dxs)], body.name + "_segment")  # fmt: skip
+
+
+    def single(self, has_kept) -> Graph:
+        """A segment of one step, whose checkpoint is its carry; without the axis of length 1."""
+        n_consts = len(self.body.inputs) - self.carries - self.slices
+        step = self.step
+        first = list(step.inputs[: len(step.inputs) - n_consts])
+        consts = step.inputs[len(first) :]
+        kept = {i: inputs_like([step.outputs[i]])[0] for i, has in enumerate(has_kept) if has}
+        outputs = [o + kept[i] if i in kept else o for i, o in enumerate(step.outputs)]
+        return Graph([*first, *kept.values(), *consts], outputs, step.name)
 
 
 def rows_of(x: Node, k: int) -> Node:
@@ -326,12 +342,13 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     step = _step(body, carry_tree, xs_tree)
     if watch(body).trouble:
         return _unrolled(step, carry, carry_tree, slices, n, reverse)
+    kinds = [result_kind(_plain(x)) for x in carry]
     carry, rec = _recorded_step(step, carry, carry_tree, slices)
     if rec.value_dependent or rec.unstable:
         return _unrolled(step, carry, carry_tree, slices, n, reverse)
     consts = rec.operands([None] * (len(carry) + len(slices)))[len(carry) + len(slices) :]
     types = rec.graph.inputs
-    operands = [x if type(x) is Recorded else np.asarray(x, i.dtype)
+    operands = [x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
                 for x, i in zip((*carry, *slices, *consts), types)]  # fmt: skip
     graph = Graph(types, rec.graph.outputs, rec.graph.name)
     attrs = dict(body=graph, n=n, carries=len(carry), slices=len(slices), every=min(every, n))
@@ -341,7 +358,8 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
         found = _evaluate(*operands, **attrs)
     ys = found[len(carry) : len(rec.graph.outputs)]
     y_tree = Tree(rec.out_tree.spec[2][1], len(ys))
-    return unflatten(carry_tree, found[: len(carry)]), unflatten(y_tree, [y[::-1] for y in ys] if reverse else ys)
+    final = [as_kind(x, kind) for x, kind in zip(found, kinds)]
+    return unflatten(carry_tree, final), unflatten(y_tree, [y[::-1] for y in ys] if reverse else ys)
 
 
 def is_number(x) -> bool:
@@ -384,7 +402,8 @@ def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:
 def _recorded_step(step: Callable, carry, carry_tree: Tree, slices):
     """(carry, recording of one step), the carry in the dtypes that the step gives it back in."""
     for _ in range(3):
-        first = [_plain(x) if hasattr(x, "dtype") else np.asarray(x)[()] for x in carry]
+        # A Python float takes the dtype of what it meets, here as in a loop. An int is a number that changes.
+        first = [np.asarray(v)[()] if isinstance(v, (int, bool)) else v for v in map(_plain, carry)]
         rec = record(step, (first, [_plain(x[0]) for x in slices]))
         outs = rec.graph.outputs[: len(carry)]
         changed = False
@@ -392,12 +411,13 @@ def _recorded_step(step: Callable, carry, carry_tree: Tree, slices):
             if o.shape != np.shape(c):
                 raise AutodiffError(f"scan: body turned carry{_path(path)} of shape {np.shape(c)} into one of shape "
                                     f"{o.shape}", here())  # fmt: skip
-            if o.dtype != c.dtype:
-                if not np.can_cast(c.dtype, o.dtype, "same_kind"):
-                    raise AutodiffError(f"scan: body turned carry{_path(path)} of dtype {c.dtype} into {o.dtype}. Give "
+            before = np.asarray(c).dtype
+            if o.dtype != before:
+                if not np.can_cast(before, o.dtype, "same_kind" if isinstance(_plain(carry[k]), (int, float)) else "safe"):
+                    raise AutodiffError(f"scan: body turned carry{_path(path)} of dtype {before} into {o.dtype}. Give "
                                         f"init that dtype", here())  # fmt: skip
                 changed = True
-                carry[k] = carry[k].astype(o.dtype) if hasattr(carry[k], "astype") else np.asarray(carry[k], o.dtype)
+                carry[k] = carry[k].astype(o.dtype) if hasattr(carry[k], "astype") else np.asarray(carry[k], o.dtype)[()]
         if not changed:
             return carry, rec
     raise AutodiffError("scan: the dtype of the carry changes from step to step; convert it in body with .astype", here())
