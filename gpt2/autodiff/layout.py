@@ -53,12 +53,13 @@ def is_elementwise(n: Node) -> bool:
     return n.op in ("where", "cast", "copy") or (n.op in OPS and OPS[n.op].ufunc is not None)
 
 
-def lower(graph: Graph) -> Graph:
+def lower(graph: Graph, share_inputs: bool = False) -> Graph:
     """The graph with every copy that NumPy would make spelled out, and each result a value of its own.
 
     - a reshape that no view can give becomes a copy and a reshape of the copy;
     - an elementwise op reads through broadcasts: ufuncs broadcast by themselves;
-    - each output is a fresh value, so that a caller never gets a view of an input or the same array twice.
+    - each output is a fresh value, so that a caller never gets a view of an input or the same array twice;
+      with `share_inputs`, an output that is an input is handed back as it came, as a Python function would.
     """
     stands: dict[Node, np.ndarray] = {}
 
@@ -90,6 +91,9 @@ def lower(graph: Graph) -> Graph:
     graph = rewrite(graph, rule)
     outputs = []
     for o in graph.outputs:
+        if share_inputs and o.op == "input":
+            outputs.append(o)
+            continue
         c = Node("copy", (o,), {}, o.shape, o.dtype, o.name if o.op not in ("input", "const") else None, o.loc)
         outputs.append(c)
     return Graph(graph.inputs, outputs, graph.name)
