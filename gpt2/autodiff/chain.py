@@ -25,8 +25,8 @@ class Masked:
     """A gradient that counts where `mask` is `side`, and is zero elsewhere, whatever `value` holds there.
 
     The branch that `where(c, a, b)` does not take may be infinite or nan, its partials too, and 0 * nan is
-    nan. So the mask stays beside the gradient through elementwise ops and is applied at their end: where(c, g
-    * partial, 0).
+    nan. So the mask stays beside the gradient through elementwise ops and is applied at their end:
+    where(c, g * partial, 0).
     """
 
     def __init__(self, value: Node, mask: Node, side: bool):
@@ -52,8 +52,7 @@ def errors_at(node: Node):
         raise UnsupportedError(str(e), node.loc) from None
 
 
-# --- reverse
-# --------------------------------------------------------------------------------------------------
+# --- reverse --------------------------------------------------------------------------------------------
 
 
 def pull(node: Node, g, needed: Sequence[bool]) -> list:
@@ -257,8 +256,7 @@ def merge_assembles(parts: Sequence[Node]) -> Node:
     return apply("assemble", *(a for p in parts for a in p.args), **attrs)
 
 
-# --- forward
-# --------------------------------------------------------------------------------------------------
+# --- forward --------------------------------------------------------------------------------------------
 
 
 def push(node: Node, tangents: Sequence):
