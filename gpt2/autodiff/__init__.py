@@ -2,10 +2,10 @@
 
     from gpt2 import autodiff as ad
 
-    ad.grad(f)(x)      ad.value_and_grad(f)(x)      ad.vjp(f, x)      ad.jvp(f, (x,), (dx,))      ad.compile(f)(x)
+    ad.grad(f)(x)     ad.value_and_grad(f)(x)     ad.vjp(f, x)     ad.jvp(f, (x,), (dx,))     ad.compile(f)(x)
 
-f is ordinary NumPy. It is recorded, differentiated as a graph, optimised, and written out as a NumPy program, which
-ad.source shows. docs/autodiff.md is the guide.
+f is ordinary NumPy. It is recorded, differentiated as a graph, optimised, and written out as a NumPy program,
+which ad.source shows. docs/autodiff.md is the guide.
 """
 
 import importlib

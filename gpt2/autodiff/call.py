@@ -9,16 +9,21 @@ A rule object says how the call is differentiated:
     CustomVJP    a graph for the forward (results and residuals) and one for the backward, both the user's
     CustomJVP    a graph for the tangents, the user's
 
-The user gives one direction, and the other follows, because a derivative is linear in the gradient or tangent that
-it is given: the tangent program of a CustomVJP is the transpose of its backward, found by differentiating that.
+The user gives one direction, and the other follows, because a derivative is linear in the gradient or tangent
+that it is given: the tangent program of a CustomVJP is the transpose of its backward, found by
+differentiating that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
 
 from .chain import applied
 from .differentiate import backprop, gradients, pushforward
+from .errors import UnsupportedError
 from .graph import Graph, Node
 from .ops import apply
 from .ops.table import row
@@ -58,16 +63,29 @@ class Checkpoint:
 
 
 class CustomVJP:
-    """forward: args -> (*results, *residuals); backward: (*residuals, *cotangents) -> a gradient per float argument.
+    """forward: args -> (*results, *residuals); backward: (*residuals, *cotangents) -> a gradient per float
+    argument.
 
     Cotangents are given for the floating-point results only.
     """
 
     inlined = True
 
-    def __init__(self, forward: Graph, backward: Graph):
-        self.forward = forward
-        self.backward = backward
+    def __init__(self, make: Callable[[], tuple[Graph, Graph]]):
+        self._make = make
+
+    @cached_property
+    def graphs(self) -> tuple[Graph, Graph]:
+        """(forward, backward). Recorded on first use: a forward may call the function whose rule it is."""
+        return self._make()
+
+    @property
+    def forward(self) -> Graph:
+        return self.graphs[0]
+
+    @property
+    def backward(self) -> Graph:
+        return self.graphs[1]
 
     def pull(self, graph: Graph, cts, args, wanted) -> list:
         residuals = splice(self.forward, args)[len(graph.outputs) :]
@@ -90,8 +108,14 @@ class CustomJVP:
 
     inlined = True
 
-    def __init__(self, tangent: Graph):
-        self.tangent = tangent
+    def __init__(self, make: Callable[[], tuple[Graph]]):
+        self._make = make
+
+    graphs = CustomVJP.graphs
+
+    @property
+    def tangent(self) -> Graph:
+        return self.graphs[0]
 
     def push(self, graph: Graph, tangents, args) -> list:
         given = [zeros_like(a) if t is None else t for a, t in zip(args, tangents) if is_float(a)]
@@ -99,7 +123,9 @@ class CustomJVP:
         return [next(found) if is_float(o) else None for o in graph.outputs]
 
     def pull(self, graph: Graph, cts, args, wanted) -> list:
-        marks = {i: m for i, m in enumerate(inputs_like(args)) if is_float(args[i])}  # tangents: push is linear in them
+        marks = {
+            i: m for i, m in enumerate(inputs_like(args)) if is_float(args[i])
+        }  # tangents: push is linear in them
         moved = self.push(graph, [marks.get(i) for i in range(len(args))], args)
         seeds = [(t, c) for t, c in zip(moved, cts) if t is not None and c is not None]
         found = dict(zip(marks, backprop(seeds, list(marks.values()))))
@@ -118,8 +144,15 @@ def _jvp(tangents, out, *args, graph: Graph, rule):
     return tuple(rule.push(graph, tangents, args))
 
 
-row("call", "structural", infer=_types, evaluate=lambda *values, graph, rule: program_of(graph)(*values),
-    vjp_rule=_vjp, jvp_rule=_jvp, cost=1000.0)  # fmt: skip
+row(
+    "call",
+    "structural",
+    infer=_types,
+    evaluate=lambda *values, graph, rule: program_of(graph)(*values),
+    vjp_rule=_vjp,
+    jvp_rule=_jvp,
+    cost=1000.0,
+)
 
 
 def inline_calls(graph: Graph) -> Graph:
@@ -142,11 +175,29 @@ def inline_calls(graph: Graph) -> Graph:
     return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)
 
 
-# --- a function of the user's that cannot be recorded, called as it is when the program runs -----------------------
+# --- a function of the user's that cannot be recorded, called as it is when the program runs
+# -----------------------
 
 
 def _host(*values, function, shapes, dtypes):
     return function(*values)
 
 
-row("host", "structural", infer=lambda *args, function, shapes, dtypes: (shapes, dtypes), evaluate=_host, cost=1000.0)
+def _no_rule(first, out, *args, function, **attrs):
+    raise UnsupportedError(
+        f"{function.__name__} runs as plain Python, so there is no derivative through it. Give it a rule "
+        "with @ad.custom_vjp; for derivatives of derivatives the rule has to be written in NumPy functions, "
+        "or with functions that have rules themselves",
+        out.loc,
+    )
+
+
+row(
+    "host",
+    "structural",
+    evaluate=_host,
+    cost=1000.0,
+    vjp_rule=_no_rule,
+    jvp_rule=_no_rule,
+    infer=lambda *args, function, shapes, dtypes: (shapes, tuple(map(np.dtype, dtypes))),
+)

@@ -10,9 +10,9 @@
     ad.checkpoint(f)       keeps nothing computed inside f for the backward
     ad.stop_gradient(x)    x, as a constant
 
-A custom function may be ordinary NumPy, or call what cannot be recorded (SciPy, C, a solver that iterates until a
-value is small): then it runs as it is, on plain arrays, whenever the program comes to it. Either way one rule serves
-both modes (call.py), and rules written in NumPy can be differentiated again.
+A custom function may be ordinary NumPy, or call what cannot be recorded (SciPy, C, a solver that iterates
+until a value is small): then it runs as it is, on plain arrays, whenever the program comes to it. Either way
+one rule serves both modes (call.py), and rules written in NumPy can be differentiated again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ from .tree import Tree, flatten, tree_map, unflatten
 
 CHECKPOINT = Checkpoint()
 
-row("stop_gradient", "nondiff", infer=lambda x: (x.shape, x.dtype), evaluate=lambda x: x, code=lambda x: x, cost=0.0)
+row(
+    "stop_gradient",
+    "nondiff",
+    infer=lambda x: (x.shape, x.dtype),
+    evaluate=lambda x: x,
+    code=lambda x: x,
+    cost=0.0,
+)
 
 
 def stop_gradient(x):
@@ -49,8 +56,8 @@ def stop_gradient(x):
 def checkpoint(f: Callable) -> Callable:
     """f, whose backward keeps only the arguments and computes the rest again: memory for time.
 
-    For a function that is differentiated through, in reverse; everywhere else it is f. Values from outside that f
-    reads are kept as arguments are.
+    For a function that is differentiated through, in reverse; everywhere else it is f. Values from outside
+    that f reads are kept as arguments are.
     """
 
     @functools.wraps(f)
@@ -77,13 +84,19 @@ def _exact(operands, graph: Graph) -> list:
 
 def _rebuilt(tree: Tree, results, examples):
     """The results in f's structure; a Python number stays one, which takes the dtype of what it meets."""
-    return unflatten(tree, [
-        Recorded(r._rec, r.node, np.asarray(r.value).item()) if isinstance(e, (float, complex, int)) and not
-        isinstance(e, np.generic) else r for r, e in zip(results, examples)
-    ])  # fmt: skip
+    return unflatten(
+        tree,
+        [
+            Recorded(r._rec, r.node, np.asarray(r.value).item())
+            if isinstance(e, (float, complex, int)) and not isinstance(e, np.generic)
+            else r
+            for r, e in zip(results, examples)
+        ],
+    )
 
 
-# --- custom rules -------------------------------------------------------------------------------------------------
+# --- custom rules
+# -------------------------------------------------------------------------------------------------
 
 
 class _Custom:
@@ -95,6 +108,7 @@ class _Custom:
         functools.update_wrapper(self, f)
         self.f = f
         self._signature = _signature(f)
+        self._busy = False  # is its rule being recorded? A rule may call the function
 
     def _reuse_roots(self):
         return tuple(v for v in vars(self).values() if callable(v))
@@ -103,21 +117,29 @@ class _Custom:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args, **kwargs):
-        if kwargs and self._signature is not None:
+        if not any(type(x) is Recorded for x in flatten((args, kwargs))[0]):
+            return self.f(*args, **kwargs)
+        if self._signature is not None:  # rules take all arguments by position
             bound = self._signature.bind(*args, **kwargs)
             bound.apply_defaults()
             args, kwargs = bound.args, bound.kwargs
         leaves, tree = flatten(args)
-        if not any(type(x) is Recorded for x in leaves):
-            return self.f(*args, **kwargs)
         self.check_rule()
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
         concrete = [x.value if type(x) is Recorded else x for x in leaves]
         with _on_its_own():
             primal = _traced(function, concrete, tree, self.name)
-            graph, rule = self.rule(primal, function, concrete, tree)
-        operands = _exact(leaves, graph)
-        return _rebuilt(primal.tree, apply_op("call", *operands, graph=graph, rule=rule), primal.examples)
+        rule = self.rule(primal, concrete, tree)
+        if not self._busy:
+            self._busy = True
+            try:
+                rule.graphs  # noqa: B018  made now, while what it reads is there, and its errors name this line
+            finally:
+                self._busy = False
+        operands = _exact(leaves, primal.graph)
+        return _rebuilt(
+            primal.tree, apply_op("call", *operands, graph=primal.graph, rule=rule), primal.examples
+        )
 
     @property
     def name(self) -> str:
@@ -126,7 +148,8 @@ class _Custom:
     def check_rule(self) -> None:
         raise NotImplementedError
 
-    def rule(self, primal, function, concrete, tree):
+    def rule(self, primal: _Traced, concrete, tree: Tree):
+        """The rule object of a call. Its graphs are made later."""
         raise NotImplementedError
 
 
@@ -138,7 +161,9 @@ def _signature(f):
 
 
 class _on_its_own:
-    """What a rule looks at while it is recorded is no concern of the recording around it: it runs as one op."""
+    """What a rule looks at while it is recorded is no concern of the recording around it: it runs as one
+    op.
+    """
 
     def __enter__(self):
         self.outer = run.current()
@@ -163,11 +188,16 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     """f on unflatten(tree, leaves): recorded if that works, else as one op that calls f."""
     try:
         rec = record(f, unflatten(tree, leaves))
-    except Exception:  # whatever cannot be recorded runs as it is; if f itself is at fault, so it will say now
+    except (
+        Exception
+    ):  # whatever cannot be recorded runs as it is; if f itself is at fault, so it will say now
         return _called(f, leaves, tree, name)
     if rec.lifted:
-        raise AutodiffError(f"{name}: a function with a rule of its own reads a recorded value that is not one of its "
-                            "arguments, and its rule gives no derivative for it. Pass it as an argument", here())
+        raise AutodiffError(
+            f"{name}: a function with a rule of its own reads a recorded value that is not one of its "
+            "arguments, and its rule gives no derivative for it. Pass it as an argument",
+            here(),
+        )
     if rec.value_dependent or rec.unstable or rec.written:
         return _called(f, leaves, tree, name)
     n = len(leaves)
@@ -198,12 +228,20 @@ def _called(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     def function(*values):
         found, found_tree = flatten(_plainly(f, values, kinds, tree))
         if found_tree != out_tree or any(np.shape(x) != a.shape for x, a in zip(found, arrays)):
-            raise AutodiffError(f"{name}: its result has another structure or other shapes than when it was recorded")
+            raise AutodiffError(
+                f"{name}: its result has another structure or other shapes than when it was recorded"
+            )
         return tuple(np.asarray(x, a.dtype) for x, a in zip(found, arrays))
 
+    function.__name__ = name
     inputs = [input_node(np.shape(x), np.asarray(x).dtype) for x in leaves]
-    node = apply("host", *inputs, function=function, shapes=tuple(a.shape for a in arrays),
-                 dtypes=tuple(a.dtype for a in arrays))  # fmt: skip
+    node = apply(
+        "host",
+        *inputs,
+        function=function,
+        shapes=tuple(a.shape for a in arrays),
+        dtypes=tuple(str(a.dtype) for a in arrays),
+    )
     return _Traced(Graph(inputs, items(node), name), out_tree, examples)
 
 
@@ -223,8 +261,8 @@ class custom_vjp(_Custom):
         def f_vjp(dout, out, x, y):     # out = f(x, y), dout the gradient of it
             return dx, dy               # one for each argument, in its structure; None is zero
 
-    or, to keep something from the forward: f.defvjp(forward, backward), with forward(x, y) -> (out, residuals) and
-    backward(residuals, dout) -> (dx, dy). Gradients of integers are None.
+    or, to keep something from the forward: f.defvjp(forward, backward), with forward(x, y) -> (out,
+    residuals) and backward(residuals, dout) -> (dx, dy). Gradients of integers are None.
     """
 
     def __init__(self, f: Callable):
@@ -235,7 +273,7 @@ class custom_vjp(_Custom):
     def defvjp(self, first: Callable, second: Callable | None = None):
         """Set the rule: one function of (dout, out, *args), or a forward and a backward."""
         if second is None:
-            self.forward = functools.partial(_keep_all, self.f)
+            self.forward = None
             self.backward = functools.partial(_from_all, first)
         else:
             self.forward, self.backward = first, second
@@ -243,18 +281,36 @@ class custom_vjp(_Custom):
 
     def check_rule(self) -> None:
         if self.backward is None:
-            raise AutodiffError(f"{self.name} is a custom_vjp without a rule. Give it one with @{self.name}.defvjp", here())
+            raise AutodiffError(
+                f"{self.name} is a custom_vjp without a rule. Give it one with @{self.name}.defvjp", here()
+            )
 
-    def rule(self, primal: _Traced, function, concrete, tree):
-        n = len(primal.graph.outputs)
-        forward = _traced(functools.partial(_pair_first, self.forward), concrete, tree, f"{self.name}_forward")
-        spec = forward.tree.spec
-        if spec[0] is not tuple or len(spec[2]) != 2:
-            raise AutodiffError(f"{self.name}: the forward of a custom_vjp has to return (out, residuals)", here())
-        residuals = Tree(spec[2][1], len(forward.examples) - n)
-        kept = forward.examples[n:]
-        cts = [np.ones(o.shape, o.dtype) for o in primal.graph.outputs if o.dtype.kind in "fc"]
-        moves = [o.dtype.kind in "fc" for o in primal.graph.outputs]
+    def rule(self, primal: _Traced, concrete, tree: Tree):
+        def make():
+            with _on_its_own():
+                return self.graphs(primal, concrete, tree)
+
+        return CustomVJP(make)
+
+    def graphs(self, primal: _Traced, concrete, tree: Tree) -> tuple[Graph, Graph]:
+        outputs = primal.graph.outputs
+        if self.forward is None:  # everything is kept: the result, and the arguments
+            forward = Graph(
+                primal.graph.inputs, [*outputs, *outputs, *primal.graph.inputs], f"{self.name}_forward"
+            )
+            residuals = Tree((tuple, None, (primal.tree.spec, tree.spec)), primal.tree.size + tree.size)
+            kept = [*primal.examples, *concrete]
+        else:
+            traced = _traced(lambda *args: self.forward(*args), concrete, tree, f"{self.name}_forward")
+            spec = traced.tree.spec
+            if spec == "*" or spec[0] is not tuple or len(spec[2]) != 2:
+                raise AutodiffError(
+                    f"{self.name}: the forward of a custom_vjp has to return (out, residuals)"
+                )
+            forward, kept = traced.graph, traced.examples[len(outputs) :]
+            residuals = Tree(spec[2][1], len(kept))
+        moves = [o.dtype.kind in "fc" for o in outputs]
+        cts = [np.ones(o.shape, o.dtype) for o, has in zip(outputs, moves) if has]
 
         def backward(*flat):
             given = iter(flat[len(kept) :])
@@ -264,12 +320,7 @@ class custom_vjp(_Custom):
 
         flat = [*kept, *cts]
         back = _traced(backward, flat, flatten(tuple(flat))[1], f"{self.name}_backward")
-        return primal.graph, CustomVJP(forward.graph, _matching(self.name, back, concrete))
-
-
-def _keep_all(f, *args):
-    out = f(*args)
-    return out, (out, args)
+        return forward, _matching(self.name, back, concrete)
 
 
 def _from_all(rule, kept, dout):
@@ -277,12 +328,10 @@ def _from_all(rule, kept, dout):
     return rule(dout, out, *args)
 
 
-def _pair_first(forward, *args):
-    return forward(*args)
-
-
 def _gradients_in_order(name: str, grads, leaves, tree: Tree) -> list:
-    """The gradients of the floating-point leaves, None where there is none, from what the user's rule gave."""
+    """The gradients of the floating-point leaves, None where there is none, from what the user's rule
+    gave.
+    """
     n_args = len(tree.spec[2])
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)
@@ -316,25 +365,29 @@ def _matching(name: str, back: _Traced, leaves) -> Graph:
         if spec == "*":
             d = next(outputs)
             if d.shape != x.shape:
-                raise AutodiffError(f"{name}: its rule gave a gradient of shape {d.shape} for floating-point argument {k}, "
-                                    f"which has shape {x.shape}")  # fmt: skip
+                raise AutodiffError(
+                    f"{name}: its rule gave a gradient of shape {d.shape} for floating-point argument {k}, "
+                    f"which has shape {x.shape}"
+                )
             results.append(cast(d, x.dtype))
         elif spec[1] is None:
             results.append(zeros_like(like))
         else:
-            results.append(cast(const(spec[1], x.dtype), x.dtype) if not x.shape else zeros_like(like) + spec[1])
+            results.append(
+                cast(const(spec[1], x.dtype), x.dtype) if not x.shape else zeros_like(like) + spec[1]
+            )
     return Graph(back.graph.inputs, results, back.graph.name)
 
 
 class custom_jvp(_Custom):
     """A function with a forward-mode rule of its own.
 
-        @ad.custom_jvp
-        def f(x, y): ...
+    @ad.custom_jvp
+    def f(x, y): ...
 
-        @f.defjvp
-        def f_jvp(primals, tangents):        # tuples: (x, y) and their tangents, None for integers
-            return out, dout                 # f(x, y) and its tangent, which is linear in the tangents
+    @f.defjvp
+    def f_jvp(primals, tangents):        # tuples: (x, y) and their tangents, None for integers
+        return out, dout                 # f(x, y) and its tangent, which is linear in the tangents
     """
 
     def __init__(self, f: Callable):
@@ -347,9 +400,18 @@ class custom_jvp(_Custom):
 
     def check_rule(self) -> None:
         if self.tangent is None:
-            raise AutodiffError(f"{self.name} is a custom_jvp without a rule. Give it one with @{self.name}.defjvp", here())
+            raise AutodiffError(
+                f"{self.name} is a custom_jvp without a rule. Give it one with @{self.name}.defjvp", here()
+            )
 
-    def rule(self, primal: _Traced, function, concrete, tree):
+    def rule(self, primal: _Traced, concrete, tree: Tree):
+        def make():
+            with _on_its_own():
+                return (self.graph(primal, concrete, tree),)
+
+        return CustomJVP(make)
+
+    def graph(self, primal: _Traced, concrete, tree: Tree) -> Graph:
         n = len(concrete)
         moves = [np.asarray(x).dtype.kind in "fc" for x in concrete]
         tangents = [np.ones(np.shape(x), np.asarray(x).dtype)[()] for x, has in zip(concrete, moves) if has]
@@ -364,7 +426,9 @@ class custom_jvp(_Custom):
             dout, _ = flatten(pair[1], lambda x: x is None or not isinstance(x, (tuple, list, dict)))
             floats = [i for i, x in enumerate(out) if np.dtype(getattr(x, "dtype", type(x))).kind in "fc"]
             if len(dout) not in (len(out), len(floats)):
-                raise AutodiffError(f"{self.name}: its jvp rule gave {len(dout)} tangents for {len(out)} results")
+                raise AutodiffError(
+                    f"{self.name}: its jvp rule gave {len(dout)} tangents for {len(out)} results"
+                )
             moved = dout if len(dout) == len(floats) else [dout[i] for i in floats]
             return out, [0.0 * out[i] if d is None else d for i, d in zip(floats, moved)]
 
@@ -373,14 +437,15 @@ class custom_jvp(_Custom):
         n_out = len(primal.graph.outputs)
         floats = [o for o in primal.graph.outputs if o.dtype.kind in "fc"]
         if len(found.graph.outputs) != n_out + len(floats):
-            raise AutodiffError(f"{self.name}: the results of its jvp rule are not like those of the function")
+            raise AutodiffError(
+                f"{self.name}: the results of its jvp rule are not like those of the function"
+            )
         moved = []
         for o, d in zip(floats, found.graph.outputs[n_out:]):
             if d.shape != o.shape:
-                raise AutodiffError(f"{self.name}: its jvp rule gave a tangent of shape {d.shape} for a result of shape "
-                                    f"{o.shape}")  # fmt: skip
+                raise AutodiffError(
+                    f"{self.name}: its jvp rule gave a tangent of shape {d.shape} for a result of shape "
+                    f"{o.shape}"
+                )
             moved.append(cast(d, o.dtype))
-        graph = Graph(found.graph.inputs, [*found.graph.outputs[:n_out], *moved], found.graph.name)
-        return primal.graph, CustomJVP(graph)
-
-
+        return Graph(found.graph.inputs, [*found.graph.outputs[:n_out], *moved], found.graph.name)

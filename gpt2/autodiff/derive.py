@@ -4,13 +4,14 @@
                                        no:  look up the types of the arguments, record f if they are new,
                                             make the transform's graph, compile it
 
-A Transform says what to compute for a recording, as a Plan: a graph, and how its outputs make up the result. While an
-enclosing function is being recorded nothing is compiled: the plan's graph becomes part of the enclosing one.
+A Transform says what to compute for a recording, as a Plan: a graph, and how its outputs make up the result.
+While an enclosing function is being recorded nothing is compiled: the plan's graph becomes part of the
+enclosing one.
 
-Programs are found by two keys. The first, of a derived function, is the types of the arguments, and counts as long
-as the guard of the recording holds (reuse.py). The second is the recorded graph itself: a function that has to be
-recorded at every call (it draws random numbers, it branches on values, it is a new lambda each time) usually gives the
-same graph, and then only the recording is repeated, not the compilation.
+Programs are found by two keys. The first, of a derived function, is the types of the arguments, and counts as
+long as the guard of the recording holds (reuse.py). The second is the recorded graph itself: a function that
+has to be recorded at every call (it draws random numbers, it branches on values, it is a new lambda each
+time) usually gives the same graph, and then only the recording is repeated, not the compilation.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ class Derived:
                 return self.transform.interpret(compiled, call.leaves, self.buffers(compiled, out))
         self.last = compiled.plan, compiled.program
         check_overlap(self.name, compiled.plan.written, call.leaves)
-        result = self.transform.execute(compiled.program, compiled.plan, call.leaves, compiled.outside,
-                                        self.buffers(compiled.plan, out))  # fmt: skip
+        result = self.transform.execute(
+            compiled.program, compiled.plan, call.leaves, compiled.outside, self.buffers(compiled.plan, out)
+        )
         if compiled.guard.trouble is None and not overrides:
             self.entry = make_entry(self, compiled, call, out)
         return result
@@ -94,8 +96,10 @@ class Derived:
     def within(self, call: Call, out):
         """A call inside a function that is itself being recorded."""
         if out is not None:
-            raise AutodiffError(f"{self.transform.name}: out= writes into plain arrays, which a function that is "
-                                "being differentiated cannot do; use the result")  # fmt: skip
+            raise AutodiffError(
+                f"{self.transform.name}: out= writes into plain arrays, which a function that is "
+                "being differentiated cannot do; use the result"
+            )
         plan = self.plan(call)
         return self.transform.inline(plan, call.leaves)
 
@@ -169,13 +173,22 @@ def check_overlap(name: str, written: Sequence[int], leaves) -> None:
     """An argument that is written to must not share memory with another: the recording took them for two."""
     for i in written:
         for k, x in enumerate(leaves):
-            if k != i and type(x) is np.ndarray and type(leaves[i]) is np.ndarray and np.may_share_memory(x, leaves[i]):
-                raise AutodiffError(f"{name}: it writes to an argument that shares memory with another argument. Pass "
-                                    "a copy of one of them")  # fmt: skip
+            if (
+                k != i
+                and type(x) is np.ndarray
+                and type(leaves[i]) is np.ndarray
+                and np.may_share_memory(x, leaves[i])
+            ):
+                raise AutodiffError(
+                    f"{name}: it writes to an argument that shares memory with another argument. Pass "
+                    "a copy of one of them"
+                )
 
 
 def static_objects(spec) -> list:
-    """Static arguments that are more than numbers and names: functions, objects. They are watched like f itself."""
+    """Static arguments that are more than numbers and names: functions, objects. They are watched like f
+    itself.
+    """
     if spec is LEAF:
         return []
     if spec[0] == "static":
@@ -185,8 +198,9 @@ def static_objects(spec) -> list:
 
 
 def with_constants_as_inputs(rec: Recording) -> Recording:
-    """The recording with its constant arrays as captured ones. The next recording of a function that draws random
-    arrays, or selects by a mask, then has the same graph, and its program can be used again."""
+    """The recording with its constant arrays as captured ones. The next recording of a function that draws
+    random arrays, or selects by a mask, then has the same graph, and its program can be used again.
+    """
     found: list[tuple[Node, np.ndarray]] = []
 
     def lifted(n: Node, args):
@@ -200,7 +214,8 @@ def with_constants_as_inputs(rec: Recording) -> Recording:
     return replace(rec, graph=graph, captures=[*rec.captures, *found])
 
 
-# --- the recorded graph as a key ----------------------------------------------------------------------------------
+# --- the recorded graph as a key
+# ----------------------------------------------------------------------------------
 
 
 def structure(graph: Graph) -> tuple:
@@ -233,7 +248,9 @@ def _attr_key(v):
 
 
 class _Programs:
-    """Compiled graphs by their structure, and a note of structures seen once. Both bounded, oldest out first."""
+    """Compiled graphs by their structure, and a note of structures seen once. Both bounded, oldest out
+    first.
+    """
 
     SIZE, NOTES = 256, 4096
 
@@ -269,7 +286,8 @@ class _Programs:
 _programs = _Programs()
 
 
-# --- functions around Derived --------------------------------------------------------------------------------------
+# --- functions around Derived
+# --------------------------------------------------------------------------------------
 
 
 def derived_function(f: Callable, transform: Transform, pure: bool = False):
@@ -280,7 +298,9 @@ def derived_function(f: Callable, transform: Transform, pure: bool = False):
         return state.entry(args, kwargs)
 
     derived.__name__ = derived.__qualname__ = state.name
-    derived.__doc__ = f"{transform.name} of {name_of(f)}, made by gpt2.autodiff.\n\n{inspect.getdoc(f) or ''}".rstrip()
+    derived.__doc__ = (
+        f"{transform.name} of {name_of(f)}, made by gpt2.autodiff.\n\n{inspect.getdoc(f) or ''}".rstrip()
+    )
     derived.__wrapped__ = f
     derived.__derived__ = state
     return derived
@@ -292,10 +312,11 @@ _bound_lock = threading.Lock()
 
 
 def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived:
-    """The Derived of (f, transform), for ad.vjp(f, ...), ad.autodiff(f, ...) and others that are called with f.
+    """The Derived of (f, transform), for ad.vjp(f, ...), ad.autodiff(f, ...) and others that are called with
+    f.
 
-    It is kept with the function itself, from the second call on: a lambda that is called once leaves nothing behind,
-    and what belongs to a function goes with it.
+    It is kept with the function itself, from the second call on: a lambda that is called once leaves nothing
+    behind, and what belongs to a function goes with it.
     """
     key = (*transform.key(), pure)
     if type(f) is types.MethodType:

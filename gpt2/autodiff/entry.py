@@ -8,9 +8,9 @@
         r = program(x0)
         return r[0]
 
-It checks the types, the static values and the guard, and goes straight to the program; anything else goes the slow
-way, which looks the types up and writes a new entry. Taking arguments apart in general costs several microseconds,
-this one less than half of one.
+It checks the types, the static values and the guard, and goes straight to the program; anything else goes the
+slow way, which looks the types up and writes a new entry. Taking arguments apart in general costs several
+microseconds, this one less than half of one.
 """
 
 from __future__ import annotations
@@ -64,17 +64,18 @@ def _made(derived, compiled, call, out):
 
     t = _Text()
     args_spec, kwargs_spec = call.tree.spec[2]
-    leaves = iter(call.leaves)
-    _container(t, args_spec, "args", leaves)
+    given = iter(call.leaves)
+    _container(t, args_spec, "args", given)
     if kwargs_spec[2] or out is not None:
-        _container(t, kwargs_spec, "kwargs", leaves, extra=int(out is not None))
+        _container(t, kwargs_spec, "kwargs", given, extra=int(out is not None))
     else:
         t.unless("kwargs")
     buffers = "None" if out is None else _buffers(t, derived, compiled.plan, out)
     holds = "" if derived.pure else f" or not {t.value(compiled.guard.holds)}()"
     t.unless(f"overrides{holds}")
     if compiled.plan.written:
-        t.lines.append(f"    {t.value(check_overlap)}({derived.name!r}, {compiled.plan.written}, [{', '.join(t.leaves)}])")
+        leaves = ", ".join(t.leaves)
+        t.lines.append(f"    {t.value(check_overlap)}({derived.name!r}, {compiled.plan.written}, [{leaves}])")
     _call(t, derived, compiled, buffers)
     return _load(t, derived)
 
@@ -129,8 +130,10 @@ def _leaf(t: _Text, name: str, x) -> None:
     kind = type(x)
     if kind is np.ndarray:
         flags = "not {}.flags.c_contiguous" if x.flags.c_contiguous else f"{{}}.strides != {x.strides}"
-        t.unless(f"type({name}) is not ndarray or {name}.shape != {x.shape} or {name}.dtype is not "
-                 f"{t.value(x.dtype)} or {flags.format(name)}")  # fmt: skip
+        t.unless(
+            f"type({name}) is not ndarray or {name}.shape != {x.shape} or {name}.dtype is not "
+            f"{t.value(x.dtype)} or {flags.format(name)}"
+        )
     elif kind in (float, complex):
         t.unless(f"type({name}) is not {kind.__name__}")
     elif isinstance(x, np.generic) and kind.__module__ == "numpy":
@@ -164,17 +167,25 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
     execute = type(derived.transform).execute
     if plan.writes or execute is not _plain_execute():
         run = t.value(derived.transform.execute)
-        t.lines.append(f"    return {run}({t.value(program)}, {t.value(plan)}, [{', '.join(t.leaves)}], "
-                       f"{t.value(compiled.outside)}, {buffers})")  # fmt: skip
+        t.lines.append(
+            f"    return {run}({t.value(program)}, {t.value(plan)}, [{', '.join(t.leaves)}], "
+            f"{t.value(compiled.outside)}, {buffers})"
+        )
         return
     if type(program) is ScalarProgram and buffers == "None":
         t.env["trouble"] = TROUBLE
         single = program.single
-        t.lines += ["    try:", f"        r = {t.value(program.function)}({', '.join(given)})", "    except trouble:",
-                    f"        r = {t.value(program.in_numpy)}({', '.join(given)}){'[0]' if single else ''}"]  # fmt: skip
+        t.lines += [
+            "    try:",
+            f"        r = {t.value(program.function)}({', '.join(given)})",
+            "    except trouble:",
+            f"        r = {t.value(program.in_numpy)}({', '.join(given)}){'[0]' if single else ''}",
+        ]
         t.lines.append("    return " + _result(t, plan, lambda o: "r" if single else f"r[{o.index}]"))
         return
-    t.lines.append(f"    r = {t.value(program)}({', '.join([*given, f'out={buffers}'] if buffers != 'None' else given)})")
+    t.lines.append(
+        f"    r = {t.value(program)}({', '.join([*given, f'out={buffers}'] if buffers != 'None' else given)})"
+    )
     tail = {"array": "", "scalar": "[()]", "number": ".item()"}
     t.lines.append("    return " + _result(t, plan, lambda o: f"r[{o.index}]{tail[o.kind]}"))
 
@@ -202,6 +213,10 @@ def _result(t: _Text, plan, text) -> str:
         if kind is list:
             return f"[{', '.join(parts)}]"
         whole = f"({', '.join(parts)},)" if parts else "()"
-        return whole if kind is tuple else f"{t.value(kind)}{'*' if 0 else ''}({'*' if hasattr(kind, '_fields') else ''}{whole})"
+        return (
+            whole
+            if kind is tuple
+            else f"{t.value(kind)}{'*' if 0 else ''}({'*' if hasattr(kind, '_fields') else ''}{whole})"
+        )
 
     return build(plan.tree.spec)

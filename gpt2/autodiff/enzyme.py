@@ -13,13 +13,14 @@ As in C, an argument that f writes to is a result. For a function that fills pre
 runs f, so that out, mean and rstd hold what f writes, and then its backward:
 
     the shadow of an argument that f only reads      the gradient is added to it
-    the shadow of an argument that f writes to       on entry, the gradient of its final content; on return, that of
-                                                     its content before the call: zero, if f overwrites all of it
+    the shadow of an argument that f writes to       on entry, the gradient of its final content; on return,
+                                                     that of its content before the call: zero, if f
+                                                     overwrites all of it
     the result of f, if it is a number               has the gradient 1
 
-That an output's shadow is used up is Enzyme's rule, and what lets chains of such calls run backwards in the same
-buffers. Set gradients that should start from zero to zero before the call. Moses and Churavy 2020, Instead of
-Rewriting Foreign Code for Machine Learning, Automatically Synthesize Fast Gradients.
+That an output's shadow is used up is Enzyme's rule, and what lets chains of such calls run backwards in the
+same buffers. Set gradients that should start from zero to zero before the call. Moses and Churavy 2020,
+Instead of Rewriting Foreign Code for Machine Learning, Automatically Synthesize Fast Gradients.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class Duplicated:
 
 @dataclass
 class ShadowPlan(Plan):
-    """`updates`: (leaf of the call that is a shadow, output that is added to it or replaces it, is it added)."""
+    """`updates`: (leaf of the call that is a shadow, output that is added to it or replaces it, is it
+    added).
+    """
 
     updates: list[tuple[int, int, bool]] = field(default_factory=list)
 
@@ -111,20 +114,31 @@ class Enzyme(Transform):
         value = [Out(i, result_kind(x)) for i, x in enumerate(result_leaves(rec))]
         joint = Graph([*graph.inputs[:n], *inputs, *graph.inputs[n:]], outputs, graph.name + "_autodiff")
         return ShadowPlan(
-            joint, feed, rec.operands(call.leaves[:n])[n:],
-            Tree((tuple, None, (spec, rec.out_tree.spec)), len(outs) + len(value)), outs + value,
+            joint,
+            feed,
+            rec.operands(call.leaves[:n])[n:],
+            Tree((tuple, None, (spec, rec.out_tree.spec)), len(outs) + len(value)),
+            outs + value,
             writes=[(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)],
-            updates=[(shadows[leaf], place[leaf], leaf not in rec.written) for leaf in wrt if leaf in shadows],
-        )  # fmt: skip
+            updates=[
+                (shadows[leaf], place[leaf], leaf not in rec.written) for leaf in wrt if leaf in shadows
+            ],
+        )
 
     def roles(self, call: Call, f) -> tuple[list[int], dict[int, int]]:
         """The leaves that are active, and {leaf: its shadow's leaf}."""
         active: list[int] = []
         shadows: dict[int, int] = {}
         n = len(call.places(0))
-        inner = Call(call.args[0], {}, call.leaves[:n], Tree((tuple, None, (call.subtree(0).spec, (dict, (), ()))), n))
-        given = Call(call.args[1], {}, call.leaves[n:], Tree((tuple, None, (call.subtree(1).spec, (dict, (), ()))),
-                                                             len(call.leaves) - n))  # fmt: skip
+        inner = Call(
+            call.args[0], {}, call.leaves[:n], Tree((tuple, None, (call.subtree(0).spec, (dict, (), ()))), n)
+        )
+        given = Call(
+            call.args[1],
+            {},
+            call.leaves[n:],
+            Tree((tuple, None, (call.subtree(1).spec, (dict, (), ()))), len(call.leaves) - n),
+        )
         for k, kind in enumerate(self.kinds):
             places, paths = inner.places(k), leaf_paths(inner.subtree(k))
             if kind is Active:
@@ -132,15 +146,19 @@ class Enzyme(Transform):
             elif kind is Duplicated:
                 own, theirs = paths, leaf_paths(given.subtree(k))
                 if own != theirs or not own:
-                    raise AutodiffError(f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "
-                                        "an array for each array")  # fmt: skip
+                    raise AutodiffError(
+                        f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "
+                        "an array for each array"
+                    )
                 for leaf, shadow, path in zip(places, given.places(k), paths):
                     check_shadow(inner.leaves[leaf], given.leaves[shadow], argument_text(f, k, path))
                     shadows[leaf] = n + shadow
         return active, shadows
 
     def result_seed(self, rec: Recording) -> list:
-        """The gradient 1 of a number that f returns; nothing for None, and for a written argument handed back."""
+        """The gradient 1 of a number that f returns; nothing for None, and for a written argument handed
+        back.
+        """
         found = []
         written = set(rec.graph.outputs[rec.n_results :])
         for out in rec.graph.outputs[: rec.n_results]:
@@ -148,8 +166,9 @@ class Enzyme(Transform):
                 continue
             if out.shape != () or rec.n_results != 1:
                 raise AutodiffError(
-                    f"autodiff: {rec.graph.name} returns an array of shape {out.shape}; it should return one number, "
-                    "or nothing and write its results to arguments")  # fmt: skip
+                    f"autodiff: {rec.graph.name} returns an array of shape {out.shape}; it should return one "
+                    "number, or nothing and write its results to arguments"
+                )
             if out.dtype.kind in "fc":
                 found.append((out, const(1.0, out.dtype)))
         return found
@@ -169,7 +188,9 @@ class Enzyme(Transform):
         return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
 
     def interpret(self, plan: ShadowPlan, leaves, out):
-        return self.store(plan, leaves, [np.array(r) for r in evaluate_graph(plan.graph, plan.operands(leaves))])
+        return self.store(
+            plan, leaves, [np.array(r) for r in evaluate_graph(plan.graph, plan.operands(leaves))]
+        )
 
     def inline(self, plan: ShadowPlan, leaves):
         results = inline(plan.graph, plan.operands(leaves))
@@ -187,8 +208,10 @@ def active_leaf(call: Call, k: int, f) -> int:
     value = x.value if type(x) is Recorded else x
     if len(places) != 1 or np.ndim(value) or np.asarray(value).dtype.kind not in "fc":
         got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
-        raise AutodiffError(f"autodiff: Active({argument_text(f, k)}) is {got}, expected a floating-point number. Arrays "
-                            "are ad.Duplicated(x, dx): their gradient is added to dx")  # fmt: skip
+        raise AutodiffError(
+            f"autodiff: Active({argument_text(f, k)}) is {got}, expected a floating-point number. Arrays "
+            "are ad.Duplicated(x, dx): their gradient is added to dx"
+        )
     return places[0]
 
 
@@ -197,12 +220,15 @@ def check_shadow(x, dx, text: str) -> None:
         return
     if not isinstance(x, np.ndarray) or x.dtype.kind not in "fc":
         got = f"has dtype {x.dtype}" if hasattr(x, "dtype") else f"is {x!r}"
-        raise AutodiffError(f"autodiff: Duplicated {text} {got}, expected a floating-point array. Numbers are "
-                            "ad.Active(x), integers ad.Const(x)")  # fmt: skip
+        raise AutodiffError(
+            f"autodiff: Duplicated {text} {got}, expected a floating-point array. Numbers are "
+            "ad.Active(x), integers ad.Const(x)"
+        )
     if not isinstance(dx, np.ndarray) or dx.shape != x.shape or dx.dtype != x.dtype:
         got = f"has shape {dx.shape} and dtype {dx.dtype}" if isinstance(dx, np.ndarray) else f"is {dx!r}"
-        raise AutodiffError(f"autodiff: the shadow of {text} {got}, expected an array of shape {x.shape} and dtype "
-                            f"{x.dtype}")  # fmt: skip
+        raise AutodiffError(
+            f"autodiff: the shadow of {text} {got}, expected an array of shape {x.shape} and dtype {x.dtype}"
+        )
     if not dx.flags.writeable:
         raise AutodiffError(f"autodiff: the shadow of {text} is read-only; the gradient is added to it")
 
@@ -220,8 +246,10 @@ def autodiff(f: Callable, *activities, value: bool = False, pure: bool = False):
     kinds = tuple(map(type, activities))
     for k, kind in enumerate(kinds):
         if kind not in (Const, Active, Duplicated):
-            raise AutodiffError(f"autodiff: {argument_text(f, k)} is a {kind.__name__}, expected ad.Const(x), "
-                                "ad.Active(x) or ad.Duplicated(x, dx)")  # fmt: skip
+            raise AutodiffError(
+                f"autodiff: {argument_text(f, k)} is a {kind.__name__}, expected ad.Const(x), "
+                "ad.Active(x) or ad.Duplicated(x, dx)"
+            )
     args = tuple([a.x for a in activities])
     shadows = tuple([a.dx if type(a) is Duplicated else None for a in activities])
     grads, result = derived_of(f, Enzyme(kinds), pure).entry((args, shadows), {})

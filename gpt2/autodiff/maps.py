@@ -1,12 +1,13 @@
-"""`parallel_map(body, *arrays)`: body over the slices of the leading axis, the slices shared out over the threads.
+"""`parallel_map(body, *arrays)`: body over the slices of the leading axis, the slices shared out over the
+threads.
 
 The op
 
     map(*arrays, *consts; body, n, slices, sums) -> (*stacked, *summed)
 
-takes `slices` arrays slice by slice and consts as they are, values from outside that body reads. The last `sums`
-results of body are added up over the slices, the others are stacked. Sums are what makes the derivative of a map a
-map again: the gradient of a const is the sum of what each slice says.
+takes `slices` arrays slice by slice and consts as they are, values from outside that body reads. The last
+`sums` results of body are added up over the slices, the others are stacked. Sums are what makes the
+derivative of a map a map again: the gradient of a const is the sum of what each slice says.
 """
 
 from __future__ import annotations
@@ -76,8 +77,12 @@ def _jvp(tangents, out, *args, body: Graph, n: int, slices: int, sums: int):
     def both(values, extra):
         """Sliced values, then the others, each followed by its tangents."""
         values = list(values)
-        return [*values[:slices], *(e for e, has in zip(extra[:slices], moving) if has),
-                *values[slices:], *(e for e, has in zip(extra[slices:], moving[slices:]) if has)]  # fmt: skip
+        return [
+            *values[:slices],
+            *(e for e, has in zip(extra[:slices], moving) if has),
+            *values[slices:],
+            *(e for e, has in zip(extra[slices:], moving[slices:]) if has),
+        ]
 
     inputs = both(body.inputs, [marks.get(i) for i in body.inputs])
     stacked = [t for t in found[:n_stacked] if t is not None]
@@ -100,11 +105,23 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, slices: int, sums: int):
     ws = [i for i in body.inputs[slices:] if i in found]
     sliced = [c for c in cts[:n_stacked] if c is not None]
     whole = [c for c in cts[n_stacked:] if c is not None]
-    back = Graph([*body.inputs[:slices], *sliced, *body.inputs[slices:], *whole],
-                 [found[i] for i in (*xs, *ws)], body.name + "_back")  # fmt: skip
+    back = Graph(
+        [*body.inputs[:slices], *sliced, *body.inputs[slices:], *whole],
+        [found[i] for i in (*xs, *ws)],
+        body.name + "_back",
+    )
     given = [d for d in g[:n_stacked] if d is not None]
-    made = map_node(back, [*args[:slices], *given, *args[slices:], *(d for d in g[n_stacked:] if d is not None)],
-                    n, slices + len(sliced), len(ws)) if found else []  # fmt: skip
+    made = (
+        map_node(
+            back,
+            [*args[:slices], *given, *args[slices:], *(d for d in g[n_stacked:] if d is not None)],
+            n,
+            slices + len(sliced),
+            len(ws),
+        )
+        if found
+        else []
+    )
     by_input = dict(zip((*xs, *ws), made))
     return tuple(by_input.get(i) for i in body.inputs)
 
@@ -112,19 +129,21 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, slices: int, sums: int):
 row("map", "structural", infer=_infer, evaluate=_evaluate, jvp_rule=_jvp, vjp_rule=_vjp, cost=1000.0)
 
 
-
-# --- what the user calls ------------------------------------------------------------------------------------------
+# --- what the user calls
+# ------------------------------------------------------------------------------------------
 
 
 def parallel_map(body: Callable, *arrays, pure: bool = False):
-    """body over the slices of the arrays along their leading axis, the results stacked: np.stack([body(x, y), ...]).
+    """body over the slices of the arrays along their leading axis, the results stacked: np.stack([body(x, y),
+    ...]).
 
     arrays   arrays with leading axes of one length, or trees of such
     body     body(*slices) -> an array, a number, or a tree of them; the same shapes for every slice
 
-    body is recorded once, and the slices are shared out over the threads (ad.set_threads). The derivative is again a
-    parallel map, with the gradients of what body reads from outside added up. A body that cannot stand for all slices
-    (it branches on values, draws random numbers, prints) is run slice by slice, in order.
+    body is recorded once, and the slices are shared out over the threads (ad.set_threads). The derivative is
+    again a parallel map, with the gradients of what body reads from outside added up. A body that cannot
+    stand for all slices (it branches on values, draws random numbers, prints) is run slice by slice, in
+    order.
     """
     if run.current() is None and not any(type(x) is Recorded for x in flatten(arrays)[0]):
         return derived_of(body, ParallelMap(), pure).entry(arrays, {})
@@ -147,12 +166,17 @@ def _mapped(body: Callable, arrays):
     leaves, tree = flatten(arrays)
     lengths = {np.shape(getattr(x, "value", x))[:1] for x in leaves}
     if len(lengths) != 1 or () in lengths or (0,) in lengths:
-        raise AutodiffError("parallel_map: the arrays should have leading axes of one length, at least 1; got "
-                            f"{sorted(n[0] if n else 'none' for n in lengths)}", here())  # fmt: skip
+        raise AutodiffError(
+            "parallel_map: the arrays should have leading axes of one length, at least 1; got "
+            f"{sorted(n[0] if n else 'none' for n in lengths)}",
+            here(),
+        )
     ((n,),) = lengths
 
     def one(slices):
-        out, out_tree = flatten(body(*unflatten(tree, slices)), lambda x: is_dynamic(x) or isinstance(x, (int, bool)))
+        out, out_tree = flatten(
+            body(*unflatten(tree, slices)), lambda x: is_dynamic(x) or isinstance(x, (int, bool))
+        )
         return unflatten(out_tree, [np.asarray(v) if isinstance(v, (int, bool)) else v for v in out])
 
     one.__name__ = getattr(body, "__name__", "body")
@@ -160,10 +184,15 @@ def _mapped(body: Callable, arrays):
         rec = record(one, ([x[0].value if type(x) is Recorded else x[0] for x in leaves],))
         if not rec.value_dependent and not rec.unstable:
             operands = [*leaves, *rec.operands([None] * len(leaves))[len(leaves) :]]
-            operands = [x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
-                        for x, i in zip(operands, rec.graph.inputs)]  # fmt: skip
+            operands = [
+                x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
+                for x, i in zip(operands, rec.graph.inputs)
+            ]
             attrs = dict(body=rec.graph, n=n, slices=len(leaves), sums=0)
             recorded = any(type(x) is Recorded for x in operands)
-            return unflatten(rec.out_tree, apply_op("map", *operands, **attrs) if recorded else _evaluate(*operands, **attrs))
+            return unflatten(
+                rec.out_tree,
+                apply_op("map", *operands, **attrs) if recorded else _evaluate(*operands, **attrs),
+            )
     results = [flatten(one([x[i] for x in leaves])) for i in range(n)]
     return unflatten(results[0][1], [np.stack(parts) for parts in zip(*(r[0] for r in results))])

@@ -46,7 +46,9 @@ def prepared(graph: Graph, opts: Options | None = None) -> Graph:
     return simplify(inline_calls(graph), opts)
 
 
-def optimised_program(graph: Graph, opts: Options | None = None, name: str | None = None, scalar: bool = False):
+def optimised_program(
+    graph: Graph, opts: Options | None = None, name: str | None = None, scalar: bool = False
+):
     """The program of a graph. `scalar`: all inputs are Python floats, so that `math` code will do."""
     from .program import compile_graph
 

@@ -1,5 +1,5 @@
-"""What a derived function computes: a Transform turns a recording into a Plan, which is a graph and the way its outputs
-make up the result.
+"""What a derived function computes: a Transform turns a recording into a Plan, which is a graph and the way
+its outputs make up the result.
 """
 
 from __future__ import annotations
@@ -32,15 +32,18 @@ class Out:
 
 @dataclass
 class Plan:
-    """What to compute. The graph's inputs are the call's leaves numbered in `feed`, then the captured arrays (and,
-    in an enclosing recording, lifted values) in `outside`."""
+    """What to compute. The graph's inputs are the call's leaves numbered in `feed`, then the captured arrays
+    (and, in an enclosing recording, lifted values) in `outside`.
+    """
 
     graph: Graph
     feed: list[int]
     outside: list
     tree: Tree
     outs: list[Out]
-    writes: list[tuple[int, int]] = field(default_factory=list)  # (leaf of the call, output that is its new content)
+    writes: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # (leaf of the call, output that is its new content)
     written: tuple[int, ...] = ()  # leaves that f writes to, whether or not the caller is to see it
 
     def operands(self, leaves) -> list:
@@ -96,7 +99,9 @@ def layout(x: np.ndarray):
 
 
 class Transform:
-    """What is derived from a function. `name` is the public one; the derived function is called f_<suffix>."""
+    """What is derived from a function. `name` is the public one; the derived function is called
+    f_<suffix>.
+    """
 
     name = "compile"
     suffix = "compiled"
@@ -194,7 +199,9 @@ def result_outs(rec: Recording) -> list[Out]:
 
 
 def result_leaves(rec: Recording) -> list:
-    """The concrete results, flat. A recorded number may be a Python int, which flatten would take for static."""
+    """The concrete results, flat. A recorded number may be a Python int, which flatten would take for
+    static.
+    """
     found: list = []
 
     def walk(spec, value):
@@ -222,10 +229,14 @@ def output_buffers(name: str, plan: Plan, out) -> tuple:
         if o.kind == NUMBER:
             raise AutodiffError(f"{name}: out{path} stands for a Python number, which cannot be written into")
         if type(buffer) is not np.ndarray or buffer.shape != node.shape or buffer.dtype != node.dtype:
-            got = (f"an array of shape {buffer.shape} and dtype {buffer.dtype}" if isinstance(buffer, np.ndarray)
-                   else repr(buffer))  # fmt: skip
-            raise AutodiffError(f"{name}: out{path} is {got}, expected an array of shape {node.shape} and dtype "
-                                f"{node.dtype}")  # fmt: skip
+            got = (
+                f"an array of shape {buffer.shape} and dtype {buffer.dtype}"
+                if isinstance(buffer, np.ndarray)
+                else repr(buffer)
+            )
+            raise AutodiffError(
+                f"{name}: out{path} is {got}, expected an array of shape {node.shape} and dtype {node.dtype}"
+            )
         chosen[o.index] = buffer
     return tuple(chosen)
 

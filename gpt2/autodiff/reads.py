@@ -1,11 +1,12 @@
 """What a function reads besides its arguments, found in its bytecode.
 
-    reads(code).globals   name -> the attribute chains that follow it: `np.linalg.norm` gives {"np": {("linalg", "norm")}}
+    reads(code).globals   name -> the attribute chains that follow it:
+                          `np.linalg.norm` gives {"np": {("linalg", "norm")}}
     reads(code).free      the same for variables of an enclosing function
-    reads(code).troubles  why running the code again might not give the same: no reasons, if all can be followed
+    reads(code).troubles  why running the code again might not give the same; empty if all can be followed
 
-Functions defined inside are part of it: what they read from elsewhere, the outer one reads. Which values stand behind
-the names, and what those read in turn, is for reuse.py, which has the function objects.
+Functions defined inside are part of it: what they read from elsewhere, the outer one reads. Which values
+stand behind the names, and what those read in turn, is for reuse.py, which has the function objects.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from types import CodeType
 
 # The standard library's stateless part, and NumPy. Modules are named by their first part.
 TRUSTED = frozenset(
-    "numpy math cmath operator functools itertools collections dataclasses typing types enum numbers abc contextlib "
-    "copy bisect heapq fractions string re reprlib warnings __future__ _collections_abc _functools _operator".split()
+    "numpy math cmath operator functools itertools collections dataclasses typing types enum numbers abc "
+    "contextlib copy bisect heapq fractions string re reprlib warnings __future__ _collections_abc "
+    "_functools _operator".split()
 )
 # Parts of them that draw numbers, read files or run what another module says.
 UNTRUSTED = ("numpy.random", "numpy.ctypeslib", "numpy.f2py", "numpy.distutils", "numpy.testing")

@@ -1,18 +1,20 @@
 """When may a recording be used again? When running the function anew would give the same.
 
-`watch(f)` walks over everything that f reads besides its arguments: closures, defaults, globals, the functions and
-classes it calls, objects and containers reachable from them, down to the bytes of arrays. The result is a Guard.
+`watch(f)` walks over everything that f reads besides its arguments: closures, defaults, globals, the
+functions and classes it calls, objects and containers reachable from them, down to the bytes of arrays. The
+result is a Guard.
 
-    guard.trouble    why nothing can be promised (f draws random numbers, prints, reads a file, assigns a global, ...),
-                     or None. Such a function is recorded at every call: slower, and right.
+    guard.trouble    why nothing can be promised (f draws random numbers, prints, reads a file, assigns a
+                     global, ...), or None. Such a function is recorded at every call: slower, and right.
     guard.holds()    is everything still as it was when the guard was made? For a function of nothing but its
                      arguments and NumPy this takes about 100 nanoseconds: it is compiled to one expression.
 
 What is taken as constant: NumPy, the stateless part of the standard library (reads.TRUSTED) and the built-in
 functions in PURE_BUILTINS. Anything that is not understood counts as trouble.
 
-An array is compared by its bytes, so a function over large captured arrays pays for reading them at every call;
-pass such arrays as arguments, or promise with `pure=True` that nothing outside the arguments will change.
+An array is compared by its bytes, so a function over large captured arrays pays for reading them at every
+call; pass such arrays as arguments, or promise with `pure=True` that nothing outside the arguments will
+change.
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ import numpy as np
 from .reads import OPAQUE_NUMPY, is_trusted, reads
 
 PURE_BUILTINS = frozenset(
-    "abs all any ascii bin bool bytearray bytes callable chr classmethod complex delattr dict dir divmod enumerate "
-    "filter float format frozenset getattr hasattr hash hex int isinstance issubclass iter len list map max min "
-    "next object oct ord pow property range repr reversed round set setattr slice sorted staticmethod str sum super "
-    "tuple type zip __build_class__ NotImplemented Ellipsis True False None __name__ __debug__ __file__ __doc__".split()
+    "abs all any ascii bin bool bytearray bytes callable chr classmethod complex delattr dict dir divmod "
+    "enumerate filter float format frozenset getattr hasattr hash hex int isinstance issubclass iter len "
+    "list map max min next object oct ord pow property range repr reversed round set setattr slice sorted "
+    "staticmethod str sum super tuple type zip __build_class__ NotImplemented Ellipsis True False None "
+    "__name__ __debug__ __file__ __doc__".split()
 )
 LIMIT = 20_000  # facts; a larger world is cheaper to record again than to look over
 
@@ -44,20 +47,35 @@ BYTES_LIMIT = 1 << 28  # of arrays, each of which is copied
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), type(NotImplemented))
 _DESCRIPTORS = (
-    types.WrapperDescriptorType, types.MethodDescriptorType, types.MethodWrapperType, types.GetSetDescriptorType,
-    types.MemberDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.UnionType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GenericAlias,
+    types.UnionType,
     type(collections.namedtuple("_", "a").a),
-)  # fmt: skip
+)
 # Bases written in C whose instances are understood; `object` and exceptions besides.
-_OPEN_BASES = (tuple, list, dict, set, frozenset, collections.deque, collections.OrderedDict,
-               collections.defaultdict)  # fmt: skip
+_OPEN_BASES = (
+    tuple,
+    list,
+    dict,
+    set,
+    frozenset,
+    collections.deque,
+    collections.OrderedDict,
+    collections.defaultdict,
+)
 _C_MEMBERS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 # Entries of a class that no computation reads
 _NOT_CODE = frozenset(
-    "__repr__ __str__ __format__ __del__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __doc__ __module__ "
-    "__qualname__ __annotations__ __annotate__ __annotate_func__ __annotations_cache__ __dict__ __weakref__ "
-    "__dataclass_fields__ __dataclass_params__ __match_args__ __firstlineno__ __static_attributes__ __slots__ "
-    "_abc_impl __abstractmethods__ __orig_bases__ __parameters__ __type_params__".split()
+    "__repr__ __str__ __format__ __del__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __doc__ "
+    "__module__ __qualname__ __annotations__ __annotate__ __annotate_func__ __annotations_cache__ __dict__ "
+    "__weakref__ __dataclass_fields__ __dataclass_params__ __match_args__ __firstlineno__ "
+    "__static_attributes__ __slots__ _abc_impl __abstractmethods__ __orig_bases__ __parameters__ "
+    "__type_params__".split()
 )
 _MISSING = object()
 
@@ -214,7 +232,9 @@ class _Walk:
         return None
 
     def builtin(self, v) -> None:
-        """Functions written in C: those of trusted modules, and methods of values that are visited in turn."""
+        """Functions written in C: those of trusted modules, and methods of values that are visited in
+        turn.
+        """
         owner = getattr(v, "__self__", None)
         if isinstance(v, np.ufunc):
             if getattr(np, v.__name__, None) is not v:
@@ -236,9 +256,12 @@ class _Walk:
         info = f.cache_info()
         self.facts.append(("cache", f, info.misses, info.currsize))
         self.todo.append(f.__wrapped__)
-        for kept in gc.get_referents(f):  # its results, and its own furniture: the store itself, a marker, a class
+        # its results, and its own furniture: the store itself, a marker, a class
+        for kept in gc.get_referents(f):
             kept = kept.values() if type(kept) is dict and kept is not f.__dict__ else [kept]
-            self.todo += [k for k in kept if type(k) not in (object, type) and type(k).__name__ != "_lru_list_elem"]
+            self.todo += [
+                k for k in kept if type(k) not in (object, type) and type(k).__name__ != "_lru_list_elem"
+            ]
 
     # data
 
@@ -355,9 +378,17 @@ _ORDER = {kind: i for i, kind in enumerate(_TEMPLATES)}
 
 
 def _compile(facts):
-    """All facts as one function: identity first, and equality only of values that cannot change (floats, names)."""
-    env = dict(same=same, same_items=same_items, same_array=same_array, same_class=same_class, cached=_cached,
-               missing=_MISSING)  # fmt: skip
+    """All facts as one function: identity first, and equality only of values that cannot change (floats,
+    names).
+    """
+    env = dict(
+        same=same,
+        same_items=same_items,
+        same_array=same_array,
+        same_class=same_class,
+        cached=_cached,
+        missing=_MISSING,
+    )
     known: dict[int, str] = {}
 
     def ref(part) -> str:
@@ -381,7 +412,8 @@ def _compile(facts):
     for i in range(0, len(tests), 100):
         source += f"        if not ({' and '.join(tests[i : i + 100])}):\n            return False\n"
     # a name that is gone, a cell emptied, a dict that another thread is changing
-    source += "        return True\n    except (KeyError, ValueError, AttributeError, RuntimeError):\n        return False\n"
+    source += "        return True\n"
+    source += "    except (KeyError, ValueError, AttributeError, RuntimeError):\n        return False\n"
     exec(source, env)
     return env["holds"]
 
@@ -419,8 +451,12 @@ def same_items(items, then: tuple) -> bool:
 
 def same_class(c, names, values, mro) -> bool:
     now = c.__dict__
-    return (c.__mro__ == mro and len(now) == len(names)
-            and all(map(operator.is_, now.values(), values)) and tuple(now) == names)  # fmt: skip
+    return (
+        c.__mro__ == mro
+        and len(now) == len(names)
+        and all(map(operator.is_, now.values(), values))
+        and tuple(now) == names
+    )
 
 
 def _cached(f):
@@ -460,8 +496,8 @@ def random_state() -> tuple:
 class Cache:
     """A bounded store of programs under keys; for each key a few, told apart by their guards.
 
-    Reading takes no lock: a reader sees a tuple that is never changed. `find(key)` gives the entry whose guard
-    holds, or None. The least recently made keys go first when there are more than `size`.
+    Reading takes no lock: a reader sees a tuple that is never changed. `find(key)` gives the entry whose
+    guard holds, or None. The least recently made keys go first when there are more than `size`.
     """
 
     VARIANTS = 4  # of one key: a setting that flips back and forth between a few values keeps its programs
@@ -485,7 +521,9 @@ class Cache:
                 del self._entries[next(iter(self._entries))]
 
     def guard_that_holds(self) -> Guard | None:
-        """A guard made earlier that still holds: the same world need not be walked again for another shape."""
+        """A guard made earlier that still holds: the same world need not be walked again for another
+        shape.
+        """
         for variants in tuple(self._entries.values())[-1:]:
             if variants[0][0].holds():
                 return variants[0][0]

@@ -1,7 +1,7 @@
 """Programs of Python floats only, as plain `math` code.
 
-A NumPy call on one number costs about a microsecond, and `math.sin` thirty nanoseconds; so a graph in which every
-value is a single float64 (or bool) is written out in Python's own arithmetic:
+A NumPy call on one number costs about a microsecond, and `math.sin` thirty nanoseconds; so a graph in which
+every value is a single float64 (or bool) is written out in Python's own arithmetic:
 
     from math import cos, sin
 
@@ -9,8 +9,8 @@ value is a single float64 (or bool) is written out in Python's own arithmetic:
         dx = cos(x) * x + sin(x)
         return dx
 
-Python raises where NumPy gives inf or nan (1.0 / 0.0, exp(1000.0), log(-1.0)). The program then starts over in
-NumPy, so that the answer is the one NumPy gives, warning included; that path is slow, and rare.
+Python raises where NumPy gives inf or nan (1.0 / 0.0, exp(1000.0), log(-1.0)). The program then starts over
+in NumPy, so that the answer is the one NumPy gives, warning included; that path is slow, and rare.
 """
 
 from __future__ import annotations
@@ -27,20 +27,41 @@ from .interpret import evaluate_graph
 ATOM, POWER, UNARY, PRODUCT, SUM, COMPARE, NOT, AND, OR, CHOICE = range(10, 0, -1)
 
 _INFIX = {
-    "add": (SUM, "+", SUM, PRODUCT), "subtract": (SUM, "-", SUM, PRODUCT),
-    "multiply": (PRODUCT, "*", PRODUCT, UNARY), "divide": (PRODUCT, "/", PRODUCT, UNARY),
-    "less": (COMPARE, "<", SUM, SUM), "less_equal": (COMPARE, "<=", SUM, SUM),
-    "greater": (COMPARE, ">", SUM, SUM), "greater_equal": (COMPARE, ">=", SUM, SUM),
-    "equal": (COMPARE, "==", SUM, SUM), "not_equal": (COMPARE, "!=", SUM, SUM),
-}  # fmt: skip
+    "add": (SUM, "+", SUM, PRODUCT),
+    "subtract": (SUM, "-", SUM, PRODUCT),
+    "multiply": (PRODUCT, "*", PRODUCT, UNARY),
+    "divide": (PRODUCT, "/", PRODUCT, UNARY),
+    "less": (COMPARE, "<", SUM, SUM),
+    "less_equal": (COMPARE, "<=", SUM, SUM),
+    "greater": (COMPARE, ">", SUM, SUM),
+    "greater_equal": (COMPARE, ">=", SUM, SUM),
+    "equal": (COMPARE, "==", SUM, SUM),
+    "not_equal": (COMPARE, "!=", SUM, SUM),
+}
 
 _MATH = {  # op -> name in the math module
-    **{n: n for n in "exp expm1 log log2 log10 log1p sqrt sin cos tan sinh cosh tanh hypot copysign degrees "
-                     "radians fmod".split()},
-    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-    "arctan2": "atan2", "absolute": "fabs", "fabs": "fabs", "deg2rad": "radians", "rad2deg": "degrees",
-    "exp2": "exp2", "cbrt": "cbrt", "isnan": "isnan", "isinf": "isinf", "isfinite": "isfinite",
-}  # fmt: skip
+    **{
+        n: n
+        for n in "exp expm1 log log2 log10 log1p sqrt sin cos tan sinh cosh tanh hypot copysign degrees "
+        "radians fmod".split()
+    },
+    "arcsin": "asin",
+    "arccos": "acos",
+    "arctan": "atan",
+    "arcsinh": "asinh",
+    "arccosh": "acosh",
+    "arctanh": "atanh",
+    "arctan2": "atan2",
+    "absolute": "fabs",
+    "fabs": "fabs",
+    "deg2rad": "radians",
+    "rad2deg": "degrees",
+    "exp2": "exp2",
+    "cbrt": "cbrt",
+    "isnan": "isnan",
+    "isinf": "isinf",
+    "isfinite": "isfinite",
+}
 
 # The rest, spelled out. Arguments are names or numbers here, as some appear twice.
 _SPELLED = {
@@ -84,13 +105,19 @@ def _fits(n: Node) -> bool:
         return is_scalar_const(n) and isinstance(_number(n), (int, float))
     if n.op in ("input", "const"):
         return n.dtype == np.float64 or n.op == "const"
-    if n.op in ("logical_and", "logical_or", "logical_not"):  # of floats these give bools in NumPy, floats in Python
+    if n.op in (
+        "logical_and",
+        "logical_or",
+        "logical_not",
+    ):  # of floats these give bools in NumPy, floats in Python
         return all(a.dtype == np.bool_ for a in n.args)
     if n.op in ("reshape", "broadcast", "transpose", "stop_gradient"):
         return True
     if n.op == "cast":
         return n.dtype == np.float64 and n.args[0].dtype in (np.float64, np.bool_)
-    return n.op in _INFIX or n.op in _MATH and hasattr(math, _MATH[n.op]) or n.op in _SPELLED or n.op == "power"
+    return (
+        n.op in _INFIX or n.op in _MATH and hasattr(math, _MATH[n.op]) or n.op in _SPELLED or n.op == "power"
+    )
 
 
 def _number(n: Node):
@@ -108,7 +135,12 @@ def scalar_source(graph: Graph, name: str) -> str:
     imported: set[str] = set()
     texts: dict[Node, tuple[int, str]] = {}  # how tightly it binds, and the text
     lines: list[str] = []
-    twice = {a for n in graph.nodes for a in n.args if n.op in _SPELLED and _SPELLED[n.op][1].count("{") > len(n.args)}
+    twice = {
+        a
+        for n in graph.nodes
+        for a in n.args
+        if n.op in _SPELLED and _SPELLED[n.op][1].count("{") > len(n.args)
+    }
 
     def arg(n: Node, tightness: int) -> str:
         own, text = texts[n]
@@ -121,15 +153,17 @@ def scalar_source(graph: Graph, name: str) -> str:
             texts[n] = _literal(_number(n), n.dtype, imported)
         else:
             tightness, text = _expression(n, arg, imported)
-            # One use: it stands where it is used. A name of its own: what is used again, results, long expressions.
+            # One use: it stands where it is used. A name of its own: what is used again, results, long
+            # expressions.
             inline = uses[n] == 1 and n not in twice and n not in graph.outputs and len(text) <= _LONGEST
             if not inline:
                 lines.append(f"    {names[n]} = {text}\n")
                 tightness, text = ATOM, names[n]
             texts[n] = (tightness, text)
     head = f"from math import {', '.join(sorted(imported))}\n\n\n" if imported else ""
+    inputs = ", ".join(names[i] for i in graph.inputs)
     results = ", ".join(arg(o, CHOICE) for o in graph.outputs)
-    return f"{head}def {name}({', '.join(names[i] for i in graph.inputs)}):\n{''.join(lines)}    return {results}\n"
+    return f"{head}def {name}({inputs}):\n{''.join(lines)}    return {results}\n"
 
 
 def _expression(n: Node, arg, imported: set) -> tuple[int, str]:
@@ -143,7 +177,11 @@ def _expression(n: Node, arg, imported: set) -> tuple[int, str]:
         imported.add(_MATH[op])
         return ATOM, f"{_MATH[op]}({', '.join(arg(a, CHOICE) for a in args)})"
     if op == "cast":
-        return (ATOM, f"float({arg(args[0], CHOICE)})") if args[0].dtype == np.bool_ else (ATOM, arg(args[0], ATOM))
+        return (
+            (ATOM, f"float({arg(args[0], CHOICE)})")
+            if args[0].dtype == np.bool_
+            else (ATOM, arg(args[0], ATOM))
+        )
     if op in _SPELLED:
         tightness, text = _SPELLED[op]
         imported.update(_USES.get(op, ()))
@@ -177,7 +215,8 @@ def _literal(value, dtype, imported: set) -> tuple[int, str]:
 
 class ScalarProgram:
     """A graph of floats as a Python function. `function` is the emitted one; calling the program never raises
-    where NumPy would give inf or nan. `source` is the text that runs."""
+    where NumPy would give inf or nan. `source` is the text that runs.
+    """
 
     def __init__(self, graph: Graph, name: str | None = None):
         from .program import load_source
@@ -197,4 +236,6 @@ class ScalarProgram:
 
     def in_numpy(self, *floats) -> tuple:
         """The same by NumPy's rules for inf and nan; float results."""
-        return tuple(v if isinstance(v, bool) else np.asarray(v).item() for v in evaluate_graph(self.graph, floats))
+        return tuple(
+            v if isinstance(v, bool) else np.asarray(v).item() for v in evaluate_graph(self.graph, floats)
+        )

@@ -6,19 +6,19 @@
         keep y
     final, ys = carry, the y's stacked
 
-A Python loop works as well; it is recorded step by step, so that its program grows with the number of steps, and its
-backward keeps every step's values. A scan's program is as long as its body, and its backward keeps every k-th carry
-and computes the carries between again when it comes to them: with k = sqrt(n) the memory for n steps is that of
-about 2 sqrt(n) carries, at the price of one more forward run. Griewank and Walther 2008, Evaluating Derivatives,
-section 12 (with one level of checkpoints).
+A Python loop works as well; it is recorded step by step, so that its program grows with the number of steps,
+and its backward keeps every step's values. A scan's program is as long as its body, and its backward keeps
+every k-th carry and computes the carries between again when it comes to them: with k = sqrt(n) the memory for
+n steps is that of about 2 sqrt(n) carries, at the price of one more forward run. Griewank and Walther 2008,
+Evaluating Derivatives, section 12 (with one level of checkpoints).
 
 The op
 
     scan(*carry, *xs, *consts; body, n, carries, slices, every) -> (*final, *ys, *checkpoints)
 
-has `carries` carries and `slices` xs; body is a graph from (carry, x, consts) to (carry, y), where consts are the
-values from outside that it reads. Checkpoint j of a carry is its value before step j * every, so checkpoints have
-the shape (ceil(n / every), *carry.shape).
+has `carries` carries and `slices` xs; body is a graph from (carry, x, consts) to (carry, y), where consts are
+the values from outside that it reads. Checkpoint j of a carry is its value before step j * every, so
+checkpoints have the shape (ceil(n / every), *carry.shape).
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def default_every(n: int) -> int:
     return max(1, math.isqrt(n))
 
 
-# --- the op ---------------------------------------------------------------------------------------------------
+# --- the op
+# ---------------------------------------------------------------------------------------------------
 
 
 def _infer(*args, body: Graph, n: int, carries: int, slices: int, every: int):
@@ -84,7 +85,8 @@ def _split(args, carries: int, slices: int) -> tuple[tuple, tuple, tuple]:
     return args[:carries], args[carries : carries + slices], args[carries + slices :]
 
 
-# --- forward mode: the tangents are carried along ---------------------------------------------------------------
+# --- forward mode: the tangents are carried along
+# ---------------------------------------------------------------
 
 
 def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, every: int):
@@ -110,8 +112,19 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
         return [*(given[i][0] for i in part), *(_or_zeros(t, a) for a, t in moving)]
 
     n_moving = sum(active[c] for c in carry)
-    made = items(apply("scan", *values(carry), *values(xs), *values(consts), body=jvp_body, n=n,
-                       carries=carries + n_moving, slices=len(with_tangents(xs)), every=every))  # fmt: skip
+    made = items(
+        apply(
+            "scan",
+            *values(carry),
+            *values(xs),
+            *values(consts),
+            body=jvp_body,
+            n=n,
+            carries=carries + n_moving,
+            slices=len(with_tangents(xs)),
+            every=every,
+        )
+    )
     # items: final, dfinal, ys, dys, checkpoints, dcheckpoints
     n_ys = len(body.outputs) - carries
     dfinal, rest = made[carries : carries + n_moving], made[carries + n_moving + n_ys :]
@@ -126,7 +139,9 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
 
 
 def _active_inputs(body: Graph, given, carries: int) -> dict[Node, bool]:
-    """Which inputs of the body get a tangent: a carry does if it starts with one, or if a step gives it one."""
+    """Which inputs of the body get a tangent: a carry does if it starts with one, or if a step gives it
+    one.
+    """
     active = {i: bool(g) and is_float(i) for i, g in zip(body.inputs, given)}
     while True:
         marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs)) if active[i]}
@@ -141,7 +156,8 @@ def _or_zeros(x: Node | None, like: Node) -> Node:
     return zeros_like(like) if x is None else x
 
 
-# --- reverse mode: segments from the last to the first, each run forward again from its checkpoint ---------------
+# --- reverse mode: segments from the last to the first, each run forward again from its checkpoint
+# ---------------
 
 
 def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, every: int):
@@ -163,37 +179,62 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
 
     def add_kept(dcarry, j):
         kept = [dcheckpoints[i] for i in back.float_carry]
-        return [d if k is None else d + reshape(take_slice(k, 0, j, j + 1), d.shape) for d, k in zip(dcarry, kept)]
+        return [
+            d if k is None else d + reshape(take_slice(k, 0, j, j + 1), d.shape) for d, k in zip(dcarry, kept)
+        ]
 
     if left:  # the last segment is shorter
-        done = splice(back.segment(left), [
-            *dcarry, *dconsts, *cut(checkpoints, whole, whole + 1), *cut(xs, n - left, n), *cut(dys, n - left, n), *consts
-        ])  # fmt: skip
+        done = splice(
+            back.segment(left),
+            [
+                *dcarry,
+                *dconsts,
+                *cut(checkpoints, whole, whole + 1),
+                *cut(xs, n - left, n),
+                *cut(dys, n - left, n),
+                *consts,
+            ],
+        )
         dcarry, dconsts, dxs = back.split(done)
         dcarry = add_kept(dcarry, whole)
         dxs_parts.append([reshape(d, (left, *x.shape)) for d, x in zip(dxs, back.dx_like)])
     if whole:
-        def rows(x):  # (n, ...) -> (whole, every, ...), the last segment first; (n, ...) for segments of one step
+
+        def rows(
+            x,
+        ):  # (n, ...) -> (whole, every, ...), the last segment first; (n, ...) for segments of one step
             x = take_slice(x, 0, 0, whole * every)
             return flip(reshape(x, (whole, every, *x.shape[1:]) if every > 1 else x.shape))
 
         kept = [dcheckpoints[i] for i in back.float_carry]
         has_kept = tuple(k is not None for k in kept)
-        made = items(apply(
-            "scan", *dcarry, *dconsts,
-            *(flip(take_slice(c, 0, 0, whole)) for c in checkpoints), *map(rows, xs), *map(rows, dys),
-            *(flip(take_slice(k, 0, 0, whole)) for k in kept if k is not None), *consts,
-            body=back.segment(every, has_kept), n=whole, carries=len(dcarry) + len(dconsts),
-            slices=carries + slices + len(dys) + sum(has_kept), every=default_every(whole),
-        ))  # fmt: skip
+        made = items(
+            apply(
+                "scan",
+                *dcarry,
+                *dconsts,
+                *(flip(take_slice(c, 0, 0, whole)) for c in checkpoints),
+                *map(rows, xs),
+                *map(rows, dys),
+                *(flip(take_slice(k, 0, 0, whole)) for k in kept if k is not None),
+                *consts,
+                body=back.segment(every, has_kept),
+                n=whole,
+                carries=len(dcarry) + len(dconsts),
+                slices=carries + slices + len(dys) + sum(has_kept),
+                every=default_every(whole),
+            )
+        )
         dcarry, dconsts, dxs = back.split(made)
         dxs_parts.append([reshape(flip(d), (whole * every, *x.shape)) for d, x in zip(dxs, back.dx_like)])
     dxs = [concatenate(parts[::-1], 0) if len(parts) > 1 else parts[0] for parts in zip(*dxs_parts)]
 
     result: list[Node | None] = [None] * len(args)
-    for places, found in ((back.float_carry, dcarry),
-                          ([carries + i for i in back.float_xs], dxs),
-                          ([carries + slices + i for i in back.read_consts], dconsts)):  # fmt: skip
+    for places, found in (
+        (back.float_carry, dcarry),
+        ([carries + i for i in back.float_xs], dxs),
+        ([carries + slices + i for i in back.read_consts], dconsts),
+    ):
         for i, d in zip(places, found):
             result[i] = d
     return tuple(result)
@@ -208,7 +249,7 @@ class _Backward:
     """The bodies of the backward scans: one step back, and a segment of k steps.
 
     step     (dcarry, dconsts | carry, x, dy | consts) -> (dcarry, dconsts | dx)
-    segment  (dcarry, dconsts | first carry, x (k, ...), dy (k, ...) | consts) -> (dcarry, dconsts | dx (k, ...))
+    segment  (dcarry, dconsts | first carry, k of x, k of dy | consts) -> (dcarry, dconsts | k of dx)
 
     Only what a derivative leads through appears: floating-point carries, and the wanted among xs and consts.
     """
@@ -230,11 +271,13 @@ class _Backward:
         n = len(self.float_carry)
         self.step = Graph(
             [*cts[:n], *sums, *carry, *xs, *cts[n:], *consts],
-            [*(_or_zeros(found[carry[i]], carry[i]) for i in self.float_carry),
-             *(s + found[consts[i]] for s, i in zip(sums, self.read_consts)),
-             *(found[xs[i]] for i in self.float_xs)],
+            [
+                *(_or_zeros(found[carry[i]], carry[i]) for i in self.float_carry),
+                *(s + found[consts[i]] for s, i in zip(sums, self.read_consts)),
+                *(found[xs[i]] for i in self.float_xs),
+            ],
             body.name + "_back",
-        )  # fmt: skip
+        )
 
     def split(self, nodes) -> tuple[list, list, list]:
         """The results of a backward scan or segment: dcarry, dconsts, dx."""
@@ -242,7 +285,9 @@ class _Backward:
         return list(nodes[:n]), list(nodes[n : n + m]), list(nodes[n + m : n + m + len(self.float_xs)])
 
     def segment(self, k: int, has_kept=()) -> Graph:
-        """has_kept: which carries also get the gradient of their checkpoint, the last of the sliced arguments."""
+        """has_kept: which carries also get the gradient of their checkpoint, the last of the sliced
+        arguments.
+        """
         body = self.body
         if k == 1:
             return self.single(has_kept)
@@ -254,18 +299,43 @@ class _Backward:
         carry, xs, rest = _split(step_inputs[n_sums:], self.carries, self.slices)
         dys, consts = rest[: self.n_dys], rest[self.n_dys :]
         xs, dys = [rows_of(x, k) for x in xs], [rows_of(d, k) for d in dys]
-        forward = items(apply("scan", *carry, *xs, *consts, body=body, n=k, carries=self.carries,
-                              slices=self.slices, every=1))  # fmt: skip
+        forward = items(
+            apply(
+                "scan",
+                *carry,
+                *xs,
+                *consts,
+                body=body,
+                n=k,
+                carries=self.carries,
+                slices=self.slices,
+                every=1,
+            )
+        )
         carried = forward[len(body.outputs) :]  # before every step
-        made = items(apply("scan", *sums, *map(flip, carried), *map(flip, xs), *map(flip, dys), *consts,
-                           body=self.step, n=k, carries=n_sums, slices=self.carries + self.slices + self.n_dys,
-                           every=default_every(k)))  # fmt: skip
+        made = items(
+            apply(
+                "scan",
+                *sums,
+                *map(flip, carried),
+                *map(flip, xs),
+                *map(flip, dys),
+                *consts,
+                body=self.step,
+                n=k,
+                carries=n_sums,
+                slices=self.carries + self.slices + self.n_dys,
+                every=default_every(k),
+            )
+        )
         dcarry, dconsts, dxs = self.split(made)
         kept = {i: inputs_like([dcarry[i]])[0] for i, has in enumerate(has_kept) if has}
         dcarry = [d + kept[i] if i in kept else d for i, d in enumerate(dcarry)]
-        return Graph([*sums, *carry, *xs, *dys, *kept.values(), *consts],
-                     [*dcarry, *dconsts, *map(flip, dxs)], body.name + "_segment")  # fmt: skip
-
+        return Graph(
+            [*sums, *carry, *xs, *dys, *kept.values(), *consts],
+            [*dcarry, *dconsts, *map(flip, dxs)],
+            body.name + "_segment",
+        )
 
     def single(self, has_kept) -> Graph:
         """A segment of one step, whose checkpoint is its carry; without the axis of length 1."""
@@ -286,22 +356,31 @@ def rows_of(x: Node, k: int) -> Node:
 row("scan", "structural", infer=_infer, evaluate=_evaluate, jvp_rule=_jvp, vjp_rule=_vjp, cost=100.0)
 
 
-# --- what the user calls ------------------------------------------------------------------------------------------
+# --- what the user calls
+# ------------------------------------------------------------------------------------------
 
 
-def scan(body: Callable, init, xs=None, *, length: int | None = None, every: int | None = None, reverse: bool = False):
+def scan(
+    body: Callable,
+    init,
+    xs=None,
+    *,
+    length: int | None = None,
+    every: int | None = None,
+    reverse: bool = False,
+):
     """Carry a value through a loop: returns (final carry, stacked ys).
 
-    body     body(carry, x) -> (carry, y). The carry keeps its structure, shapes and dtypes; y is anything made of
-             arrays, or None
+    body     body(carry, x) -> (carry, y). The carry keeps its structure, shapes and dtypes; y is anything
+             made of arrays, or None
     init     the first carry: arrays and numbers, nested as you like
     xs       arrays, nested as you like, taken slice by slice along the leading axis; None if body needs none
     length   the number of steps, where xs is None
     every    how far apart the carries are that the backward keeps (1: all of them); by default about sqrt(n)
     reverse  from the last slice to the first; ys stay in the order of xs
 
-    body is recorded once. One that cannot stand for all steps (it branches on values, draws random numbers, prints)
-    is run step by step instead, as a Python loop would, and so is its derivative.
+    body is recorded once. One that cannot stand for all steps (it branches on values, draws random numbers,
+    prints) is run step by step instead, as a Python loop would, and so is its derivative.
     """
     if run.current() is None:
         leaves, _ = flatten((init, xs))
@@ -348,8 +427,10 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
         return _unrolled(step, carry, carry_tree, slices, n, reverse)
     consts = rec.operands([None] * (len(carry) + len(slices)))[len(carry) + len(slices) :]
     types = rec.graph.inputs
-    operands = [x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
-                for x, i in zip((*carry, *slices, *consts), types)]  # fmt: skip
+    operands = [
+        x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
+        for x, i in zip((*carry, *slices, *consts), types)
+    ]
     graph = Graph(types, rec.graph.outputs, rec.graph.name)
     attrs = dict(body=graph, n=n, carries=len(carry), slices=len(slices), every=min(every, n))
     if any(type(x) is Recorded for x in operands):
@@ -374,8 +455,11 @@ def _length(slices, length: int | None) -> int:
     if not lengths:
         raise AutodiffError("scan: without xs it needs length=, the number of steps", here())
     if len(lengths) > 1 or () in lengths:
-        raise AutodiffError(f"scan: the leading axes of xs{' and length' if length is not None else ''} should be the "
-                            f"same, got {sorted(n[0] if n else 'none' for n in lengths)}", here())
+        raise AutodiffError(
+            f"scan: the leading axes of xs{' and length' if length is not None else ''} should be the "
+            f"same, got {sorted(n[0] if n else 'none' for n in lengths)}",
+            here(),
+        )
     ((n,),) = lengths
     if n < 1:
         raise AutodiffError("scan: there is no step to record: xs are empty", here())
@@ -391,7 +475,9 @@ def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:
             raise AutodiffError(f"scan: body should return (carry, y), it gave {type(pair).__name__}", here())
         new, new_tree = flatten(pair[0], is_number)
         if new_tree != carry_tree:
-            raise AutodiffError(f"scan: body turned a carry with the structure {carry_tree} into {new_tree}", here())
+            raise AutodiffError(
+                f"scan: body turned a carry with the structure {carry_tree} into {new_tree}", here()
+            )
         y, y_tree = flatten(pair[1], is_number)
         return new, unflatten(y_tree, [np.asarray(v) if isinstance(v, (int, bool)) else v for v in y])
 
@@ -409,18 +495,32 @@ def _recorded_step(step: Callable, carry, carry_tree: Tree, slices):
         changed = False
         for k, (c, o, path) in enumerate(zip(first, outs, leaf_paths(carry_tree))):
             if o.shape != np.shape(c):
-                raise AutodiffError(f"scan: body turned carry{_path(path)} of shape {np.shape(c)} into one of shape "
-                                    f"{o.shape}", here())  # fmt: skip
+                raise AutodiffError(
+                    f"scan: body turned carry{_path(path)} of shape {np.shape(c)} into one of shape "
+                    f"{o.shape}",
+                    here(),
+                )
             before = np.asarray(c).dtype
             if o.dtype != before:
-                if not np.can_cast(before, o.dtype, "same_kind" if isinstance(_plain(carry[k]), (int, float)) else "safe"):
-                    raise AutodiffError(f"scan: body turned carry{_path(path)} of dtype {before} into {o.dtype}. Give "
-                                        f"init that dtype", here())  # fmt: skip
+                if not np.can_cast(
+                    before, o.dtype, "same_kind" if isinstance(_plain(carry[k]), (int, float)) else "safe"
+                ):
+                    raise AutodiffError(
+                        f"scan: body turned carry{_path(path)} of dtype {before} into {o.dtype}. Give "
+                        f"init that dtype",
+                        here(),
+                    )
                 changed = True
-                carry[k] = carry[k].astype(o.dtype) if hasattr(carry[k], "astype") else np.asarray(carry[k], o.dtype)[()]
+                carry[k] = (
+                    carry[k].astype(o.dtype)
+                    if hasattr(carry[k], "astype")
+                    else np.asarray(carry[k], o.dtype)[()]
+                )
         if not changed:
             return carry, rec
-    raise AutodiffError("scan: the dtype of the carry changes from step to step; convert it in body with .astype", here())
+    raise AutodiffError(
+        "scan: the dtype of the carry changes from step to step; convert it in body with .astype", here()
+    )
 
 
 def _plain(x):
@@ -437,4 +537,6 @@ def _unrolled(step: Callable, carry, carry_tree: Tree, slices, n: int, reverse: 
         carry, y = step(carry, [x[t] for x in slices])
         ys.append(y)
     leaves = [flatten(y)[0] for y in (reversed(ys) if reverse else ys)]
-    return unflatten(carry_tree, carry), unflatten(flatten(ys[0])[1], [np.stack(parts) for parts in zip(*leaves)])
+    return unflatten(carry_tree, carry), unflatten(
+        flatten(ys[0])[1], [np.stack(parts) for parts in zip(*leaves)]
+    )

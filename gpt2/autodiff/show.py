@@ -16,8 +16,8 @@ from .transforms import Pullback, inexact_inputs
 def source(g, *args, **kwargs) -> str:
     """The NumPy source that runs when the derived function g is called.
 
-    g   a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With further
-        arguments g is called with them first.
+    g   a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
+        further arguments g is called with them first.
     """
     if isinstance(g, Pullback):
         return g.source
@@ -25,7 +25,9 @@ def source(g, *args, **kwargs) -> str:
     if args or kwargs:
         g(*args, **kwargs)
     if state.last is None:
-        raise AutodiffError(f"source: {g.__name__} was not called yet. Call it, or give arguments: ad.source(g, x)")
+        raise AutodiffError(
+            f"source: {g.__name__} was not called yet. Call it, or give arguments: ad.source(g, x)"
+        )
     plan, program = state.last
     if program is None:  # it was not worth compiling
         program = state.transform.compile(plan, current_options(), state.name, scalar=False)
@@ -46,10 +48,11 @@ def _state(g, name: str) -> Derived:
 
 def stages(f, *args, **kwargs) -> str:
     """What becomes of f on its way to a gradient, each stage as text: the graph as recorded, simplified,
-    differentiated, simplified again, split into what runs forward and what runs backward, and the source of both.
+    differentiated, simplified again, split into what runs forward and what runs backward, and the source of
+    both.
 
-    The derivative is taken with respect to all floating-point arguments. f may also be a derived function; then it is
-    the function that it was derived from.
+    The derivative is taken with respect to all floating-point arguments. f may also be a derived function;
+    then it is the function that it was derived from.
     """
     f = getattr(f, "__wrapped__", f) if hasattr(f, "__derived__") else f
     rec = record(f, args, kwargs)
@@ -64,12 +67,20 @@ def stages(f, *args, **kwargs) -> str:
     joint = gradient_graph(simple, wrt) if scalar else vjp_graph(simple, wrt, cts)
     best = prepared(joint, options)
     forward, backward, _ = partition(best, len(graph.inputs), len(graph.outputs))
-    kept = [o for o in forward.outputs[len(graph.outputs) :] if o.op != "input"]  # arguments need not be handed on
+    kept = [
+        o for o in forward.outputs[len(graph.outputs) :] if o.op != "input"
+    ]  # arguments need not be handed on
     forward = Graph(forward.inputs, [*forward.outputs[: len(graph.outputs)], *kept], forward.name)
-    parts = [("recorded", str(graph)), ("simplified", str(simple)), ("differentiated", str(joint)),
-             ("simplified again", str(best)), ("forward", str(forward)), ("backward", str(backward)),
-             ("forward, emitted", compile_graph(forward, options).source),
-             ("backward, emitted", compile_graph(backward, options).source)]  # fmt: skip
+    parts = [
+        ("recorded", str(graph)),
+        ("simplified", str(simple)),
+        ("differentiated", str(joint)),
+        ("simplified again", str(best)),
+        ("forward", str(forward)),
+        ("backward", str(backward)),
+        ("forward, emitted", compile_graph(forward, options).source),
+        ("backward, emitted", compile_graph(backward, options).source),
+    ]
     return "\n\n".join(f"# {title}\n\n{text.rstrip()}" for title, text in parts) + "\n"
 
 

@@ -12,7 +12,9 @@ from .ops.build import zeros
 
 
 def splice(graph: Graph, args: Sequence[Node]) -> list[Node]:
-    """The graph's outputs computed from other arguments: its nodes made anew, with their names and source lines."""
+    """The graph's outputs computed from other arguments: its nodes made anew, with their names and source
+    lines.
+    """
     for a, i in zip(args, graph.inputs, strict=True):
         if a.shape != i.shape or a.dtype != i.dtype:
             raise ValueError(f"{graph.name} takes {i!r}, got {a!r}")

@@ -4,9 +4,9 @@
     vjp(f, x) -> out, pullback                             jvp(f, (x,), (dx,)) -> out, dout
     jacobian(f)(x)           hessian(f)(x)                 hvp(f, x, v)
 
-Each is a Transform (derive.py): from a recording to a Plan, which is a graph and the way its outputs make up the
-result. All of them nest in each other, to any depth: inside a function that is being recorded, a plan's graph becomes
-part of the enclosing graph.
+Each is a Transform (derive.py): from a recording to a Plan, which is a graph and the way its outputs make up
+the result. All of them nest in each other, to any depth: inside a function that is being recorded, a plan's
+graph becomes part of the enclosing graph.
 """
 
 from __future__ import annotations
@@ -47,19 +47,21 @@ from .record import Recorded, Recording, inline
 from .subgraph import zeros_like
 from .tree import LEAF, Tree, leaf_paths, unflatten
 
-# --- compile ------------------------------------------------------------------------------------------------------
+# --- compile
+# ------------------------------------------------------------------------------------------------------
 
 
 def compile(f: Callable, *, pure: bool = False):
     """The optimised program of f itself, no derivative.
 
-    pure   a promise that f reads nothing but its arguments that could change, and changes nothing itself. Without
-           it each call looks whether closed-over and global values are still the same (reuse.py).
+    pure   a promise that f reads nothing but its arguments that could change, and changes nothing itself.
+           Without it each call looks whether closed-over and global values are still the same (reuse.py).
     """
     return derived_function(f, Compile(), pure)
 
 
-# --- grad ---------------------------------------------------------------------------------------------------------
+# --- grad
+# ---------------------------------------------------------------------------------------------------------
 
 
 class Grad(Transform):
@@ -99,18 +101,26 @@ class Grad(Transform):
         spec = rec.out_tree.spec
         if self.has_aux:
             if spec is LEAF or spec[0] is not tuple or len(spec[2]) != 2:
-                raise AutodiffError(f"{self.name}: with has_aux=True {rec.graph.name} has to return a pair (value, aux)")
+                raise AutodiffError(
+                    f"{self.name}: with has_aux=True {rec.graph.name} has to return a pair (value, aux)"
+                )
             spec = spec[2][0]
         if spec is not LEAF:
-            got = "None" if spec == ("static", None) else "a plain " + type(spec[1]).__name__ if spec[0] == "static" \
+            got = (
+                "None"
+                if spec == ("static", None)
+                else "a plain " + type(spec[1]).__name__
+                if spec[0] == "static"
                 else f"a {spec[0].__name__}"
+            )
             hint = " (has_aux=True differentiates the first of two results)" if spec[0] is tuple else ""
             raise AutodiffError(f"{self.name}: {rec.graph.name} returns {got}, expected one number{hint}")
         out = rec.graph.outputs[0]
         if out.shape != ():
             raise AutodiffError(
-                f"{self.name}: {rec.graph.name} returns an array of shape {out.shape}, expected one number. Sum it, "
-                "or use ad.vjp or ad.jacobian")  # fmt: skip
+                f"{self.name}: {rec.graph.name} returns an array of shape {out.shape}, expected one number. "
+                "Sum it, or use ad.vjp or ad.jacobian"
+            )
         if out.dtype.kind not in "fc":
             raise AutodiffError(f"{self.name}: {rec.graph.name} returns {out.dtype}, which has no derivative")
 
@@ -118,14 +128,15 @@ class Grad(Transform):
 def grad(f: Callable, argnums=0, has_aux: bool = False, *, pure: bool = False):
     """The gradient of a function whose result is one number.
 
-    argnums   the positional argument to differentiate with respect to, or a tuple of several: then the result is a
-              tuple. An argument may be a nested tuple, list or dict of arrays; its gradient has the same structure.
+    argnums   the positional argument to differentiate with respect to, or a tuple of several: then the result
+              is a tuple. An argument may be a nested tuple, list or dict of arrays; its gradient has the same
+              structure.
     has_aux   f returns (value, aux), and the derived function (gradient, aux)
     pure      see ad.compile
 
-    The derived function takes out=: buffers, in the structure of the result, that the results are written into
-    (None for those that are to be new arrays). For a complex argument and a real result u the gradient is
-    du/dx - i du/dy, as in JAX; for a holomorphic f it is df/dz.
+    The derived function takes out=: buffers, in the structure of the result, that the results are written
+    into (None for those that are to be new arrays). For a complex argument and a real result u the gradient
+    is du/dx - i du/dy, as in JAX; for a holomorphic f it is df/dz.
 
         >>> ad.grad(lambda x: x**3)(2.0)
         12.0
@@ -134,7 +145,9 @@ def grad(f: Callable, argnums=0, has_aux: bool = False, *, pure: bool = False):
 
 
 def value_and_grad(f: Callable, argnums=0, has_aux: bool = False, *, pure: bool = False):
-    """Like grad, with the value: the derived function returns (value, gradient), or ((value, aux), gradient)."""
+    """Like grad, with the value: the derived function returns (value, gradient), or ((value, aux),
+    gradient).
+    """
     return derived_function(f, Grad(argnums, True, has_aux), pure)
 
 
@@ -147,11 +160,13 @@ def select(plan: Plan) -> Plan:
     return replace(plan, graph=graph, outs=outs, writes=[(leaf, place[i]) for leaf, i in plan.writes])
 
 
-# --- which arguments ----------------------------------------------------------------------------------------------
+# --- which arguments
+# ----------------------------------------------------------------------------------------------
 
 
 def checked_argnums(name: str, argnums):
     """An int or a tuple of ints."""
+
     def ok(k):
         return isinstance(k, (int, np.integer)) and not isinstance(k, bool)
 
@@ -172,14 +187,18 @@ class Wrt:
 
 
 def differentiated(transform, call: Call, f, strict: bool = True) -> Wrt:
-    """The leaves of the arguments named by argnums. strict: integers among them are an error, else they are None."""
+    """The leaves of the arguments named by argnums. strict: integers among them are an error, else they are
+    None.
+    """
     single = isinstance(transform.argnums, int)
     n = len(call.args)
     leaves, kinds, specs = [], [], []
     for k in (transform.argnums,) if single else transform.argnums:
         if not -n <= k < n:
-            raise AutodiffError(f"{transform.name}: argnums={transform.argnums!r}, but the function was called with "
-                                f"{n} positional argument{'s' if n != 1 else ''}")  # fmt: skip
+            raise AutodiffError(
+                f"{transform.name}: argnums={transform.argnums!r}, but the function was called with "
+                f"{n} positional argument{'s' if n != 1 else ''}"
+            )
         k %= n
         found = float_leaves(transform.name, call, f, k, strict)
         leaves += found.leaves
@@ -196,16 +215,20 @@ def float_leaves(name: str, call: Call, f, k: int, strict: bool = True) -> Wrt:
         spec = tree.spec
         got = repr(spec[1]) if spec[0] == "static" else f"an empty {spec[0].__name__}"
         hint = f": pass {float(spec[1])}" if type(spec[1]) in (int, bool) else ""
-        raise AutodiffError(f"{name}: {argument_text(f, k)} is {got}; derivatives are taken with respect to "
-                            f"floating-point numbers and arrays{hint}")  # fmt: skip
+        raise AutodiffError(
+            f"{name}: {argument_text(f, k)} is {got}; derivatives are taken with respect to "
+            f"floating-point numbers and arrays{hint}"
+        )
     chosen = []
     for i, path in zip(places, leaf_paths(tree)):
         if _dtype(call.leaves[i]).kind in "fc":
             chosen.append(i)
         elif strict:
             raise AutodiffError(
-                f"{name}: {argument_text(f, k, path)} has dtype {_dtype(call.leaves[i])}; derivatives are taken with "
-                "respect to floating-point arrays. Convert it with x.astype(float), or leave it out of argnums")
+                f"{name}: {argument_text(f, k, path)} has dtype {_dtype(call.leaves[i])}; derivatives are "
+                "taken with respect to floating-point arrays. Convert it with x.astype(float), or leave it "
+                "out of argnums"
+            )
     kinds = [result_kind(call.leaves[i]) for i in chosen]
     marks = [LEAF if i in chosen else ("static", None) for i in places]
     return Wrt(chosen, kinds, Tree(_with_marks(tree.spec, iter(marks)), len(chosen)))
@@ -229,7 +252,8 @@ def _with_marks(spec, marks):
     return spec[0], spec[1], tuple(_with_marks(c, marks) for c in spec[2])
 
 
-# --- forward mode -------------------------------------------------------------------------------------------------
+# --- forward mode
+# -------------------------------------------------------------------------------------------------
 
 
 class Jvp(Transform):
@@ -256,13 +280,16 @@ class Jvp(Transform):
 def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False):
     """The value of f and its derivative in a direction: (f(*args), tangent of the result).
 
-    tangents   one for each argument, in its structure; None (for integers and whatever else does not move) is zero
+    tangents   one for each argument, in its structure; None (for integers and whatever else does not move) is
+               zero
 
     A result of integers or bools has the tangent None.
     """
     for name, value in (("args", args), ("tangents", tangents)):
         if not isinstance(value, (tuple, list)):
-            raise AutodiffError(f"jvp: {name} is {type(value).__name__}, expected a tuple with one entry per argument")
+            raise AutodiffError(
+                f"jvp: {name} is {type(value).__name__}, expected a tuple with one entry per argument"
+            )
     return derived_of(f, Jvp(), pure).entry((tuple(args), tuple(tangents)), {})
 
 
@@ -283,8 +310,11 @@ def with_tangents(rec: Recording, call: Call, given: dict, n: int) -> tuple[Grap
             marks[x] = const(t, x.dtype)
     found = pushforward(rec.graph.outputs, marks)
     found = [zeros_like(o) if t is None else t for o, t in zip(rec.graph.outputs, found)]
-    joint = Graph([*rec.graph.inputs[:n], *inputs, *rec.graph.inputs[n:]], [*rec.graph.outputs, *found],
-                  rec.graph.name + "_jvp")  # fmt: skip
+    joint = Graph(
+        [*rec.graph.inputs[:n], *inputs, *rec.graph.inputs[n:]],
+        [*rec.graph.outputs, *found],
+        rec.graph.name + "_jvp",
+    )
     return joint, [*range(n), *feed], rec.operands(call.leaves[:n])[n:]
 
 
@@ -338,7 +368,9 @@ def _described(value) -> str:
         return "an array"
     if hasattr(value, "shape"):
         return f"of shape {value.shape}"
-    return f"a {type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list, dict)) else repr(value)
+    return (
+        f"a {type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list, dict)) else repr(value)
+    )
 
 
 class Hvp(Transform):
@@ -374,16 +406,21 @@ def gradient_of(graph: Graph, wrt) -> Graph:
     return Graph(joint.inputs, joint.outputs[len(graph.outputs) :], joint.name)
 
 
-# --- reverse mode -------------------------------------------------------------------------------------------------
+# --- reverse mode
+# -------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class VjpPlan(Plan):
-    """`graph` is the forward: results, then what is saved. `back` takes what is saved, then the cotangents."""
+    """`graph` is the forward: results, then what is saved. `back` takes what is saved, then the
+    cotangents.
+    """
 
     back: Graph = None
     saved: list = None  # for each input of back that is saved: ("input", i) or ("output", i) of the forward
-    cotangents: list = None  # for each leaf of the result its type (shape, dtype), or None if it has no derivative
+    cotangents: list = (
+        None  # for each leaf of the result its type (shape, dtype), or None if it has no derivative
+    )
     back_tree: Tree = None
     back_outs: list = None
 
@@ -419,13 +456,24 @@ class Vjp(Transform):
         back = Graph(back.inputs, back.outputs, rec.graph.name + "_backward")
         tree = Tree((tuple, None, tuple(w.tree.spec for w in found)), len(wrt))
         types = [(results.outputs[o.index], o.kind) if has else None for o, has in zip(outs, moves)]
-        return VjpPlan(fwd, *operands_of(rec, call), rec.out_tree, outs, back=back, saved=places, cotangents=types,
-                       back_tree=tree, back_outs=[Out(i, k) for i, k in enumerate(k for w in found for k in w.kinds)])
+        return VjpPlan(
+            fwd,
+            *operands_of(rec, call),
+            rec.out_tree,
+            outs,
+            back=back,
+            saved=places,
+            cotangents=types,
+            back_tree=tree,
+            back_outs=[Out(i, k) for i, k in enumerate(k for w in found for k in w.kinds)],
+        )
 
     def compile(self, plan: VjpPlan, opts, name: str, scalar: bool):
         from .program import compile_graph
 
-        return compile_graph(plan.graph, opts, plan.graph.name), compile_graph(plan.back, opts, plan.back.name)
+        return compile_graph(plan.graph, opts, plan.graph.name), compile_graph(
+            plan.back, opts, plan.back.name
+        )
 
     def execute(self, programs, plan: VjpPlan, leaves, outside, out):
         forward, back = programs
@@ -451,10 +499,11 @@ class Vjp(Transform):
 
 
 class Pullback:
-    """The way back from a cotangent of the result to the gradients of the arguments. It can be called many times.
+    """The way back from a cotangent of the result to the gradients of the arguments. It can be called many
+    times.
 
-    pullback(dout, out=None) -> a tuple with an entry for each argument of f, in its structure; None for integers
-    and other values without a derivative. dout has the structure of f's result; None in it is zero.
+    pullback(dout, out=None) -> a tuple with an entry for each argument of f, in its structure; None for
+    integers and other values without a derivative. dout has the structure of f's result; None in it is zero.
     """
 
     def __init__(self, plan: VjpPlan, saved: list, program):
@@ -473,13 +522,17 @@ class Pullback:
         operands = [*self._saved, *cts]
         if self._program is None or any(type(x) is Recorded for x in operands):
             if out is not None:
-                raise AutodiffError("pullback: out= writes into plain arrays; inside a function that is being "
-                                    "differentiated use the result")  # fmt: skip
+                raise AutodiffError(
+                    "pullback: out= writes into plain arrays; inside a function that is being "
+                    "differentiated use the result"
+                )
             results = inline(plan.back, operands)
         else:
             chosen = None
             if out is not None:
-                chosen = output_buffers("pullback", Plan(plan.back, [], [], plan.back_tree, plan.back_outs), out)
+                chosen = output_buffers(
+                    "pullback", Plan(plan.back, [], [], plan.back_tree, plan.back_outs), out
+                )
             results = self._program(*operands, out=chosen)
         return unflatten(plan.back_tree, [as_kind(results[o.index], o.kind) for o in plan.back_outs])
 
@@ -528,19 +581,21 @@ def matched_cotangents(plan: VjpPlan, dout) -> list:
 def vjp(f: Callable, *args, pure: bool = False):
     """The value of f, and its pullback: (f(*args), pullback). See Pullback.
 
-    The forward program keeps what the backward is quicker to be handed than to compute again. Arguments that it
-    needs are copied, as the caller may write to them before calling the pullback; not with pure=True, which promises
-    that they stay (and what it promises in ad.compile).
+    The forward program keeps what the backward is quicker to be handed than to compute again. Arguments that
+    it needs are copied, as the caller may write to them before calling the pullback; not with pure=True,
+    which promises that they stay (and what it promises in ad.compile).
     """
     return derived_of(f, Vjp(pure), pure).entry(args, {})
 
 
-# --- Jacobians ----------------------------------------------------------------------------------------------------
+# --- Jacobians
+# ----------------------------------------------------------------------------------------------------
 
 
 class Jacobian(Transform):
     """One row of a Jacobian is one pullback, one column one tangent; all of them run as one `map` (maps.py)
-    over what the forward saved. Of rows and columns the fewer are computed."""
+    over what the forward saved. Of rows and columns the fewer are computed.
+    """
 
     name, suffix = "jacobian", "jacobian"
 
@@ -559,11 +614,18 @@ class Jacobian(Transform):
     def of_graph(self, graph: Graph, rec: Recording, call: Call, wrt: Wrt, out_tree: Tree, outs) -> Plan:
         for path, o in zip(leaf_paths(out_tree), outs):
             if graph.outputs[o.index].dtype.kind not in "fc":
-                raise AutodiffError(f"{self.name}: {rec.graph.name} returns {graph.outputs[o.index].dtype}"
-                                    f"{' at ' + str(path) if path else ''}, which has no derivative")  # fmt: skip
+                raise AutodiffError(
+                    f"{self.name}: {rec.graph.name} returns {graph.outputs[o.index].dtype}"
+                    f"{' at ' + str(path) if path else ''}, which has no derivative"
+                )
         blocks = jacobian_blocks(graph, wrt.leaves, [o.index for o in outs])
-        kinds = [[_block_kind(graph.outputs[o.index], o.kind, graph.inputs[i], k) for i, k in zip(wrt.leaves, wrt.kinds)]
-                 for o in outs]  # fmt: skip
+        kinds = [
+            [
+                _block_kind(graph.outputs[o.index], o.kind, graph.inputs[i], k)
+                for i, k in zip(wrt.leaves, wrt.kinds)
+            ]
+            for o in outs
+        ]
         flat = [Out(r * len(wrt.leaves) + c, k) for r, row in enumerate(kinds) for c, k in enumerate(row)]
         spec = _product(out_tree.spec, wrt.tree.spec)
         joint = Graph(graph.inputs, [b for row in blocks for b in row], graph.name + "_jacobian")
@@ -591,11 +653,15 @@ def _product(outer, inner):
     """The spec with each leaf replaced by another spec."""
     if outer is LEAF:
         return inner
-    return outer if outer[0] == "static" else (outer[0], outer[1], tuple(_product(c, inner) for c in outer[2]))
+    return (
+        outer if outer[0] == "static" else (outer[0], outer[1], tuple(_product(c, inner) for c in outer[2]))
+    )
 
 
 def jacobian_blocks(graph: Graph, wrt: Sequence[int], outs: Sequence[int]) -> list[list[Node]]:
-    """For each output and each input the array of partial derivatives, of shape output.shape + input.shape."""
+    """For each output and each input the array of partial derivatives, of shape output.shape +
+    input.shape.
+    """
     xs, ys = [graph.inputs[i] for i in wrt], [graph.outputs[i] for i in outs]
     if sum(x.size for x in xs) < sum(y.size for y in ys):
         columns = [_by_columns(x, ys) for x in xs]
@@ -608,7 +674,9 @@ def _by_rows(y: Node, xs) -> list[Node]:
     if not y.shape:
         return gradients([(y, const(1.0, y.dtype))], xs)
     i, unit = _unit_vector(y)
-    return [reshape(d, (*y.shape, *x.shape)) for d, x in zip(_mapped(i, gradients([(y, unit)], xs), y.size), xs)]
+    return [
+        reshape(d, (*y.shape, *x.shape)) for d, x in zip(_mapped(i, gradients([(y, unit)], xs), y.size), xs)
+    ]
 
 
 def _by_columns(x: Node, ys) -> list[Node]:
@@ -630,7 +698,9 @@ def _unit_vector(like: Node) -> tuple[Node, Node]:
 
 
 def _mapped(i: Node, results: list[Node], n: int) -> list[Node]:
-    """The results for i = 0 .. n - 1, stacked. What does not depend on i is computed once, outside the map."""
+    """The results for i = 0 .. n - 1, stacked. What does not depend on i is computed once, outside the
+    map.
+    """
     inner = {i}
     for m in reachable(results):
         if any(a in inner for a in m.args):
@@ -654,8 +724,8 @@ def _mapped(i: Node, results: list[Node], n: int) -> list[Node]:
 def jacobian(f: Callable, argnums=0, *, pure: bool = False):
     """All partial derivatives: the derived function returns an array of shape out.shape + in.shape.
 
-    For nested results and arguments, the result is nested: in the structure of f's result, each leaf replaced by the
-    structure of the argument (for a tuple of argnums, a tuple of those).
+    For nested results and arguments, the result is nested: in the structure of f's result, each leaf replaced
+    by the structure of the argument (for a tuple of argnums, a tuple of those).
     """
     return derived_function(f, Jacobian(argnums), pure)
 

@@ -42,7 +42,8 @@ def is_reused(f, *args):
     return ad.why_recorded(g) is None
 
 
-# --- what is reused -------------------------------------------------------------------------------------------------
+# --- what is reused
+# -------------------------------------------------------------------------------------------------
 
 
 def by_scale(x):
@@ -94,21 +95,23 @@ def test_ordinary_functions_are_reused():
         return np.sum(np.stack([inner(v) for v in x])) * sum(c * 0.5 for c in (1, 2, 3))
 
     functions = [
-        by_scale, by_table, by_helper, nested,
+        by_scale,
+        by_table,
+        by_helper,
+        nested,
         lambda x: np.sum(settings.apply(x)) * slotted.k,
         lambda x: np.sum(x * ARRAY) + math.sqrt(2.0),
         lambda x: np.sum(x) if Colour.RED is Colour.RED else 0.0,
         lambda x: np.sum(np.linalg.norm(x) * functools.partial(np.multiply, 2.0)(x)),
         lambda x: functools.reduce(lambda a, b: a + b, [x[0], x[1]]),
         lambda x: np.sum(ad.grad(lambda y: np.sum(y**3))(x)),
-    ]  # fmt: skip
+    ]
     for f in functions:
         assert is_reused(f, X), f
 
 
 def test_a_reused_function_does_not_run_again():
     f, runs = recordings(lambda x: np.sum(np.sin(x)))
-    f.__globals__  # it is this module's wrapper, which appends to a list: trouble
     g = ad.grad(f)
     for _ in range(3):
         g(X)
@@ -119,7 +122,8 @@ def test_a_reused_function_does_not_run_again():
     assert runs() == 4, "a promise keeps it from running"
 
 
-# --- what changes -------------------------------------------------------------------------------------------------
+# --- what changes
+# -------------------------------------------------------------------------------------------------
 
 
 def changes(monkeypatch, g, change, before, after):
@@ -135,7 +139,13 @@ def changes(monkeypatch, g, change, before, after):
 
 
 def test_globals(monkeypatch):
-    changes(monkeypatch, ad.grad(by_scale), lambda m: m.setitem(globals(), "SCALE", 5.0), np.full(3, 2.0), np.full(3, 5.0))
+    changes(
+        monkeypatch,
+        ad.grad(by_scale),
+        lambda m: m.setitem(globals(), "SCALE", 5.0),
+        np.full(3, 2.0),
+        np.full(3, 5.0),
+    )
 
 
 def test_globals_of_equal_value_are_the_same(monkeypatch):
@@ -157,8 +167,16 @@ def test_functions_called(monkeypatch):
     g = ad.grad(by_helper)
     slope = 1 - np.tanh(X) ** 2
     changes(monkeypatch, g, lambda m: m.setitem(globals(), "SCALE", 1.0), 2 * slope, slope)
-    changes(monkeypatch, g, lambda m: m.setitem(globals(), "helper", lambda x: 7 * x), 2 * slope, np.full(3, 7.0))
-    changes(monkeypatch, g, lambda m: m.setattr(helper, "__code__", (lambda x: x * SCALE).__code__), 2 * slope, np.full(3, 2.0))
+    changes(
+        monkeypatch, g, lambda m: m.setitem(globals(), "helper", lambda x: 7 * x), 2 * slope, np.full(3, 7.0)
+    )
+    changes(
+        monkeypatch,
+        g,
+        lambda m: m.setattr(helper, "__code__", (lambda x: x * SCALE).__code__),
+        2 * slope,
+        np.full(3, 2.0),
+    )
 
 
 def test_dicts_and_lists(monkeypatch):
@@ -240,9 +258,21 @@ def test_objects_and_their_classes(monkeypatch):
     s = Settings(0.5)
     g = ad.grad(lambda x: np.sum(s.apply(x)))
     changes(monkeypatch, g, lambda m: m.setattr(s, "rate", 2.0), np.full(3, 0.5), np.full(3, 2.0))
-    changes(monkeypatch, g, lambda m: m.setattr(Settings, "apply", lambda self, x: 7 * x), np.full(3, 0.5), np.full(3, 7.0))
+    changes(
+        monkeypatch,
+        g,
+        lambda m: m.setattr(Settings, "apply", lambda self, x: 7 * x),
+        np.full(3, 0.5),
+        np.full(3, 7.0),
+    )
     o = Slotted(2.0)
-    changes(monkeypatch, ad.grad(lambda x: np.sum(x * o.k)), lambda m: m.setattr(o, "k", 3.0), np.full(3, 2.0), np.full(3, 3.0))
+    changes(
+        monkeypatch,
+        ad.grad(lambda x: np.sum(x * o.k)),
+        lambda m: m.setattr(o, "k", 3.0),
+        np.full(3, 2.0),
+        np.full(3, 3.0),
+    )
 
 
 def test_methods(monkeypatch):
@@ -293,10 +323,17 @@ def test_attributes_of_modules(monkeypatch):
 
 def test_a_name_that_appears_later(monkeypatch):
     """A global that shadows a built-in function, or that was not there."""
+
     def f(x):
         return np.sum(x) * len([1, 2])
 
-    changes(monkeypatch, ad.grad(f), lambda m: m.setitem(globals(), "len", lambda x: 5.0), np.full(3, 2.0), np.full(3, 5.0))
+    changes(
+        monkeypatch,
+        ad.grad(f),
+        lambda m: m.setitem(globals(), "len", lambda x: 5.0),
+        np.full(3, 2.0),
+        np.full(3, 5.0),
+    )
 
     def g(x):
         try:
@@ -304,7 +341,9 @@ def test_a_name_that_appears_later(monkeypatch):
         except NameError:
             return np.sum(x)
 
-    changes(monkeypatch, ad.grad(g), lambda m: m.setitem(globals(), "NOT_YET", 4.0), np.ones(3), np.full(3, 4.0))
+    changes(
+        monkeypatch, ad.grad(g), lambda m: m.setitem(globals(), "NOT_YET", 4.0), np.ones(3), np.full(3, 4.0)
+    )
 
 
 def test_functions_under_lru_cache():
@@ -312,7 +351,7 @@ def test_functions_under_lru_cache():
     def mask(n):
         return np.arange(n) * 1.0
 
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def unbounded(n):
         return np.ones(n)
 
@@ -340,7 +379,8 @@ def test_static_arguments_that_are_functions_and_objects():
     np.testing.assert_allclose(g(X, np.sin, s), np.cos(X) * s.rate)
 
 
-# --- what cannot be followed --------------------------------------------------------------------------------------
+# --- what cannot be followed
+# --------------------------------------------------------------------------------------
 
 TOTAL = 0.0
 CALLS = []
@@ -480,12 +520,19 @@ def test_new_lambdas_of_the_same_code_share_a_program():
     assert programs[1] is programs[2]
 
 
-# --- keys ---------------------------------------------------------------------------------------------------------
+# --- keys
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_types_and_layouts_have_programs_of_their_own():
     g = ad.grad(lambda x: np.sum(x.reshape(-1)[:2] ** 2))
-    for x in (np.ones((2, 3)), np.ones((3, 2)), np.ones((2, 3), np.float32), np.ones((3, 2)).T, np.ones((2, 3))):
+    for x in (
+        np.ones((2, 3)),
+        np.ones((3, 2)),
+        np.ones((2, 3), np.float32),
+        np.ones((3, 2)).T,
+        np.ones((2, 3)),
+    ):
         for _ in range(2):
             result = g(x)
             assert result.dtype == x.dtype and result.shape == x.shape
@@ -543,7 +590,8 @@ def test_derived_of_methods_is_kept():
     assert derived_of(m.f, Vjp()) is derived_of(m.f, Vjp())
 
 
-# --- threads ------------------------------------------------------------------------------------------------------
+# --- threads
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_eight_threads_on_one_derived_function():
@@ -589,7 +637,8 @@ def test_options_belong_to_their_thread():
     assert here != sources["other"] == ad.source(g, X)
 
 
-# --- reading code -------------------------------------------------------------------------------------------------
+# --- reading code
+# -------------------------------------------------------------------------------------------------
 
 
 def test_reads():

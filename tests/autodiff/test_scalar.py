@@ -47,10 +47,7 @@ def test_the_source_is_plain_python():
 
 def test_golden_source():
     assert ad.source(ad.grad(lambda x: 3 * x + np.sin(x) * x), 2.0) == (
-        "from math import cos, sin\n\n\n"
-        "def f_grad(x):\n"
-        "    dx = sin(x) + x * cos(x) + 3.0\n"
-        "    return dx\n"
+        "from math import cos, sin\n\n\ndef f_grad(x):\n    dx = sin(x) + x * cos(x) + 3.0\n    return dx\n"
     )
 
 
@@ -124,11 +121,15 @@ def test_inf_and_nan_as_numpy_has_them(function, x, expected):
                 np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
-UNARY = ("exp expm1 exp2 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh tanh arcsin arccos arctan arcsinh arccosh "
-         "arctanh absolute fabs negative positive square reciprocal sign floor ceil trunc deg2rad rad2deg degrees radians "
-         "isnan isinf isfinite").split()  # fmt: skip
-BINARY = ("add subtract multiply divide power arctan2 hypot maximum minimum fmax fmin remainder floor_divide fmod copysign "
-          "heaviside less less_equal greater greater_equal equal not_equal").split()  # fmt: skip
+UNARY = (
+    "exp expm1 exp2 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh tanh arcsin arccos arctan arcsinh "
+    "arccosh arctanh absolute fabs negative positive square reciprocal sign floor ceil trunc deg2rad rad2deg "
+    "degrees radians isnan isinf isfinite"
+).split()
+BINARY = (
+    "add subtract multiply divide power arctan2 hypot maximum minimum fmax fmin remainder floor_divide fmod "
+    "copysign heaviside less less_equal greater greater_equal equal not_equal"
+).split()
 VALUES = (0.0, -0.0, 0.3, -0.3, 1.0, -1.0, 2.0, -2.5, 3.0, 1e3, -1e3, 1e200, np.inf, -np.inf, np.nan)
 
 
@@ -169,8 +170,12 @@ def test_operators_bind_as_the_graph_says():
     ops = ["add", "subtract", "multiply", "divide", "power", "maximum"]
     for a in ops:
         for b in ops:
-            for tree in (apply(a, apply(b, x, y), z), apply(a, x, apply(b, y, z)), apply(a, -apply(b, x, y), -z),
-                         apply(a, apply("where", apply("less", x, y), x, z), apply(b, z, const(-2.0)))):  # fmt: skip
+            for tree in (
+                apply(a, apply(b, x, y), z),
+                apply(a, x, apply(b, y, z)),
+                apply(a, -apply(b, x, y), -z),
+                apply(a, apply("where", apply("less", x, y), x, z), apply(b, z, const(-2.0))),
+            ):
                 graph = Graph([x, y, z], [tree])
                 program = ScalarProgram(graph)
                 for values in ((1.5, 2.25, 0.75), (2.0, 0.5, 3.0)):

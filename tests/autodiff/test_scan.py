@@ -63,7 +63,9 @@ def test_forward_mode_and_second_order(every):
     init, xs = rng.normal(size=3), rng.normal(size=(5, 2))
     t = rng.normal(size=3), rng.normal(size=(5, 2)), rng.normal(size=(3, 3))
     scanned, looped = loss_of(ad.scan, every=every), loss_of(loop)
-    assert ad.jvp(scanned, (init, xs, W), t)[1] == pytest.approx(ad.jvp(looped, (init, xs, W), t)[1], rel=1e-12)
+    assert ad.jvp(scanned, (init, xs, W), t)[1] == pytest.approx(
+        ad.jvp(looped, (init, xs, W), t)[1], rel=1e-12
+    )
 
     def second(f):
         return ad.jvp(lambda *a: ad.grad(f, argnums=(0, 1, 2))(*a), (init, xs, W), t)[1]
@@ -74,7 +76,9 @@ def test_forward_mode_and_second_order(every):
     def reverse_over_reverse(f):
         return ad.grad(lambda w: np.sum(ad.grad(f, argnums=2)(init, xs, w) * t[2]))(W)
 
-    np.testing.assert_allclose(reverse_over_reverse(scanned), reverse_over_reverse(looped), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        reverse_over_reverse(scanned), reverse_over_reverse(looped), rtol=1e-10, atol=1e-12
+    )
 
 
 def test_only_some_tangents():
@@ -86,6 +90,7 @@ def test_only_some_tangents():
 
 def test_the_program_does_not_grow_and_the_backward_keeps_few_carries():
     """100 steps give the graph that 10 give; of 100 carries 10 are kept, and 10 more while a segment runs."""
+
     def graph(n):
         return record(lambda h, xs: np.sum(ad.scan(body, h, xs)[0]), (np.zeros(3), np.zeros((n, 2)))).graph
 
@@ -128,7 +133,8 @@ def test_no_xs_no_ys_and_reverse():
     final, ys = ad.scan(lambda c, _: (c * 1.5, None), 2.0, length=4)
     assert final == pytest.approx(2 * 1.5**4) and ys is None
     assert ad.grad(lambda c: ad.scan(lambda c, _: (np.sin(c), None), c, length=3)[0])(0.3) == pytest.approx(
-        np.cos(np.sin(np.sin(0.3))) * np.cos(np.sin(0.3)) * np.cos(0.3), rel=1e-13)
+        np.cos(np.sin(np.sin(0.3))) * np.cos(np.sin(0.3)) * np.cos(0.3), rel=1e-13
+    )
     xs = np.array([1.0, 2.0, 3.0])
 
     def from_behind(xs):
@@ -185,7 +191,10 @@ def test_inside_of_each_other():
         (lambda: ad.scan(lambda c, x: (c, x), 0.0, (np.zeros(2), np.zeros(3))), r"the same, got \[2, 3\]"),
         (lambda: ad.scan(lambda c, x: c, 0.0, np.zeros(3)), r"should return \(carry, y\)"),
         (lambda: ad.scan(lambda c, x: ((c, c), x), 0.0, np.zeros(3)), "structure"),
-        (lambda: ad.scan(lambda c, x: (np.stack([c, c]), x), 0.0, np.zeros(3)), r"shape \(\) into one of shape \(2,\)"),
+        (
+            lambda: ad.scan(lambda c, x: (np.stack([c, c]), x), 0.0, np.zeros(3)),
+            r"shape \(\) into one of shape \(2,\)",
+        ),
         (lambda: ad.scan(lambda c, x: (c, x), 0.0, np.zeros(3), every=0), "every is 0"),
     ],
 )
@@ -194,7 +203,8 @@ def test_errors(call, words):
         call()
 
 
-# --- parallel_map -------------------------------------------------------------------------------------------------
+# --- parallel_map
+# -------------------------------------------------------------------------------------------------
 
 
 def mapped(body, *arrays):
@@ -223,8 +233,11 @@ def test_map_is_a_loop_and_so_is_its_derivative(threads, n):
     t = rng.normal(size=a.shape), rng.normal(size=n), rng.normal(size=w.shape)
     assert ad.jvp(fast, (a, b, w), t)[1] == pytest.approx(ad.jvp(slow, (a, b, w), t)[1], rel=1e-12)
     for k in range(3):
+
         def second(f, k=k):
-            return ad.grad(lambda *args: np.sum(ad.grad(f, argnums=k)(*args) * t[k]), argnums=(0, 1, 2))(a, b, w)
+            return ad.grad(lambda *args: np.sum(ad.grad(f, argnums=k)(*args) * t[k]), argnums=(0, 1, 2))(
+                a, b, w
+            )
 
         for x, y in zip(second(fast), second(slow)):
             np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-12)
@@ -237,7 +250,9 @@ def test_map_outside_of_recordings_and_its_errors(threads):
         np.testing.assert_allclose(found["s"], a.sum(axis=1))
         np.testing.assert_allclose(found["x"], 2 * a)
         np.testing.assert_array_equal(found["n"], np.full(5, 3))
-    np.testing.assert_allclose(ad.parallel_map(lambda x: x if x > 0 else -x, np.array([1.0, -2.0])), [1.0, 2.0])
+    np.testing.assert_allclose(
+        ad.parallel_map(lambda x: x if x > 0 else -x, np.array([1.0, -2.0])), [1.0, 2.0]
+    )
     with pytest.raises(ad.AutodiffError, match="leading axes of one length"):
         ad.parallel_map(lambda x, y: x, np.zeros(2), np.zeros(3))
 

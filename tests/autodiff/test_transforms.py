@@ -15,7 +15,9 @@ def rng():
 
 
 def numeric_gradient(f, x, h=1e-5):
-    """Central differences, element by element. Error about h**2 + 1e-16 / h, so 1e-9 for functions of order 1."""
+    """Central differences, element by element. Error about h**2 + 1e-16 / h, so 1e-9 for functions of order
+    1.
+    """
     g = np.zeros_like(x)
     for i in np.ndindex(x.shape):
         d = np.zeros_like(x)
@@ -35,7 +37,8 @@ def network_arguments(rng, dtype=np.float64):
     return params, rng.normal(size=(6, 4)).astype(dtype), rng.normal(size=(6, 2)).astype(dtype)
 
 
-# --- grad and value_and_grad --------------------------------------------------------------------------------------
+# --- grad and value_and_grad
+# --------------------------------------------------------------------------------------
 
 
 def test_gradient_of_a_network_in_the_structure_of_its_parameters(rng):
@@ -64,7 +67,9 @@ def test_float32_stays_float32(rng):
 
 
 def test_value_used_twice():
-    assert ad.grad(lambda x: x * x + x * np.sin(x))(0.5) == pytest.approx(1.0 + math.sin(0.5) + 0.5 * math.cos(0.5))
+    assert ad.grad(lambda x: x * x + x * np.sin(x))(0.5) == pytest.approx(
+        1.0 + math.sin(0.5) + 0.5 * math.cos(0.5)
+    )
 
 
 def test_argnums(rng):
@@ -138,7 +143,12 @@ def test_results_are_of_the_kind_of_the_argument():
         return np.sum(x * 2.0)
 
     g = ad.grad(f)
-    for x, kind in ((1.0, float), (np.float64(1.0), np.float64), (np.float32(1.0), np.float32), (np.array(1.0), np.ndarray)):
+    for x, kind in (
+        (1.0, float),
+        (np.float64(1.0), np.float64),
+        (np.float32(1.0), np.float32),
+        (np.array(1.0), np.ndarray),
+    ):
         for _ in range(2):
             assert type(g(x)) is kind, kind
 
@@ -231,7 +241,8 @@ def test_methods_and_callable_objects(rng):
     np.testing.assert_allclose(ad.grad(np.linalg.norm)(x), x / np.linalg.norm(x))
 
 
-# --- vjp, jvp ---------------------------------------------------------------------------------------------------
+# --- vjp, jvp
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_vjp_and_jvp_are_transposed(rng):
@@ -319,7 +330,8 @@ def test_tangents_are_converted_and_may_be_missing(rng):
     assert pullback(np.ones(3))[0].dtype == np.float32
 
 
-# --- Jacobians and second derivatives -----------------------------------------------------------------------------
+# --- Jacobians and second derivatives
+# -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("m, n", [(2, 5), (5, 2), (3, 3)])
@@ -387,7 +399,8 @@ def test_hvp_of_a_network_against_differences_of_gradients(rng):
         np.testing.assert_allclose(found[k], (moved[0][k] - moved[1][k]) / (2 * h), rtol=1e-6, atol=1e-8)
 
 
-# --- nesting ------------------------------------------------------------------------------------------------------
+# --- nesting
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_third_derivative():
@@ -395,11 +408,14 @@ def test_third_derivative():
     assert d(d(d(np.sin)))(0.7) == pytest.approx(-math.cos(0.7), rel=1e-14)
     assert d(d(d(d(lambda x: x**5))))(2.0) == pytest.approx(240.0, rel=1e-14)
     assert d(d(d(lambda x: np.exp(x) * np.sin(x))))(0.3) == pytest.approx(
-        2 * math.exp(0.3) * (math.cos(0.3) - math.sin(0.3)), rel=1e-13)
+        2 * math.exp(0.3) * (math.cos(0.3) - math.sin(0.3)), rel=1e-13
+    )
 
 
 def test_perturbation_confusion():
-    """d/dx (x * d/dy (x + y)) = 1: the inner derivative must not see the outer one's. Siskind and Pearlmutter 2005."""
+    """d/dx (x * d/dy (x + y)) = 1: the inner derivative must not see the outer one's. Siskind and Pearlmutter
+    2005.
+    """
     d = ad.grad
     assert d(lambda x: x * d(lambda y: x + y)(2.0))(1.0) == 1.0
     assert d(lambda x: x * d(lambda y: x * y)(x))(3.0) == 6.0
@@ -432,7 +448,9 @@ def test_gradient_through_gradients_pullbacks_and_hvps(rng):
         return np.sum(pullback(out)[0])  # 3 x**5
 
     np.testing.assert_allclose(ad.grad(through_pullback)(x), 15 * x**4, rtol=1e-13)
-    np.testing.assert_allclose(ad.grad(lambda x: np.sum(ad.jacobian(lambda y: y**3)(x)))(x), 6 * x, rtol=1e-13)
+    np.testing.assert_allclose(
+        ad.grad(lambda x: np.sum(ad.jacobian(lambda y: y**3)(x)))(x), 6 * x, rtol=1e-13
+    )
     np.testing.assert_allclose(ad.grad(lambda x: np.trace(ad.hessian(f)(x)))(x), 2 * x, rtol=1e-13)
 
 
@@ -452,7 +470,8 @@ def test_pullback_made_outside_used_inside(rng):
     np.testing.assert_allclose(ad.grad(lambda ct: np.sum(pullback(ct)[0]))(np.ones(3)), np.cos(x), rtol=1e-13)
 
 
-# --- compile ------------------------------------------------------------------------------------------------------
+# --- compile
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_compile_gives_what_the_function_gives(rng):
@@ -502,7 +521,8 @@ def test_an_argument_written_to_shares_no_memory_with_another(rng):
         g(x, x.copy())
 
 
-# --- errors: one clear line -----------------------------------------------------------------------------------------
+# --- errors: one clear line
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -515,7 +535,10 @@ def test_an_argument_written_to_shares_no_memory_with_another(rng):
         (lambda: ad.grad(lambda x: None)(1.0), "None"),
         (lambda: ad.grad(lambda x: x, has_aux=True)(1.0), "pair"),
         (lambda: ad.grad(lambda x: x)(3), r"x is 3;.*pass 3\.0"),
-        (lambda: ad.grad(lambda p: p["a"] + p["n"])({"a": 1.0, "n": np.int64(3)}), r"p\['n'\] has dtype int64"),
+        (
+            lambda: ad.grad(lambda p: p["a"] + p["n"])({"a": 1.0, "n": np.int64(3)}),
+            r"p\['n'\] has dtype int64",
+        ),
         (lambda: ad.grad(lambda x: np.sum(x))(np.arange(3)), "dtype int64.*astype"),
         (lambda: ad.grad(lambda x: np.argmax(x))(np.ones(3)), "int64, which has no derivative"),
         (lambda: ad.jvp(np.sin, (np.ones(3),), (np.ones(4),)), r"shape \(4,\), expected shape \(3,\)"),
@@ -541,7 +564,8 @@ def test_grad_of_something_else():
         ad.grad(3.0)
 
 
-# --- what was done --------------------------------------------------------------------------------------------------
+# --- what was done
+# --------------------------------------------------------------------------------------------------
 
 
 def test_source_is_what_runs(rng):
@@ -565,8 +589,16 @@ def test_source_of_a_function_that_is_recorded_at_each_call():
 def test_stages(rng):
     text = ad.stages(lambda x: np.sum(np.tanh(x) ** 2), rng.normal(size=3))
     titles = [line[2:] for line in text.splitlines() if line.startswith("# ")]
-    assert titles == ["recorded", "simplified", "differentiated", "simplified again", "forward", "backward",
-                      "forward, emitted", "backward, emitted"]
+    assert titles == [
+        "recorded",
+        "simplified",
+        "differentiated",
+        "simplified again",
+        "forward",
+        "backward",
+        "forward, emitted",
+        "backward, emitted",
+    ]
     assert "tanh(x)" in text
 
 
