@@ -39,14 +39,47 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
 
 
 def reshape_view(x: np.ndarray, shape) -> np.ndarray | None:
+    """x.reshape(shape) where that needs no copy, else None. (NumPy itself would copy first and look afterwards.)"""
     if x.flags.c_contiguous:
         return x.reshape(shape)
-    y = x.view()
-    try:
-        y.shape = shape  # raises instead of copying, in every NumPy 2
-    except AttributeError:
+    strides = _reshaped_strides(x.shape, x.strides, tuple(shape))
+    return None if strides is None else np.lib.stride_tricks.as_strided(x, shape, strides)
+
+
+def _reshaped_strides(old, strides, new) -> tuple[int, ...] | None:
+    """Strides of the same memory under another shape: groups of old axes that lie evenly become groups of new ones."""
+    axes = [(n, s) for n, s in zip(old, strides) if n != 1]
+    if any(n == 0 for n in old):
         return None
-    return y
+    found: list[int] = []
+    i = j = 0
+    while j < len(new):
+        if new[j] == 1:
+            found.append(0)
+            j += 1
+            continue
+        if i == len(axes):
+            return None
+        have, want = axes[i][0], new[j]
+        first, last = i, j
+        while have != want:
+            if have < want:
+                i += 1
+                have *= axes[i][0]
+            else:
+                j += 1
+                want *= new[j]
+        for k in range(first, i):  # old axes of a group must follow one another in memory
+            if axes[k][1] != axes[k + 1][0] * axes[k + 1][1]:
+                return None
+        group = []
+        step = axes[i][1]
+        for k in range(j, last - 1, -1):
+            group.append(step)
+            step *= new[k]
+        found.extend(reversed(group))
+        i, j = i + 1, j + 1
+    return tuple(found)
 
 
 def is_elementwise(n: Node) -> bool:
