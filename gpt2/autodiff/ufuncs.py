@@ -14,23 +14,10 @@ from .graph import Node
 from .indexing import advanced, expand
 from .ops import OPS, apply, build
 from .recorded import SCALARS, Recorded, as_node, check_level, index_arrays, node_in
-from .run import NUMBERS, Run, innermost, weak_dtype
+from .run import NUMBERS, Run, escaped, innermost, scalar_const, weak_dtype
 
-OP_NAMES = {
-    "true_divide": "divide",
-    "conj": "conjugate",
-    "abs": "absolute",
-    "bitwise_not": "invert",
-    "pow": "power",
-    "acos": "arccos",
-    "asin": "arcsin",
-    "atan": "arctan",
-    "atan2": "arctan2",
-    "acosh": "arccosh",
-    "asinh": "arcsinh",
-    "atanh": "arctanh",
-    "mod": "remainder",
-}
+# ufunc -> op. NumPy has several names for some ufuncs; they are the same object
+OP_OF = {u: u.__name__ for u in vars(np).values() if isinstance(u, np.ufunc) and u.__name__ in OPS}
 # A base's array x**n is computed by these, for n a Python number, and gives what they give to the last bit.
 POWERS = {2: "square", 0.5: "sqrt", 1: "positive", -1: "reciprocal"}
 
@@ -54,28 +41,42 @@ def operate(ufunc, function, *inputs):
     """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator that stood in
     the source, which differs for Python numbers.
     """
+    rec = None
+    values = []
     for x in inputs:
-        if type(x) not in _KNOWN and not _understood(x):
+        if type(x) is Recorded:
+            own = x._rec
+            if not own.active:
+                raise escaped(x)
+            if rec is None or own.serial > rec.serial:
+                rec = own
+            values.append(x.value)
+        elif type(x) in _KNOWN or _understood(x):
+            values.append(x)
+        else:
             return NotImplemented
-    recorded = [x for x in inputs if type(x) is Recorded]
-    rec = innermost(recorded)
-    values = [x.value if type(x) is Recorded else x for x in inputs]
     site = sites.site()
     try:
         value = function(*values)
         if type(value) is complex and complex not in map(type, values):
             value = ufunc(*values).item()
     except ArithmeticError:
-        # Python numbers follow NumPy's rules while they are recorded, as they will in the program: 1.0 / 0.0 is inf,
-        # (-1.0) ** 0.5 is nan
+        # Python numbers follow NumPy's rules while they are recorded, as they will in the program: 1.0 / 0.0
+        # is inf, (-1.0) ** 0.5 is nan
         value = ufunc(*values).item()
     except (ValueError, TypeError, IndexError) as error:
         raise located(error, describe(ufunc.__name__, values), site.loc) from error
-    if ufunc.__name__ in BUILDERS:
-        node = BUILDERS[ufunc.__name__](*operands(rec, inputs, values))
+    builder = BUILDERS.get(ufunc.__name__)
+    if builder is not None:
+        node = builder(*operands(rec, inputs, values))
     else:
-        node = ufunc_node(rec, ufunc, inputs, values, function is not ufunc)
+        name, args = op_and_operands(rec, ufunc, inputs, values, function is not ufunc)
+        dtype = value.dtype if hasattr(value, "dtype") else _PYTHON_DTYPES[type(value)]
+        node = Node(name, tuple(args), {}, getattr(value, "shape", ()), dtype)
     return finish(rec, node, value, site)
+
+
+_PYTHON_DTYPES = {kind: np.dtype(kind) for kind in SCALARS}
 
 
 _KNOWN = frozenset({Recorded, np.ndarray, int, float, complex, bool})
@@ -95,26 +96,33 @@ def describe(name: str, values) -> str:
     return f"np.{name} of {shapes}"
 
 
-def ufunc_node(rec: Run, ufunc, inputs, values, is_operator: bool = False) -> Node:
-    name = OP_NAMES.get(ufunc.__name__, ufunc.__name__)
-    if name not in OPS:
-        raise unsupported(f"np.{ufunc.__name__}", sites.here())
+def op_and_operands(rec: Run, ufunc, inputs, values, is_operator: bool = False) -> tuple[str, list[Node]]:
+    name = OP_OF.get(ufunc)
+    if name is None:
+        if ufunc.__name__ not in OPS:
+            raise unsupported(f"np.{ufunc.__name__}", sites.here())
+        name = OP_OF[ufunc] = ufunc.__name__  # a row added since
     args = operands(rec, inputs, values, name)
     if (
         name == "power"
         and is_operator
-        and type(values[1]) in (int, float)
-        and isinstance(values[0], np.ndarray)
+        and type(inputs[1]) in (int, float)
+        and args[0].shape
     ):
         short = POWERS.get(values[1])
-        if short and args[0].dtype.kind in "fc" or short == "square":
-            if type(inputs[1]) is not Recorded:
-                return apply(short, args[0])
-    return apply(name, *args)
+        if short == "square" or short and args[0].dtype.kind in "fc":
+            return short, args[:1]
+    return name, args
 
 
 def operands(rec: Run, inputs, values, name: str = "") -> list[Node]:
     """Arguments of an elementwise op, cast so that constants may be written as Python numbers (NEP 50)."""
+    if len(inputs) == 2 and name != "ldexp":  # the frequent case of an array and a Python number
+        for i, (x, c) in enumerate((inputs, inputs[::-1])):
+            if type(c) in SCALARS and type(x) is Recorded and x._rec is rec and not x.weak:
+                node = x.node
+                number = scalar_const(c, node.dtype)
+                return [number, node] if i else [node, number]
     strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
     if (
         len(strong) < len(values)
@@ -220,7 +228,8 @@ def unary(ufunc, function, x: Recorded):
     rec = x._rec
     if not rec.active:
         innermost((x,))
-    return finish(rec, ufunc_node(rec, ufunc, (x,), (x.value,)), function(x.value), sites.site())
+    value = x.value
+    return finish(rec, apply(OP_OF[ufunc], x.node), function(value), sites.site())
 
 
 def in_place(ufunc, function, x: Recorded, other):
@@ -285,12 +294,11 @@ def _into(ufunc, rec, node, values, target, where, mask, kwargs, site) -> Record
 
 def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
     """The node of a call, with its inputs cast to the loop's types where the caller chose a dtype."""
-    name = OP_NAMES.get(ufunc.__name__, ufunc.__name__)
-    if name in BUILDERS:
-        return BUILDERS[name](*operands(rec, inputs, values, name))
+    if ufunc.__name__ in BUILDERS:
+        return BUILDERS[ufunc.__name__](*operands(rec, inputs, values))
+    name, nodes = op_and_operands(rec, ufunc, inputs, values, is_operator)
     if dtype is None:
-        return ufunc_node(rec, ufunc, inputs, values, is_operator)
-    nodes = operands(rec, inputs, values, name)
+        return apply(name, *nodes)
     types = ufunc.resolve_dtypes(
         (*(n.dtype for n in nodes), None),
         signature=(None,) * ufunc.nin + (np.dtype(dtype),),
