@@ -128,6 +128,12 @@ def test_gradients_have_the_types_of_the_inputs():
     assert (dx.dtype, dx.shape, dy.dtype, dy.shape) == (np.float32, (3, 1), np.float64, (4,))
 
 
+def test_tangents_have_the_types_of_the_outputs():
+    x, y = input_node((3, 1), np.float32, "x"), input_node((4,), np.float64, "y")
+    forward = check(jvp_graph(Graph([x, y], [x + y, apply("real", x * 1j)]), [0]))
+    assert [(t.shape, t.dtype) for t in forward.outputs[2:]] == [((3, 4), np.float64), ((3, 1), np.float32)]
+
+
 def test_integers_between_have_no_derivative():
     def f(x):
         return x * apply("cast", apply("cast", x, dtype="int64"), dtype="float64")
@@ -408,6 +414,16 @@ def test_a_mask_reaches_rules_of_structural_ops_applied():
         assert not dx.any() and [type(g) for g in seen] == [Node, type(None)]
     finally:
         del OPS["swap_test"]
+
+
+def test_a_mask_reaches_a_single_rule_applied():
+    row("same_test", "structural", infer=lambda x: (x.shape, x.dtype), evaluate=lambda x: x,
+        vjp_rule=lambda g, out, x, wanted: (g * 2.0,))  # fmt: skip
+    try:
+        _, w, (dx,) = derive(lambda x: where(x > 0.0, apply("same_test", x), 0.0), np.array([1.0, -1.0]))
+        np.testing.assert_array_equal(dx, [2.0 * w[0], 0.0])
+    finally:
+        del OPS["same_test"]
 
 
 # --- programs -------------------------------------------------------------------------------------------
