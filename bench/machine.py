@@ -104,14 +104,14 @@ class Load:
         average = [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else None
         seconds = time.perf_counter() - self.begin
         if total <= self.total:
-            return {"others": None, "idle": None, "load_average": average, "seconds": seconds}
+            return {"others": None, "idle": None, "load_average": average, "seconds": round(seconds, 2)}
         span, used = total - self.total, busy - self.busy
         ours = _process_ticks(pids) - self.ours
         return {
             "others": round(max(0.0, used - ours) / span, 3),
             "idle": round(1.0 - used / span, 3),
             "load_average": average,
-            "seconds": round(seconds, 1),
+            "seconds": round(seconds, 2),
         }
 
 

@@ -1,0 +1,60 @@
+"""Each layer's forward, manual backward and derived backward, one group a layer: pytest-benchmark.
+
+The derived backward chooses what its forward saves, and may have it do some of the work. So that forward is
+timed as well. The derived gradients are compared with the manual ones before they are timed.
+"""
+
+import numpy as np
+import pytest
+
+from bench.cases import cases, find_batch
+from bench.engine import LayerRun, variant_layer
+
+# As in bench.layers: sums of up to 50257 float32 terms, relative to the length of the array.
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module", params=cases(1, 1))
+def case(request, pytestconfig):
+    batch = find_batch(pytestconfig.getoption("--bench-batch"))
+    return cases(*batch)[request.param]
+
+
+@pytest.fixture(scope="module")
+def manual(case, threads):
+    return LayerRun(case, variant_layer(case.layer, "manual"))
+
+
+@pytest.fixture(scope="module")
+def derived(case, threads):
+    return LayerRun(case, variant_layer(case.layer, "auto"))
+
+
+@pytest.fixture
+def group(case, record, pytestconfig, threads):
+    batch = pytestconfig.getoption("--bench-batch")
+    shapes = [None if shape is None else list(getattr(shape, "shape", shape)) for shape in case.shapes]
+    record(f"{case.name} {batch}, {threads} thread{'s' * (threads > 1)}", shapes=shapes, batch=batch)
+
+
+def test_forward(benchmark, group, manual):
+    benchmark(manual.forward)
+
+
+def test_manual(benchmark, group, manual):
+    manual.forward()
+    benchmark(manual.backward)
+
+
+def test_forward_of_derived(benchmark, group, derived):
+    benchmark(derived.forward)
+
+
+def test_derived(benchmark, group, manual, derived):
+    manual.forward()
+    manual.backward()
+    derived.forward()
+    derived.backward()
+    for ours, theirs in zip(derived.results(), manual.results(), strict=True):
+        assert np.linalg.norm(ours - theirs) <= TOLERANCE * np.linalg.norm(theirs)
+    benchmark(derived.backward)

@@ -1,0 +1,18 @@
+"""The training step of nanoGPT's recipe for a CPU, by each of this engine's backwards: pytest-benchmark."""
+
+import pytest
+
+from bench.engine import training
+from bench.sizes import SIZES, batches
+
+SIZE = SIZES["4x128-B12T64"]
+
+
+@pytest.mark.parametrize("backward", ["written", "manual", "auto", "whole"])
+def test_step(benchmark, record, threads, backward):
+    record(f"step {SIZE.name}, {threads} thread{'s' * (threads > 1)}", batch=SIZE.name)
+    trainer = training(SIZE, backward, threads)
+    stream = batches(SIZE)
+    first = trainer.step(*next(stream))
+    benchmark.pedantic(lambda: trainer.step(*next(stream)), rounds=20, warmup_rounds=2)
+    assert trainer.step(*next(stream)) < first + 0.5  # it learns, or at least does not fall apart
