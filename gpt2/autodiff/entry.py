@@ -165,7 +165,7 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
     plan, program = compiled.plan, compiled.program
     given = [t.leaves[i] for i in plan.feed] + [t.value(a) for a in compiled.outside]
     execute = type(derived.transform).execute
-    if plan.writes or execute is not _plain_execute():
+    if execute is not _plain_execute():
         run = t.value(derived.transform.execute)
         t.lines.append(
             f"    return {run}({t.value(program)}, {t.value(plan)}, [{', '.join(t.leaves)}], "
@@ -181,13 +181,24 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
             "    except trouble:",
             f"        r = {t.value(program.in_numpy)}({', '.join(given)}){'[0]' if single else ''}",
         ]
-        t.lines.append("    return " + _result(t, plan, lambda o: "r" if single else f"r[{o.index}]"))
+        text = "r" if single else "r[{}]"
+        _updates(t, plan, text)
+        t.lines.append("    return " + _result(t, plan, lambda o: text.format(o.index)))
         return
     t.lines.append(
         f"    r = {t.value(program)}({', '.join([*given, f'out={buffers}'] if buffers != 'None' else given)})"
     )
+    _updates(t, plan, "r[{}]")
     tail = {"array": "", "scalar": "[()]", "number": ".item()"}
     t.lines.append("    return " + _result(t, plan, lambda o: f"r[{o.index}]{tail[o.kind]}"))
+
+
+def _updates(t: _Text, plan, text: str) -> None:
+    """The caller's arrays that are written to."""
+    t.env.update(copyto=np.copyto, add=np.add)
+    for u in plan.updates:
+        x, value = t.leaves[u.leaf], text.format(u.index)
+        t.lines.append(f"    add({x}, {value}, {x})" if u.added else f"    copyto({x}, {value})")
 
 
 def _plain_execute():

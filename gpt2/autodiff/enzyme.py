@@ -25,8 +25,8 @@ Instead of Rewriting Foreign Code for Machine Learning, Automatically Synthesize
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,11 +34,10 @@ from .derive import derived_of
 from .differentiate import gradients
 from .errors import AutodiffError
 from .graph import Graph
-from .interpret import evaluate_graph
 from .ops import const, input_node
-from .plan import Call, Out, Plan, Transform, argument_text, as_kind, result_kind, result_leaves
-from .record import Recorded, Recording, inline
-from .tree import LEAF, Tree, leaf_paths, unflatten
+from .plan import Call, Out, Plan, Transform, Update, argument_text, result_kind, result_outs, select
+from .record import Recorded, Recording
+from .tree import LEAF, Tree, leaf_paths
 
 
 class Const:
@@ -69,30 +68,22 @@ class Duplicated:
         self.dx = dx
 
 
-@dataclass
-class ShadowPlan(Plan):
-    """`updates`: (leaf of the call that is a shadow, output that is added to it or replaces it, is it
-    added).
-    """
-
-    updates: list[tuple[int, int, bool]] = field(default_factory=list)
-
-
 class Enzyme(Transform):
     """Called with (arguments, shadows): shadows has None where there is none."""
 
     name, suffix, takes_out = "autodiff", "autodiff", False
 
-    def __init__(self, kinds: tuple[type, ...]):
+    def __init__(self, kinds: tuple[type, ...], value: bool = False):
         self.kinds = kinds
+        self.value = value
 
     def key(self):
-        return type(self), self.kinds
+        return type(self), self.kinds, self.value
 
     def split(self, call: Call):
         return call.args[0], {}
 
-    def plan(self, rec: Recording, call: Call, f) -> ShadowPlan:
+    def plan(self, rec: Recording, call: Call, f) -> Plan:
         n = len(call.places(0))
         active, shadows = self.roles(call, f)
         graph = rec.graph
@@ -111,19 +102,14 @@ class Enzyme(Transform):
         place = {leaf: len(graph.outputs) + i for i, leaf in enumerate(wrt)}
         outs = [Out(place[leaf], result_kind(call.leaves[leaf])) for leaf in active]
         spec = (tuple, None, tuple(LEAF if k is Active else ("static", None) for k in self.kinds))
-        value = [Out(i, result_kind(x)) for i, x in enumerate(result_leaves(rec))]
+        if self.value:
+            spec = (tuple, None, (spec, rec.out_tree.spec))
+            outs += result_outs(rec)
         joint = Graph([*graph.inputs[:n], *inputs, *graph.inputs[n:]], outputs, graph.name + "_autodiff")
-        return ShadowPlan(
-            joint,
-            feed,
-            rec.operands(call.leaves[:n])[n:],
-            Tree((tuple, None, (spec, rec.out_tree.spec)), len(outs) + len(value)),
-            outs + value,
-            writes=[(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)],
-            updates=[
-                (shadows[leaf], place[leaf], leaf not in rec.written) for leaf in wrt if leaf in shadows
-            ],
-        )
+        written = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
+        moved = [Update(shadows[i], place[i], added=i not in rec.written) for i in wrt if i in shadows]
+        outside = rec.operands(call.leaves[:n])[n:]
+        return select(Plan(joint, feed, outside, Tree(spec, len(outs)), outs, written + moved))
 
     def roles(self, call: Call, f) -> tuple[list[int], dict[int, int]]:
         """The leaves that are active, and {leaf: its shadow's leaf}."""
@@ -173,33 +159,6 @@ class Enzyme(Transform):
                 found.append((out, const(1.0, out.dtype)))
         return found
 
-    def execute(self, program, plan: ShadowPlan, leaves, outside, out):
-        results = program(*(leaves[i] for i in plan.feed), *outside)
-        return self.store(plan, leaves, results)
-
-    def store(self, plan: ShadowPlan, leaves, results):
-        for leaf, index in plan.writes:
-            np.copyto(leaves[leaf], results[index])
-        for shadow, index, added in plan.updates:
-            if added:
-                np.add(leaves[shadow], results[index], out=leaves[shadow])
-            else:
-                np.copyto(leaves[shadow], results[index])
-        return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
-
-    def interpret(self, plan: ShadowPlan, leaves, out):
-        return self.store(
-            plan, leaves, [np.array(r) for r in evaluate_graph(plan.graph, plan.operands(leaves))]
-        )
-
-    def inline(self, plan: ShadowPlan, leaves):
-        results = inline(plan.graph, plan.operands(leaves))
-        for leaf, index in plan.writes:
-            leaves[leaf][...] = results[index]
-        for shadow, index, added in plan.updates:
-            leaves[shadow][...] = leaves[shadow] + results[index] if added else results[index]
-        return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
-
 
 def active_leaf(call: Call, k: int, f) -> int:
     """The one leaf of an active argument."""
@@ -233,6 +192,9 @@ def check_shadow(x, dx, text: str) -> None:
         raise AutodiffError(f"autodiff: the shadow of {text} is read-only; the gradient is added to it")
 
 
+_enzyme = functools.cache(Enzyme)
+
+
 def autodiff(f: Callable, *activities, value: bool = False, pure: bool = False):
     """Differentiate f at the given arguments, in Enzyme's convention; see the head of this file.
 
@@ -252,5 +214,4 @@ def autodiff(f: Callable, *activities, value: bool = False, pure: bool = False):
             )
     args = tuple([a.x for a in activities])
     shadows = tuple([a.dx if type(a) is Duplicated else None for a in activities])
-    grads, result = derived_of(f, Enzyme(kinds), pure).entry((args, shadows), {})
-    return (grads, result) if value else grads
+    return derived_of(f, _enzyme(kinds, value), pure).entry((args, shadows), {})

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,6 +30,15 @@ class Out:
     kind: str = ARRAY
 
 
+@dataclass(frozen=True)
+class Update:
+    """Output `index` of the graph becomes the new content of a leaf of the call, or is added to it."""
+
+    leaf: int
+    index: int
+    added: bool = False
+
+
 @dataclass
 class Plan:
     """What to compute. The graph's inputs are the call's leaves numbered in `feed`, then the captured arrays
@@ -41,9 +50,7 @@ class Plan:
     outside: list
     tree: Tree
     outs: list[Out]
-    writes: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # (leaf of the call, output that is its new content)
+    updates: list[Update] = field(default_factory=list)
     written: tuple[int, ...] = ()  # leaves that f writes to, whether or not the caller is to see it
 
     def operands(self, leaves) -> list:
@@ -106,7 +113,6 @@ class Transform:
     name = "compile"
     suffix = "compiled"
     takes_out = True
-    writes_back = False  # do arguments that f writes to change in the caller's hands?
 
     def key(self) -> tuple:
         """Equal for transforms that make the same plan of the same recording."""
@@ -134,29 +140,30 @@ class Transform:
 
     def interpret(self, plan: Plan, leaves, out):
         """The result without compiling, for graphs that were never seen before and may never be again."""
-        results = evaluate_graph(plan.graph, plan.operands(leaves))
-        if out is None:
-            results = [np.array(r) for r in results]
-        else:
-            results = [np.array(r) if b is None else _copy_into(b, r) for b, r in zip(out, results)]
+        results = [np.array(r) for r in evaluate_graph(plan.graph, plan.operands(leaves))]
+        for k, buffer in enumerate(out or ()):
+            if buffer is not None:
+                np.copyto(buffer, results[k])
+                results[k] = buffer
         return finish(plan, leaves, results)
 
     def inline(self, plan: Plan, leaves):
         """The result as values of the enclosing recording."""
         results = inline(plan.graph, plan.operands(leaves))
-        for leaf, index in plan.writes:
-            leaves[leaf][...] = results[index]
+        for u in plan.updates:
+            x, new = leaves[u.leaf], results[u.index]
+            x[...] = x + new if u.added else new
         return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
 
 
-def _copy_into(buffer, value):
-    np.copyto(buffer, value)
-    return buffer
-
-
 def finish(plan: Plan, leaves, results):
-    for leaf, index in plan.writes:
-        np.copyto(leaves[leaf], results[index])
+    """Write what is to be written, and put the result together."""
+    for u in plan.updates:
+        x = leaves[u.leaf]
+        if u.added:
+            np.add(x, results[u.index], out=x)
+        else:
+            np.copyto(x, results[u.index])
     return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
 
 
@@ -184,8 +191,8 @@ class Compile(Transform):
     name, suffix = "compile", "compiled"
 
     def plan(self, rec: Recording, call: Call, f) -> Plan:
-        writes = [(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
-        return Plan(rec.graph, *operands_of(rec, call), rec.out_tree, result_outs(rec), writes)
+        updates = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
+        return Plan(rec.graph, *operands_of(rec, call), rec.out_tree, result_outs(rec), updates)
 
 
 def operands_of(rec: Recording, call: Call) -> tuple[list[int], list]:
@@ -213,6 +220,16 @@ def result_leaves(rec: Recording) -> list:
 
     walk(rec.out_tree.spec, rec.results)
     return found
+
+
+def select(plan: Plan) -> Plan:
+    """The plan with only those outputs of the graph that the result needs."""
+    used = sorted({o.index for o in plan.outs} | {u.index for u in plan.updates})
+    place = {old: new for new, old in enumerate(used)}
+    graph = Graph(plan.graph.inputs, [plan.graph.outputs[i] for i in used], plan.graph.name)
+    outs = [replace(o, index=place[o.index]) for o in plan.outs]
+    updates = [replace(u, index=place[u.index]) for u in plan.updates]
+    return replace(plan, graph=graph, outs=outs, updates=updates)
 
 
 # --- buffers of the caller's

@@ -42,6 +42,7 @@ from .plan import (
     output_buffers,
     result_kind,
     result_outs,
+    select,
 )
 from .record import Recorded, Recording, inline
 from .subgraph import zeros_like
@@ -149,15 +150,6 @@ def value_and_grad(f: Callable, argnums=0, has_aux: bool = False, *, pure: bool 
     gradient).
     """
     return derived_function(f, Grad(argnums, True, has_aux), pure)
-
-
-def select(plan: Plan) -> Plan:
-    """The plan with only those outputs of the graph that the result needs."""
-    used = sorted({o.index for o in plan.outs} | {i for _, i in plan.writes})
-    place = {old: new for new, old in enumerate(used)}
-    graph = Graph(plan.graph.inputs, [plan.graph.outputs[i] for i in used], plan.graph.name)
-    outs = [replace(o, index=place[o.index]) for o in plan.outs]
-    return replace(plan, graph=graph, outs=outs, writes=[(leaf, place[i]) for leaf, i in plan.writes])
 
 
 # --- which arguments
