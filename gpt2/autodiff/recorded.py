@@ -18,6 +18,7 @@ from .errors import (
     ConversionError,
     UnsupportedError,
     array_lost,
+    located,
     number_lost,
     written_to_plain,
 )
@@ -206,7 +207,10 @@ class Recorded:
         if isinstance(value, np.ndarray) and value.dtype.kind == "V" or isinstance(key, str):
             raise UnsupportedError("fields of structured arrays are not recorded", sites.here())
         key = _static_slices(key)
-        result = value[_plain_key(key)]
+        try:
+            result = value[_plain_key(key)]
+        except IndexError as error:
+            raise located(error, f"index into shape {self.shape}", sites.here()) from error
         site = sites.site()
         x = node_in(rec, self)
         items = expand(key, len(x.shape))
@@ -556,17 +560,22 @@ def store(target: Recorded, value) -> None:
     if getattr(value, "dtype", None) is not None and value.dtype.kind == "O":
         value = np.asarray(value)
     concrete = value.value if type(value) is Recorded else value
-    try:
-        if np.broadcast_shapes(np.shape(concrete), target.shape) != target.shape and (
-            np.shape(concrete)[: np.ndim(concrete) - target.ndim] != (1,) * (np.ndim(concrete) - target.ndim)
-        ):
-            raise ValueError
-    except ValueError:
-        raise ValueError(
-            f"could not broadcast input array from shape {np.shape(concrete)} into shape {target.shape}"
-        ) from None
+    _check_fits(np.shape(concrete), target.shape)
     node = views.assigned(as_node(rec, value, target.dtype), target.shape, target.dtype)
     views.write(target, node, lambda array: array.__setitem__(Ellipsis, concrete))
+
+
+def _check_fits(shape: tuple, target: tuple) -> None:
+    """Can a value of this shape be assigned? NumPy lets leading axes of length 1 go."""
+    if shape in (target, ()):
+        return
+    extra = max(len(shape) - len(target), 0)
+    if shape[:extra] == (1,) * extra and all(
+        n in (1, m) for n, m in zip(reversed(shape[extra:]), reversed(target))
+    ):
+        return
+    error = ValueError(f"could not broadcast input array from shape {shape} into shape {target}")
+    raise located(error, "assignment", sites.here())
 
 
 def check_level(target: Recorded, value: Recorded) -> None:

@@ -442,6 +442,8 @@ def test_shapes_that_do_not_fit():
     assert "np.add of (2, 3) float64, (4,) float64" in text and "broadcast" in text
     assert "np.concatenate" in message(lambda x: np.concatenate([x, x[0]]), X, kind=ValueError)
     message(lambda x: x @ x, X, kind=ValueError)
+    message(lambda x: x[5], X, kind=IndexError)
+    message(lambda x: x.__setitem__(0, np.ones(2)), X, kind=ValueError)
     with pytest.raises(np.exceptions.AxisError):
         record(lambda x: np.sum(x, axis=5), (X,))
 

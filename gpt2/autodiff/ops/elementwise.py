@@ -40,7 +40,14 @@ from .table import BOTH, REAL, Op, apply, const, row, sample
 
 
 def broadcast_shape(*nodes) -> tuple[int, ...]:
-    return np.broadcast_shapes(*(n.shape for n in nodes))
+    shape = nodes[0].shape
+    for n in nodes[1:]:
+        if n.shape == shape or n.shape == ():
+            continue
+        if shape != ():  # NumPy's own function takes longer than the rest of making a node
+            return np.broadcast_shapes(*(n.shape for n in nodes))
+        shape = n.shape
+    return shape
 
 
 @lru_cache(maxsize=4096)

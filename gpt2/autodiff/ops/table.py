@@ -131,9 +131,15 @@ def as_node(x, like: np.dtype | None = None) -> Node:
 
 def apply(op: str, *args, **attrs) -> Node:
     """Make a node. Python scalars among the arguments take their dtype from the others."""
-    if any(not isinstance(a, Node) for a in args):
-        like = [a.dtype for a in args if isinstance(a, (Node, np.ndarray, np.generic))]
-        ref = np.result_type(*like) if like else None
-        args = tuple(as_node(a, ref) for a in args)
-    shape, dtype = infer(op, args, attrs)
-    return Node(op, tuple(args), attrs, shape, dtype)
+    for a in args:
+        if not isinstance(a, Node):
+            args = _as_nodes(args)
+            break
+    shape, dtype = OPS[op].infer(*args, **attrs)
+    return Node(op, args, attrs, shape, dtype)
+
+
+def _as_nodes(args) -> tuple[Node, ...]:
+    like = [a.dtype for a in args if isinstance(a, (Node, np.ndarray, np.generic))]
+    ref = None if not like else like[0] if len(like) == 1 else np.result_type(*like)
+    return tuple([as_node(a, ref) for a in args])
