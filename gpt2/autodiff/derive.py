@@ -134,7 +134,7 @@ class Derived:
             plan, program = found
         outside = [array for _, array in rec.captures]
         if self.why is not None:
-            return Compiled(plan, program, outside, Guard(self.why, _false, 0))
+            return Compiled(plan, program, outside, Guard(self.why, _false))
         compiled = Compiled(plan, program, outside, guard)
         self.cache.add(key, guard, compiled)
         return compiled

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from .reuse import GONE
 from .scalar import TROUBLE, ScalarProgram
 from .tree import LEAF, flatten, unflatten
 
-_MISSING = object()
+_UNSET = object()
 
 
 class _Text:
@@ -28,7 +29,7 @@ class _Text:
 
     def __init__(self):
         self.lines: list[str] = []
-        self.env: dict = {"ndarray": np.ndarray, "missing": _MISSING}
+        self.env: dict = {"ndarray": np.ndarray, "unset": _UNSET}
         self.leaves: list[str] = []
         self.count = 0
 
@@ -71,13 +72,25 @@ def _made(derived, compiled, call, out):
     else:
         t.unless("kwargs")
     buffers = "None" if out is None else _buffers(t, derived, compiled.plan, out)
-    holds = "" if derived.pure else f" or not {t.value(compiled.guard.holds)}()"
-    t.unless(f"overrides{holds}")
+    _guard(t, compiled.guard)
     if compiled.plan.written:
         leaves = ", ".join(t.leaves)
         t.lines.append(f"    {t.value(check_overlap)}({derived.name!r}, {compiled.plan.written}, [{leaves}])")
     _call(t, derived, compiled, buffers)
     return _load(t, derived)
+
+
+def _guard(t: _Text, guard) -> None:
+    if guard.text is None:
+        t.unless(f"overrides or not {t.value(guard.holds)}()")
+        return
+    t.env.update({name: value for name, value in guard.names.items() if name != "__builtins__"}, gone=GONE)
+    t.lines += [
+        "    try:",
+        f"        if overrides or not ({guard.text}): return slow(args, kwargs)",
+        "    except gone:",
+        "        return slow(args, kwargs)",
+    ]
 
 
 def _load(t: _Text, derived):
@@ -103,7 +116,7 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
         parts = []
         for key in keys:
             part = t.variable()
-            t.lines.append(f"    {part} = {name}.get({t.value(key)}, missing)")
+            t.lines.append(f"    {part} = {name}.get({t.value(key)}, unset)")
             parts.append(part)
     for part, child in zip(parts, children):
         _check(t, child, part, leaves)
@@ -146,7 +159,7 @@ def _buffers(t: _Text, derived, plan, out) -> str:
     """Check `out` and give the text of the tuple of buffers."""
     from .plan import matched_buffers
 
-    t.lines.append("    out = kwargs.get('out', missing)")
+    t.lines.append("    out = kwargs.get('out', unset)")
     leaves, tree = flatten(out)
     t.leaves, outer = [], t.leaves
     _check(t, tree.spec, "out", iter(leaves))

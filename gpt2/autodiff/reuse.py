@@ -81,14 +81,18 @@ _MISSING = object()
 
 
 class Guard:
-    """See the head of this file. `watched` is how many facts `holds` looks at."""
+    """See the head of this file. `watched` is how many facts `holds` looks at; `text` is the test of a short
+    guard as an expression over `names`, for those who would rather not call a function.
+    """
 
-    __slots__ = ("trouble", "holds", "watched")
+    __slots__ = ("trouble", "holds", "watched", "text", "names")
 
-    def __init__(self, trouble, holds, watched):
+    def __init__(self, trouble, holds, watched: int = 0, text: str | None = None, names: dict | None = None):
         self.trouble = trouble
         self.holds = holds
         self.watched = watched
+        self.text = text
+        self.names = names
 
 
 def watch(*roots) -> Guard:
@@ -98,13 +102,13 @@ def watch(*roots) -> Guard:
         walk.todo.append(root)
     walk.run()
     if walk.trouble:
-        return Guard(walk.trouble, _never, 0)
-    return Guard(None, _compile(walk.facts), len(walk.facts))
+        return Guard(walk.trouble, _never)
+    return _compile(walk.facts)
 
 
 def trust(*roots) -> Guard:
     """The guard of a promise (`pure=True`): it always holds."""
-    return Guard(None, _always, 0)
+    return Guard(None, _always, 0, "True", {})
 
 
 def _never() -> bool:
@@ -377,7 +381,12 @@ _TEMPLATES = {
 _ORDER = {kind: i for i, kind in enumerate(_TEMPLATES)}
 
 
-def _compile(facts):
+SHORT = 6  # facts
+# What a test raises where a name is gone, a cell was emptied, or another thread is changing a dict
+GONE = (KeyError, ValueError, AttributeError, RuntimeError)
+
+
+def _compile(facts) -> Guard:
     """All facts as one function: identity first, and equality only of values that cannot change (floats,
     names).
     """
@@ -388,12 +397,11 @@ def _compile(facts):
         same_class=same_class,
         cached=_cached,
         missing=_MISSING,
+        gone=GONE,
     )
     known: dict[int, str] = {}
 
     def ref(part) -> str:
-        if isinstance(part, str) and part.isidentifier():
-            return repr(part)
         if part is None or type(part) is bool:
             return repr(part)
         if id(part) not in known:
@@ -403,7 +411,8 @@ def _compile(facts):
 
     tests = []
     for kind, *parts in sorted(facts, key=lambda fact: _ORDER[fact[0]]):
-        text = _TEMPLATES[kind].format(**dict(zip("abcd", map(ref, parts))))
+        texts = [repr(p) if kind in ("global", "absent") and k == 1 else ref(p) for k, p in enumerate(parts)]
+        text = _TEMPLATES[kind].format(**dict(zip("abcd", texts)))
         if kind in ("cell", "global") and _may_be_equal(parts[-1]):
             current = text.rsplit(" is ", 1)[0]
             text = f"({text} or same({current}, {ref(parts[-1])}))"
@@ -411,11 +420,10 @@ def _compile(facts):
     source = "def holds():\n    try:\n"
     for i in range(0, len(tests), 100):
         source += f"        if not ({' and '.join(tests[i : i + 100])}):\n            return False\n"
-    # a name that is gone, a cell emptied, a dict that another thread is changing
-    source += "        return True\n"
-    source += "    except (KeyError, ValueError, AttributeError, RuntimeError):\n        return False\n"
+    source += "        return True\n    except gone:\n        return False\n"
     exec(source, env)
-    return env["holds"]
+    holds = env.pop("holds")
+    return Guard(None, holds, len(tests), " and ".join(tests) or "True" if len(tests) <= SHORT else None, env)
 
 
 def _may_be_equal(value) -> bool:

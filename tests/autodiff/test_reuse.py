@@ -667,3 +667,16 @@ def test_guards_of_plain_functions_are_short():
     """What is asked at every call: the code of the function, and whether np is still np."""
     guard = reuse.watch(lambda x: np.sum(np.exp(x)))
     assert guard.watched == 2 and guard.holds()
+
+
+def test_names_as_values(monkeypatch, recwarn):
+    """A global that holds a string which could be a name."""
+    changes(monkeypatch, ad.grad(by_mode), lambda m: m.setitem(globals(), "MODE", "cube"), 2 * X, 3 * X**2)
+    assert not [w for w in recwarn if issubclass(w.category, SyntaxWarning)]
+
+
+MODE = "square"
+
+
+def by_mode(x):
+    return np.sum(x**2 if MODE == "square" else x**3)
