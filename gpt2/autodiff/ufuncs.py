@@ -101,7 +101,7 @@ def op_and_operands(rec: Run, ufunc, inputs, values, is_operator: bool = False) 
     if name is None:
         if ufunc.__name__ not in OPS:
             raise unsupported(f"np.{ufunc.__name__}", sites.here())
-        name = OP_OF[ufunc] = ufunc.__name__  # a row added since
+        name = ufunc.__name__  # a row added since
     args = operands(rec, inputs, values, name)
     if (
         name == "power"
