@@ -4,6 +4,8 @@
     python train.py --preset shakespeare-char-cpu     nanoGPT's recipe for a CPU, letter by letter
     python train.py --data my.txt --out runs/mine     your own text
     python train.py --resume runs/mine --steps 2000   go on where a run was left
+    python train.py --preset finetune --data my.txt   from the released GPT-2; --dry-run says what it takes
+    python train.py --preset llm.c                    llm.c's program for the CPU, line by line
 
 Settings come from the defaults, then --preset, then --config FILE.toml, then the flags; the last one wins.
 """
@@ -33,7 +35,8 @@ class Settings:
     """Everything that decides what a run computes, and how it reports."""
 
     preset: str = setting("shakespeare", "run", "named settings to start from: shakespeare, "
-                          "shakespeare-char-cpu, gpt2, gpt2-medium, gpt2-large, gpt2-xl", fixed=True)
+                          "shakespeare-char-cpu, finetune, llm.c, gpt2, gpt2-medium, gpt2-large, gpt2-xl",
+                          fixed=True)
     out: str = setting("", "run", "folder of the run (default: runs/PRESET-N, N the first free number)")
     seed: int = setting(1337, "run", "of initial weights, batches and samples", minimum=0, fixed=True)
 
@@ -45,11 +48,18 @@ class Settings:
     block_size: int = setting(64, "data", "tokens in a sequence, the longest context", minimum=1, fixed=True)
     accumulate: int = setting(1, "data", "batches whose gradients make one step; more costs time, not memory",
                               minimum=1)
+    order: str = setting("random", "data", "of batches: random places, as nanoGPT draws them; or llm.c: all "
+                         "in turn, shuffled as there", choices=("random", "llm.c"), fixed=True)
 
+    init: str = setting("", "model", "weights to start from: gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
+                        "hf:OWNER/NAME, a run, a folder of transformers, a .bin of llm.c (default: random)",
+                        fixed=True)
     n_layer: int = setting(4, "model", "blocks", minimum=1, fixed=True)
     n_head: int = setting(4, "model", "attention heads in a block, a divisor of n_embd", minimum=1,
                           fixed=True)
     n_embd: int = setting(128, "model", "channels", minimum=1, fixed=True)
+    context: int = setting(0, "model", "tokens that the model can read; 0: block_size, or what --init can",
+                           minimum=0, fixed=True)
     dtype: str = setting("float32", "model", "of all arrays; float64 is for checking gradients",
                          choices=("float32", "float64"), fixed=True)
 
@@ -84,6 +94,8 @@ class Settings:
     sample_tokens: int = setting(120, "reports", "tokens in a sample; 0: no samples", minimum=0)
     save_every: int = setting(100, "reports", "steps between checkpoints; 0: only at the end", minimum=0)
     log_every: int = setting(10, "reports", "steps between lines where the output is no terminal", minimum=1)
+    lines: str = setting("own", "reports", "whose lines are printed; llm.c: all others go to standard error",
+                         choices=("own", "llm.c"))
 
 
 PRESETS = {
@@ -92,6 +104,13 @@ PRESETS = {
         tokenizer="char", batch_size=12, block_size=64, n_layer=4, n_head=4, n_embd=128, steps=2000, lr=1e-3,
         min_lr=1e-4, warmup=100, beta2=0.99, eval_every=250, eval_batches=0, save_every=250,
         sample_tokens=300, log_every=50),
+    # From the released weights to a text of one's own: small steps, few of them, or it forgets what it knew
+    "finetune": dict(init="gpt2", batch_size=4, block_size=128, accumulate=2, steps=60, lr=5e-5, min_lr=5e-6,
+                     warmup=5, beta2=0.95, eval_every=20, eval_batches=10, save_every=20, log_every=1),
+    # llm.c's program for the CPU: 41 steps, the first and every tenth after a validation
+    "llm.c": dict(init="gpt2", order="llm.c", lines="llm.c", batch_size=4, block_size=64, steps=41, lr=1e-4,
+                  min_lr=1e-4, warmup=0, beta2=0.999, weight_decay=0.0, clip=0.0, eval_every=10,
+                  eval_batches=5, sample_every=20, sample_tokens=63, save_every=0),
     # The four released sizes from nothing: the rates of nanoGPT's recipe for them, one small batch a step
     **{name: dict(batch_size=4, block_size=64, steps=100, lr=6e-4, min_lr=6e-5, warmup=20, beta2=0.95,
                   eval_every=50, eval_batches=8, save_every=50, log_every=1)
@@ -100,22 +119,23 @@ PRESETS = {
 
 
 def read_settings(argv):
-    """What the command line and the files it names say: (given, resume, overwrite).
+    """What the command line and the files it names say: (given, resume, overwrite, dry_run).
 
     given maps names to values, without defaults and presets; resume is a run's folder or None.
     """
     parser = Parser(prog="train.py", description=__doc__.split("\n")[0], epilog=__doc__.split("\n\n")[-1],
-                    usage="%(prog)s [--config FILE] [--resume [RUN]] [--overwrite] [--SETTING VALUE ...]",
-                    allow_abbrev=False)
+                    usage="%(prog)s [--config FILE] [--resume [RUN]] [--overwrite] [--dry-run] "
+                          "[--SETTING VALUE ...]", allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
     parser.add_argument("--resume", metavar="RUN", nargs="?", const="",
                         help="go on with the run in this folder; without a folder: --out, or the newest run")
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is already in --out")
+    parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
     add_arguments(parser, Settings)
     given, other = parse(parser, Settings, argv)
     if other["config"]:
         given = {**read_toml(other["config"], Settings), **given}
-    return given, other["resume"], other["overwrite"]
+    return given, other["resume"], other["overwrite"], other["dry_run"]
 
 
 def threads_here(threads, kind):
@@ -129,6 +149,17 @@ def limit_threads(threads):
         os.environ.update(thread_variables(threads))
 
 
+def share_out_threads(s):
+    """Compiled layers bring threads of their own, which share out products too; BLAS itself then keeps to one.
+
+    OpenBLAS's threads wait by spinning: beside them a step of the CPU recipe took up to ten times as long.
+    """
+    if s.compile == "on" and s.parallel != "processes":
+        from gpt2.autodiff import set_threads
+
+        set_threads(threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads))
+
+
 def new_settings(given):
     """Settings of a new run: defaults, preset, and what was given."""
     from gpt2.model import GPT2Config
@@ -140,7 +171,28 @@ def new_settings(given):
     if preset.startswith("gpt2"):
         released = GPT2Config.preset(preset)
         shape = {name: getattr(released, name) for name in ("n_layer", "n_head", "n_embd")}
-    return Settings(**{**shape, **PRESETS[preset], **given})
+    settings = Settings(**{**shape, **PRESETS[preset], **given})
+    return settings if not settings.init else of_weights(settings, weights_config(settings), given)
+
+
+def weights_config(s):
+    """The GPT2Config of the weights that --init names; for the released ones without looking for them."""
+    from gpt2 import pretrained
+    from gpt2.model import GPT2Config
+
+    if s.init in pretrained.RELEASED:
+        return GPT2Config.preset(s.init, dtype=s.dtype)
+    return pretrained.find(s.init, s.dtype).config
+
+
+def of_weights(s, config, given):
+    """The settings with the shape that the weights of --init have."""
+    shape = {"n_layer": config.n_layer, "n_head": config.n_head, "n_embd": config.n_embd,
+             "context": config.block_size}
+    for name, value in shape.items():
+        if given.get(name, value) not in (value, 0):
+            raise UserError(f"{flag(name)} {given[name]}: the weights {s.init} have {value}; leave it out")
+    return dataclasses.replace(s, **shape)
 
 
 def resumed_settings(folder, given):
@@ -166,14 +218,17 @@ class Run:
     gpt2/runs.py says which files lie in the folder. `begin` makes them; `load` takes over what is there.
     """
 
-    def __init__(self, settings, group=None):
+    def __init__(self, settings, group=None, folder=None):
+        """A new run; or the one in `folder`, to be loaded: its weights are not looked for where it began."""
         import data
+        from gpt2 import llmc, pretrained
         from gpt2.dataset import Loader, read_tokens
-        from gpt2.model import GPT2Config
         from gpt2.optimizer import AdamW
 
         self.folder = None
-        prepared = data.prepare(settings.data, settings.tokenizer)
+        start = pretrained.find(settings.init, settings.dtype) if settings.init and folder is None else None
+        words = start_tokenizer(settings, start, folder)
+        prepared = data.prepare(settings.data, words or settings.tokenizer)
         self.notes = prepared.notes
         self.tokenizer = prepared.tokenizer
         # The recipe that is kept names what was used, so that `auto` cannot mean something else on resume
@@ -181,9 +236,16 @@ class Run:
                                                 tokenizer=prepared.tokenizer.name)
         self.train = read_tokens(prepared.train)
         self.val = read_tokens(prepared.val)
-        self.loader = Loader(self.train, s.batch_size, s.block_size, s.seed)
-        config = GPT2Config(self.tokenizer.vocab_size, s.block_size, s.n_layer, s.n_head, s.n_embd, s.dtype)
-        self.model = make_model(config, s)
+        config = model_config(s, self.tokenizer.vocab_size)
+        for part in (self.train, self.val):
+            if s.data.endswith(".bin") and int(part.max()) >= config.vocab_size:
+                raise UserError(f"--data {s.data}: holds token {int(part.max())}, the tokenizer "
+                                f"{s.tokenizer} has 0 to {config.vocab_size - 1}")
+        if s.order == "llm.c":
+            self.loader = llmc.Loader(self.train, s.batch_size, s.block_size)
+        else:
+            self.loader = Loader(self.train, s.batch_size, s.block_size, s.seed)
+        self.model = make_model(config, s, start)
         self.optimizer = AdamW(self.model, lr=s.lr, betas=(s.beta1, s.beta2), eps=s.eps,
                                weight_decay=s.weight_decay)
         self.team = start_team(self, group or parallel.join("none"))
@@ -214,20 +276,29 @@ class Run:
 
     def validation_loss(self):
         """Mean loss over the validation split, or over eval_batches of it, nats per token."""
+        from gpt2 import llmc
         from gpt2.dataset import evenly
 
         s = self.settings
+        batches = llmc.validation if s.order == "llm.c" and s.eval_batches else evenly
         total, count = 0.0, 0
-        for inputs, targets in evenly(self.val, s.batch_size, s.block_size, s.eval_batches):
+        for inputs, targets in batches(self.val, s.batch_size, s.block_size, s.eval_batches):
             total += self.team.loss(inputs, targets) * inputs.size
             count += inputs.size
         return total / count
 
     def sample(self):
         """Some text from the model as it is now, the same for the same weights."""
-        from gpt2.sample import generate
+        from gpt2 import llmc
+        from gpt2.sample import Decoder, generate
 
         s = self.settings
+        if s.lines == "llm.c":
+            # its random numbers go on from one sample to the next, and there was one each sample_every steps
+            earlier = s.sample_tokens * max(0, self.step // max(1, s.sample_every) - 1)
+            tokens = llmc.generate(Decoder(self.model), self.tokenizer.start, s.sample_tokens, earlier)
+            pieces = [llmc.printable(self.tokenizer.decode_bytes([token])) for token in tokens]
+            return b"".join(pieces).decode(errors="replace")
         tokens = generate(self.model, [self.tokenizer.start], s.sample_tokens, temperature=0.8, top_k=200,
                           seed=s.seed)
         return "".join(self.tokenizer.stream(tokens))
@@ -321,14 +392,57 @@ class Run:
         return {"train": len(self.train), "val": len(self.val), "crc32": zlib.crc32(self.train)}
 
 
-def make_model(config, s):
-    """The GPT2 of these settings. A backward that is not known or cannot be had is one line."""
+def start_tokenizer(s, start, folder):
+    """The Tokenizer that the weights of --init speak, or None where --tokenizer and the text decide.
+
+    start    what --init names, for a new run
+    folder   of a run that is resumed: it has kept its tokenizer
+    """
+    from gpt2 import tokenizer
+
+    if not s.init:
+        return None
+    if start is None:
+        return tokenizer.load(folder / runs.TOKENIZER)
+    if start.words is None and s.tokenizer != "auto":
+        return None
+    words = start.tokenizer()
+    if s.tokenizer not in ("auto", words.name):
+        raise UserError(f"--tokenizer {s.tokenizer}: the weights {s.init} were trained with {words.name}; "
+                        "leave it out")
+    return words
+
+
+def model_config(s, vocab_size):
+    """The GPT2Config of these settings."""
+    from gpt2.model import GPT2Config
+
+    context = s.context or s.block_size
+    if s.block_size > context:
+        raise UserError(f"--block-size {s.block_size}: the model reads at most {context} tokens "
+                        + (f"({s.init})" if s.init else "(--context)"))
+    return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype)
+
+
+def make_model(config, s, start=None):
+    """The GPT2 of these settings, with the weights of `start`, a gpt2.pretrained.Pretrained, if there is one.
+
+    A backward that is not known or cannot be had is one line.
+    """
     from gpt2.model import GPT2
 
+    if start is not None and start.config.vocab_size != config.vocab_size:
+        raise UserError(f"--init {s.init}: has a vocabulary of {start.config.vocab_size} tokens, "
+                        f"{s.tokenizer} one of {config.vocab_size}; they do not belong together")
+    if start is not None and start.config != config:
+        raise UserError(f"--init {s.init}: {start.path} holds {start.config}, expected {config}")
     try:
-        return GPT2(config, seed=s.seed, **model_options(s))
+        model = GPT2(config, seed=s.seed if start is None else None, **model_options(s))
     except (ValueError, NotImplementedError) as error:
         raise UserError(f"--backward {s.backward}: {error}") from None
+    if start is not None:
+        start.fill(model.params)
+    return model
 
 
 def model_options(s):
@@ -434,7 +548,12 @@ def validate(run, progress):
     better = run.best is None or loss < run.best
     run.validated = run.step
     run.record(step=run.step, val_loss=loss)
-    if not better or run.step == 0:  # untrained weights are no one's best
+    if run.settings.lines == "llm.c":
+        tell_as_llmc(run, progress, loss)
+        if better and run.step:
+            run.best = loss
+            run.save_best()
+    elif not better or run.step == 0:  # untrained weights are no one's best
         progress.line(f"step {run.step}: validation loss {loss:.4f}")
     else:
         progress.line(f"step {run.step}: validation loss {loss:.4f}, the best so far")
@@ -442,11 +561,24 @@ def validate(run, progress):
         run.save_best()
 
 
+def tell_as_llmc(run, progress, loss):
+    """A validation in llm.c's words. It has none after the last step."""
+    from gpt2 import llmc
+
+    if due(run.step, run.settings.eval_every):
+        progress.line(llmc.val_line(loss))
+    else:
+        print(f"validation after the last step: {loss:.6f}", file=sys.stderr)
+
+
 def show_sample(run, progress):
     if not run.team.root:
         return
     text = run.sample()
     run.record(step=run.step, sample=text)
+    if run.settings.lines == "llm.c":
+        progress.line(f"generating:\n---\n{text}\n---")
+        return
     progress.line(f"---- sample at step {run.step} " + "-" * 40)
     progress.line(text)
     progress.line("-" * 60)
@@ -457,23 +589,33 @@ def show_sample(run, progress):
 
 def describe(run, peak):
     """The first lines of a run: its settings, and what they come to."""
+    from gpt2 import llmc
     from gpt2.flops import training_flops
 
     s = run.settings
-    print(table(s))
+    aside = sys.stderr if s.lines == "llm.c" else sys.stdout
+    print(table(s), file=aside)
     for note in run.notes:
-        print(f"note: {note}")
+        print(f"note: {note}", file=aside)
     flops = training_flops(run.model.config, s.batch_size, s.block_size) * s.accumulate
     print(f"{run.model.num_parameters:,} parameters; {len(run.train):,} training and {len(run.val):,} "
-          "validation tokens")
+          "validation tokens", file=aside)
     print(f"{flops / 1e9:.2f} GFLOP a step; peak here: {peak / 1e9:.0f} GFLOP/s in matrix products "
-          f"({s.dtype})", flush=True)
+          f"({s.dtype})", flush=True, file=aside)
+    if s.lines == "llm.c":
+        config = run.model.config
+        print("\n".join([*llmc.model_lines(config),
+                         *llmc.data_lines(run.train, run.val, s.batch_size, s.block_size),
+                         llmc.activations_line(config, s.batch_size, s.block_size)]), flush=True)
     return flops
 
 
 def finish(run):
     """The last lines of a run: text, where things are, and what to try next."""
     s = run.settings
+    if s.lines == "llm.c":
+        print(f"done: {run.step} steps, all in {run.folder}", file=sys.stderr)
+        return
     if s.sample_tokens:
         print("---- sample " + "-" * 48)
         text = run.sample()
@@ -493,7 +635,7 @@ def finish(run):
 
 def program(argv):
     """Read the settings, train, report. Returns the exit status."""
-    given, resume, overwrite = read_settings(argv)
+    given, resume, overwrite, dry = read_settings(argv)
     if resume is None:
         limit_threads(threads_here(given.get("threads", 0), given.get("parallel", "none")))
         settings = new_settings(given)
@@ -504,15 +646,37 @@ def program(argv):
         folder = runs.existing(resume or given.get("out"))
         settings = resumed_settings(folder, given)
         limit_threads(threads_here(settings.threads, settings.parallel))
-    with parallel.join(settings.parallel) as group:
-        run = Run(settings, group)
-        with run.team:
-            return train(run, folder, overwrite)
-
-
-def train(run, folder, overwrite):
-    """Train a run that was made: from the start, or where its folder is given from its checkpoint on."""
     from gpt2.flops import matmul_peak
+
+    peak = None if dry else matmul_peak(settings.dtype)  # with BLAS' own threads, before they are taken away
+    share_out_threads(settings)
+    if dry:
+        return dry_run(settings)
+    with parallel.join(settings.parallel) as group:
+        run = Run(settings, group, folder)
+        with run.team:
+            return train(run, folder, overwrite, peak)
+
+
+def dry_run(s):
+    """Say what a run with these settings would take. Writes no folder and looks for no weights."""
+    import data
+    from gpt2 import cost
+
+    V = weights_config(s).vocab_size if s.init else data.prepare(s.data, s.tokenizer).tokenizer.vocab_size
+    config = model_config(s, V)
+    print(table(s))
+    what = cost.estimate(config, s.batch_size, s.block_size, s.accumulate, **model_options(s))
+    print("\n".join(cost.lines(what, s.steps, cost.available_memory())))
+    return 0
+
+
+def train(run, folder, overwrite, peak):
+    """Train a run that was made: from the start, or where its folder is given from its checkpoint on.
+
+    peak    operations a second that this machine can do, as gpt2.flops measures them
+    """
+    from gpt2 import llmc
     from gpt2.progress import Progress
 
     settings = run.settings
@@ -524,11 +688,13 @@ def train(run, folder, overwrite):
             raise UserError(f"{folder} has done its {run.step} steps; go on with --steps {2 * run.step}")
         print(f"going on with {folder} at step {run.step}")
         run.begin(folder)
-    peak = matmul_peak(settings.dtype)
     flops = describe(run, peak)
     s = run.settings
-    progress = Progress(s.steps, run.step, every=s.log_every, flops=flops, peak=peak,
-                        tokens=s.batch_size * s.block_size * s.accumulate)
+    tokens = s.batch_size * s.block_size * s.accumulate
+    if s.lines == "llm.c":
+        progress = llmc.Progress(tokens, flops)
+    else:
+        progress = Progress(s.steps, run.step, every=s.log_every, flops=flops, peak=peak, tokens=tokens)
     try:
         with Interrupts() as interrupts:
             done = loop(run, progress, interrupts)

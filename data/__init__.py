@@ -41,10 +41,14 @@ class Prepared:
 def prepare(corpus="auto", tokenizer="auto", folder=None):
     """Encode `corpus` with `tokenizer`, write its two token files, and return a Prepared.
 
+    tokenizer is a name, or the Tokenizer itself where weights already speak its language.
+
     Files from an earlier call with the same text and tokenizer are used again. `folder` is where they lie, by
     default a folder of their own in the cache folder. Raises UserError where text or vocabulary is missing.
     """
-    tokenizers.check_name(tokenizer)
+    words = tokenizer if isinstance(tokenizer, tokenizers.Tokenizer) else None
+    if words is None:
+        tokenizers.check_name(tokenizer)
     if str(corpus).endswith(".bin"):
         return _token_files(Path(corpus), tokenizer)
     notes: list[str] = []
@@ -54,13 +58,14 @@ def prepare(corpus="auto", tokenizer="auto", folder=None):
     if folder is None:
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         stem = Path(name).stem if name.endswith(".txt") else Path(name).name
-        folder = cache_folder() / "tokens" / f"{stem}-{tokenizer.replace(':', '')}-{digest}"
+        used = tokenizer if words is None else f"{words.name}{_digest(words)[:8]}"
+        folder = cache_folder() / "tokens" / f"{stem}-{used.replace(':', '')}-{digest}"
     folder = Path(folder)
     paths = folder / "train.bin", folder / "val.bin", folder / "tokenizer.json"
     try:
         made = tokenizers.load(paths[2])
         read_tokens(paths[0]), read_tokens(paths[1])
-        if made.name == tokenizer:
+        if made.name == tokenizer or (words is not None and _digest(made) == _digest(words)):
             return Prepared(name, paths[0], paths[1], made, notes)
     except UserError:
         pass  # not made yet, or damaged: make them
@@ -108,12 +113,20 @@ def _reason(error):
     return str(error).split(";")[0]
 
 
+def _digest(words):
+    """Tells one Tokenizer from another."""
+    return hashlib.sha256(words.to_json().encode()).hexdigest()
+
+
 def _encode(name, text, tokenizer):
     """The tokenizer, training tokens and validation tokens of a text."""
-    if name == "tinyshakespeare" and tokenizer == "gpt2":
-        made = tokenizers.gpt2()
+    words = tokenizer if isinstance(tokenizer, tokenizers.Tokenizer) else None
+    if name == "tinyshakespeare" and (words.name if words else tokenizer) == "gpt2":
+        made = words or tokenizers.gpt2()
         return made, *tinyshakespeare.split_for_gpt2(text, made)
     cut = int(len(text) * (1 - VALIDATION_SHARE))
+    if words:
+        return words, words.encode(text[:cut]), words.encode(text[cut:])
     # `char` counts the characters of the whole text, as nanoGPT does, so that validation can be encoded;
     # merges are learnt from the training part alone.
     made = tokenizers.make(tokenizer, text if tokenizer == "char" else text[:cut])
@@ -121,12 +134,13 @@ def _encode(name, text, tokenizer):
 
 
 def _token_files(train, tokenizer):
-    """Token files made elsewhere, with GPT-2's tokenizer: X_train.bin and X_val.bin."""
-    if tokenizer not in ("auto", "gpt2"):
+    """Token files made elsewhere: X_train.bin and X_val.bin, with GPT-2's tokenizer if no other is given."""
+    words = tokenizer if isinstance(tokenizer, tokenizers.Tokenizer) else None
+    if words is None and tokenizer not in ("auto", "gpt2"):
         raise UserError(f"--tokenizer {tokenizer}: {train} is already encoded, with gpt2")
     if "train" not in train.name:
         raise UserError(f"--data {train}: expected a name with 'train' in it, so that the validation file "
                         "has the same name with 'val'")
     val = train.with_name("val".join(train.name.rsplit("train", 1)))
     read_tokens(train), read_tokens(val)
-    return Prepared(str(train.resolve()), train, val, tokenizers.gpt2())
+    return Prepared(str(train.resolve()), train, val, words or tokenizers.gpt2())

@@ -136,8 +136,15 @@ def choose(logits, coin):
     return min(int(np.searchsorted(cumulated, np.float32(coin), side="right")), len(probs) - 1)
 
 
-def generate(decoder, start, count, coins):
-    """Yields `count` tokens after the token `start`. decoder: a fresh gpt2.sample.Decoder."""
+def generate(decoder, start, count, earlier=0):
+    """Yields `count` tokens after the token `start`.
+
+    decoder   a fresh gpt2.sample.Decoder
+    earlier   tokens drawn before in this run: the coins go on from there
+    """
+    coins = Coins()
+    for _ in range(earlier):
+        coins.next()
     token = start
     for _ in range(count):
         token = choose(decoder.read([[token]])[0, -1], coins.next())
@@ -177,6 +184,28 @@ def activations_line(config, B, T):
     per_block = 18 * C + 4 + 2 * NH * T
     ends = 2 * C + 2 + 2 * Vp + 1  # encoded, lnf and its mean and rstd, logits, probs, the loss
     return f"num_activations: {B * T * (L * per_block + ends)}"
+
+
+class Progress:
+    """Prints llm.c's line for each step; stands in for gpt2.progress.Progress.
+
+    tokens, flops  in one step
+    """
+
+    def __init__(self, tokens, flops):
+        self.tokens, self.flops = tokens, flops
+
+    def step(self, step, seconds, loss):
+        """Print step number `step`, counted from 1; returns its rates, for the metrics."""
+        self.line(step_line(step - 1, loss, seconds))
+        return {"tokens_per_second": round(self.tokens / seconds, 1),
+                "gflops": round(self.flops / seconds / 1e9, 3)}
+
+    def line(self, text=""):
+        print(text, flush=True)
+
+    def close(self):
+        pass
 
 
 def val_line(loss):

@@ -118,7 +118,7 @@ def test_settings_kept_with_a_run_repeat_it(whole, tmp_path):
 def test_flags_win_over_toml_and_toml_over_the_preset(tmp_path):
     config = tmp_path / "c.toml"
     config.write_text('preset = "shakespeare-char-cpu"\nsteps = 7\nlr = 0.5\n')
-    given, _, _ = train.read_settings(["--config", str(config), "--lr", "0.25"])
+    given, *_ = train.read_settings(["--config", str(config), "--lr", "0.25"])
     settings = train.new_settings(given)
     assert (settings.lr, settings.steps, settings.batch_size, settings.tokenizer) == (0.25, 7, 12, "char")
 
@@ -260,7 +260,7 @@ def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
 
 @pytest.mark.parametrize("argv, message", [
     (["--batchsize", "4"], "unknown argument --batchsize; did you mean --batch-size?"),
-    (["--preset", "gpt5"], "--preset gpt5: expected one of shakespeare, shakespeare-char-cpu, gpt2"),
+    (["--preset", "gpt5"], "--preset gpt5: expected one of shakespeare, shakespeare-char-cpu, finetune"),
     (["--n-head", "3"], "n_embd 16 is not divisible by n_head 3"),
     (["--block-size", "100000"], "a sequence of block_size 100000 needs 100001"),
     (["--data", "nothing.txt"], "--data nothing.txt: No such file"),
