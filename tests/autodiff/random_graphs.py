@@ -12,12 +12,16 @@ SHAPES = [(), (4,), (3, 1), (3, 4), (2, 3, 4), (2, 1, 4), (2, 3, 1), (6, 4), (1,
 NUMBERS = [0.0, 1.0, -1.0, 2.0, 0.5, -3.0, 1.5, 0.25]
 
 
-def random_graph(rng: np.random.Generator, size: int = 30, dtype="float64") -> Graph:
-    """A graph of about `size` nodes. Values stay within some thousands, so that no op is ill-conditioned."""
-    inputs = [input_node(SHAPES[rng.integers(len(SHAPES))], dtype, f"x{i}") for i in range(4)]
+def random_graph(rng, size: int = 30, dtype="float64", makers=None, shapes=SHAPES) -> Graph:
+    """A graph of about `size` nodes. Values stay within some thousands, so that no op is ill-conditioned.
+
+    makers   MAKERS, or RING: those that work on any numbers, and for empty arrays
+    """
+    inputs = [input_node(shapes[rng.integers(len(shapes))], dtype, f"x{i}") for i in range(4)]
     pool = list(inputs)
+    makers = makers or MAKERS
     while len(pool) < size:
-        make = MAKERS[rng.integers(len(MAKERS))]
+        make = makers[rng.integers(len(makers))]
         made = make(rng, pool)
         if made is not None and made.size <= 200 and made.ndim <= 4:
             pool.append(made)
@@ -26,12 +30,19 @@ def random_graph(rng: np.random.Generator, size: int = 30, dtype="float64") -> G
 
 
 def random_arrays(rng: np.random.Generator, graph: Graph) -> list[np.ndarray]:
-    return [np.asarray(rng.uniform(-1.5, 1.5, i.shape), i.dtype) for i in graph.inputs]
+    return [random_array(rng, i.shape, i.dtype) for i in graph.inputs]
+
+
+def random_array(rng, shape, dtype) -> np.ndarray:
+    x = rng.uniform(-1.5, 1.5, shape)
+    if dtype.kind == "c":
+        x = x + 1j * rng.uniform(-1.5, 1.5, shape)
+    return np.asarray(x * 2 if dtype.kind == "i" else x, dtype)
 
 
 def pick(rng, pool, test=lambda n: True):
     """A value, the youngest most often, so that programs get deep."""
-    found = [n for n in pool if n.dtype.kind == "f" and test(n)]
+    found = [n for n in pool if n.dtype == pool[0].dtype and test(n)]
     if not found:
         return None
     return found[-1 - min(int(rng.exponential(4.0)), len(found) - 1)]
@@ -54,9 +65,9 @@ def arithmetic(rng, pool):
 
 def with_number(rng, pool):
     a = pick(rng, pool)
-    c = const(NUMBERS[rng.integers(len(NUMBERS))], a.dtype)
+    c = const(a.dtype.type(NUMBERS[rng.integers(len(NUMBERS))]).item(), a.dtype)
     op = ("add", "subtract", "multiply", "multiply", "divide")[rng.integers(5)]
-    if op == "divide" and c.value == 0:
+    if op == "divide" and (c.value == 0 or a.dtype.kind == "i"):
         return None
     return apply(op, a, c) if op == "divide" or rng.integers(2) else apply(op, c, a)
 
@@ -84,7 +95,12 @@ def power(rng, pool):
 
 def tame(x):
     """Keeps products of products from growing."""
-    return x * const(0.25, x.dtype)
+    return x if x.dtype.kind == "i" else x * const(0.25, x.dtype)
+
+
+def total(rng, pool):
+    x = pick(rng, pool, lambda n: n.ndim > 0)
+    return None if x is None else build.sum_(x, int(rng.integers(x.ndim)), bool(rng.integers(2)))
 
 
 def reduction(rng, pool):
@@ -201,3 +217,4 @@ MAKERS = [
     *[quotient, function, function, power, reduction, reduction, where, matmul, einsum],
     *[reshape, transpose, broadcast, slice_, assemble, update, scatter],
 ]
+RING = [*[arithmetic] * 5, *[with_number] * 3, total, reshape, transpose, broadcast, matmul]

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from random_graphs import random_arrays, random_graph
+from random_graphs import RING, random_arrays, random_graph
+from random_graphs import SHAPES as SIZES
 
 import gpt2.autodiff.call  # noqa: F401  its ops enter the table
 from gpt2.autodiff.differentiate import gradient_graph, vjp_graph
@@ -420,6 +421,24 @@ def test_random_programs_through_one_pass(name):
     for seed in range(100, 125):
         graph = random_graph(np.random.default_rng(seed))
         assert_same_values(graph, PASSES[name](graph), "float64", seed)
+
+
+EMPTY = [(0,), (3, 0), (2, 0, 4), (2, 1, 0), (3, 1), (0, 4), (4,), (1, 0), ()]
+
+
+@pytest.mark.parametrize("dtype,shapes", [("int64", SIZES), ("complex128", SIZES), ("float64", EMPTY)])
+def test_random_programs_of_other_numbers(dtype, shapes):
+    """Integers to the last digit, even where they overflow; complex numbers; arrays without elements."""
+    for seed in range(40):
+        graph = random_graph(np.random.default_rng(seed), dtype=dtype, makers=RING, shapes=shapes)
+        arrays = random_arrays(np.random.default_rng(seed), graph)
+        after = check(simplify(graph))
+        with np.errstate(all="ignore"):
+            for got, want in zip(evaluate_graph(after, arrays), evaluate_graph(graph, arrays), strict=True):
+                assert (got.shape, got.dtype) == (want.shape, want.dtype)
+                scale = 0 if dtype == "int64" else 1e-11 * max(1.0, np.abs(want).max(initial=0.0))
+                np.testing.assert_allclose(got, want, rtol=0, atol=scale)
+        assert str(simplify(after)) == str(after), seed
 
 
 def test_random_gradients():

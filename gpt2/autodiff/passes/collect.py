@@ -330,7 +330,7 @@ class Region:
 
 def improve(root: Node, sweep) -> Node | None:
     """A cheaper node for `root`, or None."""
-    if not is_inexact(root):
+    if not is_inexact(root) or not root.size:
         return None
     if not any(a.op in RING for a in root.args):
         return None

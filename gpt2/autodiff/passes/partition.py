@@ -202,8 +202,9 @@ class _Problem:
 
         The joint program has it after all results, when what it is made from would have to be there still.
         """
-        place = {n.id: k for k, n in enumerate(n for n in fwd.nodes if n.id in self.primal or n.op == "input")}
-        due: dict[int, list[Node]] = {}  # place of the last of the results' values that it needs -> value to make
+        results = [n for n in fwd.nodes if n.id in self.primal or n.op == "input"]
+        place = {n.id: k for k, n in enumerate(results)}
+        due: dict[int, list[Node]] = {}  # place of the last of those values that it needs -> value to make
         last: dict[int, int] = {}
         for n in fwd.nodes:
             last[n.id] = place.get(n.id, max((last[a.id] for a in n.args), default=-1))
@@ -212,7 +213,7 @@ class _Problem:
                 due.setdefault(last[n.id], []).append(n)
         order: list[Node] = []
         done: set[int] = set()
-        for k, n in enumerate([None, *(n for n in fwd.nodes if n.id in place)]):
+        for k, n in enumerate([None, *results]):
             for wanted in ([] if n is None else [n], due.get(k - 1, [])):
                 for w in wanted:
                     _emit(w, done, order)
