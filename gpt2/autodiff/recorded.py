@@ -196,7 +196,7 @@ class Recorded:
             raise TypeError("iteration over a 0-d array")
         return (self[i] for i in range(self.shape[0]))
 
-    __hash__ = None  # type: ignore[assignment]  as arrays
+    __hash__ = None  # as arrays
 
     # indexing
     def __getitem__(self, key):

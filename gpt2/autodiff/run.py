@@ -132,8 +132,14 @@ class Run:
         return isinstance(base, np.ndarray) and base.base is None and held
 
 
-# what sys.getrefcount counts besides: a local variable, and its own argument
-_SEEN = 2
+def _count_seen() -> int:
+    """What sys.getrefcount counts besides: a local variable and, before Python 3.14, its own argument."""
+    holder = [np.zeros(1)]
+    array = holder[0]
+    return sys.getrefcount(array) - 1
+
+
+_SEEN = _count_seen()
 
 
 def _make_constant(node: Node, value: np.ndarray) -> None:

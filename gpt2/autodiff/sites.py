@@ -27,6 +27,7 @@ class Site(NamedTuple):
 
 
 _sites: dict[tuple[int, int], Site] = {}
+_LIMIT = 100_000  # instructions; programs that make code as they run would fill the memory
 
 
 def user_frame():
@@ -48,6 +49,8 @@ def site() -> Site:
     key = (id(frame.f_code), frame.f_lasti)
     found = _sites.get(key)
     if found is None:
+        if len(_sites) >= _LIMIT:
+            _sites.clear()
         found = _sites[key] = _find(frame)
     return found
 

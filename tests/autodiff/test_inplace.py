@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 
+from gpt2.autodiff.checks import check_grads
 from gpt2.autodiff.errors import AutodiffError, WriteError
 from gpt2.autodiff.graph import check
 from gpt2.autodiff.record import evaluate_graph, record
@@ -80,6 +81,7 @@ def views(x, y, v, s):
     np.ravel(x)[7] = 11.0
     np.split(x, 2)[1][0, 0] = 12.0
     x.reshape(2, 2, 6)[1, 1, 1] = 13.0
+    x.reshape(2, 2, 6).transpose(1, 2, 0)[1, :2] = y[0, :4].reshape(2, 2)
     return row * 1, t * 1, flat * 1, part * 1, turned * 1, new * 1, x * y
 
 
@@ -320,6 +322,17 @@ def test_same_as_numpy(f):
         np.testing.assert_allclose(g, e, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("f", [f for f in PROGRAMS if f is not dtypes], ids=lambda f: f.__name__)
+def test_derivatives(f):
+    """Of the results and of what was written to; `dtypes` computes in single precision and integers."""
+
+    def of_copies(*args):
+        args = [a * 1.0 for a in args]
+        return [x for x in flatten(f(*args))[0] if x.dtype.kind in "fc"], args
+
+    check_grads(of_copies, [np.abs(a) * 0.37 + 0.21 for a in fresh()], order=1)
+
+
 def test_random_programs_of_writes_through_views():
     """Many views of one array, written to and read in random order."""
     for seed in range(60):
@@ -468,6 +481,15 @@ def test_update_prints_short():
         "  x_2: f64[3] = update(x, t3, index=((1,3,1),))",
         "  return x_2, x_2",
     ])
+
+
+def test_augmented_assignment_is_one_update():
+    def f(x):
+        x[1:] += 1.0
+        x[1:][:1] *= x[0]
+
+    ops = [n.op for n in record(f, (X,)).graph.nodes]
+    assert ops.count("update") == 3  # x[1:][:1] is a part of a part
 
 
 def test_loop_of_writes_is_one_chain():
