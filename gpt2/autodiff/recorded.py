@@ -271,7 +271,9 @@ class Recorded:
 
     def __round__(self, digits=None):
         if digits is None:
-            return self._read(round(self._number("round")), "int")
+            value = self._number("round")
+            self._read(float(value), "float")
+            return round(value)
         return _function(np.round, self, digits)
 
     def _number(self, kind: str):

@@ -220,6 +220,21 @@ def test_reads():
     assert all(n.shape == () for n in graph_of_reads)
 
 
+def test_same_path():
+    def f(x, i):
+        y = x * 3 if x[0, 0] > 0 else x
+        return y[i.max() :] * round(x[0, 1]) + np.nonzero(x > 2)[0].sum()
+
+    x = X + 0.5
+    rec = record(f, (x, np.array([0, 1])))
+    assert rec.takes_same_path([x, np.array([1, 0])])
+    assert rec.takes_same_path([x + [[0.1, 0.0, 0.1], [0.1, 0.1, 0.1]], np.array([1, 0])])
+    for other, i in ((x - 1, [0, 1]), (x, [0, 0]), (x + [0, 0.6, 0], [0, 1]), (x + [0, 0, -1.0], [0, 1])):
+        assert not rec.takes_same_path([other, np.array(i)])
+    assert record(lambda x: x * 2, (X,)).takes_same_path([X])
+    assert not record(lambda x: str(x), (X,)).takes_same_path([X])
+
+
 @pytest.mark.parametrize("f, kind", [
     (lambda x: f"{x[0, 0]:.2f}", "text"),
     (lambda x: str(x), "text"),
