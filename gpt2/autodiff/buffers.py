@@ -164,33 +164,40 @@ def _steps(regions):
 
 
 def _share(regions, storage, placed, readers, uses, folded):
-    """Elementwise ops write over an argument that nothing needs any more."""
+    """Values are written over others that nothing needs any more.
+
+    A plain elementwise statement takes over one of its arguments. In a region of row blocks, a value takes over any
+    whole array that the region reads by rows and is done with, row for row, before the value is written.
+    """
     for r in regions:
+        outside = list({x: None for n in r.members for a in n.args for x in [root(a)]}) if r.N > 1 else ()
         for n in r.members:
             s = storage.get(n)
-            if s is None or n in placed or len(s.holds) > 1 or not (is_elementwise(n) or n.op in CHANGE_FIRST):
+            if s is None or n in placed or len(s.holds) > 1 or n in r.sums:
                 continue
-            if n in r.sums:
-                continue
-            for a in overwritable(n):
-                if a in folded:
-                    continue
-                x = root(a)
+            direct = [root(a) for a in overwritable(n) if a.shape == n.shape and all(v.op == "reshape" for v in chain(a))]
+            for x in dict.fromkeys((*direct, *outside)):
                 t = storage.get(x)
                 if t is None or t is s or x in placed or x.nbytes != n.nbytes or x.dtype != n.dtype or x in r.sums:
                     continue
-                if a.shape != n.shape or any(v.op != "reshape" for v in chain(a)) or len(t.holds) > 1:
+                if t.holds != [x] or (uses.region[x] is r and x not in direct):
                     continue
-                if any(uses.order[u] > uses.order[n] for u in readers(x)) or not uses.last_use(x, n):
-                    continue
-                if r.N > 1 and not reads_own_rows(n, a, r):
+                if not _done_with(x, n, x in direct, readers, uses, r):
                     continue
                 t.end = max(t.end, s.end)
-                t.holds.append(n)
+                t.holds = [n]  # from here on n is what lives there
                 storage[n] = t
-                # from here on n is what lives there
-                t.holds = [n]
                 break
+
+
+def _done_with(x: Node, n: Node, direct: bool, readers, uses: Uses, r: Region) -> bool:
+    """Whether every use of x is over, row for row, by the time that n is written (or, read by n itself, just then)."""
+    last = uses.order[n]
+    if any(uses.order[u] > last or (u is n and not direct) for u in readers(x)) or not uses.last_use(x, n):
+        return False
+    if r.N == 1:
+        return direct
+    return row_axes(x.shape, r.N) is not None and all(reads_own_rows(u, y, r) for u, y in uses.readers(x) if uses.region[u] is r)
 
 
 def overwritable(n: Node) -> tuple[Node, ...]:

@@ -21,6 +21,7 @@ from . import passes
 from .differentiate import vjp_graph
 from .graph import Graph, with_args
 from .ops import apply, input_node
+from .passes.cost import NS_PER_BYTE
 from .program import Program, compile_graph
 from .record import Recording, record
 from .tree import LEAF, unflatten
@@ -130,11 +131,11 @@ class Fixed(_Entries):
 class _PairEntry(_Entry):
     """Forward and backward program; `joint`, made when first asked for, does the work of both in one."""
 
-    def __init__(self, rec: Recording, wrt: Sequence[int], options):
+    def __init__(self, rec: Recording, wrt: Sequence[int], options, rate: float):
         self.name, self.options = rec.graph.name, options
         graph = passes.simplify(Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name), options)
         joint = passes.simplify(vjp_graph(graph, wrt, (0,)), options)
-        forward, backward, _ = passes.partition(joint, len(graph.inputs), 1)
+        forward, backward, _ = passes.partition(joint, len(graph.inputs), 1, rate=rate)
         self.graphs = passes.simplify(forward, options), passes.simplify(backward, options)
 
     @cached_property
@@ -181,11 +182,17 @@ class FixedPair(_Entries):
     forward(*args, **static) -> (out, saved)
     backward(dout, saved, out=None, add=False) -> one gradient an argument, or None; out and add as for Fixed
     both(dout, *args, out=None, add=False, **static) -> (out, gradients), in one program
+
+    rate   what keeping a byte costs, in nanoseconds (passes/cost.py): higher rates save memory and recompute more
     """
+
+    def __init__(self, f: Callable, options=None, name: str | None = None, rate: float = NS_PER_BYTE):
+        super().__init__(f, options, name)
+        self.rate = rate
 
     def build(self, rec, args):
         arrays = [a for a in args if type(a) is np.ndarray]
-        return _PairEntry(rec, [k for k, a in enumerate(arrays) if a.dtype.kind in "fc"], self.options)
+        return _PairEntry(rec, [k for k, a in enumerate(arrays) if a.dtype.kind in "fc"], self.options, self.rate)
 
     def forward(self, *args, **static):
         e, arrays = self.entry(args, static)
