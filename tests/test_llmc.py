@@ -4,8 +4,11 @@ The reference for formats is a writer of its own in this file, which takes trans
 llm.c's script does. Tests that need it are skipped where the peers are missing, unless GPT2_REQUIRE_PEERS=1.
 """
 
+import copy
 import os
+import re
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,12 +35,11 @@ def peers():
     return torch, transformers
 
 
-@pytest.fixture(scope="module")
-def peer(peers):
+def make_peer(peers, **sizes):
     """A GPT2LMHeadModel all of whose parameters are random."""
     torch, transformers = peers
     torch.manual_seed(0)
-    config = transformers.GPT2Config(**SIZES, embd_pdrop=0, attn_pdrop=0, resid_pdrop=0)
+    config = transformers.GPT2Config(**{**SIZES, **sizes}, embd_pdrop=0, attn_pdrop=0, resid_pdrop=0)
     model = transformers.GPT2LMHeadModel(config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -45,9 +47,16 @@ def peer(peers):
     return model
 
 
+@pytest.fixture(scope="module")
+def peer(peers):
+    return make_peer(peers)
+
+
 def peer_tensors(peer, gradients=False):
     """The sixteen tensors in llm.c's order from PyTorch, vocabulary padded with zeros, as torch tensors."""
     import torch
+
+    V, C, L = peer.config.vocab_size, peer.config.n_embd, peer.config.n_layer
 
     def one(name):
         parameter = peer.transformer.get_parameter(name)
@@ -55,10 +64,10 @@ def peer_tensors(peer, gradients=False):
         return tensor.T.contiguous() if ".c_" in name and name.endswith("weight") else tensor
 
     def blocks(name):
-        return torch.stack([one(f"h.{l}.{name}") for l in range(3)])
+        return torch.stack([one(f"h.{l}.{name}") for l in range(L)])
 
-    wte = torch.zeros(128, 24)
-    wte[:97] = one("wte.weight")
+    wte = torch.zeros(-(-V // 128) * 128, C)
+    wte[:V] = one("wte.weight")
     names = ("ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",
              "attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias",
              "mlp.c_proj.weight", "mlp.c_proj.bias")
@@ -74,9 +83,11 @@ def peer_checkpoint(peer, kind):
     import torch
 
     version = {"float32": 3, "bfloat16": 5}[kind]
+    c = peer.config
+    sizes = c.n_positions, c.vocab_size, c.n_layer, c.n_head, c.n_embd, -(-c.vocab_size // 128) * 128
     body = b"".join(tensor.to(getattr(torch, kind)).view(torch.uint8).numpy().tobytes()
                     for tensor in peer_tensors(peer))
-    return header(20240326, version, 16, 97, 3, 3, 24, 128) + body
+    return header(20240326, version, *sizes) + body
 
 
 def peer_state(peer, inputs, targets):
@@ -445,3 +456,152 @@ def test_lines_for_gpt2():
         "train dataset num_batches: 1192", "val dataset num_batches: 128"]
     assert llmc.step_line(3, 4.13821351, 0.0201) == "step 3: train loss 4.138214 (took 20.100000 ms)"
     assert llmc.val_line(5.3254137) == "val loss 5.325414"
+
+
+def test_generation_with_the_cache_is_that_of_whole_passes():
+    """Token after token by whole passes and a sum over probabilities, as llm.c does it."""
+    from gpt2.sample import Decoder
+
+    model = random_model()
+    got = list(llmc.generate(Decoder(model), 5, 15, earlier=4))
+    coins = llmc.Coins()
+    for _ in range(4):
+        coins.next()
+    tokens = [5]
+    for _ in range(15):
+        logits = model.forward(np.array([tokens]))[0, -1].astype(np.float64)
+        probs = np.exp(logits - logits.max())
+        total, coin, token = 0.0, coins.next() * probs.sum(), 0
+        while (total := total + probs[token]) <= coin:
+            token += 1
+        tokens.append(token)
+    assert got == tokens[1:]
+
+
+# ---- The program -----------------------------------------------------------------------------------------
+
+
+def tokens_of(text):
+    return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+
+
+@pytest.fixture(scope="module")
+def start(peers, tmp_path_factory):
+    """A folder with a small model over bytes in llm.c.s files: (folder, peer, training, validation)."""
+    from gpt2.dataset import write_tokens
+
+    folder = tmp_path_factory.mktemp("llmc")
+    peer = make_peer(peers, vocab_size=256, n_positions=80, n_layer=2)
+    (folder / "model.bin").write_bytes(peer_checkpoint(peer, "float32"))
+    files.write_tokenizer(folder / "model_tokenizer.bin", tokenizer.byte())
+    text = Path(__file__).read_text(encoding="utf-8")
+    train, val = tokens_of(text[:5000]), tokens_of(text[5000:7500])
+    write_tokens(folder / "x_train.bin", train)
+    write_tokens(folder / "x_val.bin", val)
+    return folder, peer, train, val
+
+
+def run_preset(start, folder, capfd, *arguments):
+    """What train.py --preset llm.c prints: standard output alone, as lines."""
+    import train
+
+    status = train.main(["--preset", "llm.c", "--init", str(start[0] / "model.bin"), "--data",
+                         str(start[0] / "x_train.bin"), "--out", str(folder), *arguments])
+    out, err = capfd.readouterr()
+    assert status == 0, err
+    return out.splitlines()
+
+
+def reference(start, steps):
+    """Losses by PyTorch: (training losses, validation losses before steps 0, 10, ...)."""
+    import torch
+
+    _, peer, train, val = start
+    peer = copy.deepcopy(peer)
+
+    def loss(tokens, k):
+        part = torch.tensor(tokens[256 * k:256 * (k + 1) + 1])
+        logits = peer(part[:-1].view(4, 64)).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), part[1:])
+
+    numbers, order = Twister(42).numbers(), list(range((len(train) - 1) // 256))
+    for i in range(len(order) - 1, 0, -1):
+        j = next(numbers) % (i + 1)
+        order[i], order[j] = order[j], order[i]
+    adam = torch.optim.AdamW(peer.parameters(), lr=1e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    training, validation = [], []
+    for step in range(steps):
+        if step % 10 == 0:
+            with torch.no_grad():
+                validation.append(np.mean([loss(val, k).item() for k in range(5)]))
+        adam.zero_grad()
+        now = loss(train, order[step])
+        now.backward()
+        adam.step()
+        training.append(now.item())
+    return training, validation
+
+
+def test_losses_are_those_of_an_independent_program(start, tmp_path, capfd):
+    """The same checkpoint and tokens: eleven steps and two validations, from the lines it prints."""
+    lines = run_preset(start, tmp_path / "run", capfd, "--steps", "11")
+    expected, validation = reference(start, 11)
+    assert lines[:8] == ["[GPT-2]", "max_seq_len: 80", "vocab_size: 256", "padded_vocab_size: 256",
+                         "num_layers: 2", "num_heads: 3", "channels: 24", "num_parameters: 22560"]
+    assert lines[8:10] == ["train dataset num_batches: 19", "val dataset num_batches: 9"]
+    assert re.fullmatch(r"num_activations: \d+", lines[10])
+    steps = [re.fullmatch(r"step (\d+): train loss (\d+\.\d{6}) \(took \d+\.\d{6} ms\)", line)
+             for line in lines[12:22] + lines[23:]]
+    assert [int(step[1]) for step in steps] == list(range(11))
+    assert np.abs(np.array([float(step[2]) for step in steps]) - expected).max() < 1e-4
+    told = [float(re.fullmatch(r"val loss (\d+\.\d{6})", lines[i])[1]) for i in (11, 22)]
+    assert np.abs(np.array(told) - validation).max() < 1e-4
+    assert abs(expected[0] - expected[1]) > 1e-3  # batches differ by more than what is allowed
+
+
+def test_it_generates_as_llmc_does(start, tmp_path, capfd):
+    """After validation, before the step; the second sample goes on with the random numbers of the first."""
+    from gpt2.sample import Decoder
+
+    lines = run_preset(start, tmp_path / "run", capfd, "--steps", "5", "--sample-every", "2",
+                       "--sample-tokens", "20", "--lr", "0", "--min-lr", "0")
+    at = lines.index("generating:")
+    assert lines[at - 1].startswith("step 1: ") and lines[at + 1] == "---"
+    text = "\n".join(lines)
+    samples = [part.split("\n---")[0] for part in text.split("generating:\n---\n")[1:]]
+    model = pretrained.find(str(start[0] / "model.bin")).model()  # untouched: the learning rate is 0
+    for sample, earlier in zip(samples, (0, 20), strict=True):
+        tokens = llmc.generate(Decoder(model), tokenizer.byte().start, 20, earlier)
+        expected = b"".join(llmc.printable(bytes([token])) for token in tokens)
+        assert sample == expected.decode(errors="replace").replace("\r", "\n").replace("\f", "\n")
+
+
+def test_it_resumes_in_the_same_order(start, tmp_path, capfd):
+    import train
+
+    whole = run_preset(start, tmp_path / "whole", capfd, "--steps", "6")
+    run_preset(start, tmp_path / "parts", capfd, "--steps", "3")
+    assert train.main(["--resume", str(tmp_path / "parts"), "--steps", "6"]) == 0
+    rest = capfd.readouterr().out.splitlines()
+
+    def losses(lines):
+        return [line.split(" (")[0] for line in lines if line.startswith("step ")]
+
+    assert losses(rest) == losses(whole)[3:]
+
+
+@pytest.mark.slow
+def test_the_released_weights_give_the_published_losses(tmp_path, capfd, shakespeare, gpt2_tokenizer):
+    """What llm.c and its ports print for GPT-2 on tinyshakespeare; needs the weights of gpt2."""
+    import train
+
+    try:
+        pretrained.find("gpt2")
+    except UserError as error:
+        pytest.skip(f"needs the released weights: {error}")
+    assert train.main(["--preset", "llm.c", "--data", "tinyshakespeare", "--steps", "11", "--out",
+                       str(tmp_path / "run")]) == 0
+    told = [float(number) for number in re.findall(r"loss (\d+\.\d+)", capfd.readouterr().out)]
+    published = [5.3254, 4.6777, 5.1908, 4.4377, 4.1382, 4.1445, 3.8342, 4.2978, 4.2804, 4.2496, 4.3922,
+                 4.4159]
+    assert np.abs(np.array(told[:12]) - published).max() < 1e-3
