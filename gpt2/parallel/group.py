@@ -4,11 +4,13 @@ A group of `size` workers knows them by `rank`, from 0. Every method is called b
 order. Sums are taken in an order that depends on the size alone: a run can be repeated bit for bit.
 """
 
+import math
 import struct
 
 import numpy as np
 
-from gpt2.optimizer import BLOCK, sum_of_squares
+from gpt2.autodiff import runtime
+from gpt2.optimizer import SUM_BLOCK, sum_of_squares
 
 UNIT = 1024  # entries: parts of a flat buffer begin at a multiple of it, so that no two share a page
 CHUNK = 8192  # bytes in one exchange: no pipe holds less, so nobody waits to write while all should read
@@ -107,7 +109,7 @@ class Reduction:
         self.group, self.grads = group, grads
 
     def __call__(self, start, stop):
-        self.group.note("backward")
+        self.group.note("computing")
 
     def wait(self):
         """End it: this worker's part of the gradients is summed. Returns the sum of that part's squares."""
@@ -122,13 +124,19 @@ def add_up(arrays, start, stop):
     Block by block: what has been added up is squared while it is still in cache.
     """
     first, *others = arrays
-    squares = 0.0
-    for begin in range(start, stop, BLOCK):
-        block = slice(begin, min(begin + BLOCK, stop))
-        for other in others:
-            first[block] += other[block]
-        squares += float(np.dot(first[block], first[block]))
-    return squares
+    starts = range(start, stop, SUM_BLOCK)
+    squares = [0.0] * len(starts)
+    todo = iter(enumerate(starts))
+
+    def job(thread):
+        for k, begin in todo:
+            block = slice(begin, min(begin + SUM_BLOCK, stop))
+            for other in others:
+                first[block] += other[block]
+            squares[k] = float(np.dot(first[block], first[block]))
+
+    runtime.share(job)
+    return math.fsum(squares)
 
 
 def share(count, rank, size):

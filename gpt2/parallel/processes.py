@@ -25,12 +25,13 @@ class Processes:
         self.model, self.optimizer, self.size = model, optimizer, size
         n, dtype = model.num_parameters, model.config.dtype
         names = ["params", "m", "v", *(f"grads {r}" for r in range(size))]
+        each = threads_each(size, threads)
         self.workers = Workers(size, {name: ((n,), dtype) for name in names},
-                               threads=threads_each(size, threads), timeout=timeout, pin=pin)
+                               threads=each, timeout=timeout, pin=pin)
         try:
             self._move(self.workers.arrays)  # while the processes start
             spec = dict(betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay)
-            self.workers.call(_set_up, model.config, options or {"backward": model.spec}, spec)
+            self.workers.call(_set_up, model.config, options or {"backward": model.spec}, spec, each)
         except BaseException:
             self.workers.kill()
             raise
@@ -85,12 +86,15 @@ def _cut(batch, rank, size):
 # ---- In a worker -------------------------------------------------------------------------------------------
 
 
-def _set_up(worker, config, options, spec):
+def _set_up(worker, config, options, spec, threads):
     """Make this worker's model and optimizer, on the shared arrays."""
+    from gpt2.autodiff import set_threads
     from gpt2.model import GPT2
     from gpt2.optimizer import AdamW
     from gpt2.parallel.team import Team
 
+    if options.get("compile", True):  # compiled programs bring their own
+        set_threads(threads)
     arrays, group = worker.arrays, worker.group
     gradients = [arrays[f"grads {r}"] for r in range(worker.size)]
     model = GPT2(config, seed=None, **options)

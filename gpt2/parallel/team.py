@@ -57,11 +57,10 @@ class Team:
         reduction = group.reduction(model.flat_grads)
         loss = 0.0
         for i, (inputs, targets) in enumerate(shares):
-            group.note("forward")
-            loss += weight * model.forward(inputs, targets) / len(shares)
-            group.note("backward")
+            group.note("computing")
             on_ready = reduction if i == len(shares) - 1 and group.size > 1 else None
-            model.backward(scale=weight / len(shares), accumulate=i > 0, on_ready=on_ready)
+            part = model.loss_and_grads(inputs, targets, weight / len(shares), i > 0, on_ready)
+            loss += weight * part / len(shares)
         squares = reduction.wait()
         loss, squares = group.total(loss, squares)
         norm = math.sqrt(squares)
@@ -79,8 +78,8 @@ class Team:
 
     def loss_on(self, inputs, targets, count):
         """loss() as one worker takes it, on its share of `count` sequences."""
-        self.group.note("forward")
-        weighted = self.model.loss(inputs, targets) * len(inputs) / count if len(inputs) else 0.0
+        self.group.note("computing")
+        weighted = self.model.loss(inputs, targets) * (len(inputs) / count) if len(inputs) else 0.0
         return self.group.total(weighted)[0]
 
     def _share(self, inputs, targets):

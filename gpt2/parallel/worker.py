@@ -14,8 +14,7 @@ import traceback
 from types import SimpleNamespace
 
 # What a worker can be doing, for the message where it hangs. "waiting" is for other workers: not its fault.
-PHASES = ("starting", "idle", "working", "forward", "backward", "waiting", "exchanged", "reducing",
-          "updating")
+PHASES = ("starting", "idle", "working", "computing", "waiting", "reducing", "updating")
 
 
 class Worker:
