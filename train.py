@@ -150,11 +150,11 @@ def limit_threads(threads):
 
 
 def share_out_threads(s):
-    """Compiled layers bring threads of their own, which share out products too; BLAS itself then keeps to one.
+    """Compiled layers bring threads of their own, which share out products too; BLAS itself keeps to one.
 
     OpenBLAS's threads wait by spinning: beside them a step of the CPU recipe took up to ten times as long.
     """
-    if s.compile == "on" and s.parallel != "processes":
+    if s.compile == "on":
         from gpt2.autodiff import set_threads
 
         set_threads(threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads))
