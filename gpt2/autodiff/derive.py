@@ -30,11 +30,12 @@ from .entry import make_entry
 from .errors import AutodiffError
 from .graph import Graph, Node, rewrite
 from .ops import input_node
+from .paths import MOST, Path, path_of
 from .pipeline import overrides
-from .plan import Call, Plan, Transform, output_buffers, result_kind, result_leaves
+from .plan import Call, Plan, Transform, leaf_key, output_buffers, result_kind, result_leaves
 from .record import Recording, record
 from .reuse import Cache, Guard, random_state, trust, watch
-from .tree import LEAF
+from .tree import LEAF, flatten
 
 
 @dataclass
@@ -45,7 +46,16 @@ class Compiled:
     program: Any
     outside: list
     guard: Guard
-    entries: dict = field(default_factory=dict)  # whether `out` is given -> fast entry
+    path: Path | None = None
+    entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
+
+    def entry(self, derived: Derived, call: Call, out):
+        """The fast entry for calls like this one, written when it is first wanted."""
+        leaves, tree = flatten(out)
+        key = tree, tuple(map(leaf_key, leaves))
+        if key not in self.entries:
+            self.entries[key] = make_entry(derived, self, call, out)
+        return self.entries[key]
 
 
 class Derived:
@@ -59,6 +69,7 @@ class Derived:
         self.pure = pure
         self.name = f"{name_of(f)}_{transform.suffix}"
         self.cache = Cache()
+        self.ways: dict = {}  # key -> how many paths were met
         self.last: tuple[Plan, Any] | None = None  # the plan that ran last, and its program if it has one
         self.why: str | None = None  # why the last recording may not be used again
         self.entry = self.slow
@@ -78,7 +89,7 @@ class Derived:
             return self.within(call, out)
         key = call.key()
         self.entry = self.slow  # whatever runs last is what the entry leads to, and what ad.source shows
-        compiled = self.cache.find(key)
+        compiled = self.cache.find(key, lambda c: c.path is None or c.path.taken(call.leaves, c.outside))
         if compiled is None:
             compiled = self.compiled(call, key)
             if isinstance(compiled, Plan):
@@ -90,7 +101,7 @@ class Derived:
             compiled.program, compiled.plan, call.leaves, compiled.outside, self.buffers(compiled.plan, out)
         )
         if compiled.guard.trouble is None and not overrides:
-            self.entry = make_entry(self, compiled, call, out)
+            self.entry = compiled.entry(self, call, out)
         return result
 
     def within(self, call: Call, out):
@@ -117,7 +128,10 @@ class Derived:
         before = random_state() if not self.pure else None
         rec = record(self.transform.function(self.f), args, kwargs)
         check_overlap(self.name, rec.written, call.leaves)
-        self.why = guard.trouble or self._trouble(rec, before, guard)
+        scalar = all(type(x) is float for x in call.leaves) and not rec.captures
+        path, self.why = None, guard.trouble or self._trouble(rec, before, guard)
+        if self.why is None and rec.value_dependent:
+            path, self.why = self._path(rec, key, scalar)
         if self.why is not None:
             rec = with_constants_as_inputs(rec)
         kinds = tuple(map(result_kind, result_leaves(rec)))
@@ -127,7 +141,6 @@ class Derived:
             plan = self.plan(call, rec)
             if self.why is not None and not _programs.seen(graph_key):
                 return plan
-            scalar = all(type(x) is float for x in call.leaves) and not plan.outside
             program = self.transform.compile(plan, key[-1], self.name, scalar)
             _programs.add(graph_key, (replace(plan, outside=[]), program))
         else:
@@ -135,7 +148,7 @@ class Derived:
         outside = [array for _, array in rec.captures]
         if self.why is not None:
             return Compiled(plan, program, outside, Guard(self.why, _false))
-        compiled = Compiled(plan, program, outside, guard)
+        compiled = Compiled(plan, program, outside, guard, path)
         self.cache.add(key, guard, compiled)
         return compiled
 
@@ -150,8 +163,6 @@ class Derived:
         return watch(self.f, *statics)
 
     def _trouble(self, rec: Recording, before, guard: Guard) -> str | None:
-        if rec.value_dependent:
-            return "it looks at recorded values, as in `if x > 0`"
         if rec.unstable:
             return rec.unstable[0]
         if self.pure:
@@ -159,6 +170,19 @@ class Derived:
         if random_state() != before:
             return "it draws random numbers"
         return None if guard.holds() else "running it changes what it reads"
+
+    def _path(self, rec: Recording, key, scalar: bool) -> tuple[Path | None, str | None]:
+        """The path of a recording that looked at values; or None, and why it is of no use."""
+        self.ways[key] = self.ways.get(key, 0) + 1
+        if len(self.ways) > self.cache.size:
+            self.ways.clear()
+        elif self.ways[key] > MOST:
+            return None, "it looks at recorded values, and finds others at almost every call"
+        path = path_of(rec, scalar)
+        return (
+            path,
+            None if path else "it looks at results of arithmetic on recorded values, as `if x * x > 2` does",
+        )
 
     def buffers(self, plan: Plan, out):
         """The caller's buffers in the order of the graph's outputs, or None."""
@@ -312,11 +336,10 @@ _bound_lock = threading.Lock()
 
 
 def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived:
-    """The Derived of (f, transform), for ad.vjp(f, ...), ad.autodiff(f, ...) and others that are called with
-    f.
+    """The Derived of (f, transform), for what is called with f itself: ad.vjp(f, ...), ad.autodiff(f, ...).
 
-    It is kept with the function itself, from the second call on: a lambda that is called once leaves nothing
-    behind, and what belongs to a function goes with it.
+    It is kept with the function itself, so that it goes when that goes. For functions made inside of
+    functions it is kept from the second call on: a lambda that is called once leaves nothing behind.
     """
     key = (*transform.key(), pure)
     if type(f) is types.MethodType:
@@ -330,10 +353,10 @@ def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived
         states = f.__dict__.setdefault(_STATES, {})
     except AttributeError:  # a callable without attributes
         return Derived(f, transform, pure)
-    if key not in states:
+    if key not in states and "<locals>" in getattr(f, "__qualname__", "<locals>"):
         states[key] = None
         return Derived(f, transform, pure)
-    state = states[key]
+    state = states.get(key)
     if state is None or state.f is not f:  # functools.wraps copies attributes to another function
         state = Derived(f, transform, pure)
         f.__dict__[_STATES] = {**states, key: state}

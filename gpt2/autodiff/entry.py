@@ -73,6 +73,9 @@ def _made(derived, compiled, call, out):
         t.unless("kwargs")
     buffers = "None" if out is None else _buffers(t, derived, compiled.plan, out)
     _guard(t, compiled.guard)
+    if compiled.path is not None:
+        taken = t.value(compiled.path.taken)
+        t.unless(f"not {taken}(({', '.join(t.leaves)},), {t.value(compiled.outside)})")
     if compiled.plan.written:
         leaves = ", ".join(t.leaves)
         t.lines.append(f"    {t.value(check_overlap)}({derived.name!r}, {compiled.plan.written}, [{leaves}])")

@@ -515,9 +515,9 @@ class Cache:
         self._entries: dict = {}  # key -> tuple of (guard, entry), newest first
         self._lock = threading.Lock()
 
-    def find(self, key):
+    def find(self, key, accept=None):
         for guard, entry in self._entries.get(key, ()):
-            if guard.holds():
+            if guard.holds() and (accept is None or accept(entry)):
                 return entry
         return None
 
