@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt2 import convert, llmc, pretrained, tokenizer
+from gpt2 import checkpoint, convert, llmc, pretrained, tokenizer
 from gpt2.errors import UserError
 from gpt2.formats import llmc as files
 from gpt2.model import GPT2, GPT2Config
@@ -513,7 +513,7 @@ def run_preset(start, folder, capfd, *arguments):
 
 
 def reference(start, steps):
-    """Losses by PyTorch: (training losses, validation losses before steps 0, 10, ...)."""
+    """By PyTorch, B=4, T=64: losses, those of validation before steps 0, 10, ..., wte, its moment v."""
     import torch
 
     _, peer, train, val = start
@@ -539,13 +539,14 @@ def reference(start, steps):
         now.backward()
         adam.step()
         training.append(now.item())
-    return training, validation
+    wte = peer.transformer.wte.weight
+    return training, validation, wte.detach().numpy(), adam.state[wte]["exp_avg_sq"].numpy()
 
 
 def test_losses_are_those_of_an_independent_program(start, tmp_path, capfd):
     """The same checkpoint and tokens: eleven steps and two validations, from the lines it prints."""
     lines = run_preset(start, tmp_path / "run", capfd, "--steps", "11")
-    expected, validation = reference(start, 11)
+    expected, validation, wte, v = reference(start, 11)
     assert lines[:8] == ["[GPT-2]", "max_seq_len: 80", "vocab_size: 256", "padded_vocab_size: 256",
                          "num_layers: 2", "num_heads: 3", "channels: 24", "num_parameters: 22560"]
     assert lines[8:10] == ["train dataset num_batches: 19", "val dataset num_batches: 9"]
@@ -557,6 +558,10 @@ def test_losses_are_those_of_an_independent_program(start, tmp_path, capfd):
     told = [float(re.fullmatch(r"val loss (\d+\.\d{6})", lines[i])[1]) for i in (11, 22)]
     assert np.abs(np.array(told) - validation).max() < 1e-4
     assert abs(expected[0] - expected[1]) > 1e-3  # batches differ by more than what is allowed
+    # Decay and the second moment's memory hardly show in eleven losses, but they do here
+    arrays, _ = checkpoint.load(tmp_path / "run" / "last.safetensors")
+    assert np.abs(arrays["params.wte"] - wte).max() < 1e-5
+    assert np.abs(arrays["adamw.v.wte"] - v).max() < 1e-3 * v.max()
 
 
 def test_it_generates_as_llmc_does(start, tmp_path, capfd):
