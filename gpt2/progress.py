@@ -31,6 +31,7 @@ class Progress:
         self.recent.append(seconds)
         rate = len(self.recent) / sum(self.recent)  # steps a second
         tokens_per_s, flops_per_s = rate * self.tokens, rate * self.flops
+        self.peak = max(self.peak, flops_per_s)  # it was measured briefly, perhaps at a busy moment
         text = f"loss {loss:.4f}  {tokens_per_s:,.0f} tok/s  {flops_per_s / 1e9:.1f} GFLOP/s"
         share = f"{flops_per_s / self.peak:.0%}"
         if self.bar is not None:

@@ -94,10 +94,14 @@ class Tokenizer:
         return self.decode_bytes(tokens).decode("utf-8", errors="replace")
 
     def stream(self, tokens):
-        """Text as tokens arrive: each character is given out once its last byte is there."""
+        """Text as tokens arrive: each character is given out once its last byte is there.
+
+        Special tokens give no text: they are no part of what a reader should see.
+        """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        special = set(self.special.values())
         for token in tokens:
-            yield decoder.decode(self.decode_bytes([token]))
+            yield "" if token in special else decoder.decode(self.decode_bytes([token]))
         yield decoder.decode(b"", final=True)
 
     def to_json(self):

@@ -99,6 +99,10 @@ def test_a_stream_never_shows_half_a_character():
     assert "".join(tokenizer.byte().stream([0xC3])) == "\N{REPLACEMENT CHARACTER}"
 
 
+def test_a_stream_leaves_special_tokens_out(gpt2_tokenizer):
+    assert "".join(gpt2_tokenizer.stream([50256, 31373, 50256, 995])) == "hello world"
+
+
 def test_tokens_outside_the_vocabulary_are_refused():
     for token in (-1, 256):
         with pytest.raises(UserError, match="outside 0..255"):
