@@ -176,13 +176,10 @@ def new_settings(given):
 
 
 def weights_config(s):
-    """The GPT2Config of the weights that --init names; for the released ones without looking for them."""
+    """The GPT2Config of the weights that --init names; for the released ones without having them."""
     from gpt2 import pretrained
-    from gpt2.model import GPT2Config
 
-    if s.init in pretrained.RELEASED:
-        return GPT2Config.preset(s.init, dtype=s.dtype)
-    return pretrained.find(s.init, s.dtype).config
+    return pretrained.find_config(s.init, s.dtype)
 
 
 def of_weights(s, config, given):

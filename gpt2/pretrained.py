@@ -102,6 +102,13 @@ def find(name, dtype=None):
     return Pretrained(name, path, "llm.c", config, _words_beside(path, config))
 
 
+def find_config(name, dtype=None):
+    """The GPT2Config of the weights called `name`. Those of a released model need not be there for it."""
+    if name in RELEASED and _at_hand(name) is None:
+        return GPT2Config.preset(name, dtype=dtype or "float32")
+    return find(name, dtype).config
+
+
 def load(run="", init="", which="best"):
     """(model, Tokenizer) of a run, or of what `init` names instead.
 
@@ -160,10 +167,13 @@ def _words_beside(path, config):
 
 def _released(name):
     """The folder of one of OpenAI's four."""
+    return _at_hand(name) or _from_hub(name, f"openai-community/{name}")
+
+
+def _at_hand(name):
+    """The folder of this name in GPT2_DATA_DIR, or None."""
     data = os.environ.get("GPT2_DATA_DIR")
-    if data and (Path(data) / name / huggingface.CONFIG).exists():
-        return Path(data) / name
-    return _from_hub(name, f"openai-community/{name}")
+    return Path(data) / name if data and (Path(data) / name / huggingface.CONFIG).exists() else None
 
 
 def _from_hub(name, repository):
