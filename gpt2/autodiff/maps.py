@@ -46,6 +46,7 @@ def _infer(*args, body: Graph, n: int, slices: int, sums: int):
 
 def _evaluate(*values, body: Graph, n: int, slices: int, sums: int):
     program = program_of(body)
+    values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
     arrays, consts = values[:slices], values[slices:]
     n_stacked = len(body.outputs) - sums
     stacked = [np.empty((n, *o.shape), o.dtype) for o in body.outputs[:n_stacked]]
@@ -54,12 +55,13 @@ def _evaluate(*values, body: Graph, n: int, slices: int, sums: int):
     todo = iter(range(chunks))
 
     def job(thread: int) -> None:
-        for c in todo:
-            for i in range(c * n // chunks, (c + 1) * n // chunks):
-                out = (*(s[i, ...] for s in stacked), *(None for _ in range(sums)))
-                results = program(*(a[i] for a in arrays), *consts, out=out)
-                for total, part in zip(summed[c], results[n_stacked:]):
-                    total += part
+        parts = [np.empty(o.shape, o.dtype) for o in body.outputs[n_stacked:]]
+        with program.borrowed() as run:
+            for c in todo:
+                for i in range(c * n // chunks, (c + 1) * n // chunks):
+                    run((*[a[i, ...] for a in arrays], *consts), (*[s[i, ...] for s in stacked], *parts))
+                    for total, part in zip(summed[c], parts):
+                        total += part
 
     runtime.share(job)
     for others in summed[1:]:  # in order, so that the sum does not depend on the number of threads

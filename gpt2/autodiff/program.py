@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -117,6 +118,22 @@ class Program:
             if buffer is not None and buffer is not value:
                 np.copyto(buffer, value)
         return tuple(v if b is None else b for b, v in zip(out, values))
+
+    @contextmanager
+    def borrowed(self):
+        """For loops: a function run(arrays, buffers) that works in memory taken once. The arguments are arrays
+        of the right types; the buffers, one for each result, are C-contiguous and share no memory with them.
+        """
+        threads = runtime.get_threads()
+        with self._lock:
+            memory = self._free.pop() if self._free else None
+        if memory is None or memory.threads < threads:
+            memory = Memory(self._setup, self.arena_bytes, self._regions, threads)
+        function = self._function
+        try:
+            yield lambda arrays, buffers: function(*arrays, *buffers, memory)
+        finally:
+            self._free.append(memory)
 
     def _with(self, out, arrays) -> list[np.ndarray]:
         """The caller's buffers where they can be written while the arguments are read, own arrays elsewhere."""

@@ -66,18 +66,19 @@ def _infer(*args, body: Graph, n: int, carries: int, slices: int, every: int):
 
 
 def _evaluate(*values, body: Graph, n: int, carries: int, slices: int, every: int):
-    program = program_of(body)
+    values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
     carry, xs, consts = _split(values, carries, slices)
     ys = [np.empty((n, *y.shape), y.dtype) for y in body.outputs[carries:]]
     checkpoints = [np.empty((n_checkpoints(n, every), *c.shape), c.dtype) for c in body.outputs[:carries]]
     # Two sets of buffers: a step reads the one and writes the other.
     now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs[:carries]] for _ in range(2))
-    for t in range(n):
-        if t % every == 0:
-            for kept, c in zip(checkpoints, carry):
-                kept[t // every] = c
-        carry = program(*carry, *(x[t] for x in xs), *consts, out=(*now, *(y[t, ...] for y in ys)))[:carries]
-        now, then = then, now
+    with program_of(body).borrowed() as run:
+        for t in range(n):
+            if t % every == 0:
+                for kept, c in zip(checkpoints, carry):
+                    kept[t // every] = c
+            run((*carry, *[x[t, ...] for x in xs], *consts), (*now, *[y[t, ...] for y in ys]))
+            carry, now, then = now, then, now
     return (*carry, *ys, *checkpoints)
 
 
@@ -257,6 +258,7 @@ class _Backward:
     def __init__(self, body: Graph, carries: int, slices: int, has_dy, wanted):
         carry, xs, consts = _split(body.inputs, carries, slices)
         self.body, self.carries, self.slices = body, carries, slices
+        self.again = Graph(body.inputs, body.outputs[:carries], body.name)  # for the carries alone
         self.float_carry = [i for i, c in enumerate(carry) if is_float(c)]
         ys = [y for y, has in zip(body.outputs[carries:], has_dy) if has]
         self.n_dys = len(ys)
@@ -288,7 +290,6 @@ class _Backward:
         """has_kept: which carries also get the gradient of their checkpoint, the last of the sliced
         arguments.
         """
-        body = self.body
         if k == 1:
             return self.single(has_kept)
         n_sums = len(self.float_carry) + len(self.read_consts)
@@ -305,14 +306,14 @@ class _Backward:
                 *carry,
                 *xs,
                 *consts,
-                body=body,
+                body=self.again,
                 n=k,
                 carries=self.carries,
                 slices=self.slices,
                 every=1,
             )
         )
-        carried = forward[len(body.outputs) :]  # before every step
+        carried = forward[self.carries :]  # before every step
         made = items(
             apply(
                 "scan",
@@ -334,7 +335,7 @@ class _Backward:
         return Graph(
             [*sums, *carry, *xs, *dys, *kept.values(), *consts],
             [*dcarry, *dconsts, *map(flip, dxs)],
-            body.name + "_segment",
+            self.body.name + "_segment",
         )
 
     def single(self, has_kept) -> Graph:

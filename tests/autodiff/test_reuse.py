@@ -790,3 +790,48 @@ def test_fast_entries_are_kept_for_each_shape():
         g(x)
         entries.append(g.__derived__.entry)
     assert entries[0] is entries[2] is not entries[1] and entries[1] is entries[3]
+
+
+def test_a_world_that_changes_at_random():
+    """A function that reads a variable, a list, a dict, an object, an array and a function; something changes, or
+    nothing, between one call and the next. The answer is always that of the world as it is."""
+    rng = np.random.default_rng(2)
+    k, items, table, thing, array = 1.0, [1.0, 2.0], {"a": 1.0}, Settings(0.5), np.ones(3)
+
+    def twice(x):
+        return 2 * x
+
+    def thrice(x):
+        return 3 * x
+
+    act = twice
+
+    def f(x):
+        return np.sum(act(x) * array) * k * sum(items) * table["a"] * thing.apply(1.0)
+
+    def change(what):
+        nonlocal k, act, array
+        value = float(rng.integers(1, 4))
+        if what == 0:
+            k = value
+        elif what == 1:
+            items[int(rng.integers(len(items)))] = value
+        elif what == 2:
+            items.append(value) if len(items) < 4 else items.pop()
+        elif what == 3:
+            table["a"] = value
+        elif what == 4:
+            thing.rate = value
+        elif what == 5:
+            array[int(rng.integers(3))] = value
+        elif what == 6:
+            act = thrice if act is twice else twice
+        elif what == 7:
+            array = array.copy()
+
+    g = ad.grad(f)
+    for _ in range(300):
+        change(int(rng.integers(16)))
+        slope = 2.0 if act is twice else 3.0
+        expected = slope * array * k * sum(items) * table["a"] * thing.rate
+        np.testing.assert_allclose(g(X), expected, rtol=1e-12)
