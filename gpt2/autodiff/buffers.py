@@ -172,8 +172,9 @@ def _share(regions, storage, placed, readers, uses, folded):
     for r in regions:
         outside = list({x: None for n in r.members for a in n.args for x in [root(a)]}) if r.N > 1 else ()
         for n in r.members:
-            s = storage.get(n)
-            if s is None or n in placed or len(s.holds) > 1 or n in r.sums:
+            base = placed[n].base if n in placed else n
+            s = storage.get(base)
+            if s is None or n in r.sums or not _first_writer(n, s, placed, uses):
                 continue
             direct = [root(a) for a in overwritable(n) if a.shape == n.shape and all(v.op == "reshape" for v in chain(a))]
             for x in dict.fromkeys((*direct, *outside)):
@@ -185,9 +186,16 @@ def _share(regions, storage, placed, readers, uses, folded):
                 if not _done_with(x, n, x in direct, readers, uses, r):
                     continue
                 t.end = max(t.end, s.end)
-                t.holds = [n]  # from here on n is what lives there
-                storage[n] = t
+                t.holds = s.holds  # from here on they are what lives there
+                storage[base] = t
                 break
+
+
+def _first_writer(n: Node, s: Storage, placed, uses: Uses) -> bool:
+    """Whether n is the first to write to its storage, and writes all of it, as do the values that follow it there."""
+    if min(s.holds, key=uses.order.__getitem__) is not n:
+        return False
+    return all(m.nbytes == s.nbytes and all(step[0] == "reshape" for step in placed[m].steps) for m in s.holds if m in placed)
 
 
 def _done_with(x: Node, n: Node, direct: bool, readers, uses: Uses, r: Region) -> bool:
