@@ -341,7 +341,13 @@ def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived
     It is kept with the function itself, so that it goes when that goes. For functions made inside of
     functions it is kept from the second call on: a lambda that is called once leaves nothing behind.
     """
-    key = (*transform.key(), pure)
+    key = transform.key(), pure
+    try:
+        state = f.__dict__[_STATES][key]
+        if state is not None and state.f is f:
+            return state
+    except (AttributeError, KeyError):
+        pass
     if type(f) is types.MethodType:
         with _bound_lock:
             state = _bound.pop((f, key), None) or Derived(f, transform, pure)

@@ -25,7 +25,6 @@ Instead of Rewriting Foreign Code for Machine Learning, Automatically Synthesize
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -44,6 +43,7 @@ class Const:
     """An argument that is not differentiated: anything."""
 
     __slots__ = ("x",)
+    dx = None
 
     def __init__(self, x):
         self.x = x
@@ -53,6 +53,7 @@ class Active:
     """A floating-point number whose gradient autodiff returns."""
 
     __slots__ = ("x",)
+    dx = None
 
     def __init__(self, x):
         self.x = x
@@ -76,9 +77,10 @@ class Enzyme(Transform):
     def __init__(self, kinds: tuple[type, ...], value: bool = False):
         self.kinds = kinds
         self.value = value
+        self._key = type(self), kinds, value
 
     def key(self):
-        return type(self), self.kinds, self.value
+        return self._key
 
     def split(self, call: Call):
         return call.args[0], {}
@@ -192,9 +194,6 @@ def check_shadow(x, dx, text: str) -> None:
         raise AutodiffError(f"autodiff: the shadow of {text} is read-only; the gradient is added to it")
 
 
-_enzyme = functools.cache(Enzyme)
-
-
 def autodiff(f: Callable, *activities, value: bool = False, pure: bool = False):
     """Differentiate f at the given arguments, in Enzyme's convention; see the head of this file.
 
@@ -206,12 +205,19 @@ def autodiff(f: Callable, *activities, value: bool = False, pure: bool = False):
     value=True: (that tuple, the value of f).
     """
     kinds = tuple(map(type, activities))
+    transform = _known.get((kinds, value)) or _checked(f, kinds, value)
+    call = tuple([a.x for a in activities]), tuple([a.dx for a in activities])
+    return derived_of(f, transform, pure).entry(call, {})
+
+
+_known: dict = {}  # (types of the activities, value) -> the transform
+
+
+def _checked(f, kinds: tuple[type, ...], value: bool) -> Enzyme:
     for k, kind in enumerate(kinds):
         if kind not in (Const, Active, Duplicated):
             raise AutodiffError(
                 f"autodiff: {argument_text(f, k)} is a {kind.__name__}, expected ad.Const(x), "
                 "ad.Active(x) or ad.Duplicated(x, dx)"
             )
-    args = tuple([a.x for a in activities])
-    shadows = tuple([a.dx if type(a) is Duplicated else None for a in activities])
-    return derived_of(f, _enzyme(kinds, value), pure).entry((args, shadows), {})
+    return _known.setdefault((kinds, value), Enzyme(kinds, value))
