@@ -815,8 +815,9 @@ def test_fast_entries_are_kept_for_each_shape():
 
 
 def test_a_world_that_changes_at_random():
-    """A function that reads a variable, a list, a dict, an object, an array and a function; something changes,
-    or nothing, between one call and the next. The answer is always that of the world as it is."""
+    """A function that reads a variable, a list, a dict, an object, an array and a function; something
+    changes, or nothing, between one call and the next. The answer is always that of the world as it is.
+    """
     rng = np.random.default_rng(2)
     k, items, table, thing, array = 1.0, [1.0, 2.0], {"a": 1.0}, Settings(0.5), np.ones(3)
 
