@@ -245,6 +245,9 @@ def test_not_a_number_does_not_agree(tmp_path):
     state.grads["wte"][3, 4] = np.nan
     errors = {name: error for name, error, _ in convert.compare(random_model(), state)}
     assert np.isnan(errors.pop("dwte")) and max(errors.values()) == 0
+    files.write(tmp_path / "model.bin", model.params, model.config)
+    files.write_state(tmp_path / "state.bin", state, model.config)
+    assert not convert.check_state(tmp_path / "model.bin", tmp_path / "state.bin", say=lambda line: None)
 
 
 def test_write_state_by_the_command(tmp_path, capsys):

@@ -1,0 +1,74 @@
+"""Every command of docs/formats.md, run in its order, on a small model in place of the released one."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import train
+from gpt2 import flops
+from gpt2.formats import huggingface, llmc
+from gpt2.model import GPT2, GPT2Config
+
+PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age. " * 80
+
+
+def commands():
+    """The indented lines of the page that begin with python, in order."""
+    return re.findall(r"^    (python .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def run(command):
+    """One command, in this process; returns its exit status."""
+    words = shlex.split(command)
+    if words[1] == "train.py":
+        return train.main(words[2:])
+    module = importlib.import_module(words[2] if words[2] != "data" else "data.__main__")
+    return module.main(words[3:])
+
+
+def test_the_page_has_commands():
+    assert len(commands()) >= 15
+    assert {shlex.split(command)[2] for command in commands()} >= {"gpt2.convert", "gpt2.sample", "gpt2.plot"}
+
+
+def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer):
+    pytest.importorskip("safetensors", reason="Hugging Face weights need safetensors")
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    config = GPT2Config(vocab_size=50257, block_size=1024, n_layer=1, n_head=1, n_embd=4)
+    model = GPT2(config)
+    huggingface.write(tmp_path / "released" / "gpt2", model.params, config)
+    monkeypatch.setenv("GPT2_DATA_DIR", str(tmp_path / "released"))
+    monkeypatch.setattr(flops, "matmul_peak", lambda dtype: 1e11)
+    monkeypatch.setitem(train.PRESETS, "finetune", {**train.PRESETS["finetune"], "steps": 3})
+    monkeypatch.chdir(tmp_path)
+    Path("my.txt").write_text(TEXT, encoding="utf-8")
+    # llm.c's own files, as far as a command names them
+    llmc.write("gpt2_124M.bin", model.params, config)
+    from gpt2.convert import state_of
+
+    ids = np.arange(8).reshape(2, 4)
+    llmc.write_state("gpt2_124M_debug_state.bin", state_of(model, ids, ids + 1), config)
+    for command in commands():
+        # a validation split of five batches needs a longer text than this
+        status = run(command.replace("--init model.bin", "--batch-size 2 --block-size 32 --init model.bin"))
+        assert status == 0, command + "\n" + capsys.readouterr().err
+    for made in ("mine-hf/model.safetensors", "model.bin", "model_tokenizer.bin", "curves.svg", "runs/small"):
+        assert Path(made).exists(), made
+
+
+def test_transformers_reads_the_result(tmp_path, gpt2_tokenizer):
+    """The lines of Python on the page."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    pytest.importorskip("torch", reason="needs torch")
+    model = GPT2(GPT2Config(vocab_size=50257, block_size=16, n_layer=1, n_head=1, n_embd=4))
+    huggingface.write(tmp_path, model.params, model.config, gpt2_tokenizer)
+    peer = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids = words("It was the best", return_tensors="pt")["input_ids"]
+    assert ids[0].tolist() == gpt2_tokenizer.encode("It was the best").tolist()
+    assert peer(ids).logits.shape == (1, 4, 50257)
