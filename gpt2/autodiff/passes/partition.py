@@ -20,10 +20,9 @@ what it views.
 
 Some values depend on the inputs alone and yet only the backward wants them, such as the derivative of tanh.
 They have to be computed once, on either side; on the forward's they can replace what they were computed from.
-For these the recomputation is free of charge, and one that stays in the backward takes with it all that is
-computed from it:
+So in the backward they are free of charge, unless the forward computes something kept from them as well:
 
-    recomputed a -> recomputed v   unlimited     where the forward does not want a, an argument of v
+    recomputed a -> recomputed v   compute(a)    where the forward does not want a, an argument of v
 
 The cost of keeping is bytes times NS_PER_BYTE; of equal choices the one that keeps less is taken. With a
 budget, that rate is raised until the kept bytes fit: then even matrix products may be computed again. Chen et
@@ -142,12 +141,12 @@ class _Problem:
             dearer = 1.0 + lasting * (1.0 - i / len(self.values))
             net.edge(needed, again, self._keep(n, rate * dearer, largest))
             if n.id in self.primal:
-                net.edge(again, sink, round(PRECISION * cost.nanoseconds(n)))
+                net.edge(again, sink, _time(n))
             for a in self._arguments(n):
                 k = number[a.id]
                 net.edge(again, 2 * k, UNLIMITED)
                 if a.id not in self.primal:
-                    net.edge(2 * k + 1, again, UNLIMITED)
+                    net.edge(2 * k + 1, again, _time(a))
         side = net.cut(source, sink)
         return {n.id for i, n in enumerate(self.values) if 2 * i in side and 2 * i + 1 not in side}
 
@@ -272,6 +271,10 @@ class _Handover:
                 self.image[n.id] = Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc)
                 stack.pop()
         return self.image[n.id]
+
+
+def _time(n: Node) -> int:
+    return round(PRECISION * cost.nanoseconds(n))
 
 
 def _root(n: Node) -> Node:
