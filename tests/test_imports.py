@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "layers": set(),
     "autodiff": set(),
-    "backward": {"layers", "autodiff", "errors"},
+    "backward": {"layers", "autodiff", "errors", "certificate"},  # the last only where it is run as a command
     "optimizer": {"autodiff"},  # its threads alone: there is one pool, autodiff/runtime.py
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
     "model": {"layers", "backward", "errors"},
