@@ -36,8 +36,8 @@ class Hardware:
     latency: float
 
 
-# A node: 64 cores at 60 GFLOP/s each in float32, as a core of the machine that was measured does in training;
-# eight channels of memory. The networks in their usual speeds, with 90 % of the wire.
+# A node: 64 cores at 60 GFLOP/s each in float32, where a core of the machine that was measured comes to 87
+# in a training step while it has the memory to itself; eight channels of memory. Networks at 90 % of the wire.
 CLUSTERS = (
     Hardware("10 Gb/s Ethernet", 64 * 60e9, 200e9, 0.9 * 1.25e9, 30e-6),
     Hardware("100 Gb/s InfiniBand", 64 * 60e9, 200e9, 0.9 * 12.5e9, 2e-6),
@@ -88,9 +88,10 @@ def _late_pieces(config, late):
 
 def enough(config, n, hardware, target=0.9):
     """The fewest tokens a node and step with which it is at least `target` as efficient as one node alone."""
-    for power in range(24):
-        if efficiency(config, n, hardware, 1, 1 << power) >= target:
-            return 1 << power
+    for tokens in (1 << power for power in range(30)):
+        length = min(tokens, T)
+        if efficiency(config, n, hardware, tokens // length, length) >= target:
+            return tokens
     return None
 
 

@@ -56,11 +56,11 @@ def words_in_a_worker(worker):
 # ---- With a team -------------------------------------------------------------------------------------------
 
 
-def model_and_optimizer(dtype, seed=3):
+def model_and_optimizer(dtype, backward="manual"):
     from gpt2 import GPT2, AdamW, GPT2Config
 
     config = GPT2Config(vocab_size=V, block_size=T, n_layer=3, n_head=3, n_embd=24, dtype=dtype)
-    model = GPT2(config, seed=seed)
+    model = GPT2(config, backward=backward, seed=3)
     return model, AdamW(model, lr=6e-4)
 
 
@@ -69,13 +69,13 @@ def batches(step, accumulate):
     return [tuple(rng.integers(0, V, (2, B, T))) for _ in range(accumulate)]
 
 
-def train(kind, group, workers=1, dtype="float64", steps=3, accumulate=2, shard=False):
+def train(kind, group, workers=1, dtype="float64", steps=3, accumulate=2, shard=False, backward="manual"):
     """Some steps of a tiny model: its arrays after the first and the last, by name; losses and norms of all,
     followed by the loss of five sequences.
     """
     from gpt2 import parallel
 
-    model, optimizer = model_and_optimizer(dtype)
+    model, optimizer = model_and_optimizer(dtype, backward)
     with parallel.start(kind, model, optimizer, group, workers=workers, batch_size=B, threads=1,
                         shard=shard) as team:
         words, arrays = [], {}
