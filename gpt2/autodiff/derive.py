@@ -37,6 +37,8 @@ from .record import Recording, record
 from .reuse import Cache, Guard, random_state, trust, watch
 from .tree import LEAF, flatten
 
+DOUBTS = 15  # calls between two looks at a function that cannot be followed
+
 
 @dataclass
 class Compiled:
@@ -72,6 +74,7 @@ class Derived:
         self.ways: dict = {}  # key -> how many paths were met
         self.last: tuple[Plan, Any] | None = None  # the plan that ran last, and its program if it has one
         self.why: str | None = None  # why the last recording may not be used again
+        self.doubts = 0  # how many calls will be recorded before reuse is considered again
         self.entry = self.slow
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
 
@@ -155,12 +158,17 @@ class Derived:
     def guard(self, call: Call) -> Guard:
         if self.pure:
             return trust()
+        if self.doubts:  # most likely it is as it was a moment ago, and to record anew is always right
+            self.doubts -= 1
+            return Guard(self.why, _false)
         statics = static_objects(call.tree.spec)
         if not statics:
             known = self.cache.guard_that_holds()
             if known is not None:
                 return known
-        return watch(self.f, *statics)
+        guard = watch(self.f, *statics)
+        self.doubts = 0 if guard.trouble is None else DOUBTS
+        return guard
 
     def _trouble(self, rec: Recording, before, guard: Guard) -> str | None:
         if rec.unstable:

@@ -275,7 +275,7 @@ class _Walk:
         self.nbytes += a.nbytes
         if self.nbytes > BYTES_LIMIT:
             return self.fail(f"arrays of more than {BYTES_LIMIT >> 20} MiB can be reached from it")
-        self.facts.append(("array", a, a.copy(order="K")))
+        self.facts.append(("array", a))
 
     def instance(self, v, t) -> None:
         if not is_trusted(t.__module__) and t not in _OPEN_BASES and not self.python_class(t):
@@ -411,6 +411,8 @@ def _compile(facts) -> Guard:
 
     tests = []
     for kind, *parts in sorted(facts, key=lambda fact: _ORDER[fact[0]]):
+        if kind == "array":
+            parts.append(parts[0].copy(order="K"))
         texts = [repr(p) if kind in ("global", "absent") and k == 1 else ref(p) for k, p in enumerate(parts)]
         text = _TEMPLATES[kind].format(**dict(zip("abcd", texts)))
         if kind in ("cell", "global") and _may_be_equal(parts[-1]):

@@ -52,12 +52,14 @@ from .tree import LEAF, Tree, leaf_paths, unflatten
 # ------------------------------------------------------------------------------------------------------
 
 
-def compile(f: Callable, *, pure: bool = False):
-    """The optimised program of f itself, no derivative.
+def compile(f: Callable | None = None, *, pure: bool = False):
+    """The optimised program of f itself, no derivative. Also a decorator, with or without arguments.
 
     pure   a promise that f reads nothing but its arguments that could change, and changes nothing itself.
            Without it each call looks whether closed-over and global values are still the same (reuse.py).
     """
+    if f is None:
+        return lambda f: derived_function(f, Compile(), pure)
     return derived_function(f, Compile(), pure)
 
 

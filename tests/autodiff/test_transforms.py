@@ -481,6 +481,21 @@ def test_compile_gives_what_the_function_gives(rng):
         assert c(params, x, y) == pytest.approx(network(params, x, y), rel=1e-13)
 
 
+def test_compile_as_a_decorator_and_derived_functions_of_derived_functions():
+    @ad.compile
+    def f(x):
+        return np.sum(np.sin(x) ** 2)
+
+    @ad.compile(pure=True)
+    def g(x):
+        return f(x) * 2
+
+    x = np.array([0.3, 0.4])
+    for _ in range(2):
+        assert g(x) == pytest.approx(2 * np.sum(np.sin(x) ** 2))
+        np.testing.assert_allclose(ad.grad(g)(x), 2 * np.sin(2 * x), rtol=1e-13)
+
+
 def test_compile_writes_to_arguments_as_the_function_does(rng):
     def step(p, g, lr):
         p -= lr * g
