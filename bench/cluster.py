@@ -37,7 +37,7 @@ class Hardware:
 
 
 # A node: 64 cores at 60 GFLOP/s each in float32, where a core of the machine that was measured comes to 87
-# in a training step while it has the memory to itself; eight channels of memory. Networks at 90 % of the wire.
+# in a training step that has the memory to itself; eight channels of memory. Networks at 90 % of the wire.
 CLUSTERS = (
     Hardware("10 Gb/s Ethernet", 64 * 60e9, 200e9, 0.9 * 1.25e9, 30e-6),
     Hardware("100 Gb/s InfiniBand", 64 * 60e9, 200e9, 0.9 * 12.5e9, 2e-6),
