@@ -48,8 +48,9 @@ class Settings:
     block_size: int = setting(64, "data", "tokens in a sequence, the longest context", minimum=1, fixed=True)
     accumulate: int = setting(1, "data", "batches whose gradients make one step; more costs time, not memory",
                               minimum=1)
-    order: str = setting("random", "data", "of batches: random places, as nanoGPT draws them; or llm.c: all "
-                         "in turn, shuffled as there", choices=("random", "llm.c"), fixed=True)
+    order: str = setting("epochs", "data", "of batches: epochs: every token once before any comes again; "
+                         "random: places as nanoGPT draws them; llm.c: all in turn, shuffled as there",
+                         choices=("epochs", "random", "llm.c"), fixed=True)
 
     init: str = setting("", "model", "weights to start from: gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
                         "hf:OWNER/NAME, a run, a folder of transformers, a .bin of llm.c (default: random)",
@@ -219,7 +220,7 @@ class Run:
         """A new run; or the one in `folder`, to be loaded: its weights are not looked for where it began."""
         import data
         from gpt2 import llmc, pretrained
-        from gpt2.dataset import Loader, read_tokens
+        from gpt2.dataset import Epochs, Loader, read_tokens
         from gpt2.optimizer import AdamW
 
         self.folder = None
@@ -241,7 +242,8 @@ class Run:
         if s.order == "llm.c":
             self.loader = llmc.Loader(self.train, s.batch_size, s.block_size)
         else:
-            self.loader = Loader(self.train, s.batch_size, s.block_size, s.seed)
+            kind = Epochs if s.order == "epochs" else Loader
+            self.loader = kind(self.train, s.batch_size, s.block_size, s.seed)
         self.model = make_model(config, s, start)
         self.optimizer = AdamW(self.model, lr=s.lr, betas=(s.beta1, s.beta2), eps=s.eps,
                                weight_decay=s.weight_decay)

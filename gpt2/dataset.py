@@ -102,6 +102,34 @@ class Loader:
         self.position = int(state["position"])
 
 
+class Epochs(Loader):
+    """Batches that visit the corpus evenly: every token once an epoch, in an order drawn anew for each.
+
+    An epoch cuts the corpus into sequences of T, beginning at a place of its own, so that the cuts fall
+    elsewhere each time; what is left over at the two ends, less than 2T tokens, waits for another epoch.
+    As many sequences at random places would see 63 % of the corpus.
+    """
+
+    def __init__(self, tokens, B, T, seed=0):
+        super().__init__(tokens, B, T, seed)
+        self.pieces = max(1, (len(tokens) - 1) // T - 1)  # sequences in an epoch
+        self._drawn = None  # (seed, epoch) of the shift and the order that are at hand
+
+    def batch(self, k):
+        """Batch number k, wherever the loader stands; it may reach into the next epoch."""
+        numbers = range(k * self.B, (k + 1) * self.B)
+        return take(self.tokens, [self._start(*divmod(n, self.pieces)) for n in numbers], self.T)
+
+    def _start(self, epoch, i):
+        """Where sequence i of an epoch begins."""
+        if self._drawn != (self.seed, epoch):
+            draw = np.random.default_rng([self.seed, epoch])
+            self._shift = int(draw.integers(0, min(self.T, len(self.tokens) - self.T * self.pieces)))
+            self._order = draw.permutation(self.pieces)
+            self._drawn = self.seed, epoch
+        return self._shift + self.T * int(self._order[i])
+
+
 def take(tokens, starts, T):
     """The sequences of T tokens that begin at `starts` (B,), and the tokens after them: two (B, T) int32."""
     window = np.asarray(starts)[:, None] + np.arange(T + 1)  # (B, T + 1)

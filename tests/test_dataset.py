@@ -1,9 +1,11 @@
 """Token files, and the batches drawn from them."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
-from gpt2.dataset import HEADER_BYTES, Loader, evenly, read_tokens, write_tokens
+from gpt2.dataset import HEADER_BYTES, Epochs, Loader, evenly, read_tokens, write_tokens
 from gpt2.errors import UserError
 
 
@@ -76,6 +78,45 @@ def test_a_loader_goes_on_where_its_state_was_taken():
     two.load_state(one.state())
     for _ in range(3):
         assert (one.next_batch()[0] == two.next_batch()[0]).all()
+
+
+def test_an_epoch_visits_every_token_once():
+    loader = Epochs(np.arange(1000), B=7, T=10, seed=4)
+    assert loader.pieces == 98
+    seen = [Counter(), Counter()]
+    for epoch in range(2):
+        for _ in range(14):  # 14 batches of 7 are the 98 sequences
+            inputs, targets = loader.next_batch()
+            assert (targets == inputs + 1).all()
+            seen[epoch].update(inputs.ravel().tolist())
+    for counts in seen:
+        assert len(counts) == 980 and set(counts.values()) == {1}
+        assert set(range(20, 970)) < set(counts)
+    assert set(seen[0]) != set(seen[1])  # the second epoch is cut elsewhere
+
+
+def test_an_epoch_has_an_order_of_its_own():
+    loader = Epochs(np.arange(1000), B=98, T=10, seed=4)
+    orders = [np.argsort(loader.batch(k)[0][:, 0]) for k in range(2)]
+    assert (orders[0] != orders[1]).any() and (orders[0] != np.arange(98)).any()
+
+
+def test_batches_reach_from_one_epoch_into_the_next_and_can_be_asked_for_in_any_order():
+    loader = Epochs(np.arange(1000), B=5, T=10, seed=4)
+    in_turn = [loader.next_batch()[0] for _ in range(60)]
+    again = Epochs(np.arange(1000), B=5, T=10, seed=99)
+    again.load_state(dict(seed=4, position=0))
+    for k in (59, 0, 19, 20, 40):
+        assert (again.batch(k)[0] == in_turn[k]).all()
+
+
+@pytest.mark.parametrize("count", range(9, 27))
+def test_an_epoch_of_a_short_corpus_stays_inside_it(count):
+    loader = Epochs(np.arange(count), B=3, T=8, seed=0)
+    starts = {int(row[0]) for _ in range(60) for row in loader.next_batch()[0]}
+    assert min(starts) >= 0 and max(starts) + 8 < count
+    if count < 17:
+        assert starts == set(range(count - 8))
 
 
 def test_a_corpus_shorter_than_a_block_is_refused():

@@ -13,6 +13,7 @@ import pytest
 
 import train
 from gpt2 import checkpoint, flops
+from gpt2.dataset import Epochs, Loader
 from gpt2.model import GPT2, GPT2Config
 
 ROOT = Path(train.__file__).parent
@@ -127,6 +128,13 @@ def test_flags_win_over_toml_and_toml_over_the_preset(tmp_path):
 def test_presets_have_the_released_shapes(name):
     s, released = train.new_settings({"preset": name}), GPT2Config.preset(name)
     assert (s.n_layer, s.n_head, s.n_embd) == (released.n_layer, released.n_head, released.n_embd)
+
+
+@pytest.mark.parametrize("order", ["epochs", "random"])
+def test_the_order_of_batches_can_be_chosen(small, order):
+    run = train.Run(train.new_settings(train.read_settings([*small, "--order", order])[0]))
+    expected = {"epochs": Epochs, "random": Loader}[order](run.train, 4, 16, 1337)
+    assert (run.loader.batch(3)[0] == expected.batch(3)[0]).all()
 
 
 def test_new_runs_get_folders_of_their_own(small, tmp_path, monkeypatch):
