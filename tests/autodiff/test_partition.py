@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from random_graphs import random_arrays, random_graph
 
+import gpt2.autodiff.call  # noqa: F401  its ops enter the table
 from gpt2.autodiff.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph, check
 from gpt2.autodiff.interpret import evaluate_graph
@@ -342,6 +343,22 @@ def test_of_several_results_the_items_are_kept():
 
     _, _, _, saved = halves(f, [(5, 4, 4)], dtype="float64")
     assert all(not isinstance(n.dtype, tuple) for n in saved)
+
+
+@pytest.mark.parametrize("budget", [None, 0])
+def test_code_of_the_users_does_not_run_twice(budget):
+    """It may draw random numbers, so what it gave is kept whatever the budget."""
+
+    def f(x):
+        noise = apply("host", x, function=np.sin, shapes=(x.shape,), dtypes=(x.dtype,))
+        return tanh(x) * build.item(noise, 0)
+
+    x, dout = (input_node((B, C), "float64", name) for name in ("x", "dout"))
+    y = f(x)
+    noise = y.args[1]
+    _, bwd, saved = partition(Graph([x, dout], [y, dout * noise]), 1, 1, budget)
+    assert "host" not in {n.op for n in bwd.nodes}
+    assert noise in saved
 
 
 def test_a_gradient_that_no_cotangent_reaches():

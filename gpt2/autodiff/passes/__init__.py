@@ -30,9 +30,14 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Options:
-    """What simplify does. `off` names passes to leave out: keys of PASSES."""
+    """What simplify does, and when.
+
+    off      names of passes to leave out: keys of PASSES
+    before   simplify what was recorded before it is differentiated, and not only the derivative
+    """
 
     off: frozenset = frozenset()
+    before: bool = True
 
     def __post_init__(self):
         object.__setattr__(self, "off", frozenset(self.off))

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..graph import Graph, GraphError, Node, with_args
 from ..ops import OPS
+from .match import calls_back
 
 Rule = Callable[[Node, "Sweep"], "Node | None"]
 
@@ -31,7 +32,7 @@ COMMUTATIVE = frozenset(
     "add multiply maximum minimum fmax fmin equal not_equal logical_and logical_or logical_xor "
     "bitwise_and bitwise_or bitwise_xor hypot logaddexp logaddexp2".split()
 )
-_NEVER_SHARED = frozenset(("host",))  # calls back to the user's code, which may not do the same twice
+_CARRIERS = frozenset(("host", "call", "scan", "map"))  # may run code of the user's
 _DEEPEST = 200  # rewriting one value this many times over means that two rules undo each other
 
 
@@ -130,7 +131,7 @@ class Sweep:
     def _reduce(self, n: Node, origin: Node) -> Node:
         """The final node for `n`, whose arguments are final."""
         key = None
-        if self.share and n.op not in _NEVER_SHARED:
+        if self.share and not (n.op in _CARRIERS and calls_back(n)):
             key = _key(n)
             found = self._known.get(key)
             if found is not None:
@@ -251,7 +252,9 @@ def renumber(graph: Graph, order: list[Node]) -> Graph:
     """
     new = {n.id: n for n in graph.inputs}
     for n in order:
-        if n.op != "input":
+        if n.op == "const" and n.shape:
+            new[n.id] = n  # it reads nothing, and knows the hash of its contents
+        elif n.op != "input":
             new[n.id] = Node(
                 n.op, tuple([new[a.id] for a in n.args]), n.attrs, n.shape, n.dtype, n.name, n.loc
             )

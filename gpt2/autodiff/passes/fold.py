@@ -17,7 +17,8 @@ from .match import as_type_of, full_like, is_number, number
 
 fold = Family("fold")
 
-LARGEST = 1 << 16  # bytes: larger constants are folded only if they do not grow
+LARGEST = 1 << 16  # bytes: larger constants are folded only if they do not grow,
+FAR_TOO_LARGE = 1 << 24  # and not at all beyond this
 
 _NEVER = frozenset(("call", "scan", "const", "input", "broadcast", "stop_gradient"))
 
@@ -32,7 +33,7 @@ def evaluate_constants(n: Node, sweep) -> Node | None:
         if a.op != "const":
             return None
         largest = max(largest, a.nbytes)
-    if n.nbytes > max(largest, LARGEST):
+    if n.nbytes > max(min(largest, FAR_TOO_LARGE), LARGEST):
         return None
     scalars = not any(a.shape for a in n.args)
     values = [number(a) if scalars and a.dtype.kind in "fc" else np.asarray(a.value, a.dtype) for a in n.args]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import Node
+from ..graph import Graph, Node
 from ..ops import build
 
 NUMBERS = (bool, int, float, complex)
@@ -28,6 +28,14 @@ def is_number(n: Node, value) -> bool:
 def is_zeros(n: Node) -> bool:
     """Is every element of `n` zero, and known to be?"""
     return is_number(n, 0) or (n.op == "assemble" and not n.args)
+
+
+def calls_back(n: Node) -> bool:
+    """Does `n` run code of the user's, itself or in a graph that it carries? It may not do the same twice."""
+    if n.op == "host":
+        return True
+    inner = [v for v in n.attrs.values() if isinstance(v, Graph)]
+    return any(calls_back(m) for g in inner for m in g.nodes)
 
 
 def is_inexact(n: Node) -> bool:

@@ -38,7 +38,7 @@ from ..graph import Graph, Node
 from ..ops import build, input_node
 from . import cost
 from .engine import renumber
-from .match import disjoint, ranges
+from .match import calls_back, disjoint, ranges
 from .maxflow import UNLIMITED, Network
 
 PRECISION = 1000  # the network counts in thousandths of a nanosecond
@@ -153,8 +153,10 @@ class _Problem:
     def _keep(self, n: Node, rate: float, largest: float = math.inf) -> int:
         if n.id in self.handed_out:
             return 0
-        if isinstance(n.dtype, tuple) or cost.nbytes(n) > largest:
+        if isinstance(n.dtype, tuple):
             return UNLIMITED  # of several results the items are kept
+        if cost.nbytes(n) > largest and not any(map(calls_back, n.args)):
+            return UNLIMITED
         return min(round(PRECISION * rate * cost.nbytes(n)) + 1, UNLIMITED)
 
     def kept_bytes(self, kept: set[int]) -> int:
@@ -274,7 +276,7 @@ class _Handover:
 
 
 def _time(n: Node) -> int:
-    return round(PRECISION * cost.nanoseconds(n))
+    return UNLIMITED if calls_back(n) else round(PRECISION * cost.nanoseconds(n))
 
 
 def _root(n: Node) -> Node:
