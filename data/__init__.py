@@ -89,7 +89,7 @@ def _text(corpus, notes):
         try:
             return "tinyshakespeare", tinyshakespeare.read()
         except UserError as error:
-            notes.append(f"{_reason(error)}; training on Python's standard library instead of tinyshakespeare")
+            notes.append(f"{_reason(error)}; training on the standard library instead of tinyshakespeare")
             return "stdlib", stdlib.read()
     if not Path(corpus).exists() and "/" not in corpus and "\\" not in corpus and "." not in corpus:
         raise UserError(f"--data {corpus}: no such corpus or file; corpora: auto, tinyshakespeare, stdlib")
