@@ -505,6 +505,24 @@ def test_a_mistake_that_all_mpi_ranks_find_is_told_once(command):
 # ---- The computed table ------------------------------------------------------------------------------------
 
 
+def test_the_documented_efficiencies_are_the_computed_ones():
+    from bench import cluster
+
+    rows = {(row["network"], row["model"], row["nodes"]): row for row in cluster.rows()}
+    shown, network, nodes = set(), None, None
+    for line in (ROOT / "docs" / "parallel.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("Efficiency, "):
+            network = line.removeprefix("Efficiency, ").rstrip(":")
+        elif cells[0] == "nodes":
+            nodes = [int(cell) for cell in cells[1:]]
+        elif network and cells[0].startswith("gpt2"):
+            model = cells[0].split(",")[0]
+            assert cells[1:] == [f"{rows[network, model, n]['efficiency']:.0%}" for n in nodes]
+            shown.add((network, model))
+    assert len(shown) == 8
+
+
 def test_the_cost_of_a_cluster():
     from bench import cluster
     from gpt2.model import GPT2Config
