@@ -31,6 +31,7 @@ from .errors import AutodiffError
 from .graph import Graph, Node, rewrite
 from .ops import input_node
 from .paths import MOST, Path, path_of
+from .passes import simplify
 from .pipeline import overrides
 from .plan import Call, Plan, Transform, leaf_key, output_buffers, result_kind, result_leaves
 from .record import Recording, record
@@ -141,9 +142,11 @@ class Derived:
         graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
         found = _programs.find(graph_key)
         if found is None:
-            plan = self.plan(call, rec)
             if self.why is not None and not _programs.seen(graph_key):
-                return plan
+                return self.plan(call, rec)
+            if key[-1].before:
+                rec = replace(rec, graph=simplify(rec.graph, key[-1]))
+            plan = self.plan(call, rec)
             program = self.transform.compile(plan, key[-1], self.name, scalar)
             _programs.add(graph_key, (replace(plan, outside=[]), program))
         else:

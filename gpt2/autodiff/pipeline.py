@@ -27,7 +27,8 @@ def current_options() -> Options:
 def options(**fields):
     """Compile with other options, in this thread: `with ad.options(off={"cse"}): ...`
 
-    off    names of passes to leave out (passes.PASSES)
+    off      names of passes to leave out (passes.PASSES)
+    before   False: simplify only after differentiating, not what was recorded as well
 
     Programs are kept apart by the options that they were made with.
     """

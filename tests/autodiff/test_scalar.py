@@ -47,7 +47,7 @@ def test_the_source_is_plain_python():
 
 def test_golden_source():
     assert ad.source(ad.grad(lambda x: 3 * x + np.sin(x) * x), 2.0) == (
-        "from math import cos, sin\n\n\ndef f_grad(x):\n    dx = sin(x) + x * cos(x) + 3.0\n    return dx\n"
+        "from math import cos, sin\n\n\ndef f_grad(x):\n    dx = sin(x) + 3.0 + x * cos(x)\n    return dx\n"
     )
 
 

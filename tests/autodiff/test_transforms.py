@@ -632,6 +632,19 @@ def test_options_switch_passes_off_and_programs_are_kept_apart():
         pass
 
 
+def test_simplifying_before_differentiating_is_a_choice(rng):
+    """x**3 as products has a derivative of products; differentiated first it is 3 x**2."""
+    x = rng.normal(size=4)
+    g = ad.grad(lambda x: np.sum(np.exp(x) * np.exp(x) + x**3))
+    found = {}
+    for before in (True, False):
+        with ad.options(before=before):
+            found[before] = g(x)
+            np.testing.assert_allclose(found[before], 2 * np.exp(2 * x) + 3 * x**2, rtol=1e-12)
+            assert g.__derived__.last[0].graph is not None
+    assert len(g.__derived__.cache) == 2
+
+
 def test_names_are_all_there():
     for name in ad.__all__:
         assert getattr(ad, name) is not None
