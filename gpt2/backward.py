@@ -1,7 +1,9 @@
 """The seam: for each layer, the backward written by hand or the one derived by the compiler.
 
-Both run as compiled programs. The hand-written functions go through the same compiler without the differentiate
-step, as C's hand-written and Enzyme's derived code both go through LLVM: so the layers stay pure mathematics, and
+Both run as compiled programs. The hand-written functions go through the same compiler without the
+differentiate
+step, as C's hand-written and Enzyme's derived code both go through LLVM: so the layers stay pure
+mathematics, and
 the comparison is fair. With compile=False every layer runs as it is written.
 """
 
@@ -30,7 +32,9 @@ def choose(spec="manual", compile=True):
             )
         modes[name] = _checked(mode, spec)
     written = compiled if compile else (lambda layer: layer)
-    return {name: auto(LAYERS[name]) if mode == "auto" else written(LAYERS[name]) for name, mode in modes.items()}
+    return {
+        name: auto(LAYERS[name]) if mode == "auto" else written(LAYERS[name]) for name, mode in modes.items()
+    }
 
 
 def _checked(mode, spec):
@@ -76,8 +80,10 @@ def whole(f):
     """f(*arrays) -> a scalar, differentiated as one program: an object with forward, backward and both."""
     from gpt2.autodiff.fixed import FixedPair
 
-    # Of activations a whole model keeps so many that memory counts more than the fastest step: at this rate elementwise
-    # values are computed again. GPT-2 124M, B=4, T=256: 819 MB instead of 1520, in the same time within the noise.
+    # Of activations a whole model keeps so many that memory counts more than the fastest step: at this
+    # rate elementwise
+    # values are computed again. GPT-2 124M, B=4, T=256: 819 MB instead of 1520, in the same time within
+    # the noise.
     return FixedPair(f, name="loss", rate=1.0)
 
 

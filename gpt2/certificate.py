@@ -1,11 +1,14 @@
 """The certificate and the page behind `python -m gpt2.backward`.
 
-    python -m gpt2.backward --check        every layer and the model: manual, derived, differences, forward mode
+    python -m gpt2.backward --check        every layer and the model: manual, derived, differences, forward
+    mode
     python -m gpt2.backward layernorm      forward, manual backward and derived backward side by side
     python -m gpt2.backward layernorm --emitted    the programs that run, with buffers and blocks of rows
 
-The largest scaled error |x - y| / max(1, |x| + |y|) is printed for each pair, in float64, on random inputs and random
-output gradients. Three independent roads lead to a gradient: the formulas written by hand, reverse mode, and forward
+The largest scaled error |x - y| / max(1, |x| + |y|) is printed for each pair, in float64, on random inputs
+and random
+output gradients. Three independent roads lead to a gradient: the formulas written by hand, reverse mode,
+and forward
 mode; central differences need no derivative at all.
 """
 
@@ -25,7 +28,15 @@ from gpt2.model import GPT2, GPT2Config, loss_fn
 EXACT = 1e-10  # different orders of summation in float64
 DIFFERENCES = 1e-7  # second-order central differences with a step of 1e-5
 STEP = 1e-5
-SIZES = {"B": 2, "T": 5, "C": 12, "NH": 3, "V": 17, "OC": 7, "maxT": 8}  # all different: no swapped axis passes
+SIZES = {
+    "B": 2,
+    "T": 5,
+    "C": 12,
+    "NH": 3,
+    "V": 17,
+    "OC": 7,
+    "maxT": 8,
+}  # all different: no swapped axis passes
 
 
 def inputs_of(name, rng, sizes, dtype):
@@ -95,7 +106,8 @@ def check_layer(name, seed=0):
 
 
 def check_model(seed=0):
-    """The same for the whole loss of a small GPT-2: hand-written, derived layer by layer, and derived as one program."""
+    """The same for the whole loss of a small GPT-2: hand-written, derived layer by layer, and derived as
+    one program."""
     config = GPT2Config(vocab_size=17, block_size=8, n_layer=2, n_head=3, n_embd=12, dtype="float64")
     rng = np.random.default_rng(seed)
     tokens, targets = rng.integers(0, 17, (2, 2, 5))
@@ -115,8 +127,10 @@ def check_model(seed=0):
     differences = float(slope(loss, params, tangents))
     pushed = float(_pushforward(loss, params, tangents))
     flat = np.concatenate([t.ravel() for t in tangents])
-    found = {f"manual~{'compiled' if b == 'manual' else b}": (scaled_error(grads[b], grads["written"]), EXACT)
-             for b in ("manual", "auto", "whole")}
+    found = {
+        f"manual~{'compiled' if b == 'manual' else b}": (scaled_error(grads[b], grads["written"]), EXACT)
+        for b in ("manual", "auto", "whole")
+    }
     found["manual~differences"] = scaled_error(grads["written"] @ flat, differences), DIFFERENCES
     found["auto~differences"] = scaled_error(grads["whole"] @ flat, differences), DIFFERENCES
     found["auto~forward mode"] = scaled_error(grads["whole"] @ flat, pushed), EXACT
@@ -142,8 +156,14 @@ def _pushforward(f, args, tangents):
 
 def certificate():
     """Print the table; True if every error is within its tolerance."""
-    columns = ("manual~compiled", "manual~auto", "manual~whole", "manual~differences", "auto~differences",
-               "auto~forward mode")
+    columns = (
+        "manual~compiled",
+        "manual~auto",
+        "manual~whole",
+        "manual~differences",
+        "auto~differences",
+        "auto~forward mode",
+    )
     print("largest scaled error |x-y| / max(1, |x|+|y|), float64\n")
     print(f"{'':14s}" + "".join(f"{c:>20s}" for c in columns))
     passed = True
@@ -159,7 +179,8 @@ def certificate():
             passed = passed and good
             cells += f"{error:>16.1e} {'ok' if good else 'BAD'}".rjust(20)
         print(f"{name:14s}{cells}")
-    print(f"\ntolerances: {EXACT:.0e}, beside differences {DIFFERENCES:.0e}: {'all hold' if passed else 'NOT ALL HOLD'}")
+    verdict = "all hold" if passed else "NOT ALL HOLD"
+    print(f"\ntolerances: {EXACT:.0e}, beside differences {DIFFERENCES:.0e}: {verdict}")
     return passed
 
 
@@ -174,23 +195,41 @@ def pair_of(name, sizes=None):
 
 
 def derived_source(name, emitted=False):
-    """The derived forward and backward of a layer as source: as a person would write it, or the programs that run."""
+    """The derived forward and backward of a layer as source: as a person would write it, or the programs
+    that run."""
     entry = pair_of(name)
     if emitted:
         return entry.forward.source + "\n\n" + entry.backward.program.source
     forward, backward = entry.graphs
-    return (plain_source(forward, f"{name}_forward") + "\n\n"
-            + plain_source(backward, f"{name}_backward").split("\n\n\n", 1)[1])
+    return (
+        plain_source(forward, f"{name}_forward")
+        + "\n\n"
+        + plain_source(backward, f"{name}_backward").split("\n\n\n", 1)[1]
+    )
 
 
 def side_by_side(name, emitted=False, width=58):
     """forward | manual | derived, as text in three columns."""
     layer = LAYERS[name]
-    texts = [inspect.getsource(layer.forward), inspect.getsource(layer.backward), derived_source(name, emitted)]
-    columns = [[line for raw in textwrap.dedent(t).rstrip().split("\n")
-                for line in (textwrap.wrap(raw, width, subsequent_indent="        ", drop_whitespace=False) or [""])]
-               for t in texts]
-    rows = [f"{'forward':{width}s} | {'backward, by hand':{width}s} | derived by the compiler", "-" * (3 * width + 6)]
+    texts = [
+        inspect.getsource(layer.forward),
+        inspect.getsource(layer.backward),
+        derived_source(name, emitted),
+    ]
+    columns = [
+        [
+            line
+            for raw in textwrap.dedent(t).rstrip().split("\n")
+            for line in (
+                textwrap.wrap(raw, width, subsequent_indent="        ", drop_whitespace=False) or [""]
+            )
+        ]
+        for t in texts
+    ]
+    rows = [
+        f"{'forward':{width}s} | {'backward, by hand':{width}s} | derived by the compiler",
+        "-" * (3 * width + 6),
+    ]
     for i in range(max(map(len, columns))):
         cells = [c[i] if i < len(c) else "" for c in columns]
         rows.append(f"{cells[0]:{width}s} | {cells[1]:{width}s} | {cells[2]}".rstrip())
@@ -199,10 +238,18 @@ def side_by_side(name, emitted=False, width=58):
 
 def main(argv=None):
     """Exit status 0 if all is well, 1 if a check failed, 2 for a wrong command line."""
-    parser = argparse.ArgumentParser(prog="python -m gpt2.backward", description="Look at, and check, both backwards.")
-    parser.add_argument("layer", nargs="?", choices=list(LAYERS), help="show its forward, manual and derived source")
-    parser.add_argument("--check", action="store_true", help="compare all gradients of all layers and of the model")
-    parser.add_argument("--emitted", action="store_true", help="show the programs that run, buffers and blocks included")
+    parser = argparse.ArgumentParser(
+        prog="python -m gpt2.backward", description="Look at, and check, both backwards."
+    )
+    parser.add_argument(
+        "layer", nargs="?", choices=list(LAYERS), help="show its forward, manual and derived source"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="compare all gradients of all layers and of the model"
+    )
+    parser.add_argument(
+        "--emitted", action="store_true", help="show the programs that run, buffers and blocks included"
+    )
     options = parser.parse_args(argv)
     if options.check:
         return 0 if certificate() else 1

@@ -280,7 +280,12 @@ class GPT2:
         targets = self._checked_targets(targets, tokens)
         self._saved = None
         loss, _ = self.program.both(
-            self._scale(scale), *self.params.values(), tokens, targets, out=self._grad_buffers(), add=accumulate
+            self._scale(scale),
+            *self.params.values(),
+            tokens,
+            targets,
+            out=self._grad_buffers(),
+            add=accumulate,
         )
         return float(loss)
 

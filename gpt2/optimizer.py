@@ -14,7 +14,8 @@ import numpy as np
 from gpt2.autodiff import runtime
 
 # Entries handled at once. A block's six arrays stay in cache, so that parameters, gradients and moments cross
-# from memory once a step, whatever the number of operations. Measured for 124 million parameters on one core and on
+# from memory once a step, whatever the number of operations. Measured for 124 million parameters on one
+# core and on
 # two: 252 and 183 ms a step in blocks of 32 thousand, 221 and 124 ms of 128, 211 and 116 ms of 256.
 BLOCK = 256 * 1024
 # Entries whose squares are added up in the gradient's own precision.
@@ -77,13 +78,17 @@ class AdamW:
         stop = self.params.size if stop is None else stop
         self.t += 1
         scale = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))  # as PyTorch clips
-        pieces = iter(list(_pieces(start, stop, self.decayed)))  # next() on it is atomic: threads share them out
+        pieces = iter(
+            list(_pieces(start, stop, self.decayed))
+        )  # next() on it is atomic: threads share them out
         while len(self._scratch) < runtime.get_threads():
             self._scratch.append(np.empty((2, min(BLOCK, self.m.size)), self.params.dtype))
 
         def job(thread):
             for first, last, decays in pieces:
-                self._update(first, last, lr, scale, self.weight_decay if decays else 0.0, self._scratch[thread])
+                self._update(
+                    first, last, lr, scale, self.weight_decay if decays else 0.0, self._scratch[thread]
+                )
 
         runtime.share(job)
 
@@ -126,7 +131,8 @@ class AdamW:
 
 
 def sum_of_squares(flat):
-    """Of a flat array (N,), as a float. Blocks of it are summed in float64, in order, on any number of threads."""
+    """Of a flat array (N,), as a float. Blocks of it are summed in float64, in order, on any number of
+    threads."""
     starts = range(0, flat.size, SUM_BLOCK)
     sums = [0.0] * len(starts)
     todo = iter(enumerate(starts))
@@ -141,7 +147,8 @@ def sum_of_squares(flat):
 
 
 def _pieces(start, stop, decayed):
-    """Cut start..stop into (start, stop, decays): at borders of the decayed ranges, and every BLOCK entries."""
+    """Cut start..stop into (start, stop, decays): at borders of the decayed ranges, and every BLOCK
+    entries."""
     borders = {edge for pair in decayed for edge in pair if start < edge < stop}
     edges = sorted({start, stop, *borders})
     for first, last in zip(edges, edges[1:]):

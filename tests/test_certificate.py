@@ -34,7 +34,9 @@ def test_certificate_passes_and_prints_every_layer(capsys):
 def test_certificate_finds_a_wrong_gradient(monkeypatch, capsys):
     """A factor of 1 + 1e-6 in a hand-written backward is enough."""
     gelu = LAYERS["gelu"]
-    wrong = dataclasses.replace(gelu, backward=lambda dout, saved: (gelu.backward(dout, saved)[0] * (1 + 1e-6),))
+    wrong = dataclasses.replace(
+        gelu, backward=lambda dout, saved: (gelu.backward(dout, saved)[0] * (1 + 1e-6),)
+    )
     monkeypatch.setitem(LAYERS, "gelu", wrong)
     assert certificate.main(["--check"]) == 1
     lines = capsys.readouterr().out.splitlines()

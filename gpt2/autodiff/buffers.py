@@ -20,8 +20,24 @@ from .rows import ROW, by_rows, row_axes
 from .schedule import Region, flags_of
 
 WRITES_OUT = frozenset(
-    ("copy", "cast", "where", "sum", "max", "min", "prod", "any", "all", "matmul", "assemble", "cumsum", "gather",
-     "take_along", *CHANGE_FIRST))
+    (
+        "copy",
+        "cast",
+        "where",
+        "sum",
+        "max",
+        "min",
+        "prod",
+        "any",
+        "all",
+        "matmul",
+        "assemble",
+        "cumsum",
+        "gather",
+        "take_along",
+        *CHANGE_FIRST,
+    )
+)
 ALIGN = 64
 
 
@@ -48,8 +64,15 @@ class Plan:
     folded: set[Node]
 
 
-def plan(graph: Graph, regions: list[Region], where: dict[Node, Region], placed: dict[Node, Place], folded: set[Node],
-         uses: Uses, n_blocks) -> Plan:
+def plan(
+    graph: Graph,
+    regions: list[Region],
+    where: dict[Node, Region],
+    placed: dict[Node, Place],
+    folded: set[Node],
+    uses: Uses,
+    n_blocks,
+) -> Plan:
     outputs = set(graph.outputs)
     start, end, order = _steps(regions)
 
@@ -122,12 +145,13 @@ class Uses:
         return found
 
     def last_use(self, x: Node, n: Node) -> bool:
-        """Whether n may write over x (which it reads): nothing reads x later, not even in a later block of rows."""
+        """Whether n may write over x (which it reads): nothing reads x later, not even in a later block of
+        rows."""
         r = self.region[n]
         made_here = self.region.get(x) is r
         if not is_elementwise(n) and sum(root(a) is x for a in n.args) > 1:
             return False  # what is written over by one argument's sake is read for another's
-        for u, y in self.readers(x):
+        for u, _ in self.readers(x):
             if u is n:
                 continue
             if self.order[u] >= self.order[n]:
@@ -148,7 +172,8 @@ def reads_own_rows(u: Node, y: Node, r: Region) -> bool:
 
 
 def _steps(regions):
-    """First and last step of each member's life as a writer or reader, and its place in the order of execution."""
+    """First and last step of each member's life as a writer or reader, and its place in the order of
+    execution."""
     start: dict[Node, int] = {}
     end: dict[Node, int] = {}
     order: dict[Node, int] = {}
@@ -166,7 +191,8 @@ def _steps(regions):
 def _share(regions, storage, placed, readers, uses, folded):
     """Values are written over others that nothing needs any more.
 
-    A plain elementwise statement takes over one of its arguments. In a region of row blocks, a value takes over any
+    A plain elementwise statement takes over one of its arguments. In a region of row blocks, a value takes
+    over any
     whole array that the region reads by rows and is done with, row for row, before the value is written.
     """
     for r in regions:
@@ -176,10 +202,21 @@ def _share(regions, storage, placed, readers, uses, folded):
             s = storage.get(base)
             if s is None or n in r.sums or not _first_writer(n, s, placed, uses):
                 continue
-            direct = [root(a) for a in overwritable(n) if a.shape == n.shape and all(v.op == "reshape" for v in chain(a))]
+            direct = [
+                root(a)
+                for a in overwritable(n)
+                if a.shape == n.shape and all(v.op == "reshape" for v in chain(a))
+            ]
             for x in dict.fromkeys((*direct, *outside)):
                 t = storage.get(x)
-                if t is None or t is s or x in placed or x.nbytes != n.nbytes or x.dtype != n.dtype or x in r.sums:
+                if (
+                    t is None
+                    or t is s
+                    or x in placed
+                    or x.nbytes != n.nbytes
+                    or x.dtype != n.dtype
+                    or x in r.sums
+                ):
                     continue
                 if t.holds != [x] or (uses.region[x] is r and x not in direct):
                     continue
@@ -192,20 +229,28 @@ def _share(regions, storage, placed, readers, uses, folded):
 
 
 def _first_writer(n: Node, s: Storage, placed, uses: Uses) -> bool:
-    """Whether n is the first to write to its storage, and writes all of it, as do the values that follow it there."""
+    """Whether n is the first to write to its storage, and writes all of it, as do the values that follow it
+    there."""
     if min(s.holds, key=uses.order.__getitem__) is not n:
         return False
-    return all(m.nbytes == s.nbytes and all(step[0] == "reshape" for step in placed[m].steps) for m in s.holds if m in placed)
+    return all(
+        m.nbytes == s.nbytes and all(step[0] == "reshape" for step in placed[m].steps)
+        for m in s.holds
+        if m in placed
+    )
 
 
 def _done_with(x: Node, n: Node, direct: bool, readers, uses: Uses, r: Region) -> bool:
-    """Whether every use of x is over, row for row, by the time that n is written (or, read by n itself, just then)."""
+    """Whether every use of x is over, row for row, by the time that n is written (or, read by n itself,
+    just then)."""
     last = uses.order[n]
     if any(uses.order[u] > last or (u is n and not direct) for u in readers(x)) or not uses.last_use(x, n):
         return False
     if r.N == 1:
         return direct
-    return row_axes(x.shape, r.N) is not None and all(reads_own_rows(u, y, r) for u, y in uses.readers(x) if uses.region[u] is r)
+    return row_axes(x.shape, r.N) is not None and all(
+        reads_own_rows(u, y, r) for u, y in uses.readers(x) if uses.region[u] is r
+    )
 
 
 def overwritable(n: Node) -> tuple[Node, ...]:
@@ -218,11 +263,14 @@ def overwritable(n: Node) -> tuple[Node, ...]:
 
 
 def _offsets(storages: list[Storage]) -> int:
-    """Place every stretch, large ones first, at the lowest offset free for its whole life. Returns the total."""
+    """Place every stretch, large ones first, at the lowest offset free for its whole life. Returns the
+    total."""
     placed: list[Storage] = []
     total = 0
     for s in sorted(storages, key=lambda s: (-s.nbytes, s.start)):
-        taken = sorted(((t.offset, t.offset + _round(t.nbytes)) for t in placed if t.start <= s.end and s.start <= t.end))
+        taken = sorted(
+            (t.offset, t.offset + _round(t.nbytes)) for t in placed if t.start <= s.end and s.start <= t.end
+        )
         at = 0
         for lo, hi in taken:
             if lo - at >= s.nbytes:
@@ -239,7 +287,8 @@ def _round(nbytes: int) -> int:
 
 
 def _slots(regions, kind, placed, readers, order):
-    """Slots of a region's scratch: reused as soon as a value is read for the last time, in place where an op allows."""
+    """Slots of a region's scratch: reused as soon as a value is read for the last time, in place where an
+    op allows."""
     slots: dict[Node, int] = {}
     slot_bytes: dict[Region, list[int]] = {}
     for r in regions:
@@ -267,8 +316,15 @@ def _slots(regions, kind, placed, readers, order):
             if base is n:
                 for a in overwritable(n):
                     x = root(a)
-                    if x in live and lasts[x] == order[n] and x.nbytes == n.nbytes and x.dtype == n.dtype and a.shape == n.shape \
-                            and all(v.op == "reshape" for v in chain(a)) and x is bases.get(x):
+                    if (
+                        x in live
+                        and lasts[x] == order[n]
+                        and x.nbytes == n.nbytes
+                        and x.dtype == n.dtype
+                        and a.shape == n.shape
+                        and all(v.op == "reshape" for v in chain(a))
+                        and x is bases.get(x)
+                    ):
                         slot = live.pop(x)
                         break
             if slot is None:

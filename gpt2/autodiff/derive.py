@@ -30,8 +30,8 @@ from .entry import make_entry
 from .errors import AutodiffError
 from .graph import Graph, Node, rewrite
 from .ops import input_node
-from .paths import MOST, Path, path_of
 from .passes import simplify
+from .paths import MOST, Path, path_of
 from .pipeline import overrides
 from .plan import Call, Plan, Transform, leaf_key, output_buffers, result_kind, result_leaves
 from .record import Recording, record

@@ -20,7 +20,18 @@ import numpy as np
 from . import runtime
 from .buffers import Plan, Uses, plan
 from .graph import Graph, Node, is_scalar_const, node_names
-from .layout import VIEWS, chain, disjoint, hosts, is_elementwise, lower, reshape_view, root, same_memory, slices_text
+from .layout import (
+    VIEWS,
+    chain,
+    disjoint,
+    hosts,
+    is_elementwise,
+    lower,
+    reshape_view,
+    root,
+    same_memory,
+    slices_text,
+)
 from .ops import OPS
 from .ops.shape import index_slices
 from .rows import ROW, row_axes
@@ -51,8 +62,12 @@ def emit(graph: Graph, name: str, share_inputs: bool = False) -> Emitted:
         nested[r] = r.N > 1 and not _flat(r, where, stands)
         if nested[r] and not _one_prefix(r, where):  # rows that no single index reaches: plain statements
             r.N, r.sums, nested[r] = 1, [], False
-    overwrites = {(k, i) for k, o in enumerate(graph.outputs) for i, x in enumerate(graph.inputs)
-                  if may_overwrite(o, x, placed, uses)}
+    overwrites = {
+        (k, i)
+        for k, o in enumerate(graph.outputs)
+        for i, x in enumerate(graph.inputs)
+        if may_overwrite(o, x, placed, uses)
+    }
     p = plan(graph, regions, where, placed, folded, uses, lambda r: len(blocks_of(r, nested[r])))
     emitted = _Emitter(graph, name, regions, where, p, nested, stands).emit()
     emitted.overwrites = overwrites
@@ -60,7 +75,8 @@ def emit(graph: Graph, name: str, share_inputs: bool = False) -> Emitted:
 
 
 def may_overwrite(o: Node, x: Node, placed, uses: Uses) -> bool:
-    """Whether output o may be computed in the memory of input x: nothing reads x once o's memory is written."""
+    """Whether output o may be computed in the memory of input x: nothing reads x once o's memory is
+    written."""
     if o.op == "input" or x.shape != o.shape or x.dtype != o.dtype:
         return False
     writers = [n for n in uses.order if n is o or (n in placed and placed[n].base is o)]
@@ -80,7 +96,9 @@ def _ends(r: Region, where) -> list[Node]:
     for n in r.members:
         if n not in r.sums:
             ends.append(n)
-        ends += [a for a, flag in zip(n.args, flags_of(n, r.N)) if flag is ROW and where.get(root(a)) is not r]
+        ends += [
+            a for a, flag in zip(n.args, flags_of(n, r.N)) if flag is ROW and where.get(root(a)) is not r
+        ]
     return ends
 
 
@@ -94,7 +112,8 @@ def _flat(r: Region, where, stands) -> bool:
 
 
 def _one_prefix(r: Region, where) -> bool:
-    """Whether the rows are numbered by the same leading axes in all of them, so that one index reaches them."""
+    """Whether the rows are numbered by the same leading axes in all of them, so that one index reaches
+    them."""
     axes = prefix(r)
     return axes is not None and all(a.shape[: row_axes(a.shape, r.N)] == axes for a in _ends(r, where))
 
@@ -106,9 +125,15 @@ def _folded(graph: Graph, where, placed) -> set[Node]:
     for n in graph.nodes:
         if n.op == "sum" and n.args[0].op in ("multiply", "square"):
             m = n.args[0]
-            if (len(users[m]) == 1 and n.attrs["axes"] == (m.ndim - 1,) and m not in placed and where[m] is where[n]
-                    and all(a.shape == m.shape and a.dtype == m.dtype for a in m.args) and m.dtype.kind == "f"
-                    and n not in where[n].sums):
+            if (
+                len(users[m]) == 1
+                and n.attrs["axes"] == (m.ndim - 1,)
+                and m not in placed
+                and where[m] is where[n]
+                and all(a.shape == m.shape and a.dtype == m.dtype for a in m.args)
+                and m.dtype.kind == "f"
+                and n not in where[n].sums
+            ):
                 found.add(m)
     return found
 
@@ -206,7 +231,11 @@ class _Emitter:
         if chain(n)[-1].op == "broadcast" or any(v.op == "broadcast" for v in chain(n)):
             expression = base
             for v in chain(n):
-                expression = f"np.broadcast_to({expression}, {v.shape})" if v.op == "broadcast" else expression + view_text(v)
+                expression = (
+                    f"np.broadcast_to({expression}, {v.shape})"
+                    if v.op == "broadcast"
+                    else expression + view_text(v)
+                )
         if r in self.plan.kind and self.plan.kind[r] == "free":
             return expression
         return self.define(expression, self.names[n], r)
@@ -251,18 +280,30 @@ class _Emitter:
         text = []
         if self.kept:
             names = ", ".join(self.kept)
-            text.append("def setup(arena):\n" + "".join(f"    {line}\n" for line in self.setup) + f"    return ({names},)\n")
+            text.append(
+                "def setup(arena):\n"
+                + "".join(f"    {line}\n" for line in self.setup)
+                + f"    return ({names},)\n"
+            )
             self.prelude.insert(0, f"({names},) = memory.arrays")
         if self.block_regions:
             scratch = ", ".join(f"scratch{k + 1}" for k in range(len(self.block_regions)))
             self.prelude.insert(0, f"({scratch},) = memory.scratch")
         lines = [f"    {line}" if line else "" for line in self.prelude + self.body]
-        returned = "".join(f"{self.names[o] if o.op == 'input' else self.result_names[self.output_index[o]]}, "
-                           for o in self.graph.outputs)
+        returned = "".join(
+            f"{self.names[o] if o.op == 'input' else self.result_names[self.output_index[o]]}, "
+            for o in self.graph.outputs
+        )
         text.append("\n".join([head, *lines, f"    return ({returned.strip()})"]) + "\n")
         source = "import numpy as np\n\n\n" + "\n\n".join(text)
-        return Emitted(source, self.env, self.block_regions, self.plan.arena_bytes,
-                       [None if o.op == "input" else (o.shape, o.dtype) for o in self.graph.outputs], set())
+        return Emitted(
+            source,
+            self.env,
+            self.block_regions,
+            self.plan.arena_bytes,
+            [None if o.op == "input" else (o.shape, o.dtype) for o in self.graph.outputs],
+            set(),
+        )
 
     def plain(self, n: Node) -> None:
         if n in self.plan.folded:
@@ -304,7 +345,7 @@ class _Emitter:
 
         def scratch_name(n: Node) -> str:
             slot = self.plan.slots[n]
-            row = n.shape[row_axes(n.shape, r.N):]
+            row = n.shape[row_axes(n.shape, r.N) :]
             key = (slot, row, n.dtype)
             if key not in shapes:
                 shapes[key] = f"s{len(shapes) + 1}"
@@ -342,8 +383,11 @@ class _Emitter:
                     target = scratch_name(place.base) + place.row_text(r.N)
             else:
                 target = f"{self.whole_rows(n, r)}[{index}]"
-            fold = [operand(b, f, n.args[0]) for b, f in zip(n.args[0].args, flags_of(n.args[0], r.N))] \
-                if n.args and n.args[0] in self.plan.folded else None
+            fold = (
+                [operand(b, f, n.args[0]) for b, f in zip(n.args[0].args, flags_of(n.args[0], r.N))]
+                if n.args and n.args[0] in self.plan.folded
+                else None
+            )
             statement = Statement(self, n, target, args, frame, name, fold)
             local[n] = name
             lines += _with_source(statement.lines(), n)
@@ -354,7 +398,8 @@ class _Emitter:
         function = self.unique(f"rows{number}" if number > 1 else "rows")
         count = f"{r.N} rows" if not nested else f"{' x '.join(map(str, axes))} rows"
         self.body.append("")
-        self.body.append(f"def {function}({', '.join(['k', *outer, 'i', 'j', *names])}):  # {count} in {len(blocks)} blocks")
+        parameters = ", ".join(["k", *outer, "i", "j", *names])
+        self.body.append(f"def {function}({parameters}):  # {count} in {len(blocks)} blocks")
         self.body += [f"    {line}" for line in lines]
         self.body.append("")
         constant = f"blocks{number}"
@@ -376,13 +421,15 @@ class _Emitter:
             s = self.plan.partials[n]
             blocks = s.nbytes // max(1, n.nbytes)
             text = self.unique(f"{self.names[n]}_parts")
-            self.setup.append(f"{text} = arena[{s.offset}:{s.offset + s.nbytes}].view(np.{n.dtype}).reshape({(blocks, *n.shape)})")
+            place = f"arena[{s.offset}:{s.offset + s.nbytes}]"
+            self.setup.append(f"{text} = {place}.view(np.{n.dtype}).reshape({(blocks, *n.shape)})")
             self.kept.append(text)
             self.full[key] = text
         return self.full[key]
 
     def invariant(self, a: Node, user: Node, r: Region) -> str:
-        """A whole argument beside blocks of rows: leading axes of length 1 that stand for the row axes are dropped."""
+        """A whole argument beside blocks of rows: leading axes of length 1 that stand for the row axes are
+        dropped."""
         if user.op in ("gather",):
             return self.whole(a)
         target = user.args[0] if user in r.sums else user
@@ -392,7 +439,9 @@ class _Emitter:
             return self.whole(a)
         key = (a, "tail", extra)
         if key not in self.full:
-            self.full[key] = self.define(f"{self.whole(a)}.reshape({a.shape[extra:]})", self.whole(a).rstrip("_") + "_tail", root(a))
+            self.full[key] = self.define(
+                f"{self.whole(a)}.reshape({a.shape[extra:]})", self.whole(a).rstrip("_") + "_tail", root(a)
+            )
         return self.full[key]
 
 
@@ -409,9 +458,19 @@ class Frame:
 
 
 class Statement:
-    """The lines for one op. `frame` is None for whole arrays; in a block, `name` is bound to the block of the result."""
+    """The lines for one op. `frame` is None for whole arrays; in a block, `name` is bound to the block of
+    the result."""
 
-    def __init__(self, emitter: _Emitter, n: Node, target: str, args: list[str], frame: Frame | None, name: str = "", fold=None):
+    def __init__(
+        self,
+        emitter: _Emitter,
+        n: Node,
+        target: str,
+        args: list[str],
+        frame: Frame | None,
+        name: str = "",
+        fold=None,
+    ):
         self.emitter, self.n, self.target, self.args, self.frame = emitter, n, target, args, frame
         self.name, self.fold = name, fold
 
@@ -459,7 +518,12 @@ class Statement:
             return False
         if n in p.storage and r in p.storage:
             return p.storage[n] is p.storage[r]
-        return n in p.slots and r in p.slots and self.emitter.where[r] is self.emitter.where[n] and p.slots[n] == p.slots[r]
+        return (
+            n in p.slots
+            and r in p.slots
+            and self.emitter.where[r] is self.emitter.where[n]
+            and p.slots[n] == p.slots[r]
+        )
 
     def shift(self, x: Node, axis: int) -> int:
         return axis if self.frame is None else axis - self.frame.axes_of(x) + 1
@@ -501,21 +565,35 @@ class Statement:
         axes = n.attrs["axes"]
         keep = n.attrs["keepdims"]
         if x in self.emitter.plan.folded:
-            a, b = (self.fold if self.frame else [self.emitter.whole(y) for y in x.args]) * (2 if x.op == "square" else 1)
+            a, b = (self.fold if self.frame else [self.emitter.whole(y) for y in x.args]) * (
+                2 if x.op == "square" else 1
+            )
             return self.then(f"np.vecdot({a}, {b}, out=@{_drop_last(n, keep)})")
-        if axes == (x.ndim - 1,) and x.dtype.kind == "f" and x.dtype == n.dtype and x.shape[-1] >= 16 and self.contiguous(x):
+        if (
+            axes == (x.ndim - 1,)
+            and x.dtype.kind == "f"
+            and x.dtype == n.dtype
+            and x.shape[-1] >= 16
+            and self.contiguous(x)
+        ):
             ones = self.emitter.ones(x.shape[-1], x.dtype)
             rank = x.ndim if self.frame is None else x.ndim - self.frame.axes_of(x) + 1
             if rank == 2:
                 return self.then(f"np.matmul({self.args[0]}, {ones}, out=@{_drop_last(n, keep)})")
             if self.contiguous(n):
-                return self.then(f"np.matmul({self.args[0]}.reshape(-1, {x.shape[-1]}), {ones}, out=@.reshape(-1))")
+                return self.then(
+                    f"np.matmul({self.args[0]}.reshape(-1, {x.shape[-1]}), {ones}, out=@.reshape(-1))"
+                )
         return self.reduce("add")
 
     def contiguous(self, x: Node) -> bool:
         """Whether x is contiguous, or in a block, each of its rows and the next."""
         r = root(x)
-        if self.frame and self.emitter.where.get(r) is self.frame.region and self.emitter.plan.kind.get(r) == "scratch":
+        if (
+            self.frame
+            and self.emitter.where.get(r) is self.frame.region
+            and self.emitter.plan.kind.get(r) == "scratch"
+        ):
             return r not in self.emitter.plan.placed and all(v.op == "reshape" for v in chain(x))
         return self.emitter.stands[x].flags.c_contiguous
 
@@ -544,13 +622,17 @@ class Statement:
         return self.reduce("logical_and")
 
     def op_matmul(self):
-        call = "matmul" if self.frame is None and self.n.ndim == 2 and self.n.dtype.kind == "f" else "np.matmul"
+        call = (
+            "matmul" if self.frame is None and self.n.ndim == 2 and self.n.dtype.kind == "f" else "np.matmul"
+        )
         return self.returning(f"{call}({self.args[0]}, {self.args[1]}, out=@)")
 
     def op_assemble(self):
         n, e = self.n, self.emitter
-        settled = [root(x) in e.plan.placed and same_memory(e.stands[x], e.stands[n][index_slices(i)])
-                   for x, i in zip(n.args, n.attrs["indices"])]
+        settled = [
+            root(x) in e.plan.placed and same_memory(e.stands[x], e.stands[n][index_slices(i)])
+            for x, i in zip(n.args, n.attrs["indices"])
+        ]
         lines = []
         apart = disjoint(n)
         covered = apart and sum(x.size for x in n.args) == n.size
@@ -568,7 +650,9 @@ class Statement:
             if settled[k]:
                 continue
             part = f"@[{self.part(n, index)}]"
-            lines.append(f"np.copyto({part}, {arg})" if covered or apart and not whole else f"{part} += {arg}")
+            lines.append(
+                f"np.copyto({part}, {arg})" if covered or apart and not whole else f"{part} += {arg}"
+            )
         return self.then(*lines)
 
     def first(self) -> list[str]:
@@ -601,13 +685,19 @@ class Statement:
     def op_scatter_along_add(self):
         self.emitter.env["add_along"] = runtime.add_along
         _, idx, v = self.args
-        return self.then(*self.first(), f"add_along(@, {idx}, {v}, axis={self.shift(self.n, self.n.attrs['axis'])})")
+        return self.then(
+            *self.first(), f"add_along(@, {idx}, {v}, axis={self.shift(self.n, self.n.attrs['axis'])})"
+        )
 
     def op_gather(self):
         n = self.n
         spec = n.attrs["spec"]
-        if spec[0] == ("array", 0) and len(n.args) == 2 and all(s[0] != "array" for s in spec[1:]) and \
-                n.shape == n.args[1].shape + n.args[0].shape[1:]:
+        if (
+            spec[0] == ("array", 0)
+            and len(n.args) == 2
+            and all(s[0] != "array" for s in spec[1:])
+            and n.shape == n.args[1].shape + n.args[0].shape[1:]
+        ):
             self.emitter.env["take_rows"] = runtime.take_rows
             return self.then(f"take_rows({self.args[0]}, {self.args[1]}, @)")
         if self.frame is None:
@@ -667,7 +757,9 @@ def sum_rows(e: _Emitter, n: Node, target: str, x: str, r: Region) -> list[str]:
         sizes = {b[-1] - b[-2] for b in blocks_of(r, e.nested[r])}
         return [f"np.matmul({ones if len(sizes) == 1 else f'{ones}[:j - i]'}, {x}, out={target})"]
     axis = axes[0] if len(axes) == 1 else axes
-    return [f"np.add.reduce({x}, axis={axis}, out={target if n.shape else target.replace('[k]', '[k:k + 1].reshape(())')})"]
+    if not n.shape:
+        target = target.replace("[k]", "[k:k + 1].reshape(())")
+    return [f"np.add.reduce({x}, axis={axis}, out={target})"]
 
 
 def _with_source(lines: list[str], n: Node) -> list[str]:
@@ -698,7 +790,8 @@ def _hoist(lines: list[str], e: _Emitter) -> list[str]:
 
 
 def scalar_text(n: Node) -> str:
-    """A scalar constant as a literal: weak beside arrays (NEP 50), so the dtype of its surroundings is kept."""
+    """A scalar constant as a literal: weak beside arrays (NEP 50), so the dtype of its surroundings is
+    kept."""
     v = n.value
     if isinstance(v, float) and not np.isfinite(v):
         return "np.nan" if np.isnan(v) else ("np.inf" if v > 0 else "-np.inf")

@@ -1,11 +1,14 @@
 """Programs for fixed types: what an engine calls thousands of times with arrays of the same shapes.
 
     Fixed(f)              f compiled as it stands
-    FixedPair(f)          f's first result and its pullback: a forward program that saves what a minimum cut says, and
+    FixedPair(f)          f's first result and its pullback: a forward program that saves what a minimum cut
+    says, and
                           a backward program for it; or the two in one
 
-Both keep one entry for each combination of shapes, dtypes and static arguments. Unlike `ad.grad` and its kin they do
-not look for what f reads besides its arguments: f promises to be a pure function of them. What f decides by looking
+Both keep one entry for each combination of shapes, dtypes and static arguments. Unlike `ad.grad` and its
+kin they do
+not look for what f reads besides its arguments: f promises to be a pure function of them. What f decides by
+looking
 at its arguments (`if ids.max() >= V: raise`) is checked at each call, by a small program of its own.
 """
 
@@ -64,7 +67,9 @@ class _Entries:
                 return e, arrays
         rec = record(self.f, args, static, name=self.name)
         if rec.written or rec.lifted:
-            raise ValueError(f"{rec.graph.name}: a function that writes to its arguments cannot be compiled like this")
+            raise ValueError(
+                f"{rec.graph.name}: a function that writes to its arguments cannot be compiled like this"
+            )
         e = self.build(rec, args)
         e.decisions = _Decisions(rec)
         e.captured = [a for _, a in rec.captures]
@@ -81,7 +86,8 @@ class _Entry:
 
 
 class _Summing:
-    """A program and, made when first asked for, the one that adds results to what the caller's buffers hold."""
+    """A program and, made when first asked for, the one that adds results to what the caller's buffers
+    hold."""
 
     def __init__(self, graph: Graph, options, name: str):
         self.graph, self.options, self.name = graph, options, name
@@ -157,7 +163,7 @@ def _joined(forward: Graph, backward: Graph) -> Graph:
     """Both as one program. What the backward computes again stays apart from what it is a copy of."""
     kept = forward.outputs[1:]
     stands = dict(zip(backward.inputs, kept))
-    cotangents = backward.inputs[len(kept):]
+    cotangents = backward.inputs[len(kept) :]
     new: dict = {}
     for n in backward.nodes:
         if n in stands:
@@ -166,7 +172,11 @@ def _joined(forward: Graph, backward: Graph) -> Graph:
             new[n] = n
         else:
             new[n] = with_args(n, tuple(new[a] for a in n.args))
-    return Graph((*forward.inputs, *cotangents), (forward.outputs[0], *(new[o] for o in backward.outputs)), forward.name)
+    return Graph(
+        (*forward.inputs, *cotangents),
+        (forward.outputs[0], *(new[o] for o in backward.outputs)),
+        forward.name,
+    )
 
 
 class Saved(tuple):
@@ -183,7 +193,8 @@ class FixedPair(_Entries):
     backward(dout, saved, out=None, add=False) -> one gradient an argument, or None; out and add as for Fixed
     both(dout, *args, out=None, add=False, **static) -> (out, gradients), in one program
 
-    rate   what keeping a byte costs, in nanoseconds (passes/cost.py): higher rates save memory and recompute more
+    rate   what keeping a byte costs, in nanoseconds (passes/cost.py): higher rates save memory and
+    recompute more
     """
 
     def __init__(self, f: Callable, options=None, name: str | None = None, rate: float = NS_PER_BYTE):
@@ -192,7 +203,9 @@ class FixedPair(_Entries):
 
     def build(self, rec, args):
         arrays = [a for a in args if type(a) is np.ndarray]
-        return _PairEntry(rec, [k for k, a in enumerate(arrays) if a.dtype.kind in "fc"], self.options, self.rate)
+        return _PairEntry(
+            rec, [k for k, a in enumerate(arrays) if a.dtype.kind in "fc"], self.options, self.rate
+        )
 
     def forward(self, *args, **static):
         e, arrays = self.entry(args, static)

@@ -5,16 +5,19 @@
     attrs  = hashable Python values only, so that equal nodes can be found by hashing
 
 A node is never changed after it was made. Every node is younger than its arguments, so sorting by `id` is a
-topological order, and it is the order in which the user's program ran. Passes are functions from graph to graph.
+topological order, and it is the order in which the user's program ran. Passes are functions from graph to
+graph.
 
-Most ops give one array. The few that give several (eigh, svd, slogdet, scan) make a tuple node, whose `shape` and
+Most ops give one array. The few that give several (eigh, svd, slogdet, scan) make a tuple node, whose
+`shape` and
 `dtype` are tuples of shapes and dtypes; `item` nodes take it apart.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Any, Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +79,11 @@ class Node:
             elif self.op == "const":
                 v = self.attrs["value"]
                 # repr keeps -0.0 apart from 0.0, and makes every nan the same
-                self._key = ("const", repr(v if isinstance(v, (bool, int, float, complex)) else v.item()), self.dtype)
+                self._key = (
+                    "const",
+                    repr(v if isinstance(v, (bool, int, float, complex)) else v.item()),
+                    self.dtype,
+                )
             else:
                 self._key = (self.op, tuple(a.id for a in self.args), freeze(self.attrs), self.dtype)
         return self._key
@@ -159,7 +166,8 @@ def is_scalar_const(n: Node) -> bool:
 
 
 class Graph:
-    """A program: `inputs` and `outputs` are tuples of nodes; `nodes` is everything the outputs need, in order.
+    """A program: `inputs` and `outputs` are tuples of nodes; `nodes` is everything the outputs need, in
+    order.
 
     `name` is the user's function; `out_names` optional hints for the results.
     """
@@ -204,7 +212,8 @@ def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = ()) -> list[Node
 def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
     """A new graph: `rule(node, new_args)` gives the node's replacement, or None to keep it as it is.
 
-    Nodes are visited in order; a node whose arguments did not change and whose rule gives None stays the same object.
+    Nodes are visited in order; a node whose arguments did not change and whose rule gives None stays the
+    same object.
     """
     new: dict[Node, Node] = {}
     for n in graph.nodes:
@@ -224,9 +233,22 @@ def with_args(n: Node, args: tuple) -> Node:
     return Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc)
 
 
-_SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "int64": "i64", "int32": "i32", "bool": "bool",
-          "complex64": "c64", "complex128": "c128", "uint8": "u8", "uint16": "u16", "int8": "i8", "int16": "i16",
-          "uint32": "u32", "uint64": "u64"}
+_SHORT = {
+    "float32": "f32",
+    "float64": "f64",
+    "float16": "f16",
+    "int64": "i64",
+    "int32": "i32",
+    "bool": "bool",
+    "complex64": "c64",
+    "complex128": "c128",
+    "uint8": "u8",
+    "uint16": "u16",
+    "int8": "i8",
+    "int16": "i16",
+    "uint32": "u32",
+    "uint64": "u64",
+}
 
 
 def type_text(n: Node) -> str:
@@ -292,7 +314,8 @@ def attr_text(v: Any) -> str:
 
 
 def check(graph: Graph) -> Graph:
-    """Raise GraphError unless the graph is well formed: order, types as inferred, inputs declared, no strays."""
+    """Raise GraphError unless the graph is well formed: order, types as inferred, inputs declared, no
+    strays."""
     from .ops import OPS, infer
 
     inputs = set(graph.inputs)

@@ -1,6 +1,8 @@
-"""Where values live: which nodes are mere views, and which values can be written straight into another's memory.
+"""Where values live: which nodes are mere views, and which values can be written straight into another's
+memory.
 
-Everything is static. A stand-in array with the right shape and strides, and no memory of its own, answers the one
+Everything is static. A stand-in array with the right shape and strides, and no memory of its own, answers
+the one
 hard question, whether NumPy can reshape without copying, by asking NumPy.
 """
 
@@ -14,7 +16,8 @@ from .ops.shape import index_slices
 from .rows import row_axes
 
 VIEWS = ("reshape", "transpose", "slice", "broadcast")
-# Ops that copy their first argument and then change a part of the copy: free where that argument is not needed again.
+# Ops that copy their first argument and then change a part of the copy: free where that argument is not
+# needed again.
 CHANGE_FIRST = ("update", "scatter", "scatter_add", "scatter_along_add")
 
 
@@ -39,7 +42,8 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
 
 
 def reshape_view(x: np.ndarray, shape) -> np.ndarray | None:
-    """x.reshape(shape) where that needs no copy, else None. (NumPy itself would copy first and look afterwards.)"""
+    """x.reshape(shape) where that needs no copy, else None. (NumPy itself would copy first and look
+    afterwards.)"""
     if x.flags.c_contiguous:
         return x.reshape(shape)
     strides = _reshaped_strides(x.shape, x.strides, tuple(shape))
@@ -47,7 +51,8 @@ def reshape_view(x: np.ndarray, shape) -> np.ndarray | None:
 
 
 def _reshaped_strides(old, strides, new) -> tuple[int, ...] | None:
-    """Strides of the same memory under another shape: groups of old axes that lie evenly become groups of new ones."""
+    """Strides of the same memory under another shape: groups of old axes that lie evenly become groups of
+    new ones."""
     axes = [(n, s) for n, s in zip(old, strides) if n != 1]
     if any(n == 0 for n in old):
         return None
@@ -105,8 +110,10 @@ def lower(graph: Graph, share_inputs: bool = False) -> Graph:
                 return with_(n, (x,))
             return None
         if is_elementwise(n) or n.op in CHANGE_FIRST:
-            bare = tuple(a.args[0] if a.op == "broadcast" and keeps_shape(n, args, i) else a
-                         for i, a in enumerate(args))
+            bare = tuple(
+                a.args[0] if a.op == "broadcast" and keeps_shape(n, args, i) else a
+                for i, a in enumerate(args)
+            )
             if bare != args:
                 return with_(n, bare)
         return None
@@ -127,7 +134,9 @@ def lower(graph: Graph, share_inputs: bool = False) -> Graph:
         if share_inputs and o.op == "input":
             outputs.append(o)
             continue
-        c = Node("copy", (o,), {}, o.shape, o.dtype, o.name if o.op not in ("input", "const") else None, o.loc)
+        c = Node(
+            "copy", (o,), {}, o.shape, o.dtype, o.name if o.op not in ("input", "const") else None, o.loc
+        )
         outputs.append(c)
     return Graph(graph.inputs, outputs, graph.name)
 
@@ -180,7 +189,7 @@ class Place:
                 shape = tuple(shape[a] for a in step[1])
             elif step[0] == "reshape":
                 shape = step[1]
-                text += f".reshape({(-1, *shape[row_axes(shape, N):])})"
+                text += f".reshape({(-1, *shape[row_axes(shape, N) :])})"
             else:
                 text += f"[:, {slices_text(step[1][p:], step[2][p:])}]"
                 shape = tuple(len(range(*slice(*s).indices(m))) for s, m in zip(step[1], step[2]))
@@ -213,8 +222,11 @@ def inverse(place: Place, views: list[Node]) -> Place | None:
 
 
 def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
-    return (a.shape == b.shape and a.strides == b.strides
-            and a.__array_interface__["data"][0] == b.__array_interface__["data"][0])
+    return (
+        a.shape == b.shape
+        and a.strides == b.strides
+        and a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
+    )
 
 
 def covers(n: Node) -> bool:
@@ -225,7 +237,8 @@ def covers(n: Node) -> bool:
 def disjoint(n: Node) -> bool:
     indices = n.attrs["indices"]
     spans = [[_span(s, m) for s, m in zip(i, n.shape)] for i in indices]
-    # sorted along each axis' start, neighbours decide most cases; assembles have few parts or stack along one axis
+    # sorted along each axis' start, neighbours decide most cases; assembles have few parts or stack along
+    # one axis
     for i in range(len(spans)):
         for j in range(i):
             if all(a0 < b1 and b0 < a1 for (a0, a1), (b0, b1) in zip(spans[i], spans[j])):
@@ -239,10 +252,13 @@ def _span(s, m) -> tuple[int, int]:
 
 
 def hosts(graph: Graph, uses) -> tuple[dict[Node, Place], dict[Node, np.ndarray]]:
-    """Values that are computed in the memory of a later one: copies, and parts of an assemble, then cost nothing.
+    """Values that are computed in the memory of a later one: copies, and parts of an assemble, then cost
+    nothing.
 
-    Walks backwards, so that a chain of them (a product, transposed, put beside others, returned) lands where it ends.
-    `uses` (buffers.Uses) tells whether an op may destroy a value while it runs, because nothing reads that later.
+    Walks backwards, so that a chain of them (a product, transposed, put beside others, returned) lands
+    where it ends.
+    `uses` (buffers.Uses) tells whether an op may destroy a value while it runs, because nothing reads that
+    later.
     Also returns a stand-in for every value that holds an array, views included.
     """
     placed: dict[Node, Place] = {}
@@ -265,7 +281,13 @@ def hosts(graph: Graph, uses) -> tuple[dict[Node, Place], dict[Node, np.ndarray]
             return False
         if spoiler is not None and spoiler is not n and any(u is spoiler for u, _ in uses.readers(r)):
             return False
-        if place is None or r in placed or r in outputs or r.op in ("input", "const", "item") or r.dtype != place.base.dtype:
+        if (
+            place is None
+            or r in placed
+            or r in outputs
+            or r.op in ("input", "const", "item")
+            or r.dtype != place.base.dtype
+        ):
             return False
         if isinstance(r.dtype, tuple):
             return False
@@ -313,7 +335,9 @@ def slices_text(index, shape) -> str:
             return ":"
         start, stop, step = s
         forward = step in (1, None) or step > 0
-        text = f"{start or '' if forward else start}:{'' if stop is None or (forward and stop == m) else stop}"
+        text = (
+            f"{start or '' if forward else start}:{'' if stop is None or (forward and stop == m) else stop}"
+        )
         return text if step in (1, None) else f"{text}:{step}"
 
     parts = [one(s, m) for s, m in zip(index, shape)]

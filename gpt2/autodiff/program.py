@@ -1,4 +1,5 @@
-"""From graph to callable: `compile_graph(graph)` emits NumPy source, compiles it and wraps it as a Program."""
+"""From graph to callable: `compile_graph(graph)` emits NumPy source, compiles it and wraps it as a
+Program."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def aligned(nbytes: int) -> np.ndarray:
     """Bytes that start at a cache line."""
     raw = np.empty(nbytes + ALIGN, np.uint8)
     start = -raw.ctypes.data % ALIGN
-    return raw[start:start + nbytes]
+    return raw[start : start + nbytes]
 
 
 def _sizes(region) -> tuple[int, ...]:
@@ -67,7 +68,7 @@ def _scratch_views(region, block: np.ndarray) -> tuple:
         one = []
         for row, dtype, slot in views:
             nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
-            one.append(block[offsets[slot]:offsets[slot] + nbytes].view(dtype).reshape(size, *row))
+            one.append(block[offsets[slot] : offsets[slot] + nbytes].view(dtype).reshape(size, *row))
         sets.append(tuple(one))
     return (_sizes(region)[0], sets[0], sets[-1])
 
@@ -75,9 +76,12 @@ def _scratch_views(region, block: np.ndarray) -> tuple:
 class Program:
     """A compiled graph. `program(*arrays, out=None)` returns a tuple; `source` is the NumPy text that runs.
 
-    Results are arrays that nobody else holds: fresh ones at first, and later those that every caller has let go of.
-    `out` is a tuple with a buffer (or None) for each result, which is written instead; it may be one of the arguments
-    (and is used directly where the program has no need of that argument any more by then). Several threads may call
+    Results are arrays that nobody else holds: fresh ones at first, and later those that every caller has
+    let go of.
+    `out` is a tuple with a buffer (or None) for each result, which is written instead; it may be one of the
+    arguments
+    (and is used directly where the program has no need of that argument any more by then). Several threads
+    may call
     one program at once: each call works in memory of its own.
     """
 
@@ -99,7 +103,7 @@ class Program:
         self._lock = runtime.threading.Lock()
 
     def __call__(self, *arrays, out=None):
-        for k, a in enumerate(arrays):
+        for a in arrays:
             if type(a) is not np.ndarray:
                 arrays = tuple(np.asarray(a, d) for a, d in zip(arrays, self._dtypes))
                 break
@@ -122,7 +126,8 @@ class Program:
 
     @contextmanager
     def borrowed(self):
-        """For loops: a function run(arrays, buffers) that works in memory taken once. The arguments are arrays
+        """For loops: a function run(arrays, buffers) that works in memory taken once. The arguments are
+        arrays
         of the right types; the buffers, one for each result, are C-contiguous and share no memory with them.
         """
         threads = runtime.get_threads()
@@ -137,13 +142,19 @@ class Program:
             self._free.append(memory)
 
     def _with(self, out, arrays) -> list[np.ndarray]:
-        """The caller's buffers where they can be written while the arguments are read, own arrays elsewhere."""
+        """The caller's buffers where they can be written while the arguments are read, own arrays
+        elsewhere."""
         chosen = []
         for k, (buffer, own) in enumerate(zip(out, self._results)):
             if own is None:
                 continue
-            fits = (buffer is not None and buffer.shape == own.shape and buffer.dtype == own.dtype
-                    and buffer.flags.c_contiguous and all(self._apart(k, buffer, i, a) for i, a in enumerate(arrays)))
+            fits = (
+                buffer is not None
+                and buffer.shape == own.shape
+                and buffer.dtype == own.dtype
+                and buffer.flags.c_contiguous
+                and all(self._apart(k, buffer, i, a) for i, a in enumerate(arrays))
+            )
             chosen.append(buffer if fits else own.take())
         return chosen
 
@@ -153,7 +164,8 @@ class Program:
 
 
 def compile_graph(graph: Graph, options=None, name: str | None = None, share_inputs: bool = False) -> Program:
-    """Compile a graph of NumPy ops. `share_inputs`: a result that is an argument is that very array, not a copy."""
+    """Compile a graph of NumPy ops. `share_inputs`: a result that is an argument is that very array, not a
+    copy."""
     return Program(graph, options, name, share_inputs)
 
 
@@ -215,13 +227,19 @@ def plain_source(graph: Graph, name: str | None = None) -> str:
             text = f"np.concatenate(({', '.join(ref(n.args[k]) for k in order)}), axis={axis})"
         elif op.code is not None:
             method = n.op in ("reshape", "transpose", "slice", "gather")
-            text = op.code(*(ref(a, _ATOM if method and k == 0 else 0) for k, a in enumerate(n.args)), **n.attrs)
+            text = op.code(
+                *(ref(a, _ATOM if method and k == 0 else 0) for k, a in enumerate(n.args)), **n.attrs
+            )
         else:
-            text = f"{n.op}({', '.join([ref(a) for a in n.args] + [f'{k}={v!r}' for k, v in n.attrs.items()])})"
+            text = (
+                f"{n.op}({', '.join([ref(a) for a in n.args] + [f'{k}={v!r}' for k, v in n.attrs.items()])})"
+            )
         if n.name is None and len(users[n]) == 1 and n not in graph.outputs and len(text) < _LINE - 30:
             texts[n] = text, level
         else:
             lines.append(f"    {names[n]} = {text}")
     results = ", ".join(ref(o) for o in graph.outputs)
-    lines.append(f"    return {results}{',' if len(graph.outputs) == 1 else ''}" if graph.outputs else "    return ()")
+    lines.append(
+        f"    return {results}{',' if len(graph.outputs) == 1 else ''}" if graph.outputs else "    return ()"
+    )
     return "\n".join(lines) + "\n"

@@ -1,7 +1,9 @@
 """Which ops work row by row: what may run in one region, block after block, on several cores.
 
-A region has N rows. A value with N rows has a prefix of its axes whose lengths multiply to N; its rows are numbered
-in C order, so (B, T, C) and (B*T, C) have the same rows. An op works row by row if row r of its result needs only
+A region has N rows. A value with N rows has a prefix of its axes whose lengths multiply to N; its rows are
+numbered
+in C order, so (B, T, C) and (B*T, C) have the same rows. An op works row by row if row r of its result
+needs only
 row r of some arguments (`ROW`) and the whole of the others (`WHOLE`).
 """
 
@@ -61,7 +63,7 @@ def finest(n: Node) -> int:
         return 1
     N = 1
     best = 1
-    for p, s in enumerate(n.shape[: max(1, n.ndim - 1)]):
+    for s in n.shape[: max(1, n.ndim - 1)]:
         N *= s
         if N > 1 and by_rows(n, N) is not None:
             best = N
@@ -104,7 +106,10 @@ def _transpose(n: Node, N: int, p: int):
 
 
 def _full(index, shape, p: int) -> bool:
-    return all(tuple(s) in ((0, m, 1), (None, None, None), (0, m, None), (0, None, 1)) for s, m in zip(index[:p], shape))
+    return all(
+        tuple(s) in ((0, m, 1), (None, None, None), (0, m, None), (0, None, 1))
+        for s, m in zip(index[:p], shape)
+    )
 
 
 def _slice(n: Node, N: int, p: int):
@@ -143,16 +148,36 @@ def _gather(n: Node, N: int, p: int):
     """Rows of a table: table[index], the index alone first and the rest of the table whole."""
     spec = n.attrs["spec"]
     table, *arrays = n.args
-    simple = len(arrays) == 1 and spec[0] == ("array", 0) and all(
-        tuple(s) in ((0, m, 1), (None, None, None)) for s, m in zip(spec[1:], table.shape[1:]))
+    simple = (
+        len(arrays) == 1
+        and spec[0] == ("array", 0)
+        and all(tuple(s) in ((0, m, 1), (None, None, None)) for s, m in zip(spec[1:], table.shape[1:]))
+    )
     return (WHOLE, ROW) if simple and p <= arrays[0].ndim else None
 
 
 _RULES = {
-    "where": _elementwise, "cast": _elementwise, "copy": _elementwise, "clip": _elementwise, "broadcast": _elementwise,
-    "sum": _reduction, "max": _reduction, "min": _reduction, "prod": _reduction, "any": _reduction,
-    "all": _reduction, "argmax": _reduction, "argmin": _reduction,
-    "cumsum": _along_axis, "take_along": _along_axis, "scatter_along_add": _along_axis,
-    "reshape": _reshape, "transpose": _transpose, "slice": _slice, "update": _update, "assemble": _assemble,
-    "matmul": _matmul, "gather": _gather,
+    "where": _elementwise,
+    "cast": _elementwise,
+    "copy": _elementwise,
+    "clip": _elementwise,
+    "broadcast": _elementwise,
+    "sum": _reduction,
+    "max": _reduction,
+    "min": _reduction,
+    "prod": _reduction,
+    "any": _reduction,
+    "all": _reduction,
+    "argmax": _reduction,
+    "argmin": _reduction,
+    "cumsum": _along_axis,
+    "take_along": _along_axis,
+    "scatter_along_add": _along_axis,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "slice": _slice,
+    "update": _update,
+    "assemble": _assemble,
+    "matmul": _matmul,
+    "gather": _gather,
 }

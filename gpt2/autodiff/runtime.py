@@ -2,10 +2,12 @@
 
 Threads pay off because NumPy releases the interpreter lock inside ufuncs and products. With `set_threads(n)`,
 n > 1, BLAS itself is limited to one thread and every product and row region is split over this pool instead:
-OpenBLAS's own workers spin between calls and would fight the pool for the cores. (Measured on two cores: two halves
+OpenBLAS's own workers spin between calls and would fight the pool for the cores. (Measured on two cores:
+two halves
 of a product on two Python threads run as fast as OpenBLAS's two threads from about 30 million multiply-adds.)
 
-Work is cut the same way however many threads there are, so results do not depend on their number, to the last bit.
+Work is cut the same way however many threads there are, so results do not depend on their number, to the
+last bit.
 """
 
 from __future__ import annotations
@@ -15,18 +17,20 @@ import itertools
 import os
 import sys
 import threading
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 _threads = 1
-_pool: list["_Worker"] = []
+_pool: list[_Worker] = []
 _pool_lock = threading.Lock()  # held while the pool runs a job: a second caller does its work alone
 _pool_pid = os.getpid()
 
 
 class _Worker(threading.Thread):
-    """Runs jobs handed over through a pair of locks: the cheapest hand-over there is in Python (some 30 us)."""
+    """Runs jobs handed over through a pair of locks: the cheapest hand-over there is in Python (some 30
+    us)."""
 
     def __init__(self, index: int):
         super().__init__(name=f"autodiff-{index}", daemon=True)
@@ -109,7 +113,8 @@ def share(job: Callable[[int], None]) -> None:
 def run_blocks(body: Callable, blocks: tuple, scratch: tuple) -> None:
     """body(k, *block, *scratch arrays) for every block.
 
-    scratch[t] belongs to thread t: (rows in a block, arrays of that many rows, arrays for a shorter last block).
+    scratch[t] belongs to thread t: (rows in a block, arrays of that many rows, arrays for a shorter last
+    block).
     The blocks are handed out one by one, so a thread that is held up does fewer of them.
     """
     todo = iter(enumerate(blocks))  # next() on it is atomic under the interpreter lock
@@ -168,8 +173,10 @@ def by_rows(a, b) -> bool:
 class Recycled:
     """Hands out arrays of one shape and dtype; one that nobody holds any more is used again.
 
-    A view that somebody holds keeps its base alive, so counting references to the owner is enough. That makes a
-    result safe for as long as anybody can see it, and makes a training loop allocate nothing after its first steps.
+    A view that somebody holds keeps its base alive, so counting references to the owner is enough. That
+    makes a
+    result safe for as long as anybody can see it, and makes a training loop allocate nothing after its
+    first steps.
     """
 
     __slots__ = ("shape", "dtype", "arrays")
@@ -190,7 +197,9 @@ class Recycled:
 def take_rows(table, index, out) -> None:
     """out[...] = table[index], without the temporary array that NumPy's indexing makes."""
     if index.size and index.dtype.kind in "iu" and index.min() >= 0 and index.max() < len(table):
-        np.take(table, index, axis=0, out=out, mode="clip")  # checked above, and only "clip" writes straight to out
+        np.take(
+            table, index, axis=0, out=out, mode="clip"
+        )  # checked above, and only "clip" writes straight to out
     else:
         out[...] = table[index]  # negative indices, and NumPy's own error for those out of range
 
@@ -248,7 +257,8 @@ def blas_library():
 
 
 def limit_blas_threads(n: int) -> bool:
-    """Give BLAS n threads. False where NumPy's BLAS is not an OpenBLAS that can be told (set OMP_NUM_THREADS then)."""
+    """Give BLAS n threads. False where NumPy's BLAS is not an OpenBLAS that can be told (set
+    OMP_NUM_THREADS then)."""
     found = blas_library()
     if found is None:
         return False

@@ -1,10 +1,13 @@
 """Which ops run together: the graph cut into regions.
 
-A region with N rows runs its ops one after another on a block of rows that stays in cache, block after block, on
-several threads. Matrix products, small values and ops that do not work row by row make regions with N = 1: plain
+A region with N rows runs its ops one after another on a block of rows that stays in cache, block after
+block, on
+several threads. Matrix products, small values and ops that do not work row by row make regions with N = 1:
+plain
 statements in order.
 
-Ops are visited as the products, and the results, ask for them, so that what is cheap is computed next to where it is
+Ops are visited as the products, and the results, ask for them, so that what is cheap is computed next to
+where it is
 used. Each joins the region that made its latest argument, where rows agree; otherwise it opens a new one.
 """
 
@@ -17,7 +20,9 @@ from .layout import VIEWS, chain, root
 from .rows import ROW, by_rows, finest, rest, row_axes, sums_rows
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
-BLOCK_BYTES = 1 << 20  # a block of the widest value in a region: 1 MiB. Smaller ones stay in L2 but cost more calls
+BLOCK_BYTES = (
+    1 << 20
+)  # a block of the widest value in a region: 1 MiB. Smaller ones stay in L2 but cost more calls
 ROW_LIMIT = 1 << 20  # bytes: rows wider than this are not joined to a region of narrower ones
 
 
@@ -32,7 +37,12 @@ class Region:
 def widest_row(r: Region) -> int:
     """Bytes of the widest row that a member writes or reads."""
     sizes = [n.nbytes for n in r.members if n not in r.sums]
-    sizes += [a.nbytes for n in r.members for a, flag in zip(n.args, flags_of(n, r.N)) if flag is ROW and a.op != "broadcast"]
+    sizes += [
+        a.nbytes
+        for n in r.members
+        for a, flag in zip(n.args, flags_of(n, r.N))
+        if flag is ROW and a.op != "broadcast"
+    ]
     return max(1, max(sizes, default=1) // r.N)
 
 
@@ -93,11 +103,11 @@ def _place(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
         # plain statements run in order, so n may join the plain region that made its arguments
         if any(r.index == latest and (r.N > 1) for _, r in sources):
             after = latest + 1
-        for r in regions[max(after, 0):][::-1]:
+        for r in regions[max(after, 0) :][::-1]:
             if r.N == 1:
                 return _join(n, r, where)
         return _join(n, _open(regions, 1), where)
-    for r in regions[max(latest, 0):][::-1] if latest >= 0 or regions else []:
+    for r in regions[max(latest, 0) :][::-1] if latest >= 0 or regions else []:
         if r.N > 1 and _fits(n, r, where) and _open_until(n, r, where):
             return _join(n, r, where)
         if r.index == latest:
@@ -180,7 +190,8 @@ def _open(regions: list[Region], N: int) -> Region:
 
 
 def merge(regions: list[Region], where) -> list[Region]:
-    """A region whose rows fit in one block is no better than plain statements; neighbours of those become one."""
+    """A region whose rows fit in one block is no better than plain statements; neighbours of those become
+    one."""
     out: list[Region] = []
     for r in regions:
         if r.N > 1 and len(blocks_of(r)) == 1:

@@ -15,7 +15,8 @@ class Layer:
     Neither writes to its arguments, and results have the dtype of the inputs (float32 or float64).
     kind says who wrote the backward: "manual" is a person, "auto" the compiler.
 
-    Where writes_out is set, backward also takes out=: a buffer or None for each gradient, written instead of a new
+    Where writes_out is set, backward also takes out=: a buffer or None for each gradient, written instead
+    of a new
     array; and add=True, to add each gradient to what its buffer holds.
     """
 

@@ -1,6 +1,7 @@
 """The back end against the plain meaning of the ops, on random graphs.
 
-Regions are forced by lowering the sizes from which they pay off, so that small arrays take every path: blocks with a
+Regions are forced by lowering the sizes from which they pay off, so that small arrays take every path:
+blocks with a
 shorter last one, rows reached by nested loops, values hosted in others, buffers shared.
 """
 
@@ -13,7 +14,19 @@ from gpt2.autodiff.ops import apply, evaluate, input_node
 from gpt2.autodiff.program import compile_graph
 
 F8 = np.dtype(np.float64)
-SHAPES = [(2, 3, 4, 5), (6, 4, 5), (2, 3, 20), (6, 20), (20,), (2, 3, 1, 5), (5,), (4, 5), (2, 3, 4, 1), (6, 1), (2, 1, 4, 5)]
+SHAPES = [
+    (2, 3, 4, 5),
+    (6, 4, 5),
+    (2, 3, 20),
+    (6, 20),
+    (20,),
+    (2, 3, 1, 5),
+    (5,),
+    (4, 5),
+    (2, 3, 4, 1),
+    (6, 1),
+    (2, 1, 4, 5),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +129,13 @@ class Maker:
     def make_assemble(self):
         x = self.pick(lambda n: n.ndim > 0)
         axis = int(self.rng.integers(x.ndim))
-        y = self.pick(lambda n: n.shape[:axis] == x.shape[:axis] and n.shape[axis + 1:] == x.shape[axis + 1:] and n.ndim == x.ndim)
+        y = self.pick(
+            lambda n: (
+                n.shape[:axis] == x.shape[:axis]
+                and n.shape[axis + 1 :] == x.shape[axis + 1 :]
+                and n.ndim == x.ndim
+            )
+        )
         parts = [x, y, x * 0.5] if self.rng.random() < 0.5 else [x, y * 2.0]
         at, indices = 0, []
         overlap = self.rng.random() < 0.3
@@ -126,7 +145,7 @@ class Maker:
             indices.append(tuple(index))
             at += 0 if overlap else part.shape[axis]
         length = max(i[axis][1] for i in indices) + int(self.rng.random() < 0.3)
-        shape = (*x.shape[:axis], length, *x.shape[axis + 1:])
+        shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
         return apply("assemble", *parts, shape=shape, indices=tuple(indices), dtype="float64")
 
     def make_update(self):
@@ -137,7 +156,11 @@ class Maker:
 
     def make_matmul(self):
         a = self.pick(lambda n: n.ndim > 1)
-        b = self.pick(lambda n: n.ndim > 1 and n.shape[-2] == a.shape[-1] and (n.ndim == 2 or n.shape[:-2] == a.shape[:-2]))
+        b = self.pick(
+            lambda n: (
+                n.ndim > 1 and n.shape[-2] == a.shape[-1] and (n.ndim == 2 or n.shape[:-2] == a.shape[:-2])
+            )
+        )
         if b is None:
             perm = (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2)
             b = apply("transpose", self.pick(lambda n: n.shape == a.shape), perm=perm)
@@ -156,7 +179,11 @@ class Maker:
         if table is None:
             return None
         rows = self.pick(lambda n: n.ndim == 2 and n.shape[1] == table.shape[1])
-        index = apply("cast", apply("absolute", apply("sin", apply("sum", rows, axes=(1,), keepdims=False))) * 1.99, dtype="int64")
+        index = apply(
+            "cast",
+            apply("absolute", apply("sin", apply("sum", rows, axes=(1,), keepdims=False))) * 1.99,
+            dtype="int64",
+        )
         return apply("scatter_add", table, rows, index, spec=(("array", 0),))
 
     def graph(self):
@@ -195,10 +222,14 @@ def compare(seed):
             np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed} with out=")
         for a, b in zip(arrays, before):
             np.testing.assert_array_equal(a, b)
-        over = tuple(next((a for a in arrays if a.shape == y.shape and a.dtype == y.dtype), None) for y in want)
+        over = tuple(
+            next((a for a in arrays if a.shape == y.shape and a.dtype == y.dtype), None) for y in want
+        )
         if len({id(o) for o in over}) == len(over):  # results over arguments, safe or not
             for k, (x, y) in enumerate(zip(program(*arrays, out=over), want)):
-                np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, output {k} over an input")
+                np.testing.assert_allclose(
+                    x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, output {k} over an input"
+                )
     finally:
         runtime.set_threads(1)
 
@@ -224,7 +255,9 @@ def test_threads_do_not_change_a_bit():
     x = input_node((1000, 30), F8, "x")
     w = input_node((30,), F8, "w")
     y = apply("tanh", x * w)
-    graph = Graph((x, w), (y, apply("sum", y, axes=(0,), keepdims=False), apply("sum", y, axes=(0, 1), keepdims=False)))
+    graph = Graph(
+        (x, w), (y, apply("sum", y, axes=(0,), keepdims=False), apply("sum", y, axes=(0, 1), keepdims=False))
+    )
     program = compile_graph(graph)
     arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
     want = [a.copy() for a in program(*arrays)]
@@ -245,6 +278,8 @@ def test_an_error_in_a_thread_reaches_the_caller():
     try:
         with pytest.raises(ZeroDivisionError, match="block 3"):
             runtime.run_blocks(body, tuple((i, i + 1) for i in range(8)), ((1, (), ()), (1, (), ())))
-        runtime.run_blocks(lambda k, i, j: None, ((0, 1), (1, 2)), ((1, (), ()), (1, (), ())))  # and the pool lives on
+        runtime.run_blocks(
+            lambda k, i, j: None, ((0, 1), (1, 2)), ((1, (), ()), (1, (), ()))
+        )  # and the pool lives on
     finally:
         runtime.set_threads(1)
