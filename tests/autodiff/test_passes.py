@@ -332,6 +332,13 @@ CASES = {
 
 # what no pass may touch: (program before, program after)
 KEPT = {
+    "rounding by a large number": (
+        lambda v: (v.x * v.y + 8388608.0) - 8388608.0,
+        """t1: f32[2,3,4] = multiply(x, y)
+        t3: f32[2,3,4] = add(t1, 8388608.0)
+        t4: f32[2,3,4] = subtract(t3, 8388608.0)
+        return t4""",
+    ),
     "a difference of equals among other terms": (
         lambda v: (v.x * 2.0 + v.y) - v.x * 2.0,
         """t2: f32[2,3,4] = multiply(x, 2.0)

@@ -15,7 +15,7 @@ too: once nobody does, it goes.
 
 What is never done: sums are not multiplied out (except by a number, for free), and differences are not
 regrouped: x - row1 - row2 keeps its order, for (row1 + row2) may have lost what the differences would have
-kept.
+kept, and so does x + 1 - 1.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from ..ops import apply, build, const
 from .match import is_inexact, number
 
 RING = frozenset(("add", "subtract", "multiply", "negative", "divide", "square"))
-_WORTHWHILE = (
-    0.5  # of an operation on the whole result: what must be saved before the program's form is changed
-)
+_WORTHWHILE = 0.5  # of an operation on the whole result: what must be saved to change the program's form
 _MOST_TERMS = 12  # factors are searched for in sums up to here: the search grows with the square
 
 
@@ -261,11 +259,17 @@ class Region:
         return work(n) + sum(self.cost(a, seen) for a in n.args)
 
     def best_sum(self, terms: list[Product]) -> Node | None:
-        """The cheapest way to add the terms; None where terms cancel, for inf - inf must stay nan."""
+        """The cheapest way to add the terms.
+
+        None where terms cancel, for inf - inf must stay nan, or where numbers meet: (x + 2**23) - 2**23 is a
+        way to round.
+        """
         merged: dict[tuple, Product] = {}
         for t in terms:
             key = t.key()
             if key in merged:
+                if not key:
+                    return None
                 merged[key].coef += t.coef
             else:
                 merged[key] = Product(t.coef, t.factors)
