@@ -10,7 +10,7 @@ import textwrap
 
 import numpy as np
 
-from . import numpy_functions
+from . import call, custom, maps, numpy_functions, scans  # noqa: F401  all rows are in the table then
 from .ops import OPS, Op
 from .ufuncs import BUILDERS
 
