@@ -38,10 +38,11 @@ CONTENDERS = {
     "manual": Contender("gpt2 manual", "bench.engine", "manual"),
     "auto": Contender("gpt2 auto", "bench.engine", "auto"),
     "whole": Contender("gpt2 whole", "bench.engine", "whole"),
+    "processes": Contender("gpt2 whole, processes", "bench.engine", "processes"),
 }
 
 REFERENCE = "torch"  # what ratios are taken to, where it is installed
-STEP = ("torch", "torch-compile", "jax", "written", "manual", "auto", "whole")
+STEP = ("torch", "torch-compile", "jax", "written", "manual", "auto", "whole", "processes")
 LAYER = ("torch", "jax", "written", "manual", "auto")
 
 

@@ -1,4 +1,4 @@
-"""This engine as contenders: the layers as written, the compiled manual ones, auto, and whole.
+"""This engine as contenders: the layers as written, the compiled manual ones, auto, whole, and processes.
 
 A variant that this version of the engine does not have raises Missing, and its row says so.
 """
@@ -28,8 +28,38 @@ class Training:
         return loss
 
 
+class TeamTraining:
+    """The same step by one process a thread, the loss as one program in each: `--parallel processes`."""
+
+    def __init__(self, size, threads):
+        from gpt2.optimizer import AdamW
+        from gpt2.parallel.processes import Processes
+
+        if threads == 1 or size.B % threads:
+            raise Missing("one thread is one process" if threads == 1 else
+                          f"{size.B} sequences cannot be cut into {threads} equal shares")
+        whole = model(size.config, "whole")
+        optimizer = AdamW(whole, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
+        self.team = Processes(whole, optimizer, threads, threads=threads)
+
+    @property
+    def pids(self):
+        return [process.pid for process in self.team.workers.processes]
+
+    @property
+    def shared_bytes(self):
+        return sum(array.nbytes for array in self.team.workers.arrays.values())
+
+    def step(self, tokens, targets):
+        loss, _ = self.team.step([(tokens, targets)], LR, CLIP)
+        return loss
+
+    def close(self):
+        self.team.close()
+
+
 def training(size, variant, threads):
-    return Training(size, variant, threads)
+    return TeamTraining(size, threads) if variant == "processes" else Training(size, variant, threads)
 
 
 def model(config, variant):
@@ -94,8 +124,8 @@ def variant_layer(name, variant):
 
     if variant == "written":
         return LAYERS[name]
-    if variant == "whole":
-        raise Missing("whole is a program of the whole model; single layers have auto")
+    if variant in ("whole", "processes"):
+        raise Missing(f"{variant} is a way to run the whole model; single layers have manual and auto")
     try:
         if variant == "auto":
             return backward.auto(LAYERS[name])

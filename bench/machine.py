@@ -7,6 +7,8 @@ import time
 
 import numpy as np
 
+from gpt2.parallel.cores import cores
+
 PACKAGES = ("numpy", "numexpr", "torch", "jax", "jaxlib", "autograd")
 
 
@@ -24,7 +26,7 @@ def describe():
 
 def available_cores():
     """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores()
 
 
 def available_memory():
@@ -38,15 +40,21 @@ def blas_name():
     return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
 
 
-def peak_memory():
-    """The most bytes that this process ever held in memory (VmHWM), its libraries included."""
+def peak_memory(pid="self", shared=True):
+    """The most bytes that a process ever held in memory (VmHWM), its libraries included.
+
+    shared=False leaves out the shared memory that it has in sight now.
+    """
     try:
-        with open("/proc/self/status") as status:
-            for line in status:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
+        with open(f"/proc/{pid}/status") as status:
+            sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in status if " kB" in line}
     except OSError:
-        pass
+        return _peak_elsewhere() if pid == "self" else 0
+    return sizes["VmHWM"] - (0 if shared else sizes.get("RssShmem", 0))
+
+
+def _peak_elsewhere():
+    """For this process, on a system without /proc."""
     import resource
 
     unit = 1 if platform.system() == "Darwin" else 1024

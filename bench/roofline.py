@@ -52,19 +52,19 @@ def measure(size, variant, threads, options):
     result = {"size": size.name, "variant": variant, "threads": threads}
     player = Player(variant, threads, options.nice)
     try:
-        load = machine.Load([player.pid])
+        load = machine.Load(player.pids)
         result["rates"] = player.ask(do="rates")
         steps = player.ask(do="profile", size=size.name, steps=options.steps)["steps"]
         rates = player.ask(do="rates")  # again: the machine may have been slower a minute ago
         result["rates"] = {name: max(rate, result["rates"][name]) for name, rate in rates.items()}
         if options.lines:
             result["lines"] = player.ask(do="lines", size=size.name, seconds=5.0)["lines"][: options.lines]
-        result["load"] = load.report([player.pid])
+        result["load"] = load.report(player.pids)
         result |= compare(size, steps, result["rates"])
     except Failed as error:
         result["absent"] = error.facts
     finally:
-        settle(player.pid)
+        settle(*player.pids)
         player.close()
     program.say(options, "\n" + as_text(result))
     return result

@@ -118,13 +118,13 @@ def rows_of(contest, reference):
 def as_text(result):
     reference = result["reference"]
     rows = result["rows"]
-    base = "manual" if "manual" in rows else "written"
-    header = ["contender", "median ms", "min", f"to {reference}", f"to {base}", "steps", "peak MB", "ready s"]
+    others = [reference, *[name for name in ("manual", "written") if name in rows and name != reference][:1]]
+    header = ["contender", "median ms", "min", *(f"to {name}" for name in others), "steps", "peak MB", "ready s"]
     lines = []
     for row in rows.values():
         if "disagrees" in row:
             continue
-        to = [ratios.shown(row[key], 3) if key in row else "-" for key in (f"to_{reference}", f"to_{base}")]
+        to = [ratios.shown(row[f"to_{name}"], 3) if f"to_{name}" in row else "-" for name in others]
         lines.append([row["title"], f"{row['ms']['median']:.1f}", f"{row['ms']['min']:.1f}", *to,
                       str(row["ms"]["n"]), f"{row['peak_bytes'] / 2**20:.0f}", f"{row['ready_s']:.1f}"])
     text = [f"{result['size']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "

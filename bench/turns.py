@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench import machine
 from bench.contenders import reason_missing
+from gpt2.parallel.cores import thread_variables
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTLE = 1.0  # seconds to wait at most for a contender's threads to fall asleep
@@ -42,6 +43,7 @@ class Player:
         self.name = name
         self.began = time.perf_counter()
         self.fastest = float("inf")  # seconds of the fastest step so far
+        self.helpers = []  # pids of processes that it has started for its work
         debug = bool(os.environ.get("GPT2_BENCH_DEBUG"))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bench.worker", name, str(threads), str(nice)], cwd=ROOT,
@@ -50,8 +52,8 @@ class Player:
         )
 
     @property
-    def pid(self):
-        return self.process.pid
+    def pids(self):
+        return [self.process.pid, *self.helpers]
 
     def ask(self, **request):
         """Send a request and wait for its answer. Raises Failed."""
@@ -65,6 +67,7 @@ class Player:
         answer = json.loads(line)
         if "error" in answer:
             raise Failed(answer["error"], answer["missing"])
+        self.helpers = answer.get("pids", self.helpers)
         if "times" in answer:
             steps = [sum(parts) for parts in zip(*answer["times"].values())]
             self.fastest = min(self.fastest, *steps)
@@ -82,16 +85,14 @@ class Player:
 
 def environment(threads):
     """The environment in which every numerical library takes this many threads."""
-    names = ("OPENBLAS", "MKL", "OMP", "VECLIB_MAXIMUM", "BLIS", "NUMEXPR")
-    return {**os.environ, **{f"{name}_NUM_THREADS": str(threads) for name in names},
-            "JAX_PLATFORMS": "cpu"}
+    return {**os.environ, **thread_variables(threads), "JAX_PLATFORMS": "cpu"}
 
 
-def settle(pid):
-    """Wait until no thread of the process runs, three looks in a row, or SETTLE seconds have passed."""
+def settle(*pids):
+    """Wait until no thread of the processes runs, three looks in a row, or SETTLE seconds have passed."""
     quiet, end = 0, time.perf_counter() + SETTLE
     while quiet < 3 and time.perf_counter() < end:
-        quiet = 0 if machine.is_running(pid) else quiet + 1
+        quiet = 0 if any(map(machine.is_running, pids)) else quiet + 1
         time.sleep(0.001)
 
 
@@ -132,7 +133,7 @@ class Contest:
                 self.facts[name] = setup(player)
             except Failed as error:
                 self.absent[name] = error.facts
-            settle(player.pid)
+            settle(*player.pids)
 
     def _admit(self, name, setup):
         player = None
@@ -140,7 +141,7 @@ class Contest:
             self._require_memory()
             player = Player(name, self.threads, self.nice)
             self.facts[name] = setup(player)
-            settle(player.pid)
+            settle(*player.pids)
             self.players[name] = player
         except Failed as error:
             self.absent[name] = error.facts
@@ -167,7 +168,7 @@ class Contest:
         turn_s  seconds that a turn should last at least. Where a step is shorter, a turn is one step to warm
                 the caches, which is not counted, and as many more as fill the time.
         """
-        pids = [player.pid for player in self.players.values()]
+        pids = [pid for player in self.players.values() for pid in player.pids]
         load = machine.Load(pids)
         order = [name for name in self.players if name in self.facts]
         more = {name: self._more_steps(name, turn_s) for name in order}
@@ -200,7 +201,7 @@ class Contest:
             self.samples.setdefault(name, {}).setdefault(part, []).append(times[1:] if more else times)
         others = load.report(pids)["others"] or 0.0
         if name in self.players:
-            settle(self.players[name].pid)
+            settle(*self.players[name].pids)
         return others
 
     def _ask(self, name, steps):

@@ -2,7 +2,7 @@
 
 Lines of JSON come in and go out. Every request gets one answer, {"error": ...} where it failed.
 
-    {"do": "training", "size": NAME}                  -> {"build_s"}
+    {"do": "training", "size": NAME}                  -> {"build_s", "pids"}   of its own workers, if any
     {"do": "layer", "batch": NAME, "case": NAME}      -> {"digest"}            see `digest`
     {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
     {"do": "peak"}                                    -> {"bytes"}
@@ -28,7 +28,7 @@ class Worker:
         self.contender = CONTENDERS[name]
         self.threads = threads
         self.module = importlib.import_module(self.contender.module)
-        self.turn = None
+        self.turn = self.trainer = None
 
     def answer(self, request):
         return getattr(self, "do_" + request.pop("do"))(**request)
@@ -38,7 +38,7 @@ class Worker:
 
         size = find(size)
         begin = time.perf_counter()
-        trainer = self.module.training(size, self.contender.variant, self.threads)
+        self.trainer = trainer = self.module.training(size, self.contender.variant, self.threads)
         stream = batches(size)
 
         def turn(steps):
@@ -51,7 +51,7 @@ class Worker:
             return {"times": {"step": times}, "losses": losses}
 
         self.turn = turn
-        return {"build_s": time.perf_counter() - begin}
+        return {"build_s": time.perf_counter() - begin, "pids": getattr(trainer, "pids", [])}
 
     def do_layer(self, batch, case):
         from bench.cases import cases, find_batch
@@ -96,7 +96,15 @@ class Worker:
     def do_peak(self):
         from bench.machine import peak_memory
 
-        return {"bytes": peak_memory()}
+        pids = getattr(self.trainer, "pids", [])
+        if not pids:
+            return {"bytes": peak_memory()}
+        shared = self.trainer.shared_bytes  # every process has it in sight; it is there once
+        return {"bytes": shared + sum(peak_memory(pid, shared=False) for pid in ("self", *pids))}
+
+    def close(self):
+        if hasattr(self.trainer, "close"):
+            self.trainer.close()
 
 
 def digest(x):
@@ -145,6 +153,8 @@ def main():
                       f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}",
                       "missing": type(error).__name__ == "Missing"}
         print(json.dumps(answer), file=answers, flush=True)
+    if worker:
+        worker.close()
 
 
 if __name__ == "__main__":

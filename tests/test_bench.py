@@ -77,7 +77,7 @@ def test_gradients_that_differ_do_not_count():
 
 def test_disturbed_rounds_are_left_out(monkeypatch):
     contest = turns.Contest([], 1, None)
-    contest.players = {"a": SimpleNamespace(pid=0, fastest=1.0)}
+    contest.players = {"a": SimpleNamespace(pids=[], fastest=1.0)}
     contest.facts = {"a": {}}
     shares = iter([0.0, 0.5] * 6)
 
