@@ -119,7 +119,8 @@ def as_text(result):
     reference = result["reference"]
     rows = result["rows"]
     others = [reference, *[name for name in ("manual", "written") if name in rows and name != reference][:1]]
-    header = ["contender", "median ms", "min", *(f"to {name}" for name in others), "steps", "peak MB", "ready s"]
+    header = ["contender", "median ms", "min", *(f"to {name}" for name in others), "steps", "peak MB",
+              "ready s"]
     lines = []
     for row in rows.values():
         if "disagrees" in row:
