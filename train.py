@@ -463,6 +463,9 @@ def start_team(run, group):
         run.notes.append(f"{workers} process{'es' * (workers > 1)} with {each} thread{'s' * (each > 1)} each")
     elif group.size > 1:
         run.notes.append(f"{group.size} MPI processes")
+        crc = run.fingerprint()["crc32"]
+        if group.highest(crc) != -group.highest(-crc):
+            raise UserError("--parallel mpi: the processes read different data; all need the same files")
     return parallel.start(s.parallel, run.model, run.optimizer, group, workers=workers,
                           batch_size=s.batch_size, threads=s.threads, shard=s.shard,
                           timeout=s.worker_timeout, options=model_options(s))

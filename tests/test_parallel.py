@@ -12,9 +12,10 @@ import parallel_jobs as jobs
 import pytest
 
 import train
-from gpt2 import checkpoint, runs
+from gpt2 import checkpoint, parallel, runs
 from gpt2.errors import UserError
 from gpt2.parallel import WorkerError, auto, cores, memory
+from gpt2.parallel import workers as workers_module
 from gpt2.parallel.group import share
 from gpt2.parallel.one import One
 from gpt2.parallel.processes import Processes
@@ -186,6 +187,16 @@ def test_a_model_stays_usable_when_its_team_has_ended():
     assert abs(model.loss(*batch) / with_team - 1) < 1e-13
 
 
+def test_a_batch_that_cannot_be_shared_out_is_refused():
+    model, optimizer = jobs.model_and_optimizer("float64")
+    with pytest.raises(UserError, match="--workers 7: a batch has only 6 sequences"):
+        parallel.start("processes", model, optimizer, One(), workers=7, batch_size=6)
+    with Processes(model, optimizer, 2, threads=1) as team:
+        inputs, targets = jobs.batches(0, 1)[0]
+        with pytest.raises(UserError, match="--workers 2: a batch of 5 sequences"):
+            team.step([(inputs[:5], targets[:5])])
+
+
 def test_a_loss_that_is_not_finite_leaves_everything_as_it_was():
     model, optimizer = jobs.model_and_optimizer("float64")
     model.params["lnfb"][0] = np.nan
@@ -326,6 +337,21 @@ def test_shared_memory_is_private_and_loses_its_name_at_once():
         workers.wait_until_ready()
         assert not path.exists()
         assert workers.call(jobs.nothing, 1) == [1, 1]
+
+
+def test_time_in_which_all_stood_still_is_no_silence(monkeypatch):
+    """Ctrl-Z, and fg an hour later."""
+    clock = [0.0]
+    monkeypatch.setattr(workers_module.time, "monotonic", lambda: clock[0])
+    beats = np.zeros((2, 2), np.int64)
+    signs = workers_module._Signs(beats)
+    for _ in range(4):
+        clock[0] += 0.5
+        beats[0, 0] += 1
+        assert signs.silence()[0] == 0.0
+    assert signs.silence()[1] == 2.0
+    clock[0] += 3600
+    assert max(signs.silence()) <= 4.0
 
 
 def test_too_little_shared_memory_is_one_line(monkeypatch):

@@ -68,6 +68,8 @@ def start(kind, model, optimizer, group, *, workers=1, batch_size=None, threads=
         return Processes(model, optimizer, workers, threads=threads, timeout=timeout, options=options)
     from gpt2.parallel.team import Team
 
+    if group.size > 1:
+        group.broadcast(model.flat_params)  # whatever made them, all start from the same
     return Team(group, model, optimizer, shard=shard and group.size > 1)
 
 

@@ -25,8 +25,10 @@ def choose(config, B, T, *, threads=0, timeout=300.0, options=None):
 
     With 1 the best is one process that takes all threads itself.
     """
-    times = {n: measure(config, n, B, T, threads=threads, timeout=timeout, options=options)
-             for n in candidates(B, threads or cores())}
+    counts = candidates(B, threads or cores())
+    if counts == [1]:
+        return 1, {}
+    times = {n: measure(config, n, B, T, threads=threads, timeout=timeout, options=options) for n in counts}
     return min(times, key=times.get), times
 
 
@@ -48,4 +50,4 @@ def as_text(times, best, threads=0):
         return f"{n} process{'es' * (n > 1)} of {each} thread{'s' * (each > 1)}"
 
     measured = ", ".join(f"{label(n)} {1e3 * seconds:.0f} ms" for n, seconds in times.items())
-    return f"workers auto: a step takes {measured}; taking {label(best)}"
+    return f"workers auto: {f'a step takes {measured}; ' if times else ''}taking {label(best)}"

@@ -8,6 +8,7 @@ ZeRO's first stage (Rajbhandari et al. 2020) every worker reduces and updates it
                update own part | answer; the next step begins when all have answered
 """
 
+from gpt2.parallel import check_batch
 from gpt2.parallel.cores import threads_each
 from gpt2.parallel.group import share
 from gpt2.parallel.workers import Workers
@@ -46,6 +47,7 @@ class Processes:
         optimizer.use(model.flat_params, model.flat_grads, arrays["m"], arrays["v"])
 
     def step(self, batches, lr=None, clip=1.0):
+        check_batch(len(batches[0][0]), self.size)
         lr = self.optimizer.lr if lr is None else lr
         each = [([_cut(batch, r, self.size) for batch in batches],) for r in range(self.size)]
         answers = self.workers.call(_step, lr, clip, self.optimizer.t, each=each)

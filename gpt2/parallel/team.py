@@ -10,6 +10,7 @@ A step, as each worker takes it:
 
 import math
 
+from gpt2.parallel import check_batch
 from gpt2.parallel.group import share
 
 
@@ -48,6 +49,7 @@ class Team:
 
         Where loss or norm is not finite, parameters and moments stay as they were.
         """
+        check_batch(len(batches[0][0]), self.size)
         shares = [self._share(*batch) for batch in batches]
         return self.step_on(shares, 1.0 / self.size, lr, clip)
 

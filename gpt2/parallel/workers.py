@@ -226,20 +226,26 @@ class Workers:
 
 
 class _Signs:
-    """When each worker last gave a sign of life."""
+    """How long each worker has given no sign of life.
+
+    Time in which this process stood still itself, stopped by Ctrl-Z with all the others, does not count.
+    """
 
     def __init__(self, beats):
         self.beats = beats
         self.count = beats[:, 0].copy()
-        self.since = [time.monotonic()] * len(beats)
+        self.silent = [0.0] * len(beats)
+        self.looked = time.monotonic()
 
     def silence(self):
-        """Seconds for which each worker has been silent, by rank."""
+        """Seconds for which each worker has been silent, by rank. Called every LOOK seconds or so."""
         now = time.monotonic()
+        passed, self.looked = min(now - self.looked, 4 * LOOK), now
         for r in range(len(self.beats)):
-            if self.beats[r, 0] != self.count[r]:
-                self.count[r], self.since[r] = self.beats[r, 0], now
-        return [now - since for since in self.since]
+            heard = self.beats[r, 0] != self.count[r]
+            self.count[r] = self.beats[r, 0]
+            self.silent[r] = 0.0 if heard else self.silent[r] + passed
+        return self.silent
 
     def phase(self, r):
         return worker.PHASES[int(self.beats[r, 1])]
