@@ -103,7 +103,7 @@ PRESETS = {
     "shakespeare": {},  # the defaults above
     "shakespeare-char-cpu": dict(  # the command that nanoGPT's README gives for a CPU
         tokenizer="char", batch_size=12, block_size=64, n_layer=4, n_head=4, n_embd=128, steps=2000, lr=1e-3,
-        min_lr=1e-4, warmup=100, beta2=0.99, eval_every=250, eval_batches=0, save_every=250,
+        min_lr=1e-4, warmup=100, beta2=0.99, eval_every=250, eval_batches=20, save_every=250,
         sample_tokens=300, log_every=50),
     # From the released weights to a text of one's own: small steps, few of them, or it forgets what it knew
     "finetune": dict(init="gpt2", batch_size=4, block_size=128, accumulate=2, steps=60, lr=5e-5, min_lr=5e-6,
