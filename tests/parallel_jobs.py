@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 V, T, B = 61, 16, 6
+AS_WRITTEN = {"backward": "manual", "compile": False}  # nothing to compile: a worker is ready sooner
 NAMES = ("params", "m", "v")
 COUNT = 5000  # entries: several messages through a pipe, the last one shorter
 
@@ -56,11 +57,11 @@ def words_in_a_worker(worker):
 # ---- With a team -------------------------------------------------------------------------------------------
 
 
-def model_and_optimizer(dtype, backward="manual"):
+def model_and_optimizer(dtype, options=AS_WRITTEN):
     from gpt2 import GPT2, AdamW, GPT2Config
 
     config = GPT2Config(vocab_size=V, block_size=T, n_layer=3, n_head=3, n_embd=24, dtype=dtype)
-    model = GPT2(config, backward=backward, seed=3)
+    model = GPT2(config, seed=3, **options)
     return model, AdamW(model, lr=6e-4)
 
 
@@ -69,15 +70,15 @@ def batches(step, accumulate):
     return [tuple(rng.integers(0, V, (2, B, T))) for _ in range(accumulate)]
 
 
-def train(kind, group, workers=1, dtype="float64", steps=3, accumulate=2, shard=False, backward="manual"):
+def train(kind, group, workers=1, dtype="float64", steps=3, accumulate=2, shard=False, options=AS_WRITTEN):
     """Some steps of a tiny model: its arrays after the first and the last, by name; losses and norms of all,
     followed by the loss of five sequences.
     """
     from gpt2 import parallel
 
-    model, optimizer = model_and_optimizer(dtype, backward)
+    model, optimizer = model_and_optimizer(dtype, options)
     with parallel.start(kind, model, optimizer, group, workers=workers, batch_size=B, threads=1,
-                        shard=shard) as team:
+                        shard=shard, options=options) as team:
         words, arrays = [], {}
         for step in range(steps):
             words.append(team.step(batches(step, accumulate), clip=0.5))

@@ -160,10 +160,11 @@ def test_workers_agree_with_one_process_and_repeat_bit_for_bit(alone, workers, d
     assert all(np.array_equal(first[0][name], again[0][name]) for name in first[0])
 
 
-@pytest.mark.parametrize("backward", ("auto", "whole"))
+@pytest.mark.parametrize("backward", ("manual", "auto", "whole"))
 def test_workers_agree_whoever_wrote_the_backward(alone, backward):
-    """Against one process with the hand-written one."""
-    check_agreement(jobs.train("processes", One(), 2, backward=backward), alone["float64"], "float64")
+    """Compiled, against one process with the hand-written backward as it is written."""
+    result = jobs.train("processes", One(), 2, options={"backward": backward})
+    check_agreement(result, alone["float64"], "float64")
 
 
 def test_the_gradient_after_a_step_is_that_of_the_whole_batch():
@@ -172,7 +173,7 @@ def test_the_gradient_after_a_step_is_that_of_the_whole_batch():
     model.forward(inputs, targets)
     model.backward()
     shared, optimizer = jobs.model_and_optimizer("float64")
-    with Processes(shared, optimizer, 3, threads=1) as team:
+    with Processes(shared, optimizer, 3, threads=1, options=jobs.AS_WRITTEN) as team:
         team.step([(inputs, targets)])
         for name, grad in model.grads.items():
             assert relative(shared.grads[name], grad) < 1e-13, name
@@ -180,7 +181,7 @@ def test_the_gradient_after_a_step_is_that_of_the_whole_batch():
 
 def test_a_model_stays_usable_when_its_team_has_ended():
     model, optimizer = jobs.model_and_optimizer("float64")
-    with Processes(model, optimizer, 2, threads=1) as team:
+    with Processes(model, optimizer, 2, threads=1, options=jobs.AS_WRITTEN) as team:
         (batch,) = jobs.batches(0, 1)
         team.step([batch])
         with_team = team.loss(*batch)
@@ -191,7 +192,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused():
     model, optimizer = jobs.model_and_optimizer("float64")
     with pytest.raises(UserError, match="--workers 7: a batch has only 6 sequences"):
         parallel.start("processes", model, optimizer, One(), workers=7, batch_size=6)
-    with Processes(model, optimizer, 2, threads=1) as team:
+    with Processes(model, optimizer, 2, threads=1, options=jobs.AS_WRITTEN) as team:
         inputs, targets = jobs.batches(0, 1)[0]
         with pytest.raises(UserError, match="--workers 2: a batch of 5 sequences"):
             team.step([(inputs[:5], targets[:5])])
@@ -201,7 +202,7 @@ def test_a_loss_that_is_not_finite_leaves_everything_as_it_was():
     model, optimizer = jobs.model_and_optimizer("float64")
     model.params["lnfb"][0] = np.nan
     before = model.flat_params.copy()
-    with Processes(model, optimizer, 2, threads=1) as team:
+    with Processes(model, optimizer, 2, threads=1, options=jobs.AS_WRITTEN) as team:
         loss, _ = team.step(jobs.batches(0, 1))
     assert np.isnan(loss) and optimizer.t == 0
     assert np.array_equal(model.flat_params, before, equal_nan=True)
@@ -241,7 +242,7 @@ def test_an_update_in_parts_is_the_update_of_all():
 def settings(prose, tmp_path, workers, name="run"):
     given = dict(data=str(prose[0]), tokenizer="byte", dtype="float64", batch_size=6, block_size=16,
                  n_layer=2, n_embd=24, n_head=3, steps=6, warmup=2, out=str(tmp_path / name), threads=1,
-                 parallel="processes", workers=str(workers), sample_tokens=0)
+                 compile="off", parallel="processes", workers=str(workers), sample_tokens=0)
     return train.new_settings(given)
 
 
@@ -283,11 +284,11 @@ def test_a_run_of_two_workers_goes_on_under_any_number(prose, tmp_path):
     ("SIGSEGV", "was killed by SIGSEGV"),
     ("exit", "ended with exit status 7"),
     ("ValueError", "ValueError: a pear in the apples"),
-    ("SIGSTOP", "hung: no sign of life for 1 seconds"),
-    ("sleep", "hung: no sign of life for 1 seconds, last seen working"),
+    ("SIGSTOP", "hung: no sign of life for 2 seconds"),
+    ("sleep", "hung: no sign of life for 2 seconds, last seen working"),
 ])
 def test_a_worker_that_comes_to_grief_ends_all_and_is_named(how, text, capfd):
-    workers = Workers(3, timeout=1.0 if how in ("SIGSTOP", "sleep") else 60.0)
+    workers = Workers(3, timeout=2.0 if how in ("SIGSTOP", "sleep") else 60.0)
     pids = workers.call(jobs.fail, "none")
     begin = time.monotonic()
     with pytest.raises(WorkerError, match="worker 1 of 3") as raised:
@@ -388,7 +389,8 @@ def command(prose, tmp_path):
     return ["--data", str(prose[0]), "--tokenizer", "byte", "--batch-size", "6", "--block-size", "16",
             "--n-layer", "2", "--n-embd", "24", "--n-head", "3", "--steps", "100000", "--warmup", "2",
             "--eval-every", "0", "--sample-tokens", "0", "--log-every", "1", "--save-every", "2",
-            "--out", str(tmp_path / "run"), "--parallel", "processes", "--workers", "2", "--threads", "2"]
+            "--compile", "off", "--parallel", "processes", "--workers", "2", "--threads", "2",
+            "--out", str(tmp_path / "run")]
 
 
 def start_training(command):
@@ -452,7 +454,7 @@ def test_auto_measures_each_way_and_takes_the_fastest(monkeypatch):
     assert auto.candidates(8, 2) == [1, 2] and auto.candidates(12, 16) == [1, 3, 6, 12]
     assert auto.candidates(7, 4) == [1] and auto.candidates(8, 64) == [1, 2, 4, 8]
     model, _ = jobs.model_and_optimizer("float32")
-    best, times = auto.choose(model.config, 2, jobs.T, threads=2, timeout=60.0)
+    best, times = auto.choose(model.config, 2, jobs.T, threads=2, options=jobs.AS_WRITTEN)
     assert set(times) == {1, 2} and times[best] == min(times.values()) > 0
     assert "2 processes of 1 thread" in auto.as_text(times, best, 2)
 
