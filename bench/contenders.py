@@ -55,6 +55,12 @@ def find(names, default):
     return names
 
 
+def reference(names):
+    """Of these contenders the one that ratios are taken to: PyTorch eager, else the first that can run."""
+    installed = [name for name in names if reason_missing(name) is None] or names
+    return REFERENCE if REFERENCE in installed else installed[0]
+
+
 def absence(facts):
     """Why a contender is absent, as text, from the facts of bench.turns.Failed."""
     return f"{'missing' if facts['missing'] else 'failed'}, {facts['reason']}"

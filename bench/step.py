@@ -48,7 +48,7 @@ def main(argv):
 def measure(size, threads, names, options):
     """One table: every contender at this size, as a dict. Those that do not fit into memory beside the
     others play later, in a heat of their own with the reference."""
-    reference = contenders.REFERENCE if contenders.REFERENCE in names else names[0]
+    reference = contenders.reference(names)
     result = {"size": size.name, "vocab_size": size.config.vocab_size, "threads": threads,
               "reference": reference, "rows": {}, "absent": {}, "heats": []}
     waiting = [name for name in names if name != reference]
@@ -59,8 +59,8 @@ def measure(size, threads, names, options):
             disagreeing = check_losses(contest)
             contest.play(options.rounds, options.seconds, TURN_S)
             heat = rows_of(contest, reference)
-        for name, reason in disagreeing.items():
-            heat[name]["disagrees"] = reason
+        for name in disagreeing.keys() & heat.keys():
+            heat[name]["disagrees"] = disagreeing[name]
         result["rows"] = {**heat, **result["rows"]}  # of the reference, the first heat's row stays
         result["heats"].append(contest.load)
         result["absent"] |= {name: absent for name, absent in contest.absent.items() if not absent["memory"]}
@@ -122,8 +122,8 @@ def as_text(result):
     header = ["contender", "median ms", "min", *(f"to {name}" for name in others), "steps", "peak MB",
               "ready s"]
     lines = []
-    for row in rows.values():
-        if "disagrees" in row:
+    for name in contenders.CONTENDERS:
+        if name not in rows or "disagrees" in (row := rows[name]):
             continue
         to = [ratios.shown(row[f"to_{name}"], 3) if f"to_{name}" in row else "-" for name in others]
         lines.append([row["title"], f"{row['ms']['median']:.1f}", f"{row['ms']['min']:.1f}", *to,

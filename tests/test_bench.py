@@ -75,6 +75,15 @@ def test_gradients_that_differ_do_not_count():
     assert set(layers.disagreeing(facts)) == {"swapped", "longer", "nan", "shape", "fewer"}
 
 
+def test_a_peer_that_is_not_installed_is_said_to_be_missing(monkeypatch):
+    ghost = contenders.Contender("Ghost", "bench.peers.pytorch", "", "no_such_package")
+    monkeypatch.setitem(contenders.CONTENDERS, "ghost", ghost)
+    with turns.Contest(["ghost"], 1, None) as contest:
+        contest.play(rounds=3, seconds=1)
+    assert not contest.samples
+    assert contenders.absence(contest.absent["ghost"]).startswith("missing, no_such_package is not installed")
+
+
 def test_disturbed_rounds_are_left_out(monkeypatch):
     contest = turns.Contest([], 1, None)
     contest.players = {"a": SimpleNamespace(pids=[], fastest=1.0)}
