@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "optimizer": {"autodiff"},  # its threads alone: there is one pool, autodiff/runtime.py
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
     "model": {"layers", "backward", "errors"},
+    "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
     "sample": {"model", "layers", "pretrained", "stop", "errors"},
 }
 # Outside the standard library. numexpr is loaded on demand only.
