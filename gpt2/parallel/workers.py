@@ -142,10 +142,10 @@ class Workers:
     def _look(self, signs, waiting, limit):
         """Raise where a worker that owes an answer has been silent for `limit` seconds."""
         silent = [r for r, seconds in enumerate(signs.silence()) if seconds > limit and r in waiting]
-        at_fault = [r for r in silent if signs.phase(r) != "waiting"] or silent
-        if not at_fault:
-            return
-        r = at_fault[0]
+        at_fault = [r for r in silent if signs.phase(r) != "waiting"]
+        if not at_fault and len(silent) < len(waiting):
+            return  # these wait for one that has been silent for a little less long, or is still at work
+        r = (at_fault or silent)[0]
         if hasattr(signal, "SIGUSR1"):  # its traceback, on stderr
             with contextlib.suppress(OSError):
                 os.kill(self.processes[r].pid, signal.SIGUSR1)
