@@ -69,6 +69,7 @@ def set_threads(n: int) -> None:
 
 
 def get_threads() -> int:
+    """The number of threads that regions and products use; see set_threads."""
     return _threads
 
 
