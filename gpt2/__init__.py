@@ -1,19 +1,53 @@
-"""GPT-2 in NumPy, with gradients written by hand or derived by a compiler."""
+"""GPT-2 in NumPy, with gradients written by hand or derived by a compiler.
+
+    GPT2, GPT2Config          the model and its shape
+    AdamW                     the optimizer
+    load, load_tokenizer      weights and tokenizer by name or path: "gpt2", a run, a folder, a file
+    save                      a model to a file or folder, in the format that its name says
+    generate                  token ids that continue a prompt, one at a time
+    autodiff                  the compiler by itself: grad, jvp, hessian, check_backward, ...
+
+docs/examples.md shows each of them at work.
+"""
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpt2 import autodiff
+    from gpt2.library import load, load_tokenizer, save
+    from gpt2.model import GPT2, GPT2Config
+    from gpt2.optimizer import AdamW
+    from gpt2.sample import generate
 
 __version__ = "0.1.0"
 
-# Loaded on first use, so that `import gpt2` stays quick.
-_EXPORTS = {"GPT2": "gpt2.model", "GPT2Config": "gpt2.model", "AdamW": "gpt2.optimizer"}
+# Loaded on first use, so that `import gpt2` takes milliseconds, and train.py can set the number of threads
+# before NumPy is loaded. None: the module of this name itself.
+_EXPORTS = {
+    "GPT2": "gpt2.model",
+    "GPT2Config": "gpt2.model",
+    "AdamW": "gpt2.optimizer",
+    "load": "gpt2.library",
+    "load_tokenizer": "gpt2.library",
+    "save": "gpt2.library",
+    "generate": "gpt2.sample",
+    "autodiff": None,
+}
 
-__all__ = ["GPT2", "AdamW", "GPT2Config", "__version__"]
+__all__ = ["GPT2", "AdamW", "GPT2Config", "__version__", "autodiff", "generate", "load", "load_tokenizer",
+           "save"]
 
 
 def __getattr__(name):
     if name not in _EXPORTS:
         raise AttributeError(f"module 'gpt2' has no attribute {name!r}")
-    return getattr(importlib.import_module(_EXPORTS[name]), name)
+    home = _EXPORTS[name]
+    if home is None:
+        return importlib.import_module(f"gpt2.{name}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__():

@@ -37,18 +37,32 @@ def convert(source, destination, dtype="float32"):
     Raises UserError where the source cannot be read or the destination cannot be written.
     """
     destination = Path(destination)
-    if dtype != "float32" and destination.suffix != ".bin":
-        raise UserError(f"--dtype {dtype}: {destination} is always float32; X.bin, for llm.c, can be {dtype}")
+    _check_dtype(destination, dtype)  # before the source is read, which may take a while
     found = pretrained.find(str(source))
     if destination.resolve() == found.path.resolve():
         raise UserError(f"{destination}: source and destination are the same")
     words = _words(found)
-    model = found.model()
+    return write(destination, found.model(), words, dtype)
+
+
+def write(destination, model, words=None, dtype="float32"):
+    """Write a GPT2, and the Tokenizer `words` where there is one, in the format that the Path's name says.
+
+    Returns the paths written. Raises UserError where they cannot be.
+    """
+    _check_dtype(destination, dtype)
     if destination.suffix == ".bin":
         return _to_llmc(destination, model, words, dtype)
     if destination.suffix == ".safetensors":
         return _to_checkpoint(destination, model, words)
     return _to_huggingface(destination, model, words)
+
+
+def _check_dtype(destination, dtype):
+    if dtype not in ("float32", "bfloat16"):
+        raise UserError(f"dtype is {dtype!r}, expected float32 or bfloat16")
+    if dtype != "float32" and destination.suffix != ".bin":
+        raise UserError(f"--dtype {dtype}: {destination} is always float32; X.bin, for llm.c, can be {dtype}")
 
 
 def _words(found):

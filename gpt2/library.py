@@ -1,0 +1,47 @@
+"""What `import gpt2` offers for files: load and save, by the names and formats that the commands know.
+
+    model = gpt2.load("gpt2")                 or a run, a folder of transformers, a .bin, a .safetensors
+    words = gpt2.load_tokenizer("gpt2")
+    gpt2.save(model, "mine.bin")              llm.c's; mine.safetensors: this project's; else transformers'
+"""
+
+from pathlib import Path
+
+from gpt2.convert import write
+from gpt2.model import GPT2
+from gpt2.pretrained import find
+from gpt2.tokenizer import Tokenizer
+
+
+def load(name: str | Path, backward: str = "manual", dtype: str | None = None) -> GPT2:
+    """The model that `name` stands for, with its weights.
+
+    name      what --init takes (docs/formats.md): gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf:OWNER/NAME, a
+              run's folder, a folder of transformers, a .bin of llm.c, a .safetensors of a run
+    backward  manual, auto, a mix such as "manual,attention=auto", or whole
+    dtype     float32 or float64; by default the one in which a run computed, float32 for other files
+
+    Raises gpt2.errors.UserError, a ValueError of one line, where it cannot be had or read.
+    """
+    return find(str(name), dtype).model(backward)
+
+
+def load_tokenizer(name: str | Path) -> Tokenizer:
+    """The tokenizer that belongs to the weights called `name`.
+
+    Raises UserError where none lies beside them, and they do not have GPT-2's vocabulary.
+    """
+    return find(str(name)).tokenizer()
+
+
+def save(model: GPT2, path: str | Path, tokenizer: Tokenizer | None = None,
+         dtype: str = "float32") -> list[Path]:
+    """Write a model, and its tokenizer where one is given; returns the paths written.
+
+    path   X.bin is llm.c's format, X.safetensors this project's, anything else a folder of transformers
+    dtype  how a .bin keeps its numbers: float32 or bfloat16
+
+    A file is written under another name and then renamed, so that it is whole or not there.
+    Raises UserError where it cannot be written.
+    """
+    return write(Path(path), model, tokenizer, dtype)

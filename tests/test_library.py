@@ -1,0 +1,76 @@
+"""What `import gpt2` offers: every name is there, typed, documented, and does what its docstring says."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpt2
+from gpt2 import tokenizer
+from gpt2.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+CONFIG = gpt2.GPT2Config(vocab_size=256, block_size=16, n_layer=2, n_head=2, n_embd=8)
+
+
+@pytest.fixture
+def model():
+    return gpt2.GPT2(CONFIG, seed=5)
+
+
+@pytest.mark.parametrize("path", ["m.bin", "m.safetensors", "folder"])
+def test_a_saved_model_is_loaded_again(path, model, tmp_path):
+    if path == "folder":
+        pytest.importorskip("safetensors", reason="transformers' folders need safetensors")
+    written = gpt2.save(model, tmp_path / "new" / path, tokenizer.byte())
+    assert len(written) >= 2 and all(file.exists() for file in written)
+    again = gpt2.load(tmp_path / "new" / path, backward="auto")
+    assert again.config == CONFIG and again.spec == "auto"
+    assert np.array_equal(again.flat_params, model.flat_params)
+    words = gpt2.load_tokenizer(tmp_path / "new" / path)
+    prompt = words.encode("x")
+    assert list(gpt2.generate(again, prompt, 6)) == list(gpt2.generate(model, prompt, 6))
+
+
+def test_other_precisions(model, tmp_path):
+    gpt2.save(model, tmp_path / "m.bin", dtype="bfloat16")
+    again = gpt2.load(tmp_path / "m.bin", dtype="float64")
+    assert again.flat_params.dtype == np.float64
+    # 8 bits of mantissa: at most 1 part in 256 away, and somewhere away
+    np.testing.assert_allclose(again.flat_params, model.flat_params, rtol=2**-8)
+    assert not np.array_equal(again.flat_params, model.flat_params)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda model, folder: gpt2.load(folder / "nothing"), "no such file or folder"),
+    (lambda model, folder: gpt2.save(model, folder / "m.bin", dtype="int8"), "expected float32 or bfloat16"),
+    (lambda model, folder: gpt2.save(model, folder / "m", dtype="bfloat16"), "is always float32"),
+    (lambda model, folder: gpt2.load_tokenizer(gpt2.save(model, folder / "m.bin")[0]), "no tokenizer lies"),
+])
+def test_mistakes_are_one_line(call, message, model, tmp_path):
+    with pytest.raises(UserError, match=message) as error:
+        call(model, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_every_name_is_documented():
+    for name in set(gpt2.__all__) - {"__version__"}:
+        assert inspect.getdoc(getattr(gpt2, name)), name
+    for name in gpt2.autodiff.__all__:
+        value = getattr(gpt2.autodiff, name)
+        assert inspect.getdoc(value), name
+
+
+def test_the_names_are_there_without_another_import():
+    """In a process of its own: here, other tests have imported everything."""
+    code = "import gpt2, sys; [getattr(gpt2, n) for n in gpt2.__all__]; print(gpt2.autodiff.grad(abs)(-2.0))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (run.stdout, run.returncode) == ("-1.0\n", 0), run.stderr
+
+
+def test_it_says_that_it_is_typed():
+    assert (ROOT / "gpt2" / "py.typed").exists()
+    assert 'gpt2 = ["py.typed"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
