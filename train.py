@@ -17,13 +17,15 @@ import os
 import signal
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 # Nothing imported here may import NumPy: the number of its threads is set first, from --threads.
 from gpt2 import parallel, runs
-from gpt2.download import write_atomically
 from gpt2.errors import UserError
+from gpt2.files import write_atomically
+from gpt2.lock import Lock
 from gpt2.parallel.cores import launched_rank, local_ranks, thread_variables, threads_each
 from gpt2.settings import Parser, add_arguments, flag, parse, read_toml, setting, table, to_toml
 
@@ -251,7 +253,15 @@ class Run:
         self.step = 0
         self.best = None  # lowest validation loss so far, nats per token
         self.validated = None  # the step of the last validation
+        self.lock = None  # of the folder, once there is one
         self.metrics = None  # an open file, once the run begins
+
+    def close(self):
+        """Let go of the folder."""
+        if self.metrics is not None:
+            self.metrics.close()
+        if self.lock is not None:
+            self.lock.release()
 
     # -- what a step computes
 
@@ -304,6 +314,18 @@ class Run:
 
     # -- what is kept
 
+    def take(self, folder=None, overwrite=False):
+        """Lock the folder of this run, a new one where none is given, and return it. For the root's files."""
+        def on_root():
+            chosen = folder or runs.new(self.settings.preset, self.settings.out)
+            self.lock = Lock(chosen)
+            if folder is None:
+                runs.clear(chosen, overwrite)
+            runs.sweep(chosen)
+            return chosen
+
+        return self.team.from_root(on_root)
+
     def begin(self, folder):
         """Write what does not change, and open the metrics."""
         self.folder = folder
@@ -312,13 +334,22 @@ class Run:
             return  # the files are the root's
         write_atomically(folder / runs.SETTINGS, to_toml(self.settings).encode())
         self.tokenizer.save(folder / runs.TOKENIZER)
-        self.metrics = open(folder / runs.METRICS, "ab")
+        try:
+            # Not buffered: what a full disk refuses is not written later, when the file is closed
+            self.metrics = open(folder / runs.METRICS, "ab", buffering=0)
+        except OSError as error:
+            raise cannot_write(folder / runs.METRICS, error) from None
 
     def record(self, **fields):
         """Add a line to metrics.jsonl."""
-        if self.team.root:
-            self.metrics.write(json.dumps(fields).encode() + b"\n")
-            self.metrics.flush()
+        if not self.team.root:
+            return
+        line = json.dumps(fields).encode() + b"\n"
+        try:
+            while line:  # a disk that is nearly full takes a part, and refuses the next
+                line = line[self.metrics.write(line):]
+        except OSError as error:
+            raise cannot_write(self.folder / runs.METRICS, error) from None
 
     def save(self):
         """Write last.safetensors: parameters, moments, and every number that decides what comes next."""
@@ -333,7 +364,10 @@ class Run:
         for name, flat in zip(("m", "v"), gathered):
             moments = unflatten(flat, config)
             arrays.update({f"adamw.{name}.{tensor}": array for tensor, array in moments.items()})
-        os.fsync(self.metrics.fileno())
+        try:
+            os.fsync(self.metrics.fileno())
+        except OSError as error:
+            raise cannot_write(self.folder / runs.METRICS, error) from None
         checkpoint.save(self.folder / runs.LAST, arrays, {
             **checkpoint.model_state(self.model),
             "step": self.step,
@@ -375,20 +409,31 @@ class Run:
             self.step, self.optimizer.t = int(state["step"]), int(state["adamw.t"])
             self.loader.load_state(state["loader"])
             kept = int(state["metrics_bytes"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise UserError(f"{path}: holds no training state, expected a checkpoint of train.py") from None
         if corpus != self.fingerprint():
             raise UserError(f"{self.settings.data}: text or tokens have changed since {path} was "
                             "written; a resumed run needs the same ones")
         metrics = folder / runs.METRICS
         if self.team.root and metrics.exists() and metrics.stat().st_size > kept:
-            os.truncate(metrics, kept)
+            try:
+                os.truncate(metrics, kept)
+            except OSError as error:
+                raise cannot_write(metrics, error) from None
 
     def fingerprint(self):
         """Tells this corpus, as encoded, from another."""
         import zlib
 
         return {"train": len(self.train), "val": len(self.val), "crc32": zlib.crc32(self.train)}
+
+
+def cannot_write(path, error):
+    """The UserError for a file of the run that the disk refuses."""
+    saved = path.with_name(runs.LAST).exists()
+    return UserError(f"cannot write {path}: {error.strerror or error}" + (
+        "; the last checkpoint is untouched. Once the cause is put right go on with: "
+        f"python train.py --resume {path.parent}" if saved else ""))
 
 
 def start_tokenizer(s, start, folder):
@@ -656,7 +701,7 @@ def program(argv):
         return dry_run(settings)
     with parallel.join(settings.parallel) as group:
         run = Run(settings, group, folder)
-        with run.team:
+        with closing(run), run.team:
             return train(run, folder, overwrite, peak)
 
 
@@ -683,8 +728,9 @@ def train(run, folder, overwrite, peak):
 
     settings = run.settings
     if folder is None:
-        run.begin(run.team.from_root(lambda: runs.new(settings.preset, settings.out, overwrite)))
+        run.begin(run.take(overwrite=overwrite))
     else:
+        run.take(folder)
         run.load(folder)
         if run.step >= settings.steps:
             raise UserError(f"{folder} has done its {run.step} steps; go on with --steps {2 * run.step}")
@@ -729,6 +775,10 @@ def main(argv=None):
     except KeyboardInterrupt:
         print("stopped at once; what was saved before is in place", file=sys.stderr)
         return 130
+    except MemoryError as error:
+        print(f"error: not enough memory ({error}); take a smaller model or batch, --dry-run says what a run "
+              "takes", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

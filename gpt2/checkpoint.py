@@ -11,7 +11,7 @@ Layout (that of the safetensors format, so its tools can read the arrays):
 with the 64 digits themselves replaced by zeros. Nothing is ever unpickled or executed.
 
 A save writes a temporary file in the same folder, has the disk confirm it (fsync), and renames it over the
-old one. A process killed at any moment leaves the old file or the new one.
+old one (gpt2/files.py). A process killed at any moment leaves the old file or the new one.
 
 `save` and `load` know nothing of models; `model_arrays` and `load_model` say what of a GPT2 is kept.
 """
@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from gpt2.errors import UserError
+from gpt2.files import replacing
 from gpt2.model import GPT2, GPT2Config, parameter_table
 
 FORMAT = "gpt2-numpy checkpoint 1"
@@ -46,10 +47,8 @@ def save(path, arrays, state):
     """
     path = Path(path)
     header, digest_at = _header(arrays, state)
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with replacing(path, alone=True) as file:
             file.write(header)
             digest = hashlib.sha256(header)
             for array in arrays.values():
@@ -58,18 +57,10 @@ def save(path, arrays, state):
                     file.write(chunk)
             file.seek(digest_at)
             file.write(digest.hexdigest().encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
     except OSError as error:
-        _remove(temporary)
         before = "; the checkpoint written before is untouched" if path.exists() else ""
         hint = ", free some space" if error.errno == errno.ENOSPC else ""
         raise UserError(f"cannot write {path}: {error.strerror or error}{hint}{before}") from None
-    except BaseException:
-        _remove(temporary)
-        raise
 
 
 def load(path):
@@ -256,23 +247,3 @@ def _chunks(array):
     view = memoryview(array.reshape(-1).view(np.uint8))
     for first in range(0, len(view), CHUNK):
         yield view[first:first + CHUNK]
-
-
-def _sync_folder(folder):
-    """Have the disk confirm the rename. Windows has no such call and needs none."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # some network file systems refuse; the rename itself has been done
-    finally:
-        os.close(handle)
-
-
-def _remove(path):
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        pass  # a folder that cannot be written to; the error that led here says so

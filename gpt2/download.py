@@ -9,13 +9,13 @@ Environment: GPT2_CACHE_DIR moves the cache folder, GPT2_OFFLINE=1 forbids every
 
 import hashlib
 import os
-import secrets
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from gpt2.errors import UserError
+from gpt2.files import write_atomically
 
 TIMEOUT = 15.0  # seconds without an answer before a download counts as failed
 LARGEST = 64 << 20  # bytes; a server that sends more than this is not sending what was asked for
@@ -84,23 +84,3 @@ def fetch(url, path, sha256, timeout=TIMEOUT):
                         f"(a proxy's page?); {advice}")
     write_atomically(path, content)
     return path
-
-
-def write_atomically(path, content):
-    """Write bytes, or an iterable of them, to `path` so that no reader ever sees a part of them."""
-    path = Path(path)
-    # A name of its own, so that two processes writing the same file do not collide
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "xb") as file:
-                for part in [content] if isinstance(content, bytes) else content:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)  # still there only if something failed
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from None

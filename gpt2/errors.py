@@ -6,4 +6,11 @@ Anything else that escapes is a fault of this project and keeps its traceback.
 
 
 class UserError(ValueError):
-    """Bad input. The text names what was wrong, what was expected and what to do, in one line."""
+    """Bad input. The text names what was wrong, what was expected and what to do, in one line.
+
+    Texts quote what files and arguments hold, which may be anything: characters that do not print, such as
+    line breaks and the sequences that control a terminal, are spelt out, as in a string of Python.
+    """
+
+    def __init__(self, text=""):
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text)))

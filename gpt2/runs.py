@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from gpt2.errors import UserError
+from gpt2.files import leftovers
 
 SETTINGS = "settings.toml"  # the recipe; --config reads it
 TOKENIZER = "tokenizer.json"  # ranks included, so that sampling needs nothing else
@@ -13,27 +14,43 @@ BEST = "best.safetensors"  # the weights with the lowest validation loss
 RUNS = Path("runs")
 
 
-def new(name, out="", overwrite=False):
-    """The folder of a new run, made here: two runs that start together get two folders.
+def new(name, out=""):
+    """The folder for a new run, made here: two runs that start together get two folders.
 
-    Without `out` it is runs/NAME-N with the first free N. Raises UserError where `out` holds a run already
-    and is not to be overwritten.
+    Without `out` it is runs/NAME-N with the first free N. With `out` there may be a run in it: lock the
+    folder, then `clear` it.
     """
     if not out:
         return _first_free(name)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {folder}: this is a file, expected a folder")
-    if (folder / SETTINGS).exists() and not overwrite:
-        raise UserError(f"--out {folder} holds a run already; go on with it by --resume {folder}, "
-                        "replace it with --overwrite, or give another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file in (METRICS, LAST, BEST):
-            (folder / file).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"--out {folder}: {error.strerror or error}") from None
     return folder
+
+
+def clear(folder, overwrite=False):
+    """Remove the run that was in `folder`. UserError where there is one that is not to be overwritten."""
+    if (folder / SETTINGS).exists() and not overwrite:
+        raise UserError(f"--out {folder} holds a run already; go on with it by --resume {folder}, "
+                        "replace it with --overwrite, or give another folder")
+    _remove(folder, [folder / file for file in (METRICS, LAST, BEST)])
+
+
+def sweep(folder):
+    """Remove what a killed run had begun to write. For whoever holds the folder's lock."""
+    _remove(folder, leftovers(folder, (SETTINGS, TOKENIZER, METRICS, LAST, BEST)))
+
+
+def _remove(folder, paths):
+    try:
+        for path in paths:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror or error}") from None
 
 
 def _first_free(name):
