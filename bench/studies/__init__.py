@@ -1,0 +1,35 @@
+"""The studies: the questions this project exists to answer, each one command.
+
+    python -m bench.studies                    all of them, within ten minutes on two cores
+    python -m bench.studies roots              one
+    python -m bench.studies --quick            small sizes, in seconds: does everything still run?
+
+    study.py      what a study is, and what it gives back: tables, plots, notes
+    measure.py    times in turns, bytes, numbers of arrays
+    report.py     Markdown and one self-contained HTML page
+
+A study is a module here with a STUDY in it. Modules are imported when they are asked for, so that one which
+cannot be imported takes no other with it.
+"""
+
+import importlib
+
+from gpt2.errors import UserError
+
+# Name on the command line -> module, in the order of the report.
+STUDIES = {
+    "layers": "layers",
+    "optimise-first": "optimise_first",
+    "scalar": "scalar",
+    "roots": "roots",
+    "eam": "eam",
+    "parallel": "parallel",
+    "memory": "memory",
+}
+
+
+def load(name):
+    """The Study of this name. Raises UserError with the names there are."""
+    if name not in STUDIES:
+        raise UserError(f"no study {name!r}, expected some of {', '.join(STUDIES)}")
+    return importlib.import_module(f"bench.studies.{STUDIES[name]}").STUDY

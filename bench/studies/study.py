@@ -1,0 +1,175 @@
+"""What a study is, and what it gives back.
+
+    def run(options):                                   # options: Options
+        result = Result()
+        table = result.table("Time of f", Column("method"), Column("time", "s"), Column("bytes", "B"))
+        table.add("derived", sample, 1024)              # sample: measure.Sample
+        result.plot("Time", x="elements", y="s", series=[Series("derived", sizes, samples)])
+        result.note("The derived gradient takes 1.1 times as long as the manual one.")
+        if (jax := result.peer("jax")) is not None: ...  # else its rows are named as missing
+        return result
+
+    STUDY = Study("roots", "What does ... cost?", "Every method from x0 = ...", run, seconds=30)
+
+Everything in a Result can be written as JSON and read back, so that reports can be made again without
+measuring again.
+"""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bench.machine import available_cores
+from bench.studies.measure import Sample
+
+# Units that the report scales: seconds to us or ms, bytes to kB or MB. Any other is printed as it is.
+SECONDS, BYTES, RATIO, COUNT = "s", "B", "x", ""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a study runs.
+
+    quick     sizes and times so small that everything is done in a few seconds: for tests
+    threads   the most threads that it uses
+    seconds   about how long it may take; 0: as long as its own `Study.seconds`
+    """
+
+    quick: bool = False
+    threads: int = field(default_factory=available_cores)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Study:
+    """name: on the command line. question, method: a paragraph of plain text each. run(options) -> Result.
+
+    seconds: what a whole run takes, about, on two cores; all of them together stay below ten minutes.
+    """
+
+    name: str
+    question: str
+    method: str
+    run: Callable[[Options], "Result"]
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. unit: SECONDS, BYTES, RATIO, COUNT or any other text."""
+
+    name: str
+    unit: str = ""
+
+
+@dataclass
+class Table:
+    """Rows of cells, each a str, a number, a Sample, or None where there is nothing to tell."""
+
+    title: str
+    columns: list[Column]
+    rows: list[list] = field(default_factory=list)
+    note: str = ""
+
+    def add(self, *cells):
+        if len(cells) != len(self.columns):
+            raise ValueError(f"table {self.title!r}: {len(cells)} cells for {len(self.columns)} columns")
+        self.rows.append([_plain(cell) for cell in cells])
+
+
+@dataclass
+class Series:
+    """One line of a plot. ys: numbers or Samples, whose quartiles are then drawn as well; None is a gap."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence
+
+    def __post_init__(self):
+        self.xs = [_plain(x) for x in self.xs]
+        self.ys = [_plain(y) for y in self.ys]
+
+
+@dataclass
+class Plot:
+    """Lines over numbers, or, where `ticks` names the places 0, 1, ... on the x axis, bars."""
+
+    title: str
+    x: str
+    y: str
+    series: list[Series]
+    log_x: bool = False
+    log_y: bool = False
+    ticks: list[str] | None = None
+
+
+@dataclass
+class Listing:
+    """Sources side by side: pairs of a heading and Python text."""
+
+    title: str
+    texts: list[tuple[str, str]]
+
+
+@dataclass
+class Result:
+    """What came out. machine, load, seconds and options are filled in by the program that runs the study."""
+
+    tables: list[Table] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    listings: list[Listing] = field(default_factory=list)
+    machine: dict = field(default_factory=dict)
+    load: dict = field(default_factory=dict)
+    options: dict = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def table(self, title, *columns, note=""):
+        """A new table, to which rows are added by `.add(*cells)`."""
+        self.tables.append(Table(title, list(columns), note=note))
+        return self.tables[-1]
+
+    def plot(self, title, x, y, series, log_x=False, log_y=False, ticks=None):
+        self.plots.append(Plot(title, x, y, list(series), log_x, log_y, ticks))
+
+    def note(self, text):
+        """A sentence or two of what came out."""
+        self.notes.append(" ".join(text.split()))
+
+    def peer(self, package):
+        """The module of an optional package, or None, and then the report says that its rows are missing."""
+        try:
+            return importlib.import_module(package)
+        except ImportError as error:
+            self.missing[package] = f"pip install {package} ({error})"
+            return None
+
+
+def _plain(cell):
+    """NumPy's scalars as Python's own, which JSON can hold."""
+    return cell.item() if hasattr(cell, "item") and not isinstance(cell, Sample) else cell
+
+
+# ---- JSON --------------------------------------------------------------------------------------------------
+
+
+def to_json(result):
+    """A Result as dicts, lists, numbers and text."""
+    return dataclasses.asdict(result)
+
+
+def from_json(content):
+    """The Result that to_json made this of."""
+    tables = [Table(t["title"], [Column(**c) for c in t["columns"]],
+                    [[_read(cell) for cell in row] for row in t["rows"]], t["note"])
+              for t in content["tables"]]
+    plots = [Plot(**{**p, "series": [Series(s["name"], s["xs"], [_read(y) for y in s["ys"]])
+                                     for s in p["series"]]}) for p in content["plots"]]
+    listings = [Listing(x["title"], [tuple(pair) for pair in x["texts"]]) for x in content["listings"]]
+    return Result(**{**content, "tables": tables, "plots": plots, "listings": listings})
+
+
+def _read(cell):
+    return Sample(cell["values"], cell["first"]) if isinstance(cell, dict) else cell
