@@ -1,0 +1,63 @@
+"""Forward, manual and derived backward of a layer side by side, with the compiler's stages.
+
+    python -m gpt2.explain layernorm
+    python -m gpt2.explain gelu attention --out two.html
+    python -m gpt2.explain all --out layers.html
+
+Without --out it is text. The page of --out is one file, opens from disk, and can be read on a phone and
+printed.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from gpt2.errors import UserError
+from gpt2.explain.page import page
+from gpt2.explain.parts import explain
+from gpt2.explain.text import text
+from gpt2.files import write_atomically
+from gpt2.layers import LAYERS
+
+WIDTH = 180  # characters, where the output is no terminal
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="python -m gpt2.explain", allow_abbrev=False, description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("layers", nargs="+", metavar="LAYER", choices=[*LAYERS, "all"], help=", ".join(LAYERS) + ", or all")
+    add("--out", metavar="FILE.html", help="write a page instead")
+    add("--emitted", action="store_true", help="in the third column, the programs that run")
+    return parser
+
+
+def _run(args):
+    names = list(LAYERS) if "all" in args.layers else list(dict.fromkeys(args.layers))
+    if args.out is None:
+        width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+        print("\n\n".join(text(explain(name), width, args.emitted) for name in names))
+        return
+    if Path(args.out).suffix not in (".html", ".htm"):
+        raise UserError(f"--out {args.out}: expected a name that ends in .html")
+    write_atomically(Path(args.out), page([explain(name) for name in names]).encode())
+    print(f"wrote {args.out}")
+
+
+def main(argv=None):
+    args = _parser().parse_args(argv)
+    try:
+        _run(args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        sys.stderr.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Python source and the compiler's graphs as HTML: spans with classes that STYLE gives a colour.
+
+    <style>{STYLE}</style> ... <pre class="code">{python(source)}</pre> <pre class="code">{graph(text)}</pre>
+
+Nothing is fetched: the page works from disk. Text that is no Python comes out plain.
+"""
+
+import io
+import keyword
+import re
+import tokenize
+from html import escape
+
+# k keyword, s string, c comment, n number, f name that is defined or op that is applied, t type
+STYLE = """\
+pre.code { overflow-x: auto; margin: 0; font: 0.8rem/1.45 ui-monospace, Menlo, Consolas, monospace; }
+.code .k { color: #8250df; } .code .s { color: #57606a; } .code .c { color: #6e7781; font-style: italic; }
+.code .n { color: #0a5ca8; } .code .f { color: #953800; } .code .t { color: #0a6b58; }
+@media (prefers-color-scheme: dark) {
+  .code .k { color: #c4a3ff; } .code .s { color: #a5adb6; } .code .c { color: #8b949e; }
+  .code .n { color: #79c0ff; } .code .f { color: #ffa657; } .code .t { color: #66d1b8; }
+}
+@media print { pre.code { white-space: pre-wrap; overflow-wrap: anywhere; } }
+"""
+
+
+def python(source):
+    """Python source as HTML."""
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return escape(source, quote=False)
+    lines = source.splitlines(keepends=True)
+    parts, at, defined = [], (1, 0), False
+    for token in tokens:
+        if token.type in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE, tokenize.NL,
+                          tokenize.ENDMARKER):
+            continue
+        parts.append(escape(_between(lines, at, token.start), quote=False))
+        parts.append(_span(_kind(token, defined), token.string))
+        defined = token.string in ("def", "class")
+        at = token.end
+    parts.append(escape(_between(lines, at, (len(lines) + 1, 0)), quote=False))
+    return "".join(parts)
+
+
+def _kind(token, defined):
+    if token.type == tokenize.COMMENT:
+        return "c"
+    if token.type == tokenize.STRING:
+        return "s"
+    if token.type == tokenize.NUMBER:
+        return "n"
+    if token.type == tokenize.NAME:
+        return "f" if defined else "k" if keyword.iskeyword(token.string) else None
+    return None
+
+
+def _between(lines, start, stop):
+    """The text from (row, column) to (row, column); rows count from 1, as in tokenize."""
+    (row, column), (last, end) = start, stop
+    if row > len(lines):
+        return ""
+    if row == last:
+        return lines[row - 1][column:end]
+    middle = lines[row:last - 1]
+    tail = lines[last - 1][:end] if last <= len(lines) else ""
+    return lines[row - 1][column:] + "".join(middle) + tail
+
+
+def _span(kind, text):
+    text = escape(text, quote=False)
+    return f'<span class="{kind}">{text}</span>' if kind else text
+
+
+TYPE = r"[a-z]+\d*\[[\d,]*\]"
+VALUE = re.compile(rf"^  (\w+): ({TYPE}|\(.*?\)) = (\w+)(\(.*\))$")
+
+
+def graph(text):
+    """A graph as the compiler prints it, one typed line a value, as HTML."""
+    return "\n".join(_graph_line(line) for line in text.split("\n"))
+
+
+def _graph_line(line):
+    value = VALUE.match(line)
+    if value:
+        name, kind, op, arguments = value.groups()
+        return f"  {escape(name)}: {_span('t', kind)} = {_span('f', op)}{_numbers(arguments)}"
+    if line.startswith("  return "):
+        return f"  {_span('k', 'return')}{escape(line[8:], quote=False)}"
+    return re.sub(TYPE, lambda found: _span("t", found[0]), escape(line, quote=False))
+
+
+def _numbers(text):
+    return re.sub(r"(?<![\w.])-?\d[\d.]*(?:e-?\d+)?", lambda found: _span("n", found[0]),
+                  escape(text, quote=False))

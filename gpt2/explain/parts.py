@@ -1,0 +1,91 @@
+"""What there is to say about a layer: sources, whether they agree, what they keep, the compiler's stages."""
+
+import inspect
+import re
+import sys
+import textwrap
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpt2 import autodiff as ad
+from gpt2 import certificate
+from gpt2.layers import LAYERS
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A layer, taken apart.
+
+    name, about       of the layer; the first line of its file
+    derivation        the rest of what the file says of itself: formulas, sources
+    forward, manual   source as written
+    derived, emitted  source of the derived forward and backward: to be read, and as it runs
+    shapes            argument -> its type, as text, at which the compiler worked
+    kept              bytes that a forward keeps for its backward besides its inputs: (manual, derived)
+    errors            comparison -> (largest scaled error, tolerance), in float64, at small sizes
+    stages            (title, text) for each stage of the compiler
+    """
+
+    name: str
+    about: str
+    derivation: str
+    forward: str
+    manual: str
+    derived: str
+    emitted: str
+    shapes: dict
+    kept: tuple
+    errors: dict
+    stages: list
+
+
+def explain(name):
+    """The Explained of one of gpt2.layers.LAYERS; takes a fraction of a second."""
+    layer = LAYERS[name]
+    args, static = certificate.inputs_of(name, np.random.default_rng(0), certificate.SHOWN, "float32")
+    about, _, derivation = inspect.getdoc(sys.modules[layer.forward.__module__]).partition("\n")
+    names = list(inspect.signature(layer.forward).parameters)
+    shapes = {k: f"{a.dtype} {a.shape}" for k, a in zip(names, args)}
+    return Explained(
+        name, about, derivation.strip("\n"),
+        forward=textwrap.dedent(inspect.getsource(layer.forward)),
+        manual=textwrap.dedent(inspect.getsource(layer.backward)),
+        derived=certificate.derived_source(name),
+        emitted=certificate.derived_source(name, emitted=True),
+        shapes={**shapes, **{k: str(v) for k, v in static.items()}},
+        kept=(_kept_by_hand(layer, args, static), _kept_by_the_compiler(name)),
+        errors=certificate.check_layer(name),
+        stages=stages(layer, args, static),
+    )
+
+
+def _kept_by_hand(layer, args, static):
+    _, saved = layer.forward(*args, **static)
+    return sum(a.nbytes for a in saved if isinstance(a, np.ndarray) and not any(a is x for x in args))
+
+
+def _kept_by_the_compiler(name):
+    forward, _ = certificate.pair_of(name).graphs
+    return sum(node.nbytes for node in forward.outputs[1:] if node.op != "input")
+
+
+def stages(layer, args, static):
+    """The compiler's stages for the layer's output: a list of (title, text)."""
+
+    def out(*inputs):
+        return layer.forward(*inputs, **static)[0]
+
+    # Recorded under the names of the layer's own arguments, which the graphs then show
+    out.__name__ = layer.forward.__name__
+    out.__signature__ = inspect.Signature([
+        parameter for parameter in inspect.signature(layer.forward).parameters.values()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ])
+    return split(ad.stages(out, *args))
+
+
+def split(text):
+    """The text of ad.stages as a list of (title, text)."""
+    parts = re.split(r"^# (.+)\n\n", text, flags=re.MULTILINE)[1:]
+    return [(title, body.rstrip()) for title, body in zip(parts[::2], parts[1::2])]
