@@ -6,7 +6,8 @@
 
     study.py      what a study is, and what it gives back: tables, plots, notes
     measure.py    times in turns, bytes, numbers of arrays
-    report.py     Markdown and one self-contained HTML page
+    markdown.py   the report as Markdown
+    page.py       the report as one self-contained HTML page, with its plots (svg.py)
 
 A study is a module here with a STUDY in it. Modules are imported when they are asked for, so that one which
 cannot be imported takes no other with it.
@@ -30,6 +31,13 @@ STUDIES = {
 
 def load(name):
     """The Study of this name. Raises UserError with the names there are."""
-    if name not in STUDIES:
-        raise UserError(f"no study {name!r}, expected some of {', '.join(STUDIES)}")
+    find([name])
     return importlib.import_module(f"bench.studies.{STUDIES[name]}").STUDY
+
+
+def find(names):
+    """These studies' names in the order given, all of them where there are none. Raises UserError."""
+    for name in names:
+        if name not in STUDIES:
+            raise UserError(f"no study {name!r}, expected some of {', '.join(STUDIES)}")
+    return list(names) or list(STUDIES)

@@ -93,7 +93,9 @@ class Series:
 
 @dataclass
 class Plot:
-    """Lines over numbers, or, where `ticks` names the places 0, 1, ... on the x axis, bars."""
+    """Lines over numbers. Where `ticks` names the places 0, 1, ... of x: a row of dots for each, y to the
+    right.
+    """
 
     title: str
     x: str
@@ -145,6 +147,16 @@ class Result:
         except ImportError as error:
             self.missing[package] = f"pip install {package} ({error})"
             return None
+
+
+@dataclass
+class Report:
+    """Results by the name of their study, and the reasons of those that failed."""
+
+    machine: dict
+    options: dict
+    results: dict[str, Result] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def _plain(cell):

@@ -1,0 +1,42 @@
+"""A report as Markdown: for each study question, method, tables, and what came out."""
+
+from bench.studies import load
+from bench.studies.numbers import cell_text, conditions, counts_text, load_text
+
+
+def markdown(report, listings=True):
+    """The text of the report. listings=False leaves out the sources."""
+    parts = ["# The studies", *conditions(report)]
+    for name, result in report.results.items():
+        parts += study_text(name, result, listings)
+    parts += [f"## {name}\n\nFailed: {why}" for name, why in report.failed.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def study_text(name, result, listings):
+    study = load(name)
+    method = f"**Method.** {study.method} {load_text(result)}"
+    parts = [f"## {name}", f"**Question.** {study.question}", method]
+    for table in result.tables:
+        parts += [f"### {table.title}", table_text(table)]
+        parts += [text for text in (counts_text(table), table.note) if text]
+    if result.notes:
+        parts.append("**What came out.**\n\n" + "\n".join(f"- {note}" for note in result.notes))
+    parts += [f"Rows are missing: {package} ({why})." for package, why in result.missing.items()]
+    if listings:
+        for listing in result.listings:
+            parts.append(f"### {listing.title}")
+            parts += [f"{heading}:\n\n```python\n{text.rstrip()}\n```" for heading, text in listing.texts]
+    return parts
+
+
+def table_text(table):
+    """Columns of equal width, so that the Markdown itself can be read."""
+    head = [column.name for column in table.columns]
+    rows = [[cell_text(cell, column.unit).replace("|", "\\|") for cell, column in zip(row, table.columns)]
+            for row in table.rows]
+    widths = [max(3, *(len(row[i]) for row in [head, *rows])) for i in range(len(head))]
+    rule = ["-" * widths[0], *("-" * (w - 1) + ":" for w in widths[1:])]
+    lines = [[cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))]
+             for row in (head, rule, *rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

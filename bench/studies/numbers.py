@@ -1,0 +1,84 @@
+"""How numbers are told: three digits, and a unit that suits them."""
+
+import math
+
+from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Sample
+
+_SCALES = {
+    SECONDS: ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
+    BYTES: ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
+}
+
+
+def cell_text(cell, unit):
+    """A cell of a table: a number with its unit, a Sample as median and [quartiles], - for None."""
+    if cell is None:
+        return "-"
+    if isinstance(cell, Sample):
+        return sample_text(cell, unit)
+    if isinstance(cell, (str, bool)):
+        return str(cell)
+    scale, name = scale_of(cell, unit)
+    return _with_unit(number(cell / scale), name)
+
+
+def sample_text(sample, unit):
+    """12.3 ms [12.1 12.8]: all three in the unit of the median."""
+    scale, name = scale_of(sample.median, unit)
+    low, high = number(sample.q1 / scale), number(sample.q3 / scale)
+    return f"{_with_unit(number(sample.median / scale), name)} [{low} {high}]"
+
+
+def _with_unit(text, name):
+    return f"{text} {name}" if name else text
+
+
+def scale_of(value, unit):
+    """(scale, name): by what to divide, and what the quotient is counted in."""
+    if unit in (RATIO, COUNT):
+        return 1.0, ""
+    if unit not in _SCALES:
+        return 1.0, unit
+    for scale, name in _SCALES[unit]:
+        if abs(value) >= scale:
+            return scale, name
+    return _SCALES[unit][0] if value == 0 and unit == SECONDS else _SCALES[unit][-1]
+
+
+def number(x):
+    """Three significant digits, whole numbers in full."""
+    if isinstance(x, int) or (isinstance(x, float) and x.is_integer() and abs(x) < 1e6):
+        return f"{int(x):,}"
+    if not math.isfinite(x):
+        return str(x)
+    if 1e-3 <= abs(x) < 1e6:
+        return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"
+    return f"{x:.2e}"
+
+
+def counts_text(table):
+    """How many samples stand behind the cells of a table, or "" where none does."""
+    counts = sorted({cell.n for row in table.rows for cell in row if isinstance(cell, Sample)})
+    if not counts:
+        return ""
+    many = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"Medians and [quartiles] of {many} samples."
+
+
+def load_text(result):
+    """What others did to the machine meanwhile."""
+    if result.load.get("others") is None:
+        return "The load of others is not known on this system."
+    return f"It took {result.seconds:.0f} s, in which others used {result.load['others']:.0%} of the machine."
+
+
+def conditions(report):
+    """Sentences that hold for all studies of a report."""
+    from bench.program import machine_line
+
+    lines = [machine_line(report.machine).replace("; float32", "") + "."]
+    threads = report.options.get("threads")
+    lines.append(f"At most {threads} thread{'s' * (threads != 1)}.")
+    if report.options.get("quick"):
+        lines.append("A quick run at small sizes, to see that everything works: its numbers mean nothing.")
+    return lines

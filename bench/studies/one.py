@@ -1,0 +1,44 @@
+"""One study in this process; its result as JSON on standard output. `python -m bench.studies` starts this.
+
+    python -m bench.studies.one roots --quick
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import sys
+import time
+
+from bench import machine, program
+from bench.studies import load
+from bench.studies.study import Options, to_json
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(prog="python -m bench.studies.one", allow_abbrev=False)
+    parser.add_argument("name")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--threads", type=int, default=machine.available_cores())
+    parser.add_argument("--seconds", type=float, default=0.0)
+    args = parser.parse_args(argv)
+    with contextlib.redirect_stdout(sys.stderr):  # whatever a study or a peer prints is not the result
+        result = measured(load(args.name), Options(args.quick, args.threads, args.seconds))
+    print(json.dumps(to_json(result)))
+    return 0
+
+
+def measured(study, options):
+    """The study's Result, with what it ran on and beside what."""
+    options = dataclasses.replace(options, seconds=options.seconds or study.seconds)
+    load, begin = machine.Load(), time.perf_counter()
+    result = study.run(options)
+    result.seconds = time.perf_counter() - begin
+    result.load = load.report()
+    result.machine = machine.describe()
+    result.options = dataclasses.asdict(options)
+    return result
+
+
+if __name__ == "__main__":
+    program.run(main)
