@@ -6,6 +6,8 @@
     arena     lives from one region to another; arrays whose lives do not overlap share one stretch of memory
     scratch   lives inside one region; a block of rows for each thread
     free      made by an op that cannot write where it is told to (`np.linalg.inv`, ...): NumPy allocates it
+    number    a single number made from numbers: a NumPy scalar, which Python's operators handle several times
+              as fast as a ufunc handles an array of one element
 
 Lives are counted in steps: a plain statement is one step, and so is a whole region of row blocks.
 """
@@ -14,8 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .graph import Graph, Node
+from .graph import Graph, Node, is_scalar_const
 from .layout import CHANGE_FIRST, VIEWS, Place, chain, is_elementwise, root
+from .ops import OPS
 from .rows import ROW, by_rows, row_axes
 from .schedule import Region, flags_of
 
@@ -91,6 +94,8 @@ def plan(
                 kind[n] = "result"
             elif base is not n:
                 kind[n] = "arena"
+            elif r.N == 1 and is_number(n) and n not in r.sums and _read_as_number(n, uses, folded):
+                kind[n] = "number"
             elif r.N == 1 and not (is_elementwise(n) or n.op in WRITES_OUT):
                 kind[n] = "free"
             elif r.N > 1 and n not in r.sums and all(where.get(u) is r for u in readers(n)):
@@ -105,7 +110,7 @@ def plan(
     for n in kind:  # a value is where its host is
         if n in placed:
             kind[n] = kind[placed[n].base]
-            if kind[n] == "free":
+            if kind[n] in ("free", "number"):
                 kind[n] = kind[placed[n].base] = "arena"
 
     storage: dict[Node, Storage] = {}
@@ -122,6 +127,24 @@ def plan(
     total = _offsets([*{id(s): s for s in storage.values()}.values(), *partials.values()])
     slots, slot_bytes = _slots(regions, kind, placed, readers, order)
     return Plan(kind, storage, placed, slots, slot_bytes, partials, total, folded)
+
+
+def is_number(n: Node) -> bool:
+    """A single real number, made by a ufunc from numbers of its type or by adding up an array of them."""
+    summed = n.op == "sum"
+    if not summed and OPS[n.op].ufunc is None:
+        return False
+    if n.size != 1 or n.dtype.kind != "f" or any(a.dtype != n.dtype for a in n.args):
+        return False
+    if summed:
+        return n.shape == ()
+    made = any(not is_scalar_const(a) for a in n.args)  # Python's rules for 1.0 / 0.0 are not NumPy's
+    return made and all(a.size == 1 for a in n.args)
+
+
+def _read_as_number(n: Node, uses: Uses, folded: set[Node]) -> bool:
+    """Whether its readers care for the number alone, not for an array of the shape (1, ..., 1)."""
+    return n.shape == () or all(is_elementwise(u) and u not in folded for u, _ in uses.readers(n))
 
 
 class Uses:

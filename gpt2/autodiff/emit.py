@@ -37,6 +37,15 @@ from .ops.shape import index_slices
 from .rows import ROW, row_axes
 from .schedule import Region, blocks_of, flags_of, prefix, schedule
 
+# One number at a time, Python's operators are several times as fast as a ufunc that writes to an array
+NUMBER_SIGNS = {
+    "add": "{} + {}",
+    "subtract": "{} - {}",
+    "multiply": "{} * {}",
+    "divide": "{} / {}",
+    "negative": "-{}",
+    "square": "{0} * {0}",
+}
 RESERVED = {"np", "matmul", "run_blocks", "memory", "setup", "arena", "k", "i", "j", "i0", "i1", "i2", "i3"}
 
 
@@ -187,7 +196,7 @@ class _Emitter:
             self.env[text] = value
         elif n.op in VIEWS:
             text = self.view_of(n)
-        elif self.plan.kind[n] == "free":
+        elif self.plan.kind[n] in ("free", "number"):
             text = self.names[n]
         else:
             text = self.owned(n)
@@ -236,7 +245,7 @@ class _Emitter:
                     if v.op == "broadcast"
                     else expression + view_text(v)
                 )
-        if r in self.plan.kind and self.plan.kind[r] == "free":
+        if self.plan.kind.get(r) in ("free", "number"):
             return expression
         return self.define(expression, self.names[n], r)
 
@@ -260,7 +269,7 @@ class _Emitter:
             return self.whole(n)
         base, whole = root(n), self.whole(n)
         expression = f"{whole}.reshape({(r.N, *n.shape[p:])})"
-        if base.op not in ("input", "const") and self.plan.kind[base] == "free":
+        if self.plan.kind.get(base) in ("free", "number"):
             return expression
         if expression not in self.full:
             self.full[expression] = self.define(expression, whole.rstrip("_") + "_rows", base)
@@ -308,12 +317,51 @@ class _Emitter:
     def plain(self, n: Node) -> None:
         if n in self.plan.folded:
             return
-        args = ["" if a in self.plan.folded else self.whole(a) for a in n.args]
+        if self.plan.kind[n] == "number":
+            self.body += _with_source([f"{self.names[n]} = {self.number(n)}"], n)
+            return
+        args = ["" if a in self.plan.folded else self.operand(a, n) for a in n.args]
         if self.plan.kind[n] == "free":
             lines = [f"{self.names[n]} = {self.expression(n, args, n.attrs)}"]
         else:
             lines = Statement(self, n, self.whole(n), args, frame=None).lines()
         self.body += _with_source(lines, n)
+
+    def operand(self, a: Node, user: Node) -> str:
+        """All of a, for an op: where that is elementwise, a number is as good as an array of one element."""
+        if self.is_number(a) and is_elementwise(user):
+            return self.names[root(a)]
+        return self.whole(a)
+
+    def is_number(self, a: Node) -> bool:
+        return self.plan.kind.get(root(a)) == "number"
+
+    def number(self, n: Node) -> str:
+        """The expression for a number, from numbers."""
+        if n.op == "sum":
+            return self.total(n)
+        texts = [self.scalar(a) for a in n.args]
+        if n.op in NUMBER_SIGNS:
+            return NUMBER_SIGNS[n.op].format(*texts)
+        return self.expression(n, texts, n.attrs)
+
+    def scalar(self, a: Node) -> str:
+        """The one element of a as a NumPy scalar."""
+        if is_scalar_const(a):
+            return scalar_text(a)
+        if self.is_number(a):
+            return self.names[root(a)]
+        return f"{self.whole(a)}[{', '.join('0' * a.ndim) or '()'}]"
+
+    def total(self, n: Node) -> str:
+        """The sum of all elements."""
+        (x,) = n.args
+        if x in self.plan.folded:  # a product along the last axis, the only one
+            a, b = (self.whole(y) for y in x.args * (2 if x.op == "square" else 1))
+            return f"{a}.dot({b})"
+        if x.ndim == 1 and x.size >= 16:
+            return f"{self.whole(x)}.dot({self.ones(x.size, x.dtype)})"
+        return f"np.add.reduce({self.whole(x)}, axis={n.attrs['axes']})"
 
     def expression(self, n: Node, args: list[str], attrs: dict) -> str:
         op = OPS[n.op]
@@ -359,6 +407,8 @@ class _Emitter:
             if is_scalar_const(a):
                 return scalar_text(a)
             x = root(a)
+            if self.is_number(a) and is_elementwise(user):
+                return self.names[x]
             if self.where.get(x) is r and x not in r.sums:
                 return local[x] + "".join(row_view_text(v, r.N) for v in chain(a))
             if flag is ROW:

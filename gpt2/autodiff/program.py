@@ -160,7 +160,10 @@ class Program:
 
     def _apart(self, k: int, buffer: np.ndarray, i: int, array: np.ndarray) -> bool:
         """Whether result k can be written to the buffer while argument i is read."""
-        return (buffer is array and (k, i) in self._overwrites) or not np.may_share_memory(buffer, array)
+        if buffer is array:
+            return (k, i) in self._overwrites
+        both_own_theirs = buffer.base is None and array.base is None
+        return both_own_theirs or not np.may_share_memory(buffer, array)
 
 
 def compile_graph(graph: Graph, options=None, name: str | None = None, share_inputs: bool = False) -> Program:

@@ -192,14 +192,39 @@ class Maker:
         return Graph(self.inputs, outputs, "f")
 
 
+class NumberMaker(Maker):
+    """Graphs in which most values are a single number, of one shape or another."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        shapes = [(), (1,), (1, 1), (1, 1, 1), (5,), (4, 5), (1, 5), (20,)]
+        self.inputs = [input_node(s, F8, f"x{i}") for i, s in enumerate(shapes)]
+        self.values = list(self.inputs)
+
+    def make_number(self):
+        return apply("multiply", self.make_unary(), self.pick(lambda n: n.size == 1))
+
+    make_number2 = make_number
+
+    def make_total(self):
+        x = self.pick(lambda n: n.ndim > 0)
+        x = x * self.pick(lambda n: n.shape == x.shape) if self.rng.random() < 0.5 else x
+        return apply("sum", x, axes=tuple(range(x.ndim)), keepdims=False) * 0.1
+
+
 @pytest.mark.parametrize("start", range(0, 400, 20))
 def test_random_graphs(start):
     for seed in range(start, start + 20):
-        compare(seed)
+        compare(seed, Maker(seed))
 
 
-def compare(seed):
-    maker = Maker(seed)
+@pytest.mark.parametrize("start", range(0, 200, 20))
+def test_random_graphs_of_numbers(start):
+    for seed in range(start, start + 20):
+        compare(seed, NumberMaker(seed))
+
+
+def compare(seed, maker):
     for _ in range(30):
         maker.grow()
     graph = check(maker.graph())
@@ -232,6 +257,21 @@ def compare(seed):
                 )
     finally:
         runtime.set_threads(1)
+
+
+def test_numbers_are_handled_by_operators(monkeypatch):
+    """float32 to the last number, NumPy's rules for them, and no arrays of one element."""
+    monkeypatch.setattr(schedule, "SMALL", 8192)
+    x = input_node((100,), np.dtype(np.float32), "x")
+    total = apply("sum", x, axes=(0,), keepdims=False)
+    total.name = "total"
+    scale = (total * 0.1) / total  # 0 / 0 is nan, with a warning, as in NumPy
+    program = compile_graph(Graph((x,), (x * scale, scale)))
+    assert "total * 0.1" in program.source and "setup" not in program.source
+    scaled, found = program(np.full(100, 0.5, np.float32))
+    assert scaled.dtype == found.dtype == np.float32 and found == np.float32(np.float32(5) / np.float32(50))
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        assert np.isnan(program(np.zeros(100, np.float32))[1])
 
 
 def test_a_held_result_is_never_overwritten():
