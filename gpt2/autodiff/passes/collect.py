@@ -32,6 +32,8 @@ from .match import is_inexact, number
 RING = frozenset(("add", "subtract", "multiply", "negative", "divide", "square"))
 _WORTHWHILE = 0.5  # of an operation on the whole result: what must be saved to change the program's form
 _MOST_TERMS = 12  # factors are searched for in sums up to here: the search grows with the square
+_MOST_FACTORS = 12  # pairs are searched for in products up to here: the search grows with the cube
+_MOST_DISSOLVED = 32  # taken apart at once: a loop that is written out can be one chain of thousands
 
 
 def representable(c, dtype: np.dtype) -> bool:
@@ -124,6 +126,10 @@ class Builder:
     def combine(self, factors: list[Node]) -> Node:
         """The product, the pair with the smallest result first."""
         factors = list(factors)
+        if len(factors) > _MOST_FACTORS:
+            factors.sort(key=lambda f: f.size)
+        while len(factors) > _MOST_FACTORS:
+            factors[:2] = [self.make("multiply", *factors[:2])]
         while len(factors) > 1:
             i, j = self._cheapest_pair(factors)
             made = self.make("multiply", factors[i], factors[j])
@@ -192,6 +198,8 @@ class Region:
             return True
         if x.op not in RING or x.dtype != self.dtype or not self.sweep.single(x):
             return False
+        if len(self.dissolved) >= _MOST_DISSOLVED:
+            return False
         self.dissolved[x.id] = x
         return True
 
@@ -205,7 +213,9 @@ class Region:
                 return Product(-p.coef, p.factors)
             if x.op == "square":
                 p = self.product(x.args[0])
-                return Product(p.coef * p.coef, p.factors * 2)
+                if len(p.factors) <= _MOST_FACTORS:  # squares of squares double them each time
+                    return Product(p.coef * p.coef, p.factors * 2)
+                return Product(1.0, [(x, 1)])
             a, b = map(self.product, x.args)
             if x.op == "multiply":
                 return Product(a.coef * b.coef, a.factors + b.factors)
