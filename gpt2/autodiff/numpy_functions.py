@@ -46,6 +46,11 @@ def handles(*functions):
     return enter
 
 
+def since(name):
+    """The function np.NAME as a tuple of one; empty where this NumPy is too old to have it."""
+    return (getattr(np, name),) if hasattr(np, name) else ()
+
+
 def raw(*functions):
     """The same, for a handler that takes recorded values rather than nodes."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import Node
-from ..numpy_functions import handles, operand, operands
+from ..numpy_functions import handles, operand, operands, since
 from ..ops import apply, build
 from .shape import axis_of, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
 
@@ -220,8 +220,8 @@ def _running_array_api(running, start):
     return handler
 
 
-handles(np.cumulative_sum)(_running_array_api(cumsum, 0))
-handles(np.cumulative_prod)(_running_array_api(cumprod, 1))
+handles(*since("cumulative_sum"))(_running_array_api(cumsum, 0))
+handles(*since("cumulative_prod"))(_running_array_api(cumprod, 1))
 
 
 # differences and integrals

@@ -9,7 +9,7 @@ import operator
 import numpy as np
 
 from ..graph import Node
-from ..numpy_functions import handles, operand, operands, raw
+from ..numpy_functions import handles, operand, operands, raw, since
 from ..ops import build
 from ..recorded import Recorded
 
@@ -296,7 +296,7 @@ def dsplit(ary, indices_or_sections):
     return split(ary, indices_or_sections, 2)
 
 
-@handles(np.unstack)
+@handles(*since("unstack"))
 def unstack(x, /, *, axis=0):
     axis = axis_of(axis, x.ndim)
     return tuple(item_at(x, axis, i) for i in range(x.shape[axis]))
