@@ -9,8 +9,11 @@ from tests.cases import Case, Ids
 C, NH, V = 768, 12, 50257
 
 
-def cases(B, T):
-    """Name -> Case for a batch of B sequences of T tokens, float32 when it draws its inputs."""
+def cases(B, T, C=C, NH=NH, V=V):
+    """Name -> Case for a batch of B sequences of T tokens, float32 when it draws its inputs.
+
+    C channels, NH heads, V words in the vocabulary: those of GPT-2 124M unless given.
+    """
     rows = [
         Case("encoder", "encoder", (Ids((B, T), V), (V, C), (T, C)), None),
         Case("layernorm", "layernorm", ((B, T, C), (C,), (C,)), None),

@@ -1,0 +1,321 @@
+"""Study: every layer and the whole model; forward, backward by hand, backward derived."""
+
+import inspect
+
+import numpy as np
+
+from bench.cases import cases
+from bench.engine import LayerRun, output_gradient
+from bench.ratios import geometric_mean
+from bench.sizes import SIZES, Size, batches
+from bench.studies.measure import interleave, memory, threads
+from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Column, Listing, Result, Series, Study
+from gpt2 import backward
+from gpt2.certificate import derived_source
+from gpt2.layers import LAYERS, Layer
+from gpt2.model import GPT2, GPT2Config
+from tests.cases import Case
+
+# float32 sums of up to 50257 terms in different orders, relative to the length of the array
+TOLERANCE = 1e-4
+BATCHES = ((1, 64), (4, 64), (4, 256))  # B, T; the second is the one that tables and memory show
+MODELS = ("4x128-B12T64", "124M-B4T64")
+NAMES = ("encoder", "layernorm", "matmul-naive", "matmul-fc", "attention", "gelu", "residual", "crossentropy")
+SHARE_OF_MODELS = 0.35  # of the study's time
+
+
+def run(options):
+    result = Result()
+    sizes = [(1, 8), (2, 8)] if options.quick else BATCHES
+    shown = sizes[min(1, len(sizes) - 1)]
+    counts = sorted({1, options.threads})
+    turns = len(NAMES) * (len(sizes) + len(counts) - 1)
+    seconds = options.seconds * (1 - SHARE_OF_MODELS) / turns / 2  # the other half: compiling and checking
+    times = {}
+    for batch in sizes:
+        for n in counts if batch == shown else [1]:
+            with threads(n):
+                times[batch, n] = {name: layer_times(case, seconds, n == 1)
+                                   for name, case in study_cases(batch, options.quick).items()}
+    for n in counts:
+        time_table(result, times[shown, n], shown, n)
+    memory_table(result, shown, options.quick)
+    growth(result, {batch: times[batch, 1] for batch in sizes}, sizes)
+    models(result, options, counts)
+    sources(result)
+    layer_notes(result, times, shown, counts)
+    return result
+
+
+# ---- What is measured --------------------------------------------------------------------------------------
+
+
+def naive_forward(inp, weight, bias):
+    """The layer matmul without BLAS: every product (N, OC, C) written down, then summed. inp (N, C)."""
+    return np.sum(inp[:, None, :] * weight, axis=-1) + bias, (inp, weight)
+
+
+def naive_backward(dout, saved):
+    inp, weight = saved
+    dinp = np.sum(dout[:, :, None] * weight, axis=1)
+    dweight = np.sum(dout[:, :, None] * inp[:, None, :], axis=0)
+    return dinp, dweight, np.sum(dout, axis=0)
+
+
+NAIVE = Layer("matmul_naive", naive_forward, naive_backward)
+
+
+def plain(case):
+    return NAIVE if case.layer == NAIVE.name else LAYERS[case.layer]
+
+
+def study_cases(batch, quick):
+    """Name -> Case: layers of GPT-2 124M, and a naive matmul of 64 channels: N x OC x C products are held."""
+    B, T = batch
+    rows = cases(B, T, C=48, NH=3, V=97) if quick else cases(B, T)
+    rows["matmul-naive"] = Case("matmul-naive", "matmul_naive", ((B * T, 64), (64, 64), (64,)), None)
+    return {name: rows[name] for name in NAMES}
+
+
+def variants(case):
+    """Name -> Layer: as written, compiled as written, and with its backward derived."""
+    layer = plain(case)
+    return {"written": layer, "manual": backward.compiled(layer), "derived": backward.auto(layer)}
+
+
+def layer_times(case, seconds, written):
+    """(variant, part) -> Sample, for part forward, backward, and both. Gradients are compared first.
+
+    written   with the layer as plain NumPy as well
+    """
+    players = {name: LayerRun(case, layer) for name, layer in variants(case).items()}
+    for player in players.values():
+        player.forward()
+        player.backward()
+    compare(players)
+    if not written:
+        del players["written"]
+    return interleave({(name, part): call for name, player in players.items()
+                       for part, call in parts(player).items()}, seconds)
+
+
+def parts(player):
+    def both():
+        player.forward()
+        player.backward()
+
+    return {"both": both, "forward": player.forward, "backward": player.backward}
+
+
+def compare(players):
+    """Raise AssertionError unless all players have the results and gradients of the layer as written."""
+    for name, player in players.items():
+        for ours, theirs in zip(player.results(), players["written"].results(), strict=True):
+            error = np.linalg.norm(ours - theirs) / max(np.linalg.norm(theirs), 1e-30)
+            assert error <= TOLERANCE, f"{name}: a gradient differs by {error:.1e}"
+
+
+# ---- Tables of layers --------------------------------------------------------------------------------------
+
+
+def time_table(result, times, batch, n):
+    B, T = batch
+    written = [Column("backward, as written", SECONDS)] if n == 1 else []
+    table = result.table(
+        f"Layers, B={B}, T={T}, {n} thread{'s' * (n > 1)}",
+        Column("layer"), Column("forward", SECONDS), *written, Column("backward, manual", SECONDS),
+        Column("backward, derived", SECONDS), Column("forward that goes with it", SECONDS),
+        Column("forward and backward, derived / manual", RATIO), Column("gradient / forward, manual", RATIO),
+        Column("gradient / forward, derived", RATIO),
+        note="manual and derived both run as compiled programs. A derived backward chooses what its forward "
+             "saves or computes ahead, so compare forward and backward together. The last two columns are "
+             "the time of forward and backward by the time of the manual variant's forward.")
+    for name, t in times.items():
+        row = [name, t["manual", "forward"]]
+        row += [t["written", "backward"]] if n == 1 else []
+        row += [t["manual", "backward"], t["derived", "backward"], t["derived", "forward"],
+                t["derived", "both"].over(t["manual", "both"])]
+        row += [t[variant, "both"].over(t["manual", "forward"]) for variant in ("manual", "derived")]
+        table.add(*row)
+
+
+def memory_table(result, batch, quick):
+    B, T = batch
+    columns = [Column(f"{what}, {variant}", unit)
+               for what, unit in (("peak", BYTES), ("saved", BYTES), ("arrays", COUNT))
+               for variant in ("written", "manual", "derived")]
+    table = result.table(
+        f"Memory of a forward and a backward, B={B}, T={T}", Column("layer"), *columns,
+        note="Peak: the most that one forward and backward held beyond its inputs, working memory and "
+             "results included, in the first call of programs compiled before. Saved: what the backward is "
+             "handed beyond the layer's inputs and result. Arrays: allocated by a later call.")
+    for name, case in study_cases(batch, quick).items():
+        table.add(name, *zip_up([footprint(case, layer) for layer in variants(case).values()]))
+
+
+def zip_up(rows):
+    """[(a, b), (c, d)] -> [a, c, b, d]"""
+    return [cell for column in zip(*rows) for cell in column]
+
+
+def footprint(case, layer):
+    """(peak bytes, saved bytes, arrays) of a forward and backward."""
+    inputs = case.inputs(np.float32)
+    out, saved = plain(case).forward(*inputs, **case.static)
+    dout = output_gradient(out)
+    compile_only(layer, inputs, case.static, dout, saved)
+    del out, saved
+
+    def once():
+        out, saved = layer.forward(*inputs, **case.static)
+        return out, saved, layer.backward(dout, saved, **case.static)
+
+    used = memory(once)
+    out, saved, _ = once()
+    return used.peak_bytes, bytes_beyond(saved, (*inputs, out)), used.arrays
+
+
+def compile_only(layer, inputs, static, dout, saved):
+    """Make the programs that a call will need, and do not run them. What is written needs none."""
+    if layer.kind == "auto":
+        entry, _ = layer.forward.__self__.entry(inputs, static)
+        entry.forward  # noqa: B018  compiled when first asked for
+        entry.backward  # noqa: B018
+    elif layer.writes_out:
+        layer.forward.entry(inputs, static)
+        inspect.getclosurevars(layer.backward).nonlocals["gradients"].entry((dout, *saved), static)
+
+
+def bytes_beyond(arrays, held):
+    """Bytes of these arrays, views counted as what they look at, each once, without those of `held`."""
+    roots = {id(root): root for root in map(root_of, arrays) if isinstance(root, np.ndarray)}
+    known = {id(root_of(array)) for array in held}
+    return sum(root.nbytes for key, root in roots.items() if key not in known)
+
+
+def root_of(array):
+    while isinstance(getattr(array, "base", None), np.ndarray):
+        array = array.base
+    return array
+
+
+# ---- Growth with size --------------------------------------------------------------------------------------
+
+
+def growth(result, times, sizes):
+    """Does the overhead of differentiation stay constant? (forward and backward) / forward over rows."""
+    rows = [B * T for B, T in sizes]
+    table = result.table("Derived gradient / forward over the number of rows, 1 thread",
+                         Column("layer"), *(Column(f"{n} rows", RATIO) for n in rows),
+                         Column("largest / smallest", RATIO))
+    series = []
+    for name in NAMES:
+        samples = [times[batch][name]["derived", "both"].over(times[batch][name]["manual", "forward"])
+                   for batch in sizes]
+        medians = [sample.median for sample in samples]
+        table.add(name, *samples, max(medians) / min(medians))
+        series.append(Series(name, rows, samples))
+    result.plot("Derived gradient / forward: flat would mean that the overhead does not grow with the size",
+                "rows (B x T)", "time of forward and backward / time of forward", series, log_x=True,
+                log_y=True)
+    spread = {row[0]: row[-1] for row in table.rows}
+    worst = max(spread, key=spread.get)
+    result.note(f"From {rows[0]} to {rows[-1]} rows the time of a derived gradient by that of the forward "
+                f"changes by at most a factor of {spread[worst]:.2f} ({worst}).")
+
+
+# ---- The whole model ---------------------------------------------------------------------------------------
+
+
+def models(result, options, counts):
+    """Forward, and forward with backward in three ways, of GPT-2 at several sizes."""
+    sizes = [Size("2x24", GPT2Config(vocab_size=97, block_size=16, n_layer=2, n_head=3, n_embd=24), 2, 8)]
+    sizes = sizes if options.quick else [SIZES[name] for name in MODELS]
+    seconds = options.seconds * SHARE_OF_MODELS / len(sizes) / len(counts) / 2
+    table = result.table(
+        "The whole model: loss, and loss with all gradients",
+        Column("size, threads"), Column("forward", SECONDS), Column("manual", SECONDS),
+        Column("auto", SECONDS), Column("whole", SECONDS), Column("auto / manual", RATIO),
+        Column("whole / manual", RATIO), Column("whole / forward", RATIO), Column("peak, manual", BYTES),
+        Column("peak, auto", BYTES), Column("peak, whole", BYTES),
+        note="auto derives layer by layer, whole differentiates the loss as one program. Peak: beyond "
+             "parameters and gradients, at the first step after compiling.")
+    whole = {}
+    for size in sizes:
+        players = model_players(size)
+        peaks = [memory_of_step(model, size) for model in players.values()]
+        for n in counts:
+            with threads(n):
+                times = interleave(model_calls(players, size), seconds, turn_s=0.02)
+            whole[size.name, n] = times["whole"].over(times["manual"])
+            table.add(f"{size.name}, {n}", times["forward"], times["manual"], times["auto"], times["whole"],
+                      times["auto"].over(times["manual"]), whole[size.name, n],
+                      times["whole"].over(times["forward"]), *peaks)
+    told = ", ".join(f"{ratio.median:.2f} ({name}, {n} thread{'s' * (n > 1)})"
+                     for (name, n), ratio in whole.items())
+    result.note(f"The whole model differentiated as one program takes, as a part of the time of the backward "
+                f"by hand: {told}.")
+
+
+def model_players(size):
+    """Backward -> GPT2. All share one set of parameters and gradients, so that three large models fit."""
+    players = {spec: GPT2(size.config, spec, seed=None) for spec in ("manual", "auto", "whole")}
+    first = GPT2(size.config, seed=0)
+    for model in players.values():
+        model.use(first.flat_params, first.flat_grads)
+    return players
+
+
+def model_calls(players, size):
+    tokens, targets = next(batches(size))
+    calls = {spec: (lambda model=model: model.loss_and_grads(tokens, targets))
+             for spec, model in players.items()}
+    return {"forward": lambda: players["manual"].loss(tokens, targets), **calls}
+
+
+def memory_of_step(model, size):
+    """Peak bytes of a step. The program of the whole is compiled before; tracing that would take minutes."""
+    tokens, targets = next(batches(size))
+    if model.program is not None:
+        entry, _ = model.program.entry((*model.params.values(), tokens, targets), {})
+        entry.joint  # noqa: B018  compiled when first asked for
+    return memory(lambda: model.loss_and_grads(tokens, targets)).peak_bytes
+
+
+# ---- Sources and notes -------------------------------------------------------------------------------------
+
+
+def sources(result):
+    for name, layer in LAYERS.items():
+        result.listings.append(Listing(f"{name}: forward, manual backward, derived", [
+            ("forward", inspect.getsource(layer.forward)),
+            ("backward, manual", inspect.getsource(layer.backward)),
+            ("derived by the compiler", derived_source(name))]))
+
+
+def layer_notes(result, times, shown, counts):
+    series = []
+    for n in counts:
+        ratios = {name: t["derived", "both"].over(t["manual", "both"]) for name, t in times[shown, n].items()}
+        mean = geometric_mean([ratio.median for ratio in ratios.values()])
+        slower = [f"{name} ({ratio.median:.2f})" for name, ratio in ratios.items() if ratio.q1 > 1.02]
+        text = f"derived / manual, {n} thread{'s' * (n > 1)}"
+        result.note(f"Forward and backward, {text}: geometric mean {mean:.2f}. "
+                    + (f"The derived code loses in {', '.join(slower)}." if slower else
+                       "The derived code loses in no layer by more than 2 %."))
+        series.append(Series(f"{n} thread{'s' * (n > 1)}", range(len(ratios)), list(ratios.values())))
+    result.plot("Forward and backward, derived / manual: left of 1 the derived code is faster", "layer",
+                "ratio of times", series, ticks=list(NAMES))
+
+
+STUDY = Study(
+    "layers",
+    "Does a derived backward keep up with one written by hand, layer by layer and in the whole model, and "
+    "does the cost of differentiating stay in proportion as the layer grows? The paper `Performance of "
+    "Enzyme AD in Real World High-Complexity Deep Learning Models` asks this of Enzyme and llm.c.",
+    "Every layer of GPT-2 124M (768 channels, 12 heads, vocabulary 50257; matmul is the product from C to "
+    "4C), and a naive matmul without BLAS (64 channels), in float32 on random inputs, with random output "
+    "gradients. Gradients are compared with those of the layer as written before they are timed. All "
+    "variants of a layer take turns in one process; a figure is the median over rounds, a ratio the "
+    "median of the ratios within a round. `python -m bench.layers` has PyTorch and JAX beside them.",
+    run, seconds=150)
