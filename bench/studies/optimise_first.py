@@ -56,8 +56,7 @@ class Subject:
 
 
 def all_subjects(quick):
-    """Name -> Subject: the layers, the loss of a small GPT-2, and programs that have nothing to do with GPT-2.
-    """
+    """Name -> Subject: the layers, the loss of a small GPT-2, and programs that are no networks."""
     found = {}
     for name, case in study_cases((2, 8) if quick else (4, 64), quick).items():
         if name == "encoder" and not quick:  # a gradient of 154 MB, nearly all zeros, would hide the rest
@@ -132,11 +131,12 @@ def stage_table(result, times, sizes):
                 "program", "ratio of times", series, log_y=True, ticks=names)
     result.note(f"Simplified only after differentiating a gradient takes {means['after']:.2f} times as long "
                 f"as one simplified before as well (geometric mean over {len(names)} programs); not "
-                f"simplified at all {means['neither']:.2f} times, simplified only before {means['before']:.2f} times.")
+                f"simplified at all {means['neither']:.2f} times, simplified only before "
+                f"{means['before']:.2f} times.")
     result.note("Enzyme reports a factor of 4.2 for optimising before differentiating, in LLVM. Here "
-                "recording has inlined, unrolled and turned writes in place into values already, which is "
-                "what LLVM's passes before Enzyme are mostly for; and what to keep for the backward is "
-                "decided on the simplified derivative. So what is left for the passes before is small.")
+                "recording has inlined, unrolled and turned writes in place into values before the first pass "
+                "runs, and values are whole arrays. That leaves the passes before differentiating little to "
+                "do that those after it cannot do as well.")
     gains = {name: ratio.median for name, ratio in zip(names, ratios["after"])}
     most = max(gains, key=gains.get)
     result.note(f"Simplifying before gains most in {most} ({gains[most]:.2f} times as long without it).")
@@ -149,8 +149,7 @@ def stage_table(result, times, sizes):
 
 
 def without_each(name, subject, best, seconds):
-    """Pass -> Sample of the time without it, by the time with all. Passes that had nothing to do are left out.
-    """
+    """Pass -> Sample of the time without it, by the time with all. Passes with nothing to do are left out."""
     made = {"all": best}
     for p in PASSES:
         made[p] = Gradient(subject, True, True, off=(p,))
@@ -182,7 +181,7 @@ def pass_table(result, single):
                 [Series("without it / with all", range(len(order)), [means[p] for p in order])], ticks=order)
     told = ", ".join(f"{p} {means[p]:.2f}" for p in order if abs(means[p] - 1) > 0.02)
     result.note(f"Switching one pass off costs, as a geometric mean: {told or 'nothing beyond 2 %'}. What "
-                "one pass leaves others often catch, so these factors do not multiply to that of all of them.")
+                "one pass leaves others often catch, so these factors do not multiply to that of all.")
 
 
 STUDY = Study(

@@ -21,7 +21,7 @@ def lennard_jones(x):
 
 
 def mixture(points, means, log_scales, logits):
-    """Negative log likelihood of a mixture of K round Gaussians. points (n, d), means (K, d), the rest (K,)"""
+    """Negative log likelihood of a mixture of round Gaussians. points (n, d), means (K, d), others (K,)"""
     d = points.shape[1]
     weights = logits - np.log(np.sum(np.exp(logits)))
     squared = np.sum((points[:, None, :] - means[None, :, :]) ** 2, axis=-1)  # (n, K)

@@ -61,23 +61,29 @@ class Axis:
         return self.start + (place - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self):
-        return self._decades() if self.log else self._steps()
+        if not self.log:
+            return steps(self.low, self.high)
+        if self.high - self.low < 1:  # less than a decade
+            return steps(10**self.low, 10**self.high)
+        return decades(self.low, self.high)
 
-    def _steps(self):
-        rough = (self.high - self.low) / 5
-        unit = 10.0 ** math.floor(math.log10(rough))
-        step = next(k * unit for k in (1, 2, 5, 10) if k * unit >= rough)
-        first = math.ceil(self.low / step)
-        return [k * step for k in range(first, math.floor(self.high / step) + 1)]
 
-    def _decades(self):
-        for steps in ((1,), (1, 3), (1, 2, 5)):
-            found = [k * 10.0**e for e in range(math.floor(self.low), math.ceil(self.high) + 1) for k in steps
-                     if self.low <= math.log10(k * 10.0**e) <= self.high]
-            if len(found) >= 3:
-                break
-        every = math.ceil(len(found) / 7)
-        return found[::every]
+def steps(low, high):
+    """About five round numbers from low to high."""
+    rough = (high - low) / 5
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(k * unit for k in (1, 2, 5, 10) if k * unit >= rough)
+    return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def decades(low, high):
+    """Powers of ten from 10**low to 10**high, and numbers between them where those are few."""
+    for parts in ((1,), (1, 3), (1, 2, 5)):
+        found = [k * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for k in parts
+                 if low <= math.log10(k * 10.0**e) <= high]
+        if len(found) >= 3:
+            break
+    return found[::math.ceil(len(found) / 7)]
 
 
 # ---- Drawing -----------------------------------------------------------------------------------------------

@@ -1,0 +1,134 @@
+"""Study: what do derived gradients of parallel regions cost, over threads and over work per thread?"""
+
+import numpy as np
+
+from bench.studies.measure import interleave, threads
+from bench.studies.study import COUNT, RATIO, SECONDS, Column, Result, Series, Study
+from gpt2 import autodiff as ad
+
+SLICES = 64
+MAP_SIZES = (256, 2048, 16384, 65536)  # elements a slice
+ROW_SIZES = (64, 512, 4096)  # rows of CHANNELS elements
+CHANNELS = 768
+TOLERANCE = 1e-10  # float64 sums in other orders, relative to the length of the gradient
+
+
+def run(options):
+    result = Result()
+    counts = sorted({n for n in (1, 2, 4, 8, 16, 32, 64) if n <= options.threads} | {options.threads})
+    regions = {
+        "parallel_map": ({size: map_region(size) for size in ((64,) if options.quick else MAP_SIZES)},
+                         f"{SLICES} slices of so many elements, a body of twelve operations"),
+        "row region": ({rows * CHANNELS: row_region(rows) for rows in ((8,) if options.quick else ROW_SIZES)},
+                       f"rows of {CHANNELS} elements, a layernorm and a tanh, cut into blocks of rows"),
+    }
+    turns = sum(len(sizes) for sizes, _ in regions.values()) * len(counts)
+    for name, (sizes, what) in regions.items():
+        times = {}
+        for size, calls in sizes.items():
+            check(*calls)
+            for n in counts:
+                with threads(n):
+                    times[size, n] = interleave(dict(zip(("primal", "gradient"), calls)),
+                                                0.8 * options.seconds / turns)
+        tell(result, name, what, times, counts)
+    if len(counts) < 3:
+        result.note(f"This machine has {options.threads} cores, so the curves over threads have "
+                    f"{len(counts)} point{'s' * (len(counts) > 1)}. That is too few to call them flat.")
+    return result
+
+
+# ---- Regions -----------------------------------------------------------------------------------------------
+
+
+def body(x):
+    """Twelve elementwise operations of one slice, and their sum."""
+    for _ in range(3):
+        x = x + 0.1 * np.sin(x) * np.exp(-x * x)
+    return np.sum(x)
+
+
+def map_region(size):
+    """(primal, gradient): calls of a parallel map over SLICES slices of this many elements."""
+
+    def energy(x):
+        return np.sum(ad.parallel_map(body, x))
+
+    return calls_of(energy, np.random.default_rng(0).standard_normal((SLICES, size)))
+
+
+def row_region(rows):
+    """(primal, gradient): calls of a program that the compiler itself cuts into blocks of rows."""
+
+    def energy(x):
+        norm = (x - np.mean(x, -1, keepdims=True)) / np.sqrt(np.var(x, -1, keepdims=True) + 1e-5)
+        return np.sum(np.tanh(norm) * x)
+
+    return calls_of(energy, np.random.default_rng(0).standard_normal((rows, CHANNELS)))
+
+
+def calls_of(energy, x):
+    primal, gradient = ad.compile(energy), ad.grad(energy)
+    return (lambda: primal(x)), (lambda: gradient(x))
+
+
+def check(primal, gradient):
+    """Raise AssertionError unless the gradient is finite, and the same on any number of threads."""
+    with threads(1):
+        alone = gradient()
+        value = primal()
+    with threads(2):
+        together = gradient()
+        assert abs(primal() - value) <= TOLERANCE * abs(value)
+    assert np.all(np.isfinite(alone))
+    assert np.linalg.norm(together - alone) <= TOLERANCE * np.linalg.norm(alone)
+
+
+# ---- Telling -----------------------------------------------------------------------------------------------
+
+
+def tell(result, name, what, times, counts):
+    sizes = sorted({size for size, _ in times})
+    table = result.table(
+        f"{name}: {what}", Column("elements", COUNT), Column("threads", COUNT), Column("primal", SECONDS),
+        Column("gradient", SECONDS), Column("overhead", RATIO), Column("primal, by 1 thread", RATIO),
+        Column("gradient, by 1 thread", RATIO),
+        note="Overhead: the time of the gradient by that of the primal. By 1 thread: how many times as fast.")
+    overhead = {}
+    for size in sizes:
+        for n in counts:
+            t, one = times[size, n], times[size, 1]
+            overhead[size, n] = t["gradient"].over(t["primal"])
+            table.add(size, n, t["primal"], t["gradient"], overhead[size, n],
+                      *(one[part].median / t[part].median for part in ("primal", "gradient")))
+    result.plot(f"{name}: overhead of the gradient over work", "elements" + " a slice" * (name[0] == "p"),
+                "time of gradient / time of primal",
+                [Series(f"{n} thread{'s' * (n > 1)}", sizes, [overhead[size, n] for size in sizes])
+                 for n in counts], log_x=True)
+    if len(counts) > 2:
+        result.plot(f"{name}: overhead of the gradient over threads", "threads",
+                    "time of gradient / time of primal",
+                    [Series(f"{size} elements", counts, [overhead[size, n] for n in counts])
+                     for size in sizes])
+    result.note(conclusion(name, overhead, sizes, counts))
+
+
+def conclusion(name, overhead, sizes, counts):
+    """How far the overhead is from flat, in both directions."""
+    most = counts[-1]
+    over_threads = [overhead[size, most].median / overhead[size, 1].median for size in sizes]
+    over_work = [overhead[size, most].median for size in sizes]
+    return (f"{name}: the overhead on {most} thread{'s' * (most > 1)} is {min(over_threads):.2f} to "
+            f"{max(over_threads):.2f} times that on one, and lies between {min(over_work):.2f} and "
+            f"{max(over_work):.2f} over the work per thread.")
+
+
+STUDY = Study(
+    "parallel",
+    "Does the gradient of a parallel region keep its parallelism: is its time by that of the region itself "
+    "the same for any number of threads, and for any amount of work per thread?",
+    "Two kinds of parallel region in float64: `ad.parallel_map` over 64 slices, and elementwise work with "
+    "sums along rows, which the compiler cuts into blocks of rows by itself. Each is compiled, and its "
+    "gradient derived; results are compared between one thread and two. Both take turns for every size and "
+    "number of threads, BLAS kept to one thread.",
+    run, seconds=40)
