@@ -90,18 +90,26 @@ def _simple_causes(problem: Problem, got, same) -> Iterator[str]:
 
 def _factor_cause(factor: float, problem: Problem) -> str:
     text = f"it is {factor:.6g} times what it should be"
-    types = (*problem.graph.inputs, *problem.graph.outputs)
-    for n in sorted({n for x in types for n in (*x.shape, x.size) if n > 1}):
-        axis = f"{text}, and {n} is the length of an axis"
-        if abs(factor * n - 1) < 1e-6:
-            return f"{axis}: a mean in place of a sum, or a division too many"
-        if abs(factor / n - 1) < 1e-6 and n > 2:
-            return f"{axis}: a sum in place of a mean, or a division left out"
+    hint = _axis_hint(factor, problem)
+    if hint:
+        return text + hint
     if abs(factor - 0.5) < 1e-6:
         return f"{text}: a value that is used twice counts twice, or a factor 2 is missing"
     if abs(factor - 2) < 1e-6:
         return f"{text}: something is added twice"
     return text
+
+
+def _axis_hint(factor: float, problem: Problem) -> str:
+    """What a factor may come from, where it is the length of an axis or one over that; else nothing."""
+    types = (*problem.graph.inputs, *problem.graph.outputs)
+    for n in sorted({n for x in types for n in (*x.shape, x.size) if n > 1}):
+        axis = f", and {n} is the length of an axis"
+        if abs(factor * n - 1) < 1e-6:
+            return f"{axis}: a mean in place of a sum, or a division too many"
+        if abs(factor / n - 1) < 1e-6 and n > 2:
+            return f"{axis}: a sum in place of a mean, or a division left out"
+    return ""
 
 
 def _other_gradient(problem: Problem, got, same) -> Iterator[str]:
@@ -132,6 +140,9 @@ def _paths(problem: Problem, got, same) -> Iterator[str]:
             yield f"the path through {describe(n)} has the wrong sign"
         if same(got, without + 2 * through):
             yield f"the path through {describe(n)} counts twice"
+        times = np.vdot(through, got - without).real / np.vdot(through, through).real
+        if same(got, without + times * through):
+            yield f"the path through {describe(n)} counts {times:.6g} times{_axis_hint(times, problem)}"
 
 
 def held_fixed(graph: Graph, fixed: Node, values) -> Graph:
