@@ -140,10 +140,21 @@ def in_print(text):
     return re.sub(r"<doctest [^>]*>", "example.py", text)
 
 
+def run_python(page):
+    """Run the fenced blocks of Python of a page, in order; returns the names that they define."""
+    names = {"__name__": "page"}
+    programs = [block for block in blocks(page) if block.language == "python"]
+    for number, block in enumerate(programs, 1):
+        file = f"example{number if number > 1 else ''}.py"
+        linecache.cache[file] = (len(block.text), None, block.text.splitlines(True), file)
+        exec(compile(block.text, file, "exec"), names)
+    return names
+
+
 def check_examples(page):
-    """Run the examples of a page as one session: (failed, tried)."""
+    """Run the examples of a page as one session, after its blocks of Python: (failed, tried)."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    test = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, Path(page).name, page, 0)
+    test = doctest.DocTestParser().get_doctest(text, run_python(page), Path(page).name, page, 0)
     runner = doctest.DocTestRunner(Checker(), optionflags=doctest.ELLIPSIS)
     return runner.run(test)
 
@@ -151,7 +162,7 @@ def check_examples(page):
 def rewrite_examples(page):
     """Put what the examples print now into the page. Read the difference before keeping it."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    names, lines = {"__name__": "__main__"}, text.split("\n")
+    names, lines = run_python(page), text.split("\n")
     changes = []
     for number, example in enumerate(doctest.DocTestParser().get_examples(text)):
         file = f"<doctest {Path(page).name}[{number}]>"
