@@ -21,7 +21,7 @@ COMMAND = re.compile(r"(?:\$ )?((?:python3?|pip|pytest|mpiexec|git|tensorboard|\
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page: its first line's number, the language of a fence ("" where there is none), its text."""
+    """A block of a page: number of its first line, language of its fence ("" for none), text."""
 
     page: str
     line: int
