@@ -134,9 +134,9 @@ def stage_table(result, times, sizes):
                 f"simplified at all {means['neither']:.2f} times, simplified only before "
                 f"{means['before']:.2f} times.")
     result.note("Enzyme reports a factor of 4.2 for optimising before differentiating, in LLVM. Here "
-                "recording has inlined, unrolled and turned writes in place into values before the first pass "
-                "runs, and values are whole arrays. That leaves the passes before differentiating little to "
-                "do that those after it cannot do as well.")
+                "recording has inlined, unrolled and turned writes in place into values before the first "
+                "pass runs, and values are whole arrays. That leaves the passes before differentiating "
+                "little to do that those after it cannot do as well.")
     gains = {name: ratio.median for name, ratio in zip(names, ratios["after"])}
     most = max(gains, key=gains.get)
     result.note(f"Simplifying before gains most in {most} ({gains[most]:.2f} times as long without it).")

@@ -22,15 +22,12 @@ def run(options):
         "row region": ({rows * CHANNELS: row_region(rows) for rows in ((8,) if options.quick else ROW_SIZES)},
                        f"rows of {CHANNELS} elements, a layernorm and a tanh, cut into blocks of rows"),
     }
-    turns = sum(len(sizes) for sizes, _ in regions.values()) * len(counts)
+    every = [calls for sizes, _ in regions.values() for calls in sizes.values()]
     for name, (sizes, what) in regions.items():
         times = {}
         for size, calls in sizes.items():
             check(*calls)
-            for n in counts:
-                with threads(n):
-                    times[size, n] = interleave(dict(zip(("primal", "gradient"), calls)),
-                                                0.8 * options.seconds / turns)
+            times[size] = interleave(on_threads(calls, counts), 0.8 * options.seconds / len(every))
         tell(result, name, what, times, counts)
     if len(counts) < 3:
         result.note(f"This machine has {options.threads} cores, so the curves over threads have "
@@ -72,6 +69,19 @@ def calls_of(energy, x):
     return (lambda: primal(x)), (lambda: gradient(x))
 
 
+def on_threads(calls, counts):
+    """(part, threads) -> call, of the primal and the gradient."""
+
+    def on(n, call):
+        def run():
+            ad.set_threads(n)
+            call()
+
+        return run
+
+    return {(part, n): on(n, call) for part, call in zip(("primal", "gradient"), calls) for n in counts}
+
+
 def check(primal, gradient):
     """Raise AssertionError unless the gradient is finite, and the same on any number of threads."""
     with threads(1):
@@ -88,19 +98,20 @@ def check(primal, gradient):
 
 
 def tell(result, name, what, times, counts):
-    sizes = sorted({size for size, _ in times})
+    sizes = sorted(times)
     table = result.table(
         f"{name}: {what}", Column("elements", COUNT), Column("threads", COUNT), Column("primal", SECONDS),
-        Column("gradient", SECONDS), Column("overhead", RATIO), Column("primal, by 1 thread", RATIO),
-        Column("gradient, by 1 thread", RATIO),
-        note="Overhead: the time of the gradient by that of the primal. By 1 thread: how many times as fast.")
+        Column("gradient", SECONDS), Column("overhead", RATIO), Column("speed-up of the primal", RATIO),
+        Column("speed-up of the gradient", RATIO),
+        note="Overhead: the time of the gradient by that of the primal. Speed-up: how many times as fast as "
+             "on one thread.")
     overhead = {}
     for size in sizes:
+        t = times[size]
         for n in counts:
-            t, one = times[size, n], times[size, 1]
-            overhead[size, n] = t["gradient"].over(t["primal"])
-            table.add(size, n, t["primal"], t["gradient"], overhead[size, n],
-                      *(one[part].median / t[part].median for part in ("primal", "gradient")))
+            overhead[size, n] = t["gradient", n].over(t["primal", n])
+            table.add(size, n, t["primal", n], t["gradient", n], overhead[size, n],
+                      *(t[part, 1].over(t[part, n]) for part in ("primal", "gradient")))
     result.plot(f"{name}: overhead of the gradient over work", "elements" + " a slice" * (name[0] == "p"),
                 "time of gradient / time of primal",
                 [Series(f"{n} thread{'s' * (n > 1)}", sizes, [overhead[size, n] for size in sizes])

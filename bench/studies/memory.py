@@ -1,0 +1,175 @@
+"""Study: kept bytes against recomputed time, along the minimum cut of the whole model."""
+
+import gc
+
+import numpy as np
+
+from bench.sizes import Size, batches
+from bench.studies.measure import interleave, memory, threads
+from bench.studies.study import BYTES, RATIO, SECONDS, Column, Result, Series, Study
+from gpt2.autodiff.differentiate import vjp_graph
+from gpt2.autodiff.fixed import FixedPair
+from gpt2.autodiff.graph import Graph
+from gpt2.autodiff.passes import cost, partition, simplify
+from gpt2.autodiff.record import record
+from gpt2.model import GPT2, GPT2Config
+
+# Nanoseconds that a kept byte is said to cost: from "keep everything that saves any work" to "keep nothing"
+RATES = (0.0, 0.1, cost.NS_PER_BYTE, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 100.0)
+MEASURED = (0.0, cost.NS_PER_BYTE, 1.0, 5.0, 100.0)
+BUDGETS = (0.75, 0.5, 0.25, 0.1)  # parts of what the fastest choice keeps
+TOLERANCE = 1e-4  # of a float32 gradient recomputed in other blocks, relative to its length
+
+
+def run(options):
+    result = Result()
+    share = 0.5 * options.seconds
+    for size, seconds in zip(sizes(options.quick), (0.35 * share, 0.65 * share)):
+        model = GPT2(size.config, "whole")
+        planned = plans(model, size)
+        plan_table(result, size, planned)
+        budget_table(result, size, planned)
+        measured_table(result, size, planned, measure(model, size, seconds, options.threads))
+        del model
+        gc.collect()
+    return result
+
+
+def sizes(quick):
+    if quick:
+        config = GPT2Config(vocab_size=97, block_size=16, n_layer=2, n_head=3, n_embd=24)
+        return [Size("2x24, T=8", config, 1, 8), Size("2x24, T=16", config, 1, 16)]
+    return [Size(f"GPT-2 124M, T={T}", GPT2Config.preset("gpt2", block_size=T), 1, T) for T in (256, 1024)]
+
+
+# ---- Planning ----------------------------------------------------------------------------------------------
+
+
+class Plans:
+    """The whole loss and its gradients as one graph, to be cut at any rate or budget."""
+
+    def __init__(self, model, size):
+        recorded = record(model._whole_loss, arguments(model, size)).graph
+        graph = simplify(Graph(recorded.inputs, recorded.outputs[:1], "loss"))
+        wrt = [k for k, x in enumerate(graph.inputs) if x.dtype.kind == "f"]
+        self.n_inputs = len(graph.inputs)
+        self.joint = simplify(vjp_graph(graph, wrt, (0,)))
+        self.once = total_ns(self.joint)
+
+    def cut(self, **how):
+        """(bytes kept, seconds recomputed by the compiler's own reckoning) for a rate or a budget."""
+        forward, backward, saved = partition(self.joint, self.n_inputs, 1, **how)
+        kept = sum(node.nbytes for node in saved if node.op != "input")
+        again = total_ns(forward) + total_ns(backward) - self.once
+        return kept, max(round(again), 0) * 1e-9
+
+
+def total_ns(graph):
+    return sum(map(cost.nanoseconds, graph.nodes))
+
+
+def arguments(model, size):
+    return (*model.params.values(), *next(batches(size)))
+
+
+def plans(model, size):
+    """The Plans and rate -> (bytes, seconds)."""
+    found = Plans(model, size)
+    return found, {rate: found.cut(rate=rate) for rate in RATES}
+
+
+# ---- Measuring ---------------------------------------------------------------------------------------------
+
+
+def measure(model, size, seconds, most):
+    """rate -> (Sample of seconds of a step, peak bytes): forward and backward as one program."""
+    calls, peaks, losses = {}, {}, {}
+    with threads(most):
+        for rate in MEASURED:
+            calls[rate] = step = step_of(model, size, rate)
+            peaks[rate] = memory(step).peak_bytes
+            losses[rate] = np.linalg.norm(model.flat_grads)
+        spread = max(losses.values()) - min(losses.values())
+        assert spread <= TOLERANCE * min(losses.values()), f"gradients differ: {losses}"
+        times = interleave(calls, seconds)
+    return {rate: (times[rate], peaks[rate]) for rate in MEASURED}
+
+
+def step_of(model, size, rate):
+    """A call that runs forward and backward, compiled with this rate; gradients go to the model's own."""
+    pair = FixedPair(model._whole_loss, name="loss", rate=rate)
+    args = arguments(model, size)
+    entry, _ = pair.entry(args, {})
+    entry.joint  # noqa: B018  compiled when first asked for
+    dout, out = np.ones((), size.config.dtype), (*model.grads.values(), None, None)
+
+    def step():
+        pair.both(dout, *args, out=out)
+
+    return step
+
+
+# ---- Telling -----------------------------------------------------------------------------------------------
+
+
+def plan_table(result, size, planned):
+    plans, cuts = planned
+    table = result.table(f"{size.name}: what the cut chooses", Column("ns a kept byte"),
+                         Column("kept", BYTES), Column("recomputed, estimated", SECONDS),
+                         Column("of the step", RATIO),
+                         note="Estimated by the compiler's table of costs, on one core. The rates that the "
+                              f"engine uses are {cost.NS_PER_BYTE} for single layers and 1 for the whole "
+                              "model.")
+    for rate, (kept, again) in cuts.items():
+        table.add(f"{rate:g}", kept, again, again * 1e9 / plans.once)
+    result.plot(f"{size.name}: kept bytes against recomputed time", BYTES, "recomputed / step, estimated",
+                [Series("minimum cut", [kept for kept, _ in cuts.values()],
+                        [again * 1e9 / plans.once for _, again in cuts.values()])])
+
+
+def budget_table(result, size, planned):
+    """Budgets as parts of what the fastest choice keeps: are they met, and at what price?"""
+    plans, cuts = planned
+    most = cuts[cost.NS_PER_BYTE][0]
+    table = result.table(f"{size.name}: budgets", Column("budget", BYTES), Column("kept", BYTES),
+                         Column("recomputed, estimated", SECONDS), Column("of the step", RATIO))
+    for part in BUDGETS:
+        kept, again = plans.cut(budget=round(part * most))
+        table.add(round(part * most), kept, again, again * 1e9 / plans.once)
+        if kept > part * most:
+            result.note(f"{size.name}: no choice meets the budget of {part:.0%}.")
+
+
+def measured_table(result, size, planned, found):
+    _, cuts = planned
+    usual = found[cost.NS_PER_BYTE][0]
+    table = result.table(f"{size.name}: measured steps", Column("ns a kept byte"), Column("kept", BYTES),
+                         Column("forward and backward", SECONDS), Column("time, by that at 0.18", RATIO),
+                         Column("estimated", RATIO), Column("peak", BYTES),
+                         note="Peak: working memory of the step beyond parameters and gradients. The logits "
+                              "and their gradient are in it, which no choice of the cut avoids.")
+    plans = planned[0]
+    base = plans.once + cuts[cost.NS_PER_BYTE][1] * 1e9
+    for rate, (times, peak) in found.items():
+        kept, again = cuts[rate]
+        table.add(f"{rate:g}", kept, times, times.over(usual), (plans.once + again * 1e9) / base, peak)
+    result.plot(f"{size.name}: peak memory against the time of a step, measured", BYTES, SECONDS,
+                [Series("rates from 0 to 100 ns a byte", [peak for _, peak in found.values()],
+                        [times for times, _ in found.values()])])
+    told = ((1.0, "at the rate of the engine, 1 ns a byte"), (MEASURED[-1], "keeping hardly anything"))
+    for rate, what in told:
+        times, peak = found[rate]
+        result.note(f"{size.name}: {what}, a step takes {times.over(usual).median:.2f} times as long as at "
+                    f"{cost.NS_PER_BYTE}, with {cuts[rate][0] / cuts[cost.NS_PER_BYTE][0]:.0%} of the kept "
+                    f"bytes and a peak of {peak / found[cost.NS_PER_BYTE][1]:.0%}.")
+
+
+STUDY = Study(
+    "memory",
+    "What the backward needs can be kept from the forward, or computed again. How much time does a kept "
+    "byte save, along the whole range from keeping everything to keeping nothing?",
+    "The loss of GPT-2 124M with all gradients, one sequence of 256 and of 1024 tokens, 12 blocks, as one "
+    "program. Where to cut between forward and backward is a minimum cut for a price of a kept byte; 15 "
+    "prices are planned, and for five of them the step is compiled, its gradients compared, and timed in "
+    "turns on all cores. Peak memory is what the first step allocates beyond parameters and gradients.",
+    run, seconds=95)
