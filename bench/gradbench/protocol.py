@@ -1,0 +1,141 @@
+"""Messages and answers, one JSON object a line.
+
+    {"id": 0, "kind": "start", "eval": "hello"}
+    {"id": 0, "tool": "gpt2", "config": {...}}
+    {"id": 1, "kind": "define", "module": "hello"}
+    {"id": 1, "success": true}
+    {"id": 2, "kind": "evaluate", "module": "hello", "function": "double", "input": 3.0}
+    {"id": 2, "success": true, "output": 6.0, "timings": [{"name": "compile", "nanoseconds": 5086412}, ...]}
+    {"id": 3, "kind": "analysis", "of": 2, "valid": true}
+    {"id": 3}
+
+An input may ask for repetition: `min_runs` runs at least, and as many as take `min_seconds` together (`runs`
+in older evaluations). Each is a timing named "evaluate". The first call of all, in which a function is
+recorded and compiled, is not among them but a timing of its own, "compile", as the tools that are compiled
+beforehand spend that time before the first message. What reads and writes JSON is "prepare", or not timed.
+"""
+
+import contextlib
+import importlib
+import json
+import sys
+import time
+import traceback
+
+import numpy as np
+
+from bench import machine
+from bench.gradbench import MODULES
+from gpt2.autodiff import get_threads
+from gpt2.errors import UserError
+
+
+def serve(lines, write):
+    """Answer each line; write(text) gets one line of JSON for each. Raises UserError for what has no id."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            write(json.dumps(answer(_parsed(line, number))))
+
+
+def _parsed(line, number):
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"line {number} of the input is not JSON: {error}") from None
+    if not isinstance(message, dict) or "id" not in message:
+        raise UserError(f"line {number} of the input has no id, expected an object with id and kind")
+    return message
+
+
+def answer(message):
+    """The answer to a message, as a dict. Nothing that a message can hold raises."""
+    answers = {"start": start, "define": define, "evaluate": evaluate}
+    respond = answers.get(message.get("kind"), lambda message: {})
+    # Standard output belongs to the protocol, whatever a function may print
+    with contextlib.redirect_stdout(sys.stderr):
+        return {"id": message["id"], **respond(message)}
+
+
+def start(message):
+    packages = machine.describe()["packages"]
+    return {"tool": "gpt2", "config": {"threads": get_threads(), "numpy": packages["numpy"]}}
+
+
+def define(message):
+    try:
+        functions_of(message.get("module"))
+    except UserError as error:
+        return failure(str(error))
+    return {"success": True}
+
+
+def evaluate(message):
+    try:
+        function = function_of(message.get("module"), message.get("function"))
+        output, timings = timed(function, message.get("input"))
+        json.dumps(output, allow_nan=False)
+    except UserError as error:
+        return failure(str(error))
+    except Exception:
+        return failure(traceback.format_exc())
+    return {"success": True, "output": output, "timings": timings}
+
+
+def failure(text):
+    return {"success": False, "error": text}
+
+
+def functions_of(module):
+    """Name -> Function of an evaluation's module. Raises UserError where there is none of this name."""
+    if module not in MODULES:
+        raise UserError(f"no module {module!r}, expected one of {', '.join(MODULES)}")
+    return importlib.import_module(f"bench.gradbench.{module}").FUNCTIONS
+
+
+def function_of(module, name):
+    functions = functions_of(module)
+    if name not in functions:
+        raise UserError(f"module {module} has no function {name!r}, expected one of {', '.join(functions)}")
+    return functions[name]
+
+
+# ---- Time --------------------------------------------------------------------------------------------------
+
+
+def timed(function, given):
+    """(output, timings) of as many runs as the input asks for."""
+    begin = time.perf_counter_ns()
+    try:
+        arguments = function.read(given)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UserError(f"input does not fit: {type(error).__name__}: {error}") from None
+    timings = [timing("prepare", begin)]
+    begin = time.perf_counter_ns()
+    with np.errstate(all="ignore"):  # what is not finite is found in the result
+        result = function.run(*arguments)
+        timings.append(timing("compile", begin))
+        runs, seconds = repetitions(given)
+        spent = 0
+        while runs > 0 or spent < seconds * 1e9:
+            begin = time.perf_counter_ns()
+            result = function.run(*arguments)
+            timings.append(timing("evaluate", begin))
+            spent += timings[-1]["nanoseconds"]
+            runs -= 1
+    return function.write(result), timings
+
+
+def repetitions(given):
+    """(runs at least, seconds at least) that an input asks for; a plain number asks for nothing."""
+    if not isinstance(given, dict):
+        return 1, 0.0
+    runs, seconds = given.get("min_runs", given.get("runs", 1)), given.get("min_seconds", 0)
+    if not isinstance(runs, int) or runs < 1:
+        raise UserError(f"min_runs is {runs!r}, expected an integer of at least 1")
+    if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+        raise UserError(f"min_seconds is {seconds!r}, expected a number of seconds")
+    return runs, seconds
+
+
+def timing(name, begin):
+    return {"name": name, "nanoseconds": time.perf_counter_ns() - begin}
