@@ -14,9 +14,10 @@ import ctypes
 import sys
 from contextlib import contextmanager
 
-_MALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_CALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
-_REALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+# PYFUNCTYPE and not CFUNCTYPE: NumPy calls these with the interpreter lock held and its own rely on that.
+_MALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_CALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+_REALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _SET, _DEFAULT = 304, 306  # places in NumPy's table of C functions, part of its stable ABI since 1.22
 _CAPSULE = b"mem_handler"
 _NUMBER = 16  # bytes of one number at most, a complex128

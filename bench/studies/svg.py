@@ -7,8 +7,8 @@ of its own as well, so that nothing depends on colour alone.
 import html
 import math
 
-from bench.studies.numbers import cell_text
-from bench.studies.study import BYTES, SECONDS, Sample
+from bench.studies.numbers import number, scale_of
+from bench.studies.study import BYTES, COUNT, SECONDS, Sample
 
 WIDTH, HEIGHT = 640, 360
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 46
@@ -150,8 +150,10 @@ def _element(plot, height, parts):
 
 
 def _value(x, axis):
-    """A number on this axis, with its unit if the report scales that."""
-    return cell_text(x, axis if axis in (SECONDS, BYTES) else "")
+    """A number on this axis, with its unit if the report scales that; without zeros at the end."""
+    scale, unit = scale_of(x, axis if axis in (SECONDS, BYTES) else COUNT)
+    text = f"{x / scale:,.4g}" if abs(x / scale) < 1e4 else number(x / scale)
+    return f"{text} {unit}" if unit else text
 
 
 def _axis(name):
