@@ -38,7 +38,7 @@ def run(options):
 def sizes(quick):
     if quick:
         config = GPT2Config(vocab_size=97, block_size=16, n_layer=2, n_head=3, n_embd=24)
-        return [Size("2x24, T=8", config, 1, 8), Size("2x24, T=16", config, 1, 16)]
+        return [Size("2x24, T=16", config, 1, 16)]
     return [Size(f"GPT-2 124M, T={T}", GPT2Config.preset("gpt2", block_size=T), 1, T) for T in (256, 1024)]
 
 

@@ -19,7 +19,7 @@ def cell_text(cell, unit):
     if isinstance(cell, (str, bool)):
         return str(cell)
     scale, name = scale_of(cell, unit)
-    return _with_unit(number(cell / scale), name)
+    return _with_unit(number(cell if scale == 1.0 else cell / scale), name)
 
 
 def sample_text(sample, unit):
@@ -46,11 +46,12 @@ def scale_of(value, unit):
 
 
 def number(x):
-    """Three significant digits, whole numbers in full."""
-    if isinstance(x, int) or (isinstance(x, float) and x.is_integer() and abs(x) < 1e6):
-        return f"{int(x):,}"
-    if not math.isfinite(x):
-        return str(x)
+    """Three significant digits; an int in full."""
+    if isinstance(x, int):
+        return f"{x:,}"
+    if x == 0 or not math.isfinite(x):
+        return f"{x:g}"
+    x = float(f"{x:.3g}")  # before its digits are counted: 0.9996 is 1.00
     if 1e-3 <= abs(x) < 1e6:
         return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"
     return f"{x:.2e}"
