@@ -480,6 +480,8 @@ def make_model(config, s, start=None):
                         f"{s.tokenizer} one of {config.vocab_size}; they do not belong together")
     if start is not None and start.config != config:
         raise UserError(f"--init {s.init}: {start.path} holds {start.config}, expected {config}")
+    if start is not None:
+        start.check()
     try:
         model = GPT2(config, seed=s.seed if start is None else None, **model_options(s))
     except (ValueError, NotImplementedError) as error:

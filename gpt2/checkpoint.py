@@ -128,6 +128,7 @@ def load_model(path, backward="manual"):
     check_shapes(path, arrays, config, "params.")  # first, so that a false size makes no large allocation
     model = GPT2(config, backward=backward, seed=None)  # zeros: to draw 124 million numbers takes seconds
     fill(model.params, arrays, "params.")
+    check_finite(path, model.params)
     return model, state
 
 
@@ -138,6 +139,16 @@ def check_shapes(path, arrays, config, prefix):
         if array is None or array.shape != shape or array.dtype != config.dtype:
             found = "nothing" if array is None else f"{array.dtype} {array.shape}"
             raise UserError(f"{path}: {prefix}{name}: expected {config.dtype} {shape}, found {found}")
+
+
+def check_finite(path, params):
+    """Raise UserError where a weight is infinite or no number: whatever is computed with it is no number."""
+    for name, array in params.items():
+        # nan is the least and the greatest of all numbers that it is among, so no array of flags is needed
+        if not (math.isfinite(array.min()) and math.isfinite(array.max())):
+            at = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
+            raise UserError(f"{path}: {name}{list(at)} is {array[at]}, expected finite numbers; the weights "
+                            "are damaged, or training had gone wrong before they were saved")
 
 
 def fill(views, arrays, prefix):

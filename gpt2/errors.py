@@ -4,13 +4,19 @@ Programs (train.py, python -m gpt2.sample, ...) print its text as a single line 
 Anything else that escapes is a fault of this project and keeps its traceback.
 """
 
+LONGEST = 2000  # characters of a message
+
 
 class UserError(ValueError):
     """Bad input. The text names what was wrong, what was expected and what to do, in one line.
 
     Texts quote what files and arguments hold, which may be anything: characters that do not print, such as
-    line breaks and the sequences that control a terminal, are spelt out, as in a string of Python.
+    line breaks and the sequences that control a terminal, are spelt out, as in a string of Python, and of
+    what is very long the middle is left out.
     """
 
     def __init__(self, text=""):
-        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text)))
+        text = str(text)
+        if len(text) > LONGEST:
+            text = f"{text[:LONGEST // 2]} [...] {text[-LONGEST // 2:]}"
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))

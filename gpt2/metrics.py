@@ -57,11 +57,12 @@ def _points(path, number, line):
     try:
         fields = json.loads(line)
         step = float(fields.pop("step"))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        numbers = {name: float(value) for name, value in fields.items()
+                   if isinstance(value, int | float) and not isinstance(value, bool)}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         raise UserError(f"{path}: line {number} is none that train.py writes; is it another file?") from None
-    for name, value in fields.items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            yield name, step, float(value)
+    for name, value in numbers.items():
+        yield name, step, value
 
 
 def smoothed(numbers, span):

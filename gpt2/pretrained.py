@@ -45,6 +45,17 @@ class Pretrained:
     config: GPT2Config
     words: Any = None
 
+    def check(self):
+        """Raise UserError where the files are too small for a model of this config. To be asked before one is
+        made: what a few bytes of a header promise may be more than any memory."""
+        here = (huggingface.size_of_weights(self.path) if self.kind == "huggingface" else
+                self.path.stat().st_size)
+        needed = 2 * self.config.num_parameters  # as bfloat16, the smallest way to keep them
+        if here < needed:
+            raise UserError(f"{self.path}: described is a model of {self.config.num_parameters:,} "
+                            f"parameters, but the weights have {here:,} bytes; they are cut short, or of "
+                            "another model")
+
     def fill(self, params):
         """Copy the weights into `params`, the sixteen tensors of a model of this config."""
         if self.kind == "huggingface":
@@ -55,9 +66,11 @@ class Pretrained:
             arrays, state = checkpoint.load(self.path)
             checkpoint.check_shapes(self.path, arrays, GPT2Config(**state["model"]), "params.")
             checkpoint.fill(params, arrays, "params.")
+        checkpoint.check_finite(self.path, params)
 
     def model(self, backward="manual"):
         """A GPT2 with these weights."""
+        self.check()
         model = GPT2(self.config, backward=backward, seed=None)
         self.fill(model.params)
         return model

@@ -106,7 +106,7 @@ def read_toml(path, cls):
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, no UTF-8, a number of 5000 digits
         raise UserError(f"{path}: not a TOML file: {str(error).splitlines()[0]}") from None
     names = [field.name for field in dataclasses.fields(cls)]
     given = {}

@@ -110,6 +110,12 @@ def read_into(folder, params, config):
                             "to the embedding can be read")
 
 
+def size_of_weights(folder):
+    """Bytes of the files that hold the folder's tensors. Raises UserError where they cannot be opened."""
+    with _Tensors(Path(folder)) as tensors:
+        return sum(path.stat().st_size for path in tensors.opened)
+
+
 def write(folder, params, config, tokenizer=None):
     """Write a folder that transformers' GPT2LMHeadModel.from_pretrained reads; all tensors as float32.
 
@@ -212,7 +218,7 @@ class _Tensors:
             self.__exit__()
             raise UserError(f"{error.filename or file}: no such file; expected {WEIGHTS} in a folder that "
                             "transformers wrote (pytorch_model.bin cannot be read safely)") from None
-        except (OSError, self.package.SafetensorError) as error:
+        except (OSError, ValueError, self.package.SafetensorError) as error:  # ValueError: no name of a file
             self.__exit__()
             raise UserError(f"{file}: no safetensors file, or damaged ({_first_line(error)})") from None
 

@@ -1,0 +1,439 @@
+"""Every file that this project reads, how to read it, and how to spoil it.
+
+    for subject in subjects():
+        content = subject.make(folder)         a sound file, and what lies beside it; its bytes
+        subject.read(folder)                   what a program does with it
+
+    spoil(content, draw)                       the bytes with something wrong in them; draw is a random.Random
+    outcome(subject, folder, spoilt)           what reading that comes to: Outcome
+
+Reading a spoilt file may succeed, where nobody could know, or raise UserError in one line. All else is a
+surprise: another exception, a warning, a second line, more memory than the file's size allows, or no end.
+"""
+
+import hashlib
+import json
+import math
+import random
+import re
+import signal
+import struct
+import threading
+import tracemalloc
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import train
+from data import textfile
+from gpt2 import checkpoint, metrics, pretrained, runs, tokenizer
+from gpt2.convert import state_of
+from gpt2.dataset import Loader, read_tokens, write_tokens
+from gpt2.errors import UserError
+from gpt2.formats import huggingface, huggingface_tokenizer, llmc
+from gpt2.model import GPT2, GPT2Config
+from gpt2.settings import read_toml, to_toml
+
+CONFIG = GPT2Config(vocab_size=257, block_size=8, n_layer=2, n_head=2, n_embd=4)
+
+# A file may be read into some 60 times its size: "[]," is three bytes, an empty list 56 and its place in
+# another one 8. What a tokenizer of 256 bytes and a model of this CONFIG take comes on top.
+TIMES, ON_TOP = 64, 1 << 20
+SECONDS = 10.0  # of the processor, without an end
+
+
+# ---- What there is to read -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kind of file.
+
+    name    of the kind
+    file    its name in a folder
+    make    folder -> None; writes the sound file and what has to lie beside it
+    read    folder -> anything
+    sealed  whether a checksum is in it, so that every change has to be noticed
+    mend    bytes -> bytes; puts right what protects a spoilt file from being looked at, such as a checksum
+    """
+
+    name: str
+    file: str
+    make: Any
+    read: Any
+    sealed: bool = False
+    mend: Any = None
+
+
+def model():
+    model = GPT2(CONFIG, seed=3)
+    model.flat_params += np.random.default_rng(4).standard_normal(model.flat_params.size).astype(np.float32)
+    return model
+
+
+def words():
+    ranks = [bytes([b]) for b in range(256)]
+    return tokenizer.Tokenizer("bpe:256", tokenizer.GPT2_PIECES, ranks, {tokenizer.END_OF_TEXT: 256})
+
+
+def save_checkpoint(folder):
+    m = model()
+    state = {**checkpoint.model_state(m), "step": 3, "loader": {"seed": 1, "position": 2}, "best": 1.5}
+    checkpoint.save(folder / "a.safetensors", checkpoint.model_arrays(m), state)
+
+
+def save_state(folder):
+    draw = np.random.default_rng(5)
+    x, y = (draw.integers(0, 257, (2, 3)).astype(np.int32) for _ in "xy")
+    llmc.write_state(folder / "state.bin", state_of(model(), x, y), CONFIG)
+
+
+def use_weights(name):
+    """Read the weights as --init does, and use them once."""
+    def read(folder):
+        found = pretrained.find(str(folder / name))
+        m = found.model()
+        assert np.isfinite(m.flat_params).all(), "weights that are not finite were taken"
+        if found.config.n_embd <= 64:
+            m.forward(np.zeros((1, 1), int))
+    return read
+
+
+def use_tokens(folder):
+    tokens = read_tokens(folder / "a.bin")
+    Loader(tokens, 2, 4).next_batch()
+    int(tokens.max())
+
+
+def use_tokenizer(load):
+    def read(folder):
+        made = load(folder)
+        if made is not None:
+            made.decode(made.encode("ab"))
+            made.decode([made.start, made.vocab_size - 1])
+    return read
+
+
+def use_settings(folder):
+    given = read_toml(folder / "a.toml", train.Settings)
+    settings = train.Settings(**given)
+    to_toml(settings), train.table(settings)
+
+
+def use_text(folder):
+    text = textfile.read(folder / "a.txt")
+    tokenizer.byte().encode(text), tokenizer.char(text).encode(text)
+
+
+def save_metrics(folder):
+    (folder / runs.SETTINGS).write_text("steps = 4\n")
+    lines = [{"step": 0, "val_loss": 5.5}, *({"step": i, "loss": 5.0 / i, "lr": 1e-3, "seconds": 0.01}
+                                           for i in range(1, 9)), {"step": 8, "sample": "To be\n"}]
+    (folder / runs.METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def use_metrics(folder):
+    read = metrics.read(folder)
+    for what in read.values:
+        metrics.smoothed(read.get(what)[1], 10)
+
+
+def hub(folder):
+    m = model()
+    huggingface.write(folder, m.params, CONFIG, words())
+
+
+def in_two_files(folder):
+    """As transformers writes large models: an index, and the tensors in several files."""
+    import safetensors.numpy
+
+    hub(folder)
+    tensors = safetensors.numpy.load_file(folder / huggingface.WEIGHTS)
+    (folder / huggingface.WEIGHTS).unlink()
+    names = sorted(tensors)
+    parts = {"1.safetensors": names[::2], "2.safetensors": names[1::2]}
+    for file, its in parts.items():
+        safetensors.numpy.save_file({name: tensors[name] for name in its}, folder / file)
+    index = {"weight_map": {name: file for file, its in parts.items() for name in its}}
+    (folder / huggingface.INDEX).write_text(json.dumps(index))
+
+
+def all_in_one(folder):
+    hub(folder)
+    vocab = json.loads((folder / huggingface_tokenizer.VOCAB).read_text())
+    end = vocab.pop(tokenizer.END_OF_TEXT)
+    content = {"model": {"vocab": vocab}, "added_tokens": [{"content": tokenizer.END_OF_TEXT, "id": end}]}
+    (folder / huggingface_tokenizer.VOCAB).unlink()
+    (folder / huggingface_tokenizer.ALL_IN_ONE).write_text(json.dumps(content))
+
+
+def write_bin(stored="float32"):
+    return lambda folder: llmc.write(folder / "m.bin", model().params, CONFIG, stored)
+
+
+def subjects():
+    """All kinds of files, those that need the safetensors package last."""
+    return [
+        Subject("checkpoint", "a.safetensors", save_checkpoint, use_weights("a.safetensors"), sealed=True),
+        Subject("checkpoint, signed", "a.safetensors", save_checkpoint, use_weights("a.safetensors"),
+                mend=sign),
+        Subject("llm.c model", "m.bin", write_bin(), use_weights("m.bin")),
+        Subject("llm.c model, bfloat16", "m.bin", write_bin("bfloat16"), use_weights("m.bin")),
+        Subject("llm.c state", "state.bin", save_state,
+                lambda folder: llmc.read_state(folder / "state.bin", CONFIG)),
+        Subject("llm.c tokenizer", "t.bin", lambda folder: llmc.write_tokenizer(folder / "t.bin", words()),
+                use_tokenizer(lambda folder: llmc.read_tokenizer(folder / "t.bin"))),
+        Subject("tokens", "a.bin", lambda folder: write_tokens(folder / "a.bin", np.arange(100) * 7),
+                use_tokens),
+        Subject("tokenizer", "t.json", lambda folder: words().save(folder / "t.json"),
+                use_tokenizer(lambda folder: tokenizer.load(folder / "t.json"))),
+        Subject("settings", "a.toml",
+                lambda folder: (folder / "a.toml").write_text(to_toml(train.Settings())), use_settings),
+        Subject("metrics", runs.METRICS, save_metrics, use_metrics),
+        Subject("text", "a.txt", lambda folder: (folder / "a.txt").write_text("To be, naïve\n" * 9, "utf-8"),
+                use_text),
+        Subject("vocab.json", huggingface_tokenizer.VOCAB, hub, use_tokenizer(huggingface_tokenizer.read)),
+        Subject("tokenizer.json", huggingface_tokenizer.ALL_IN_ONE, all_in_one,
+                use_tokenizer(huggingface_tokenizer.read)),
+        Subject("config.json", huggingface.CONFIG, hub, use_weights("")),
+        Subject("safetensors", huggingface.WEIGHTS, hub, use_weights("")),
+        Subject("safetensors, index", huggingface.INDEX, in_two_files, use_weights("")),
+    ]
+
+
+def sign(content):
+    """A checkpoint's bytes with the checksum that they should have, where the place for it can be found."""
+    found = re.search(rb'"sha256": "([^"]*)"', content)
+    if not found:
+        return content
+    zeros = content[:found.start(1)] + checkpoint.NO_DIGEST.encode() + content[found.end(1):]
+    if content[:8] == struct.pack("<Q", 0):
+        return content
+    digest = hashlib.sha256(zeros).hexdigest().encode()
+    return content[:found.start(1)] + digest + content[found.end(1):]
+
+
+# ---- What can be wrong -----------------------------------------------------------------------------------
+
+NUMBERS = [0, 1, -1, 2, 255, 256, 65535, 65536, 2**31 - 1, -2**31, 2**31, 2**32 - 1, 2**40, 2**53, 2**62,
+           2**63 - 1, -2**63, 2**64 - 1]
+FLOATS = [math.nan, math.inf, -math.inf, -0.0, 1e-45, 3.4e38, -3.4e38]
+TEXTS = ["", "-1", "1e999", "-1e999", "NaN", "Infinity", "null", "true", "[]", "{}", '""', "9" * 400,
+         "9" * 5000, "[" * 3000, '{"a":' * 2000, "1.5", "../../etc/passwd", "..", ".", "/etc/passwd", "C:\\x",
+         "\\u0000", "\\ud800", "\0", "\r", "\n", "\x1b[2J", "\ufeff", "e\u0301", "a" * 3000, "'''", '"', "\\",
+         ",", ":", "=", "1979-05-27", "0x10", "1_000", "-0", "1e400", "[[a]]", "[a.b.c]"]
+VALUES = [None, True, False, 0, -1, 1.5, -0.0, 2**31, 2**40, 2**63, -2**63, 10**30, 10**400, math.nan,
+          math.inf, "", "..", "../../etc/passwd", "/etc/passwd", "a\0b", "\ud800", "\n\x1b[2J", "9" * 500,
+          "wte.weight", "F32", "BF16", [], [[]], [0], [-1], [2**62, 2**62], [1] * 100, {}, {"a": {}},
+          "float64", "object", "O"]
+
+
+def spoil(content, draw):
+    """The bytes with one to three things wrong."""
+    for _ in range(draw.choice((1, 1, 1, 2, 3))):
+        content = draw.choice(WAYS)(bytearray(content), draw)
+    return bytes(content)
+
+
+def place(content, draw):
+    """A place in the file; half of the time near its beginning, where headers are."""
+    return draw.randrange(min(len(content), 64) if draw.random() < 0.5 and content else len(content) or 1)
+
+
+def flip_bits(content, draw):
+    for _ in range(draw.choice((1, 1, 2, 8))):
+        if content:
+            content[place(content, draw)] ^= 1 << draw.randrange(8)
+    return content
+
+
+def put_bytes(content, draw):
+    at = place(content, draw)
+    new = draw.choice((bytes(draw.randrange(1, 9)), b"\xff" * draw.randrange(1, 9), draw.randbytes(4)))
+    content[at:at + len(new)] = new
+    return content
+
+
+def put_number(content, draw):
+    at = place(content, draw) // 4 * 4
+    size, number = draw.choice(((4, "I"), (8, "Q"))), draw.choice(NUMBERS)
+    content[at:at + size[0]] = struct.pack("<" + size[1], number % (1 << 8 * size[0]))
+    return content
+
+
+def put_float(content, draw):
+    at = draw.randrange(len(content) // 4 + 1) * 4
+    content[at:at + 4] = struct.pack("<f", draw.choice(FLOATS))
+    return content
+
+
+def cut(content, draw):
+    return content[:place(content, draw)]
+
+
+def lengthen(content, draw):
+    return content + draw.choice((b"\0", b"\n", b"{}", draw.randbytes(7), bytes(4096), content[:99], content))
+
+
+def take_out(content, draw):
+    at = place(content, draw)
+    del content[at:at + draw.choice((1, 2, 4, 8, 100))]
+    return content
+
+
+def double(content, draw):
+    at = place(content, draw)
+    part = content[at:at + draw.choice((1, 4, 8, 50, 1000))]
+    content[at:at] = part * draw.choice((1, 1, 3))
+    return content
+
+
+def put_text(content, draw):
+    """A piece of text in the place of a word or a number, or between two of them."""
+    new = draw.choice(TEXTS).encode("utf-8", "surrogatepass")
+    found = list(re.finditer(rb"-?\d[\d.eE+-]*|\"[^\"]*\"|\w+", content[:20_000]))
+    if found and draw.random() < 0.8:
+        word = draw.choice(found)
+        content[word.start():word.end()] = new
+    else:
+        at = place(content, draw)
+        content[at:at] = new
+    return content
+
+
+def change_json(content, draw):
+    """Another value, or another name, somewhere in the JSON: the whole file, a line, or a header behind its
+    length."""
+    if len(content) > 8 and content[8:9] == b"{":
+        length = struct.unpack("<Q", content[:8])[0]
+        if length > len(content):
+            return content
+        text = changed(content[8:8 + length], draw)
+        return struct.pack("<Q", len(text)) + text + content[8 + length:]
+    whole = changed(content, draw)
+    if whole != content:
+        return whole
+    lines = content.split(b"\n")
+    at = draw.randrange(len(lines))
+    lines[at] = changed(lines[at], draw)
+    return b"\n".join(lines)
+
+
+def changed(text, draw):
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    places = []
+
+    def visit(holder):
+        items = holder.items() if isinstance(holder, dict) else enumerate(holder)
+        for key, inner in items:
+            places.append((holder, key))
+            if isinstance(inner, dict | list):
+                visit(inner)
+            elif isinstance(inner, str) and inner.startswith("{"):  # a checkpoint's state
+                places.append((holder, key))
+
+    if not isinstance(value, dict | list) or not value:
+        return json.dumps(draw.choice(VALUES)).encode()
+    visit(value)
+    # first the kind of place, by its depth in the file, so that few names count as much as many
+    holder, key = draw.choice(places[:12] if draw.random() < 0.5 else places)
+    if isinstance(holder[key], str) and holder[key].startswith("{") and draw.random() < 0.8:
+        holder[key] = changed(holder[key].encode(), draw).decode()
+    elif isinstance(holder, dict) and draw.random() < 0.3:
+        inner = holder.pop(key)
+        if draw.random() < 0.7:
+            new = draw.choice(VALUES)
+            holder[new if isinstance(new, str) else json.dumps(new)] = inner
+    elif draw.random() < 0.2 and isinstance(holder[key], int) and not isinstance(holder[key], bool):
+        holder[key] += draw.choice((-1, 1, 4, -4, 2**32))
+    else:
+        holder[key] = draw.choice(VALUES)
+    return json.dumps(value).encode()
+
+
+WAYS = (flip_bits, put_bytes, put_number, put_float, cut, lengthen, take_out, double, put_text, put_text,
+        change_json, change_json, change_json)
+
+
+# ---- What comes of it --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """kind: read, refused or surprise; text: the error's, or what was surprising; peak: bytes."""
+
+    kind: str
+    text: str = ""
+    peak: int = 0
+
+
+class Hangs(BaseException):
+    pass
+
+
+@contextmanager
+def time_limit(seconds):
+    """Raise Hangs after so long, where the system can. A process that has to wait is not to blame for it, so
+    what counts is the time that it computes."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number, frame):
+        raise Hangs
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def outcome(subject, folder, content, sound=None):
+    """Read the folder with `content` as its file. sound: what the file was, for one that is sealed."""
+    (folder / subject.file).write_bytes(content)
+    tracemalloc.start()
+    try:
+        with time_limit(SECONDS), warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("error")
+            subject.read(folder)
+        kind, text = "read", ""
+    except UserError as error:
+        kind, text = "refused", str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # tiktoken's panics are no Exception
+        kind, text = "surprise", f"{type(error).__name__}: {error}"
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    if kind == "refused" and (len(text.splitlines()) != 1 or not text.isprintable()):
+        kind, text = "surprise", f"not one line of text: {text!r}"
+    if peak > TIMES * len(content) + ON_TOP:
+        kind, text = "surprise", f"{peak:,} bytes of memory for a file of {len(content):,}; then: {text}"
+    if kind == "read" and subject.sealed and content != sound:
+        kind, text = "surprise", "a change that was not noticed"
+    return Outcome(kind, text, peak)
+
+
+def fuzz(subject, folder, count, seed):
+    """Yields (number, content, Outcome) for `count` spoilt files of one kind."""
+    subject.make(folder)
+    sound = (folder / subject.file).read_bytes()
+    subject.read(folder)  # what is imported and compiled only once does not count
+    first = outcome(subject, folder, sound, sound)
+    if first.kind != "read":
+        yield -1, sound, Outcome("surprise", f"the sound file: {first.text}")
+    for number in range(count):
+        content = spoil(sound, random.Random(f"{subject.name} {seed} {number}"))
+        if subject.mend:
+            content = subject.mend(content)
+        yield number, content, outcome(subject, folder, content, sound)
