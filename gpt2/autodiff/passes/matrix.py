@@ -112,7 +112,16 @@ def scale_the_smallest(n: Node, sweep) -> Node | None:
         return None
     if n.size == smallest:
         return apply("matmul", a, b) * (c * d)
-    return apply("matmul", a * (c * d), b) if a.size == smallest else apply("matmul", a, b * (c * d))
+    if a.size == smallest:
+        return apply("matmul", _scaled(a, c * d), b)
+    return apply("matmul", a, _scaled(b, c * d))
+
+
+def _scaled(x: Node, c: float) -> Node:
+    """c * x, computed in the order in which x lies in memory: a product reads the transpose as it is."""
+    if x.op == "transpose":
+        return apply("transpose", _scaled(x.args[0], c), **x.attrs)
+    return x * c
 
 
 def _unscaled(x: Node, sweep):
