@@ -81,6 +81,12 @@ def blocks(page):
     return found
 
 
+def inline_commands(page):
+    """Commands in the running text, between back quotes."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [match for match in re.findall(r"`([^`\n]+)`", text) if COMMAND.match(match)]
+
+
 # ---- Commands --------------------------------------------------------------------------------------------
 
 
@@ -90,19 +96,24 @@ class Parsed(BaseException):
 
 def run(command):
     """One command, in this process; returns its exit status."""
-    words = shlex.split(command)
+    try:
+        return _run(shlex.split(command))
+    except SystemExit as stop:  # --help, or arguments that were not understood
+        return stop.code or 0
+
+
+def _run(words):
     if words[:2] == ["python", "train.py"]:
         import train
 
         return train.main(words[2:])
-    assert words[:2] == ["python", "-m"], f"do not know how to run: {command}"
+    assert words[:2] == ["python", "-m"], f"do not know how to run: {shlex.join(words)}"
     name, arguments = words[2], words[3:]
-    if name in ("gpt2", "data", "gpt2.explain", "bench.studies"):
+    if name == "gpt2.backward":
+        name = "gpt2.certificate"  # where its command lies
+    elif (ROOT / name.replace(".", "/")).is_dir():
         name += ".__main__"
-    try:
-        return importlib.import_module(name).main(arguments)
-    except SystemExit as stop:  # --help
-        return stop.code or 0
+    return importlib.import_module(name).main(arguments)
 
 
 def parse(command):

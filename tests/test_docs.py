@@ -1,0 +1,281 @@
+"""Every command and program in README.md and docs/*.md is run, or stands in a table here with a reason.
+
+One that is new on a page is run as it is; if it cannot be, this test fails until it has a row. After a change
+of what the examples print: GPT2_GOLDEN=write pytest tests/test_docs.py, and read the difference.
+"""
+
+import argparse
+import importlib
+import inspect
+import os
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pages
+import pytest
+from pages import PAGES, ROOT, blocks
+
+from gpt2 import autodiff as ad
+from gpt2 import certificate, flops, layers
+
+# Pages whose commands and programs another test runs, in an order and on data of their own
+ELSEWHERE = {
+    "docs/formats.md": "test_formats_page.py",
+    "docs/adding-an-op.md": "autodiff/test_adding_an_op.py",
+    "docs/autodiff.md": "autodiff/test_guide.py",
+}
+# Commands that are not run here: `parse` has their own parser read the arguments, and nothing more; `not
+# here` is for those that cannot even be read in this process.
+INSTALLS = "takes minutes and a network; CI runs the README's line word for word"
+LONG = "measures for minutes; tests/test_bench.py runs the same code on small cases"
+EXCEPTIONS = {
+    "python3 -m venv .venv": ("not here", INSTALLS),
+    ".venv/bin/pip install -e .": ("not here", INSTALLS),
+    ".venv/bin/pip install -e '.[test]'": ("not here", INSTALLS),
+    ".venv/bin/python train.py": ("not here", INSTALLS),
+    ".venv/bin/python -m pytest": ("not here", INSTALLS),
+    "python train.py --parallel processes": ("parse", "several processes; tests/test_parallel.py has them"),
+    "python train.py --parallel processes --workers 4": ("parse", "as above"),
+    "mpiexec -n 4 python train.py --parallel mpi": ("not here", "needs MPI; tests/test_parallel.py has it"),
+    "python -m gpt2.explain rmsnorm": ("not here", "a layer that exists on its page alone"),
+    "pip install -e '.[bench]'": ("not here", INSTALLS),
+    "pytest bench/ --benchmark-only": ("not here", LONG),
+    "pytest bench/ --benchmark-only --benchmark-save=before": ("not here", LONG),
+    "pytest bench/ --benchmark-only --benchmark-compare": ("not here", LONG),
+    "pytest bench/ --benchmark-only --benchmark-compare-fail=median:10%": ("not here", LONG),
+}
+# Families of such commands, by their beginning
+LONG_ONES = ("python -m bench.",)
+# Programs without a fence or a prompt: the first line, and the function below that checks them
+SNIPPETS = {
+    ("README.md", "def layernorm_backward(dout, saved):"): "check_manual_source",
+    ("README.md", "def layernorm_backward(inp, weight, mean, rstd, dout):"): "check_derived_source",
+    ("README.md", "from gpt2 import GPT2, AdamW, GPT2Config"): "check_library_snippet",
+    ("docs/derivatives.md", "np.where(x > 0, np.sqrt(x), 0.0)"): "check_branch_not_taken",
+    ("docs/derivatives.md", "safe = np.where(x > 0, x, 1.0)"): "check_branch_not_taken",
+    ("docs/tour.md", "dinp = rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm))"): "check_formula",
+}
+# Makes a run of train.py short
+SMALL = ("--steps 2 --n-layer 1 --n-head 2 --n-embd 16 --batch-size 2 --block-size 32 --warmup 0 "
+         "--eval-batches 1 --sample-tokens 4 --threads 1")
+
+
+def treatment(command):
+    """How a command is treated: run, parse, or not here."""
+    if command.startswith(LONG_ONES):
+        return "parse"
+    return EXCEPTIONS.get(command, ("run", ""))[0]
+
+
+def commands(page):
+    return [command for block in blocks(page) if block.kind == "commands" for command in block.commands]
+
+
+PAGES_HERE = [page for page in PAGES if page not in ELSEWHERE]
+WITH_COMMANDS = [page for page in PAGES_HERE if commands(page)]
+WITH_EXAMPLES = [page for page in PAGES_HERE if any(block.kind == "examples" for block in blocks(page))]
+
+
+# ---- The reader ------------------------------------------------------------------------------------------
+
+
+def test_the_reader_reads(tmp_path, monkeypatch):
+    """What the other tests rely on."""
+    page = ("text `python -m this --here`\n\n"
+            "    python train.py --steps 3    what it does\n    $ pytest a && pip b\n    3 passed\n\n"
+            "text\n\n    >>> 1 + 1\n    2\n\ntext\n\n    tolerance: 3\n\ntext\n\n    x = np.ones(2)\n\n"
+            "```python\nimport os\n```\n\n```\n$ git status\n```\n")
+    (tmp_path / "page.md").write_text(page)
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    found = blocks("page.md")
+    kinds = [block.kind for block in found]
+    assert kinds == ["commands", "examples", "output", "python", "python", "commands"]
+    assert found[0].commands == ["python train.py --steps 3", "pytest a", "pip b"]
+    assert found[-1].commands == ["git status"] and found[-2].language == "python"
+    assert pages.inline_commands("page.md") == ["python -m this --here"]
+    (tmp_path / "page.md").write_text("    >>> 1 + 1\n    3\n")
+    assert tuple(pages.check_examples("page.md"))[:2] == (1, 1)
+    pages.rewrite_examples("page.md")
+    assert (tmp_path / "page.md").read_text() == "    >>> 1 + 1\n    2\n"
+
+
+def test_the_tables_are_up_to_date():
+    """No row for something that no page says any more, and no page left to a test that does not know it."""
+    told = {command for page in PAGES for command in (*commands(page), *pages.inline_commands(page))}
+    assert set(EXCEPTIONS) <= told, set(EXCEPTIONS) - told
+    assert set(SNIPPETS) <= {(page, block.first) for page in PAGES for block in blocks(page)}
+    for page, test in ELSEWHERE.items():
+        assert Path(page).name in (ROOT / "tests" / test).read_text(encoding="utf-8")
+
+
+# ---- Examples and programs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES)
+def test_examples_print_what_the_page_says(page, capsys):
+    if os.environ.get("GPT2_GOLDEN") == "write":
+        pages.rewrite_examples(page)
+    failed, tried = pages.check_examples(page)[:2]
+    assert tried and not failed, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES_HERE)
+def test_programs(page):
+    """Fenced Python runs as a page; other programs have a check of their own."""
+    for block in blocks(page):
+        if block.kind == "python" and not block.language:
+            check = SNIPPETS.get((page, block.first))
+            assert check, f"{page}:{block.line}: give this program a row in SNIPPETS, or make it an example"
+            globals()[check](block.text)
+    if page not in WITH_EXAMPLES:  # there they run with the examples
+        pages.run_python(page)
+
+
+def bare(source):
+    """The statements of a function without docstring, comments and spaces."""
+    source = re.sub(r'""".*?"""', "", source, flags=re.DOTALL)
+    return re.sub(r"\s+", "", re.sub(r"  #.*", "", source))
+
+
+def check_manual_source(text):
+    assert bare(text) == bare(inspect.getsource(layers.layernorm_backward))
+
+
+def check_derived_source(text):
+    assert bare(text) in bare(certificate.derived_source("layernorm"))
+
+
+def check_library_snippet(text):
+    tokens, targets = np.random.default_rng(0).integers(0, 65, (2, 3, 16))
+    names = {"tokens": tokens, "targets": targets}
+    exec(text, names)
+    assert names["optimizer"].t == 1 and 4.0 < names["loss"] < 4.4  # about log(65)
+
+
+def check_branch_not_taken(text):
+    """The gradient is finite where the other branch is not, and right where it is taken."""
+    *before, last = text.strip().split("\n")
+
+    def f(x):
+        names = {"np": np, "x": x}
+        exec("\n".join(before), names)
+        return np.sum(eval(last, names))
+
+    x = np.array([4.0]) if before else np.array([4.0, -1.0, 0.0])  # with its sum over an axis: one number
+    with np.errstate(all="ignore"):
+        gradient = ad.grad(f)(x)
+    np.testing.assert_allclose(gradient, [0.25, 0.0, 0.0][:len(x)], rtol=1e-12)
+    if before:
+        assert ad.grad(f)(np.array([-1.0])) == 0.0
+
+
+def check_formula(text):
+    rng = np.random.default_rng(0)
+    (inp, dout), (weight, bias) = rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 5))
+    _, saved = layers.layernorm_forward(inp, weight, bias)
+    names = {"rstd": saved[3], "dnorm": dout * weight, "norm": (inp - saved[2]) * saved[3],
+             "mean": lambda x: x.mean(axis=-1, keepdims=True)}
+    exec(text, names)
+    np.testing.assert_allclose(names["dinp"], layers.layernorm_backward(dout, saved)[0], rtol=1e-12)
+
+
+# ---- Commands --------------------------------------------------------------------------------------------
+
+
+def shortened(command):
+    """The command as it is run here."""
+    if not command.startswith("python train.py") or "--help" in command:
+        return command
+    if "--resume" in command:
+        return f"{command} --steps 4"
+    return f"{command} {SMALL}" + ("" if "--data" in command else " --data my.txt")
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_commands(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(flops, "matmul_peak", lambda dtype: 1e11)
+    monkeypatch.chdir(tmp_path)
+    # varied enough for a vocabulary of 1024, on every machine, and with the letters of the prompts
+    text = "ROMEO: " + inspect.getsource(argparse)[:30_000]
+    Path("my.txt").write_text(text, encoding="utf-8")
+    for command in commands(page):
+        how = treatment(command)
+        if how == "run":
+            assert pages.run(shortened(command)) == 0, f"{command}\n{capsys.readouterr().err}"
+        elif how == "parse":
+            assert understood(command), command
+
+
+@pytest.mark.parametrize("page", PAGES_HERE)
+def test_commands_in_the_text(page):
+    """Those between back quotes are read by their own parsers, at least."""
+    for command in pages.inline_commands(page):
+        command = command.split(" > ")[0]
+        if treatment(command) != "not here" and command.startswith("python ") and "pytest" not in command:
+            assert understood(command), command
+
+
+def understood(command):
+    """Whether a command's own parser accepts its arguments; a command that has none is only imported."""
+    words = shlex.split(command)
+    if len(words) == 3:
+        name = words[2] + (".__main__" if (ROOT / words[2].replace(".", "/")).is_dir() else "")
+        return importlib.import_module(name) is not None
+    return pages.parse(command)
+
+
+def test_extras_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for name in re.findall(r"pip install (?:-e )?'[\w.]*\[(\w+)\]'", text):
+            assert name in extras["optional-dependencies"], f"{page}: {name}"
+
+
+# ---- Figures that are facts ------------------------------------------------------------------------------
+
+
+def test_writing_in_place_here_and_elsewhere():
+    """The table of docs/comparison.md: y = exp(x), y[0] = 5, sum(y), as far as the others are installed."""
+
+    def f(np):
+        def in_place(x):
+            y = np.exp(x)
+            y[0] = 5.0
+            return np.sum(y)
+
+        return in_place
+
+    np.testing.assert_allclose(ad.grad(f(np))(np.ones(3)), [0.0, np.e, np.e], rtol=1e-12)
+    try:
+        import autograd
+        import autograd.numpy as autograd_numpy
+    except ImportError:
+        pass
+    else:
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            autograd.grad(f(autograd_numpy))(np.ones(3))
+    try:
+        import torch
+    except ImportError:
+        return
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        f(torch)(torch.ones(3, requires_grad=True)).backward()
+
+
+def test_memory_of_the_released_sizes():
+    """The table of docs/limits.md, as far as it is counted and not measured."""
+    from gpt2.flops import training_flops
+    from gpt2.model import GPT2Config
+
+    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
+        config = GPT2Config.preset(name)
+        row = next(line for line in page.split("\n") if line.startswith(f"| {name} |")).split("|")
+        assert row[2].strip() == f"{config.num_parameters:,}"
+        assert row[3].strip() == f"{16 * config.num_parameters / 2**30:.1f} GiB"
+        gflop = 2 * training_flops(config, 4, 128) / 1e9
+        assert abs(float(row[6].replace(",", "")) - gflop) < 1.5
