@@ -8,7 +8,7 @@ from bench.cases import cases
 from bench.engine import LayerRun, output_gradient
 from bench.ratios import geometric_mean
 from bench.sizes import SIZES, Size, batches
-from bench.studies.measure import interleave, memory, threads
+from bench.studies.measure import interleave, memory, peak_and_kept, threads
 from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Column, Listing, Result, Series, Study
 from gpt2 import backward
 from gpt2.certificate import derived_source
@@ -279,7 +279,7 @@ def memory_of_step(model, size):
     if model.program is not None:
         entry, _ = model.program.entry((*model.params.values(), tokens, targets), {})
         entry.joint  # noqa: B018  compiled when first asked for
-    return memory(lambda: model.loss_and_grads(tokens, targets)).peak_bytes
+    return peak_and_kept(lambda: model.loss_and_grads(tokens, targets))[0]
 
 
 # ---- Sources and notes -------------------------------------------------------------------------------------

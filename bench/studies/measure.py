@@ -148,7 +148,10 @@ def interleave(functions, seconds=2.0, rounds=ROUNDS, turn_s=TURN_S, least=3, se
 
 def _calls(f, turn_s):
     """How many calls fill a turn."""
-    return max(1, min(100_000, round(turn_s / max(min(seconds_of(f), seconds_of(f)), 1e-8))))
+    shortest = seconds_of(f)
+    if shortest < turn_s:  # a short call may have been interrupted, or have found its caches cold
+        shortest = min(shortest, seconds_of(f))
+    return max(1, min(100_000, round(turn_s / max(shortest, 1e-8))))
 
 
 @contextmanager
@@ -168,11 +171,11 @@ def threads(n):
 
 
 def memory(f):
-    """What one call of f allocates. Call f before, unless the first call is meant."""
-    return Memory(*_bytes(f), *counted(f))
+    """What a call of f allocates: bytes at its next call, arrays at the one after that."""
+    return Memory(*peak_and_kept(f), *counted(f))
 
 
-def _bytes(f):
+def peak_and_kept(f):
     """(peak, kept) bytes of a call, by tracemalloc, which makes it slower: never measure time inside."""
     gc.collect()
     tracing = tracemalloc.is_tracing()
