@@ -34,7 +34,7 @@ from .layout import (
 )
 from .ops import OPS
 from .ops.shape import index_slices
-from .rows import ROW, row_axes
+from .rows import ROW, row_axes, takes_rows
 from .schedule import Region, blocks_of, flags_of, prefix, schedule
 
 # One number at a time, Python's operators are several times as fast as a ufunc that writes to an array
@@ -257,6 +257,8 @@ class _Emitter:
     def view_of(self, n: Node) -> str:
         r = root(n)
         base = self.whole(r)
+        if is_scalar_const(r):
+            base = f"np.asarray({base}, np.{_dtype_name(r.dtype)})"
         expression = base + "".join(view_text(v) for v in chain(n))
         if chain(n)[-1].op == "broadcast" or any(v.op == "broadcast" for v in chain(n)):
             expression = base
@@ -698,6 +700,10 @@ class Statement:
         )
         return self.returning(f"{call}({self.args[0]}, {self.args[1]}, out=@)")
 
+    def op_einsum(self):
+        args = ", ".join(self.args)
+        return self.then(f"np.einsum({self.n.attrs['subscripts']!r}, {args}, out=@, optimize=True)")
+
     def op_assemble(self):
         n, e = self.n, self.emitter
         settled = [
@@ -736,7 +742,8 @@ class Statement:
         return self.then(*self.first(), f"@[{self.spec()}] = {self.args[1]}")
 
     def op_scatter_add(self):
-        if self.n.attrs["spec"][:1] == (("array", 0),) and len(self.args) == 3 and self.n.args[0].ndim == 2:
+        table, _, *arrays = self.n.args
+        if table.ndim == 2 and takes_rows(self.n.attrs["spec"], table, arrays):
             self.emitter.env["add_rows"] = runtime.add_rows
             return self.then(*self.first(), f"add_rows(@, {self.args[2]}, {self.args[1]})")
         return self.then(*self.first(), f"np.add.at(@, ({self.spec()},), {self.args[1]})")
@@ -762,13 +769,8 @@ class Statement:
 
     def op_gather(self):
         n = self.n
-        spec = n.attrs["spec"]
-        if (
-            spec[0] == ("array", 0)
-            and len(n.args) == 2
-            and all(s[0] != "array" for s in spec[1:])
-            and n.shape == n.args[1].shape + n.args[0].shape[1:]
-        ):
+        table, *arrays = n.args
+        if takes_rows(n.attrs["spec"], table, arrays):
             self.emitter.env["take_rows"] = runtime.take_rows
             return self.then(f"take_rows({self.args[0]}, {self.args[1]}, @)")
         if self.frame is None:

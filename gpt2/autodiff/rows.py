@@ -146,14 +146,18 @@ def _elementwise_batch(n: Node, p: int):
 
 def _gather(n: Node, N: int, p: int):
     """Rows of a table: table[index], the index alone first and the rest of the table whole."""
-    spec = n.attrs["spec"]
     table, *arrays = n.args
-    simple = (
+    return (WHOLE, ROW) if takes_rows(n.attrs["spec"], table, arrays) and p <= arrays[0].ndim else None
+
+
+def takes_rows(spec, table: Node, arrays) -> bool:
+    """Whether an index picks whole rows of a table: one array, then nothing but full slices."""
+    return (
         len(arrays) == 1
         and spec[0] == ("array", 0)
+        and len(spec) <= table.ndim
         and all(tuple(s) in ((0, m, 1), (None, None, None)) for s, m in zip(spec[1:], table.shape[1:]))
     )
-    return (WHOLE, ROW) if simple and p <= arrays[0].ndim else None
 
 
 _RULES = {

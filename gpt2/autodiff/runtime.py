@@ -207,7 +207,7 @@ def take_rows(table, index, out) -> None:
 
 def add_rows(table, index, rows) -> None:
     """np.add.at(table, index, rows): a loop of row additions takes a seventh of its time."""
-    rows = rows.reshape(-1, rows.shape[-1]) if rows.ndim > 2 else rows
+    rows = rows.reshape(-1, rows.shape[-1])  # one a index, also where the index is one number
     for k, t in enumerate(index.ravel().tolist()):
         table[t] += rows[k]
 
