@@ -1,0 +1,192 @@
+"""Study: an energy of many coordinates through one number, as in the embedded-atom model."""
+
+import numpy as np
+
+from bench.studies.measure import interleave, memory
+from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Column, Result, Series, Study
+from gpt2 import autodiff as ad
+
+SIZES = (100, 1000)
+TOLERANCE = 1e-12  # of a gradient, relative to its largest: rounding of sums of a thousand numbers
+
+
+# ---- The function and its gradients ------------------------------------------------------------------------
+
+
+def density(x):
+    return np.sum(np.exp(-3.0 * (x + 1.0)))
+
+
+def embedding(rho):
+    return rho**2 + rho**3 + rho**4 / 4.0
+
+
+def embedding_slope(rho):
+    return 2.0 * rho + 3.0 * rho**2 + rho**3
+
+
+def energy(x):
+    """x (n,) -> a number."""
+    return embedding(density(x))
+
+
+def manual(x):
+    e = np.exp(-3.0 * (x + 1.0))
+    return -3.0 * embedding_slope(np.sum(e)) * e
+
+
+class Preallocated:
+    """The manual gradient in storage of its own."""
+
+    def __init__(self, n):
+        self.storage = np.empty(n)
+
+    def __call__(self, x):
+        e = self.storage
+        np.add(x, 1.0, out=e)
+        e *= -3.0
+        np.exp(e, out=e)
+        e *= -3.0 * embedding_slope(float(e.sum()))
+        return e
+
+
+@ad.custom_vjp
+def density_with_rule(x):
+    return density(x)
+
+
+def _density_forward(x):
+    e = np.exp(-3.0 * (x + 1.0))
+    return np.sum(e), e
+
+
+density_with_rule.defvjp(_density_forward, lambda e, drho: (-3.0 * drho * e,))
+
+
+def energy_with_rule(x):
+    return embedding(density_with_rule(x))
+
+
+class Shadow:
+    """Enzyme's convention: the gradient is added into a buffer, which is set to zero before."""
+
+    def __init__(self, n):
+        self.dx = np.zeros(n)
+
+    def __call__(self, x):
+        self.dx[:] = 0.0
+        ad.autodiff(energy, ad.Duplicated(x, self.dx))
+        return self.dx
+
+
+class Into:
+    """The derived gradient, written into a buffer of the caller's."""
+
+    def __init__(self, n):
+        self.dx, self.gradient = np.zeros(n), ad.grad(energy)
+
+    def __call__(self, x):
+        return self.gradient(x, out=self.dx)
+
+
+# ---- The study ---------------------------------------------------------------------------------------------
+
+
+def run(options):
+    result = Result()
+    sizes = SIZES[:1] if options.quick else SIZES
+    medians = {}
+    for n in sizes:
+        functions = contenders(result, n)
+        times = interleave(functions, options.seconds / len(sizes) / 2)
+        for title, sample in times.items():
+            medians.setdefault(title, []).append(sample)
+        tell(result, n, functions, times)
+    if len(sizes) > 1:
+        result.plot("Time of a call", "coordinates", SECONDS,
+                    [Series(title, sizes, samples) for title, samples in medians.items()])
+    return result
+
+
+def gradients(n):
+    """Title -> gradient(x), of this project."""
+    return {
+        "gradient by hand": manual,
+        "by hand, preallocated": Preallocated(n),
+        "derived": ad.grad(energy),
+        "derived, into a buffer": Into(n),
+        "derived, preallocated shadow": Shadow(n),
+        "derived, own rule for the sum": ad.grad(energy_with_rule),
+    }
+
+
+def contenders(result, n):
+    """Title -> function without arguments: the energy itself, then gradients, all checked."""
+    x = np.random.default_rng(n).random(n)
+    functions = {"function": lambda: energy(x), "function, compiled": _of(ad.compile(energy), x)}
+    functions |= {title: _of(gradient, x) for title, gradient in gradients(n).items()}
+    functions |= peers(result, x)
+    expected = manual(x)
+    for title, f in functions.items():
+        if not title.startswith("function"):
+            error = np.max(np.abs(np.asarray(f()) - expected)) / np.max(np.abs(expected))
+            assert error < TOLERANCE, f"{title}: the gradient is off by {error}"
+    return functions
+
+
+def peers(result, x):
+    found = {}
+    if (autograd := result.peer("autograd")) is not None:
+        import autograd.numpy as anp
+
+        def autograd_energy(x):
+            return embedding(anp.sum(anp.exp(-3.0 * (x + 1.0))))
+
+        found["HIPS autograd"] = _of(autograd.grad(autograd_energy), x)
+    if (jax := result.peer("jax")) is not None:
+        jax.config.update("jax_enable_x64", True)
+        theirs = jax.numpy.asarray(x)
+        gradient = jax.jit(jax.grad(lambda x: embedding(jax.numpy.sum(jax.numpy.exp(-3.0 * (x + 1.0))))))
+        found["JAX, jit"] = lambda: gradient(theirs).block_until_ready()
+    if (torch := result.peer("torch")) is not None:
+        leaf = torch.from_numpy(x.copy()).requires_grad_()
+
+        def torch_gradient():
+            leaf.grad = None
+            embedding(torch.sum(torch.exp(-3.0 * (leaf + 1.0)))).backward()
+            return leaf.grad
+
+        found["PyTorch"] = torch_gradient
+    return found
+
+
+def _of(f, x):
+    return lambda: f(x)
+
+
+def tell(result, n, functions, times):
+    table = result.table(f"{n} coordinates", Column("what"), Column("time", SECONDS),
+                         Column("by gradient by hand", RATIO), Column("arrays", COUNT),
+                         Column("their bytes", BYTES), Column("peak", BYTES),
+                         note="Arrays: requests to NumPy for the elements of one. Peak: Python's and NumPy's "
+                              "bytes beyond those before the call. What PyTorch and JAX allocate themselves "
+                              "is in neither.")
+    for title, f in functions.items():
+        used = memory(f)
+        table.add(title, times[title], times[title].over(times["gradient by hand"]), used.arrays,
+                  used.array_bytes, used.peak_bytes)
+    for one, other in (("derived", "gradient by hand"), ("derived, into a buffer", "by hand, preallocated"),
+                       ("derived, own rule for the sum", "derived")):
+        ratio = times[one].over(times[other])
+        result.note(f"{n} coordinates: {one} takes {ratio.median:.2f} [{ratio.q1:.2f} {ratio.q3:.2f}] times "
+                    f"as long as {other}.")
+
+
+STUDY = Study(
+    "eam",
+    "A function of many coordinates that goes through a single number: does the derived gradient keep up "
+    "with one by hand, with one by hand in preallocated storage, and does a rule of one's own still help?",
+    "E = rho^2 + rho^3 + rho^4 / 4 with rho the sum of exp(-3 (x + 1)) over 100 and over 1000 coordinates, "
+    "in float64. Gradients are compared first, to 1e-12; then all take turns. Arrays and bytes are counted "
+    "in separate calls.",
+    run, seconds=20)

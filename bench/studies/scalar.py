@@ -1,0 +1,206 @@
+"""Study: derivatives of three functions of one number, the first call and a hundred more."""
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.studies.measure import Sample, memory, seconds_of
+from bench.studies.study import BYTES, COUNT, SECONDS, Column, Result, Study
+from gpt2 import autodiff as ad
+from gpt2.autodiff.differentiate import gradient_graph
+from gpt2.autodiff.pipeline import current_options, optimised_program
+from gpt2.autodiff.record import record
+
+AT = 2.0
+CALLS = 100
+TOLERANCE = 1e-12  # of a derivative, relative: a few roundings; every contender computes in float64
+
+
+@dataclass(frozen=True)
+class Case:
+    """formula(np) -> the function, written with that module's functions; by_hand: its derivative."""
+
+    text: str
+    formula: Callable
+    by_hand: Callable
+    derivative: float  # at 2
+
+
+CASES = {
+    "f": Case("5 x^10", lambda xp: lambda x: 5 * x**10, lambda x: 50 * x**9, 25600.0),
+    "g": Case(
+        "3 x^3 (cos x - 10 x)",
+        lambda xp: lambda x: 3 * x**3 * (xp.cos(x) - 10 * x),
+        lambda x: 9 * x**2 * (math.cos(x) - 10 * x) + 3 * x**3 * (-math.sin(x) - 10),
+        -996.8044243595134,
+    ),
+    "h": Case(
+        "exp((5 x / 2) sin(x)^exp(x))",
+        lambda xp: lambda x: xp.exp((5 * x / 2) * xp.sin(x) ** xp.exp(x)),
+        lambda x: _h_by_hand(x),
+        -105.63101149036945,
+    ),
+}
+
+
+# Brings every library up before the first calls that count
+WARM = Case("x^2", lambda xp: lambda x: x * x, lambda x: 2 * x, 4.0)
+
+
+def _h_by_hand(x):
+    sine, e = math.sin(x), math.exp(x)
+    power = sine**e
+    inner = 2.5 * power * (1.0 + x * e * (math.log(sine) + math.cos(x) / sine))
+    return math.exp(2.5 * x * power) * inner
+
+
+def run(options):
+    result = Result()
+    calls = 10 if options.quick else CALLS
+    makers = contenders(result)
+    first_calls(WARM, makers)
+    for name, case in CASES.items():
+        first, functions = first_calls(case, makers)
+        times, sizes = single_calls(functions, calls), allocated(functions, calls)
+        tables(result, name, case, first, times, sizes)
+    stages_table(result, 3 if options.quick else 21)
+    return result
+
+
+# ---- Who takes part ----------------------------------------------------------------------------------------
+
+
+def contenders(result):
+    """Title -> make(case), which gives a function without arguments that returns the derivative at 2."""
+    made = {"by hand": lambda case: lambda: case.by_hand(AT), "derived": derived}
+    if (autograd := result.peer("autograd")) is not None:
+        made["HIPS autograd"] = lambda case: _at(autograd.grad(case.formula(autograd.numpy)))
+        import autograd.numpy  # noqa: F401
+    if (jax := result.peer("jax")) is not None:
+        jax.config.update("jax_enable_x64", True)
+        made["JAX, jit"] = lambda case: _ready(jax.jit(jax.grad(case.formula(jax.numpy))))
+    if (torch := result.peer("torch")) is not None:
+        made["PyTorch"] = lambda case: lambda: _torch_gradient(torch, case.formula(torch))
+    return made
+
+
+def derived(case):
+    return _at(ad.grad(case.formula(np)))
+
+
+def _at(gradient):
+    return lambda: gradient(AT)
+
+
+def _ready(gradient):
+    return lambda: gradient(AT).block_until_ready()
+
+
+def _torch_gradient(torch, f):
+    x = torch.tensor(AT, dtype=torch.float64, requires_grad=True)
+    f(x).backward()
+    return x.grad
+
+
+# ---- Measuring ---------------------------------------------------------------------------------------------
+
+
+def first_calls(case, makers):
+    """({title: seconds of making and calling for the first time}, {title: function}); derivatives checked."""
+    first, functions = {}, {}
+    for title, make in makers.items():
+        begin = time.perf_counter()
+        functions[title] = make(case)
+        value = functions[title]()
+        first[title] = time.perf_counter() - begin
+        error = abs(float(value) / case.derivative - 1.0)
+        assert error < TOLERANCE, f"{title}: derivative of {case.text} is {value}, not {case.derivative}"
+    return first, functions
+
+
+def single_calls(functions, calls):
+    """Title -> Sample of seconds of one call each, taken in turns. The clock itself takes some 50 ns.
+
+    Before each there is one that does not count: the others have been in the caches since.
+    """
+    values, order = {title: [] for title in functions}, list(functions)
+    shuffle = random.Random(0).shuffle
+    for _ in range(calls):
+        shuffle(order)
+        for title in order:
+            functions[title]()
+            values[title].append(seconds_of(functions[title]))
+    return {title: Sample(found) for title, found in values.items()}
+
+
+def allocated(functions, calls):
+    """Title -> Sample of the bytes that one call takes at its peak."""
+    found = {}
+    for title, f in functions.items():
+        f()
+        found[title] = Sample([memory(f).peak_bytes for _ in range(calls)])
+    return found
+
+
+def stages(case, rounds):
+    """Recording, and what makes a program of the recording: Samples of seconds."""
+    f = case.formula(np)
+    recording = record(f, (AT,))
+    return {
+        "record": Sample([seconds_of(lambda: record(f, (AT,))) for _ in range(rounds)]),
+        "compile": Sample([seconds_of(lambda: _compiled(recording)) for _ in range(rounds)]),
+    }
+
+
+def _compiled(recording):
+    joint = gradient_graph(recording.graph, [0])
+    gradients = type(joint)(joint.inputs, joint.outputs[1:], joint.name)
+    return optimised_program(gradients, current_options(), "f_grad", True)
+
+
+# ---- Telling -----------------------------------------------------------------------------------------------
+
+
+def tables(result, name, case, first, times, sizes):
+    table = result.table(f"{name}(x) = {case.text}: time", Column("derivative"),
+                         *(Column(c, SECONDS) for c in ("first call", "mean", "median")),
+                         Column("variance", "ns^2"), Column("standard deviation", SECONDS),
+                         Column("n", COUNT))
+    for title, sample in times.items():
+        variance = sample.variance * 1e18
+        table.add(title, first[title], sample.mean, sample.median, variance, sample.std, sample.n)
+    table = result.table(f"{name}(x) = {case.text}: allocated at the peak of a call", Column("derivative"),
+                         *(Column(c, BYTES) for c in ("mean", "median")), Column("variance", "B^2"),
+                         Column("standard deviation", BYTES), Column("n", COUNT),
+                         note="By tracemalloc: what Python and NumPy allocate. What PyTorch and JAX take for "
+                              "their own buffers is not seen.")
+    for title, sample in sizes.items():
+        table.add(title, sample.mean, sample.median, sample.variance, sample.std, sample.n)
+    by_hand = times["by hand"].median
+    told = [f"{title} {times[title].median / by_hand:.1f}" for title in times if title != "by hand"]
+    result.note(f"{name}: median time of a call in times of the one by hand: {', '.join(told)}.")
+
+
+def stages_table(result, rounds):
+    table = result.table("The derived derivative, stage by stage", Column("function"),
+                         *(Column(c, SECONDS) for c in ("recording", "compiling", "running")),
+                         note="A first call is all three; compiling includes differentiating.")
+    for name, case in CASES.items():
+        found, call = stages(case, rounds), derived(case)
+        call()
+        table.add(f"{name}(x) = {case.text}", found["record"], found["compile"],
+                  single_calls({"derived": call}, 10 * rounds)["derived"])
+
+
+STUDY = Study(
+    "scalar",
+    "What does the derivative of a function of one number cost: the first time, and each time after that?",
+    "Derivatives at x = 2 of three functions, checked against known values, by hand (Python's math), "
+    "derived, and by the peers that are installed. Making the derivative and calling it once is the first "
+    "call, after another function's has brought every library up; then 100 calls each, in turns, each timed "
+    "by itself; then 100 more each for the bytes at their peak.",
+    run, seconds=20)

@@ -1,0 +1,150 @@
+"""The studies of numbers: derivatives of one number, roots, and an energy of many coordinates."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from bench.studies import eam, load, roots, scalar
+from bench.studies.measure import Sample
+from bench.studies.study import Options, Result, from_json, to_json
+from gpt2 import autodiff as ad
+
+QUICK = Options(quick=True, threads=1, seconds=0.2)
+
+
+@pytest.fixture
+def without_peers(monkeypatch):
+    """As where no peer is installed; the test of each study's tables is quicker, too."""
+    for package in ("autograd", "jax", "torch"):
+        monkeypatch.setitem(sys.modules, package, None)
+
+
+def table(result, text):
+    """The table with this in its title: {first cells: row}."""
+    (found,) = [t for t in result.tables if text in t.title]
+    names = [c.name for c in found.columns]
+    return [dict(zip(names, row)) for row in found.rows]
+
+
+@pytest.mark.parametrize("name", ["scalar", "roots", "eam"])
+def test_a_study_runs_without_peers_and_says_so(name, without_peers):
+    result = load(name).run(QUICK)
+    assert set(result.missing) == {"autograd", "jax", "torch"}
+    assert result.tables and result.notes
+    for t in result.tables:
+        assert t.rows and all(len(row) == len(t.columns) for row in t.rows)
+    assert from_json(to_json(result)).tables == result.tables
+
+
+# ---- scalar ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", scalar.CASES)
+def test_known_derivatives(name):
+    case = scalar.CASES[name]
+    known = {"f": 25600.0, "g": -996.8044243595134, "h": -105.63101149036945}[name]
+    assert case.derivative == known
+    assert case.by_hand(2.0) == pytest.approx(known, rel=1e-13)
+    f = case.formula(np)
+    assert ad.grad(f)(2.0) == pytest.approx(known, rel=1e-13)
+    assert (f(2.0 + 1e-6) - f(2.0 - 1e-6)) / 2e-6 == pytest.approx(known, rel=1e-8)
+
+
+def test_a_wrong_derivative_stops_the_study():
+    wrong = {"wrong": lambda case: lambda: 25600.1}
+    with pytest.raises(AssertionError, match="wrong: derivative of"):
+        scalar.first_calls(scalar.CASES["f"], wrong)
+
+
+def test_peers_give_the_known_derivatives():
+    for package in ("autograd", "jax", "torch"):
+        pytest.importorskip(package)
+    result = Result()
+    makers = scalar.contenders(result)
+    assert not result.missing and len(makers) == 5
+    for case in scalar.CASES.values():
+        scalar.first_calls(case, makers)  # raises where one is wrong
+
+
+def test_single_calls_take_turns():
+    called = []
+    functions = {name: lambda name=name: called.append(name) for name in "abc"}
+    samples = scalar.single_calls(functions, 4)
+    assert all(sample.n == 4 for sample in samples.values())
+    for round in range(4):  # each twice in a row: one call that does not count, one that does
+        names = called[6 * round : 6 * round + 6]
+        assert names[::2] == names[1::2] and sorted(names[::2]) == ["a", "b", "c"]
+
+
+def test_the_stages_are_told_apart():
+    found = scalar.stages(scalar.CASES["h"], 2)
+    assert set(found) == {"record", "compile"}
+    assert all(isinstance(s, Sample) and s.n == 2 for s in found.values())
+
+
+# ---- roots -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("equation", roots.EQUATIONS, ids=lambda e: e.text)
+def test_derivatives_up_to_the_third(equation):
+    d, by_hand = roots.derived(equation.formula(np)), roots.by_hand(equation)
+    for k in range(4):
+        for x in (0.3, 1.1):
+            assert len(d[k](x)) == k + 1
+            assert d[k](x) == pytest.approx(by_hand[k](x), rel=1e-13)
+    f, h = equation.formula(np), 1e-4
+    slope = (by_hand[2](0.3 + h)[2] - by_hand[2](0.3 - h)[2]) / (2 * h)
+    assert d[3](0.3)[3] == pytest.approx(slope, rel=1e-6)
+    assert f(equation.root) == pytest.approx(0.0, abs=1e-14)
+
+
+@pytest.mark.parametrize("equation", roots.EQUATIONS, ids=lambda e: e.text)
+@pytest.mark.parametrize("name", roots.METHODS)
+def test_measured_order_of_convergence(name, equation):
+    method, d = roots.METHODS[name], roots.derived(equation.formula(np))
+    root, iterations = roots.solve(method, d, equation.start)
+    assert root == pytest.approx(equation.root, rel=1e-14)
+    # From an error of about 0.5: each step takes the digits times the order, and one step more sees no change
+    assert iterations <= math.ceil(math.log(40, method.order)) + 3
+    order, _ = roots.observed_order(method, d, equation.root)
+    # Errors before the step are no smaller than 1e-11 ** (1 / order), so terms of the next order are felt
+    assert order == pytest.approx(method.order, rel=0.1)
+
+
+def test_an_order_is_measured_and_not_looked_up():
+    halved = roots.Method(lambda d, x: x - 0.9 * d[1](x)[0] / d[1](x)[1], 1, 2)  # too short: linear
+    equation = roots.EQUATIONS[0]
+    order, _ = roots.observed_order(halved, roots.by_hand(equation), equation.root)
+    assert order == pytest.approx(1.0, abs=0.05)
+
+
+def test_an_iteration_that_does_not_end_is_an_error():
+    still = roots.Method(lambda d, x: -x, 0, 1)
+    with pytest.raises(ArithmeticError, match="50 iterations"):
+        roots.solve(still, [], 1.0)
+
+
+# ---- eam ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", eam.SIZES)
+def test_gradients_of_the_energy(n):
+    x = np.random.default_rng(n).normal(size=n) / 3
+    rho = sum(math.exp(-3 * (v + 1)) for v in x)
+    assert eam.energy(x) == pytest.approx(rho**2 + rho**3 + rho**4 / 4, rel=1e-12)
+    h = 1e-6 * np.eye(n)[7]
+    slope = (eam.energy(x + h) - eam.energy(x - h)) / 2e-6
+    for title, gradient in eam.gradients(n).items():
+        for _ in range(2):  # twice: storage that is used again must not add up
+            got = gradient(x)
+        np.testing.assert_allclose(got, eam.manual(x), rtol=1e-12, err_msg=title)
+        assert got[7] == pytest.approx(slope, rel=1e-6)
+
+
+def test_preallocated_gradients_allocate_no_arrays(without_peers):
+    rows = {row["what"]: row for row in table(load("eam").run(QUICK), "100 coordinates")}
+    for title in ("by hand, preallocated", "derived, into a buffer", "derived, preallocated shadow"):
+        assert rows[title]["arrays"] == 0, title
+    assert rows["gradient by hand"]["arrays"] >= 3
