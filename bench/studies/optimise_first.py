@@ -193,4 +193,4 @@ STUDY = Study(
     "with networks are recorded once. Their result and gradients are compiled as one program, simplified "
     "before and after differentiating, only after, only before, or not at all; then once more for each pass "
     "without it. All programs of a subject give the same gradients, and take turns on one thread.",
-    run, seconds=110)
+    run, seconds=75)

@@ -105,9 +105,11 @@ def tell(result, name, what, times, counts):
         Column("speed-up of the gradient", RATIO),
         note="Overhead: the time of the gradient by that of the primal. Speed-up: how many times as fast as "
              "on one thread.")
-    overhead = {}
+    overhead, slower = {}, []
     for size in sizes:
         t = times[size]
+        if t["gradient", 1].over(t["gradient", counts[-1]]).q3 < 0.98:
+            slower.append(f"{size:,}")
         for n in counts:
             overhead[size, n] = t["gradient", n].over(t["primal", n])
             table.add(size, n, t["primal", n], t["gradient", n], overhead[size, n],
@@ -122,6 +124,10 @@ def tell(result, name, what, times, counts):
                     [Series(f"{size} elements", counts, [overhead[size, n] for n in counts])
                      for size in sizes])
     result.note(conclusion(name, overhead, sizes, counts))
+    if slower:
+        result.note(f"{name}: with {', '.join(slower)} elements the gradient takes longer on {counts[-1]} "
+                    "threads than on one. Calls that short cost more in passing the interpreter lock to and "
+                    "fro than a second core gives.")
 
 
 def conclusion(name, overhead, sizes, counts):
@@ -142,4 +148,4 @@ STUDY = Study(
     "sums along rows, which the compiler cuts into blocks of rows by itself. Each is compiled, and its "
     "gradient derived; results are compared between one thread and two. Both take turns for every size and "
     "number of threads, BLAS kept to one thread.",
-    run, seconds=40)
+    run, seconds=35)
