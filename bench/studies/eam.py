@@ -169,8 +169,9 @@ def tell(result, n, functions, times):
                          Column("by gradient by hand", RATIO), Column("arrays", COUNT),
                          Column("their bytes", BYTES), Column("peak", BYTES),
                          note="Arrays: requests to NumPy for the elements of one. Peak: Python's and NumPy's "
-                              "bytes beyond those before the call. What PyTorch and JAX allocate themselves "
-                              "is in neither.")
+                              "bytes beyond those before the call; memory that a compiled program holds "
+                              "from call to call is not seen, nor is that of freed results. What PyTorch and "
+                              "JAX allocate themselves is in neither.")
     for title, f in functions.items():
         used = memory(f)
         table.add(title, times[title], times[title].over(times["gradient by hand"]), used.arrays,
@@ -189,4 +190,4 @@ STUDY = Study(
     "E = rho^2 + rho^3 + rho^4 / 4 with rho the sum of exp(-3 (x + 1)) over 100 and over 1000 coordinates, "
     "in float64. Gradients are compared first, to 1e-12; then all take turns. Arrays and bytes are counted "
     "in separate calls.",
-    run, seconds=20)
+    run, seconds=12)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.studies.measure import interleave, memory
+from bench.studies.numbers import number
 from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Column, Result, Series, Study
 from gpt2 import autodiff as ad
 
@@ -240,8 +241,8 @@ def time_table(result, equation, sources, seconds):
     for source in sources:
         if source != "by hand":
             ratios = [times[name, source].over(times[name, "by hand"]).median for name in METHODS]
-            result.note(f"{equation.text} = 0: with {source} derivatives, roots take {min(ratios):.2g} to "
-                        f"{max(ratios):.2g} times as long as with derivatives by hand.")
+            result.note(f"{equation.text} = 0: with {source} derivatives, roots take {number(min(ratios))} "
+                        f"to {number(max(ratios))} times as long as with derivatives by hand.")
     fastest = min(METHODS, key=lambda name: times[name, "derived"].median)
     result.note(f"{equation.text} = 0: fastest with derived derivatives is {fastest}.")
 
@@ -258,4 +259,4 @@ STUDY = Study(
     "solution is done when a step is shorter than 1e-14 of x. The order is measured from single steps: two "
     "distances from the root, one half of the other, as small as rounding allows; the ratio of the errors "
     "after a step is 2 to the order.",
-    run, seconds=45)
+    run, seconds=30)

@@ -3,12 +3,13 @@
 import math
 import random
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from bench.studies.measure import Sample, memory, seconds_of
+from bench.studies.measure import Sample, seconds_of
 from bench.studies.study import BYTES, COUNT, SECONDS, Column, Result, Study
 from gpt2 import autodiff as ad
 from gpt2.autodiff.differentiate import gradient_graph
@@ -139,11 +140,19 @@ def single_calls(functions, calls):
 
 def allocated(functions, calls):
     """Title -> Sample of the bytes that one call takes at its peak."""
-    found = {}
-    for title, f in functions.items():
-        f()
-        found[title] = Sample([memory(f).peak_bytes for _ in range(calls)])
-    return found
+    tracemalloc.start()  # once: peak_and_kept collects garbage before every call, for a tenth of a second
+    try:
+        return {title: Sample([_peak(f) for _ in range(calls)]) for title, f in functions.items()}
+    finally:
+        tracemalloc.stop()
+
+
+def _peak(f):
+    f()
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    f()
+    return max(tracemalloc.get_traced_memory()[1] - before, 0)
 
 
 def stages(case, rounds):
@@ -203,4 +212,4 @@ STUDY = Study(
     "derived, and by the peers that are installed. Making the derivative and calling it once is the first "
     "call, after another function's has brought every library up; then 100 calls each, in turns, each timed "
     "by itself; then 100 more each for the bytes at their peak.",
-    run, seconds=20)
+    run, seconds=10)
