@@ -9,6 +9,7 @@ import numpy as np
 
 from bench.contenders import Missing
 from bench.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY
+from gpt2.download import cache_folder
 from gpt2.errors import UserError
 
 
@@ -82,9 +83,10 @@ def set_threads(variant, threads):
     if variant == "written":
         return
     try:
-        from gpt2.autodiff import runtime
+        from gpt2.autodiff import products, runtime
     except ImportError:
         return
+    products.remember(cache_folder() / "products.json")
     runtime.set_threads(threads)
 
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from .products import product
+
 _threads = 1
 _pool: list[_Worker] = []
 _pool_lock = threading.Lock()  # held while the pool runs a job: a second caller does its work alone
@@ -131,44 +133,9 @@ def run_blocks(body: Callable, blocks: tuple, scratch: tuple) -> None:
         share(job)
 
 
-# A product is split from here on (multiply-adds): below, waking a thread costs more than it saves.
-SPLIT_FROM = 4_000_000
-
-
 def matmul(a, b, out):
-    """np.matmul(a, b, out=out) for 2-D operands, cut in two over the pool. Returns out."""
-    M, N = out.shape
-    if M * N * a.shape[1] < SPLIT_FROM or _threads == 1:
-        return np.matmul(a, b, out=out)
-    if by_rows(a, b):
-        h = (M // 2 + 15) // 16 * 16  # whole vector registers
-        parts = iter(((a[:h], b, out[:h]), (a[h:], b, out[h:])))
-    else:
-        h = (N // 2 + 15) // 16 * 16
-        parts = iter(((a, b[:, :h], out[:, :h]), (a, b[:, h:], out[:, h:])))
-
-    def job(thread: int) -> None:
-        for x, y, z in parts:
-            np.matmul(x, y, out=z)
-
-    share(job)
-    return out
-
-
-def by_rows(a, b) -> bool:
-    """Whether to cut a product along the rows of its result.
-
-    Measured on two cores for the products of GPT-2 124M, GFLOP/s by columns | by rows, of a peak of 210:
-        x @ w.T,    (256, 768) (768, 3072)      188 | 173
-        dout @ w,   (256, 3072) (3072, 768)     201 | 196     with 1024 rows: 205 | 208
-        dout.T @ x, (3072, 256) (256, 768)      196 | 203
-    """
-    M, N = a.shape[0], b.shape[1]
-    if a.strides[0] < a.strides[1]:  # transposed: BLAS packs it by columns
-        return M >= N // 8
-    if b.strides[0] < b.strides[1]:
-        return M > 8 * N
-    return M >= 1024 or M > 8 * N
+    """np.matmul(a, b, out=out) for 2-D operands, shared out over the pool (products.py). Returns out."""
+    return product(a, b, out, _threads, share)
 
 
 class Recycled:

@@ -1,0 +1,178 @@
+"""How a matrix product is shared out over threads: by rows, by columns or not at all, the fastest here.
+
+The ways are tried on real calls: each product of the first steps is one sample, until every way has been
+timed SAMPLES times; then the fastest stays. A way whose result differs from the first one's in a single bit
+is not taken, so neither the choice nor the number of threads changes what a program computes. `remember` keeps
+the choices in a file, so that a machine is measured once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+SAMPLES = 3
+# Multiply-adds. Below, waking a thread costs more than it saves; up to four times as many, doing the product
+# whole is one of the ways.
+SPLIT_FROM = 4_000_000
+WAYS = ("columns", "rows", "whole")
+# Pieces are multiples of this, and none is smaller: OpenBLAS's kernels for AVX-512 work in tiles of 16 and
+# 24, and add up in another order what is left over beside them: other cuts change the last bits.
+TILE = 48
+
+_chosen: dict[tuple, str] = {}
+_trials: dict[tuple, _Trial] = {}
+_file: Path | None = None
+_lock = threading.Lock()
+
+
+def product(a, b, out, threads: int, share):
+    """np.matmul(a, b, out=out) for 2-D operands on so many threads; `share(job)` runs job(k) on each."""
+    M, N = out.shape
+    work = M * N * a.shape[1]
+    if threads == 1 or work < SPLIT_FROM:
+        return np.matmul(a, b, out=out)
+    key = (M, a.shape[1], N, _order(a), _order(b), out.dtype.char, threads)
+    way = _chosen.get(key)
+    if way is None:
+        return _try(key, a, b, out, threads, share)
+    return _run(way, a, b, out, threads, share)
+
+
+def _order(a) -> str:
+    return "T" if a.strides[0] < a.strides[1] else "C"
+
+
+def _run(way: str, a, b, out, threads: int, share):
+    if way == "whole":
+        return np.matmul(a, b, out=out)
+    M, N = out.shape
+    length = M if way == "rows" else N
+    count = min(threads, max(2, M * N * a.shape[1] // SPLIT_FROM))
+    size = -(-length // (count * TILE)) * TILE
+    starts = range(0, max(length - TILE, 0) + 1, size)  # a last piece of fewer goes with the one before it
+    todo = iter([slice(i, j) for i, j in zip(starts, [*starts[1:], length])])
+
+    def job(thread: int) -> None:
+        for s in todo:
+            if way == "rows":
+                np.matmul(a[s], b, out=out[s])
+            else:
+                np.matmul(a, b[:, s], out=out[:, s])
+
+    share(job)
+    return out
+
+
+class _Trial:
+    """The times of each way for one kind of product."""
+
+    def __init__(self, work: int):
+        self.times: dict[str, list[float]] = {w: [] for w in WAYS[: 3 if work < 4 * SPLIT_FROM else 2]}
+
+    def next(self) -> str:
+        return min(self.times, key=lambda w: len(self.times[w]))
+
+    def best(self) -> str | None:
+        """The fastest way, once all have been timed; the first few runs may have met cold memory."""
+        if any(len(t) < SAMPLES for t in self.times.values()):
+            return None
+        return min(self.times, key=lambda w: min(self.times[w]))
+
+
+def _try(key: tuple, a, b, out, threads: int, share):
+    with _lock:
+        trial = _trials.setdefault(key, _Trial(out.size * a.shape[1]))
+        way = trial.next()
+    first = next(iter(trial.times))
+    want = None
+    if way != first and not trial.times[way]:
+        want = _run(first, a, b, np.empty_like(out), threads, share)
+    start = time.perf_counter()
+    _run(way, a, b, out, threads, share)
+    took = time.perf_counter() - start
+    with _lock:
+        if want is not None and not np.array_equal(want, out, equal_nan=True):
+            trial.times.pop(way, None)
+            out[...] = want
+        elif way in trial.times:
+            trial.times[way].append(took)
+        best = trial.best()
+        if best is not None and key not in _chosen:
+            _chosen[key] = best
+            _trials.pop(key, None)
+            _save()
+    return out
+
+
+# ---- The memory ------------------------------------------------------------------------------------------
+
+
+def remember(path) -> None:
+    """Read the choices of earlier runs on this machine from a file, and write new ones to it.
+
+    A file that cannot be read, or is damaged, counts as empty; one that cannot be written is done without.
+    """
+    global _file
+    with _lock:
+        _file = Path(path)
+        for key, way in _stored().get(machine(), {}).items():
+            known = _key(key)
+            if known is not None and way in WAYS:
+                _chosen.setdefault(known, way)
+
+
+def forget() -> None:
+    """Choose anew: for tests and measurements."""
+    global _file
+    with _lock:
+        _chosen.clear()
+        _trials.clear()
+        _file = None
+
+
+def machine() -> str:
+    """What the choices depend on."""
+    return f"{platform.machine()} {platform.processor()} {os.cpu_count()} cores numpy {np.__version__}"
+
+
+def _stored() -> dict:
+    try:
+        found = json.loads(_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    fine = isinstance(found, dict) and all(isinstance(v, dict) for v in found.values())
+    return found if fine else {}
+
+
+def _save() -> None:
+    if _file is None:
+        return
+    stored = _stored()
+    mine = stored.setdefault(machine(), {})
+    mine.update({" ".join(map(str, k)): w for k, w in _chosen.items()})
+    temporary = None
+    try:
+        _file.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=_file.parent, prefix=_file.name)
+        with open(handle, "w", encoding="utf-8") as f:
+            json.dump(stored, f, indent=1)
+        os.replace(temporary, _file)
+    except OSError:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def _key(text: str) -> tuple | None:
+    try:
+        M, K, N, a, b, char, threads = text.split()
+        return int(M), int(K), int(N), a, b, char, int(threads)
+    except ValueError:
+        return None

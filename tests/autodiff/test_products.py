@@ -1,0 +1,104 @@
+"""Products shared out over threads: the same bits whichever way, the choice measured once and remembered."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gpt2.autodiff import products, runtime
+
+
+@pytest.fixture(autouse=True)
+def afresh():
+    products.forget()
+    runtime.set_threads(3)
+    yield
+    runtime.set_threads(1)
+    products.forget()
+
+
+def operands(M, K, N, dtype, transposed=""):
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((K, M) if "a" in transposed else (M, K)).astype(dtype)
+    b = rng.standard_normal((N, K) if "b" in transposed else (K, N)).astype(dtype)
+    return a.T if "a" in transposed else a, b.T if "b" in transposed else b
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+@pytest.mark.parametrize(
+    "shape", [(256, 130, 700), (67, 300, 1001), (1500, 64, 90), (768, 128, 65), (33, 40, 9)]
+)
+def test_every_way_gives_the_bits_of_the_plain_product(shape, transposed, dtype):
+    a, b = operands(*shape, dtype, transposed)
+    want = a @ b
+    for way in products.WAYS:
+        out = np.full(want.shape, np.nan, dtype)
+        products._run(way, a, b, out, 3, runtime.share)
+        np.testing.assert_array_equal(out, want, err_msg=way)
+
+
+def test_the_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
+    file = tmp_path / "folder" / "products.json"
+    products.remember(file)
+    a, b = operands(200, 300, 400, np.float32)
+    want, out = a @ b, np.empty((200, 400), np.float32)
+    for _ in range(3 * products.SAMPLES):
+        assert runtime.matmul(a, b, out) is out
+        np.testing.assert_array_equal(out, want)
+    ((key, way),) = products._chosen.items()
+    assert key == (200, 300, 400, "C", "C", "f", 3)
+    assert json.loads(file.read_text()) == {products.machine(): {" ".join(map(str, key)): way}}
+
+    products.forget()
+    products.remember(file)
+    assert products._chosen == {key: way}
+    monkeypatch.setattr(products, "_try", None)  # nothing is tried again
+    runtime.matmul(a, b, out)
+
+
+def test_small_products_and_one_thread_take_the_plain_call():
+    a, b = operands(100, 100, 100, np.float32)
+    runtime.matmul(a, b, np.empty((100, 100), np.float32))
+    runtime.set_threads(1)
+    a, b = operands(200, 300, 400, np.float32)
+    runtime.matmul(a, b, np.empty((200, 400), np.float32))
+    assert not products._chosen and not products._trials
+
+
+def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
+    run = products._run
+
+    def off(way, a, b, out, *rest):
+        run(way, a, b, out, *rest)
+        if way == "rows":
+            out *= 1 + 1e-6
+        return out
+
+    monkeypatch.setattr(products, "_run", off)
+    a, b = operands(200, 300, 400, np.float32)
+    want, out = a @ b, np.empty((200, 400), np.float32)
+    for _ in range(3 * products.SAMPLES):
+        runtime.matmul(a, b, out)
+        np.testing.assert_array_equal(out, want)
+    assert list(products._chosen.values()) != ["rows"]
+
+
+WRONG_KEYS = '{"MACHINE": {"1 2": "rows", "1 2 3 C C f 2": "x"}}'
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"x": 3}', WRONG_KEYS])
+def test_a_damaged_memory_counts_as_empty(tmp_path, text):
+    file = tmp_path / "products.json"
+    file.write_text(text.replace("MACHINE", products.machine()))
+    products.remember(file)
+    assert not products._chosen
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
+    (tmp_path / "file").write_text("")
+    products.remember(tmp_path / "file" / "products.json")
+    a, b = operands(200, 300, 400, np.float32)
+    for _ in range(3 * products.SAMPLES):
+        runtime.matmul(a, b, np.empty((200, 400), np.float32))
+    assert len(products._chosen) == 1
