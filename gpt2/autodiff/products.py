@@ -2,8 +2,8 @@
 
 The ways are tried on real calls: each product of the first steps is one sample, until every way has been
 timed SAMPLES times; then the fastest stays. A way whose result differs from the first one's in a single bit
-is not taken, so neither the choice nor the number of threads changes what a program computes. `remember` keeps
-the choices in a file, so that a machine is measured once.
+is not taken, so neither the choice nor the number of threads changes what a program computes. `remember`
+keeps the choices in a file, so that a machine is measured once.
 """
 
 from __future__ import annotations
