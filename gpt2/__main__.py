@@ -15,6 +15,8 @@ from pathlib import Path
 
 BEFORE = [("python train.py", "Train a model, or go on with a run"),
           ("python -m data", "Turn text into token files")]
+# A module whose docstring is about more than its command
+ABOUT = {"backward": "A layer's manual and derived backward; --check compares all gradients"}
 
 
 def commands():
@@ -27,7 +29,7 @@ def commands():
         source = file.read_text(encoding="utf-8")
         if path.is_dir() or 'if __name__ == "__main__":' in source:
             lines = (ast.get_docstring(ast.parse(source)) or "").splitlines()
-            found[path.stem] = lines[0].rstrip(".") if lines else ""
+            found[path.stem] = ABOUT.get(path.stem, lines[0].rstrip(".") if lines else "")
     return found
 
 
