@@ -8,16 +8,19 @@ Environment: GPT2_CACHE_DIR moves the cache folder, GPT2_OFFLINE=1 forbids every
 """
 
 import hashlib
+import http.client
 import os
 import sys
-import urllib.error
+import time
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from gpt2.errors import UserError
 from gpt2.files import write_atomically
 
 TIMEOUT = 15.0  # seconds without an answer before a download counts as failed
+LONGEST = 600.0  # seconds for the whole of a file; a server may send a byte now and then for ever
 LARGEST = 64 << 20  # bytes; a server that sends more than this is not sending what was asked for
 
 
@@ -73,14 +76,44 @@ def fetch(url, path, sha256, timeout=TIMEOUT):
         raise UserError(f"{url}: only https addresses are downloaded")
     try:
         with urllib.request.urlopen(url, timeout=timeout) as answer:
-            content = answer.read(LARGEST + 1)
-    except (urllib.error.URLError, OSError, ValueError) as error:
+            content = _content(answer, url)
+    except (OSError, ValueError, http.client.HTTPException) as error:  # URLError is an OSError
         cause = getattr(error, "reason", None) or error
         reason = getattr(cause, "strerror", None) or cause
-        raise UserError(f"cannot download {url} ({reason}); {advice}") from None
+        raise UserError(f"cannot download {url}{_proxy(url)} ({reason}); {advice}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise UserError(f"{url}: SHA-256 of what arrived is {found[:12]}..., expected {sha256[:12]}... "
                         f"(a proxy's page?); {advice}")
     write_atomically(path, content)
     return path
+
+
+def _content(answer, url):
+    """What the server sends, at most LARGEST bytes and one. OSError where it does not come to an end in time,
+    ends early, or comes from an address without https that the server pointed to."""
+    final = getattr(answer, "url", url)
+    if not final.startswith("https://"):
+        raise OSError(f"it points to {final}, which is not https")
+    end = time.monotonic() + LONGEST
+    content = bytearray()
+    while len(content) <= LARGEST:
+        part = answer.read1(1 << 16)
+        content += part
+        if not part:
+            break
+        if time.monotonic() > end:
+            raise OSError(f"{len(content):,} bytes in {LONGEST:g} s, and no end")
+    if getattr(answer, "length", None) and len(content) <= LARGEST:
+        raise OSError(f"the connection ended {answer.length:,} bytes early")
+    return bytes(content)
+
+
+def _proxy(url):
+    """The words " through the proxy HOST:PORT" where there is one; without its user name and password."""
+    parts = urlsplit(url)
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
+        return ""
+    place = urlsplit(proxy if "//" in proxy else "//" + proxy).netloc
+    return f" through the proxy {place.rpartition('@')[2]}"

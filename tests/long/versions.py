@@ -1,0 +1,50 @@
+"""The tests with the oldest versions that pyproject.toml allows, or with the newest that there are.
+
+    python -m tests.long.versions oldest         a virtual environment of its own, a few minutes
+    python -m tests.long.versions newest
+    python -m tests.long.versions audit          known vulnerabilities in the newest; pip-audit has to reach
+                                                 its data, and what it could not look up counts as a failure
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = ["checkpoint", "layers", "model", "optimizer", "tokenizer", "certificate", "train", "dataset", "data",
+         "settings", "crashes", "llmc"]
+
+
+def requirements(oldest):
+    """What the program needs, and what its tests do."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = project["dependencies"]
+    return [re.sub(">=", "==", one) if oldest else one for one in needed] + ["pytest", "hypothesis"]
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="python -m tests.long.versions", description=__doc__.split("\n")[0])
+    parser.add_argument("which", choices=["oldest", "newest", "audit"])
+    which = parser.parse_args(argv).which
+    with tempfile.TemporaryDirectory(prefix="gpt2-versions-") as place:
+        venv.create(place, with_pip=True)
+        python = str(Path(place, "Scripts" if sys.platform == "win32" else "bin", "python"))
+        pip = [python, "-m", "pip", "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", "--quiet", "--upgrade-strategy", "eager",
+                        *requirements(which == "oldest")], check=True)
+        subprocess.run([*pip, "list"], check=True)
+        if which == "audit":
+            subprocess.run([*pip, "install", "--quiet", "pip-audit"], check=True)
+            return subprocess.run([python, "-m", "pip_audit", "--strict"]).returncode
+        files = [str(ROOT / "tests" / f"test_{name}.py") for name in TESTS]
+        return subprocess.run([python, "-m", "pytest", *files, str(ROOT / "tests" / "autodiff"),
+                               "-p", "no:cacheprovider"], cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
