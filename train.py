@@ -81,6 +81,8 @@ class Settings:
     backward: str = setting("manual", "engine", "manual, auto, a mix such as manual,attention=auto, or whole")
     compile: str = setting("on", "engine", "off runs every layer as it is written, for debugging",
                            choices=("on", "off"))
+    detect_anomaly: bool = setting(False, "engine", "trace the first nan or infinity of a step to the op and "
+                                   "line that made it; steps take several times as long")
     threads: int = setting(0, "engine", "for matrix products, in all processes of this machine together; "
                            "0: as many as NumPy takes", minimum=0)
     parallel: str = setting("none", "engine", "processes: on this machine's cores; mpi: under mpiexec",
@@ -274,14 +276,19 @@ class Run:
         s = self.settings
         batches = [self.loader.next_batch() for _ in range(s.accumulate)]
         lr = cosine_lr(self.step, lr=s.lr, min_lr=s.min_lr, warmup=s.warmup, steps=s.steps)
-        loss, norm = self.team.step(batches, lr, clip=s.clip or None)
+        try:
+            loss, norm = self.team.step(batches, lr, clip=s.clip or None)
+        except UserError as error:  # --detect-anomaly has found what it looks for
+            raise UserError(f"step {self.step + 1}: {error}") from None
         if not math.isfinite(loss):
             found = next(filter(None, (self.model.first_non_finite(*batch) for batch in batches)), None)
             raise UserError(f"step {self.step + 1}: the loss is {loss}; first output that is not finite: "
-                            f"{found}; try a lower --lr than {s.lr:g}, or a longer --warmup")
+                            f"{found}; try a lower --lr than {s.lr:g}, or a longer --warmup. "
+                            "--detect-anomaly names the line")
         if not math.isfinite(norm):
             raise UserError(f"step {self.step + 1}: the gradient's norm is {norm}, the loss {loss:.4f}; "
-                            f"try a lower --lr than {s.lr:g}, or a longer --warmup")
+                            f"try a lower --lr than {s.lr:g}, or a longer --warmup. "
+                            "--detect-anomaly names the line")
         self.step += 1
         return {"loss": loss, "lr": lr, "grad_norm": norm}
 
@@ -500,7 +507,8 @@ def model_options(s):
     from gpt2.model import GPT2
 
     known = inspect.signature(GPT2).parameters
-    return {"backward": s.backward, **({"compile": s.compile == "on"} if "compile" in known else {})}
+    return {"backward": s.backward, **({"compile": s.compile == "on"} if "compile" in known else {}),
+            **({"detect_anomaly": True} if s.detect_anomaly else {})}
 
 
 def start_team(run, group):
@@ -564,7 +572,10 @@ class Interrupts:
 
 def loop(run, progress, interrupts):
     """Train until the last step, or until a signal. Returns whether the last step was reached."""
+    from gpt2.spikes import Spikes
+
     s = run.settings
+    spikes = Spikes()
     while True:
         last = run.step >= s.steps
         if run.validated != run.step and (last or due(run.step, s.eval_every)):
@@ -581,6 +592,12 @@ def loop(run, progress, interrupts):
         metrics = run.train_step()
         seconds = time.perf_counter() - begin
         rates = progress.step(run.step, seconds, metrics["loss"])
+        usual = spikes.of(metrics["loss"])
+        if usual is not None:
+            metrics["spike_from"] = usual
+            if s.lines == "own":
+                progress.line(f"step {run.step}: the loss jumped to {metrics['loss']:.4f}, from {usual:.4f} "
+                              f"in the steps before; gradient norm {metrics['grad_norm']:.3g}")
         run.record(step=run.step, **metrics, seconds=round(seconds, 6), **rates)
         if due(run.step, s.save_every) and run.step < s.steps:
             run.save()

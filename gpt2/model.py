@@ -6,7 +6,9 @@ Radford et al. 2019; the order of layers, tensors and names is llm.c's.
 """
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 
@@ -194,13 +196,15 @@ class GPT2:
     backward  "manual", "auto", a mix such as "manual,attention=auto", or "whole"; see gpt2.backward
     seed      of the initial parameters; None leaves them zero, for a caller that fills them
     compile   False runs every layer as it is written, for debugging
+    detect_anomaly   trace the first nan or infinity of a step to the op and line that made it, as UserError;
+                     a step then takes several times as long
 
     flat_params, flat_grads (num_parameters,) hold everything; params and grads are views of them by name.
     """
 
-    def __init__(self, config, backward="manual", seed=0, compile=True):
+    def __init__(self, config, backward="manual", seed=0, compile=True, detect_anomaly=False):
         # Imported here: this module needs the layers alone, and the seam only to read a spec.
-        from gpt2.backward import choose, whole
+        from gpt2.backward import choose, traced, whole
 
         self.config = config
         self.spec = backward
@@ -213,6 +217,7 @@ class GPT2:
         if seed is not None:
             initialise(self.params, config, seed)
         self._saved = None
+        self._traced = partial(traced, compile) if detect_anomaly else nullcontext
 
     def use(self, flat_params, flat_grads):
         """Keep parameters and gradients in these arrays (num_parameters,) from now on, whatever they hold.
@@ -272,6 +277,10 @@ class GPT2:
 
         With backward="whole" this is one program, faster and smaller than the two halves.
         """
+        with self._traced():
+            return self._loss_and_grads(tokens, targets, scale, accumulate, on_ready)
+
+    def _loss_and_grads(self, tokens, targets, scale, accumulate, on_ready):
         if self.program is None:
             loss = self.forward(tokens, targets)
             self.backward(scale, accumulate, on_ready)

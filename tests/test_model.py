@@ -157,8 +157,9 @@ def test_float32_gradients_agree_with_float64():
         assert error < 1e-5 * np.abs(double.grads[name]).max(), name  # some hundred roundings of 6e-8
 
 
-def test_accumulated_halves_are_the_whole():
-    model = small_model()
+@pytest.mark.parametrize("compile", [True, False])
+def test_accumulated_halves_are_the_whole(compile):
+    model = small_model(compile=compile)
     tokens, targets = batch(rows=4)
     model.forward(tokens, targets)
     model.backward()
@@ -169,8 +170,9 @@ def test_accumulated_halves_are_the_whole():
     np.testing.assert_allclose(model.flat_grads, whole, rtol=1e-10, atol=1e-14)
 
 
-def test_backward_replaces_what_was_there():
-    model = small_model()
+@pytest.mark.parametrize("compile", [True, False])
+def test_backward_replaces_what_was_there(compile):
+    model = small_model(compile=compile)
     model.forward(*batch())
     model.backward()
     first = model.flat_grads.copy()

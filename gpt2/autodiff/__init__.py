@@ -12,6 +12,7 @@ import importlib
 
 # Loaded on first use: importing the compiler costs nothing until it compiles.
 _EXPORTS = {
+    "anomaly": "AnomalyError detect_anomaly",
     "transforms": "compile grad hessian hvp jacobian jvp value_and_grad vjp",
     "enzyme": "Active Const Duplicated autodiff",
     "custom": "checkpoint custom_jvp custom_vjp stop_gradient",

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from . import runtime
+from . import anomaly, runtime
 from .buffers import ALIGN
 from .emit import emit, scalar_text
 from .graph import Graph, Node, is_scalar_const, node_names
@@ -114,6 +114,8 @@ class Program:
             if type(a) is not np.ndarray:
                 arrays = tuple(np.asarray(a, d) for a, d in zip(arrays, self._dtypes))
                 break
+        if anomaly.watching:
+            anomaly.follow(self.graph, arrays, self.name)
         threads = runtime.get_threads()
         with self._lock:  # taking results apart from other threads' calls
             memory = self._free.pop() if self._free else None

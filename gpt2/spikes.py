@@ -1,0 +1,39 @@
+"""Loss spikes: a step whose loss stands far above those just before it.
+
+A spike is no error. Many runs recover, but one that is not noticed is found days later in a plot.
+"""
+
+import statistics
+from collections import deque
+
+RECENT = 32  # losses that a new one is compared with
+FEWEST = 16  # before that many there is nothing to compare with
+FACTOR = 8.0  # of the usual distance from the median; of normal noise one step in a million is as far
+LEAST = 0.1  # of the median: what is less is no spike however quiet the losses were
+
+
+class Spikes:
+    """Says when a loss jumps.
+
+    of(loss)   the median of the recent losses if this one is a spike, else None. A spike is not counted among
+               the recent ones, unless losses stay there: then it is their new level.
+    """
+
+    def __init__(self):
+        self.recent = deque(maxlen=RECENT)
+        self.above = []  # spikes in a row
+
+    def of(self, loss):
+        if len(self.recent) >= FEWEST:
+            usual = statistics.median(self.recent)
+            spread = 1.4826 * statistics.median(abs(x - usual) for x in self.recent)  # a deviation, if normal
+            if loss - usual > max(FACTOR * spread, LEAST * abs(usual)):
+                self.above.append(loss)
+                if len(self.above) >= FEWEST:
+                    self.recent.clear()
+                    self.recent.extend(self.above)
+                    self.above.clear()
+                return usual
+        self.above.clear()
+        self.recent.append(loss)
+        return None
