@@ -473,6 +473,24 @@ def test_a_session():
     assert got[7] == {"id": 7}
 
 
+def without_times(answer):
+    """An answer without what differs from run to run and from machine to machine."""
+    answer.pop("config", None)
+    return {**answer, "timings": [t["name"] for t in answer.get("timings", [])]}
+
+
+def test_the_session_of_the_page():
+    lines = [line.strip() for line in (ROOT / "docs" / "gradbench.md").read_text().splitlines()]
+    messages = [json.loads(line[2:]) for line in lines if line.startswith("> {")]
+    told = [json.loads(line[2:]) for line in lines if line.startswith("< {")]
+    assert len(told) == len(messages) == 6
+    for message, expected in zip(messages, told):
+        got = without_times(protocol.answer(message))
+        expected = without_times(expected)
+        assert got.pop("output", 0.0) == pytest.approx(expected.pop("output", 0.0), rel=1e-14)
+        assert got == expected
+
+
 def test_every_module_can_be_defined():
     for module in MODULES:
         assert ask(kind="define", module=module) == {"id": 7, "success": True}
