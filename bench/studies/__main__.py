@@ -10,6 +10,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from bench import machine, program
@@ -29,7 +30,8 @@ def main(argv):
     if options.source:
         report = read(options.source, options.names)
     else:
-        report = Report(machine.describe(), {"quick": options.quick, "threads": options.threads})
+        report = Report(machine.describe(), {"date": time.strftime("%Y-%m-%d"), "quick": options.quick,
+                                             "threads": options.threads})
         for name in find(options.names):
             run(name, options, report)
             write(report, options.out)  # after each of them: an interrupted run leaves what it has

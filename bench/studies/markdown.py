@@ -6,7 +6,8 @@ from bench.studies.numbers import cell_text, conditions, counts_text, load_text
 
 def markdown(report, listings=True):
     """The text of the report. listings=False leaves out the sources."""
-    parts = ["# The studies", *conditions(report)]
+    parts = ["# The studies", "`python -m bench.studies` makes this report. docs/benchmarks.md says how.",
+             " ".join(conditions(report))]
     for name, result in report.results.items():
         parts += study_text(name, result, listings)
     parts += [f"## {name}\n\nFailed: {why}" for name, why in report.failed.items()]

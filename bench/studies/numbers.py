@@ -78,6 +78,8 @@ def conditions(report):
     from bench.program import machine_line
 
     lines = [machine_line(report.machine).replace("; float32", "") + "."]
+    if "date" in report.options:
+        lines.append(f"Measured on {report.options['date']}.")
     threads = report.options.get("threads")
     lines.append(f"At most {threads} thread{'s' * (threads != 1)}.")
     if report.options.get("quick"):

@@ -22,11 +22,12 @@ def page(report):
     sections = [section(name, result) for name, result in report.results.items()]
     sections += [f'<section id="{name}"><h2>{name}</h2>{paragraph(f"Failed: {why}", "failed")}</section>'
                  for name, why in report.failed.items()]
+    told = " ".join(conditions(report))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>The studies</title>\n<style>\n{STYLE.read_text(encoding='utf-8')}</style></head>\n<body>\n"
-        f"<header><h1>The studies</h1>{''.join(map(paragraph, conditions(report)))}"
+        f"<header><h1>The studies</h1>{paragraph(told)}"
         f"<nav><ul>{links}</ul></nav></header>\n<main>\n" + "\n".join(sections) + "\n</main></body></html>\n"
     )
 
