@@ -6,7 +6,8 @@
     arena     lives from one region to another; arrays whose lives do not overlap share one stretch of memory
     lent      the same, but in the memory of a result that is not written before the value's life is over
     scratch   lives inside one region; a block of rows for each thread
-    free      made by an op that cannot write where it is told to (`np.linalg.inv`, ...): NumPy allocates it
+    free      made by an op that cannot write where it is told to (`np.linalg.inv`, ...): NumPy allocates it,
+              and it is no view of an argument
     number    a single number made from numbers: a NumPy scalar, which Python's operators handle several times
               as fast as a ufunc handles an array of one element
 
@@ -41,6 +42,9 @@ WRITES_OUT = frozenset(
         "cumsum",
         "gather",
         "take_along",
+        "real",  # this and the next two are views in NumPy, at times: of memory that is used for other values
+        "imag",
+        "einsum",
         *CHANGE_FIRST,
     )
 )

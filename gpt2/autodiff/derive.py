@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from .entry import make_entry
-from .errors import AutodiffError
+from .errors import AutodiffError, number_returned
 from .graph import Graph, Node, rewrite
 from .ops import input_node
 from .passes import simplify
@@ -121,6 +121,8 @@ class Derived:
     def plan(self, call: Call, rec: Recording | None = None) -> Plan:
         if rec is None:
             rec = record(self.transform.function(self.f), *self.transform.split(call))
+        if self.transform.differentiates:
+            check_returned(self.transform, rec)
         plan = self.transform.plan(rec, call, self.f)
         plan.written = tuple(rec.written)
         return plan
@@ -202,6 +204,14 @@ class Derived:
 
 def _false() -> bool:
     return False
+
+
+def check_returned(transform: Transform, rec: Recording) -> None:
+    """`return float(loss)` has the derivative zero, which nobody wants: the result should be recorded."""
+    found = result_leaves(rec)[: 1 if getattr(transform, "has_aux", False) else None]
+    lost = [r for x in found for r in rec.reads if type(x) is float and r.value is x]
+    if found and len(lost) == len(found) and not rec.written:
+        raise number_returned(transform.name, rec.graph.name, lost[0].loc)
 
 
 def check_overlap(name: str, written: Sequence[int], leaves) -> None:

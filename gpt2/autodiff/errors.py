@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
+
 
 class AutodiffError(Exception):
     """A function that cannot be recorded as it is written. `loc` is (file, line, function)."""
@@ -52,6 +54,8 @@ def located(error: Exception, what: str, loc) -> Exception:
     """The same kind of error as NumPy raised, so that handlers still catch it, with the user's file and
     line.
     """
+    if isinstance(error, AutodiffError):
+        return error
     kind = type(error)
     if kind.__module__.startswith("numpy._"):  # NumPy's private kinds take arguments of their own
         kind = next(k for k in (IndexError, TypeError, ValueError, AttributeError) if isinstance(error, k))
@@ -87,11 +91,23 @@ def written_to_plain(loc, what: str = "this assignment") -> WriteError:
 def number_lost(function: str, loc) -> ConversionError:
     """float(x), asked for by a function that is not float."""
     instead = "Use a NumPy function"
-    if function.startswith("math."):
-        instead = f"Use {function.replace('math.', 'np.')}"
+    module, _, name = function.rpartition(".")
+    if module == "math" and hasattr(np, name):
+        instead = f"Use np.{name}"
+    elif function == "math.fsum":
+        instead = "Use np.sum"
     return ConversionError(
         f"{function}() would take a plain number out of a recorded value, and its derivative would be lost. "
         f"{instead} instead, x.astype(...) to convert, or ad.stop_gradient(x) if a constant is meant",
+        loc,
+    )
+
+
+def number_returned(transform: str, name: str, loc) -> ConversionError:
+    """A function whose result is a plain number that float(x) gave."""
+    return ConversionError(
+        f"{transform}: what {name} returns was made a plain number here, by float(), and has no derivative "
+        "any more. Return the value itself; it comes back as a number where the function runs by itself",
         loc,
     )
 

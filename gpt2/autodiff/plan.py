@@ -113,6 +113,7 @@ class Transform:
     name = "compile"
     suffix = "compiled"
     takes_out = True
+    differentiates = True
 
     def key(self) -> tuple:
         """Equal for transforms that make the same plan of the same recording."""
@@ -189,6 +190,7 @@ class Compile(Transform):
     """The program of f itself. Arguments that f writes to are written to, as f does."""
 
     name, suffix = "compile", "compiled"
+    differentiates = False
 
     def plan(self, rec: Recording, call: Call, f) -> Plan:
         updates = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]

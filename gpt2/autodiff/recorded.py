@@ -264,7 +264,8 @@ class Recorded:
         return self._read(operator.index(self.value), "int")
 
     def __float__(self):
-        return self._read(float(self._number("float")), "float")
+        opposite = -float(self._number("float"))
+        return self._read(-opposite, "float")  # a new object, by which check_returned knows it again
 
     def __complex__(self):
         return self._read(complex(self._number("complex")), "float")
@@ -491,9 +492,23 @@ def as_node(rec: Run, x, dtype: np.dtype | None = None) -> Node:
         return build.const(x.item(), x.dtype)
     if isinstance(x, np.ndarray):
         return rec.capture(x)
-    if isinstance(x, (list, tuple)) and _has_recorded(x):
-        return node_in(rec, _function(np.array, x))
+    if isinstance(x, (list, tuple)):
+        if _has_recorded(x):
+            return node_in(rec, _function(np.array, x))
+        if _has_node(x):
+            return _stacked([as_node(rec, v, dtype) for v in x])
     return build.const(np.asarray(x))
+
+
+def _has_node(x) -> bool:
+    return isinstance(x, Node) or type(x) in (tuple, list) and any(map(_has_node, x))
+
+
+def _stacked(parts: list[Node]) -> Node:
+    """A list of values along a new first axis, as np.array makes it."""
+    dtype = np.result_type(*(p.dtype for p in parts))
+    rows = [build.reshape(build.cast(p, dtype), (1, *p.shape)) for p in parts]
+    return build.concatenate(rows, 0) if len(rows) > 1 else rows[0]
 
 
 def _has_recorded(key) -> bool:

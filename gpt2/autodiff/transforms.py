@@ -84,7 +84,7 @@ class Grad(Transform):
 
     def plan(self, rec: Recording, call: Call, f) -> Plan:
         wrt = differentiated(self, call, f)
-        self.check_result(rec, f)
+        check_number(self.name, rec, wrt.leaves, self.has_aux)
         joint = gradient_graph(rec.graph, wrt.leaves)
         n = len(rec.graph.outputs)
         outs = result_outs(rec) if self.value else []
@@ -100,32 +100,40 @@ class Grad(Transform):
             outs, spec = grads, wrt.tree.spec
         return select(Plan(joint, *operands_of(rec, call), Tree(spec, len(outs)), outs))
 
-    def check_result(self, rec: Recording, f) -> None:
-        spec = rec.out_tree.spec
-        if self.has_aux:
-            if spec is LEAF or spec[0] is not tuple or len(spec[2]) != 2:
-                raise AutodiffError(
-                    f"{self.name}: with has_aux=True {rec.graph.name} has to return a pair (value, aux)"
-                )
-            spec = spec[2][0]
-        if spec is not LEAF:
-            got = (
-                "None"
-                if spec == ("static", None)
-                else "a plain " + type(spec[1]).__name__
-                if spec[0] == "static"
-                else f"a {spec[0].__name__}"
-            )
-            hint = " (has_aux=True differentiates the first of two results)" if spec[0] is tuple else ""
-            raise AutodiffError(f"{self.name}: {rec.graph.name} returns {got}, expected one number{hint}")
-        out = rec.graph.outputs[0]
-        if out.shape != ():
+
+def check_number(name: str, rec: Recording, wrt: Sequence[int], has_aux: bool = False) -> None:
+    """A gradient is that of one number, and of a real one where an argument is real."""
+    spec = rec.out_tree.spec
+    if has_aux:
+        if spec is LEAF or spec[0] is not tuple or len(spec[2]) != 2:
             raise AutodiffError(
-                f"{self.name}: {rec.graph.name} returns an array of shape {out.shape}, expected one number. "
-                "Sum it, or use ad.vjp or ad.jacobian"
+                f"{name}: with has_aux=True {rec.graph.name} has to return a pair (value, aux)"
             )
-        if out.dtype.kind not in "fc":
-            raise AutodiffError(f"{self.name}: {rec.graph.name} returns {out.dtype}, which has no derivative")
+        spec = spec[2][0]
+    if spec is not LEAF:
+        got = (
+            "None"
+            if spec == ("static", None)
+            else "a plain " + type(spec[1]).__name__
+            if spec[0] == "static"
+            else f"a {spec[0].__name__}"
+        )
+        hint = " (has_aux=True differentiates the first of two results)" if spec[0] is tuple else ""
+        raise AutodiffError(f"{name}: {rec.graph.name} returns {got}, expected one number{hint}")
+    out = rec.graph.outputs[0]
+    if out.shape != ():
+        raise AutodiffError(
+            f"{name}: {rec.graph.name} returns an array of shape {out.shape}, expected one number. "
+            "Sum it, or use ad.vjp or ad.jacobian"
+        )
+    if out.dtype.kind not in "fc":
+        raise AutodiffError(f"{name}: {rec.graph.name} returns {out.dtype}, which has no derivative")
+    real = [rec.graph.inputs[i] for i in wrt if rec.graph.inputs[i].dtype.kind == "f"]
+    if real and out.dtype.kind == "c":  # its derivative is complex, the gradient of a real argument is not
+        raise AutodiffError(
+            f"{name}: {rec.graph.name} returns {out.dtype}, and {real[0].name} is real. Return its real or "
+            "imaginary part or its absolute value, or use ad.jvp or ad.jacobian"
+        )
 
 
 def grad(f: Callable, argnums=0, has_aux: bool = False, *, pure: bool = False):
@@ -378,7 +386,7 @@ class Hvp(Transform):
     def plan(self, rec: Recording, call: Call, f) -> Plan:
         n = len(call.places(0))
         wrt = float_leaves(self.name, call, f, 0)
-        Grad.check_result(Grad(0, False, False), rec, f)
+        check_number(self.name, rec, wrt.leaves)
         gradient = gradient_of(rec.graph, wrt.leaves)
         given = tangents_for(self.name, call, n)
         joint, feed, outside = with_tangents(replace(rec, graph=gradient), call, given, n)
@@ -631,7 +639,7 @@ class Hessian(Jacobian):
 
     def plan(self, rec: Recording, call: Call, f) -> Plan:
         wrt = differentiated(self, call, f)
-        Grad.check_result(Grad(self.argnums, False, False), rec, f)
+        check_number(self.name, rec, wrt.leaves)
         gradient = gradient_of(rec.graph, wrt.leaves)
         outs = [Out(i, k) for i, k in enumerate(wrt.kinds)]
         return self.of_graph(gradient, rec, call, wrt, wrt.tree, outs)
@@ -657,7 +665,9 @@ def jacobian_blocks(graph: Graph, wrt: Sequence[int], outs: Sequence[int]) -> li
     input.shape.
     """
     xs, ys = [graph.inputs[i] for i in wrt], [graph.outputs[i] for i in outs]
-    if sum(x.size for x in xs) < sum(y.size for y in ys):
+    # a row for a real argument would keep only the real part of what a complex result has
+    mixed = any(x.dtype.kind == "f" for x in xs) and any(y.dtype.kind == "c" for y in ys)
+    if mixed or sum(x.size for x in xs) < sum(y.size for y in ys):
         columns = [_by_columns(x, ys) for x in xs]
         return [[column[r] for column in columns] for r in range(len(ys))]
     return [_by_rows(y, xs) for y in ys]

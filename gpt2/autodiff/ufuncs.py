@@ -9,7 +9,7 @@ import operator
 import numpy as np
 
 from . import numpy_functions, sites, views
-from .errors import AutodiffError, located, unsupported, written_to_plain
+from .errors import AutodiffError, DtypeError, located, unsupported, written_to_plain
 from .graph import Node
 from .indexing import advanced, expand
 from .ops import OPS, apply, build
@@ -51,7 +51,11 @@ def operate(ufunc, function, *inputs):
             if rec is None or own.serial > rec.serial:
                 rec = own
             values.append(x.value)
-        elif type(x) in _KNOWN or _understood(x):
+        elif type(x) in _KNOWN:
+            values.append(x)
+        elif _lists_recorded(x):
+            return operate(ufunc, function, *map(_as_array, inputs))
+        elif _understood(x):
             values.append(x)
         else:
             return NotImplemented
@@ -65,9 +69,11 @@ def operate(ufunc, function, *inputs):
         # is inf, (-1.0) ** 0.5 is nan
         value = ufunc(*values).item()
     except (ValueError, TypeError, IndexError) as error:
-        raise located(error, describe(ufunc.__name__, values), site.loc) from error
+        raise _at_fault(error, ufunc, values, site) from error
     builder = BUILDERS.get(ufunc.__name__)
-    if builder is not None:
+    if any(v is None for v in values):  # x == None: False, whatever the numbers are
+        node = build.const(value)
+    elif builder is not None:
         node = builder(*operands(rec, inputs, values))
     else:
         name, args = op_and_operands(rec, ufunc, inputs, values, function is not ufunc)
@@ -82,11 +88,43 @@ _PYTHON_DTYPES = {kind: np.dtype(kind) for kind in SCALARS}
 _KNOWN = frozenset({Recorded, np.ndarray, int, float, complex, bool})
 
 
+def _lists_recorded(x) -> bool:
+    """Is x a list with recorded values in it, as in `x + [a, b]`?"""
+    if type(x) in (list, tuple):
+        return any(type(v) is Recorded or _lists_recorded(v) for v in x)
+    return False
+
+
+def _as_array(x):
+    """A list of recorded values as one value; anything else as it is."""
+    return np.array(x, like=_first(x)) if _lists_recorded(x) else x
+
+
+def _first(x):
+    """Some recorded value in nested lists."""
+    while type(x) is not Recorded:
+        x = next(v for v in x if type(v) is Recorded or _lists_recorded(v))
+    return x
+
+
 def _understood(x) -> bool:
     """Does the other operand leave the operation to us?"""
     if isinstance(x, (np.generic, list, tuple)) or isinstance(x, (np.ndarray, int, float, complex)):
         return True
     return hasattr(x, "__array__") or hasattr(x, "__array_interface__") or x is None
+
+
+def _at_fault(error: Exception, ufunc, values, site) -> Exception:
+    """NumPy's error, with the place; or what is behind it."""
+    if isinstance(error, AutodiffError):
+        return error
+    if any(getattr(v, "dtype", np.dtype(int)).kind == "O" for v in values):
+        return DtypeError(
+            f"np.{ufunc.__name__} of a recorded value and an array of dtype object; only arrays of numbers "
+            "and bools can be recorded. Convert it, for example with a.astype(float)",
+            site.loc,
+        )
+    return located(error, describe(ufunc.__name__, values), site.loc)
 
 
 def describe(name: str, values) -> str:
@@ -244,6 +282,7 @@ def in_place(ufunc, function, x: Recorded, other):
 # out=, where=, dtype=
 def _general(ufunc, inputs, outs, where, kwargs, function=None):
     site = sites.site()
+    inputs = tuple(map(_as_array, inputs))
     if outs is not None and type(outs[0]) is not Recorded:
         raise written_to_plain(site.loc, f"np.{ufunc.__name__}(..., out=)")
     if ufunc.nout != 1:
@@ -259,11 +298,7 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
             return _into(ufunc, rec, node, values, outs[0], where, mask, kwargs, site)
         value = ufunc(*values, **kwargs)
     except (ValueError, TypeError, IndexError) as error:
-        raise (
-            error
-            if isinstance(error, AutodiffError)
-            else located(error, describe(ufunc.__name__, values), site.loc)
-        ) from error
+        raise _at_fault(error, ufunc, values, site) from error
     if mask is not True:  # what NumPy leaves undefined is 0
         node = build.where(as_node(rec, where if type(where) is Recorded else np.asarray(mask)), node, 0)
         value = np.where(mask, value, np.zeros((), value.dtype))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from gpt2 import autodiff as ad
 from gpt2.autodiff.differentiate import gradient_graph
 from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.record import record
@@ -36,3 +37,38 @@ def test_gradients_are_those_of_jax(name):
         theirs = jax.grad(lambda z, x: f(jax.numpy, z, x), argnums=(0, 1))(z, x)
     for a, b in zip(ours, theirs):
         np.testing.assert_allclose(a, np.asarray(b), rtol=1e-12, atol=1e-12)
+
+
+C4 = np.array([1 + 2j, 0.3 - 1j, 2j, 0.7 + 0.1j])
+SECOND = {
+    "product": lambda x: np.sum(np.real(np.exp(x * C4) * x)),
+    "absolute": lambda x: np.sum(np.abs(x * C4) ** 3),
+    "phase": lambda x: np.sum(np.abs(np.exp(x * 1j) * x) ** 2),
+    "imag": lambda x: np.sum(np.imag((x * C4) ** 3)),
+    "fft": lambda x: np.sum(np.abs(np.fft.fft(x) + C4) ** 3 * np.arange(4)),
+    "einsum": lambda x: np.sum(np.real(np.einsum("ij->ji", np.outer(x, C4 * x)) * np.outer(C4, np.exp(x)))),
+}
+
+
+@pytest.mark.parametrize("name", list(SECOND))
+def test_second_derivatives_of_programs(name):
+    """In every nesting of modes. Parts of complex arrays are views, of memory that is used again."""
+    f, x, h = SECOND[name], np.array([1.0, 2.0, 3.0, 0.5]), 1e-5
+    g = ad.grad(f)
+    want = np.array([(g(x + h * e) - g(x - h * e)) / (2 * h) for e in np.eye(4)])
+    close = {"rtol": 1e-7, "atol": 1e-7 * np.abs(want).max()}
+    np.testing.assert_allclose(ad.hessian(f)(x), want, **close)
+    np.testing.assert_allclose(ad.jacobian(g)(x), want, **close)
+    np.testing.assert_allclose([ad.hvp(f, x, e) for e in np.eye(4)], want, **close)
+    np.testing.assert_allclose([ad.vjp(g, x)[1](e)[0] for e in np.eye(4)], want, **close)
+
+
+def test_complex_results_of_real_arguments():
+    """The gradient of a real argument is real, so that of a complex number would be half of it."""
+    x = np.array([1.0, 2.0])
+    np.testing.assert_allclose(ad.jacobian(lambda x: x**2 * 1j)(x), np.diag(2j * x))
+    np.testing.assert_allclose(ad.jvp(lambda x: x**2 * 1j, (x,), (x,))[1], 2j * x**2)
+    for derived in (ad.grad, ad.value_and_grad, ad.hessian, lambda f: lambda x: ad.hvp(f, x, x)):
+        with pytest.raises(ad.AutodiffError, match="returns complex128, and x is real"):
+            derived(lambda x: np.sum(x**3) * 1j)(x)
+    np.testing.assert_allclose(ad.grad(lambda z: np.sum(z**3))(x * 1j), -3 * x**2)

@@ -111,6 +111,8 @@ def const(value, dtype=None, name: str | None = None) -> Node:
         d = np.dtype(dtype) if dtype is not None else np.asarray(value).dtype
         return Node("const", (), {"value": value}, (), d, name)
     value = np.asarray(value)
+    if value.dtype.kind not in "biufc":
+        raise TypeError(f"a constant of dtype {value.dtype}; only numbers and bools can be recorded")
     if dtype is not None and value.dtype != dtype:
         value = value.astype(dtype)
     return Node("const", (), {"value": value if value.ndim else value.item()}, value.shape, value.dtype, name)
