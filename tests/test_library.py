@@ -1,5 +1,6 @@
 """What `import gpt2` offers: every name is there, typed, documented, and does what its docstring says."""
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -74,3 +75,13 @@ def test_the_names_are_there_without_another_import():
 def test_it_says_that_it_is_typed():
     assert (ROOT / "gpt2" / "py.typed").exists()
     assert 'gpt2 = ["py.typed"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_the_stub_knows_the_names_of_the_compiler():
+    """Type checkers read it in place of the file that loads the names on first use."""
+    stub = ast.parse((ROOT / "gpt2" / "autodiff" / "__init__.pyi").read_text(encoding="utf-8"))
+    imported = {(node.module, alias.name) for node in stub.body if isinstance(node, ast.ImportFrom)
+                for alias in node.names}
+    assert imported == {(module, name) for name, module in gpt2.autodiff._HOME.items()}
+    (names,) = (node.value for node in stub.body if isinstance(node, ast.Assign))
+    assert sorted(ast.literal_eval(names)) == gpt2.autodiff.__all__
