@@ -32,7 +32,7 @@ def table(result, text):
 def test_a_study_runs_without_peers_and_says_so(name, without_peers):
     result = load(name).run(QUICK)
     assert set(result.missing) == {"autograd", "jax", "torch"}
-    assert result.tables and result.notes
+    assert result.tables and result.plots and result.notes
     for t in result.tables:
         assert t.rows and all(len(row) == len(t.columns) for row in t.rows)
     assert from_json(to_json(result)).tables == result.tables

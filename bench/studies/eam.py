@@ -95,16 +95,16 @@ class Into:
 def run(options):
     result = Result()
     sizes = SIZES[:1] if options.quick else SIZES
-    medians = {}
+    taken = {}
     for n in sizes:
         functions = contenders(result, n)
         times = interleave(functions, options.seconds / len(sizes) / 2)
         for title, sample in times.items():
-            medians.setdefault(title, []).append(sample)
+            taken.setdefault(title, []).append(sample)
         tell(result, n, functions, times)
-    if len(sizes) > 1:
-        result.plot("Time of a call", "coordinates", SECONDS,
-                    [Series(title, sizes, samples) for title, samples in medians.items()])
+    bars = [Series(f"{n} coordinates", range(len(taken)), [samples[k] for samples in taken.values()])
+            for k, n in enumerate(sizes)]
+    result.plot("Time of a call", "what", SECONDS, bars, log_y=True, ticks=list(taken))
     return result
 
 
