@@ -315,8 +315,8 @@ def layer_notes(result, times, shown, counts):
 STUDY = Study(
     "layers",
     "Does a derived backward keep up with one written by hand, layer by layer and in the whole model, and "
-    "does the cost of differentiating stay in proportion as the layer grows? The paper `Performance of "
-    "Enzyme AD in Real World High-Complexity Deep Learning Models` asks this of Enzyme and llm.c.",
+    "does the cost of differentiating stay in proportion as the layer grows? The paper 'Performance of "
+    "Enzyme AD in Real World High-Complexity Deep Learning Models' asks this of Enzyme and llm.c.",
     "Every layer of GPT-2 124M (768 channels, 12 heads, vocabulary 50257; matmul is the product from C to "
     "4C), and a naive matmul without BLAS (64 channels), in float32 on random inputs, with random output "
     "gradients. Gradients are compared with those of the layer as written before they are timed. All "
