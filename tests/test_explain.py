@@ -55,7 +55,8 @@ def plain(html):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_colours_change_no_character(name):
-    for source in (inspect.getsource(sys.modules[LAYERS[name].forward.__module__]), "a < b  # 'c' & d\n", ""):
+    others = "a < b  # 'c' & d\n", "", "x = f'{{a}} {b!r:>{c}} {{'\n", "if a:\n    '''b\n  c'''"
+    for source in (inspect.getsource(sys.modules[LAYERS[name].forward.__module__]), *others):
         assert plain(python(source)) == source
     assert plain(python("def broken(:\n  '''")) == "def broken(:\n  '''"
 

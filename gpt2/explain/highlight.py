@@ -37,7 +37,8 @@ def python(source):
                           tokenize.ENDMARKER):
             continue
         parts.append(escape(_between(lines, at, token.start), quote=False))
-        parts.append(_span(_kind(token, defined), token.string))
+        # cut out of the source: a token's own string may differ from it, as in f"{{"
+        parts.append(_span(_kind(token, defined), _between(lines, token.start, token.end)))
         defined = token.string in ("def", "class")
         at = token.end
     parts.append(escape(_between(lines, at, (len(lines) + 1, 0)), quote=False))
