@@ -128,10 +128,13 @@ class Program:
             self._free.append(memory)
         if out is None:
             return values
+        written = True  # straight to the caller's buffers, all of them: the usual case
         for buffer, value in zip(out, values):
-            if buffer is not None and buffer is not value:
-                np.copyto(buffer, value)
-        return tuple(v if b is None else b for b, v in zip(out, values))
+            if buffer is not value:
+                written = False
+                if buffer is not None:
+                    np.copyto(buffer, value)
+        return values if written else tuple([v if b is None else b for b, v in zip(out, values)])
 
     @contextmanager
     def borrowed(self):
@@ -160,10 +163,14 @@ class Program:
             fits = (
                 buffer is not None
                 and buffer.shape == own.shape
-                and buffer.dtype == own.dtype
+                and (buffer.dtype is own.dtype or buffer.dtype == own.dtype)
                 and buffer.flags.c_contiguous
-                and all(self._apart(k, buffer, i, a) for i, a in enumerate(arrays))
             )
+            if fits:
+                for i, a in enumerate(arrays):
+                    if not self._apart(k, buffer, i, a):
+                        fits = False
+                        break
             chosen.append(buffer if fits else own.take())
         return chosen
 
