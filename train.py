@@ -583,11 +583,13 @@ def loop(run, progress, interrupts):
         stop = int(run.team.highest(interrupts.received or 0))  # a signal to one rank is one to all
         if stop:
             interrupts.received = stop
+        if last and s.lines == "own" and s.sample_tokens:
+            show_sample(run, progress, "---- sample " + "-" * 48)
         if last or stop:
-            run.save()
+            run.save()  # after all that is recorded: what comes later than a save is cut off on resuming
             return last
         if run.step > 0 and due(run.step, s.sample_every) and s.sample_tokens:
-            show_sample(run, progress)
+            show_sample(run, progress, f"---- sample at step {run.step} " + "-" * 40)
         begin = time.perf_counter()
         metrics = run.train_step()
         seconds = time.perf_counter() - begin
@@ -639,7 +641,8 @@ def tell_as_llmc(run, progress, loss):
         print(f"validation after the last step: {loss:.6f}", file=sys.stderr)
 
 
-def show_sample(run, progress):
+def show_sample(run, progress, heading):
+    """Tell and record some text from the model as it is now."""
     if not run.team.root:
         return
     text = run.sample()
@@ -647,7 +650,7 @@ def show_sample(run, progress):
     if run.settings.lines == "llm.c":
         progress.line(f"generating:\n---\n{text}\n---")
         return
-    progress.line(f"---- sample at step {run.step} " + "-" * 40)
+    progress.line(heading)
     progress.line(text)
     progress.line("-" * 60)
 
@@ -679,17 +682,11 @@ def describe(run, peak):
 
 
 def finish(run):
-    """The last lines of a run: text, where things are, and what to try next."""
+    """The last lines of a run: where things are, and what to try next."""
     s = run.settings
     if s.lines == "llm.c":
         print(f"done: {run.step} steps, all in {run.folder}", file=sys.stderr)
         return
-    if s.sample_tokens:
-        print("---- sample " + "-" * 48)
-        text = run.sample()
-        run.record(step=run.step, sample=text)
-        print(text)
-        print("-" * 60)
     print(f"done: {run.step} steps, best validation loss {run.best:.4f} nats per token, all in {run.folder}")
     print("what to try next:")
     print(f'  more text           python -m gpt2.sample --run {run.folder} --prompt "O "')

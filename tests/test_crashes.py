@@ -99,6 +99,18 @@ def test_what_a_killed_run_left_is_swept_up(small, tmp_path):
                                                        runs.METRICS, runs.LAST, runs.BEST}
 
 
+def test_a_run_that_is_done_loses_nothing_when_it_is_resumed(small, tmp_path, capsys):
+    """The text at its end is recorded before the last save: it is there after a kill that comes later."""
+    folder = tmp_path / "a"
+    assert train.main([*small, "--out", str(folder), "--sample-tokens", "4"]) == 0
+    before = (folder / runs.METRICS).read_bytes()
+    assert b'"sample"' in before.splitlines()[-1]
+    assert checkpoint.load_state(folder / runs.LAST)["metrics_bytes"] == len(before)
+    assert train.main(["--resume", str(folder)]) == 2
+    assert "has done its 6 steps" in capsys.readouterr().err
+    assert (folder / runs.METRICS).read_bytes() == before
+
+
 # ---- A disk that refuses -----------------------------------------------------------------------------------
 
 

@@ -32,7 +32,7 @@ from pathlib import Path
 
 import data
 import train
-from gpt2 import checkpoint, flops, llmc, pretrained, runs, sample  # noqa: F401  nothing is left to import
+from gpt2 import checkpoint, flops, llmc, lock, pretrained, runs, sample  # noqa: F401  all is imported now
 from gpt2.errors import UserError
 from tests.faults import Faults, kill
 
@@ -158,10 +158,17 @@ def disturbed(folder, settings, kills, draw, seconds, own):
             raise Wrong(f"status {status}: {log.read_text()[-500:]}")
         where[kind] += 1
         check(folder, saved)
+        if complete(folder):
+            return where  # killed after its last step had been saved: there is nothing to resume
     status = finish(fork(command(folder, settings), log, saved, Faults()), log)
     if status:
         raise Wrong(f"status {status}: {log.read_text()[-500:]}")
     return where
+
+
+def complete(folder):
+    """Whether the last step has been saved."""
+    return (folder / runs.LAST).exists() and checkpoint.load_state(folder / runs.LAST)["step"] == STEPS
 
 
 def check(folder, saved):
@@ -188,7 +195,7 @@ def same(one, other):
     if lines(one) != lines(other):
         raise Wrong(f"{runs.METRICS} differs")
     for folder in (one, other):
-        extra = {path.name for path in folder.iterdir()} ^ FILES
+        extra = {path.name for path in folder.iterdir()} - {lock.NAME} ^ FILES  # a killed one leaves the lock
         if extra:
             raise Wrong(f"{folder.name}: {sorted(extra)} there or missing")
 
