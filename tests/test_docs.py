@@ -20,6 +20,7 @@ from pages import PAGES, ROOT, blocks
 
 from gpt2 import autodiff as ad
 from gpt2 import certificate, flops, layers
+from gpt2.model import GPT2, GPT2Config
 
 # Pages whose commands and programs another test runs, in an order and on data of their own
 ELSEWHERE = {
@@ -42,6 +43,7 @@ EXCEPTIONS = {
     "mpiexec -n 4 python train.py --parallel mpi": ("not here", "needs MPI; tests/test_parallel.py has it"),
     "python -m gpt2.explain rmsnorm": ("not here", "a layer that exists on its page alone"),
     "pip install -e '.[bench]'": ("not here", INSTALLS),
+    "pip install 'gpt2[hf]'": ("not here", INSTALLS),
     "pytest bench/ --benchmark-only": ("not here", LONG),
     "pytest bench/ --benchmark-only --benchmark-save=before": ("not here", LONG),
     "pytest bench/ --benchmark-only --benchmark-compare": ("not here", LONG),
@@ -58,9 +60,11 @@ SNIPPETS = {
     ("docs/derivatives.md", "safe = np.where(x > 0, x, 1.0)"): "check_branch_not_taken",
     ("docs/tour.md", "dinp = rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm))"): "check_formula",
 }
-# Makes a run of train.py short
-SMALL = ("--steps 2 --n-layer 1 --n-head 2 --n-embd 16 --batch-size 2 --block-size 32 --warmup 0 "
-         "--eval-batches 1 --sample-tokens 4 --threads 1")
+# Make a run of train.py short, and its model small where it is not given
+SHORT = "--steps 2 --batch-size 2 --block-size 32 --warmup 0 --eval-batches 1 --sample-tokens 4 --threads 1"
+SMALL = "--n-layer 1 --n-head 2 --n-embd 16"
+# Commands that start from the released weights: a small model stands in for them
+RELEASED = re.compile(r"--init gpt2|--preset (finetune|llm\.c)|gpt2\.convert gpt2")
 
 
 def treatment(command):
@@ -191,11 +195,26 @@ def shortened(command):
         return command
     if "--resume" in command:
         return f"{command} --steps 4"
-    return f"{command} {SMALL}" + ("" if "--data" in command else " --data my.txt")
+    given = RELEASED.search(command) or "--init" in command
+    text = "" if "--data" in command else " --data my.txt"
+    return f"{command} {SHORT}{'' if given else ' ' + SMALL}{text}"
+
+
+def write_released(folder):
+    """A small model in place of the released one; returns the folder for GPT2_DATA_DIR."""
+    pytest.importorskip("safetensors", reason="Hugging Face weights need safetensors")
+    from gpt2.formats import huggingface
+
+    model = GPT2(GPT2Config(vocab_size=50257, block_size=128, n_layer=1, n_head=1, n_embd=4))
+    huggingface.write(folder / "gpt2", model.params, model.config)
+    return folder
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS)
-def test_commands(page, tmp_path, monkeypatch, capsys):
+def test_commands(page, tmp_path, monkeypatch, capsys, request):
+    if any(RELEASED.search(command) for command in commands(page)):
+        request.getfixturevalue("gpt2_tokenizer")
+        monkeypatch.setenv("GPT2_DATA_DIR", str(write_released(tmp_path / "released")))
     monkeypatch.setattr(flops, "matmul_peak", lambda dtype: 1e11)
     monkeypatch.chdir(tmp_path)
     # varied enough for a vocabulary of 1024, on every machine, and with the letters of the prompts
@@ -269,7 +288,6 @@ def test_writing_in_place_here_and_elsewhere():
 def test_memory_of_the_released_sizes():
     """The table of docs/limits.md, as far as it is counted and not measured."""
     from gpt2.flops import training_flops
-    from gpt2.model import GPT2Config
 
     page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
     for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
