@@ -20,7 +20,7 @@ import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.fixed import FixedPair
-from gpt2.autodiff.program import plain_source
+from gpt2.autodiff.plain import plain_source
 from gpt2.backward import auto, compiled
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config, loss_fn

@@ -11,10 +11,8 @@ import numpy as np
 
 from . import anomaly, runtime
 from .buffers import ALIGN
-from .emit import emit, scalar_text
-from .graph import Graph, Node, is_scalar_const, node_names
-from .layout import covers, slices_text
-from .ops import OPS
+from .emit import emit
+from .graph import Graph
 
 _serial = itertools.count(1)
 
@@ -204,71 +202,3 @@ def load_source(source: str, env: dict, name: str):
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     exec(compile(source, filename, "exec"), env)
     return env[name]
-
-
-def _axis(n: Node) -> int | None:
-    """The axis along which an assemble puts its parts side by side; None where it does more than that."""
-    indices = n.attrs["indices"]
-    axes = [a for a in range(n.ndim) if any(i[a] != (0, n.shape[a], 1) for i in indices)]
-    return axes[0] if len(axes) == 1 and len(indices) > 1 and covers(n) else None
-
-
-_INFIX = {"add": ("+", 1), "subtract": ("-", 1), "multiply": ("*", 2), "divide": ("/", 2), "matmul": ("@", 2)}
-_ATOM = 9
-_LINE = 88  # columns, from which on an expression is not made longer
-
-
-def plain_source(graph: Graph, name: str | None = None) -> str:
-    """The graph as a person would write it down: expressions, without buffers and blocks.
-
-    A value that has a name in the user's source, or is read more than once, gets a line of its own.
-    """
-    name = name or graph.name
-    names = node_names(graph)
-    users = graph.users()
-    lines = ["import numpy as np", "", "", f"def {name}({', '.join(names[i] for i in graph.inputs)}):"]
-    texts: dict[Node, tuple[str, int]] = {}  # text and how tightly it binds
-
-    def ref(n: Node, at_least: int = 0) -> str:
-        if is_scalar_const(n):
-            text, level = scalar_text(n), _ATOM
-        else:
-            text, level = texts.get(n, (names[n], _ATOM))
-        return f"({text})" if level < at_least else text
-
-    for n in graph.nodes:
-        if n.op in ("input", "const"):
-            continue
-        op = OPS[n.op]
-        level = _ATOM
-        if n.op in _INFIX:
-            sign, level = _INFIX[n.op]
-            # the right side of - and / binds more tightly; products of matrices are kept in their order
-            right = level + (n.op in ("subtract", "divide", "matmul"))
-            text = f"{ref(n.args[0], level)} {sign} {ref(n.args[1], right)}"
-        elif n.op == "negative":
-            text, level = f"-{ref(n.args[0], 3)}", 2
-        elif n.op == "slice":
-            text = f"{ref(n.args[0], _ATOM)}[{slices_text(n.attrs['index'], n.args[0].shape)}]"
-        elif n.op == "assemble" and _axis(n) is not None:
-            axis = _axis(n)
-            order = sorted(range(len(n.args)), key=lambda k: n.attrs["indices"][k][axis][0])
-            text = f"np.concatenate(({', '.join(ref(n.args[k]) for k in order)}), axis={axis})"
-        elif op.code is not None:
-            method = n.op in ("reshape", "transpose", "slice", "gather")
-            text = op.code(
-                *(ref(a, _ATOM if method and k == 0 else 0) for k, a in enumerate(n.args)), **n.attrs
-            )
-        else:
-            text = (
-                f"{n.op}({', '.join([ref(a) for a in n.args] + [f'{k}={v!r}' for k, v in n.attrs.items()])})"
-            )
-        if n.name is None and len(users[n]) == 1 and n not in graph.outputs and len(text) < _LINE - 30:
-            texts[n] = text, level
-        else:
-            lines.append(f"    {names[n]} = {text}")
-    results = ", ".join(ref(o) for o in graph.outputs)
-    lines.append(
-        f"    return {results}{',' if len(graph.outputs) == 1 else ''}" if graph.outputs else "    return ()"
-    )
-    return "\n".join(lines) + "\n"
