@@ -1,8 +1,8 @@
 """How a matrix product is shared out over threads: by rows, by columns or not at all, the fastest here.
 
 The ways are tried on real calls: each product of the first steps is one sample, until every way has been
-timed SAMPLES times; then the fastest stays. A way whose result differs from the first one's in a single bit
-is not taken, so neither the choice nor the number of threads changes what a program computes. `remember`
+timed SAMPLES times; then the fastest stays. A way whose result differs from the whole product's in a single
+bit is not taken, so neither the choice nor the number of threads changes what a program computes. `remember`
 keeps the choices in a file, so that a machine is measured once.
 """
 
@@ -26,6 +26,9 @@ WAYS = ("columns", "rows", "whole")
 # Pieces are multiples of this, and none is smaller: OpenBLAS's kernels for AVX-512 work in tiles of 16 and
 # 24, and add up in another order what is left over beside them: other cuts change the last bits.
 TILE = 48
+# Bytes of a result from which nothing is tried: a second result to compare with would be a large part of a
+# training step's memory. The longer side is cut then.
+LARGE = 1 << 25
 
 _chosen: dict[tuple, str] = {}
 _trials: dict[tuple, _Trial] = {}
@@ -41,6 +44,8 @@ def product(a, b, out, threads: int, share):
         return np.matmul(a, b, out=out)
     key = (M, a.shape[1], N, _order(a), _order(b), out.dtype.char, threads)
     way = _chosen.get(key)
+    if way is None and out.nbytes >= LARGE:
+        way = "rows" if M > N else "columns"
     if way is None:
         return _try(key, a, b, out, threads, share)
     return _run(way, a, b, out, threads, share)
@@ -78,28 +83,27 @@ class _Trial:
         self.times: dict[str, list[float]] = {w: [] for w in WAYS[: 3 if work < 4 * SPLIT_FROM else 2]}
 
     def next(self) -> str:
-        return min(self.times, key=lambda w: len(self.times[w]))
+        return min(self.times, key=lambda w: len(self.times[w]), default="whole")
 
     def best(self) -> str | None:
         """The fastest way, once all have been timed; the first few runs may have met cold memory."""
         if any(len(t) < SAMPLES for t in self.times.values()):
             return None
-        return min(self.times, key=lambda w: min(self.times[w]))
+        return min(self.times, key=lambda w: min(self.times[w]), default="whole")
 
 
 def _try(key: tuple, a, b, out, threads: int, share):
     with _lock:
         trial = _trials.setdefault(key, _Trial(out.size * a.shape[1]))
         way = trial.next()
-    first = next(iter(trial.times))
     want = None
-    if way != first and not trial.times[way]:
-        want = _run(first, a, b, np.empty_like(out), threads, share)
+    if way != "whole" and not trial.times.get(way):  # its first run
+        want = np.matmul(a, b)
     start = time.perf_counter()
     _run(way, a, b, out, threads, share)
     took = time.perf_counter() - start
     with _lock:
-        if want is not None and not np.array_equal(want, out, equal_nan=True):
+        if want is not None and not _same_bits(want, out):
             trial.times.pop(way, None)
             out[...] = want
         elif way in trial.times:
@@ -110,6 +114,13 @@ def _try(key: tuple, a, b, out, threads: int, share):
             _trials.pop(key, None)
             _save()
     return out
+
+
+def _same_bits(x, y) -> bool:
+    """Whether two arrays hold the same, nan included, in blocks of rows."""
+    rows = max(1, (1 << 16) // x.shape[1])
+    pieces = (slice(i, i + rows) for i in range(0, len(x), rows))
+    return all(np.array_equal(x[s], y[s], equal_nan=True) for s in pieces)
 
 
 # ---- The memory ------------------------------------------------------------------------------------------

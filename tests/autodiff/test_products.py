@@ -38,6 +38,17 @@ def test_every_way_gives_the_bits_of_the_plain_product(shape, transposed, dtype)
         np.testing.assert_array_equal(out, want, err_msg=way)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sizes_that_no_tile_divides_keep_their_bits(dtype):
+    """Some sizes are no multiples of BLAS's tiles, and cut products then add up in another order."""
+    for M, K, N in ((1192, 28, 275), (71, 222, 293), (25, 1165, 342), (17, 1292, 311)):
+        for transposed in ("", "a", "b"):
+            a, b = operands(M, K, N, dtype, transposed)
+            want, out = a @ b, np.empty((M, N), dtype)
+            for _ in range(3 * products.SAMPLES):
+                np.testing.assert_array_equal(runtime.matmul(a, b, out), want)
+
+
 def test_the_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
     file = tmp_path / "folder" / "products.json"
     products.remember(file)
@@ -102,3 +113,10 @@ def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
     for _ in range(3 * products.SAMPLES):
         runtime.matmul(a, b, np.empty((200, 400), np.float32))
     assert len(products._chosen) == 1
+
+
+def test_nothing_large_is_tried(monkeypatch):
+    monkeypatch.setattr(products, "LARGE", 1 << 12)
+    monkeypatch.setattr(products, "_try", None)
+    a, b = operands(200, 300, 400, np.float32)
+    np.testing.assert_array_equal(runtime.matmul(a, b, np.empty((200, 400), np.float32)), a @ b)
