@@ -278,6 +278,18 @@ def test_a_step_allocates_no_array_after_the_first(backward):
     assert peak < activation, peak
 
 
+def test_a_whole_step_keeps_the_logits_once_and_little_else():
+    """The gradient of the logits is written over them, what the layers keep lies where gradients come later,
+    and no bias's gradient waits for the end."""
+    config = GPT2Config(vocab_size=3000, block_size=64, n_layer=6, n_head=4, n_embd=256)
+    model = GPT2(config, "whole")
+    tokens = np.random.default_rng(0).integers(0, 3000, (2, 64))
+    model.loss_and_grads(tokens, tokens)
+    ((entry,),) = model.program.entries.values()
+    logits, wide = 2 * 64 * 3000 * 4, 2 * 64 * 4 * 256 * 4  # bytes; wide: the hidden layer of one block
+    assert entry.joint.program.arena_bytes < logits + 4 * wide
+
+
 @pytest.mark.parametrize("backward", ["auto", "manual,attention=auto,gelu=auto", "whole"])
 @pytest.mark.parametrize("halves", [False, True])
 def test_derived_gradients_agree_with_manual_as_written(backward, halves):

@@ -4,6 +4,7 @@
 
     result    returned to the caller
     arena     lives from one region to another; arrays whose lives do not overlap share one stretch of memory
+    lent      the same, but in the memory of a result that is not written before the value's life is over
     scratch   lives inside one region; a block of rows for each thread
     free      made by an op that cannot write where it is told to (`np.linalg.inv`, ...): NumPy allocates it
     number    a single number made from numbers: a NumPy scalar, which Python's operators handle several times
@@ -15,6 +16,8 @@ Lives are counted in steps: a plain statement is one step, and so is a whole reg
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from .graph import Graph, Node, is_scalar_const
 from .layout import CHANGE_FIRST, VIEWS, Place, chain, is_elementwise, root
@@ -42,16 +45,21 @@ WRITES_OUT = frozenset(
     )
 )
 ALIGN = 64
+# Lent memory is for what is kept long: what is made and used up at once does better in an arena that stays in
+# cache. Bytes, and the share of all steps.
+LEND_FROM = 1 << 16
+LONG = 1 / 16
 
 
 @dataclass(eq=False)
 class Storage:
-    """A stretch of the arena, [start, end] in steps, for the values in `holds`."""
+    """A stretch of the arena, or of the result `lender`, [start, end] in steps, for the values in `holds`."""
 
     nbytes: int
     start: int
     end: int
     offset: int = -1
+    lender: Node | None = None
     holds: list[Node] = field(default_factory=list)
 
 
@@ -75,7 +83,9 @@ def plan(
     folded: set[Node],
     uses: Uses,
     n_blocks,
+    stands=None,
 ) -> Plan:
+    """`stands` (layout.hosts) where results lend their memory, else None."""
     outputs = set(graph.outputs)
     start, end, order = _steps(regions)
 
@@ -124,7 +134,10 @@ def plan(
         s.end = max([s.end, end[n]] + [end[u] for u in readers(n)])
     _share(regions, storage, placed, readers, uses, folded)
     partials = {n: Storage(n.nbytes * n_blocks(r), start[n], end[n]) for r in regions for n in r.sums}
-    total = _offsets([*{id(s): s for s in storage.values()}.values(), *partials.values()])
+    if stands is not None:
+        _lend(graph.outputs, kind, storage, placed, stands, start, max(end.values(), default=0))
+    own = {id(s): s for s in storage.values() if s.lender is None}
+    total = _offsets([*own.values(), *partials.values()])
     slots, slot_bytes = _slots(regions, kind, placed, readers, order)
     return Plan(kind, storage, placed, slots, slot_bytes, partials, total, folded)
 
@@ -303,6 +316,61 @@ def _offsets(storages: list[Storage]) -> int:
         placed.append(s)
         total = max(total, at + _round(s.nbytes))
     return total
+
+
+def lends(o: Node) -> bool:
+    """Whether a result is of a kind that lends its memory."""
+    return o.op != "input" and o.dtype.kind == "f" and o.nbytes >= LEND_FROM
+
+
+def _lend(outputs, kind, storage, placed, stands, start, steps: int) -> None:
+    """Put values that are kept long into the memory of results that are not written before their life is over.
+
+    A training step's activations then cost nothing beside its gradients: what the forward pass of a layer keeps
+    is needed until the layer's backward, and the gradients of the layers before it are written after that.
+    """
+    taken: dict[Node, list[tuple[int, int, int, int]]] = {}  # (from byte, to byte, from step, to step)
+    for o in dict.fromkeys(outputs):
+        if lends(o):
+            taken[o] = []
+    for n in kind:
+        base = placed[n].base if n in placed else n
+        if base in taken:
+            lo, hi = np.lib.array_utils.byte_bounds(stands[n])
+            at, _ = np.lib.array_utils.byte_bounds(stands[base])
+            taken[base].append((lo - at, hi - at, start[n], 1 << 60))
+    types: dict[int, set] = {}
+    for base, s in storage.items():
+        types.setdefault(id(s), set()).add(base.dtype)
+    for s in sorted({id(s): s for s in storage.values()}.values(), key=lambda s: (-s.nbytes, s.start)):
+        if s.nbytes < LEND_FROM or s.end - s.start < LONG * steps:
+            continue
+        best = None
+        for o, spans in taken.items():
+            if types[id(s)] == {o.dtype}:
+                at = _gap([t for t in spans if t[2] <= s.end and s.start <= t[3]], s.nbytes)
+                if at + s.nbytes <= o.nbytes:
+                    # of several places, the one that its result takes back first: others may stay longer
+                    back = min((t[2] for t in spans if t[0] < at + s.nbytes and at < t[1] and t[2] > s.end), default=0)
+                    if best is None or back < best[0]:
+                        best = back, o, at
+        if best is not None:
+            _, s.lender, s.offset = best
+            taken[s.lender].append((s.offset, s.offset + _round(s.nbytes), s.start, s.end))
+    for n in kind:
+        base = placed[n].base if n in placed else n
+        if kind[n] == "arena" and storage[base].lender is not None:
+            kind[n] = "lent"
+
+
+def _gap(spans, nbytes: int) -> int:
+    """The lowest offset at which nbytes are free of all spans."""
+    at = 0
+    for lo, hi, *_ in sorted(spans):
+        if lo - at >= nbytes:
+            break
+        at = max(at, -(-hi // ALIGN) * ALIGN)
+    return at
 
 
 def _round(nbytes: int) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import runtime
-from .buffers import Plan, Uses, plan
+from .buffers import Plan, Uses, lends, plan
 from .graph import Graph, Node, is_scalar_const, node_names
 from .layout import (
     VIEWS,
@@ -59,7 +59,7 @@ class Emitted:
     overwrites: set  # (result, input): the result may be written over that input's memory
 
 
-def emit(graph: Graph, name: str, share_inputs: bool = False) -> Emitted:
+def emit(graph: Graph, name: str, share_inputs: bool = False, lend: bool = False) -> Emitted:
     graph = lower(graph, share_inputs)
     regions = schedule(graph)
     where = {n: r for r in regions for n in r.members}
@@ -75,9 +75,13 @@ def emit(graph: Graph, name: str, share_inputs: bool = False) -> Emitted:
         (k, i)
         for k, o in enumerate(graph.outputs)
         for i, x in enumerate(graph.inputs)
-        if may_overwrite(o, x, placed, uses)
+        if may_overwrite(o, x, placed, uses) and not (lend and lends(o))
     }
-    p = plan(graph, regions, where, placed, folded, uses, lambda r: len(blocks_of(r, nested[r])))
+
+    def n_blocks(r: Region) -> int:
+        return len(blocks_of(r, nested[r]))
+
+    p = plan(graph, regions, where, placed, folded, uses, n_blocks, stands if lend else None)
     emitted = _Emitter(graph, name, regions, where, p, nested, stands).emit()
     emitted.overwrites = overwrites
     return emitted
@@ -219,13 +223,29 @@ class _Emitter:
             if not place.steps:
                 return owner
             text = self.whole_name(n)
+            if self.plan.kind[n] == "lent":
+                self.prelude.append(f"{text} = {owner}{place.text()}")
+                return text
             self.setup.append(f"{text} = {owner}{place.text()}")
         else:
             s = self.plan.storage[n]
             text = self.whole_name(n)
+            if s.lender is not None:
+                first = s.offset // n.dtype.itemsize
+                self.prelude.append(f"{text} = {self.flat(s.lender)}[{first}:{first + n.size}].reshape({n.shape})")
+                return text
             self.setup.append(f"{text} = {_arena_text(s.offset, n)}")
         self.kept.append(text)
         return text
+
+    def flat(self, o: Node) -> str:
+        """The memory of a result that lends it, as one row."""
+        key = ("flat", o)
+        if key not in self.full:
+            owner = self.result_names[self.output_index[o]]
+            self.full[key] = self.unique(f"{owner}_memory")
+            self.prelude.append(f"{self.full[key]} = {owner}.reshape(-1)")
+        return self.full[key]
 
     def whole_name(self, n: Node) -> str:
         """The user's name; with an underscore where the plain name is a block of rows."""
@@ -255,7 +275,7 @@ class _Emitter:
         if r.op == "const":
             self.setup.append(line)
             self.kept.append(text)
-        elif r.op == "input" or self.plan.kind[r] == "result":
+        elif r.op == "input" or self.plan.kind[r] in ("result", "lent"):
             self.prelude.append(line)
         else:
             self.setup.append(line)

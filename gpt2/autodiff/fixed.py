@@ -89,9 +89,9 @@ class _Summing:
     """A program and, made when first asked for, the one that adds results to what the caller's buffers
     hold."""
 
-    def __init__(self, graph: Graph, options, name: str):
+    def __init__(self, graph: Graph, options, name: str, lend: bool = False):
         self.graph, self.options, self.name = graph, options, name
-        self.program = compile_graph(graph, options, name, share_inputs=True)
+        self.program = compile_graph(graph, options, name, share_inputs=True, lend=lend)
         self.sums: dict[tuple, Program] = {}
 
     def __call__(self, *arrays, out=None, add=False):
@@ -156,7 +156,7 @@ class _PairEntry(_Entry):
     def joint(self):
         """(inputs, cotangent) -> (out, gradients)."""
         forward, backward = self.graphs
-        return _Summing(_joined(forward, backward), self.options, f"{self.name}_and_gradients")
+        return _Summing(_joined(forward, backward), self.options, f"{self.name}_and_gradients", lend=True)
 
 
 def _joined(forward: Graph, backward: Graph) -> Graph:

@@ -85,10 +85,17 @@ class Program:
     one program at once: each call works in memory of its own.
     """
 
-    def __init__(self, graph: Graph, options=None, name: str | None = None, share_inputs: bool = False):
+    def __init__(
+        self,
+        graph: Graph,
+        options=None,
+        name: str | None = None,
+        share_inputs: bool = False,
+        lend: bool = False,
+    ):
         self.graph = graph
         self.name = name or graph.name
-        emitted = emit(graph, self.name, share_inputs)
+        emitted = emit(graph, self.name, share_inputs, lend)
         self.source = emitted.source
         env = {**emitted.env, "run_blocks": runtime.run_blocks, "matmul": runtime.matmul}
         self._function = load_source(emitted.source, env, self.name)
@@ -166,10 +173,20 @@ class Program:
         return both_own_theirs or not np.may_share_memory(buffer, array)
 
 
-def compile_graph(graph: Graph, options=None, name: str | None = None, share_inputs: bool = False) -> Program:
-    """Compile a graph of NumPy ops. `share_inputs`: a result that is an argument is that very array, not a
-    copy."""
-    return Program(graph, options, name, share_inputs)
+def compile_graph(
+    graph: Graph,
+    options=None,
+    name: str | None = None,
+    share_inputs: bool = False,
+    lend: bool = False,
+) -> Program:
+    """Compile a graph of NumPy ops.
+
+    share_inputs   a result that is an argument is that very array, not a copy
+    lend           until a result is written, its memory holds other values; a caller's buffer for such a result
+                   cannot be one of the arguments then (it is filled by copying in that case)
+    """
+    return Program(graph, options, name, share_inputs, lend)
 
 
 def load_source(source: str, env: dict, name: str):

@@ -79,15 +79,42 @@ def demanded(graph: Graph) -> list[Node]:
                 stack.pop()
                 order.append(top)
 
+    digests = _digests(graph)
+    for n in digests.get(None, ()):
+        visit(n)
     for n in graph.nodes:
         if n.op in ANCHORS:
             visit(n)
+            for d in digests.get(n, ()):
+                visit(d)
     for n in graph.outputs:
         visit(n)
     return order
 
 
 ANCHORS = ("matmul", "einsum", "scan", "call")
+
+
+def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
+    """What only needs to look at large arrays once, by the last anchor it depends on.
+
+    Sums over rows (a bias's gradient) and single elements (the target's logit) are small. Computed as soon as
+    they can be, they do not keep what they are computed from alive until somebody asks for them.
+    """
+    last: dict[Node, int] = {}
+    anchors: list[Node] = []
+    found: dict[Node | None, list[Node]] = {}
+    for n in graph.nodes:
+        if n.op in ANCHORS:
+            anchors.append(n)
+            last[n] = len(anchors)
+            continue
+        last[n] = max((last[a] for a in n.args), default=0)
+        big = max([a.size for a in n.args if not isinstance(a.dtype, tuple)], default=0)
+        if big >= SMALL and not isinstance(n.dtype, tuple) and n.size * 8 <= big:
+            if n.op in ("take_along", "gather") or sums_rows(n) > 1:
+                found.setdefault(anchors[last[n] - 1] if last[n] else None, []).append(n)
+    return found
 
 
 def _place(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:

@@ -8,7 +8,7 @@ shorter last one, rows reached by nested loops, values hosted in others, buffers
 import numpy as np
 import pytest
 
-from gpt2.autodiff import runtime, schedule
+from gpt2.autodiff import buffers, runtime, schedule
 from gpt2.autodiff.graph import Graph, check
 from gpt2.autodiff.ops import apply, evaluate, input_node
 from gpt2.autodiff.program import compile_graph
@@ -33,6 +33,8 @@ SHAPES = [
 def tiny_regions(monkeypatch):
     monkeypatch.setattr(schedule, "SMALL", 2)
     monkeypatch.setattr(schedule, "BLOCK_BYTES", 400)
+    monkeypatch.setattr(buffers, "LEND_FROM", 8)
+    monkeypatch.setattr(buffers, "LONG", 0.1)
 
 
 def meaning(graph, arrays):
@@ -224,11 +226,17 @@ def test_random_graphs_of_numbers(start):
         compare(seed, NumberMaker(seed))
 
 
-def compare(seed, maker):
+@pytest.mark.parametrize("start", range(0, 400, 20))
+def test_random_graphs_whose_results_lend_their_memory(start):
+    for seed in range(start, start + 20):
+        compare(seed, Maker(seed), lend=True)
+
+
+def compare(seed, maker, lend=False):
     for _ in range(30):
         maker.grow()
     graph = check(maker.graph())
-    program = compile_graph(graph)
+    program = compile_graph(graph, lend=lend)
     arrays = [maker.rng.standard_normal(i.shape) for i in graph.inputs]
     before = [a.copy() for a in arrays]
     want = meaning(graph, arrays)
