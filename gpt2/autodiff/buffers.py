@@ -324,10 +324,10 @@ def lends(o: Node) -> bool:
 
 
 def _lend(outputs, kind, storage, placed, stands, start, steps: int) -> None:
-    """Put values that are kept long into the memory of results that are not written before their life is over.
+    """Put values that are kept long into the memory of results that are written after their life is over.
 
-    A training step's activations then cost nothing beside its gradients: what the forward pass of a layer keeps
-    is needed until the layer's backward, and the gradients of the layers before it are written after that.
+    A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
+    keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
     """
     taken: dict[Node, list[tuple[int, int, int, int]]] = {}  # (from byte, to byte, from step, to step)
     for o in dict.fromkeys(outputs):
@@ -351,7 +351,8 @@ def _lend(outputs, kind, storage, placed, stands, start, steps: int) -> None:
                 at = _gap([t for t in spans if t[2] <= s.end and s.start <= t[3]], s.nbytes)
                 if at + s.nbytes <= o.nbytes:
                     # of several places, the one that its result takes back first: others may stay longer
-                    back = min((t[2] for t in spans if t[0] < at + s.nbytes and at < t[1] and t[2] > s.end), default=0)
+                    later = [t for t in spans if t[0] < at + s.nbytes and at < t[1] and t[2] > s.end]
+                    back = min((t[2] for t in later), default=0)
                     if best is None or back < best[0]:
                         best = back, o, at
         if best is not None:

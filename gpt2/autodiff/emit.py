@@ -232,7 +232,8 @@ class _Emitter:
             text = self.whole_name(n)
             if s.lender is not None:
                 first = s.offset // n.dtype.itemsize
-                self.prelude.append(f"{text} = {self.flat(s.lender)}[{first}:{first + n.size}].reshape({n.shape})")
+                part = f"{self.flat(s.lender)}[{first}:{first + n.size}]"
+                self.prelude.append(f"{text} = {part}.reshape({n.shape})")
                 return text
             self.setup.append(f"{text} = {_arena_text(s.offset, n)}")
         self.kept.append(text)

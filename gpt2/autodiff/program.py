@@ -183,8 +183,8 @@ def compile_graph(
     """Compile a graph of NumPy ops.
 
     share_inputs   a result that is an argument is that very array, not a copy
-    lend           until a result is written, its memory holds other values; a caller's buffer for such a result
-                   cannot be one of the arguments then (it is filled by copying in that case)
+    lend           until a result is written, its memory holds other values; a caller's buffer that is one of
+                   the arguments is then filled by copying
     """
     return Program(graph, options, name, share_inputs, lend)
 
