@@ -81,6 +81,8 @@ class Settings:
     backward: str = setting("manual", "engine", "manual, auto, a mix such as manual,attention=auto, or whole")
     compile: str = setting("on", "engine", "off runs every layer as it is written, for debugging",
                            choices=("on", "off"))
+    elementwise: str = setting("numpy", "engine", "what computes compiled elementwise operations; tuned times "
+                               "both on this machine", choices=("numpy", "numexpr", "tuned"))
     threads: int = setting(0, "engine", "for matrix products, in all processes of this machine together; "
                            "0: as many as NumPy takes", minimum=0)
     parallel: str = setting("none", "engine", "processes: on this machine's cores; mpi: under mpiexec",
@@ -496,7 +498,8 @@ def model_options(s):
     from gpt2.model import GPT2
 
     known = inspect.signature(GPT2).parameters
-    return {"backward": s.backward, **({"compile": s.compile == "on"} if "compile" in known else {})}
+    options = {"compile": s.compile == "on", "elementwise": s.elementwise}
+    return {"backward": s.backward, **{name: value for name, value in options.items() if name in known}}
 
 
 def start_team(run, group):

@@ -194,18 +194,20 @@ class GPT2:
     backward  "manual", "auto", a mix such as "manual,attention=auto", or "whole"; see gpt2.backward
     seed      of the initial parameters; None leaves them zero, for a caller that fills them
     compile   False runs every layer as it is written, for debugging
+    elementwise  "numpy", "numexpr" or "tuned": what computes the compiled elementwise operations
 
     flat_params, flat_grads (num_parameters,) hold everything; params and grads are views of them by name.
     """
 
-    def __init__(self, config, backward="manual", seed=0, compile=True):
+    def __init__(self, config, backward="manual", seed=0, compile=True, elementwise="numpy"):
         # Imported here: this module needs the layers alone, and the seam only to read a spec.
-        from gpt2.backward import choose, whole
+        from gpt2.backward import choose, options_for, whole
 
         self.config = config
         self.spec = backward
-        self.layers = choose(backward, compile)
-        self.program = whole(self._whole_loss) if backward.strip() == "whole" else None
+        self.layers = choose(backward, compile, elementwise)
+        whole_model = backward.strip() == "whole"
+        self.program = whole(self._whole_loss, options_for(elementwise)) if whole_model else None
         self.flat_params = np.zeros(config.num_parameters, config.dtype)
         self.flat_grads = np.zeros(config.num_parameters, config.dtype)
         self.params = unflatten(self.flat_params, config)
