@@ -81,8 +81,8 @@ class Settings:
     backward: str = setting("manual", "engine", "manual, auto, a mix such as manual,attention=auto, or whole")
     compile: str = setting("on", "engine", "off runs every layer as it is written, for debugging",
                            choices=("on", "off"))
-    elementwise: str = setting("numpy", "engine", "what computes compiled elementwise operations; tuned times "
-                               "both on this machine", choices=("numpy", "numexpr", "tuned"))
+    elementwise: str = setting("numpy", "engine", "what computes compiled elementwise operations; tuned "
+                               "times both on this machine", choices=("numpy", "numexpr", "tuned"))
     threads: int = setting(0, "engine", "for matrix products, in all processes of this machine together; "
                            "0: as many as NumPy takes", minimum=0)
     parallel: str = setting("none", "engine", "processes: on this machine's cores; mpi: under mpiexec",

@@ -38,7 +38,8 @@ def choose(spec="manual", compile=True, elementwise="numpy"):
         return compiled(layer, options) if compile else layer
 
     return {
-        name: auto(LAYERS[name], options) if mode == "auto" else written(LAYERS[name]) for name, mode in modes.items()
+        name: auto(LAYERS[name], options) if mode == "auto" else written(LAYERS[name])
+        for name, mode in modes.items()
     }
 
 

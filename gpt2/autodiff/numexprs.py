@@ -1,11 +1,12 @@
 """The second elementwise backend: trees of elementwise ops as one numexpr expression each.
 
-A tree is a chain of ops whose values in between nobody else reads. It becomes one node, `fused`, that a region
-runs like any other elementwise op: numexpr walks over its arguments in pieces of a thousand elements and keeps
-what lies between in its own registers. What numexpr cannot spell, or spells slower than NumPy by a factor of
-fifty, stays with NumPy.
+A tree is a chain of ops whose values in between nobody else reads. It becomes one node, `fused`, that a
+region runs like any other elementwise op: numexpr walks over its arguments in pieces of a thousand elements
+and keeps what lies between in its own registers. What numexpr cannot spell, or takes fifty times as long for
+as NumPy, stays with NumPy.
 
-numexpr is loaded when a program first asks for it, and told to use one thread: regions bring their own.
+numexpr is loaded when a program first asks for it, and told to use one thread: regions bring their own. That
+holds for the whole process. Unlike NumPy it gives no warnings where numbers overflow.
 """
 
 from __future__ import annotations
@@ -41,9 +42,12 @@ ARITHMETIC = {
     "where": "where({}, {}, {})",
 }
 LOGIC = {"logical_and": "({} & {})", "logical_or": "({} | {})", "logical_not": "(~{})"}  # of bools alone
-# Only where numexpr was built on Intel's VML. Its wheels call the C library for each element: 22 ns for a tanh
-# in float32, where NumPy's vector loops take 0.35.
-FUNCTIONS = "exp expm1 log log1p log10 sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh"
+# Only where numexpr was built on Intel's VML. Its wheels call the C library for each element: 15 to 25 ns for
+# a tanh in float32, where NumPy's vector loops take 0.35. GELU's forward took 13.8 ms so, 2.3 with the tanh
+# left to NumPy, and 1.2 by NumPy alone (B=4, T=64, C=3072, one thread).
+FUNCTIONS = (
+    "exp expm1 log log1p log10 sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh"
+)
 LONGEST = 1000  # characters of an expression: a square spells its argument twice
 MOST_ARGUMENTS = 16
 
@@ -72,8 +76,8 @@ class Fused:
     types  for each name, in the order of the arguments, "float32", "float64" or "bool"
 
     Numbers in the text get the type of the floating-point arrays: numexpr takes them for float64, and would
-    compute in float64 from there on. A compiled expression has registers of its own, so that each thread
-    that is inside a call needs another one.
+    compute in float64 from there on. A compiled expression holds its registers, and lets go of the
+    interpreter lock: two threads inside one of them crash. So each thread inside a call has one to itself.
     """
 
     def __init__(self, text: str, **types: str):
@@ -92,7 +96,8 @@ class Fused:
 
     def compile(self):
         # "none": no quotient by a number turned into a product, which would round twice
-        return load().NumExpr(self.spelling, self.signature, sanitize=False, optimization="none", truediv=True)
+        options = dict(sanitize=False, optimization="none", truediv=True)
+        return load().NumExpr(self.spelling, self.signature, **options)
 
     def __call__(self, *arrays, out):
         try:
@@ -170,14 +175,12 @@ def _grow(n: Node, inside: set[Node], users, spell) -> Tree | None:
         text = spelled(n)
     except OverflowError:
         return None
-    shapes = [a.shape for a in leaves]
     kinds = {m.dtype for m in (n, *inner, *leaves) if m.dtype.kind == "f"}
     if (
         not inner
         or len(leaves) > MOST_ARGUMENTS
         or len(kinds) != 1
-        or np.broadcast_shapes(*shapes) != n.shape  # numexpr does not broadcast to what it writes
-        or len({root(a) for a in leaves}) < len(leaves)  # nor does it look for arguments that overlap
+        or len({root(a) for a in leaves}) < len(leaves)  # one may be written over while another is read
     ):
         return None
     return Tree(n, inner, list(leaves), text)
@@ -192,8 +195,8 @@ def _spelled(n: Node, spell) -> bool:
         return not floats
     if n.op == "where" and (n.args[0].dtype.kind != "b" or len(floats) != 2):
         return False
-    if not floats or any(a.dtype != floats[0].dtype or a.dtype.name not in ("float32", "float64")
-                         for a in floats):
+    kinds = {a.dtype.name for a in floats}
+    if kinds != {"float32"} and kinds != {"float64"}:
         return False
     return all(math.isfinite(a.value) for a in floats if is_scalar_const(a))
 

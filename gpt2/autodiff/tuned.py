@@ -1,14 +1,14 @@
 """Which elementwise backend a region runs faster on, found by running it on both.
 
-A region of row blocks is timed as a whole, a tree among plain statements by itself: as small programs of their
-own, with as many threads as are set, on arrays that hold nothing in particular. What was found is kept for the
-process, by what the region computes, so that the twelve layers of a model are measured once.
+A region of row blocks is timed as a whole, a tree among plain statements by itself: as small programs of
+their own, while the program that they belong to is compiled, with as many threads as are set, on arrays that
+hold nothing in particular. What was found is kept for the process, by what the region computes, so that the
+twelve layers of a model are measured once.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
 
@@ -27,7 +27,12 @@ def faster(region, trees: list, users: dict) -> list:
     """Those of a region's trees that numexpr should compute here."""
     if region.N > 1:
         return trees if wins(alone(region.members, users)) else []
-    return [t for t in trees if wins(alone([m for m in region.members if m is t.root or m in t.inner], users))]
+    found = []
+    for t in trees:
+        members = [m for m in region.members if m is t.root or m in t.inner]
+        if wins(alone(members, users)):
+            found.append(t)
+    return found
 
 
 def wins(graph: Graph) -> bool:
@@ -44,10 +49,8 @@ def measure(graph: Graph) -> tuple[float, float]:
     from .passes import Options
     from .program import compile_graph
 
-    options = Options()
-    programs = [compile_graph(graph, replace(options, elementwise=b)) for b in ("numpy", "numexpr")]
-    arrays = [np.ones(i.shape, i.dtype) if i.dtype.kind in "fc" else np.zeros(i.shape, i.dtype)
-              for i in graph.inputs]
+    programs = [compile_graph(graph, Options(elementwise=b)) for b in ("numpy", "numexpr")]
+    arrays = [np.full(i.shape, i.dtype.kind in "fc", i.dtype) for i in graph.inputs]  # ones; indices are 0
     best = [float("inf")] * 2
     for turn in range(1 + TURNS):
         for k, program in enumerate(programs):
@@ -84,8 +87,10 @@ def alone(members: list[Node], users: dict) -> Graph:
 def structure(graph: Graph) -> tuple:
     """What a graph computes, without names and source lines."""
     number = {n: k for k, n in enumerate(graph.nodes)}
+
+    def attributes(n: Node):
+        return str(n.shape) if n.op == "const" and not is_scalar_const(n) else freeze(n.attrs)
+
     return tuple(
-        (n.op, tuple(number[a] for a in n.args), freeze(n.attrs) if n.op != "const" or is_scalar_const(n)
-         else id(n), n.shape, str(n.dtype))
-        for n in graph.nodes
+        (n.op, tuple(number[a] for a in n.args), attributes(n), n.shape, n.dtype.name) for n in graph.nodes
     )
