@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -52,6 +53,7 @@ LONGEST = 1000  # characters of an expression: a square spells its argument twic
 MOST_ARGUMENTS = 16
 
 
+@cache
 def load():
     """The numexpr module, on one thread. Raises ImportError, in one line, where there is none."""
     try:
