@@ -83,6 +83,8 @@ class Settings:
                            choices=("on", "off"))
     detect_anomaly: bool = setting(False, "engine", "trace the first nan or infinity of a step to the op and "
                                    "line that made it; steps take several times as long")
+    elementwise: str = setting("numpy", "engine", "what computes compiled elementwise operations; tuned "
+                               "times both on this machine", choices=("numpy", "numexpr", "tuned"))
     threads: int = setting(0, "engine", "for matrix products, in all processes of this machine together; "
                            "0: as many as NumPy takes", minimum=0)
     parallel: str = setting("none", "engine", "processes: on this machine's cores; mpi: under mpiexec",
@@ -507,7 +509,8 @@ def model_options(s):
     from gpt2.model import GPT2
 
     known = inspect.signature(GPT2).parameters
-    return {"backward": s.backward, **({"compile": s.compile == "on"} if "compile" in known else {}),
+    options = {"compile": s.compile == "on", "elementwise": s.elementwise}
+    return {"backward": s.backward, **{name: value for name, value in options.items() if name in known},
             **({"detect_anomaly": True} if s.detect_anomaly else {})}
 
 

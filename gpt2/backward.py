@@ -19,12 +19,13 @@ from gpt2.layers import LAYERS, Layer
 MODES = ("manual", "auto")
 
 
-def choose(spec="manual", compile=True):
+def choose(spec="manual", compile=True, elementwise="numpy"):
     """The table of layers that a model runs with: a dict from name to Layer.
 
     spec is a mode for all layers, then exceptions, separated by commas: "manual", "auto", "whole",
     "manual,attention=auto". Raises UserError where a word of it is not known.
     With "whole" the model differentiates its loss as one program; the table is for what it does besides.
+    elementwise: "numpy", "numexpr" or "tuned" (options_for), in whatever is compiled.
     """
     if spec.strip() == "whole":
         spec = "manual"
@@ -37,9 +38,14 @@ def choose(spec="manual", compile=True):
                 f"backward {spec!r}: {part!r} is not LAYER=MODE, with LAYER one of {', '.join(LAYERS)}"
             )
         modes[name] = _checked(mode, spec)
-    written = compiled if compile else (lambda layer: layer)
+    options = options_for(elementwise)
+
+    def written(layer):
+        return compiled(layer, options) if compile else layer
+
     return {
-        name: auto(LAYERS[name]) if mode == "auto" else written(LAYERS[name]) for name, mode in modes.items()
+        name: auto(LAYERS[name], options) if mode == "auto" else written(LAYERS[name])
+        for name, mode in modes.items()
     }
 
 
@@ -51,14 +57,28 @@ def _checked(mode, spec):
     return mode
 
 
-def auto(layer: Layer) -> Layer:
+def options_for(elementwise="numpy"):
+    """The compiler's options. elementwise says what computes chains of elementwise operations: "numpy",
+    "numexpr", or "tuned", which times each region both ways and keeps the faster. Results differ by rounding.
+
+    Raises UserError for another word, and where numexpr is wanted and not installed.
+    """
+    from gpt2.autodiff.passes import Options
+
+    try:
+        return Options(elementwise=elementwise)
+    except (ValueError, ImportError) as error:
+        raise UserError(str(error)) from None
+
+
+def auto(layer: Layer, options=None) -> Layer:
     """The same layer with a backward that the compiler derives from layer.forward.
 
     What it saves between the two is its own choice.
     """
     from gpt2.autodiff.fixed import FixedPair
 
-    pair = FixedPair(layer.forward, name=layer.name)
+    pair = FixedPair(layer.forward, options, name=layer.name)
 
     def backward(dout, saved, out=None, add=False, **static):
         return pair.backward(dout, saved, out, add)
@@ -66,15 +86,15 @@ def auto(layer: Layer) -> Layer:
     return Layer(layer.name, pair.forward, backward, "auto", writes_out=True)
 
 
-def compiled(layer: Layer) -> Layer:
+def compiled(layer: Layer, options=None) -> Layer:
     """The same layer with its two functions compiled as they are written."""
     from gpt2.autodiff.fixed import Fixed
 
     def separate(dout, *saved, **static):
         return layer.backward(dout, saved, **static)
 
-    forward = Fixed(layer.forward, name=f"{layer.name}_forward")
-    gradients = Fixed(separate, name=f"{layer.name}_backward")
+    forward = Fixed(layer.forward, options, name=f"{layer.name}_forward")
+    gradients = Fixed(separate, options, name=f"{layer.name}_backward")
 
     def backward(dout, saved, out=None, add=False, **static):
         return gradients(dout, *saved, out=out, add=add, **static)
@@ -82,7 +102,7 @@ def compiled(layer: Layer) -> Layer:
     return Layer(layer.name, forward, backward, layer.kind, writes_out=True)
 
 
-def whole(f):
+def whole(f, options=None):
     """f(*arrays) -> a scalar, differentiated as one program: an object with forward, backward and both."""
     from gpt2.autodiff.fixed import FixedPair
 
@@ -90,7 +110,7 @@ def whole(f):
     # rate elementwise
     # values are computed again. GPT-2 124M, B=4, T=256: 819 MB instead of 1520, in the same time within
     # the noise.
-    return FixedPair(f, name="loss", rate=1.0)
+    return FixedPair(f, options, name="loss", rate=1.0)
 
 
 @contextmanager

@@ -198,18 +198,22 @@ class GPT2:
     compile   False runs every layer as it is written, for debugging
     detect_anomaly   trace the first nan or infinity of a step to the op and line that made it, as UserError;
                      a step then takes several times as long
+    elementwise  "numpy", "numexpr" or "tuned": what computes the compiled elementwise operations
 
     flat_params, flat_grads (num_parameters,) hold everything; params and grads are views of them by name.
     """
 
-    def __init__(self, config, backward="manual", seed=0, compile=True, detect_anomaly=False):
+    def __init__(
+        self, config, backward="manual", seed=0, compile=True, detect_anomaly=False, elementwise="numpy"
+    ):
         # Imported here: this module needs the layers alone, and the seam only to read a spec.
-        from gpt2.backward import choose, traced, whole
+        from gpt2.backward import choose, options_for, traced, whole
 
         self.config = config
         self.spec = backward
-        self.layers = choose(backward, compile)
-        self.program = whole(self._whole_loss) if backward.strip() == "whole" else None
+        self.layers = choose(backward, compile, elementwise)
+        whole_model = backward.strip() == "whole"
+        self.program = whole(self._whole_loss, options_for(elementwise)) if whole_model else None
         self.flat_params = np.zeros(config.num_parameters, config.dtype)
         self.flat_grads = np.zeros(config.num_parameters, config.dtype)
         self.params = unflatten(self.flat_params, config)

@@ -149,7 +149,7 @@ def plan(
 def is_number(n: Node) -> bool:
     """A single real number, made by a ufunc from numbers of its type or by adding up an array of them."""
     summed = n.op == "sum"
-    if not summed and OPS[n.op].ufunc is None:
+    if n.op == "fused" or not summed and OPS[n.op].ufunc is None:
         return False
     if n.size != 1 or n.dtype.kind != "f" or any(a.dtype != n.dtype for a in n.args):
         return False
@@ -191,6 +191,8 @@ class Uses:
         made_here = self.region.get(x) is r
         if not is_elementwise(n) and sum(root(a) is x for a in n.args) > 1:
             return False  # what is written over by one argument's sake is read for another's
+        if n.op == "fused" and not all(_element_by_element(a, n) for a in n.args if root(a) is x):
+            return False  # ufuncs look whether what they read and write overlaps; numexpr does not
         for u, _ in self.readers(x):
             if u is n:
                 continue
@@ -201,6 +203,11 @@ class Uses:
                 if self.region[u] is r and not reads_own_rows(u, y, r):
                     return False
         return True
+
+
+def _element_by_element(a: Node, n: Node) -> bool:
+    """Whether n, an elementwise op, reads each element of a's root in the place that it writes."""
+    return a.shape == n.shape and all(v.op == "reshape" for v in chain(a))
 
 
 def reads_own_rows(u: Node, y: Node, r: Region) -> bool:

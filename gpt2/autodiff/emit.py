@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import runtime
+from . import numexprs, runtime
 from .buffers import Plan, Uses, lends, plan
 from .graph import Graph, Node, is_scalar_const, node_names
 from .layout import (
@@ -59,9 +59,13 @@ class Emitted:
     overwrites: set  # (result, input): the result may be written over that input's memory
 
 
-def emit(graph: Graph, name: str, share_inputs: bool = False, lend: bool = False) -> Emitted:
+def emit(
+    graph: Graph, name: str, share_inputs: bool = False, lend: bool = False, elementwise: str = "numpy"
+) -> Emitted:
     graph = lower(graph, share_inputs)
     regions = schedule(graph)
+    if elementwise != "numpy":
+        graph = numexprs.fused_regions(graph, regions, elementwise)
     where = {n: r for r in regions for n in r.members}
     uses = Uses(graph, regions)
     placed, stands = hosts(graph, uses)
@@ -166,6 +170,7 @@ class _Emitter:
                 self.names[n] = fresh
         self.taken = taken
         self.env: dict = {"np": np}
+        self.fused: list[str] = []  # lines that make numexpr's expressions
         self.setup: list[str] = []  # lines that make views of the arena, once
         self.kept: list[str] = []  # names that setup hands over
         self.prelude: list[str] = []  # views of this call's arguments and results
@@ -327,7 +332,7 @@ class _Emitter:
             for o in self.graph.outputs
         )
         text.append("\n".join([head, *lines, f"    return ({returned.strip()})"]) + "\n")
-        source = "import numpy as np\n\n\n" + "\n\n".join(text)
+        source = "\n".join(["import numpy as np", *self.fused]) + "\n\n\n" + "\n\n".join(text)
         return Emitted(
             source,
             self.env,
@@ -488,6 +493,17 @@ class _Emitter:
         self.env.setdefault(text, np.ones(count, dtype))
         return text
 
+    def fused_name(self, n: Node) -> str:
+        """The name of the function that computes a tree of elementwise ops."""
+        names = [self.names[root(a)] for a in n.args]
+        text, types = numexprs.expression(n, names)
+        name = self.unique("fused")
+        if not self.fused:
+            self.fused.append("from gpt2.autodiff.numexprs import Fused")
+            self.fused.append("")
+        self.fused.append(f"{name} = Fused({text!r}, {types})")
+        return name
+
     def partial(self, n: Node) -> str:
         key = ("partial", n)
         if key not in self.full:
@@ -623,6 +639,9 @@ class Statement:
 
     def op_copy(self):
         return self.then(f"np.copyto(@, {self.args[0]})")
+
+    def op_fused(self):
+        return self.returning(f"{self.emitter.fused_name(self.n)}({', '.join(self.args)}, out=@)")
 
     def op_cast(self):
         return self.then(f'np.copyto(@, {self.args[0]}, casting="unsafe")')

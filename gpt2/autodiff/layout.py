@@ -88,7 +88,7 @@ def _reshaped_strides(old, strides, new) -> tuple[int, ...] | None:
 
 
 def is_elementwise(n: Node) -> bool:
-    return n.op in ("where", "cast", "copy") or (n.op in OPS and OPS[n.op].ufunc is not None)
+    return n.op in ("where", "cast", "copy", "fused") or (n.op in OPS and OPS[n.op].ufunc is not None)
 
 
 def lower(graph: Graph, share_inputs: bool = False) -> Graph:

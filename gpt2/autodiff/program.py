@@ -93,7 +93,7 @@ class Program:
     ):
         self.graph = graph
         self.name = name or graph.name
-        emitted = emit(graph, self.name, share_inputs, lend)
+        emitted = emit(graph, self.name, share_inputs, lend, getattr(options, "elementwise", "numpy"))
         self.source = emitted.source
         env = {**emitted.env, "run_blocks": runtime.run_blocks, "matmul": runtime.matmul}
         self._function = load_source(emitted.source, env, self.name)

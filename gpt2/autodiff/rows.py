@@ -165,6 +165,7 @@ _RULES = {
     "cast": _elementwise,
     "copy": _elementwise,
     "clip": _elementwise,
+    "fused": _elementwise,
     "broadcast": _elementwise,
     "sum": _reduction,
     "max": _reduction,

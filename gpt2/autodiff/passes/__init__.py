@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .. import numexprs
 from ..graph import Graph
 from . import algebra, fold, matrix, place, reduce, rows, views
 from .cse import cse
@@ -34,10 +35,14 @@ class Options:
 
     off      names of passes to leave out: keys of PASSES
     before   simplify what was recorded before it is differentiated, and not only the derivative
+
+    elementwise  what computes chains of elementwise ops in the emitted program: "numpy", "numexpr", or
+                 "tuned", which times each region both ways. They differ by rounding
     """
 
     off: frozenset = frozenset()
     before: bool = True
+    elementwise: str = "numpy"
 
     def __post_init__(self):
         object.__setattr__(self, "off", frozenset(self.off))
@@ -46,6 +51,13 @@ class Options:
             raise ValueError(
                 f"Options: no pass {unknown[0]!r} to switch off, expected one of {', '.join(PASSES)}"
             )
+        if self.elementwise not in numexprs.BACKENDS:
+            raise ValueError(
+                f"Options: elementwise is {self.elementwise!r}, "
+                f"expected one of {', '.join(numexprs.BACKENDS)}"
+            )
+        if self.elementwise != "numpy":
+            numexprs.load()
 
 
 def simplify(graph: Graph, options: Options | None = None) -> Graph:

@@ -1,0 +1,323 @@
+"""numpy, numexpr and tuned compute the same: random programs, the layers, and what may go wrong."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2 import backward
+from gpt2.autodiff import numexprs, runtime, schedule, tuned
+from gpt2.autodiff.graph import Graph
+from gpt2.autodiff.interpret import evaluate_graph
+from gpt2.autodiff.numexprs import BACKENDS, Fused
+from gpt2.autodiff.ops import apply, input_node
+from gpt2.autodiff.passes import Options
+from gpt2.autodiff.program import compile_graph
+from gpt2.errors import UserError
+from gpt2.layers import LAYERS
+from gpt2.model import GPT2, GPT2Config
+
+# The same operations in the same order, but a C compiler may contract a product and a sum; chains are long
+ROUNDING = {"float32": 1e-5, "float64": 1e-13}
+SHAPES = [(6, 4, 5), (6, 20), (24, 5), (6, 4, 1), (6, 1), (5,), (20,), (1, 4, 5), (6, 4, 4)]
+
+
+@pytest.fixture
+def tiny_regions(monkeypatch):
+    monkeypatch.setattr(schedule, "SMALL", 2)
+    monkeypatch.setattr(schedule, "BLOCK_BYTES", 200)
+
+
+@pytest.fixture(autouse=True)
+def nothing_decided(monkeypatch):
+    monkeypatch.setattr(tuned, "decided", {})
+
+
+def random_program(seed, dtype):
+    """Some thirty ops, most of them elementwise, among sums, reshapes, transposes and slices."""
+    rng = np.random.default_rng(seed)
+    inputs = [input_node(SHAPES[i], dtype, f"x{k}") for k, i in enumerate(rng.integers(0, len(SHAPES), 4))]
+    values = list(inputs)
+
+    def pick(test=lambda n: True):
+        found = [n for n in values if test(n)]
+        return found[-1 - min(int(rng.exponential(3.0)), len(found) - 1)] if found else None
+
+    def fits(a):
+        def test(n):
+            try:
+                return np.broadcast_shapes(a.shape, n.shape) is not None
+            except ValueError:
+                return False
+        return test
+
+    while len(values) < 34:
+        a = pick()
+        b = pick(fits(a))
+        kind = rng.integers(12)
+        if kind < 4:
+            made = apply(("add", "subtract", "multiply", "maximum")[kind], a, b) * 0.5
+        elif kind == 4:
+            made = a / (1.5 + apply("square", b))
+        elif kind == 5:
+            made = apply("sqrt", apply("absolute", a) + 0.25) - apply("reciprocal", 2.0 + b * b)
+        elif kind == 6:
+            low = apply("logical_and", apply("less", a, 0.3), apply("greater_equal", b, -1.0))
+            made = apply("where", low, -a, a * b)
+        elif kind == 7:
+            made = apply("tanh", a) ** 2.0
+        elif kind == 8 and a.ndim > 1:
+            made = apply("sum", a * a, axes=(a.ndim - 1,), keepdims=True) * 0.1
+        elif kind == 9:
+            same = [s for s in SHAPES if np.prod(s) == a.size and s != a.shape]
+            made = apply("reshape", a, shape=same[rng.integers(len(same))]) if same else None
+        elif kind == 10 and a.shape == (6, 4, 4):
+            made = apply("transpose", a, perm=(0, 2, 1)) * 0.7 + a
+        elif kind == 11 and a.ndim:
+            index = (*((0, s, 1) for s in a.shape[:-1]), (a.shape[-1] - 1, None, -1))
+            made = apply("slice", a, index=index) * 0.7 - a
+        else:
+            made = None
+        if made is not None and made.size <= 500:
+            values.append(made)
+    return Graph(inputs, [values[-1], values[-2], values[20], values[12]]), rng
+
+
+def assert_close(got, want, dtype):
+    assert got.dtype == want.dtype and got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=0, atol=ROUNDING[dtype] * (1 + np.abs(want).max()))
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_random_programs_agree(tiny_regions, dtype, monkeypatch):
+    monkeypatch.setattr(tuned, "TURNS", 1)
+    fused = 0
+    for seed in range(40):
+        graph, rng = random_program(seed, dtype)
+        arrays = [rng.uniform(-1.5, 1.5, i.shape).astype(dtype) for i in graph.inputs]
+        want = evaluate_graph(graph, arrays)
+        for elementwise in BACKENDS if seed % 4 == 0 else ("numexpr",):
+            program = compile_graph(graph, Options(elementwise=elementwise))
+            for _ in range(2):  # once more, over what the first call left in memory
+                for got, w in zip(program(*arrays), want):
+                    assert_close(got, np.asarray(w), dtype)
+            if elementwise == "numexpr":
+                fused += program.source.count("= Fused(")
+    assert fused > 100  # else nothing was compared
+
+
+CASES = {
+    "layernorm": ((2, 70, 96), (96,), (96,)),
+    "gelu": ((2, 70, 96),),
+    "residual": ((2, 70, 96), (2, 70, 96)),
+    "attention": ((2, 70, 96),),
+    "matmul": ((2, 70, 96), (48, 96), (48,)),
+    "crossentropy": ((2, 70, 200), None),
+}
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("kind", [backward.compiled, backward.auto])
+@pytest.mark.parametrize("name", CASES)
+def test_layers_agree(name, kind, dtype):
+    rng = np.random.default_rng(0)
+    args = [rng.integers(0, 200, (2, 70)) if s is None else rng.standard_normal(s).astype(dtype)
+            for s in CASES[name]]
+    static = {"num_heads": 4} if name == "attention" else {}
+    results = {}
+    for elementwise in BACKENDS:
+        layer = kind(LAYERS[name], backward.options_for(elementwise))
+        out, saved = layer.forward(*args, **static)
+        dout = np.random.default_rng(1).standard_normal(out.shape).astype(dtype)
+        gradients = layer.backward(dout, saved, **static)
+        results[elementwise] = [np.array(x) for x in (out, *gradients) if x is not None]
+    for elementwise in ("numexpr", "tuned"):
+        for got, want in zip(results[elementwise], results["numpy"], strict=True):
+            assert_close(got, want, dtype)
+
+
+@pytest.mark.parametrize("spec", ["manual", "auto", "whole"])
+def test_models_agree(spec):
+    config = GPT2Config(vocab_size=50, block_size=16, n_layer=2, n_head=2, n_embd=32)
+    tokens = np.random.default_rng(0).integers(0, 50, (3, 16))
+    grads = {}
+    for elementwise in ("numpy", "numexpr"):
+        model = GPT2(config, backward=spec, elementwise=elementwise)
+        model.forward(tokens, np.roll(tokens, -1, axis=1))
+        model.backward()
+        grads[elementwise] = model.flat_grads
+    assert_close(grads["numexpr"], grads["numpy"], "float32")
+
+
+def test_float32_stays_to_the_last_temporary():
+    """In float64 the small numbers would survive beside the large one."""
+    x = np.linspace(0.0, 1.0, 3000, dtype=np.float32)
+    out = np.full_like(x, np.nan)
+    assert Fused("x + 1e8 - 1e8", x="float32")(x, out=out) is out
+    np.testing.assert_array_equal(out, (x + np.float32(1e8)) - np.float32(1e8))
+    assert np.all(out == 0)
+
+    def f(x, y):
+        return (x + 1e8 - 1e8) * y
+
+    with ad.options(elementwise="numexpr"):
+        g = ad.compile(f)
+        got = g(x, x)
+        assert "Fused(" in ad.source(g)
+    assert got.dtype == np.float32 and np.all(got == 0)
+
+
+def test_numbers_are_exact():
+    """A quotient stays one, a minus belongs to its number, equal numbers may come in any order."""
+    x = np.random.default_rng(0).standard_normal(3000)
+    out = np.empty_like(x)
+    Fused("x / 3.0 - -0.1 * x + 3.0", x="float64")(x, out=out)
+    np.testing.assert_array_equal(out, x / 3.0 - -0.1 * x + 3.0)
+
+
+def test_reads_and_writes_may_overlap():
+    """numexpr does not look whether its arguments overlap with its result, in pieces of 1024 elements."""
+    for n in (7, 64, 130):
+        x = np.random.default_rng(n).standard_normal((n, n))
+        a, b = input_node(x.shape, x.dtype, "a"), input_node(x.shape, x.dtype, "b")
+        turned = apply("transpose", a, perm=(1, 0))
+        for value in (turned * b + 1.0, a * b + 1.0, turned * a + 1.0):
+            program = compile_graph(Graph([a, b], [value]), Options(elementwise="numexpr"))
+            (want,) = evaluate_graph(Graph([a, b], [value]), [x, 2 * x])
+            buffer, other = x.copy(), 2 * x
+            (got,) = program(buffer, other, out=(buffer,))
+            assert got is buffer
+            np.testing.assert_allclose(got, want, rtol=1e-13)
+
+
+def test_results_larger_than_all_arguments():
+    """Arguments broadcast to what is written, not only to one another."""
+    x, y = input_node((400,), np.float64, "x"), input_node((1,), np.float64, "y")
+    wide = apply("broadcast", x, shape=(60, 400))
+    value = (wide * 2.0 + apply("broadcast", y, shape=(60, 400))) * 0.5 - 1.0
+    arrays = [np.linspace(0, 1, 400), np.array([3.0])]
+    program = compile_graph(Graph([x, y], [value]), Options(elementwise="numexpr"))
+    assert "Fused(" in program.source
+    (got,) = program(*arrays)
+    np.testing.assert_allclose(got, np.broadcast_to(arrays[0] + 0.5, (60, 400)), rtol=1e-14)
+
+
+def test_threads_inside_one_expression_at_once():
+    fused = Fused("a * b + a / (b + 1.5) - b * b * 0.25 + a * a", a="float64", b="float64")
+    rng = np.random.default_rng(0)
+    jobs = [(rng.uniform(0, 1, 300_000), rng.uniform(0, 1, 300_000)) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            results = list(pool.map(lambda job: fused(*job, out=np.empty(300_000)), jobs))
+            for (a, b), got in zip(jobs, results):
+                np.testing.assert_allclose(got, a * b + a / (b + 1.5) - b * b * 0.25 + a * a, rtol=1e-13)
+
+
+def test_blocks_on_two_threads():
+    def f(x, y):
+        return (x * y + x / (y * y + 1.0) - 0.5 * x) * (x - y)
+
+    x, y = np.random.default_rng(0).standard_normal((2, 300, 4000))
+    runtime.set_threads(2)
+    try:
+        with ad.options(elementwise="numexpr"):
+            g = ad.compile(f)
+            for _ in range(3):
+                np.testing.assert_allclose(g(x, y), f(x, y), rtol=0, atol=1e-12)
+            assert "run_blocks" in ad.source(g) and "Fused(" in ad.source(g)
+    finally:
+        runtime.set_threads(1)
+
+
+def test_what_stays_with_numpy():
+    def f(x, n):
+        y = np.maximum(x, 0.5) * 2.0 + np.trunc(x)  # numexpr turns these two into float64
+        z = (x * 2.0 + 1.0) * x.astype(np.float64)  # two types in one expression
+        return y, z, n * n + n  # integers
+
+    x = np.linspace(-2, 2, 20_000, dtype=np.float32)
+    with ad.options(elementwise="numexpr"):
+        g = ad.compile(f)
+        got = g(x, np.arange(20_000))
+    for a, b in zip(got, f(x, np.arange(20_000))):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert "np.maximum" in ad.source(g) and "np.trunc" in ad.source(g)
+
+
+def chain_source(elementwise):
+    x, y = (input_node((200, 400), np.float32, name) for name in "xy")
+    return compile_graph(Graph([x, y], [(x * y + x) * (y - x)]), Options(elementwise=elementwise)).source
+
+
+def test_tuned_keeps_the_faster_and_remembers_it(monkeypatch):
+    asked = []
+
+    def measure(graph):
+        asked.append(graph)
+        return times
+
+    monkeypatch.setattr(tuned, "measure", measure)
+    times = (2.0, 1.0)
+    assert "Fused(" in chain_source("tuned")
+    tuned.decided.clear()
+    times = (1.0, 2.0)
+    assert "Fused(" not in chain_source("tuned")
+    times = (2.0, 1.0)
+    before = len(asked)
+    assert "Fused(" not in chain_source("tuned") and len(asked) == before == 2
+
+
+def test_tuned_measures_what_it_says(monkeypatch):
+    """Each region by itself, in both ways: numexpr made slow loses, NumPy made slow loses."""
+    assert "Fused(" not in chain_source("numpy") and "Fused(" in chain_source("numexpr")
+    call = Fused.__call__
+
+    def slow(self, *arrays, out):
+        for _ in range(50):
+            call(self, *arrays, out=out)
+        return out
+
+    monkeypatch.setattr(Fused, "__call__", slow)
+    assert "Fused(" not in chain_source("tuned")
+    monkeypatch.undo()
+    monkeypatch.setattr(tuned, "decided", {})
+    monkeypatch.setattr(tuned, "MARGIN", 1e9)
+    assert "Fused(" in chain_source("tuned")
+
+
+def test_numexpr_missing(monkeypatch):
+    monkeypatch.setattr(numexprs, "load", numexprs.load.__wrapped__)  # forgets that it was found before
+    monkeypatch.setitem(sys.modules, "numexpr", None)
+    for elementwise in ("numexpr", "tuned"):
+        with pytest.raises(UserError, match="^elementwise: the package numexpr is not installed") as error:
+            backward.choose("auto", elementwise=elementwise)
+        assert "\n" not in str(error.value)
+    assert "Fused(" not in chain_source("numpy")
+
+
+def test_unknown_backend():
+    with pytest.raises(UserError, match="elementwise is 'fast', expected one of numpy, numexpr, tuned"):
+        backward.choose("manual", elementwise="fast")
+
+
+def test_numpy_backend_does_not_load_numexpr():
+    code = ("import sys, numpy as np; from gpt2 import autodiff as ad; "
+            "ad.grad(lambda x: (x * x + x).sum())(np.ones(20000)); assert 'numexpr' not in sys.modules")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_expressions_do_not_grow_without_bound():
+    """A square spells its argument twice: forty of them in a row would spell it a million million times."""
+    x = input_node((20_000,), np.float64, "x")
+    value = x
+    for _ in range(40):
+        value = apply("square", value) + 0.1
+    program = compile_graph(Graph([x], [value * 2.0]), Options(elementwise="numexpr"))
+    assert max(map(len, program.source.splitlines())) < 2 * numexprs.LONGEST
+    (got,) = program(np.linspace(-0.5, 0.5, 20_000))
+    (want,) = evaluate_graph(Graph([x], [value * 2.0]), [np.linspace(-0.5, 0.5, 20_000)])
+    np.testing.assert_allclose(got, want, rtol=1e-12)
