@@ -182,6 +182,16 @@ def test_names_of_tensors_are_never_names_of_files(tmp_path):
     assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*")] == ["in", "in/c"]
 
 
+@pytest.mark.parametrize("name, content", [
+    ("settings", "steps = " + "9" * 5000), ("settings", "lr = " + "9" * 400),
+    ("metrics", '{"step": 1' + "0" * 400 + "}\n"), ("metrics", '{"step": 1, "loss": 1' + "0" * 400 + "}\n"),
+])
+def test_numbers_beyond_all_bounds(tmp_path, name, content):
+    (subject,) = [subject for subject in EVERY if subject.name == name]
+    subject.make(tmp_path)
+    assert outcome(subject, tmp_path, content.encode()).kind == "refused"
+
+
 def test_messages_have_an_end():
     assert len(str(UserError("x" * 10**6))) < 2100
 

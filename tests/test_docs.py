@@ -50,7 +50,7 @@ EXCEPTIONS = {
     "pytest bench/ --benchmark-only --benchmark-compare-fail=median:10%": ("not here", LONG),
 }
 # Families of such commands, by their beginning
-LONG_ONES = ("python -m bench.",)
+LONG_ONES = ("python -m bench.", "python -m tests.long.", "python tests/long/")
 # Programs without a fence or a prompt: the first line, and the function below that checks them
 SNIPPETS = {
     ("README.md", "def layernorm_backward(dout, saved):"): "check_manual_source",
@@ -238,8 +238,10 @@ def test_commands_in_the_text(page):
 
 
 def understood(command):
-    """Whether a command's own parser accepts its arguments; a command that has none is only imported."""
+    """Whether a command's own parser accepts its arguments; one without arguments is only imported."""
     words = shlex.split(command)
+    if words[1].endswith(".py") and words[1] != "train.py":  # a script: it is there, and is Python
+        return compile((ROOT / words[1]).read_text(encoding="utf-8"), words[1], "exec") is not None
     if len(words) == 3:
         name = words[2] + (".__main__" if (ROOT / words[2].replace(".", "/")).is_dir() else "")
         return importlib.import_module(name) is not None

@@ -3,11 +3,12 @@
     with ad.detect_anomaly():
         ad.grad(f)(x)           # raises AnomalyError: f.py:12: log made -inf at [3] of ..., from x = 0
 
-Within the context every program is first followed op by op. Where one of its results is not finite, the error
-names the first op on the way there that made something not finite out of finite numbers, with the line of the
-function it stands for: for a gradient, that of the forward statement. Infinities that no result shows (a mask,
-a branch not taken) are no anomaly. Results are those of the program itself, to the last bit; it takes several
-times as long. Functions of plain floats run as `math` code, and are followed by NumPy's own errors there.
+Within the context every program is first followed op by op. Where one of its results is not finite, the
+error names the first op on the way there that made something not finite out of finite numbers, with the
+line of the function it stands for: for a gradient, that of the forward statement. Infinities that no result
+shows (a mask, a branch not taken) are no anomaly. Results are those of the program itself, to the last bit;
+it takes several times as long. Functions of plain floats run as `math` code, and are followed by NumPy's
+own errors there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class AnomalyError(AutodiffError, FloatingPointError):
 
 @contextmanager
 def detect_anomaly():
-    """Follow every program run in this context, in all threads; raise AnomalyError at the first nan or inf."""
+    """Follow every program run in this context, in all threads: AnomalyError at the first nan or inf."""
     global watching
     with _lock:
         watching += 1

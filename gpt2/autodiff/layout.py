@@ -8,6 +8,8 @@ hard question, whether NumPy can reshape without copying, by asking NumPy.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 
 from .graph import Graph, Node, rewrite
@@ -264,6 +266,10 @@ def hosts(graph: Graph, uses) -> tuple[dict[Node, Place], dict[Node, np.ndarray]
     placed: dict[Node, Place] = {}
     whole: dict[Node, Place] = {}
     outputs = set(graph.outputs)
+    views: dict[Node, list[Node]] = defaultdict(list)  # root -> the views of it, in order
+    for n in graph.nodes:
+        if n.op in VIEWS:
+            views[root(n)].append(n)
     spoiled: dict[Node, Node] = {}  # value -> the op that writes over its memory
 
     def of(n: Node) -> Place:
@@ -272,6 +278,16 @@ def hosts(graph: Graph, uses) -> tuple[dict[Node, Place], dict[Node, np.ndarray]
         if n not in whole:
             whole[n] = Place(n, (), stand_in(n.shape, n.dtype))
         return whole[n]
+
+    def keeps_views(r: Node, place: Place) -> bool:
+        """Whether everything that is a view of r can be one of r in that memory."""
+        seen = {r: place.stand}
+        for n in views[r]:
+            found = view(seen[n.args[0]], n)
+            if found is None:
+                return False
+            seen[n] = found
+        return True
 
     def settle(source: Node, place: Place | None, n: Node, spoils: bool = False) -> bool:
         """Put source's root where n wants it. `spoils`: n then changes that memory."""
@@ -289,7 +305,7 @@ def hosts(graph: Graph, uses) -> tuple[dict[Node, Place], dict[Node, np.ndarray]
             or r.dtype != place.base.dtype
         ):
             return False
-        if isinstance(r.dtype, tuple):
+        if isinstance(r.dtype, tuple) or not keeps_views(r, place):
             return False
         placed[r] = place
         if spoiler is not None:

@@ -61,64 +61,78 @@ class Program:
 # ---- Writing ---------------------------------------------------------------------------------------------
 
 UNARY = [
-    "np.tanh({a})", "np.sin({a})", "np.cos({a}) * {a}", "np.exp(-{a} ** 2)", "np.log(1.5 + {a} ** 2)", "-{a}",
-    "np.sqrt(0.5 + {a} * {a})", "np.abs({a})", "np.arctan({a})", "{a} ** 3 * 0.1", "1.0 / (1.0 + np.exp(-{a}))",
-    "np.maximum({a}, 0.0)", "np.clip({a}, -0.8, 0.9)", "np.square({a}) * 0.5", "np.log1p(np.abs({a}))",
-    "np.where({a} > 0.2, {a} * 2.0, np.sin({a}))", "2.0 ** np.tanh({a})", "np.hypot({a}, 1.0)", "{a} * {a}.dtype.type(0.5)",
-    "0.5 * {a} * (1.0 + np.tanh(0.8 * ({a} + 0.04 * {a} ** 3)))", "(lambda u: u * u + 0.1)({a})", "1.0 / ({a} * {a} + 1.0)",
-    "np.expm1(-np.abs({a}))", "np.cosh(0.5 * np.tanh({a}))", "np.sinc({a})", "{a}.copy()", "np.float64(0.7) * {a}",
-    "np.exp({a} - np.max({a}))", "np.abs({a}) ** 1.5", "(1.0 + {a} ** 2) ** -0.5",
+    "np.tanh({a})", "np.sin({a})", "np.cos({a}) * {a}", "np.exp(-{a} ** 2)", "np.log(1.5 + {a} ** 2)",
+    "-{a}", "np.sqrt(0.5 + {a} * {a})", "np.abs({a})", "np.arctan({a})", "{a} ** 3 * 0.1",
+    "1.0 / (1.0 + np.exp(-{a}))", "np.maximum({a}, 0.0)", "np.clip({a}, -0.8, 0.9)", "np.square({a}) * 0.5",
+    "np.log1p(np.abs({a}))", "np.where({a} > 0.2, {a} * 2.0, np.sin({a}))", "2.0 ** np.tanh({a})",
+    "np.hypot({a}, 1.0)", "{a} * {a}.dtype.type(0.5)",
+    "0.5 * {a} * (1.0 + np.tanh(0.8 * ({a} + 0.04 * {a} ** 3)))", "(lambda u: u * u + 0.1)({a})",
+    "1.0 / ({a} * {a} + 1.0)", "np.expm1(-np.abs({a}))", "np.cosh(0.5 * np.tanh({a}))", "np.sinc({a})",
+    "{a}.copy()", "np.float64(0.7) * {a}", "np.exp({a} - np.max({a}))", "np.abs({a}) ** 1.5",
+    "(1.0 + {a} ** 2) ** -0.5",
 ]
 BINARY = [
     "{a} + {b}", "{a} - {b}", "{a} * {b} * 0.5", "{a} / (1.5 + np.abs({b}))", "np.maximum({a}, {b})",
     "np.minimum({a}, 0.5 * {b})", "np.where({a} < {b}, {a}, {b} * 0.5)", "np.hypot({a}, 2.0 + {b} ** 2)",
     "np.arctan2({a}, 2.0 + {b} * {b})", "np.logaddexp({a}, {b})", "(1.5 + np.tanh({a})) ** np.tanh({b})",
-    "np.multiply({a}, {b}) - {a}", "{a} * 0.3 + {b} * 0.7", "np.fmax({a}, {b} * {b})", "np.copysign({a}, {b})",
-    "np.subtract({a}, {b}) ** 2 * 0.2", "{a} * np.exp(-np.abs({b}))", "np.add({a}, {b}, where=True)",
+    "np.multiply({a}, {b}) - {a}", "{a} * 0.3 + {b} * 0.7", "np.fmax({a}, {b} * {b})",
+    "np.copysign({a}, {b})", "np.subtract({a}, {b}) ** 2 * 0.2", "{a} * np.exp(-np.abs({b}))",
+    "np.add({a}, {b}, where=True)",
 ]
 REDUCTIONS = [
-    "np.sum({a}, axis={k})", "{a}.sum(axis={k}, keepdims=True) * 0.5", "{a}.mean(axis={k})", "np.max({a}, axis={k})",
-    "{a}.min(axis={k}, keepdims=True)", "np.var({a}, axis={k})", "np.prod(0.8 + 0.3 * np.tanh({a}), axis={k})",
-    "np.cumsum({a}, axis={i}) * 0.3", "np.cumprod(0.9 + 0.2 * np.sin({a}), axis={i})", "np.diff({a}, axis={i})",
+    "np.sum({a}, axis={k})", "{a}.sum(axis={k}, keepdims=True) * 0.5", "{a}.mean(axis={k})",
+    "np.max({a}, axis={k})", "{a}.min(axis={k}, keepdims=True)", "np.var({a}, axis={k})",
+    "np.prod(0.8 + 0.3 * np.tanh({a}), axis={k})", "np.cumsum({a}, axis={i}) * 0.3",
+    "np.cumprod(0.9 + 0.2 * np.sin({a}), axis={i})", "np.diff({a}, axis={i})",
     "np.linalg.norm({a} + 3.0, axis={i})", "np.sort({a}, axis={i})", "np.median({a}, axis={i})",
     "np.take_along_axis({a}, np.argsort({a}, axis={i}), axis={i})", "np.average({a}, axis={i})",
-    "{a} - {a}.mean(axis={i}, keepdims=True)", "np.log(np.sum(np.exp({a} * 0.3), axis={k}))", "np.ptp({a}, axis={i})",
-    "np.std(np.stack([{a}, 0.9 * {a} - 4.0]), axis=0)", "np.sqrt(0.1 + np.var({a}, axis={k}))",
+    "{a} - {a}.mean(axis={i}, keepdims=True)", "np.log(np.sum(np.exp({a} * 0.3), axis={k}))",
+    "np.ptp({a}, axis={i})", "np.std(np.stack([{a}, 0.9 * {a} - 4.0]), axis=0)",
+    "np.sqrt(0.1 + np.var({a}, axis={k}))",
 ]
 SHAPING = [
-    "{a}.T", "np.swapaxes({a}, 0, -1)", "{a}.reshape(-1)", "{a}.reshape({a}.shape[::-1])", "{a}[None]", "{a}[..., None]",
-    "np.flip({a}, {i})", "np.roll({a}, 1, axis={i})", "np.concatenate([{a}, 0.5 * {a}], axis={i})",
-    "np.stack([{a}, np.sin({a})], axis={i})", "np.tile({a}, 2)", "np.repeat({a}, 2, axis={i})", "np.pad({a}, 1)",
-    "np.broadcast_to({a}, (2, *{a}.shape)) * 0.5", "np.squeeze({a})", "np.moveaxis({a}, 0, -1)", "np.atleast_2d({a})",
-    "np.ravel({a})", "np.split({a}, [1], axis={i})[-1]", "np.array_split({a}, 2, axis={i})[0]", "{a}[::-1]",
-    "np.expand_dims({a}, {i})", "{a}[1:]", "{a}[..., :-1]", "{a}[0]", "{a}[-1:]", "{a}[..., 0]", "{a}[::2]", "{a}[..., ::-2]",
-    "{a}[[0, -1, 0]]", "{a}[..., [1, 0]]", "{a}[np.arange({a}.shape[0]) != 1]", "np.take({a}, [0, 0], axis={i})",
+    "{a}.T", "np.swapaxes({a}, 0, -1)", "{a}.reshape(-1)", "{a}.reshape({a}.shape[::-1])", "{a}[None]",
+    "{a}[..., None]", "np.flip({a}, {i})", "np.roll({a}, 1, axis={i})",
+    "np.concatenate([{a}, 0.5 * {a}], axis={i})", "np.stack([{a}, np.sin({a})], axis={i})",
+    "np.tile({a}, 2)", "np.repeat({a}, 2, axis={i})", "np.pad({a}, 1)",
+    "np.broadcast_to({a}, (2, *{a}.shape)) * 0.5", "np.squeeze({a})", "np.moveaxis({a}, 0, -1)",
+    "np.atleast_2d({a})", "np.ravel({a})", "np.split({a}, [1], axis={i})[-1]",
+    "np.array_split({a}, 2, axis={i})[0]", "{a}[::-1]", "np.expand_dims({a}, {i})", "{a}[1:]",
+    "{a}[..., :-1]", "{a}[0]", "{a}[-1:]", "{a}[..., 0]", "{a}[::2]", "{a}[..., ::-2]", "{a}[[0, -1, 0]]",
+    "{a}[..., [1, 0]]", "{a}[np.arange({a}.shape[0]) != 1]", "np.take({a}, [0, 0], axis={i})",
     "np.append({a}, {a})", "{a}.flatten()", "{a}.ravel()[1::2]", "{a}[[0, -1], ::-1]", "{a}[[0, 1], 1:2]",
     "{a}[0, [1, 0]]", "{a}[[0, 1], [1, 0]]", "{a}[:, [1, 1]]", "{a}[np.array([[0, 1], [1, 0]])]",
-    "{a}[[1, 0], None]", "{a}[None, [1, 0]]", "{a}[[1], 1:]", "{a}[np.argmin({a}.reshape({a}.shape[0], -1)[:, 0])]",
+    "{a}[[1, 0], None]", "{a}[None, [1, 0]]", "{a}[[1], 1:]",
+    "{a}[np.argmin({a}.reshape({a}.shape[0], -1)[:, 0])]",
 ]
 MATRIX = [  # a is 2-D
-    "{a} @ {a}.T * 0.3", "{a}.T @ {a} * 0.3", "np.einsum('ij,kj->ik', {a}, {a}) * 0.2", "np.tril({a})", "np.triu({a}, 1)",
-    "np.einsum('ij->j', {a})", "np.einsum('ij,ij->i', {a}, np.cos({a}))", "np.tensordot({a}, {a}, 2) * 0.1",
-    "np.dot({a}, {a}[0]) * 0.3", "np.inner({a}, {a}) * 0.2", "np.outer({a}[0], {a}[-1]) * 0.3", "np.diagonal({a})", "np.trace({a})",
+    "{a} @ {a}.T * 0.3", "{a}.T @ {a} * 0.3", "np.einsum('ij,kj->ik', {a}, {a}) * 0.2", "np.tril({a})",
+    "np.triu({a}, 1)", "np.einsum('ij->j', {a})", "np.einsum('ij,ij->i', {a}, np.cos({a}))",
+    "np.tensordot({a}, {a}, 2) * 0.1", "np.dot({a}, {a}[0]) * 0.3", "np.inner({a}, {a}) * 0.2",
+    "np.outer({a}[0], {a}[-1]) * 0.3", "np.diagonal({a})", "np.trace({a})",
     "np.linalg.inv({a} @ {a}.T * 0.2 + 2.0 * np.eye({a}.shape[0]))", "np.kron({a}[:1], {a}[:, :1])",
     "np.linalg.solve({a} @ {a}.T * 0.2 + 2.0 * np.eye({a}.shape[0]), {a})",
-    "np.exp({a} - np.max({a}, axis=-1, keepdims=True)) / np.sum(np.exp({a} - np.max({a}, axis=-1, keepdims=True)), axis=-1, keepdims=True)",
+    "np.exp({a} - np.max({a}, axis=-1, keepdims=True))"
+    " / np.sum(np.exp({a} - np.max({a}, axis=-1, keepdims=True)), axis=-1, keepdims=True)",
     "np.linalg.slogdet({a}.T @ {a} * 0.1 + np.eye({a}.shape[1]))[1]",
 ]
 # Statements that write: c is written, v fits a place of it
 WRITES = [
-    "{c} += {b}", "{c} -= 0.3 * {b}", "{c} *= 0.7", "{c} /= 1.5 + np.abs({b})", "{c} *= np.tanh({b})", "{c}[0] = np.sin({c}[-1])",
-    "{c}[1:] += {c}[:-1]", "{c}[:-1] -= 0.5 * {c}[1:]", "{c}[..., 0] = 0.5", "{c}[...] = {b}", "{c}[::2] *= 0.5",
-    "{c}[..., -1] += {c}[..., 0] ** 2 * 0.3", "np.add({c}, {b}, out={c})", "np.multiply({c}, 0.5, out={c})",
-    "np.tanh({c}, out={c})", "np.maximum({c}, 0.1, out={c})", "{c}[[0, -1]] += 0.2", "{c}[{c} > 0.5] = 0.5",
-    "{c}[{c} < 0] *= 0.1", "np.copyto({c}, {b})", "{c}.sort()", "{c}.T[0] = {c}.T[-1] * 0.5", "{c}.fill(0.3)",
-    "np.add.at({c}, [0, 0], 0.5 * {c}[-1])", "{c}[:] = {c}[::-1]", "np.subtract({c}[1:], {c}[:-1], out={c}[1:])",
+    "{c} += {b}", "{c} -= 0.3 * {b}", "{c} *= 0.7", "{c} /= 1.5 + np.abs({b})", "{c} *= np.tanh({b})",
+    "{c}[0] = np.sin({c}[-1])", "{c}[1:] += {c}[:-1]", "{c}[:-1] -= 0.5 * {c}[1:]", "{c}[..., 0] = 0.5",
+    "{c}[...] = {b}", "{c}[::2] *= 0.5", "{c}[..., -1] += {c}[..., 0] ** 2 * 0.3",
+    "np.add({c}, {b}, out={c})", "np.multiply({c}, 0.5, out={c})", "np.tanh({c}, out={c})",
+    "np.maximum({c}, 0.1, out={c})", "{c}[[0, -1]] += 0.2", "{c}[{c} > 0.5] = 0.5", "{c}[{c} < 0] *= 0.1",
+    "np.copyto({c}, {b})", "{c}.sort()", "{c}.T[0] = {c}.T[-1] * 0.5", "{c}.fill(0.3)",
+    "np.add.at({c}, [0, 0], 0.5 * {c}[-1])", "{c}[:] = {c}[::-1]",
+    "np.subtract({c}[1:], {c}[:-1], out={c}[1:])",
     "for i in range(1, {c}.shape[0]):\n    {c}[i] = 0.5 * {c}[i - 1] + np.sin({c}[i])",
-    "for row in {c}:\n    row *= 0.8", "{t} = {c}[1:]\n{t} *= 0.5", "{t} = {c}.reshape(-1)\n{t}[::2] += 0.25 * {t}[0]",
-    "{t} = {c}.T\n{t}[-1] -= np.cos({t}[0])", "np.exp({c}, out={c}, where={c} < 0.0)", "np.putmask({c}, {c} > 0.7, 0.7)",
+    "for row in {c}:\n    row *= 0.8", "{t} = {c}[1:]\n{t} *= 0.5",
+    "{t} = {c}.reshape(-1)\n{t}[::2] += 0.25 * {t}[0]", "{t} = {c}.T\n{t}[-1] -= np.cos({t}[0])",
+    "np.exp({c}, out={c}, where={c} < 0.0)", "np.putmask({c}, {c} > 0.7, 0.7)",
     "{c}[[0, -1], 1:2] += 0.3 * {c}[:1, :1]", "{c}[[0, 0]] = {c}[[1, -1]]", "{c}[:, [0, 0]] *= 0.5",
-    "np.add.at({c}, ([0, 0], slice(1, 2)), {c}[0, 0])", "{c}[1] += {c}[0]", "{c}[..., [1, 0]] -= 0.1 * {c}[..., :1]",
+    "np.add.at({c}, ([0, 0], slice(1, 2)), {c}[0, 0])", "{c}[1] += {c}[0]",
+    "{c}[..., [1, 0]] -= 0.1 * {c}[..., :1]",
 ]
 CONTROL = [
     "if np.sum({a}) > 0.3:\n    {t} = {a} * 2.0\nelse:\n    {t} = np.sin({a})",
@@ -129,9 +143,8 @@ CONTROL = [
     "{t} = {a}.copy()\nfor i in range({a}.shape[0]):\n    if np.sum({t}[i]) > 0:\n        {t}[i] *= 0.5",
     "{t} = np.zeros_like({a})\nfor i in range(len({a})):\n    {t}[i] = {a}[i] * (i + 1) * 0.3",
     "{t} = {a}[np.argmax({a}.reshape({a}.shape[0], -1).sum(axis=1))]",
-    "{t} = [{a}, np.cos({a})]\n{t} = {t}[0] * {t}[1]",
-    "{t} = {a}[{a} > 0.0]", "{t} = sum(np.tanh(row).sum() for row in {a})",
-    "{t} = {a} if {a}.flat[0] > 0 else {a} * {a}",
+    "{t} = [{a}, np.cos({a})]\n{t} = {t}[0] * {t}[1]", "{t} = {a}[{a} > 0.0]",
+    "{t} = sum(np.tanh(row).sum() for row in {a})", "{t} = {a} if {a}.flat[0] > 0 else {a} * {a}",
 ]
 
 
@@ -198,7 +211,8 @@ class Writer:
         a = self.pick(lambda v: v.ndim > 0)
         if a is None:
             return None
-        return f"{self.fresh()} = " + self.one_of(SHAPING).format(a=a, i=int(self.rng.integers(self.names[a].ndim)))
+        axis = int(self.rng.integers(self.names[a].ndim))
+        return f"{self.fresh()} = " + self.one_of(SHAPING).format(a=a, i=axis)
 
     def matrix(self):
         a = self.pick(lambda v: v.ndim == 2)
@@ -213,8 +227,9 @@ class Writer:
         c = self.pick(lambda v: isinstance(v, np.ndarray) and v.ndim > 0 and v.flags.writeable)
         if c is None:
             return None
-        b = self.pick(lambda v: _broadcasts(v, self.names[c]) and np.broadcast_shapes(v.shape, self.names[c].shape)
-                      == self.names[c].shape)
+        shape = self.names[c].shape
+        b = self.pick(lambda v: _broadcasts(v, self.names[c])
+                      and np.broadcast_shapes(v.shape, shape) == shape)
         return self.one_of(WRITES).format(c=c, b=b, t=self.fresh())
 
     def control(self):
@@ -222,7 +237,7 @@ class Writer:
         return a and self.one_of(CONTROL).format(a=a, t=self.fresh())
 
     def grow(self) -> None:
-        """Add a statement, or leave things as they are where the one drawn does not run or makes bad numbers."""
+        """Add a statement, unless the one drawn does not run here or makes bad numbers."""
         text = self.statement()
         if text is None:
             return
@@ -231,8 +246,7 @@ class Writer:
             with np.errstate(all="raise", under="ignore"):
                 exec(text, self.names)
             fine = all(map(_tame, self.arrays().values())) and len(self.arrays()) > 0
-        except (ValueError, IndexError, TypeError, FloatingPointError, ZeroDivisionError, np.linalg.LinAlgError,
-                AttributeError):
+        except (ValueError, IndexError, TypeError, ArithmeticError, AttributeError):
             fine = False
         if not fine:
             self.body.pop()
@@ -308,13 +322,28 @@ def check(program: Program, api: bool = True) -> Report:
         if not abs(left - right) <= 1e-10 * (size + more) + 1e-13:
             raise Difference("forward and reverse", f"{left:.15g} and {right:.15g}")
 
-        simple = passes.simplify(joint)
-        _same("optimised and not", evaluate_graph(simple, given), plain)
-        _same("emitted and evaluated", compile_graph(simple)(*given), plain)
-        _same("in two halves and in one", _halves(simple, graph, given), plain)
-        if api:
-            _through_api(program, f, cotangent, outs, plain, gradient, graph)
+        try:
+            simple = passes.simplify(joint)
+            _same("optimised and not", evaluate_graph(simple, given), plain)
+            _same("emitted and evaluated", compile_graph(simple)(*given), plain)
+            _same("in two halves and in one", _halves(simple, graph, given), plain)
+            if api:
+                _through_api(program, f, cotangent, outs, plain, gradient, graph)
+        except Difference:
+            if not _jumps(joint, given, plain, rng):
+                raise
+            report.undecided += 1
     return report
+
+
+def _jumps(graph, given, plain, rng) -> bool:
+    """Whether a rounding more or less makes another result: an argmax of what would be equal, for one."""
+    for _ in range(5):
+        near = [x * (1.0 + 1e-14 * rng.standard_normal(x.shape)) if x.dtype.kind == "f" else x
+                for x in map(np.asarray, given)]
+        if not _near(evaluate_graph(graph, near), plain, 1e-9):
+            return True
+    return False
 
 
 def _recorded(program, f) -> tuple[Graph, list]:
@@ -336,16 +365,12 @@ def _recorded(program, f) -> tuple[Graph, list]:
 def _against_differences(program, f, tangent, direction, outs, count, report) -> None:
     values = program.values()
 
+    # arguments that were written to are results as well
+    written = record(f, program.values()).written if count > len(program.results) else ()
+
     def run(*xs):
         xs = [np.array(x) for x in xs]
-        return [*f(*xs), *xs][:count] if count > len(program.results) else f(*xs)
-
-    if count > len(program.results):  # arguments that were written to are results as well
-        written = record(f, program.values()).written
-
-        def run(*xs):  # noqa: F811
-            xs = [np.array(x) for x in xs]
-            return [*f(*xs), *(xs[i] for i in written)]
+        return [*f(*xs), *(xs[i] for i in written)]
 
     wrt = range(len(values))
     found = []
@@ -383,7 +408,7 @@ def _same(kind, got, wanted) -> None:
         a, b = np.asarray(a), np.asarray(b)
         if a.shape != b.shape or a.dtype != b.dtype:
             raise Difference(kind, f"result {k}: {a.dtype} {a.shape} and {b.dtype} {b.shape}")
-    if not _near(got, wanted, 1e-10) or any(np.isnan(x).any() for x in got if np.asarray(x).dtype.kind == "f"):
+    if not _near(got, wanted, 1e-10):
         raise Difference(kind, _most(got, wanted))
 
 

@@ -32,7 +32,7 @@ def _checked(program, api):
 
 
 def test_programs_hold_what_they_are_made_for():
-    """Of 200 programs a fair share writes in place, branches, loops, multiplies matrices, indexes by arrays."""
+    """Of 200 programs a fair share writes in place, branches, loops, multiplies, indexes by arrays."""
     programs = [str(write(seed)) for seed in range(200)]
     for text in ("+= ", "] = ", "out=", "for ", "if ", "while ", " @ ", "axis=", "[[", "np.sort", "np.where"):
         assert sum(text in p for p in programs) >= 5, text
@@ -78,3 +78,10 @@ def test_gradient_of_rows_and_parts_of_rows(f, wanted):
 def test_rows_taken_backwards():
     x = np.arange(12.0).reshape(3, 4)
     assert np.array_equal(ad.compile(lambda x: x[[0, 2], ::-1] * 1.0)(x), x[[0, 2], ::-1])
+
+
+def test_memory_is_lent_only_where_all_views_of_it_can_be_had():
+    """The gradient of t2 lies in that of y, transposed; read flat, it cannot be."""
+    body = ("t2 = y.T", "t2[-1] -= np.cos(t2[0])", "t4 = np.ravel(t2)", "t11 = t4.mean()", "t14 = x + t11")
+    rng = np.random.default_rng(0)
+    check(Program({"x": rng.standard_normal((3, 3)), "y": rng.standard_normal((4, 3))}, body, ("t14",)))

@@ -15,6 +15,7 @@ from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.graph_checks import check_graph
 from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.ops import apply, const, input_node
+from gpt2.autodiff.ops.table import sample
 from gpt2.autodiff.record import record
 
 
@@ -41,10 +42,11 @@ POINTS = {
     "divide": [(lambda x: x / 4.0, [A([1.0, 2.0])], [[0.25, 0.5]]),
                (lambda x: x / A(4.0), [A([1.0, 2.0])], [[0.25, 0.5]]),
                (lambda x: 3.0 / x, [A([1.0, 2.0])], [[-3.0, -1.5]])],
-    "power": [(lambda x: x**0.0, [A([1.5, 0.0])], [[0.0, 0.0]]),
-              (lambda x: x**1.0, [A([1.5, 0.0])], [[1.0, 2.0]]),
+    "power": [(lambda x: np.power(x, 0.0), [A([1.5, 0.0])], [[0.0, 0.0]]),
+              (lambda x: np.power(x, 1.0), [A([1.5, 0.0])], [[1.0, 2.0]]),
+              (lambda x: np.power(x, 2.0), [A([1.5, -2.0])], [[3.0, -8.0]]),
               (lambda x: x**2.0, [A([1.5, -2.0])], [[3.0, -8.0]]),
-              (lambda x: x**3.0, [A([1.5, -2.0])], [[6.75, 24.0]]),
+              (lambda x: np.power(x, 3.0), [A([1.5, -2.0])], [[6.75, 24.0]]),
               (lambda x: x**-1.0, [A([0.5, 2.0])], [[-4.0, -0.5]]),
               (lambda x: x ** A(3.0), [A([1.5, -2.0])], [[6.75, 24.0]]),
               (lambda x: 2.0**x, [A([0.0, 3.0])], [[math.log(2), 16 * math.log(2)]]),
@@ -67,7 +69,8 @@ POINTS = {
              [[[0.5, 0, 0.5], [2 / 3, 2 / 3, 2 / 3]]])],
     "min": [(lambda x: x.min(axis=1), [A([[1.0, 3.0, 1.0], [2.0, 2.0, 2.0]])],
              [[[0.5, 0, 0.5], [2 / 3, 2 / 3, 2 / 3]]])],
-    "prod": [(np.prod, [A([2.0, 0.0, 3.0])], [[0.0, 6.0, 0.0]]), (np.prod, [A([0.0, 0.0, 3.0])], [[0, 0, 0]])],
+    "prod": [(np.prod, [A([2.0, 0.0, 3.0])], [[0.0, 6.0, 0.0]]),
+             (np.prod, [A([0.0, 0.0, 3.0])], [[0, 0, 0]])],
     "cumprod": [(np.cumprod, [A([2.0, 0.0, 3.0])], [[1.0, 2 * 2.0 + 3 * 6.0, 0.0]])],
     **{name: [(getattr(np, name), [A([1.0, 2.0, 5.0]), A([1.0, 3.0, 4.0])],
                [[0.5, 0.0, 3.0], [0.5, 2.0, 0.0]])] for name in ("maximum", "fmax")},
@@ -76,7 +79,8 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("name, f, args, expected", [(name, *p) for name, points in POINTS.items() for p in points])
+@pytest.mark.parametrize("name, f, args, expected",
+                         [(name, *point) for name, points in POINTS.items() for point in points])
 def test_points(name, f, args, expected):
     with np.errstate(all="raise"):  # not even in passing
         found = gradients(f, *args) if name not in ("power", "logaddexp", "logaddexp2") else None
@@ -102,6 +106,15 @@ def test_one_argument_alone(name, sample, dtype):
             check_graph(graph, values, order=1, wrt=[i])
 
 
+@pytest.mark.parametrize("shape, dtype", [((2, 3, 4), "float64"), ((2, 4, 3), "float64"),
+                                          ((2, 5, 3), "complex128"), ((2, 3, 5), "complex128")])
+def test_singular_vectors_of_a_stack(shape, dtype):
+    """Each matrix of it has its own singular values."""
+    of = ROWS["svd"].samples[-1].of if dtype == "complex128" else None
+    graph, values = instance("svd", sample(shape, full_matrices=False, of=of), dtype)
+    check_graph(graph, values, order=1)
+
+
 def test_a_scatter_of_nothing():
     x, v = input_node((4, 3), np.dtype(float)), input_node((0, 3), np.dtype(float))
     out = apply("scatter", x, v, const(np.zeros(0, int)), spec=(("array", 0), (0, 3, 1)))
@@ -120,5 +133,8 @@ def checks_of(name):
             yield test_one_argument_alone, (name, s, dtype)
     if name == "power":
         yield test_the_exponent_s_gradient_at_base_zero_is_finite, ()
+    if name == "svd":
+        for shape, dtype in (((2, 3, 4), "float64"), ((2, 5, 3), "complex128")):
+            yield test_singular_vectors_of_a_stack, (shape, dtype)
     if name == "scatter":
         yield test_a_scatter_of_nothing, ()

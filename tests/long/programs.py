@@ -32,6 +32,8 @@ def main():
     for seed in range(args.start, args.start + args.count):
         program = write(seed)
         statements += len(program.body)
+        if (seed - args.start) % 1000 == 999:
+            print(f"{seed - args.start + 1} programs so far", flush=True)
         try:
             undecided += check(program, api=seed % 4 == 0).undecided
         except Difference as error:
@@ -41,9 +43,9 @@ def main():
             failed[type(error).__name__] += 1
             traceback.print_exc(limit=-3)
             print(f"{program.reproducer()}\n", flush=True)
+    seconds = time.process_time() - begin
     print(f"{args.count} programs of {statements / args.count:.1f} statements: {sum(failed.values())} failed "
-          f"{dict(failed) or ''}, {undecided} undecided (near a kink); {time.process_time() - begin:.0f} s of "
-          "one core")
+          f"{dict(failed) or ''}, {undecided} undecided (near a kink); {seconds:.0f} s of one core")
     sys.exit(bool(failed))
 
 

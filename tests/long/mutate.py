@@ -1,0 +1,74 @@
+"""Plant every small mistake of tests/mutants.py, one at a time, and list those that no gradient test notices.
+
+    python tests/long/mutate.py                      all 1646 of them, half a minute
+    python tests/long/mutate.py layers model         the hand-written backwards only
+    python tests/long/mutate.py table --every 10     each tenth of the table's
+
+Survivors that compute the same gradient are explained in tests/survivors.py; any other one is an error (exit
+status 1), and asks for a better test.
+"""
+
+import argparse
+import collections
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: products are tiny
+TESTS = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "autodiff")]
+
+import mutants  # noqa: E402
+from mutation_checks import caught, passes  # noqa: E402
+from survivors import explained  # noqa: E402
+
+GROUPS = {"layers": mutants.of_layers, "model": mutants.of_model, "table": mutants.of_table}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("groups", nargs="*", default=list(GROUPS), help=f"some of {', '.join(GROUPS)}")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="plant each N-th mistake only")
+    parser.add_argument("--only", default="", metavar="TEXT", help="mistakes whose line contains TEXT")
+    args = parser.parse_args()
+    unknown = set(args.groups) - set(GROUPS)
+    if unknown:
+        parser.error(f"unknown group {unknown.pop()}, expected some of {', '.join(GROUPS)}")
+    bad = sum(run(group, args.every, args.only) for group in args.groups)
+    sys.exit(bool(bad))
+
+
+def run(group, every, only):
+    """Plant a group's mistakes; returns how many survived without an explanation."""
+    planted = [m for m in GROUPS[group]()[::every] if only in str(m)]
+    begin = time.process_time()
+    for m in {m.tests: m for m in planted}.values():
+        passes(m)
+    count, left, why = collections.Counter(), [], collections.Counter()
+    for m in planted:
+        try:
+            test = caught(m)
+        except mutants.Unplantable:
+            count["not planted"] += 1
+            continue
+        if test is not None:
+            count["caught"] += 1
+        elif explained(m) is not None:
+            count["explained"] += 1
+            why[explained(m)] += 1
+        else:
+            count["SURVIVED"] += 1
+            left.append(m)
+    seconds = time.process_time() - begin
+    figures = ", ".join(f"{n} {what}" for what, n in count.items())
+    print(f"{group}: {len(planted)} mistakes: {figures}; {seconds:.0f} s of one core", flush=True)
+    for reason, n in why.most_common():
+        print(f"    {n:4} survive rightly: {reason}")
+    for m in left:
+        print(f"    SURVIVED  {m}", flush=True)
+    return len(left)
+
+
+if __name__ == "__main__":
+    main()

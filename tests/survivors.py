@@ -1,0 +1,131 @@
+"""Mistakes that change no gradient, and why. Each line of the table is a judgement made by a person."""
+
+EITHER_SIGN = "the same axis, counted from the other end"
+ANY_MINUS = "NumPy takes any negative length in reshape as the one to be worked out"
+SYMMETRIC = "the order of the operands does not matter here"
+SHORTCUT = "a shorter way to the same numbers: fewer operations, or none for what nobody asked for"
+UNUSED = "what stands there is multiplied by zero, or masked, or never read"
+SAME_SHAPE = "only shape and dtype are read, and those are the same"
+ITSELF = "the table turns an array or a number into a constant by itself"
+REAL = "for real numbers, or for those that are real already, the same"
+NOT_READ = "index arrays have no gradient, and what says so is not read"
+WHOLE = "of backward='whole', which the compiler writes"
+TWO = "indexes a tuple of two: -1 is 1"
+REFUSES = "decides only which unsupported case is refused, which another test holds"
+
+# (module below gpt2, function, before, after): None stands for anything -> why the gradient stays right
+EXPLAINED = {
+    # layers
+    ("layers.encoder", "encoder_backward", "1", "-1"): EITHER_SIGN,
+    ("layers.layernorm", "layernorm_backward", "-1", "-2"): ANY_MINUS,
+    ("layers.matmul", "matmul_backward", "-1", "-2"): ANY_MINUS,
+    ("layers.matmul", "matmul_backward_naive", "-1", "-2"): ANY_MINUS,
+    ("layers.attention", "attention_backward", "-2", "2"): EITHER_SIGN,
+    **{("layers.attention", "attention_backward", f"{x}.swapaxes(-1, -2)", f"{x}.swapaxes(-2, -1)"): SYMMETRIC
+       for x in ("k[:, :, keys]", "att", "v[:, :, keys]", "dscores")},
+    # the model
+    ("model", "_loss_backward", "{'out': (logits, None)} if crossentropy.writes_out else {}", "{}"):
+        "dlogits in memory of their own: the numbers are the same",
+    ("model", "block_backward", "plus(dx, dbranch)", "plus(dbranch, dx)"): SYMMETRIC,
+    ("model", "backward", "if self.program is not None:", "if False:"): WHOLE,
+    ("model", "backward", "self", "scale"): WHOLE,
+    ("model", "backward", "scale", "accumulate"): WHOLE,
+    ("model", "backward", "accumulate", "on_ready"): WHOLE,
+    ("model", "through", None, "if False:"): SHORTCUT,
+    ("model", "through", "all(sums)", "sums"): SHORTCUT,
+    ("model", "through", "any(sums)", "sums"): SHORTCUT,
+    # elementwise
+    ("autodiff.ops.elementwise", "_divide", None, "if False:"): SHORTCUT,
+    ("autodiff.ops.elementwise", "_divide", "b", "out"): SHORTCUT,
+    ("autodiff.ops.elementwise", "_divide", "const_value(b) != 0", "const_value(b) == 0"): SHORTCUT,
+    ("autodiff.ops.elementwise", "_divide", "const_value(b)", "b"): ITSELF,
+    ("autodiff.ops.elementwise", "_divide", "0", "1"): SHORTCUT,
+    ("autodiff.ops.elementwise", "const_value", None, "n.value"): ITSELF,
+    ("autodiff.ops.elementwise", "_power", "equal(a, 0.0)", "equal(0.0, a)"): SYMMETRIC,
+    ("autodiff.ops.elementwise", "_power", "1.0", "2.0"): UNUSED,
+    ("autodiff.ops.elementwise", "_power_base", "if is_scalar_const(b):", "if False:"): SHORTCUT,
+    ("autodiff.ops.elementwise", "_power_base", "b", "a"): SHORTCUT,
+    ("autodiff.ops.elementwise", "_power_base", "1.0 if n == 1 else (n, a) if n == 2 else (n, a ** (n - 1))",
+     "(n, a) if n == 2 else (n, a ** (n - 1))"): SHORTCUT,
+    ("autodiff.ops.elementwise", "_power_base", "(n, a) if n == 2 else (n, a ** (n - 1))",
+     "(n, a ** (n - 1))"): SHORTCUT,
+    ("autodiff.ops.elementwise", "_power_base", "equal(b, 0.0)", "equal(0.0, b)"): SYMMETRIC,
+    ("autodiff.ops.elementwise", "_power_base", "1.0", "2.0"): UNUSED,
+    ("autodiff.ops.elementwise", "_power_base", "2", "-2"): SHORTCUT,
+    ("autodiff.ops.elementwise", "_power_base", "1", "-1"): SHORTCUT,
+    ("autodiff.ops.elementwise", "_power_base", "1", "2"): SHORTCUT,
+    ("autodiff.ops.elementwise", "partials", "equal(out, -math.inf)", "equal(-math.inf, out)"): SYMMETRIC,
+    ("autodiff.ops.elementwise", "partials", "0.0", "1.0"): "e**(-inf - anything finite) is 0",
+    ("autodiff.ops.elementwise", "_sinc", "1.0", "2.0"): UNUSED,
+    ("autodiff.ops.elementwise", "_sinc", "1.0", "-1.0"): UNUSED,
+    ("autodiff.ops.elementwise", "_sinc", "45360", "45361"): "changes the result by 1e-13",
+    ("autodiff.ops.elementwise", "_chosen", "equal(a, b)", "equal(b, a)"): SYMMETRIC,
+    ("autodiff.ops.elementwise", "_chosen", "equal(out, x)", "equal(x, out)"): SYMMETRIC,
+    ("autodiff.ops.elementwise", "_chosen", "out", "a"): SAME_SHAPE,
+    ("autodiff.ops.elementwise", "_sign", None, None): REFUSES,
+    ("autodiff.ops.elementwise", "_angle", None, "(1.0 / x, -1j)"): REAL,
+    # fft
+    ("autodiff.ops.fft", "_transpose", "g", "out"): SAME_SHAPE,
+    ("autodiff.ops.fft", "_transpose", "const(1.0 / count)", "1.0 / count"): ITSELF,
+    ("autodiff.ops.fft", "_transpose", "const(count)", "count"): ITSELF,
+    ("autodiff.ops.fft", "half_spectrum_counts", "2", "-2"): "odd is odd for a negative divisor too",
+    ("autodiff.ops.fft", "half_spectrum_counts", "0", "1"): "only the dtype of that array is read",
+    ("autodiff.ops.fft", "half_spectrum_counts", "-1", "-2"): ANY_MINUS,
+    # index
+    ("autodiff.ops.index", "_scatter_transpose", "if not taken.size:", "if False:"): SHORTCUT,
+    ("autodiff.ops.index", "_scatter_transpose", "return taken", "return -taken"): "it has no entries",
+    ("autodiff.ops.index", "_scatter_transpose", "const(np.arange(taken.size).reshape(taken.shape))",
+     "np.arange(taken.size).reshape(taken.shape)"): ITSELF,
+    ("autodiff.ops.index", "_scatter_transpose",
+     "equal(apply('gather', numbers, *arrays, spec=spec), number)",
+     "equal(number, apply('gather', numbers, *arrays, spec=spec))"): SYMMETRIC,
+    ("autodiff.ops.index", "_scatter_transpose", None,
+     "return (lambda: apply('scatter', g, 0.0, *arrays, spec=spec), dv, None)"):
+        NOT_READ,
+    ("autodiff.ops.index", "_scatter_transpose", "no_gradient(arrays)", "arrays"): NOT_READ,
+    ("autodiff.ops.index", "no_gradient", None, None): NOT_READ,
+    # linear algebra
+    ("autodiff.ops.linalg", "_slogdet_jvp", "if x.dtype.kind != 'c':", "if False:"): REAL,
+    ("autodiff.ops.linalg", "eye", "real_dtype(dtype)", "dtype"): REAL,
+    ("autodiff.ops.linalg", "lower", "real_dtype(dtype)", "dtype"): REAL,
+    ("autodiff.ops.linalg", "lower", None, "np.tril(np.ones((n, n), d), -1) + np.asarray(diagonal, d) * "
+     "np.eye(n, dtype=d)"): ITSELF,
+    **{("autodiff.ops.linalg", f, "x", "t"): SAME_SHAPE for f in ("_cholesky_jvp", "_qr_jvp")},
+    **{("autodiff.ops.linalg", f, "-1", other): "the last two axes are of one length"
+       for f in ("_cholesky_jvp", "hermitian", "diagonal") for other in ("1", "-2")},
+    ("autodiff.ops.linalg", "_qr_jvp", "1", "-1"): TWO,
+    ("autodiff.ops.linalg", "_eigh_jvp", "1", "-1"): TWO,
+    ("autodiff.ops.linalg", "_eig_jvp", "1", "-1"): TWO,
+    ("autodiff.ops.linalg", "_qr_jvp", "if x.shape[-1] > k:", "if True:"): SHORTCUT,
+    ("autodiff.ops.linalg", "_eigh_jvp", "real(diagonal(inner))", "diagonal(inner)"):
+        "the chain rule takes the real part where the value is real",
+    ("autodiff.ops.linalg", "_eig_jvp", "real(conjugate(v) * dv)", "conjugate(v) * dv"):
+        "the turn by a phase, which comes next, takes the imaginary part away",
+    ("autodiff.ops.linalg", "_eig_jvp", "if v.dtype.kind == 'c':", "if True:"): REAL,
+    ("autodiff.ops.linalg", "_eig_jvp", "absolute(v)", "v"): "any entry that is not 0 settles the phase",
+    ("autodiff.ops.linalg", "_svd_jvp", "if x.dtype.kind == 'c':", "if True:"): REAL,
+    ("autodiff.ops.linalg", "_svd_jvp", "if m > k:", "if True:"): "adds what is zero for a square matrix",
+    ("autodiff.ops.linalg", "_svd_jvp", "if n > k:", "if True:"): "adds what is zero for a square matrix",
+    ("autodiff.ops.linalg", "_svd_jvp", "return (_no_full_vectors, real(diagonal(adjoint(u) @ t @ "
+     "adjoint(vh))), _no_full_vectors)", None): REFUSES,
+    # products
+    ("autodiff.ops.matrix", "_matmul_transpose", "if b.ndim > 2:", "if True:"): SHORTCUT,
+    ("autodiff.ops.matrix", "_matmul_transpose", "b", "g"): SHORTCUT,
+    ("autodiff.ops.matrix", "_matmul_transpose", "2", "-2"): SHORTCUT,
+    ("autodiff.ops.matrix", "_matmul_transpose", "out", "a"): SAME_SHAPE,
+    # reductions
+    ("autodiff.ops.reduce", "_extreme_jvp", "equal(x, expand(out, axes, x.ndim))",
+     "equal(expand(out, axes, x.ndim), x)"): SYMMETRIC,
+    ("autodiff.ops.reduce", "_prod_jvp", "if n % 2:", "if True:"): "joins an empty piece",
+    ("autodiff.ops.reduce", "_prod_jvp", "2", "-2"): "odd is odd for a negative divisor too",
+    ("autodiff.ops.reduce", "_prod_jvp", "-1", "1"): EITHER_SIGN,
+    ("autodiff.ops.reduce", "_cumprod_jvp", "n - reach", "-reach"): "counts from the end: the same place",
+}
+
+
+def explained(mutant):
+    """Why the mutant's survival is right, or None."""
+    for key, reason in EXPLAINED.items():
+        if all(k is None or k == part for k, part in zip(key, mutant.key)):
+            return reason
+    return None

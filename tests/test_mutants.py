@@ -1,0 +1,44 @@
+"""A small mistake in a backward or a rule is noticed: a sample here, all 1646 in tests/long/mutate.py."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "autodiff"))
+
+import mutants  # noqa: E402
+from mutation_checks import caught, passes  # noqa: E402
+from survivors import EXPLAINED, explained  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def groups():
+    return {"layers": mutants.of_layers(), "model": mutants.of_model(), "table": mutants.of_table()}
+
+
+def test_there_are_enough_of_them(groups):
+    assert len(groups["layers"]) + len(groups["model"]) >= 300 and len(groups["table"]) >= 300
+    assert {m.module for m in groups["layers"]} == {f"gpt2.layers.{name}" for name in mutants.LAYERS}
+
+
+@pytest.mark.parametrize("group, every", [("layers", 41), ("model", 41), ("table", 131)])
+def test_a_sample_is_caught(groups, group, every):
+    sample = [m for m in groups[group][::every] if explained(m) is None]
+    assert len(sample) >= 4
+    for m in {m.tests: m for m in sample}.values():
+        passes(m)
+    assert not [str(m) for m in sample if caught(m) is None]
+
+
+def test_what_is_planted_is_taken_out_again(groups):
+    m = next(m for m in groups["layers"] if m.before == "norm * scale" and m.after == "norm / scale")
+    assert caught(m) == "test_backward_is_the_slope[layernorm]"
+    passes(m)
+
+
+def test_explanations_are_of_mistakes_that_exist(groups):
+    """An explanation that fits nothing is left over from code that is gone."""
+    keys = [m.key for group in groups.values() for m in group]
+    for explanation in EXPLAINED:
+        assert any(all(e is None or e == k for e, k in zip(explanation, key)) for key in keys), explanation
