@@ -165,8 +165,8 @@ def measured_table(result, size, planned, found):
     table = result.table(f"{size.name}: measured steps", Column("ns a kept byte"), Column("kept", BYTES),
                          Column("forward and backward", SECONDS), Column("time, by that at 0.18", RATIO),
                          Column("estimated", RATIO), Column("peak", BYTES),
-                         note="Peak: working memory of the step beyond parameters and gradients. The logits and "
-                              "their gradient are in it, which no choice of the cut avoids. It can be less "
+                         note="Peak: working memory of the step beyond parameters and gradients. The logits "
+                              "and their gradient are in it, which no choice of the cut avoids. It can be less "
                               "than what is kept: values are kept in the memory of gradients that are not "
                               "written yet. What is computed again late in the backward finds less of that.")
     plans = planned[0]
