@@ -6,8 +6,9 @@
 Flags that are not its own are those of train.py. Validations, samples and checkpoints come as in any run.
 Exit status 1 where
 
-    memory    grows by more than 1 MB over the run and by more than the fit's own uncertainty: a line through
-              the resident memory of this process and its children after a tenth of the run
+    memory    grows by more than 1 MB, and by more than the fit's own uncertainty: a line through the resident
+              memory of this process and its children in the second half of the run, drawn out to all of it.
+              In the first half come the first checkpoint, validation and sample, which take some for good
     speed     the median step of the last tenth takes 3 % longer than that of the first (which has the steps
               that compile: a median does not mind). Wants a machine that does nothing else
     leftovers threads, open files, children or names in shared memory are there that were not before, or files
@@ -140,12 +141,12 @@ def main(argv=None):
         files = {path.name for path in Path(place, "run").iterdir()}
 
     tenth = args.steps // 10
-    points = [point for point in watch.memory if point[0] > tenth]
-    growth, error = (n * (args.steps - tenth) for n in slope(points))
+    points = [point for point in watch.memory if point[0] > args.steps // 2]
+    growth, error = (n * args.steps for n in slope(points))
     print(f"{args.steps} steps in {took:.0f} s, {watch.children} child processes")
     print(f"memory    {points[0][1] / 1e6:.1f} MB after {points[0][0]} steps, {points[-1][1] / 1e6:.1f} MB "
-          f"after {points[-1][0]}; the line through it: {growth / 1e3:+.0f} kB, standard error "
-          f"{error / 1e3:.0f} kB")
+          f"after {points[-1][0]}; a line through it: {growth / 1e3:+.0f} kB in {args.steps} "
+          f"steps, standard error {error / 1e3:.0f} kB")
     if growth > GROWTH and growth > 2 * error:
         failed.append("memory grows")
     first, last = (statistics.median(part) for part in (watch.seconds[:tenth], watch.seconds[-tenth:]))
