@@ -166,9 +166,9 @@ def measured_table(result, size, planned, found):
                          Column("forward and backward", SECONDS), Column("time, by that at 0.18", RATIO),
                          Column("estimated", RATIO), Column("peak", BYTES),
                          note="Peak: working memory of the step beyond parameters and gradients. The logits "
-                              "and their gradient are in it, which no choice of the cut avoids. It can be less "
-                              "than what is kept: values are kept in the memory of gradients that are not "
-                              "written yet. What is computed again late in the backward finds less of that.")
+                              "and their gradient are in it, which no choice of the cut avoids. It can be "
+                              "less than what is kept: values are kept in the memory of gradients that are "
+                              "not written yet. What is computed again late finds less of that.")
     plans = planned[0]
     base = plans.once + cuts[cost.NS_PER_BYTE][1] * 1e9
     for rate, (times, peak) in found.items():
