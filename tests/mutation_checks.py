@@ -130,12 +130,12 @@ def test_parts_are_announced():
 
 
 @functools.cache
-def _choose_kept(spec, compile):
-    return CHOOSE(spec, compile)
+def _choose_kept(*how):
+    return CHOOSE(*how)
 
 
-def _choose_once(spec="manual", compile=True):
-    return dict(_choose_kept(spec, compile))
+def _choose_once(*how):
+    return dict(_choose_kept(*how))
 
 
 def slopes_hold():

@@ -79,9 +79,6 @@ EXPLAINED = {
     ("autodiff.ops.index", "_scatter_transpose",
      "equal(apply('gather', numbers, *arrays, spec=spec), number)",
      "equal(number, apply('gather', numbers, *arrays, spec=spec))"): SYMMETRIC,
-    ("autodiff.ops.index", "_scatter_transpose", None,
-     "return (lambda: apply('scatter', g, 0.0, *arrays, spec=spec), dv, None)"):
-        NOT_READ,
     ("autodiff.ops.index", "_scatter_transpose", "no_gradient(arrays)", "arrays"): NOT_READ,
     ("autodiff.ops.index", "no_gradient", None, None): NOT_READ,
     # linear algebra
