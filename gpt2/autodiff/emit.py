@@ -875,7 +875,7 @@ def _hoist(lines: list[str], e: _Emitter) -> list[str]:
     for line in lines:
         for text in pattern.findall(line):
             if counts[text] > 1 and text not in named:
-                named[text] = e.unique(re.sub(r"_+$", "", text.split("[")[0]) + "_block")
+                named[text] = e.unique(re.sub(r"_+$", "", (re.match(r"\w+", text) or ["rows"])[0]) + "_block")
                 out.append(f"{named[text]} = {text}")
         out.append(pattern.sub(lambda m: named.get(m.group(1), m.group(1)), line))
     return out

@@ -164,6 +164,7 @@ class Recycled:
 
 def take_rows(table, index, out) -> None:
     """out[...] = table[index], without the temporary array that NumPy's indexing makes."""
+    index = np.asarray(index)  # a constant may be a plain number
     if index.size and index.dtype.kind in "iu" and index.min() >= 0 and index.max() < len(table):
         np.take(
             table, index, axis=0, out=out, mode="clip"
@@ -175,7 +176,7 @@ def take_rows(table, index, out) -> None:
 def add_rows(table, index, rows) -> None:
     """np.add.at(table, index, rows): a loop of row additions takes a seventh of its time."""
     rows = rows.reshape(-1, rows.shape[-1])  # one a index, also where the index is one number
-    for k, t in enumerate(index.ravel().tolist()):
+    for k, t in enumerate(np.ravel(index).tolist()):
         table[t] += rows[k]
 
 

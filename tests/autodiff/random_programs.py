@@ -76,7 +76,7 @@ BINARY = [
     "np.minimum({a}, 0.5 * {b})", "np.where({a} < {b}, {a}, {b} * 0.5)", "np.hypot({a}, 2.0 + {b} ** 2)",
     "np.arctan2({a}, 2.0 + {b} * {b})", "np.logaddexp({a}, {b})", "(1.5 + np.tanh({a})) ** np.tanh({b})",
     "np.multiply({a}, {b}) - {a}", "{a} * 0.3 + {b} * 0.7", "np.fmax({a}, {b} * {b})",
-    "np.copysign({a}, {b})", "np.subtract({a}, {b}) ** 2 * 0.2", "{a} * np.exp(-np.abs({b}))",
+    "np.copysign({a}, {b} + 0.1)", "np.subtract({a}, {b}) ** 2 * 0.2", "{a} * np.exp(-np.abs({b}))",
     "np.add({a}, {b}, where=True)",
 ]
 REDUCTIONS = [
@@ -445,6 +445,8 @@ def _through_api(program, f, cotangent, outs, plain, gradient, graph) -> None:
     if [np.shape(x) for x in again] != [np.shape(ct) for ct in cts]:
         return
     rec = record(f, moved.values())
+    if rec.written:
+        return  # another branch, which writes to its arguments
     joint = vjp_graph(rec.graph, range(len(program.arguments)), range(results))
     captured = [a for _, a in rec.captures]
     want = evaluate_graph(joint, [*moved.values(), *captured, *cts])[results:]

@@ -85,3 +85,12 @@ def test_memory_is_lent_only_where_all_views_of_it_can_be_had():
     body = ("t2 = y.T", "t2[-1] -= np.cos(t2[0])", "t4 = np.ravel(t2)", "t11 = t4.mean()", "t14 = x + t11")
     rng = np.random.default_rng(0)
     check(Program({"x": rng.standard_normal((3, 3)), "y": rng.standard_normal((4, 3))}, body, ("t14",)))
+
+
+def test_one_row_by_a_constant_number():
+    from gpt2.autodiff import runtime
+
+    table, out = np.arange(6.0).reshape(3, 2), np.empty(2)
+    runtime.take_rows(table, 1, out)
+    runtime.add_rows(table, 2, out)
+    assert np.array_equal(out, [2, 3]) and np.array_equal(table[2], [6, 8])
