@@ -1,4 +1,4 @@
-"""A small mistake in a backward or a rule is noticed: a sample here, all 1646 in tests/long/mutate.py."""
+"""A small mistake in a backward or a rule is noticed: a sample here, all 1645 in tests/long/mutate.py."""
 
 import sys
 from pathlib import Path

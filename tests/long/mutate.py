@@ -1,6 +1,6 @@
 """Plant every small mistake of tests/mutants.py, one at a time, and list those that no gradient test notices.
 
-    python tests/long/mutate.py                      all 1646 of them, half a minute
+    python tests/long/mutate.py                      all 1645 of them, half a minute
     python tests/long/mutate.py layers model         the hand-written backwards only
     python tests/long/mutate.py table --every 10     each tenth of the table's
 
