@@ -34,6 +34,7 @@ from .layout import (
 )
 from .ops import OPS
 from .ops.shape import index_slices
+from .passes.cost import nanoseconds
 from .rows import ROW, row_axes, takes_rows
 from .schedule import Region, blocks_of, flags_of, prefix, schedule
 
@@ -46,6 +47,10 @@ NUMBER_SIGNS = {
     "negative": "-{}",
     "square": "{0} * {0}",
 }
+# Nanoseconds that a statement of one block takes on the average, as passes/cost.py counts, from which a
+# region is spread over threads. Shorter ones lose more by passing the interpreter lock to and fro than a core
+# gives.
+SHARE_FROM = 15_000.0
 RESERVED = {"np", "matmul", "run_blocks", "memory", "setup", "arena", "k", "i", "j", "i0", "i1", "i2", "i3"}
 
 
@@ -482,10 +487,15 @@ class _Emitter:
         self.body.append("")
         constant = f"blocks{number}"
         self.env[constant] = blocks
-        self.body.append(f"run_blocks({function}, {constant}, scratch{number})")
+        alone = "" if self.pays_to_share(r, len(blocks)) else ", alone=True"
+        self.body.append(f"run_blocks({function}, {constant}, scratch{number}{alone})")
         for n in r.sums:
             self.body.append(f"np.add.reduce({self.partial(n)}, axis=0, out={self.whole(n)})")
         self.block_regions.append((blocks, [(row, dtype, slot) for slot, row, dtype in slot_views]))
+
+    def pays_to_share(self, r: Region, blocks: int) -> bool:
+        """Whether a statement of one block takes long enough to be worth a thread."""
+        return sum(nanoseconds(n) for n in r.members) / len(r.members) / blocks >= SHARE_FROM
 
     def ones(self, count: int, dtype) -> str:
         """A constant vector of ones: a product with it is the fastest sum NumPy has."""

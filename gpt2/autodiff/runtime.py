@@ -113,8 +113,8 @@ def share(job: Callable[[int], None]) -> None:
         _pool_lock.release()
 
 
-def run_blocks(body: Callable, blocks: tuple, scratch: tuple) -> None:
-    """body(k, *block, *scratch arrays) for every block.
+def run_blocks(body: Callable, blocks: tuple, scratch: tuple, alone: bool = False) -> None:
+    """body(k, *block, *scratch arrays) for every block, on all threads or on the caller's alone.
 
     scratch[t] belongs to thread t: (rows in a block, arrays of that many rows, arrays for a shorter last
     block).
@@ -127,7 +127,7 @@ def run_blocks(body: Callable, blocks: tuple, scratch: tuple) -> None:
         for k, block in todo:
             body(k, *block, *(full if block[-1] - block[-2] == size else last))
 
-    if _threads == 1 or len(blocks) == 1:
+    if alone or _threads == 1 or len(blocks) == 1:
         job(0)
     else:
         share(job)
