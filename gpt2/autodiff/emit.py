@@ -50,7 +50,7 @@ NUMBER_SIGNS = {
 # Nanoseconds that a statement of one block takes on the average, as passes/cost.py counts, from which a
 # region is spread over threads. Shorter ones lose more by passing the interpreter lock to and fro than a core
 # gives.
-SHARE_FROM = 15_000.0
+SHARE_FROM = 8_000.0
 RESERVED = {"np", "matmul", "run_blocks", "memory", "setup", "arena", "k", "i", "j", "i0", "i1", "i2", "i3"}
 
 
