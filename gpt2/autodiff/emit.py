@@ -51,6 +51,7 @@ NUMBER_SIGNS = {
 # region is spread over threads. Shorter ones lose more by passing the interpreter lock to and fro than a core
 # gives.
 SHARE_FROM = 8_000.0
+NS_FUSED = 1.0  # an element of a numexpr expression
 RESERVED = {"np", "matmul", "run_blocks", "memory", "setup", "arena", "k", "i", "j", "i0", "i1", "i2", "i3"}
 
 
@@ -495,7 +496,8 @@ class _Emitter:
 
     def pays_to_share(self, r: Region, blocks: int) -> bool:
         """Whether a statement of one block takes long enough to be worth a thread."""
-        return sum(nanoseconds(n) for n in r.members) / len(r.members) / blocks >= SHARE_FROM
+        costs = [nanoseconds(n) if n.op in OPS else NS_FUSED * n.size for n in r.members]
+        return sum(costs) / len(r.members) / blocks >= SHARE_FROM
 
     def ones(self, count: int, dtype) -> str:
         """A constant vector of ones: a product with it is the fastest sum NumPy has."""

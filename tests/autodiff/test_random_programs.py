@@ -94,3 +94,8 @@ def test_one_row_by_a_constant_number():
     runtime.take_rows(table, 1, out)
     runtime.add_rows(table, 2, out)
     assert np.array_equal(out, [2, 3]) and np.array_equal(table[2], [6, 8])
+
+
+@pytest.mark.parametrize("seed", [33537, 39865])
+def test_programs_on_which_rules_undid_each_other(seed):
+    check(write(seed), api=seed % 4 == 0)

@@ -66,7 +66,7 @@ def simplify(graph: Graph, options: Options | None = None) -> Graph:
     families = tuple(f for f in FAMILIES.values() if f.name not in off)
     if not families and "cse" in off:
         return dce(graph)
-    return sweep_to_end(graph, families, share="cse" not in off)
+    return sweep_to_end(graph, families, share="cse" not in off, forgiving=True)
 
 
 def _alone(family):

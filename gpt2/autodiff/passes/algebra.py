@@ -24,8 +24,10 @@ LARGEST_POWER = 32  # the longest chain of products that stands for a power: at 
 def power_as_products(n: Node, sweep) -> Node | None:
     x, e = n.args
     p = number(e)
-    if p is None or isinstance(p, (bool, complex)) or abs(p) > LARGEST_POWER or 2 * p != int(2 * p):
+    if p is None or isinstance(p, (bool, complex)) or abs(p) > LARGEST_POWER:
         return None
+    if p != int(p) and abs(p) != 0.5:
+        return None  # sqrt(x) * x, for x**1.5, has at 0 a derivative of inf * 0
     if n.dtype.kind not in "fc" and p < 0:
         return None  # integers to negative powers are NumPy's to refuse
     x = build.broadcast(build.cast(x, n.dtype), n.shape)
@@ -38,10 +40,11 @@ def power_as_products(n: Node, sweep) -> Node | None:
 
 
 def _power(x: Node, p) -> Node:
-    """x**p for p > 0, a multiple of 1/2, by squaring."""
-    root = build.sqrt(x) if p != int(p) else None
+    """x**p for p = 1/2, or a whole number above 0, by squaring."""
+    if p == 0.5:
+        return build.sqrt(x)
     p = int(p)
-    result, square = root, x
+    result, square = None, x
     while p:
         if p & 1:
             result = square if result is None else result * square

@@ -42,6 +42,14 @@ def is_elementwise(op: str) -> bool:
     return r is not None and (r.ufunc is not None or r.kind == "elementwise" or op in _ALSO_ELEMENTWISE)
 
 
+class RestlessError(GraphError):
+    """Two rules undo each other; `rule` is one of them."""
+
+    def __init__(self, rule: Rule, n: Node):
+        super().__init__(f"rules undo each other: {rule.__name__} on {n!r} = {n.op}")
+        self.rule = rule
+
+
 class Family:
     """The rules of one pass, by op."""
 
@@ -68,9 +76,15 @@ class Sweep:
     """One pass over a graph. Afterwards `changed` says whether any rule applied or values were shared."""
 
     def __init__(
-        self, graph: Graph, families: tuple[Family, ...], share: bool = True, order: list[Node] | None = None
+        self,
+        graph: Graph,
+        families: tuple[Family, ...],
+        share: bool = True,
+        order: list[Node] | None = None,
+        resting: frozenset[Rule] = frozenset(),
     ):
         self.graph = graph
+        self.resting = resting  # rules that are left out
         self.families = families
         self.share = share
         self.old_order = graph.nodes if order is None else order
@@ -140,7 +154,8 @@ class Sweep:
                 return found
         rules = self._rules.get(n.op)
         if rules is None:
-            rules = self._rules[n.op] = tuple(r for f in self.families for r in f.of(n.op))
+            rules = tuple(r for f in self.families for r in f.of(n.op) if r not in self.resting)
+            self._rules[n.op] = rules
         for rule in rules:
             got = rule(n, self)
             if got is not None and got is not n:
@@ -159,7 +174,7 @@ class Sweep:
         self.changed = True
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise GraphError(f"rules undo each other: {rule.__name__} on {n!r} = {n.op}")
+            raise RestlessError(rule, n)
         if (got.dtype, got.shape) != (n.dtype, n.shape):
             raise GraphError(f"rule {rule.__name__} turned {n!r} = {n.op} into {got!r} = {got.op}")
         user, self.user = self.user, None
@@ -223,12 +238,25 @@ def _array_key(n: Node) -> tuple:
     return n._key
 
 
-def sweep_to_end(graph: Graph, families: tuple[Family, ...], share: bool = True, most: int = 20) -> Graph:
-    """Sweep until no rule applies. The graph itself if none does."""
+def sweep_to_end(
+    graph: Graph, families: tuple[Family, ...], share: bool = True, most: int = 20, forgiving: bool = False
+) -> Graph:
+    """Sweep until no rule applies. The graph itself if none does.
+
+    forgiving   of two rules that undo each other on this graph, one rests from then on, instead of an error:
+                a program that could be a little simpler is better than none
+    """
     order = None
+    resting: frozenset[Rule] = frozenset()
     for _ in range(most):
-        sweep = Sweep(graph, families, share, order)
-        new = sweep.run()
+        sweep = Sweep(graph, families, share, order, resting)
+        try:
+            new = sweep.run()
+        except RestlessError as error:
+            if not forgiving:
+                raise
+            resting |= {error.rule}
+            continue
         if not sweep.changed:
             break
         graph, order = new, _alive(new, sweep.order)
