@@ -67,6 +67,12 @@ def partition(
     return problem.split(kept)
 
 
+def _hangs_on_bits(n: Node) -> bool:
+    """Whether another rounding turns the answer around, such as whether a maximum equals an argument: what is
+    computed again may be simplified otherwise, so the answer is kept, whatever the budget."""
+    return n.op in ("equal", "not_equal") and any(a.dtype.kind in "fc" for a in n.args)
+
+
 class _Problem:
     def __init__(self, joint: Graph, n_inputs: int, n_outputs: int):
         self.joint = joint
@@ -140,7 +146,9 @@ class _Problem:
             needed, again = 2 * i, 2 * i + 1
             dearer = 1.0 + lasting * (1.0 - i / len(self.values))
             net.edge(needed, again, self._keep(n, rate * dearer, largest))
-            if n.id in self.primal:
+            if _hangs_on_bits(n):
+                net.edge(again, sink, UNLIMITED)
+            elif n.id in self.primal:
                 net.edge(again, sink, _time(n))
             for a in self._arguments(n):
                 k = number[a.id]
