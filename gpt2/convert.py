@@ -20,7 +20,7 @@ import numpy as np
 
 from gpt2 import checkpoint, pretrained, runs
 from gpt2.dataset import read_tokens, take
-from gpt2.errors import UserError
+from gpt2.errors import UserError, exit_status
 from gpt2.formats import huggingface, llmc
 from gpt2.model import parameter_table
 
@@ -194,13 +194,7 @@ def _run(args):
 
 def main(argv=None):
     args = _parser().parse_args(argv)
-    try:
-        return _run(args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return exit_status(_run, args)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ Programs (train.py, python -m gpt2.sample, ...) print its text as a single line 
 Anything else that escapes is a fault of this project and keeps its traceback.
 """
 
+import sys
+
 LONGEST = 2000  # characters of a message
 
 
@@ -20,3 +22,20 @@ class UserError(ValueError):
         if len(text) > LONGEST:
             text = f"{text[:LONGEST // 2]} [...] {text[-LONGEST // 2:]}"
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
+
+
+def exit_status(run, *args, interrupted=130):
+    """run(*args) as a program: its own status (None: 0), 2 after a UserError, `interrupted` after Ctrl-C.
+
+    A reader of the output that has seen enough, as `head` has, is no error.
+    """
+    try:
+        return run(*args) or 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return interrupted
+    except BrokenPipeError:
+        sys.stderr.close()  # or Python says so once more when it flushes at exit
+        return 0

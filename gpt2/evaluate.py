@@ -25,7 +25,7 @@ import numpy as np
 
 from gpt2 import pretrained
 from gpt2.dataset import read_tokens
-from gpt2.errors import UserError
+from gpt2.errors import UserError, exit_status
 from gpt2.layers import crossentropy_forward
 
 LOGITS_AT_ONCE = 1 << 26  # numbers; 256 MiB in float32
@@ -161,14 +161,7 @@ def _run(args):
 
 def main(argv=None):
     args = _parser().parse_args(argv)
-    try:
-        _run(args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return exit_status(_run, args)
 
 
 if __name__ == "__main__":

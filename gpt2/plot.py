@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from gpt2 import metrics
-from gpt2.errors import UserError
+from gpt2.errors import UserError, exit_status
 
 # Title, what is drawn, unit of the upright axis, whether that axis is logarithmic
 PANELS = (
@@ -245,16 +245,7 @@ def _run(args):
 
 def main(argv=None):
     args = _parser().parse_args(argv)
-    try:
-        _run(args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 0 if args.live else 130
-    except BrokenPipeError:
-        sys.stderr.close()
-    return 0
+    return exit_status(_run, args, interrupted=0 if args.live else 130)
 
 
 if __name__ == "__main__":

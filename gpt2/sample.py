@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, exit_status
 from gpt2.layers import gelu_forward, layernorm_forward, matmul_forward
 from gpt2.stop import Stop
 
@@ -331,18 +331,15 @@ def main(argv=None):
     args = _parser().parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # '?' where a console lacks the character
+    return exit_status(_interruptible, args)
+
+
+def _interruptible(args):
     try:
         _run(args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
-        print()
-        return 130
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
-        sys.stderr.close()
-        return 0
-    return 0
+        print()  # ends the line that was being written
+        raise
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from bench.cases import cases
 from gpt2 import autodiff as ad
 from gpt2.backward import auto
 from gpt2.layers import LAYERS
@@ -57,15 +58,7 @@ def test_loss_curve_is_that_of_manual(backward, manual_curve):
 # ---- Memory ----------------------------------------------------------------------------------------------
 
 B, T, C, NH, V = 4, 64, 128, 4, 640
-SHAPES = {
-    "encoder": [(B, T), (V, C), (T, C)],
-    "layernorm": [(B, T, C), (C,), (C,)],
-    "matmul": [(B, T, C), (4 * C, C), (4 * C,)],
-    "attention": [(B, T, 3 * C)],
-    "gelu": [(B, T, 4 * C)],
-    "residual": [(B, T, C), (B, T, C)],
-    "crossentropy": [(B, T, V), (B, T)],
-}
+LAYER_CASES = {case.layer: case for case in cases(B, T, C, NH, V).values() if case.name != "matmul-head"}
 # What comes and goes within a call: frames and tuples, and buffers of 8192 elements, which NumPy's iterator
 # takes for operands that are broadcast or transposed. The smallest activation, (B, T, C), is 131 KB
 SMALL = 100_000
@@ -73,11 +66,8 @@ SMALL = 100_000
 
 def drawn(name, rng):
     """Inputs of a layer in float32, its static arguments, and a gradient of its output."""
-    inputs = [
-        rng.integers(0, V, s) if s == (B, T) else rng.standard_normal(s).astype(np.float32)
-        for s in SHAPES[name]
-    ]
-    static = {"num_heads": NH} if name == "attention" else {}
+    case = LAYER_CASES[name]
+    inputs, static = case.inputs(np.float32), case.static
     out = LAYERS[name].forward(*inputs, **static)[0]
     return inputs, static, rng.standard_normal(out.shape).astype(np.float32)
 
@@ -94,7 +84,7 @@ def peak_of(call, times=3):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", LAYERS)
 def test_a_derived_layer_allocates_only_its_results(name, rng):
     """Forward and backward, results held by the caller: they are all that is allocated."""
     inputs, static, dout = drawn(name, rng)
@@ -113,7 +103,7 @@ def test_a_derived_layer_allocates_only_its_results(name, rng):
     assert peak_of(step, times=1) < results + SMALL
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", LAYERS)
 def test_a_derived_layer_allocates_nothing_in_a_loop(name, rng):
     """Results that were let go are used again; with the caller's buffers there are none."""
     inputs, static, dout = drawn(name, rng)
@@ -134,7 +124,7 @@ def test_a_derived_layer_allocates_nothing_in_a_loop(name, rng):
         assert peak_of(call) < SMALL
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", LAYERS)
 def test_a_gradient_into_buffers_allocates_nothing(name, rng):
     """ad.autodiff with shadows, and ad.grad with out=."""
     inputs, static, dout = drawn(name, rng)

@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, exit_status
 from gpt2.explain.page import page
 from gpt2.explain.parts import explain
 from gpt2.explain.text import text
@@ -47,16 +47,7 @@ def _run(args):
 
 def main(argv=None):
     args = _parser().parse_args(argv)
-    try:
-        _run(args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
-        sys.stderr.close()
-    return 0
+    return exit_status(_run, args)
 
 
 if __name__ == "__main__":
