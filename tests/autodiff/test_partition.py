@@ -270,6 +270,15 @@ def test_a_costly_rate_keeps_nothing():
     assert saved_ops(saved) == []
 
 
+def test_a_costly_rate_does_not_count_where_there_is_ample_memory():
+    inputs = [input_node((B, T, C), "float32", "x")]
+    joint = simplify(vjp_graph(simplify(Graph(inputs, [gelu(*inputs)])), [0], [0]))
+    _, _, saved = partition(joint, 1, 1, rate=100.0, ample=B * T * C * 4)
+    assert len(saved_ops(saved)) == 1
+    _, _, saved = partition(joint, 1, 1, rate=100.0, ample=B * T * C * 4 - 1)
+    assert saved_ops(saved) == []
+
+
 def test_views_are_not_kept_but_what_they_view():
     def f(x, w):
         y = tanh(x @ w)

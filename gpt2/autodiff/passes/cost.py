@@ -14,6 +14,7 @@ from ..ops.matrix import letter_sizes
 
 # Writing a byte to memory and reading it back, (0.26 + 0.28) / 4, and a third for what it drives out of cache
 NS_PER_BYTE = 0.18
+NS_PER_CACHED_BYTE = 0.05  # where all that is kept is small beside the last cache, or memory no concern
 GFLOPS = 50.0  # of a product in the background of everything else; 76 alone
 NS_REDUCE = 0.3  # per element read by a reduction
 NS_MOVE = 0.1  # per byte read or written by ops that place values without computing

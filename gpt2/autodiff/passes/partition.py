@@ -47,7 +47,12 @@ _STEPS = 24  # of the search for the rate that meets a budget
 
 
 def partition(
-    joint: Graph, n_inputs: int, n_outputs: int, budget: int | None = None, rate: float = cost.NS_PER_BYTE
+    joint: Graph,
+    n_inputs: int,
+    n_outputs: int,
+    budget: int | None = None,
+    rate: float = cost.NS_PER_BYTE,
+    ample: int = 0,
 ) -> tuple[Graph, Graph, tuple[Node, ...]]:
     """Split a graph of results and gradients into a forward and a backward program.
 
@@ -56,12 +61,16 @@ def partition(
     budget     bytes that may be kept beyond the program's inputs and outputs; None: whatever is fastest.
                A budget that no choice meets gives the choice that keeps least.
     rate       nanoseconds for keeping a byte
+    ample      bytes that may be kept at the low rate NS_PER_CACHED_BYTE: if the choice at that rate keeps no
+               more, it is taken, whatever `rate` says
 
     Returns (fwd, bwd, saved). saved: the nodes of `joint` that are handed over; fwd's outputs are the primal
     outputs and then saved, bwd's inputs stand for saved and then the cotangents.
     """
     problem = _Problem(joint, n_inputs, n_outputs)
-    kept = problem.solve(rate)
+    kept = problem.solve(min(rate, cost.NS_PER_CACHED_BYTE) if ample else rate)
+    if ample and problem.kept_bytes(kept) > ample:
+        kept = problem.solve(rate)
     if budget is not None and problem.kept_bytes(kept) > budget:
         kept = problem.within(budget, rate)
     return problem.split(kept)
