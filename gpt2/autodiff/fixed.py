@@ -26,7 +26,7 @@ from .graph import Graph, with_args
 from .ops import apply, input_node
 from .passes.cost import NS_PER_BYTE
 from .program import Program, compile_graph
-from .record import Recording, record
+from .record import Recording, record_pure
 from .tree import LEAF, unflatten
 
 
@@ -65,7 +65,7 @@ class _Entries:
         for e in self.entries.get(key, ()):
             if e.decisions.hold([*arrays, *e.captured]):
                 return e, arrays
-        rec = record(self.f, args, static, name=self.name)
+        rec = record_pure(self.f, args, static, name=self.name)
         if rec.written or rec.lifted:
             raise ValueError(
                 f"{rec.graph.name}: a function that writes to its arguments cannot be compiled like this"
@@ -137,11 +137,11 @@ class Fixed(_Entries):
 class _PairEntry(_Entry):
     """Forward and backward program; `joint`, made when first asked for, does the work of both in one."""
 
-    def __init__(self, rec: Recording, wrt: Sequence[int], options, rate: float):
+    def __init__(self, rec: Recording, wrt: Sequence[int], options, rate: float, ample: int):
         self.name, self.options = rec.graph.name, options
         graph = passes.simplify(Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name), options)
         joint = passes.simplify(vjp_graph(graph, wrt, (0,)), options)
-        forward, backward, _ = passes.partition(joint, len(graph.inputs), 1, rate=rate)
+        forward, backward, _ = passes.partition(joint, len(graph.inputs), 1, rate=rate, ample=ample)
         self.graphs = passes.simplify(forward, options), passes.simplify(backward, options)
 
     @cached_property
@@ -194,18 +194,25 @@ class FixedPair(_Entries):
     both(dout, *args, out=None, add=False, **static) -> (out, gradients), in one program
 
     rate   what keeping a byte costs, in nanoseconds (passes/cost.py): higher rates save memory and
-    recompute more
+           recompute more
+    ample  bytes that may be kept nearly free of charge: the rate counts where more would be kept
     """
 
-    def __init__(self, f: Callable, options=None, name: str | None = None, rate: float = NS_PER_BYTE):
+    def __init__(
+        self,
+        f: Callable,
+        options=None,
+        name: str | None = None,
+        rate: float = NS_PER_BYTE,
+        ample: int = 0,
+    ):
         super().__init__(f, options, name)
-        self.rate = rate
+        self.rate, self.ample = rate, ample
 
     def build(self, rec, args):
         arrays = [a for a in args if type(a) is np.ndarray]
-        return _PairEntry(
-            rec, [k for k, a in enumerate(arrays) if a.dtype.kind in "fc"], self.options, self.rate
-        )
+        wrt = [k for k, a in enumerate(arrays) if a.dtype.kind in "fc"]
+        return _PairEntry(rec, wrt, self.options, self.rate, self.ample)
 
     def forward(self, *args, **static):
         e, arrays = self.entry(args, static)

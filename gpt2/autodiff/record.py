@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from . import run
+from .dry import Unknown
 from .errors import DtypeError
 from .graph import Graph, Node
 from .interpret import evaluate_graph, last_uses
@@ -35,7 +36,7 @@ from .sites import here, site
 from .tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
 from .ufuncs import label
 
-__all__ = ["Recorded", "Recording", "apply_op", "evaluate_graph", "inline", "record"]
+__all__ = ["Recorded", "Recording", "apply_op", "evaluate_graph", "inline", "record", "record_pure"]
 
 
 @dataclass
@@ -88,11 +89,30 @@ def _same_read(read: Read, value) -> bool:
     return new == old or (new != new and old != old)
 
 
-def record(f: Callable, args: Sequence, kwargs: dict | None = None, *, name: str | None = None) -> Recording:
-    """Record one run of f(*args, **kwargs). What f raises comes through."""
+def record_pure(
+    f: Callable, args: Sequence, kwargs: dict | None = None, *, name: str | None = None
+) -> Recording:
+    """`record` for a function without side effects: it may run twice, and `results` mean nothing.
+
+    The first run is dry (dry.py): its time hardly depends on the size of the arrays.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            return record(f, args, kwargs, name=name, dry=True)
+    except (Exception, Unknown):  # or the stand-ins made f fail: a real error comes again
+        return record(f, args, kwargs, name=name)
+
+
+def record(
+    f: Callable, args: Sequence, kwargs: dict | None = None, *, name: str | None = None, dry: bool = False
+) -> Recording:
+    """Record one run of f(*args, **kwargs). What f raises comes through.
+
+    dry   leave large values uncomputed; raises dry.Unknown if f looks at one
+    """
     leaves, in_tree = flatten((tuple(args), kwargs or {}))
     name = name or getattr(f, "__name__", None) or type(f).__name__
-    rec = Run(name if name.isidentifier() else "f")
+    rec = Run(name if name.isidentifier() else "f", dry)
     for i, (x, text) in enumerate(zip(leaves, input_names(f, in_tree))):
         rec.arguments.append(_argument(rec, i, x, text))
     inputs = [x.node for x in rec.arguments]
@@ -178,7 +198,7 @@ def _pass_on(inner: Recording, leaves) -> None:
     values = inline(graph, inner.operands(leaves))
     for read, x in zip(inner.reads, values):
         if type(x) is Recorded:
-            x._rec.reads.append(Read(x.node, read.value, read.kind, read.loc))
+            x._rec.note(Read(x.node, read.value, read.kind, read.loc))
 
 
 def inline(graph: Graph, args: Sequence) -> list:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from . import dry
 from .errors import AutodiffError, DtypeError, EscapedError, place
 from .graph import Node
 from .ops import const, input_node
@@ -47,8 +48,10 @@ class Capture:
 
 
 class Run:
-    def __init__(self, name: str):
+    def __init__(self, name: str, dry: bool = False):
         self.name = name
+        self.dry = dry  # large values are not computed (dry.py)
+        self.guessed: set[Node] = set()  # those that were not
         self.serial = next(_serials)  # inner recordings have larger ones
         self.active = True
         self.arguments: list = []  # a Recorded for each flat input
@@ -56,9 +59,8 @@ class Run:
         self.lifted: dict[Node, tuple[Node, object]] = {}  # outer node -> (input, outer Recorded)
         self.reads: list[Read] = []
         self.written: list[int] = []  # flat positions of arguments, in the order of the first write
-        self.refused: AutodiffError | None = (
-            None  # raised where NumPy may replace it with an error of its own
-        )
+        # raised where NumPy may replace it with an error of its own
+        self.refused: AutodiffError | None = None
         self.unstable: list[str] = []  # why another run might give another graph
 
     def refuse(self, error: AutodiffError) -> AutodiffError:
@@ -66,7 +68,24 @@ class Run:
         return error
 
     def read(self, node: Node, value, kind: str) -> None:
-        self.reads.append(Read(node, value, kind, here()))
+        self.note(Read(node, value, kind, here()))
+
+    def note(self, read: Read) -> None:
+        """Something looks at a value."""
+        if self.guessed and dry.hangs_on(read.node, self.guessed):
+            raise dry.Unknown
+        self.reads.append(read)
+
+    def stand_in(self, ufunc: np.ufunc, values):
+        """In a dry run, what takes the place of ufunc(*values); None where it has to be computed."""
+        return dry.stand_in(ufunc, values) if self.dry else None
+
+    def leaves_out(self, target: np.ndarray, node: Node) -> bool:
+        """Is this a dry run that does not write the node's value into the target?"""
+        if not self.dry or target.size < dry.LARGE or target.dtype.kind not in "fc":
+            return False
+        self.guessed.add(node)
+        return True
 
     def lift(self, outer) -> Node:
         """The input that stands for a value of an enclosing recording."""

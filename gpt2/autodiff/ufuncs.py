@@ -60,8 +60,9 @@ def operate(ufunc, function, *inputs):
         else:
             return NotImplemented
     site = sites.site()
+    guess = rec.stand_in(ufunc, values)
     try:
-        value = function(*values)
+        value = function(*values) if guess is None else guess
         if type(value) is complex and complex not in map(type, values):
             value = ufunc(*values).item()
     except ArithmeticError:
@@ -79,6 +80,8 @@ def operate(ufunc, function, *inputs):
         name, args = op_and_operands(rec, ufunc, inputs, values, function is not ufunc)
         dtype = value.dtype if hasattr(value, "dtype") else _PYTHON_DTYPES[type(value)]
         node = Node(name, tuple(args), {}, getattr(value, "shape", ()), dtype)
+    if guess is not None:
+        rec.guessed.add(node)
     return finish(rec, node, value, site)
 
 
@@ -266,8 +269,11 @@ def unary(ufunc, function, x: Recorded):
     rec = x._rec
     if not rec.active:
         innermost((x,))
-    value = x.value
-    return finish(rec, apply(OP_OF[ufunc], x.node), function(value), sites.site())
+    value, node = x.value, apply(OP_OF[ufunc], x.node)
+    guess = rec.stand_in(ufunc, (value,))
+    if guess is not None:
+        rec.guessed.add(node)
+    return finish(rec, node, function(value) if guess is None else guess, sites.site())
 
 
 def in_place(ufunc, function, x: Recorded, other):

@@ -142,7 +142,8 @@ def write(x, new: Node, store) -> None:
         raise ValueError("assignment destination is read-only")
     loc = here()
     own(root)
-    store(x.value)
+    if not x._rec.leaves_out(x.value, new):
+        store(x.value)
     name = root._node.name
     node = write_back(root._node, x._path, new, loc) if x._root is not None else new
     if node.loc is None:
