@@ -2,7 +2,8 @@
 
 A contender is a module with two functions:
 
-    training(size, variant, threads) -> object with step(tokens, targets) -> loss, a float
+    training(size, variant, threads) -> object with step(tokens, targets) -> loss, a float; see bench/peak.py
+                                        for a share of a step that has no loss
     layer(case, variant, threads)    -> object with forward(), backward(), results() -> list of arrays
 
 Neither is imported here: each contender runs in a process of its own (bench/worker.py).
@@ -39,10 +40,13 @@ CONTENDERS = {
     "auto": Contender("gpt2 auto", "bench.engine", "auto"),
     "whole": Contender("gpt2 whole", "bench.engine", "whole"),
     "processes": Contender("gpt2 whole, processes", "bench.engine", "processes"),
+    "peak": Contender("its products at sgemm peak", "bench.peak"),
 }
 
 REFERENCE = "torch"  # what ratios are taken to, where it is installed
-STEP = ("torch", "torch-compile", "jax", "written", "manual", "auto", "whole", "processes")
+PEAK = "peak"  # trains nothing: the others' share of the peak is taken to it
+STEP = ("torch", "torch-compile", "jax", "written", "manual", "auto", "whole", "processes",
+        "peak")
 LAYER = ("torch", "jax", "written", "manual", "auto")
 
 
@@ -56,7 +60,9 @@ def find(names, default):
 
 
 def reference(names):
-    """Of these contenders the one that ratios are taken to: PyTorch eager, else the first that can run."""
+    """Of these contenders the one that ratios are taken to: PyTorch eager, else the first that can run, and
+    the peak only where nobody trains."""
+    names = [name for name in names if name != PEAK] or names
     installed = [name for name in names if reason_missing(name) is None] or names
     return REFERENCE if REFERENCE in installed else installed[0]
 

@@ -5,14 +5,18 @@
 
 A step is forward, backward, clipping to norm 1 and AdamW, in float32, from the same weights on the same
 batches. Contenders take turns in one run (bench/turns.py), and what counts is the median over the rounds of
-the ratio to PyTorch eager. Times count only for contenders whose first losses agree.
+the ratio to PyTorch eager. Times count only for contenders whose first losses agree. One contender, `peak`,
+trains nothing: it does a step's operations as large products. Its rate is what the machine's sgemm reaches in
+these minutes, and a column says what share of it the others reach over their whole step.
 """
 
 import functools
 import time
 
 from bench import contenders, machine, program, ratios, sizes
+from bench.contenders import PEAK
 from bench.turns import Contest
+from bench.work import step_flops
 
 CHECKED_STEPS = 3  # before anything is timed
 # Losses of float32 programs that add up in different orders. A wrong gradient shows from the second step on.
@@ -47,21 +51,22 @@ def main(argv):
 
 def measure(size, threads, names, options):
     """One table: every contender at this size, as a dict. Those that do not fit into memory beside the
-    others play later, in a heat of their own with the reference."""
+    others play later, in a heat of their own with the reference and the peak."""
     reference = contenders.reference(names)
     result = {"size": size.name, "vocab_size": size.config.vocab_size, "threads": threads,
-              "reference": reference, "rows": {}, "absent": {}, "heats": []}
-    waiting = [name for name in names if name != reference]
+              "flops": step_flops(size), "reference": reference, "rows": {}, "absent": {}, "heats": []}
+    always = list(dict.fromkeys([reference, *(name for name in names if name == PEAK)]))
+    waiting = [name for name in names if name not in always]
     while True:
-        program.note(f"{size.name}, {threads} threads: {', '.join([reference, *waiting])}")
+        program.note(f"{size.name}, {threads} threads: {', '.join([*always, *waiting])}")
         setup = functools.partial(set_up, size=size)
-        with Contest([reference, *waiting], threads, setup, options.nice) as contest:
+        with Contest([*always, *waiting], threads, setup, options.nice) as contest:
             disagreeing = check_losses(contest)
             contest.play(options.rounds, options.seconds, TURN_S)
-            heat = rows_of(contest, reference)
+            heat = rows_of(contest, reference, step_flops(size))
         for name in disagreeing.keys() & heat.keys():
             heat[name]["disagrees"] = disagreeing[name]
-        result["rows"] = {**heat, **result["rows"]}  # of the reference, the first heat's row stays
+        result["rows"] = {**heat, **result["rows"]}  # of who plays in all heats, the first heat's row stays
         result["heats"].append(contest.load)
         result["absent"] |= {name: absent for name, absent in contest.absent.items() if not absent["memory"]}
         later = [name for name, absent in contest.absent.items() if absent["memory"]]
@@ -73,17 +78,20 @@ def measure(size, threads, names, options):
 
 def set_up(player, size):
     """Build the model and do the first steps, whose losses are compared. ready_s: until the first is done."""
-    player.ask(do="training", size=size.name)
+    about = player.ask(do="training", size=size.name)["about"]
     losses = player.ask(do="turn", steps=1)["losses"]
     ready = time.perf_counter() - player.began
     losses += player.ask(do="turn", steps=CHECKED_STEPS - 1)["losses"]
-    return {"ready_s": ready, "losses": losses, "peak": player.ask(do="peak")["bytes"]}
+    return {"ready_s": ready, "losses": losses, "about": about, "peak": player.ask(do="peak")["bytes"]}
 
 
 def check_losses(contest):
-    """Name -> how far off, for contenders whose first losses are not those of the first contender."""
+    """Name -> how far off, for contenders whose first losses are not those of the first contender.
+
+    The peak has none.
+    """
     far = {}
-    names = list(contest.facts)
+    names = [name for name in contest.facts if name != PEAK]
     for name in names[1:]:
         ours, theirs = contest.facts[name]["losses"], contest.facts[names[0]]["losses"]
         errors = [abs(a - b) / abs(b) for a, b in zip(ours, theirs)]
@@ -92,8 +100,11 @@ def check_losses(contest):
     return far
 
 
-def rows_of(contest, reference):
-    """Name -> everything measured of it."""
+def rows_of(contest, reference, flops):
+    """Name -> everything measured of it. flops: the operations of a step's products.
+
+    of_peak: the rate of those operations over the whole step, as a share of the peak's rate in the round.
+    """
     rows = {}
     for name in contest.facts:
         if name not in contest.samples:
@@ -103,9 +114,12 @@ def rows_of(contest, reference):
             "title": contenders.CONTENDERS[name].title,
             "ms": ratios.times(parts["step"]),
             "peak_bytes": contest.peak(name),
-            **{key: contest.facts[name][key] for key in ("ready_s", "losses")},
+            **{key: contest.facts[name][key] for key in ("ready_s", "losses", "about")},
             "samples_ms": [[round(1e3 * x, 3) for x in turn] for turn in parts["step"]],
         }
+        rows[name]["gflops"] = flops / rows[name]["ms"]["median"] / 1e6
+        if PEAK in contest.samples:  # who does the same work in twice the time has half the rate
+            rows[name]["of_peak"] = ratios.ratio(contest.samples[PEAK]["step"], parts["step"])
         for other in (reference, "manual", "written"):
             if other in contest.samples:
                 rows[name][f"to_{other}"] = ratios.ratio(parts["step"], contest.samples[other]["step"])
@@ -119,22 +133,31 @@ def as_text(result):
     reference = result["reference"]
     rows = result["rows"]
     others = [reference, *[name for name in ("manual", "written") if name in rows and name != reference][:1]]
-    header = ["contender", "median ms", "min", *(f"to {name}" for name in others), "steps", "peak MB",
-              "ready s"]
+    shares = ["of sgemm peak"] if PEAK in rows else []
+    header = ["contender", "median ms", "min", *(f"to {name}" for name in others), *shares, "steps",
+              "peak MB", "ready s"]
     lines = []
     for name in contenders.CONTENDERS:
         if name not in rows or "disagrees" in (row := rows[name]):
             continue
         to = [ratios.shown(row[f"to_{name}"], 3) if f"to_{name}" in row else "-" for name in others]
-        lines.append([row["title"], f"{row['ms']['median']:.1f}", f"{row['ms']['min']:.1f}", *to,
+        share = [ratios.shown(row["of_peak"]) if "of_peak" in row else "-"] if shares else []
+        lines.append([row["title"], f"{row['ms']['median']:.1f}", f"{row['ms']['min']:.1f}", *to, *share,
                       str(row["ms"]["n"]), f"{row['peak_bytes'] / 2**20:.0f}", f"{row['ready_s']:.1f}"])
     text = [f"{result['size']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "
             f"vocabulary {result['vocab_size']}; ratios: median [quartiles] over rounds",
+            *([peak_line(result)] if shares else []),
             ratios.table(header, lines)]
     text += [f"{row['title']}: not counted, {why}" for row in rows.values() if (why := row.get("disagrees"))]
     text += [f"{contenders.CONTENDERS[name].title}: {contenders.absence(facts)}"
              for name, facts in result["absent"].items()]
     return "\n".join([*text, *(program.load_line(load) for load in result["heats"])])
+
+
+def peak_line(result):
+    row = result["rows"][PEAK]
+    return (f"products of a step: {result['flops'] / 1e9:.3g} GFLOP; sgemm peak: {row['gflops']:.0f} GFLOP/s "
+            f"at the median ({row['about']})")
 
 
 if __name__ == "__main__":

@@ -48,6 +48,11 @@ def step_work(size):
     return work
 
 
+def step_flops(size):
+    """Operations of all products of a step."""
+    return sum(work.flops for work in step_work(size).values())
+
+
 def _product(kind, times, N, inputs, outputs):
     flops = 2 * N * inputs * outputs
     arrays = ITEM * (N * inputs + inputs * outputs + N * outputs)

@@ -2,13 +2,16 @@
 
 Lines of JSON come in and go out. Every request gets one answer, {"error": ...} where it failed.
 
-    {"do": "training", "size": NAME}                  -> {"build_s", "pids"}   of its own workers, if any
+    {"do": "training", "size": NAME}                  -> {"build_s", "pids", "about"}
     {"do": "layer", "batch": NAME, "case": NAME}      -> {"digest"}            see `digest`
     {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
     {"do": "peak"}                                    -> {"bytes"}
     {"do": "rates"}                                   -> {"sgemm", "copy"}     see bench/rates.py
     {"do": "profile", "size": NAME, "steps": n}       -> {"steps": [{"kind/part": s}]}
     {"do": "lines", "size": NAME, "seconds": s}       -> {"lines": [[share, place, text]]}
+
+pids: of its own workers, if any. about: what a contender says of itself, or null. Times are those of a whole
+step, also where a contender does a share of one.
 
 Run by bench/turns.py with the environment that limits the threads of every library.
 """
@@ -40,6 +43,7 @@ class Worker:
         begin = time.perf_counter()
         self.trainer = trainer = self.module.training(size, self.contender.variant, self.threads)
         stream = batches(size)
+        share = getattr(trainer, "share", 1.0)
 
         def turn(steps):
             times, losses = [], []
@@ -47,11 +51,12 @@ class Worker:
                 tokens, targets = next(stream)
                 begin = time.perf_counter()
                 losses.append(trainer.step(tokens, targets))
-                times.append(time.perf_counter() - begin)
+                times.append((time.perf_counter() - begin) / share)
             return {"times": {"step": times}, "losses": losses}
 
         self.turn = turn
-        return {"build_s": time.perf_counter() - begin, "pids": getattr(trainer, "pids", [])}
+        return {"build_s": time.perf_counter() - begin, "pids": getattr(trainer, "pids", []),
+                "about": getattr(trainer, "about", None)}
 
     def do_layer(self, batch, case):
         from bench.cases import cases, find_batch
@@ -80,7 +85,7 @@ class Worker:
     def do_rates(self):
         from bench import rates
 
-        return {"sgemm": rates.sgemm_peak(), "copy": rates.copy_bandwidth(self.threads)}
+        return {"sgemm": rates.sgemm_peak(self.threads), "copy": rates.copy_bandwidth(self.threads)}
 
     def do_profile(self, size, steps):
         from bench import profiling, sizes

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import contenders, layers, machine, program, ratios, roofline, sizes, step, turns
+from bench import contenders, layers, machine, peak, program, rates, ratios, roofline, sizes, step, turns
 from bench.cases import cases, find_batch, find_layers
-from bench.work import step_work
-from bench.worker import digest
+from bench.work import step_flops, step_work
+from bench.worker import Worker, digest
+from gpt2.autodiff import runtime
 from gpt2.errors import UserError
 from gpt2.flops import training_flops
 
@@ -38,7 +39,7 @@ def test_geometric_mean():
 @pytest.mark.parametrize("name", sizes.SIZES)
 def test_operations_agree_with_the_engines_own_count(name):
     size = sizes.SIZES[name]
-    counted = sum(work.flops for work in step_work(size).values())
+    counted = step_flops(size)
     # gpt2.flops counts all of attention's square, the bound below it the lower triangle alone
     config, N, T = size.config, size.B * size.T, size.T
     above = 3 * 4 * config.n_layer * config.n_embd * N * (T - (T + 1) / 2)
@@ -53,6 +54,100 @@ def test_bound_is_the_slower_of_products_and_memory():
     assert fc["by"] == "products" and math.isclose(fc["bound_ms"], 1e3 * 4 * 2 * 768 * 128 * 512 / 1e9)
     assert gelu["by"] == "memory" and math.isclose(gelu["bound_ms"], 1e3 * 4 * 4 * 2 * 768 * 512 / 1e9)
     assert math.isclose(compared["between_ms"], 1e3 * (30 - len(compared["rows"])))
+
+
+# ---- The peak ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick_rates(monkeypatch):
+    """Small matrices, a fixed rate of 1 GFLOP/s, and the threads afterwards as they were."""
+    monkeypatch.setattr(rates, "SIDES", (96, 50))
+    monkeypatch.setattr(rates, "_fastest", lambda product, seconds: product.flops / 1e9)
+    yield
+    runtime.set_threads(1)
+
+
+@pytest.mark.parametrize("way", ["BLAS", "columns"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_both_ways_do_all_of_the_product(quick_rates, way, threads):
+    a, b = np.random.default_rng(0).standard_normal((2, 50, 50), dtype=np.float32)
+    product = rates.SquareProduct(a, b, np.full_like(a, np.nan), way, threads)
+    product.prepare()
+    np.testing.assert_allclose(product.out, a @ b, rtol=1e-5, atol=1e-4)  # float32 sums of 50 terms
+    assert product.flops == 2 * 50**3
+
+
+@pytest.mark.parametrize("fast", [(96, "BLAS"), (50, "columns")])
+def test_the_peak_is_the_fastest_of_its_forms(quick_rates, monkeypatch, fast):
+    if runtime.blas_library() is None:
+        fast = (fast[0], "BLAS")  # another BLAS cannot be kept to one thread
+    monkeypatch.setattr(rates, "_fastest", lambda product, seconds:
+                        product.flops / (2e9 if (len(product.a), product.way) == fast else 1e9))
+    product, rate = rates.fastest_product(2)
+    assert (len(product.a), product.way) == fast and math.isclose(rate, 2e9)
+
+
+def test_measuring_the_peak_leaves_the_threads_as_they_were(quick_rates, monkeypatch):
+    told = []
+    monkeypatch.setattr(runtime, "limit_blas_threads", told.append)
+    for before, blas in ((1, 2), (2, 1)):
+        runtime.set_threads(before)
+        rates.sgemm_peak(2)
+        assert (runtime.get_threads(), told[-1]) == (before, blas)
+
+
+@pytest.mark.parametrize("name", sizes.SIZES)
+def test_the_peaks_share_of_a_step_is_exact(quick_rates, monkeypatch, name):
+    """Whatever number of products it does, their operations over the share are those of a step."""
+    size = sizes.SIZES[name]
+    calls = []
+    monkeypatch.setattr(rates.SquareProduct, "__call__", lambda product: calls.append(product.flops))
+    products = peak.training(size, "", 1)
+    calls.clear()
+    assert products.step(None, None) is None
+    assert math.isclose(sum(calls) / products.share, step_flops(size))
+    assert sum(calls) <= 1.01 * peak.LONGEST_S * 1e9  # at 1 GFLOP/s
+
+
+def test_a_share_of_a_step_counts_as_a_whole_one(monkeypatch):
+    """A contender that does a quarter of a step has its time multiplied by four, others have theirs."""
+    worker = Worker("peak", 1)
+    clock = iter(range(100))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    for share, told in (({"share": 0.25}, 4.0), ({}, 1.0)):
+        trainer = SimpleNamespace(step=lambda tokens, targets: 5.0, **share)
+        worker.module = SimpleNamespace(training=lambda *args, trainer=trainer: trainer)
+        worker.do_training("4x128-B12T64")
+        assert worker.do_turn(2) == {"times": {"step": [told, told]}, "losses": [5.0, 5.0]}
+
+
+def test_the_share_of_the_peak_is_taken_within_a_round():
+    # A step takes twice as long as its products at peak; the machine is slower in the second round.
+    contest = SimpleNamespace(
+        facts={name: {"ready_s": 1.0, "losses": None, "about": "96 x 96"} for name in ("whole", "peak")},
+        samples={"whole": {"step": [[2.0], [8.0], [2.0]]}, "peak": {"step": [[1.0], [4.0], [1.0]]}},
+        peak=lambda name: 1 << 20)
+    rows = step.rows_of(contest, "whole", flops=8e9)
+    assert rows["whole"]["of_peak"] == {"median": 0.5, "q1": 0.5, "q3": 0.5}
+    assert (rows["whole"]["gflops"], rows["peak"]["gflops"]) == (4.0, 8.0)
+    result = {"size": "s", "vocab_size": 65, "threads": 1, "flops": 8e9, "reference": "whole", "rows": rows,
+              "absent": {}, "heats": []}
+    told = step.as_text(result)
+    assert "of sgemm peak" in told and "8 GFLOP; sgemm peak: 8 GFLOP/s" in told
+    del contest.samples["peak"], contest.facts["peak"]
+    result["rows"] = step.rows_of(contest, "whole", flops=8e9)
+    assert "of_peak" not in result["rows"]["whole"] and "sgemm" not in step.as_text(result)
+
+
+def test_the_peak_is_no_reference_and_has_no_losses():
+    assert contenders.reference(["peak", "whole"]) == "whole"
+    assert contenders.reference(["peak"]) == "peak"
+    good, bad = [4.0, 3.9, 3.8], [4.0, 3.9, 3.9]
+    assert set(step.check_losses(contest(peak=[None] * 3, whole=good, auto=bad))) == {"auto"}
+
+
+# ---- Who counts --------------------------------------------------------------------------------------------
 
 
 def contest(**losses):
@@ -139,15 +234,17 @@ def run(module, *flags):
 
 
 def test_a_contest_from_end_to_end():
-    """Two of this engine's variants, three rounds, as JSON."""
-    done = run("bench.step", "--sizes", "4x128-B12T64", "--threads", "1", "--contenders", "written,manual",
-               "--rounds", "3", "--json")
+    """Two of this engine's variants and the peak, three rounds, as JSON."""
+    done = run("bench.step", "--sizes", "4x128-B12T64", "--threads", "1", "--contenders",
+               "peak,written,manual", "--rounds", "3", "--json")
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)["results"]
-    assert set(result["rows"]) == {"written", "manual"} and not result["absent"]
+    assert set(result["rows"]) == {"written", "manual", "peak"} and not result["absent"]
+    assert result["reference"] == "written" and result["flops"] == step_flops(sizes.find("4x128-B12T64"))
     for row in result["rows"].values():
         assert "disagrees" not in row
         assert row["ms"]["rounds"] == 3 and row["ms"]["min"] > 0 and row["peak_bytes"] > 2**20
+        assert row["of_peak"]["q1"] > 0 and row["gflops"] > 0
     assert result["rows"]["written"]["to_written"]["median"] == 1.0
 
 
