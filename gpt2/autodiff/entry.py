@@ -116,6 +116,7 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
         if parts:
             t.lines.append(f"    {', '.join(parts)}, = {name}")
     else:
+        _order(t, keys, name, extra)
         parts = []
         for key in keys:
             part = t.variable()
@@ -123,6 +124,13 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
             parts.append(part)
     for part, child in zip(parts, children):
         _check(t, child, part, leaves)
+
+
+def _order(t: _Text, keys, name: str, extra: int) -> None:
+    """The order of the keys is part of the value: a function may go through them."""
+    if len(keys) > 1:
+        given = f"tuple({name})" if not extra else f"tuple([k for k in {name} if k != 'out'])"
+        t.unless(f"{given} != {t.value(keys)}")
 
 
 def _check(t: _Text, spec, name: str, leaves) -> None:
@@ -240,10 +248,8 @@ def _result(t: _Text, plan, text) -> str:
         if kind is list:
             return f"[{', '.join(parts)}]"
         whole = f"({', '.join(parts)},)" if parts else "()"
-        return (
-            whole
-            if kind is tuple
-            else f"{t.value(kind)}{'*' if 0 else ''}({'*' if hasattr(kind, '_fields') else ''}{whole})"
-        )
+        if kind is tuple:
+            return whole
+        return f"{t.value(kind)}({'*' if hasattr(kind, '_fields') else ''}{whole})"
 
     return build(plan.tree.spec)

@@ -858,3 +858,29 @@ def test_a_world_that_changes_at_random():
         slope = 2.0 if act is twice else 3.0
         expected = slope * array * k * sum(items) * table["a"] * thing.rate
         np.testing.assert_allclose(g(X), expected, rtol=1e-12)
+
+
+# --- arguments that are equal and not the same
+# ------------------------------------------------------------------------------------------------
+
+
+def by_order(d):
+    return sum((i + 1) * v for i, v in enumerate(d.values()))
+
+
+def test_the_order_of_keys_counts():
+    g, h = ad.grad(by_order), ad.compile(lambda **named: by_order(named))
+    for _ in range(3):
+        assert g({"a": 1.0, "b": 1.0}) == {"a": 1.0, "b": 2.0}
+        assert g({"b": 1.0, "a": 1.0}) == {"b": 1.0, "a": 2.0}
+        assert h(a=1.0, b=2.0) == 5.0
+        assert h(b=2.0, a=1.0) == 4.0
+
+
+def test_the_order_of_keywords_counts_beside_out():
+    h, out = ad.compile(lambda **named: by_order(named)), np.zeros(2)
+    x, y = np.ones(2), np.full(2, 2.0)
+    for _ in range(3):
+        assert h(a=x, out=out, b=y)[0] == 5.0
+        assert h(a=x, b=y, out=out)[0] == 5.0
+        assert h(b=y, out=out, a=x)[0] == 4.0
