@@ -10,9 +10,18 @@ Exit status 1 where
               memory of this process and its children in the second half of the run, drawn out to all of it.
               In the first half come the first checkpoint, validation and sample, which take some for good
     speed     the median step of the last tenth takes 3 % longer than that of the first (which has the steps
-              that compile: a median does not mind). Wants a machine that does nothing else
+              that compile: a median does not mind), both in units of the reference's step
     leftovers threads, open files, children or names in shared memory are there that were not before, or files
               in the folder of the run or the temporary folder that do not belong there
+
+The reference is a process that repeats one step of training, on the same weights, in turns with the run: two
+steps here, two there, the second of each is timed. For the machine changes too: with nothing else running,
+steps of this run and of the reference beside it took 3 to 30 % longer for seconds or half a minute, where the
+host of a virtual machine lent its caches and clock to others. Their ratio stayed within 2 %. (A ratio to
+matrix products and exponentials alone moved by 10 %: such times slow them half as much as a step.) Cores
+differ in this, so both keep to one; a run of several threads or processes cannot, and its speed is told but
+not judged. The reference is a process of its own because what ages with that of the run, its heap or garbage
+collector, must not age the reference.
 """
 
 import os
@@ -21,6 +30,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of two, one waits for the 
 
 import argparse
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -36,17 +46,65 @@ SETTINGS = ["--tokenizer", "byte", "--n-layer", "2", "--n-head", "4", "--n-embd"
             "--batch-size", "8", "--backward", "auto", "--eval-every", "200", "--eval-batches", "2",
             "--sample-every", "500", "--sample-tokens", "16", "--save-every", "100", "--threads", "1"]
 FILES = {runs.SETTINGS, runs.TOKENIZER, runs.METRICS, runs.LAST, runs.BEST}
+TEXT = "".join(f"{i} times {i + 1} is {i * (i + 1)}.\n" for i in range(4000))
 GROWTH = 1 << 20  # bytes
 SLOWER = 0.03
 
 
+class Reference:
+    """Another process that repeats one step of training.
+
+    seconds()  have it make two, and say what the second took: the first finds caches full of the run's arrays
+
+    The weights are those after 30 steps: none of the first, which compile, and no zeros in the moments.
+    """
+
+    def __init__(self, text):
+        command = [sys.executable, "-m", "tests.long.endurance", "--reference", str(text)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+        self.seconds()  # it is ready
+
+    def seconds(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        return float(line) if line else sys.exit("the reference has ended, for the reason above")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def repeat_a_step(text):
+    """What the reference does: for each line of input, print the seconds that a step took."""
+    made = new_run(text, [])
+    for _ in range(30):
+        made.train_step()
+    optimizer, batch = made.optimizer, made.loader.next_batch()
+    arrays = optimizer.params, optimizer.m, optimizer.v
+    kept, t = [array.copy() for array in arrays], optimizer.t
+    for _ in sys.stdin:
+        for _ in range(2):
+            for array, values in zip(arrays, kept):
+                array[...] = values
+            optimizer.t = t
+            begin = time.perf_counter()
+            made.team.step([batch], made.settings.lr, clip=made.settings.clip)
+        print(time.perf_counter() - begin, flush=True)
+
+
 def children(parent=None):
-    """Process ids of the children of this process, and of theirs."""
-    parent = parent or os.getpid()
+    """Process ids of the children of a process, here this one's without the reference, and of theirs."""
     found = []
-    for task in Path(f"/proc/{parent}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *children(int(child))]
+    for task in Path(f"/proc/{parent or os.getpid()}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            if b"--reference" not in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                found += [child, *children(child)]
     return found
 
 
@@ -74,14 +132,20 @@ def possessions():
 
 
 class Watch:
-    """Notes time and memory of every step, in place of the line that shows them."""
+    """Notes time and memory, in place of the line that shows them.
 
-    def __init__(self):
-        self.seconds, self.memory = [], []
+    pairs   (seconds of a step, seconds of the reference's right after it), of every other step
+    memory  (step, bytes), of every tenth
+    """
+
+    def __init__(self, reference):
+        self.reference = reference
+        self.pairs, self.memory = [], []
         self.children = 0
 
     def step(self, step, seconds, loss):
-        self.seconds.append(seconds)
+        if step % 2 == 0:
+            self.pairs.append((seconds, self.reference.seconds()))
         if step % 10 == 0:
             self.memory.append((step, resident()))
             self.children = max(self.children, len(children()))
@@ -101,13 +165,27 @@ def slope(points):
     return b, float(np.sqrt(covariance[0, 0]))
 
 
-def run(folder, text, steps, more):
-    """Train; returns the Watch."""
-    argv = ["--data", str(text), *SETTINGS, "--steps", str(steps), *more]
-    settings = train.new_settings(train.read_settings(argv)[0])
+def tenths(pairs):
+    """Of the first and the last tenth: the median step and the reference's, in ms, and the median ratio."""
+    n = len(pairs) // 10
+    return [(1e3 * statistics.median(step for step, _ in part), 1e3 * statistics.median(r for _, r in part),
+             statistics.median(step / r for step, r in part)) for part in (pairs[:n], pairs[-n:])]
+
+
+def settings_of(more):
+    return train.new_settings(train.read_settings([*SETTINGS, *more])[0])
+
+
+def new_run(text, more):
+    settings = settings_of(["--data", str(text), *more])
     train.share_out_threads(settings)
-    made = train.Run(settings)
-    watch = Watch()
+    return train.Run(settings)
+
+
+def run(folder, text, steps, more, reference):
+    """Train; returns the Watch."""
+    made = new_run(text, ["--steps", str(steps), *more])
+    watch = Watch(reference)
     with train.closing(made), made.team, train.Interrupts() as interrupts:
         made.settings = train.dataclasses.replace(made.settings, out=str(folder))
         made.begin(made.take())
@@ -120,27 +198,33 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m tests.long.endurance", allow_abbrev=False,
                                      description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--reference", metavar="TEXT", help=argparse.SUPPRESS)
     args, more = parser.parse_known_args(argv)
+    if args.reference:
+        return repeat_a_step(args.reference)
     flops.matmul_peak = lambda dtype: 1e11
     os.environ["GPT2_OFFLINE"] = "1"
+    alone = settings_of(more).parallel == "none" and settings_of(more).threads == 1
+    if alone:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the reference inherits it
     failed = []
     with tempfile.TemporaryDirectory(prefix="gpt2-endurance-") as place:
         os.environ["GPT2_CACHE_DIR"] = place + "/cache"
         os.environ["TMPDIR"] = tempfile.tempdir = place + "/tmp"
         os.mkdir(tempfile.tempdir)
         text = Path(place, "text.txt")
-        text.write_text("".join(f"{i} times {i + 1} is {i * (i + 1)}.\n" for i in range(4000)))
-        # What there is once in a process: a pool of threads, imports, programs of the compiler
-        often = ["--eval-every", "5", "--sample-every", "5", "--save-every", "5"]
-        run(Path(place, "warm"), text, 20, [*more, *often])
-        before = possessions()
-        begin = time.monotonic()
-        watch = run(Path(place, "run"), text, args.steps, more)
-        took = time.monotonic() - begin
-        after = possessions()
+        text.write_text(TEXT)
+        with Reference(text) as reference:
+            # What there is once in a process: a pool of threads, imports, programs of the compiler
+            often = ["--eval-every", "5", "--sample-every", "5", "--save-every", "5"]
+            run(Path(place, "warm"), text, 20, [*more, *often], reference)
+            before = possessions()
+            begin = time.monotonic()
+            watch = run(Path(place, "run"), text, args.steps, more, reference)
+            took = time.monotonic() - begin
+            after = possessions()
         files = {path.name for path in Path(place, "run").iterdir()}
 
-    tenth = args.steps // 10
     points = [point for point in watch.memory if point[0] > args.steps // 2]
     growth, error = (n * args.steps for n in slope(points))
     print(f"{args.steps} steps in {took:.0f} s, {watch.children} child processes")
@@ -149,10 +233,12 @@ def main(argv=None):
           f"steps, standard error {error / 1e3:.0f} kB")
     if growth > GROWTH and growth > 2 * error:
         failed.append("memory grows")
-    first, last = (statistics.median(part) for part in (watch.seconds[:tenth], watch.seconds[-tenth:]))
-    print(f"speed     {1 / first:.1f} steps a second in the first tenth, {1 / last:.1f} in the last: "
-          f"{100 * (first / last - 1):+.1f} %")
-    if last > first * (1 + SLOWER):
+    first, last = tenths(watch.pairs)
+    longer = last[2] / first[2] - 1
+    print("speed     median steps of the first tenth: {:.2f} ms, the reference's {:.2f}, ratio {:.3f};\n"
+          "          of the last: {:.2f} ms and {:.2f}, ratio {:.3f},".format(*first, *last),
+          f"{100 * longer:+.1f} %" + ("" if alone else ", not judged"))
+    if alone and longer > SLOWER:
         failed.append("steps become slower")
     left = {kind: (before[kind], now) for kind, now in after.items() if now != before[kind]}
     if files != FILES:
