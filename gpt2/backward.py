@@ -24,6 +24,8 @@ def choose(spec="manual", compile=True, elementwise="numpy"):
     spec is a mode for all layers, then exceptions, separated by commas: "manual", "auto", "whole",
     "manual,attention=auto". Raises UserError where a word of it is not known.
     With "whole" the model differentiates its loss as one program; the table is for what it does besides.
+
+    All are Placed; another Layer that is put into the table becomes one.
     elementwise: "numpy", "numexpr" or "tuned" (options_for), in whatever is compiled.
     """
     if spec.strip() == "whole":
@@ -40,12 +42,25 @@ def choose(spec="manual", compile=True, elementwise="numpy"):
     options = options_for(elementwise)
 
     def written(layer):
-        return compiled(layer, options) if compile else layer
+        return compiled(layer, options) if compile else as_written(layer)
 
-    return {
-        name: auto(LAYERS[name], options) if mode == "auto" else written(LAYERS[name])
-        for name, mode in modes.items()
-    }
+    table = Table()
+    for name, mode in modes.items():
+        table[name] = auto(LAYERS[name], options) if mode == "auto" else written(LAYERS[name])
+    return table
+
+
+class Placed(Layer):
+    """A layer whose backward takes two arguments more: out, a buffer or None for each gradient, written
+    instead of a new array; and add=True, to add the gradients to what the buffers hold.
+    """
+
+
+class Table(dict):
+    """Layers by name, each of them Placed."""
+
+    def __setitem__(self, name, layer):
+        super().__setitem__(name, layer if isinstance(layer, Placed) else as_written(layer))
 
 
 def _checked(mode, spec):
@@ -82,7 +97,7 @@ def auto(layer: Layer, options=None) -> Layer:
     def backward(dout, saved, out=None, add=False, **static):
         return pair.backward(dout, saved, out, add)
 
-    return Layer(layer.name, pair.forward, backward, "auto", writes_out=True)
+    return Placed(layer.name, pair.forward, backward, "auto")
 
 
 def compiled(layer: Layer, options=None) -> Layer:
@@ -98,7 +113,22 @@ def compiled(layer: Layer, options=None) -> Layer:
     def backward(dout, saved, out=None, add=False, **static):
         return gradients(dout, *saved, out=out, add=add, **static)
 
-    return Layer(layer.name, forward, backward, layer.kind, writes_out=True)
+    return Placed(layer.name, forward, backward, layer.kind)
+
+
+def as_written(layer: Layer) -> Layer:
+    """The same layer, run by NumPy line by line. Gradients are copied where they are wanted."""
+
+    def backward(dout, saved, out=None, add=False, **static):
+        gradients = layer.backward(dout, saved, **static)
+        if out is None:
+            return gradients
+        for buffer, gradient in zip(out, gradients, strict=True):
+            if buffer is not None:
+                buffer[...] = buffer + gradient if add else gradient
+        return tuple(g if b is None else b for b, g in zip(out, gradients))
+
+    return Placed(layer.name, layer.forward, backward, layer.kind)
 
 
 def whole(f, options=None):

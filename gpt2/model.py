@@ -398,9 +398,7 @@ def _loss_backward(saved, scale, config, layers):
     B, T = saved["shape"]
     dlosses = np.full((B, T), scale / (B * T), config.dtype)
     logits = saved.pop("logits")  # not needed again, so dlogits may take their memory
-    crossentropy = layers["crossentropy"]
-    buffers = {"out": (logits, None)} if crossentropy.writes_out else {}
-    dlogits, _ = crossentropy.backward(dlosses, saved.pop("loss"), **buffers)
+    dlogits, _ = layers["crossentropy"].backward(dlosses, saved.pop("loss"), out=(logits, None))
     return dlogits
 
 
@@ -444,20 +442,11 @@ class _Gradients:
         which this adds.
         """
         views = [None if name is None else self.views[name][l] for name in names]
-        sums = [self.accumulate or name in again for name in names]
-        if layer.writes_out and all(sums) == any(sums):
-            dinp, *_ = layer.backward(dout, saved, out=(None, *views), add=any(sums))
-        elif layer.writes_out:  # some are set and others added to: in two turns, the setting ones first
-            set_first = [None if s else v for v, s in zip(views, sums)]
-            dinp, *grads = layer.backward(dout, saved, out=(None, *set_first))
-            for view, s, gradient in zip(views, sums, grads):
-                if s and view is not None:
-                    view += gradient
-        else:
-            dinp, *grads = layer.backward(dout, saved)
-            for view, s, gradient in zip(views, sums, grads):
-                if view is not None:
-                    view[...] = view + gradient if s else gradient
+        add = self.accumulate or bool(again)
+        for name, view in zip(names, views):
+            if add and not self.accumulate and name not in again and view is not None:
+                view[...] = 0.0  # its first gradient, added like the others
+        dinp, *_ = layer.backward(dout, saved, out=(None, *views), add=add)
         self._announce(names, views, l)
         return dinp
 

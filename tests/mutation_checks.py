@@ -1,5 +1,6 @@
 """Does a gradient test notice? For each mutant the tests of what it touches, the quickest first."""
 
+import copy
 import functools
 import signal
 import warnings
@@ -135,7 +136,7 @@ def _choose_kept(*how):
 
 
 def _choose_once(*how):
-    return dict(_choose_kept(*how))
+    return copy.copy(_choose_kept(*how))
 
 
 def slopes_hold():

@@ -24,8 +24,8 @@ EXPLAINED = {
     **{("layers.attention", "attention_backward", f"{x}.swapaxes(-1, -2)", f"{x}.swapaxes(-2, -1)"): SYMMETRIC
        for x in ("k[:, :, keys]", "att", "v[:, :, keys]", "dscores")},
     # the model
-    ("model", "_loss_backward", "{'out': (logits, None)} if crossentropy.writes_out else {}", "{}"):
-        "dlogits in memory of their own: the numbers are the same",
+    ("model", "through", "bool(again)", "again"): "a tuple with names in it is as true",
+    ("model", "through", "again", "self"): "what is always added to is zeroed first: the numbers are the same",
     ("model", "block_backward", "plus(dx, dbranch)", "plus(dbranch, dx)"): SYMMETRIC,
     ("model", "backward", "if self.program is not None:", "if False:"): WHOLE,
     ("model", "backward", "self", "scale"): WHOLE,

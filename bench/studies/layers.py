@@ -183,7 +183,7 @@ def compile_only(layer, inputs, static, dout, saved):
         entry, _ = layer.forward.__self__.entry(inputs, static)
         entry.forward  # noqa: B018  compiled when first asked for
         entry.backward  # noqa: B018
-    elif layer.writes_out:
+    elif hasattr(layer.forward, "entry"):
         layer.forward.entry(inputs, static)
         inspect.getclosurevars(layer.backward).nonlocals["gradients"].entry((dout, *saved), static)
 

@@ -14,14 +14,9 @@ class Layer:
 
     Neither writes to its arguments, and results have the dtype of the inputs (float32 or float64).
     kind says who wrote the backward: "manual" is a person, "auto" the compiler.
-
-    Where writes_out is set, backward also takes out=: a buffer or None for each gradient, written instead
-    of a new
-    array; and add=True, to add each gradient to what its buffer holds.
     """
 
     name: str
     forward: Callable
     backward: Callable
     kind: str = "manual"
-    writes_out: bool = False
