@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .reuse import GONE
+from .reuse import GONE, same_items
 from .scalar import TROUBLE, ScalarProgram
 from .tree import LEAF, flatten, unflatten
 
@@ -128,8 +128,10 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
 
 def _order(t: _Text, keys, name: str, extra: int) -> None:
     """The order of the keys is part of the value: a function may go through them."""
-    if len(keys) > 1:
-        given = f"tuple({name})" if not extra else f"tuple([k for k in {name} if k != 'out'])"
+    given = f"tuple({name})" if not extra else f"tuple([k for k in {name} if k != 'out'])"
+    if any(type(k) is not str for k in keys):  # 1 == True
+        t.unless(f"not {t.value(same_items)}({given}, {t.value(keys)})")
+    elif len(keys) > 1:
         t.unless(f"{given} != {t.value(keys)}")
 
 

@@ -448,11 +448,18 @@ def same(a, b) -> bool:
         return a == b
     if t is tuple:
         return same_items(a, b)
+    if t is frozenset:
+        return _marks(a) == _marks(b)
     if t is slice:
         return same_items((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     if isinstance(a, np.generic):
         return a.dtype == b.dtype and a.tobytes() == b.tobytes()
     return isinstance(a, np.dtype) and a == b
+
+
+def _marks(items: frozenset) -> set:
+    """Equal for sets of the same values: 1 and True are different ones."""
+    return {(type(x), x) if type(x) in _ATOMS else id(x) for x in items}
 
 
 def same_items(items, then: tuple) -> bool:

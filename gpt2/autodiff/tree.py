@@ -3,16 +3,20 @@
 `flatten(x)` gives the dynamic leaves in order (arrays, NumPy scalars, Python floats and complex numbers,
 recorded values) and a tree that holds the rest: containers, and everything that is not a leaf (None, ints,
 bools, strings, any other object), which stays as it is. Two trees are equal if their structure is, and
-their static values by value and type. A named tuple comes back as one, and so does a subclass of dict that
-takes a dict.
+their static values are the same to any function that could look at them: the same objects, or plain values of
+one type and content, or data classes of such. What an `__eq__` says does not count, as it may leave out what
+matters. A named tuple comes back as one, and so does a subclass of dict that takes a dict.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from .reuse import same, same_items
 
 LEAF = "*"  # stands for one leaf
 
@@ -107,8 +111,29 @@ def _same(a, b) -> bool:
     if a[0] != b[0]:
         return False
     if a[0] == "static":
-        return a[1] is b[1] or (type(a[1]) is type(b[1]) and bool(a[1] == b[1]))
-    return a[1] == b[1] and len(a[2]) == len(b[2]) and all(map(_same, a[2], b[2]))
+        return _same_static(a[1], b[1])
+    keys = a[1] is b[1] or a[1] is not None and b[1] is not None and same_items(a[1], b[1])
+    return keys and len(a[2]) == len(b[2]) and all(map(_same, a[2], b[2]))
+
+
+_DEEPEST = 8  # settings inside of settings; below that only the same object will do
+
+
+def _same_static(a, b, depth: int = 0) -> bool:
+    if same(a, b):
+        return True
+    if type(a) is not type(b) or depth == _DEEPEST or not (type(a) is list or _is_record(a)):
+        return False
+    if type(a) is not list:
+        if not same_items(tuple(vars(a)), tuple(vars(b))):
+            return False
+        a, b = list(vars(a).values()), list(vars(b).values())
+    return len(a) == len(b) and all(_same_static(x, y, depth + 1) for x, y in zip(a, b))
+
+
+def _is_record(x) -> bool:
+    """A data class whose instances hold nothing but named values."""
+    return dataclasses.is_dataclass(x) and not isinstance(x, type) and hasattr(x, "__dict__")
 
 
 def _hashable(spec):
@@ -116,7 +141,7 @@ def _hashable(spec):
         return LEAF
     if spec[0] == "static":
         try:
-            return type(spec[1]), hash(spec[1])
+            return type(spec[1]), None if _is_record(spec[1]) else hash(spec[1])
         except TypeError:  # equality decides
             return type(spec[1])
     return spec[0], spec[1], tuple(map(_hashable, spec[2]))

@@ -884,3 +884,50 @@ def test_the_order_of_keywords_counts_beside_out():
         assert h(a=x, out=out, b=y)[0] == 5.0
         assert h(a=x, b=y, out=out)[0] == 5.0
         assert h(b=y, out=out, a=x)[0] == 4.0
+
+
+@dataclasses.dataclass
+class Scaled:
+    name: str = "a"
+    factor: float = dataclasses.field(default=1.0, compare=False)
+
+
+class Sly:
+    """Equal to all others of its kind, whatever it holds."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __eq__(self, other):
+        return isinstance(other, Sly)
+
+    def __hash__(self):
+        return 1
+
+
+def test_equal_static_arguments_may_differ():
+    g = ad.grad(lambda x, c: x * c.factor)
+    for _ in range(3):
+        for kind in (Scaled(factor=2.0), Scaled(factor=3.0), Sly(4.0), Sly(5.0)):
+            assert g(1.0, kind) == kind.factor
+
+
+def test_static_values_of_different_types_differ():
+    """1 == True == 1.0, in sets and as keys too."""
+    g = ad.grad(lambda x, c: x if all(type(v) is bool for v in c) else x * 2.0)
+    h = ad.grad(lambda d: sum(v if type(k) is bool else 2.0 * v for k, v in d.items()))
+    for _ in range(3):
+        assert g(1.0, frozenset({True})) == 1.0
+        assert g(1.0, frozenset({1})) == 2.0
+        assert h({True: 1.0}) == {True: 1.0}
+        assert h({1: 1.0}) == {1: 2.0}
+
+
+def test_settings_made_anew_at_each_call_are_recognised():
+    f, runs = recordings(lambda x, c: np.sum(x) * c.factor)
+    g = ad.grad(f, pure=True)
+    for _ in range(3):
+        np.testing.assert_array_equal(g(X, Scaled("b", 2.0)), np.full(3, 2.0))
+    assert runs() == 1
+    np.testing.assert_array_equal(g(X, Scaled("b", 3.0)), np.full(3, 3.0))
+    assert runs() == 2
