@@ -83,10 +83,10 @@ def set_threads(variant, threads):
     if variant == "written":
         return
     try:
-        from gpt2.autodiff import products, runtime
+        from gpt2.autodiff import choices, runtime
     except ImportError:
         return
-    products.remember(cache_folder() / "products.json")
+    choices.remember(cache_folder())
     runtime.set_threads(threads)
 
 

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 
+from gpt2.autodiff.choices import processor
 from gpt2.parallel.cores import cores
 
 PACKAGES = ("numpy", "numexpr", "torch", "jax", "jaxlib", "autograd")
@@ -15,7 +16,7 @@ PACKAGES = ("numpy", "numexpr", "torch", "jax", "jaxlib", "autograd")
 def describe():
     """The machine and the software as a dict, for reports and for extra_info."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": processor() or platform.machine(),
         "cores": available_cores(),
         "memory_gb": round(_meminfo().get("MemTotal", 0) / 2**30, 1),
         "python": platform.python_version(),
@@ -66,17 +67,6 @@ def _version(package):
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _cpu_name():
-    try:
-        with open("/proc/cpuinfo") as info:
-            for line in info:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _meminfo():

@@ -1,22 +1,19 @@
 """How a matrix product is shared out over threads: by rows, by columns or not at all, the fastest here.
 
 The ways are tried on real calls: each product of the first steps is one sample, until every way has been
-timed SAMPLES times; then the fastest stays. A way whose result differs from the whole product's in a single
-bit is not taken, so neither the choice nor the number of threads changes what a program computes. `remember`
-keeps the choices in a file, so that a machine is measured once.
+timed SAMPLES times; then the fastest stays, and is kept (choices.py), so that a machine is measured once. A
+way whose result differs from the whole product's in a single bit is not taken, so neither the choice nor the
+number of threads changes what a program computes.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
+
+from .choices import Choices
 
 SAMPLES = 3
 # Multiply-adds. Below, waking a thread costs more than it saves; up to four times as many, doing the product
@@ -30,9 +27,8 @@ TILE = 48
 # training step's memory. The longer side is cut then.
 LARGE = 1 << 25
 
-_chosen: dict[tuple, str] = {}
+chosen = Choices("products.json", WAYS)
 _trials: dict[tuple, _Trial] = {}
-_file: Path | None = None
 _lock = threading.Lock()
 
 
@@ -42,10 +38,10 @@ def product(a, b, out, threads: int, share):
     work = M * N * a.shape[1]
     if threads == 1 or work < SPLIT_FROM:
         return np.matmul(a, b, out=out)
+    if out.nbytes >= LARGE:
+        return _run("rows" if M > N else "columns", a, b, out, threads, share)
     key = (M, a.shape[1], N, _order(a), _order(b), out.dtype.char, threads)
-    way = _chosen.get(key)
-    if way is None and out.nbytes >= LARGE:
-        way = "rows" if M > N else "columns"
+    way = chosen.get(key)
     if way is None:
         return _try(key, a, b, out, threads, share)
     return _run(way, a, b, out, threads, share)
@@ -109,10 +105,9 @@ def _try(key: tuple, a, b, out, threads: int, share):
         elif way in trial.times:
             trial.times[way].append(took)
         best = trial.best()
-        if best is not None and key not in _chosen:
-            _chosen[key] = best
+        if best is not None and chosen.get(key) is None:
+            chosen.put(key, best)
             _trials.pop(key, None)
-            _save()
     return out
 
 
@@ -121,69 +116,3 @@ def _same_bits(x, y) -> bool:
     rows = max(1, (1 << 16) // x.shape[1])
     pieces = (slice(i, i + rows) for i in range(0, len(x), rows))
     return all(np.array_equal(x[s], y[s], equal_nan=True) for s in pieces)
-
-
-# ---- The memory ------------------------------------------------------------------------------------------
-
-
-def remember(path) -> None:
-    """Read the choices of earlier runs on this machine from a file, and write new ones to it.
-
-    A file that cannot be read, or is damaged, counts as empty; one that cannot be written is done without.
-    """
-    global _file
-    with _lock:
-        _file = Path(path)
-        for key, way in _stored().get(machine(), {}).items():
-            known = _key(key)
-            if known is not None and way in WAYS:
-                _chosen.setdefault(known, way)
-
-
-def forget() -> None:
-    """Choose anew: for tests and measurements."""
-    global _file
-    with _lock:
-        _chosen.clear()
-        _trials.clear()
-        _file = None
-
-
-def machine() -> str:
-    """What the choices depend on."""
-    return f"{platform.machine()} {platform.processor()} {os.cpu_count()} cores numpy {np.__version__}"
-
-
-def _stored() -> dict:
-    try:
-        found = json.loads(_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    fine = isinstance(found, dict) and all(isinstance(v, dict) for v in found.values())
-    return found if fine else {}
-
-
-def _save() -> None:
-    if _file is None:
-        return
-    stored = _stored()
-    mine = stored.setdefault(machine(), {})
-    mine.update({" ".join(map(str, k)): w for k, w in _chosen.items()})
-    temporary = None
-    try:
-        _file.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=_file.parent, prefix=_file.name)
-        with open(handle, "w", encoding="utf-8") as f:
-            json.dump(stored, f, indent=1)
-        os.replace(temporary, _file)
-    except OSError:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-
-
-def _key(text: str) -> tuple | None:
-    try:
-        M, K, N, a, b, char, threads = text.split()
-        return int(M), int(K), int(N), a, b, char, int(threads)
-    except ValueError:
-        return None

@@ -2,25 +2,35 @@
 
 A region of row blocks is timed as a whole, a tree among plain statements by itself: as small programs of
 their own, while the program that they belong to is compiled, with as many threads as are set, on arrays that
-hold nothing in particular. What was found is kept for the process, by what the region computes, so that the
-twelve layers of a model are measured once.
+hold nothing in particular. What was found is kept (choices.py) by what the region computes: the twelve layers
+of a model are measured once, and so is a machine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 
 import numpy as np
 
-from . import runtime
-from .graph import Graph, Node, freeze, is_scalar_const, with_args
+from . import numexprs, runtime
+from .choices import Choices
+from .graph import Graph, Node, is_scalar_const, with_args
 from .layout import VIEWS
 from .ops import input_node
 
 TURNS = 5  # of which the fastest counts
 MARGIN = 0.95  # numexpr has to win by this much: the same program should not change with the noise
 
-decided: dict[tuple, bool] = {}
+
+
+def software() -> str:
+    """What the times depend on besides the region."""
+    numexpr = numexprs.load()
+    return f"numexpr {numexpr.__version__}" + " with VML" * bool(numexpr.use_vml)
+
+
+chosen = Choices("elementwise.json", ("numpy", "numexpr"), software)
 
 
 def faster(region, trees: list, users: dict) -> list:
@@ -37,11 +47,11 @@ def faster(region, trees: list, users: dict) -> list:
 
 def wins(graph: Graph) -> bool:
     """Whether numexpr runs this graph faster than NumPy."""
-    key = (runtime.get_threads(), structure(graph))
-    if key not in decided:
+    key = key_of(graph)
+    if chosen.get(key) is None:
         numpy_time, numexpr_time = measure(graph)
-        decided[key] = numexpr_time < MARGIN * numpy_time
-    return decided[key]
+        chosen.put(key, "numexpr" if numexpr_time < MARGIN * numpy_time else "numpy")
+    return chosen.get(key) == "numexpr"
 
 
 def measure(graph: Graph) -> tuple[float, float]:
@@ -84,13 +94,39 @@ def alone(members: list[Node], users: dict) -> Graph:
     return Graph(inputs, outputs, "region")
 
 
+def key_of(graph: Graph) -> tuple:
+    """What tells a region from others in any process: the first items for people, the last for sure."""
+    widest = max(graph.nodes, key=lambda n: n.size)
+    digest = hashlib.sha256(repr(structure(graph)).encode()).hexdigest()[:24]
+    ops = sum(n.op not in ("input", "const") for n in graph.nodes)
+    return (f"{runtime.get_threads()} threads,", f"{ops} ops on", "x".join(map(str, widest.shape)),
+            widest.dtype.name, digest)
+
+
 def structure(graph: Graph) -> tuple:
-    """What a graph computes, without names and source lines."""
+    """What a graph computes, without names and source lines: plain values, the same in every process."""
     number = {n: k for k, n in enumerate(graph.nodes)}
 
     def attributes(n: Node):
-        return str(n.shape) if n.op == "const" and not is_scalar_const(n) else freeze(n.attrs)
+        return n.shape if n.op == "const" and not is_scalar_const(n) else plain(n.attrs)
 
-    return tuple(
-        (n.op, tuple(number[a] for a in n.args), attributes(n), n.shape, n.dtype.name) for n in graph.nodes
+    return (
+        tuple(
+            (n.op, tuple(number[a] for a in n.args), attributes(n), n.shape, n.dtype.name)
+            for n in graph.nodes
+        ),
+        tuple(number[n] for n in graph.outputs),
     )
+
+
+def plain(x):
+    """A stand-in for an attribute whose text says all that matters for time."""
+    if isinstance(x, dict):
+        return tuple((k, plain(v)) for k, v in sorted(x.items()))
+    if isinstance(x, (list, tuple)):
+        return tuple(plain(v) for v in x)
+    if isinstance(x, Graph):
+        return structure(x)
+    if isinstance(x, np.ndarray):
+        return x.shape, x.dtype.name
+    return f"{x.__module__}.{x.__qualname__}" if hasattr(x, "__qualname__") else x

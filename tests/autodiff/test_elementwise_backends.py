@@ -1,5 +1,7 @@
 """numpy, numexpr and tuned compute the same: random programs, the layers, and what may go wrong."""
 
+import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +11,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2 import backward
-from gpt2.autodiff import numexprs, runtime, schedule, tuned
+from gpt2.autodiff import choices, numexprs, runtime, schedule, tuned
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.numexprs import BACKENDS, Fused
@@ -32,8 +34,10 @@ def tiny_regions(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def nothing_decided(monkeypatch):
-    monkeypatch.setattr(tuned, "decided", {})
+def nothing_chosen():
+    choices.forget()
+    yield
+    choices.forget()
 
 
 def random_program(seed, dtype):
@@ -263,7 +267,7 @@ def test_tuned_keeps_the_faster_and_remembers_it(monkeypatch):
     monkeypatch.setattr(tuned, "measure", measure)
     times = (2.0, 1.0)
     assert "Fused(" in chain_source("tuned")
-    tuned.decided.clear()
+    tuned.chosen.clear()
     times = (1.0, 2.0)
     assert "Fused(" not in chain_source("tuned")
     times = (2.0, 1.0)
@@ -284,9 +288,87 @@ def test_tuned_measures_what_it_says(monkeypatch):
     monkeypatch.setattr(Fused, "__call__", slow)
     assert "Fused(" not in chain_source("tuned")
     monkeypatch.undo()
-    monkeypatch.setattr(tuned, "decided", {})
+    choices.forget()
     monkeypatch.setattr(tuned, "MARGIN", 1e9)
     assert "Fused(" in chain_source("tuned")
+
+
+def in_a_process(folder, code):
+    """Standard output of code, run in a process that remembers its choices in the folder.
+
+    It has compile(n, threads=1), which derives a layer's backward for n rows of 64 and says which backends
+    its regions got; measured, how many were measured; and faster, which says whose times they are.
+    """
+    start = f"""
+import numpy as np
+from gpt2 import autodiff as ad, backward
+from gpt2.autodiff import choices, tuned, runtime
+from gpt2.layers import LAYERS
+choices.remember({str(folder)!r})
+measured, faster = [], "numexpr"
+
+def measure(graph):
+    measured.append(graph)
+    return (2.0, 1.0) if faster == "numexpr" else (1.0, 2.0)
+
+tuned.measure = measure
+
+def compile(n, threads=1):
+    runtime.set_threads(threads)
+    layer = backward.auto(LAYERS["gelu"], backward.options_for("tuned"))
+    out, saved = layer.forward(np.ones((n, 64), np.float32))
+    layer.backward(out, saved)
+    runtime.set_threads(1)
+    return sorted(set(tuned.chosen.made.values()))
+"""
+    env = {**os.environ, "PYTHONHASHSEED": "random"}
+    run = subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True, env=env,
+                         timeout=60)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_a_second_process_takes_what_the_first_one_chose(tmp_path):
+    first = in_a_process(tmp_path, "print(compile(500), len(measured))")
+    assert first.startswith("['numexpr'] ") and int(first.split()[-1]) > 0
+    (kept,) = json.loads((tmp_path / "elementwise.json").read_text()).values()
+    assert set(kept.values()) == {"numexpr"} and all(key.startswith("1 threads, ") for key in kept)
+    assert any("500x64 float32" in key for key in kept)
+
+    second = in_a_process(tmp_path, "faster = 'numpy'; print(compile(500), len(measured))")
+    assert second == "['numexpr'] 0\n"
+    # another shape and another number of threads are other regions
+    other = in_a_process(tmp_path, "faster = 'numpy'; compile(600); print(len(measured)); compile(500, 2); "
+                         "print(len(measured))")
+    shape, threads = map(int, other.split())
+    assert 0 < shape < threads
+
+
+def test_a_damaged_memory_is_measured_again(tmp_path):
+    in_a_process(tmp_path, "compile(500)")
+    path = tmp_path / "elementwise.json"
+    whole = path.read_text()
+    for text in (whole[: len(whole) // 2], whole.replace("numexpr\"", "numpie\""), "\0"):
+        path.write_text(text)
+        again = in_a_process(tmp_path, "faster = 'numpy'; print(compile(500), len(measured))")
+        assert again.startswith("['numpy'] ") and int(again.split()[-1]) > 0
+    assert "numpy" in json.loads(path.read_text()).popitem()[1].values()  # mended
+
+
+def test_regions_that_differ_in_anything_have_keys_of_their_own():
+    def key(f, shape=(200, 400), dtype=np.float32):
+        x, y = (input_node(shape, dtype, name) for name in "xy")
+        return tuned.key_of(Graph([x, y], f(x, y)))
+
+    same = key(lambda x, y: [x * y + 2.0])
+    others = [key(lambda x, y: [x * y + 2.5]), key(lambda x, y: [x * y - 2.0]),
+              key(lambda x, y: [x * x + 2.0]), key(lambda x, y: [(xy := x * y) + 2.0, xy]),
+              key(lambda x, y: [x * y + 2.0], (400, 200)),
+              key(lambda x, y: [x * y + 2.0], dtype=np.float64),
+              key(lambda x, y: [apply("sum", x * y, axes=(1,), keepdims=True)]),
+              key(lambda x, y: [apply("sum", x * y, axes=(0,), keepdims=True)])]
+    assert len({same, *others}) == 1 + len(others)
+    assert same == key(lambda a, b: [a * b + 2.0])
 
 
 def test_numexpr_missing(monkeypatch):

@@ -5,16 +5,18 @@ import json
 import numpy as np
 import pytest
 
-from gpt2.autodiff import products, runtime
+from gpt2.autodiff import choices, products, runtime
 
 
 @pytest.fixture(autouse=True)
 def afresh():
-    products.forget()
+    choices.forget()
+    products._trials.clear()
     runtime.set_threads(3)
     yield
     runtime.set_threads(1)
-    products.forget()
+    choices.forget()
+    products._trials.clear()
 
 
 def operands(M, K, N, dtype, transposed=""):
@@ -50,22 +52,22 @@ def test_sizes_that_no_tile_divides_keep_their_bits(dtype):
 
 
 def test_the_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
-    file = tmp_path / "folder" / "products.json"
-    products.remember(file)
+    choices.remember(tmp_path / "folder")
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
     for _ in range(3 * products.SAMPLES):
         assert runtime.matmul(a, b, out) is out
         np.testing.assert_array_equal(out, want)
-    ((key, way),) = products._chosen.items()
+    ((key, way),) = products.chosen.made.items()
     assert key == (200, 300, 400, "C", "C", "f", 3)
-    assert json.loads(file.read_text()) == {products.machine(): {" ".join(map(str, key)): way}}
+    stored = json.loads((tmp_path / "folder" / "products.json").read_text())
+    assert stored == {products.chosen.machine(): {"200 300 400 C C f 3": way}}
 
-    products.forget()
-    products.remember(file)
-    assert products._chosen == {key: way}
+    choices.forget()
+    choices.remember(tmp_path / "folder")
     monkeypatch.setattr(products, "_try", None)  # nothing is tried again
     runtime.matmul(a, b, out)
+    assert products.chosen.made == {key: way}
 
 
 def test_small_products_and_one_thread_take_the_plain_call():
@@ -74,7 +76,7 @@ def test_small_products_and_one_thread_take_the_plain_call():
     runtime.set_threads(1)
     a, b = operands(200, 300, 400, np.float32)
     runtime.matmul(a, b, np.empty((200, 400), np.float32))
-    assert not products._chosen and not products._trials
+    assert not products.chosen.made and not products._trials
 
 
 def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
@@ -92,27 +94,7 @@ def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
     for _ in range(3 * products.SAMPLES):
         runtime.matmul(a, b, out)
         np.testing.assert_array_equal(out, want)
-    assert list(products._chosen.values()) != ["rows"]
-
-
-WRONG_KEYS = '{"MACHINE": {"1 2": "rows", "1 2 3 C C f 2": "x"}}'
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"x": 3}', WRONG_KEYS])
-def test_a_damaged_memory_counts_as_empty(tmp_path, text):
-    file = tmp_path / "products.json"
-    file.write_text(text.replace("MACHINE", products.machine()))
-    products.remember(file)
-    assert not products._chosen
-
-
-def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
-    (tmp_path / "file").write_text("")
-    products.remember(tmp_path / "file" / "products.json")
-    a, b = operands(200, 300, 400, np.float32)
-    for _ in range(3 * products.SAMPLES):
-        runtime.matmul(a, b, np.empty((200, 400), np.float32))
-    assert len(products._chosen) == 1
+    assert list(products.chosen.made.values()) != ["rows"]
 
 
 def test_nothing_large_is_tried(monkeypatch):

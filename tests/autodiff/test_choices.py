@@ -1,0 +1,100 @@
+"""Choices kept in files: by machine, by any number of processes, and whatever the files hold."""
+
+import json
+
+import pytest
+
+from gpt2.autodiff import choices
+from gpt2.autodiff.choices import Choices
+
+KEY, TEXT = (3, "C", 4), "3 C 4"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """No other choices than those of the test, and no folder."""
+    monkeypatch.setattr(choices, "_all", [])
+    monkeypatch.setattr(choices, "_folder", None)
+
+
+def kept(folder, **kwargs):
+    """Choices as a new process has them."""
+    choices.remember(folder)
+    return Choices("ways.json", ("left", "right"), **kwargs)
+
+
+def test_without_a_folder_choices_last_as_long_as_the_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ways = Choices("ways.json", ("left", "right"))
+    assert ways.get(KEY) is None
+    ways.put(KEY, "left")
+    assert ways.get(KEY) == "left"
+    choices.forget()
+    assert ways.get(KEY) is None and not list(tmp_path.iterdir())
+
+
+def test_a_later_process_finds_them(tmp_path):
+    folder = tmp_path / "made" / "when needed"
+    ways = kept(folder)
+    assert not folder.exists()
+    ways.put(KEY, "left")
+    assert json.loads((folder / "ways.json").read_text()) == {ways.machine(): {TEXT: "left"}}
+    assert [path.name for path in folder.iterdir()] == ["ways.json"]  # nothing temporary
+    assert kept(folder).get(KEY) == "left"
+    assert kept(folder).get((3, "C", 5)) is None
+    late = Choices("ways.json", ("left", "right"))  # made when the folder was known already
+    assert late.get(KEY) == "left"
+
+
+def test_what_this_process_chose_stays(tmp_path):
+    kept(tmp_path).put(KEY, "left")
+    choices.forget()
+    ways = Choices("ways.json", ("left", "right"))
+    ways.put(KEY, "right")
+    choices.remember(tmp_path)
+    assert ways.get(KEY) == "right"
+
+
+def test_processes_at_the_same_time_add_to_the_file(tmp_path):
+    one, other = kept(tmp_path), kept(tmp_path)
+    one.put((1,), "left")
+    other.put((2,), "right")
+    both = kept(tmp_path)
+    assert (both.get((1,)), both.get((2,))) == ("left", "right")
+
+
+def test_another_machine_and_another_version_choose_for_themselves(tmp_path, monkeypatch):
+    kept(tmp_path, software=lambda: "numexpr 2.10").put(KEY, "left")
+    assert kept(tmp_path, software=lambda: "numexpr 2.11").get(KEY) is None
+    for what, value in (("processor", lambda: "Z80"), ("np.__version__", "9.9")):
+        with monkeypatch.context() as changed:
+            changed.setattr(f"gpt2.autodiff.choices.{what}", value)
+            ways = kept(tmp_path, software=lambda: "numexpr 2.10")
+            assert ways.get(KEY) is None
+            ways.put(KEY, "right")
+    assert kept(tmp_path, software=lambda: "numexpr 2.10").get(KEY) == "left"  # theirs lies beside it
+    assert len(json.loads((tmp_path / "ways.json").read_text())) == 3
+
+
+DAMAGED = ["", "{", "[1]", "null", '{"x": 3}', '{"MACHINE": ["left"]}', '{"MACHINE": {"3 C 4": "up"}}',
+           '{"MACHINE": {"3 C 4": ["left"]}}', "[" * 100_000, "\xff\xfe", "\0" * 40]
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_file_counts_as_empty_and_is_mended(tmp_path, text):
+    path = tmp_path / "ways.json"
+    path.write_bytes(text.replace("MACHINE", kept(tmp_path).machine()).encode("latin-1"))
+    ways = kept(tmp_path)
+    assert ways.get(KEY) is None
+    ways.put(KEY, "right")
+    assert kept(tmp_path).get(KEY) == "right"
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder" / "ways.json").mkdir(parents=True)  # a folder where the file belongs
+    for folder in (tmp_path / "file", tmp_path / "folder"):
+        ways = kept(folder)
+        ways.put(KEY, "left")
+        assert ways.get(KEY) == "left"
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["ways.json"]  # nothing temporary
