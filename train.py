@@ -230,6 +230,7 @@ class Run:
         from gpt2 import llmc, pretrained
         from gpt2.dataset import Epochs, Loader, read_tokens
         from gpt2.optimizer import AdamW
+        from gpt2.spikes import Spikes
 
         self.folder = None
         start = pretrained.find(settings.init, settings.dtype) if settings.init and folder is None else None
@@ -257,6 +258,7 @@ class Run:
                                weight_decay=s.weight_decay)
         self.team = start_team(self, group or parallel.join("none"))
         self.step = 0
+        self.spikes = Spikes()
         self.best = None  # lowest validation loss so far, nats per token
         self.validated = None  # the step of the last validation
         self.lock = None  # of the folder, once there is one
@@ -386,6 +388,7 @@ class Run:
             "loader": self.loader.state(),
             "best": self.best,
             "validated": self.validated,
+            "spikes": self.spikes.state(),
             "metrics_bytes": self.metrics.tell(),
             "corpus": self.fingerprint(),
             "settings": dataclasses.asdict(self.settings),
@@ -419,6 +422,8 @@ class Run:
             corpus, self.best, self.validated = state["corpus"], state["best"], state["validated"]
             self.step, self.optimizer.t = int(state["step"]), int(state["adamw.t"])
             self.loader.load_state(state["loader"])
+            if "spikes" in state:  # a run of an earlier version kept none
+                self.spikes.load_state(state["spikes"])
             kept = int(state["metrics_bytes"])
         except (KeyError, TypeError, ValueError, OverflowError):
             raise UserError(f"{path}: holds no training state, expected a checkpoint of train.py") from None
@@ -575,10 +580,7 @@ class Interrupts:
 
 def loop(run, progress, interrupts):
     """Train until the last step, or until a signal. Returns whether the last step was reached."""
-    from gpt2.spikes import Spikes
-
     s = run.settings
-    spikes = Spikes()
     while True:
         last = run.step >= s.steps
         if run.validated != run.step and (last or due(run.step, s.eval_every)):
@@ -597,7 +599,7 @@ def loop(run, progress, interrupts):
         metrics = run.train_step()
         seconds = time.perf_counter() - begin
         rates = progress.step(run.step, seconds, metrics["loss"])
-        usual = spikes.of(metrics["loss"])
+        usual = run.spikes.of(metrics["loss"])
         if usual is not None:
             metrics["spike_from"] = usual
             if s.lines == "own":

@@ -3,6 +3,7 @@
 A spike is no error. Many runs recover, but one that is not noticed is found days later in a plot.
 """
 
+import math
 import statistics
 from collections import deque
 
@@ -15,8 +16,10 @@ LEAST = 0.1  # of the median: what is less is no spike however quiet the losses 
 class Spikes:
     """Says when a loss jumps.
 
-    of(loss)   the median of the recent losses if this one is a spike, else None. A spike is not counted among
-               the recent ones, unless losses stay there: then it is their new level.
+    of(loss)      the median of the recent losses if this one is a spike, else None. A spike is not counted
+                  among the recent ones, unless losses stay there: then it is their new level.
+    state()       what a checkpoint keeps, so that a resumed run tells the same spikes
+    load_state()  takes it over; a ValueError, TypeError, KeyError or OverflowError where it is something else
     """
 
     def __init__(self):
@@ -37,3 +40,13 @@ class Spikes:
         self.above.clear()
         self.recent.append(loss)
         return None
+
+    def state(self):
+        return {"recent": list(self.recent), "above": list(self.above)}
+
+    def load_state(self, state):
+        recent, above = ([float(loss) for loss in state[name]] for name in ("recent", "above"))
+        if len(recent) > RECENT or len(above) >= FEWEST or not all(map(math.isfinite, recent + above)):
+            raise ValueError("these are not the losses of a Spikes")
+        self.recent = deque(recent, maxlen=RECENT)
+        self.above = above

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -47,7 +48,7 @@ def assert_same(one, other):
     assert list(a) == list(b) and len(a) == 48
     for name in a:
         assert a[name].tobytes() == b[name].tobytes(), name
-    for name in ("step", "adamw.t", "loader", "best"):
+    for name in ("step", "adamw.t", "loader", "best", "spikes"):
         assert state_a[name] == state_b[name]
     assert (one / "best.safetensors").exists() and (other / "best.safetensors").exists()
     assert lines(one) == lines(other)
@@ -151,23 +152,65 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("step", [4, 6, 11])
-def test_a_run_that_died_goes_on_bit_for_bit(whole, small, tmp_path, monkeypatch, step):
-    """Dies after `step` steps without a chance to save; the last checkpoint is from step 4 or 8."""
-    folder = tmp_path / "broken"
+def dying_at(step, monkeypatch):
+    """A step that ends the program without a chance to save, once."""
     train_step = train.Run.train_step
 
     def dies(run):
         if run.step == step:
+            monkeypatch.setattr(train.Run, "train_step", train_step)
             raise Stop
         return train_step(run)
 
     monkeypatch.setattr(train.Run, "train_step", dies)
+
+
+@pytest.mark.parametrize("step", [4, 6, 11])
+def test_a_run_that_died_goes_on_bit_for_bit(whole, small, tmp_path, monkeypatch, step):
+    """Dies after `step` steps without a chance to save; the last checkpoint is from step 4 or 8."""
+    folder = tmp_path / "broken"
+    dying_at(step, monkeypatch)
     with pytest.raises(Stop):
         train.main([*small, "--out", str(folder)])
-    monkeypatch.setattr(train.Run, "train_step", train_step)
     assert train.main(["--resume", str(folder)]) == 0
     assert_same(whole, folder)
+
+
+def test_a_spike_is_told_and_kept_the_same_after_a_resume(small, tmp_path, monkeypatch, capsys):
+    """The loss of step 19 is made to jump; the run that dies just before goes on from step 16."""
+    train_step = train.Run.train_step
+
+    def jumps(run):
+        metrics = train_step(run)
+        return {**metrics, "loss": metrics["loss"] + 50.0 * (run.step == 19)}
+
+    monkeypatch.setattr(train.Run, "train_step", jumps)
+    small = [*small, "--steps", "24"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train.main([*small, "--out", str(whole)]) == 0
+    records = [record for record in lines(whole) if "loss" in record]
+    record, = [record for record in records if "spike_from" in record]
+    usual = statistics.median(earlier["loss"] for earlier in records[:18])
+    assert record["step"] == 19 and record["spike_from"] == usual
+    told = f"step 19: the loss jumped to {record['loss']:.4f}, from {record['spike_from']:.4f} in the steps"
+    assert told in capsys.readouterr().out
+
+    dying_at(18, monkeypatch)
+    with pytest.raises(Stop):
+        train.main([*small, "--out", str(broken)])
+    assert train.main(["--resume", str(broken)]) == 0
+    assert_same(whole, broken)
+    assert told in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_kept_no_losses_is_resumed(whole):
+    """As runs of an earlier version wrote it."""
+    arrays, state = checkpoint.load(whole / "last.safetensors")
+    assert len(state["spikes"]["recent"]) == 12
+    del state["spikes"]
+    checkpoint.save(whole / "last.safetensors", arrays, state)
+    assert train.main(["--resume", str(whole), "--steps", "14"]) == 0
+    assert [record["step"] for record in lines(whole) if "loss" in record] == list(range(1, 15))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
@@ -300,6 +343,44 @@ def test_a_loss_that_is_not_finite_names_the_layer(small, tmp_path, monkeypatch,
     error = capsys.readouterr().err
     assert "step 6: the loss is nan; first output that is not finite: block 0 fc (matmul)" in error
     assert checkpoint.load(tmp_path / "a" / "last.safetensors")[1]["step"] == 4
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_in_one_line(small, tmp_path, monkeypatch, capsys):
+    loss_and_grads = GPT2.loss_and_grads
+    models = []
+
+    def spoilt(model, *args):
+        models.append((model, model.flat_params.copy()))
+        loss = loss_and_grads(model, *args)
+        if len(models) == 11:  # the first half of step 6
+            model.flat_grads[7] = np.inf
+        return loss
+
+    monkeypatch.setattr(GPT2, "loss_and_grads", spoilt)
+    assert train.main([*small, "--out", str(tmp_path / "a")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: step 6: the gradient's norm is inf, the loss ") and error.count("\n") == 1
+    assert len(models) == 12  # and no step after that one
+    model, before = models[-1]
+    assert np.array_equal(model.flat_params, before)
+    assert checkpoint.load(tmp_path / "a" / "last.safetensors")[1]["step"] == 4
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("backward", ["manual", "auto", "whole"])
+def test_the_flag_detect_anomaly_names_the_line(small, tmp_path, monkeypatch, capsys, backward):
+    train_step = train.Run.train_step
+
+    def spoilt(run):
+        if run.step == 5:
+            run.model.params["qkvb"][0] = 1e25  # scores of 1e50
+        return train_step(run)
+
+    monkeypatch.setattr(train.Run, "train_step", spoilt)
+    how = ["--backward", backward, "--detect-anomaly"]
+    assert train.main([*small, *how, "--out", str(tmp_path / "a")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: step 6: gpt2/layers/attention.py:") and error.count("\n") == 1, error
 
 
 def test_threads_are_set_before_numpy_starts(small):
