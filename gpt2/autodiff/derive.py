@@ -36,7 +36,7 @@ from .pipeline import overrides
 from .plan import Call, Plan, Transform, leaf_key, output_buffers, result_kind, result_leaves
 from .record import Recording, record
 from .reuse import Cache, Guard, random_state, trust, watch
-from .tree import LEAF, flatten
+from .tree import LEAF, Kind, flatten
 
 DOUBTS = 15  # calls between two looks at a function that cannot be followed
 
@@ -239,7 +239,9 @@ def static_objects(spec) -> list:
     if spec[0] == "static":
         plain = spec[1] is None or isinstance(spec[1], (bool, int, str, bytes, type, np.dtype))
         return [] if plain else [spec[1]]
-    return [x for child in spec[2] for x in static_objects(child)]
+    held = spec[0].held if isinstance(spec[0], Kind) else ()
+    children = [*(("static", x) for x in held), *spec[2]]
+    return [x for child in children for x in static_objects(child)]
 
 
 def with_constants_as_inputs(rec: Recording) -> Recording:

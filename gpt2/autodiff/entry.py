@@ -19,7 +19,7 @@ import numpy as np
 
 from .reuse import GONE, same_items
 from .scalar import TROUBLE, ScalarProgram
-from .tree import LEAF, flatten, unflatten
+from .tree import LEAF, Kind, flatten, unflatten
 
 _UNSET = object()
 
@@ -107,6 +107,8 @@ def _load(t: _Text, derived):
 def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
     """Take apart a tuple, list or dict of the right type, whose length has to be checked."""
     kind, keys, children = spec
+    if isinstance(kind, Kind) or issubclass(kind, tuple) and kind.__dictoffset__:
+        raise _TooSpecial
     if name not in ("args", "kwargs"):
         t.unless(f"type({name}) is not {t.value(kind)} or len({name}) != {len(children)}")
     else:

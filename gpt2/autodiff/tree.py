@@ -5,17 +5,21 @@ recorded values) and a tree that holds the rest: containers, and everything that
 bools, strings, any other object), which stays as it is. Two trees are equal if their structure is, and
 their static values are the same to any function that could look at them: the same objects, or plain values of
 one type and content, or data classes of such. What an `__eq__` says does not count, as it may leave out what
-matters. A named tuple comes back as one, and so does a subclass of dict that takes a dict.
+matters. A named tuple comes back as one, and a subclass of list or dict with all that it holds besides its
+items: attributes, a default_factory.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from .errors import AutodiffError
 from .reuse import same, same_items
 
 LEAF = "*"  # stands for one leaf
@@ -26,7 +30,9 @@ def is_dynamic(x) -> bool:
 
 
 class Tree:
-    """The structure of a value. `spec` is LEAF, ("static", value) or (type, keys or None, children)."""
+    """The structure of a value. `spec` is LEAF, ("static", value) or (type, keys or None, children), where
+    the type may be a Kind.
+    """
 
     __slots__ = ("spec", "size")
 
@@ -42,6 +48,62 @@ class Tree:
 
     def __repr__(self):
         return f"Tree({unflatten(self, [LEAF] * self.size)!r})"
+
+
+class Kind:
+    """A subclass of list or dict: `kind(items)` is a copy of x with other items. Equal where everything else
+    about x is the same.
+    """
+
+    def __init__(self, x):
+        self.type = type(x)
+        self.__name__ = self.type.__name__
+        try:
+            self.empty = copy.copy(x)
+            self.empty.clear()
+        except Exception as error:
+            raise AutodiffError(
+                f"an argument or result is a {self.__name__}, which cannot be copied and refilled ({error}). "
+                f"Use a plain {'dict' if isinstance(x, dict) else 'list'}"
+            ) from error
+        self.held = _held(self.empty)
+
+    def __call__(self, items):
+        new = copy.copy(self.empty)
+        (dict.update if isinstance(new, dict) else list.extend)(new, items)
+        return new
+
+    def __eq__(self, other):
+        return isinstance(other, Kind) and self.type is other.type and _same_static(self.held, other.held)
+
+    def __hash__(self):
+        return hash(self.type)
+
+
+_PLAIN = (tuple, list, dict, OrderedDict)
+
+
+def _kind(x):
+    """The type of a container, or the Kind where the type and the items are not all."""
+    t = type(x)
+    if t in _PLAIN or getattr(x, "__dict__", None) is x:  # {...} whose items are its attributes
+        return t
+    if not isinstance(x, tuple):
+        return Kind(x)
+    if held := _held(x):
+        raise AutodiffError(
+            f"an argument or result is a {t.__name__}, a tuple with attributes ({held[0]}), which would be "
+            "lost. Use a plain tuple, and pass them by themselves"
+        )
+    return t
+
+
+def _held(x) -> list:
+    """Names and values of what an object holds besides its items."""
+    state = object.__getstate__(x)
+    parts = state if isinstance(state, tuple) else (state,)
+    found = [v for part in parts if part for item in part.items() for v in item]
+    return [*found, "default_factory", x.default_factory] if isinstance(x, defaultdict) else found
 
 
 def flatten(x, is_leaf: Callable[[Any], bool] = is_dynamic) -> tuple[list, Tree]:
@@ -76,9 +138,9 @@ def _flatten(x, leaves: list, is_leaf):
         leaves.append(x)
         return LEAF
     if isinstance(x, (tuple, list)):
-        return type(x), None, tuple(_flatten(v, leaves, is_leaf) for v in x)
+        return _kind(x), None, tuple(_flatten(v, leaves, is_leaf) for v in x)
     if isinstance(x, dict):
-        return type(x), tuple(x), tuple(_flatten(v, leaves, is_leaf) for v in x.values())
+        return _kind(x), tuple(x), tuple(_flatten(v, leaves, is_leaf) for v in x.values())
     return "static", x
 
 

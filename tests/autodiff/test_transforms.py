@@ -343,6 +343,46 @@ def test_jacobian_by_rows_and_by_columns(rng, m, n):
         np.testing.assert_allclose(g(x, a), expected, rtol=1e-12)
 
 
+class Labelled(list):
+    """A list with more to it than its items, and a constructor of its own."""
+
+    def __init__(self, label, factor, *items):
+        super().__init__(items)
+        self.label, self.factor = label, factor
+
+
+class Names(dict):
+    """d.a is d["a"]."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.__dict__ = self
+
+
+def test_subclasses_of_list_and_dict_keep_what_they_hold():
+    g = ad.grad(lambda v: v[0] * v.factor + v[1])
+    for _ in range(3):
+        for factor in (2.0, 3.0):
+            found = g(Labelled("x", factor, 1.0, 5.0))
+            assert type(found) is Labelled and found == [factor, 1.0]
+            assert (found.label, found.factor) == ("x", factor)
+        found = ad.grad(lambda d: d["a"] ** 2 + len(d["new"]))(collections.defaultdict(list, a=3.0))
+        assert type(found) is collections.defaultdict and found.default_factory is list and found["a"] == 6.0
+        found = ad.grad(lambda d: d.a * d.b)(Names(a=2.0, b=3.0))
+        assert type(found) is Names and found.a == 3.0
+    assert type(ad.compile(lambda x: Labelled("y", 1.0, x))(2.0)) is Labelled
+
+
+def test_a_tuple_with_attributes_is_refused():
+    class Tagged(tuple):
+        pass
+
+    pair = Tagged((1.0, 2.0))
+    pair.tag = 3.0
+    with pytest.raises(ad.AutodiffError, match=r"a Tagged, a tuple with attributes \(tag\)"):
+        ad.grad(lambda p: p[0] * p.tag)(pair)
+
+
 def test_jacobian_shapes_and_trees(rng):
     tree = {"a": rng.normal(size=(2, 3)), "b": 0.5}
 
