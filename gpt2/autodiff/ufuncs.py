@@ -394,30 +394,52 @@ def _given(**kwargs) -> dict:
 def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
     out = out[0] if isinstance(out, tuple) else out
     function = REDUCTIONS.get(ufunc.__name__)
-    if function is not None:
+    if function is not None and _is_whole(function, dtype, initial):
         options = _given(out=out, initial=initial)
         if where is not True:
             options["where"] = where
-        if dtype is not None and function in (np.sum, np.prod):
+        if dtype is not None:
             options["dtype"] = dtype
-        if ufunc.__name__.startswith("logical"):
-            options.pop("initial", None)
         return numpy_functions.call_function(
             function, (x,), dict(axis=axis, keepdims=bool(keepdims), **options)
         )
-    if where is not True or axis is None and x.ndim > 1:
-        raise unsupported(f"np.{ufunc.__name__}.reduce(where=, axis=None)", sites.here(), "is not recorded")
-    axis = 0 if axis is None else axis[0] if isinstance(axis, tuple) else axis
-    parts = _slices(x, axis)
-    total = parts[0] if initial is np._NoValue or initial is None else ufunc(initial, parts[0])
-    for part in parts[1:]:
+    if where is not True:
+        raise unsupported(f"np.{ufunc.__name__}.reduce(where=)", sites.here(), "is not recorded")
+    axes = tuple(range(x.ndim)) if axis is None else np.lib.array_utils.normalize_axis_tuple(axis, x.ndim)
+    x = _in_loop_dtype(ufunc.reduce, x, axis=axis, dtype=dtype)
+    rest = [n for k, n in enumerate(x.shape) if k not in axes]
+    parts = _slices(np.moveaxis(x, axes, range(len(axes))).reshape(-1, *rest))
+    if initial is np._NoValue or initial is None:
+        if not parts:  # NumPy's own answer, or error, to nothing
+            return np.asarray(ufunc.reduce(np.empty(x.shape, x.dtype), axes, keepdims=keepdims), like=x)
+        total, parts = parts[0], parts[1:]
+    else:
+        start = initial if type(initial) is Recorded else x.dtype.type(initial)
+        total = start if parts else np.full(rest, start, like=x)
+    for part in parts:
         total = ufunc(total, part)
-    result = np.expand_dims(total, axis) if keepdims else total
+    result = np.expand_dims(total, axes) if keepdims else total
     return result if out is None else _copied(out, result)
 
 
-def _slices(x, axis: int) -> list:
-    x = np.moveaxis(x, axis, 0)
+def _is_whole(function, dtype, initial) -> bool:
+    """Does NumPy's function stand for the reduction with these options too?"""
+    if function in (np.sum, np.prod):
+        return True
+    return dtype is None and (function in (np.max, np.min) or initial is np._NoValue or initial is None)
+
+
+def _in_loop_dtype(method, x, **options):
+    """x in the dtype that a ufunc's reduce or accumulate computes in. One element brings NumPy's errors."""
+    one = np.ones((1,) * x.ndim, x.dtype)
+    try:
+        dtype = method(one, **options).dtype
+    except (ValueError, TypeError) as error:
+        raise located(error, f"np.{method.__self__.__name__}.{method.__name__}", sites.here()) from error
+    return x if dtype == x.dtype else x.astype(dtype)
+
+
+def _slices(x) -> list:
     return [x[i] for i in range(len(x))]
 
 
@@ -426,7 +448,8 @@ def _accumulate(ufunc, x, axis=0, dtype=None, out=None):
     function = ACCUMULATIONS.get(ufunc.__name__)
     if function is not None:
         return numpy_functions.call_function(function, (x,), dict(axis=axis, **_given(dtype=dtype, out=out)))
-    parts = _slices(x, axis)
+    x = _in_loop_dtype(ufunc.accumulate, x, axis=axis, dtype=dtype)
+    parts = _slices(np.moveaxis(x, axis, 0))
     totals = parts[:1]
     for part in parts[1:]:
         totals.append(ufunc(totals[-1], part))

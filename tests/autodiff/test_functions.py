@@ -106,6 +106,17 @@ UFUNCS = calls(
     (lambda x: np.multiply.accumulate(x), F),
     (lambda x: np.maximum.accumulate(x, axis=1), F),
     (lambda x: np.logical_and.reduce(x > 0, axis=1), F),
+    (lambda x: np.logaddexp.reduce(x, axis=(0, 1)), F),
+    (lambda x: np.hypot.reduce(x, axis=None, keepdims=True), F),
+    (lambda x: np.fmax.reduce(x.reshape(-1, 2, 3), axis=(-1, 0)), F),
+    (lambda x: np.hypot.reduce(x, axis=-1, dtype=np.float64), F),
+    (lambda x: np.logaddexp.reduce(x, axis=(0, 1), initial=0.5), F),
+    (lambda x: np.logaddexp.reduce(x[:0], axis=0), F),
+    (lambda x: np.logaddexp.reduce(x[:0], axis=0, initial=2.0), F),
+    (lambda x: np.maximum.reduce(x, axis=1, dtype=np.float64), F),
+    (lambda x: np.logical_and.reduce(x, initial=False), F),
+    (lambda x: np.fmax.accumulate(x, axis=1, dtype=np.float64), F),
+    (lambda i: np.hypot.reduce(i), I),
     (lambda x: np.add(x, 1, where=M, out=np.zeros_like(x)), F),
     (lambda x: np.ldexp(x, 3), F),
     (lambda x: np.modf(x), F),
@@ -439,3 +450,8 @@ def same(plain, recorded):
     if isinstance(plain, (np.ndarray, np.generic)):
         assert plain.shape == recorded.shape and plain.dtype == recorded.dtype
     np.testing.assert_array_equal(recorded, plain)
+
+
+def test_what_cannot_be_reduced_over_several_axes_is_an_error_as_in_numpy():
+    with pytest.raises(ValueError, match="not reorderable"):
+        record(lambda x: np.subtract.reduce(x, axis=(0, 1)), (np.ones((2, 3)),))
