@@ -98,8 +98,10 @@ class Derived:
             compiled = self.compiled(call, key)
             if isinstance(compiled, Plan):
                 self.last = compiled, None
+                call.check_written(self.name, compiled)
                 return self.transform.interpret(compiled, call.leaves, self.buffers(compiled, out))
         self.last = compiled.plan, compiled.program
+        call.check_written(self.name, compiled.plan)
         check_overlap(self.name, compiled.plan.written, call.leaves)
         result = self.transform.execute(
             compiled.program, compiled.plan, call.leaves, compiled.outside, self.buffers(compiled.plan, out)

@@ -16,6 +16,7 @@ from .graph import Graph
 from .interpret import evaluate_graph
 from .pipeline import current_options, optimised_program
 from .record import Recorded, Recording, inline
+from .run import computes_as_ndarray, native
 from .tree import LEAF, Tree, flatten, unflatten
 
 # What a result is given back as: kinds of Out
@@ -59,16 +60,22 @@ class Plan:
 
 @dataclass
 class Call:
-    """The arguments of one call, taken apart."""
+    """The arguments of one call, taken apart. `copies`: leaves that are copies, which nobody sees written."""
 
     args: tuple
     kwargs: dict
     leaves: list
     tree: Tree
+    copies: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, args: tuple, kwargs: dict) -> Call:
-        return cls(args, kwargs, *flatten((args, kwargs)))
+        given, tree = flatten((args, kwargs))
+        leaves = list(map(plain_array, given))
+        copies = [
+            i for i, (x, y) in enumerate(zip(given, leaves)) if x is not y and not np.may_share_memory(x, y)
+        ]
+        return cls(args, kwargs, leaves, tree, tuple(copies))
 
     def key(self) -> tuple:
         return self.tree, tuple(map(leaf_key, self.leaves)), current_options()
@@ -83,6 +90,15 @@ class Call:
         spec = self.tree.spec[2][0][2][k]
         return Tree(spec, _size(spec))
 
+    def check_written(self, name: str, plan: Plan) -> None:
+        """What f writes to has to be the caller's own array."""
+        for i in self.copies:
+            if i in plan.written or any(u.leaf == i for u in plan.updates):
+                raise AutodiffError(
+                    f"{name}: it writes to an array in a byte order that is not this machine's. Pass "
+                    'x.astype(x.dtype.newbyteorder("="))'
+                )
+
     def recorded(self) -> bool:
         return run.current() is not None or any(type(x) is Recorded for x in self.leaves)
 
@@ -93,10 +109,19 @@ def _size(spec) -> int:
     return 0 if spec[0] == "static" else sum(map(_size, spec[2]))
 
 
+def plain_array(x):
+    """An argument as programs take it: an array of a subclass that computes like any other (np.memmap) as a
+    plain view of the same memory, and one in another byte order as a copy in this machine's.
+    """
+    if not isinstance(x, np.ndarray) or type(x) is np.ndarray and x.dtype.isnative:
+        return x
+    return np.asarray(x, native(x.dtype)) if computes_as_ndarray(x) else x
+
+
 def leaf_key(x) -> tuple:
     """What a program depends on in an argument: all but its numbers."""
-    if type(x) is np.ndarray:
-        return np.ndarray, x.dtype, x.shape, layout(x)
+    if isinstance(x, np.ndarray):
+        return type(x), x.dtype, x.shape, layout(x)
     return (type(x), x.dtype) if isinstance(x, np.generic) else (type(x), getattr(x, "shape", None))
 
 

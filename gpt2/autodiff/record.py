@@ -31,7 +31,7 @@ from .graph import Graph, Node
 from .interpret import evaluate_graph, last_uses
 from .ops import build, evaluate, infer, input_node
 from .recorded import Recorded, as_node
-from .run import NUMBERS, Read, Run, innermost
+from .run import NUMBERS, Read, Run, check_kind, innermost, native
 from .sites import here, site
 from .tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
 from .ufuncs import label
@@ -166,10 +166,10 @@ def _argument(rec: Run, position: int, x, text: str) -> Recorded:
             "example with x.astype(float)",
             here(),
         )
-    if isinstance(value, np.ma.MaskedArray):
-        raise DtypeError(f"{rec.name}: argument {text} is a masked array; pass its data and its mask", here())
-    if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
-        value = np.asarray(value)
+    if isinstance(value, np.ndarray):
+        check_kind(value, f"{rec.name}: argument {text} is a {type(value).__name__}")
+        dtype = native(dtype)
+        value = np.asarray(value, dtype)
     r = Recorded(rec, input_node(np.shape(value), dtype, text), value, owned=False)
     r._argument = position
     return r

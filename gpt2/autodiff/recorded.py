@@ -25,7 +25,7 @@ from .errors import (
 from .graph import Node, type_text
 from .indexing import advanced, basic, expand, is_basic
 from .ops import build
-from .run import Run, escaped, innermost, scalar_const
+from .run import Run, escaped, innermost, native, scalar_const
 
 SCALARS = (bool, int, float, complex)
 
@@ -356,7 +356,7 @@ class Recorded:
 
     def astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
         rec = innermost((self,))
-        dtype = np.dtype(dtype)
+        dtype = native(np.dtype(dtype))
         value = np.asarray(self.value).astype(dtype, order=order, casting=casting, copy=True)
         if not copy and dtype == self.dtype:
             return self

@@ -105,6 +105,13 @@ class Run:
                 "bools can be recorded",
                 here(),
             )
+        if not array.dtype.isnative:
+            raise DtypeError(
+                f"an array of dtype {array.dtype} met a recorded value, and that is not this machine's byte "
+                'order. Convert it with a.astype(a.dtype.newbyteorder("="))',
+                here(),
+            )
+        check_kind(array, f"a {type(array).__name__} met a recorded value")
         known = self.captures.get(id(array))
         if known is not None:
             last = known[-1]
@@ -166,6 +173,32 @@ def _make_constant(node: Node, value: np.ndarray) -> None:
     node.op = "const"
     node.attrs = {"value": value if value.ndim else value.item()}
     node._key = None
+
+
+# What a subclass of ndarray may give another meaning
+_MEANINGS = "__array_ufunc__ __array_function__ __add__ __mul__ __matmul__ __pow__ __truediv__".split()
+
+
+def computes_as_ndarray(array: np.ndarray) -> bool:
+    """np.memmap does, np.matrix and arrays with units do not."""
+    kind = type(array)
+    return kind is np.ndarray or all(getattr(kind, m) is getattr(np.ndarray, m) for m in _MEANINGS)
+
+
+def native(dtype: np.dtype) -> np.dtype:
+    """The dtype in this machine's byte order."""
+    return dtype if dtype.isnative else np.dtype(dtype.type)
+
+
+def check_kind(array: np.ndarray, what: str) -> None:
+    if isinstance(array, np.ma.MaskedArray):
+        raise DtypeError(f"{what}: masked arrays are not recorded; pass the data and the mask", here())
+    if not computes_as_ndarray(array):
+        raise DtypeError(
+            f"{what}, which computes in a way of its own; only plain arrays can be recorded. Convert it with "
+            "np.asarray(x)",
+            here(),
+        )
 
 
 def is_frozen(array: np.ndarray) -> bool:

@@ -55,6 +55,11 @@ from .tree import LEAF, Tree, leaf_paths, unflatten
 def compile(f: Callable | None = None, *, pure: bool = False):
     """The optimised program of f itself, no derivative. Also a decorator, with or without arguments.
 
+    Arguments are arrays, NumPy scalars, Python floats and complex numbers, and nested tuples, lists and dicts
+    of these; for each combination of shapes, dtypes and structure there is a program of its own. Anything
+    else among them (ints, strings, functions, settings) is a constant of the program. Results are plain
+    arrays in this machine's byte order, whatever subclass or byte order an argument had.
+
     pure   a promise that f reads nothing but its arguments that could change, and changes nothing itself.
            Without it each call looks whether closed-over and global values are still the same (reuse.py).
     """
