@@ -99,6 +99,11 @@ class Answer(io.BytesIO):
         self.url, self.length = url, length
 
 
+def test_the_limits_are_those_promised():
+    """docs/promises.md states them: seconds without an answer, seconds in all, bytes."""
+    assert (download.TIMEOUT, download.LONGEST, download.LARGEST) == (15, 600, 64 << 20)
+
+
 @pytest.fixture
 def answers(monkeypatch):
     def answer(given):
@@ -168,7 +173,7 @@ def test_shared_memory_is_this_users_alone():
 
 
 def test_what_is_needed_has_a_lowest_version():
-    """And no highest: tests.long.versions tries both ends."""
+    """And no highest: for the packages that the engine needs tests.long.versions tries both ends."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     everything = [*project["dependencies"], *(name for extra in project["optional-dependencies"].values()
                                              for name in extra)]
