@@ -6,6 +6,8 @@ A contender is a module with two functions:
                                         for a share of a step that has no loss
     layer(case, variant, threads)    -> object with forward(), backward(), results() -> list of arrays
 
+Those of this engine take settings besides: see `settings`.
+
 Neither is imported here: each contender runs in a process of its own (bench/worker.py).
 """
 
@@ -65,6 +67,14 @@ def reference(names):
     names = [name for name in names if name != PEAK] or names
     installed = [name for name in names if reason_missing(name) is None] or names
     return REFERENCE if REFERENCE in installed else installed[0]
+
+
+def settings(name, elementwise):
+    """What this contender is built with, besides work and threads: the compiled ones of this engine have a
+    backend for elementwise operations."""
+    contender = CONTENDERS[name]
+    compiled = contender.module == "bench.engine" and contender.variant != "written"
+    return {"elementwise": elementwise} if compiled else {}
 
 
 def absence(facts):

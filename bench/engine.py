@@ -1,6 +1,7 @@
 """This engine as contenders: the layers as written, the compiled manual ones, auto, whole, and processes.
 
-A variant that this version of the engine does not have raises Missing, and its row says so.
+A variant that this version of the engine does not have raises Missing, and its row says so. elementwise says
+what computes the elementwise operations of compiled programs: numpy, numexpr or tuned.
 """
 
 import inspect
@@ -16,11 +17,11 @@ from gpt2.errors import UserError
 class Training:
     """forward, backward, clip and AdamW, as train.py runs them."""
 
-    def __init__(self, size, variant, threads):
+    def __init__(self, size, variant, threads, elementwise="numpy"):
         from gpt2.optimizer import AdamW
 
         set_threads(variant, threads)
-        self.model = model(size.config, variant)
+        self.model = model(size.config, variant, elementwise)
         self.optimizer = AdamW(self.model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
 
     def step(self, tokens, targets):
@@ -32,16 +33,17 @@ class Training:
 class TeamTraining:
     """The same step by one process a thread, the loss as one program in each: `--parallel processes`."""
 
-    def __init__(self, size, threads):
+    def __init__(self, size, threads, elementwise="numpy"):
         from gpt2.optimizer import AdamW
         from gpt2.parallel.processes import Processes
 
         if threads == 1 or size.B % threads:
             raise Missing("one thread is one process" if threads == 1 else
                           f"{size.B} sequences cannot be cut into {threads} equal shares")
-        whole = model(size.config, "whole")
+        whole = model(size.config, "whole", elementwise)
         optimizer = AdamW(whole, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
-        self.team = Processes(whole, optimizer, threads, threads=threads)
+        self.team = Processes(whole, optimizer, threads, threads=threads,
+                              options={"backward": "whole", "elementwise": elementwise})
 
     @property
     def pids(self):
@@ -59,11 +61,13 @@ class TeamTraining:
         self.team.close()
 
 
-def training(size, variant, threads):
-    return TeamTraining(size, threads) if variant == "processes" else Training(size, variant, threads)
+def training(size, variant, threads, elementwise="numpy"):
+    if variant == "processes":
+        return TeamTraining(size, threads, elementwise)
+    return Training(size, variant, threads, elementwise)
 
 
-def model(config, variant):
+def model(config, variant, elementwise="numpy"):
     """GPT2 in one of the variants. Raises Missing where this version does not have it."""
     from gpt2.model import GPT2
 
@@ -73,7 +77,7 @@ def model(config, variant):
     if variant == "manual" and not can_compile:
         raise Missing("manual layers are not compiled in this version; see the row 'as written'")
     try:
-        return GPT2(config, backward=variant)
+        return GPT2(config, backward=variant, elementwise=elementwise)
     except (UserError, NotImplementedError) as error:
         raise Missing(str(error)) from None
 
@@ -114,12 +118,12 @@ class LayerRun:
         return [self.out, *(g for g in self.gradients if g is not None)]
 
 
-def layer(case, variant, threads):
+def layer(case, variant, threads, elementwise="numpy"):
     set_threads(variant, threads)
-    return LayerRun(case, variant_layer(case.layer, variant))
+    return LayerRun(case, variant_layer(case.layer, variant, elementwise))
 
 
-def variant_layer(name, variant):
+def variant_layer(name, variant, elementwise="numpy"):
     """The Layer of this name in one of the variants. Raises Missing as `model` does."""
     from gpt2 import backward
     from gpt2.layers import LAYERS
@@ -130,10 +134,10 @@ def variant_layer(name, variant):
         raise Missing(f"{variant} is a way to run the whole model; single layers have manual and auto")
     try:
         if variant == "auto":
-            return backward.auto(LAYERS[name])
+            return backward.auto(LAYERS[name], backward.options_for(elementwise))
         if not hasattr(backward, "compiled"):
             raise Missing("manual layers are not compiled in this version; see the row 'as written'")
-        return backward.compiled(LAYERS[name])
+        return backward.compiled(LAYERS[name], backward.options_for(elementwise))
     except (UserError, NotImplementedError) as error:
         raise Missing(str(error)) from None
 

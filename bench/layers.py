@@ -51,12 +51,13 @@ def main(argv):
 
 def measure(batch, threads, layers, names, options):
     """One table: layers x contenders, as a dict."""
-    result = {"batch": batch, "threads": threads, "layers": {}}
+    result = {"batch": batch, "threads": threads, "elementwise": options.elementwise, "layers": {}}
     with Contest(names, threads, lambda player: {}, options.nice) as contest:
         result["absent"] = dict(contest.absent)
         for layer in layers:
             program.note(f"{batch}, {threads} thread{'s' * (threads > 1)}: {layer}")
-            contest.set_work(functools.partial(set_up, batch=batch, case=layer))
+            contest.set_work(functools.partial(set_up, batch=batch, case=layer,
+                                               elementwise=options.elementwise))
             absent = {name: why for name, why in contest.absent.items() if name not in result["absent"]}
             wrong = disagreeing(contest.facts)
             contest.play(options.rounds, options.seconds, TURN_S)
@@ -70,8 +71,8 @@ def measure(batch, threads, layers, names, options):
     return result
 
 
-def set_up(player, batch, case):
-    answer = player.ask(do="layer", batch=batch, case=case)
+def set_up(player, batch, case, elementwise):
+    answer = player.ask(do="layer", batch=batch, case=case, **contenders.settings(player.name, elementwise))
     player.ask(do="turn", steps=2)
     return answer
 
@@ -133,8 +134,8 @@ def geometric_means(layers):
 
 def as_text(result):
     present = [n for n in contenders.CONTENDERS if any(n in row["rows"] for row in result["layers"].values())]
-    text = [f"{result['batch']}, {result['threads']} thread{'s' * (result['threads'] > 1)}: "
-            "forward / backward, median milliseconds"]
+    text = [f"{result['batch']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "
+            f"gpt2 with elementwise {result['elementwise']}: forward / backward, median milliseconds"]
     lines = []
     for layer, row in result["layers"].items():
         cells = [milliseconds(row["rows"].get(name)) for name in present]

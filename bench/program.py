@@ -3,9 +3,12 @@
 import json
 import os
 import sys
+from argparse import ArgumentTypeError  # unlike a ValueError's, its text reaches the user
 from pathlib import Path
 
 from bench import contenders, machine
+from gpt2.autodiff.numexprs import BACKENDS
+from gpt2.backward import options_for
 from gpt2.errors import UserError
 from gpt2.settings import Parser
 
@@ -27,7 +30,20 @@ def contest_flags(p, rounds, seconds):
                    help=f"rounds at most (default {rounds})")
     p.add_argument("--seconds", metavar="S", type=positive(float), default=seconds,
                    help=f"time for the rounds of one table; at least three are played (default {seconds:g})")
+    p.add_argument("--elementwise", metavar="|".join(BACKENDS), type=elementwise, default="numpy",
+                   help="what computes this engine's compiled elementwise operations (default numpy)")
     nice_flag(p)
+
+
+def elementwise(text):
+    """A backend for elementwise operations that is there; others are the user's mistake."""
+    if text not in BACKENDS:
+        raise ArgumentTypeError(f"expected one of {', '.join(BACKENDS)}; got {text!r}")
+    try:
+        options_for(text)  # finds numexpr
+    except UserError as error:
+        raise ArgumentTypeError(f"{text}: {error}") from None
+    return text
 
 
 def nice_flag(p):
@@ -40,7 +56,7 @@ def niceness(text):
     if not -20 <= value <= 19:
         raise ValueError
     if value < 0 and os.geteuid() != 0:
-        raise UserError(f"--nice {value}: only root may raise a priority; leave it out, or use sudo")
+        raise ArgumentTypeError(f"{value}, but only root may raise a priority; leave it out, or use sudo")
     return value
 
 

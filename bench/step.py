@@ -54,12 +54,13 @@ def measure(size, threads, names, options):
     others play later, in a heat of their own with the reference and the peak."""
     reference = contenders.reference(names)
     result = {"size": size.name, "vocab_size": size.config.vocab_size, "threads": threads,
-              "flops": step_flops(size), "reference": reference, "rows": {}, "absent": {}, "heats": []}
+              "elementwise": options.elementwise, "flops": step_flops(size), "reference": reference,
+              "rows": {}, "absent": {}, "heats": []}
     always = list(dict.fromkeys([reference, *(name for name in names if name == PEAK)]))
     waiting = [name for name in names if name not in always]
     while True:
         program.note(f"{size.name}, {threads} threads: {', '.join([*always, *waiting])}")
-        setup = functools.partial(set_up, size=size)
+        setup = functools.partial(set_up, size=size, elementwise=options.elementwise)
         with Contest([*always, *waiting], threads, setup, options.nice) as contest:
             disagreeing = check_losses(contest)
             contest.play(options.rounds, options.seconds, TURN_S)
@@ -76,9 +77,10 @@ def measure(size, threads, names, options):
         waiting = later
 
 
-def set_up(player, size):
+def set_up(player, size, elementwise):
     """Build the model and do the first steps, whose losses are compared. ready_s: until the first is done."""
-    about = player.ask(do="training", size=size.name)["about"]
+    settings = contenders.settings(player.name, elementwise)
+    about = player.ask(do="training", size=size.name, **settings)["about"]
     losses = player.ask(do="turn", steps=1)["losses"]
     ready = time.perf_counter() - player.began
     losses += player.ask(do="turn", steps=CHECKED_STEPS - 1)["losses"]
@@ -145,7 +147,8 @@ def as_text(result):
         lines.append([row["title"], f"{row['ms']['median']:.1f}", f"{row['ms']['min']:.1f}", *to, *share,
                       str(row["ms"]["n"]), f"{row['peak_bytes'] / 2**20:.0f}", f"{row['ready_s']:.1f}"])
     text = [f"{result['size']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "
-            f"vocabulary {result['vocab_size']}; ratios: median [quartiles] over rounds",
+            f"vocabulary {result['vocab_size']}, gpt2 with elementwise {result['elementwise']}; "
+            "ratios: median [quartiles] over rounds",
             *([peak_line(result)] if shares else []),
             ratios.table(header, lines)]
     text += [f"{row['title']}: not counted, {why}" for row in rows.values() if (why := row.get("disagrees"))]

@@ -2,16 +2,16 @@
 
 Lines of JSON come in and go out. Every request gets one answer, {"error": ...} where it failed.
 
-    {"do": "training", "size": NAME}                  -> {"build_s", "pids", "about"}
-    {"do": "layer", "batch": NAME, "case": NAME}      -> {"digest"}            see `digest`
+    {"do": "training", "size": NAME, ...}             -> {"build_s", "pids", "about"}
+    {"do": "layer", "batch": NAME, "case": NAME, ...} -> {"digest"}            see `digest`
     {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
     {"do": "peak"}                                    -> {"bytes"}
     {"do": "rates"}                                   -> {"sgemm", "copy"}     see bench/rates.py
     {"do": "profile", "size": NAME, "steps": n}       -> {"steps": [{"kind/part": s}]}
     {"do": "lines", "size": NAME, "seconds": s}       -> {"lines": [[share, place, text]]}
 
-pids: of its own workers, if any. about: what a contender says of itself, or null. Times are those of a whole
-step, also where a contender does a share of one.
+...: contenders.settings. pids: of its own workers, if any. about: what a contender says of itself, or null.
+Times are those of a whole step, also where a contender does a share of one.
 
 Run by bench/turns.py with the environment that limits the threads of every library.
 """
@@ -36,12 +36,13 @@ class Worker:
     def answer(self, request):
         return getattr(self, "do_" + request.pop("do"))(**request)
 
-    def do_training(self, size):
+    def do_training(self, size, **settings):
         from bench.sizes import batches, find
 
         size = find(size)
         begin = time.perf_counter()
-        self.trainer = trainer = self.module.training(size, self.contender.variant, self.threads)
+        make = self.module.training
+        self.trainer = trainer = make(size, self.contender.variant, self.threads, **settings)
         stream = batches(size)
         share = getattr(trainer, "share", 1.0)
 
@@ -58,11 +59,12 @@ class Worker:
         return {"build_s": time.perf_counter() - begin, "pids": getattr(trainer, "pids", []),
                 "about": getattr(trainer, "about", None)}
 
-    def do_layer(self, batch, case):
+    def do_layer(self, batch, case, **settings):
         from bench.cases import cases, find_batch
 
         self.turn = None  # lets the last case's arrays go before new ones are made
-        run = self.module.layer(cases(*find_batch(batch))[case], self.contender.variant, self.threads)
+        case = cases(*find_batch(batch))[case]
+        run = self.module.layer(case, self.contender.variant, self.threads, **settings)
 
         def turn(steps):
             forward, backward = [], []

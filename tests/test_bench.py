@@ -6,19 +6,34 @@ import os
 import subprocess
 import sys
 import time
+from argparse import ArgumentTypeError
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from bench import contenders, layers, machine, peak, program, rates, ratios, roofline, sizes, step, turns
+from bench import (
+    contenders,
+    engine,
+    layers,
+    machine,
+    peak,
+    program,
+    rates,
+    ratios,
+    roofline,
+    sizes,
+    step,
+    turns,
+)
 from bench.cases import cases, find_batch, find_layers
 from bench.work import step_flops, step_work
 from bench.worker import Worker, digest
-from gpt2.autodiff import runtime
+from gpt2.autodiff import choices, numexprs, runtime
 from gpt2.errors import UserError
 from gpt2.flops import training_flops
+from gpt2.model import GPT2Config
 
 ROOT = Path(__file__).parents[1]
 
@@ -131,8 +146,8 @@ def test_the_share_of_the_peak_is_taken_within_a_round():
     rows = step.rows_of(contest, "whole", flops=8e9)
     assert rows["whole"]["of_peak"] == {"median": 0.5, "q1": 0.5, "q3": 0.5}
     assert (rows["whole"]["gflops"], rows["peak"]["gflops"]) == (4.0, 8.0)
-    result = {"size": "s", "vocab_size": 65, "threads": 1, "flops": 8e9, "reference": "whole", "rows": rows,
-              "absent": {}, "heats": []}
+    result = {"size": "s", "vocab_size": 65, "threads": 1, "elementwise": "numpy", "flops": 8e9,
+              "reference": "whole", "rows": rows, "absent": {}, "heats": []}
     told = step.as_text(result)
     assert "of sgemm peak" in told and "8 GFLOP; sgemm peak: 8 GFLOP/s" in told
     del contest.samples["peak"], contest.facts["peak"]
@@ -145,6 +160,73 @@ def test_the_peak_is_no_reference_and_has_no_losses():
     assert contenders.reference(["peak"]) == "peak"
     good, bad = [4.0, 3.9, 3.8], [4.0, 3.9, 3.9]
     assert set(step.check_losses(contest(peak=[None] * 3, whole=good, auto=bad))) == {"auto"}
+
+
+# ---- Elementwise backends ----------------------------------------------------------------------------------
+
+
+def test_the_engines_compiled_contenders_are_told_the_backend():
+    """By step and by layers; the others do not know the word."""
+    told = {}
+    for name in contenders.CONTENDERS:
+        def ask(name=name, **request):
+            told.setdefault((name, request["do"]), request.get("elementwise"))
+            return {"about": None, "losses": [], "bytes": 0}
+
+        player = SimpleNamespace(name=name, ask=ask, began=0.0)
+        step.set_up(player, sizes.find("4x128-B12T64"), "tuned")
+        layers.set_up(player, "B1T1", "gelu", "tuned")
+    knowing = {"manual", "auto", "whole", "processes"}
+    for (name, do), backend in told.items():
+        assert backend == ("tuned" if name in knowing and do in ("training", "layer") else None), (name, do)
+
+
+@pytest.fixture
+def backends(monkeypatch):
+    """The backends that programs are compiled for, NumPy's left out; threads and memory are put back."""
+    found, fuse = set(), numexprs.fused_regions
+
+    def record(graph, regions, backend):
+        found.add(backend)
+        return fuse(graph, regions, backend)
+
+    monkeypatch.setattr(numexprs, "fused_regions", record)
+    yield found
+    choices.forget()
+    runtime.set_threads(1)
+
+
+@pytest.mark.parametrize("variant", ["written", "manual", "auto", "whole"])
+def test_the_engine_compiles_for_the_backend(backends, variant):
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=8, block_size=4, vocab_size=11)
+    size = sizes.Size("tiny", config, B=2, T=4)
+    tokens = np.zeros((2, 4), np.int64)
+    for backend in ("numpy", "numexpr"):
+        backends.clear()
+        engine.training(size, variant, 1, **contenders.settings(variant, backend)).step(tokens, tokens)
+        if variant != "whole":
+            gelu = cases(1, 2, C=8, NH=2, V=11)["gelu"]
+            engine.layer(gelu, variant, 1, **contenders.settings(variant, backend)).backward()
+        assert backends == ({backend} - {"numpy"} if variant != "written" else set())
+
+
+def test_the_engines_processes_are_told_the_backend(monkeypatch):
+    told = {}
+
+    def team(model, optimizer, size, **options):
+        told.update(options["options"])
+
+    monkeypatch.setattr("gpt2.parallel.processes.Processes", team)
+    engine.training(sizes.find("4x128-B12T64"), "processes", 2, elementwise="numexpr")
+    assert told == {"backward": "whole", "elementwise": "numexpr"}
+
+
+def test_a_backend_that_is_not_installed_is_said_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr(numexprs, "load", numexprs.load.__wrapped__)  # forgets that it was found before
+    monkeypatch.setitem(sys.modules, "numexpr", None)
+    with pytest.raises(ArgumentTypeError, match="numexpr is not installed; pip install numexpr, or choose"):
+        program.elementwise("tuned")
+    assert program.elementwise("numpy") == "numpy"
 
 
 # ---- Who counts --------------------------------------------------------------------------------------------
@@ -236,11 +318,12 @@ def run(module, *flags):
 def test_a_contest_from_end_to_end():
     """Two of this engine's variants and the peak, three rounds, as JSON."""
     done = run("bench.step", "--sizes", "4x128-B12T64", "--threads", "1", "--contenders",
-               "peak,written,manual", "--rounds", "3", "--json")
+               "peak,written,manual", "--rounds", "3", "--elementwise", "numexpr", "--json")
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)["results"]
     assert set(result["rows"]) == {"written", "manual", "peak"} and not result["absent"]
-    assert result["reference"] == "written" and result["flops"] == step_flops(sizes.find("4x128-B12T64"))
+    assert (result["reference"], result["elementwise"]) == ("written", "numexpr")
+    assert result["flops"] == step_flops(sizes.find("4x128-B12T64"))
     for row in result["rows"].values():
         assert "disagrees" not in row
         assert row["ms"]["rounds"] == 3 and row["ms"]["min"] > 0 and row["peak_bytes"] > 2**20
@@ -248,8 +331,16 @@ def test_a_contest_from_end_to_end():
     assert result["rows"]["written"]["to_written"]["median"] == 1.0
 
 
-@pytest.mark.parametrize("module", ["bench.step", "bench.layers", "bench.roofline"])
-def test_a_users_mistake_is_one_line(module):
-    done = run(module, "--sizes", "huge")
+@pytest.mark.parametrize(("module", "flag", "value", "said"), [
+    ("bench.step", "--sizes", "huge", "124M-B4T64"),
+    ("bench.layers", "--sizes", "huge", "B4T64"),
+    ("bench.roofline", "--sizes", "huge", "124M-B4T64"),
+    ("bench.step", "--elementwise", "fast", "expected one of numpy, numexpr, tuned; got 'fast'"),
+    ("bench.layers", "--elementwise", "", "expected one of numpy, numexpr, tuned; got ''"),
+    ("bench.step", "--contenders", "peek", "peak"),
+])
+def test_a_users_mistake_is_one_line(module, flag, value, said):
+    done = run(module, flag, value)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert flag in done.stderr and said in done.stderr
