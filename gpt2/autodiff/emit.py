@@ -19,7 +19,7 @@ import numpy as np
 
 from . import numexprs, runtime
 from .buffers import Plan, Uses, lends, plan
-from .graph import Graph, Node, is_scalar_const, node_names
+from .graph import Graph, Node, is_scalar_const, source_name, source_names
 from .layout import (
     VIEWS,
     chain,
@@ -52,11 +52,14 @@ NUMBER_SIGNS = {
 # gives.
 SHARE_FROM = 8_000.0
 NS_FUSED = 1.0  # an element of a numexpr expression
-RESERVED = {"np", "matmul", "run_blocks", "memory", "setup", "arena", "k", "i", "j", "i0", "i1", "i2", "i3"}
+# Names in emitted code that no variable may have; those of _Emitter.own give way to variables instead
+RESERVED = {"np", "Fused", "matmul", "run_blocks", "memory", "setup", "arena", "slice", "k", "i", "j"}
+RESERVED |= {f"i{axis}" for axis in range(64)}
 
 
 @dataclass
 class Emitted:
+    function: str  # the name that the program has in the source
     source: str
     env: dict
     regions: list  # (blocks, slot shapes) of each region of row blocks, in order
@@ -163,18 +166,12 @@ def _folded(graph: Graph, where, placed) -> set[Node]:
 
 class _Emitter:
     def __init__(self, graph: Graph, name: str, regions, where, p: Plan, nested, stands):
-        self.graph, self.name, self.regions, self.where, self.plan = graph, name, regions, where, p
+        self.graph, self.regions, self.where, self.plan = graph, regions, where, p
         self.nested, self.stands = nested, stands
-        self.names = node_names(graph)
-        taken = set(self.names.values())
-        for n, text in self.names.items():
-            if text in RESERVED or not text.isidentifier():
-                fresh = re.sub(r"\W", "_", text) + "_"
-                while fresh in taken:
-                    fresh += "_"
-                taken.add(fresh)
-                self.names[n] = fresh
-        self.taken = taken
+        self.function = source_name(name, RESERVED)
+        self.names = source_names(graph, {*RESERVED, self.function})
+        self.taken = {*self.names.values(), self.function}
+        self.owned_names: dict[str, str] = {}
         self.env: dict = {"np": np}
         self.fused: list[str] = []  # lines that make numexpr's expressions
         self.setup: list[str] = []  # lines that make views of the arena, once
@@ -193,6 +190,12 @@ class _Emitter:
             text, k = f"{base}_{k}", k + 1
         self.taken.add(text)
         return text
+
+    def own(self, text: str) -> str:
+        """The name of something that the emitter brings along: the same one each time, and no variable's."""
+        if text not in self.owned_names:
+            self.owned_names[text] = self.unique(text)
+        return self.owned_names[text]
 
     # ---- whole arrays ----
 
@@ -319,7 +322,7 @@ class _Emitter:
             else:
                 self.blocks(r)
         inputs = [self.names[i] for i in self.graph.inputs]
-        head = f"def {self.name}({', '.join(inputs + self.result_names + ['memory'])}):"
+        head = f"def {self.function}({', '.join(inputs + self.result_names + ['memory'])}):"
         text = []
         if self.kept:
             names = ", ".join(self.kept)
@@ -330,7 +333,7 @@ class _Emitter:
             )
             self.prelude.insert(0, f"({names},) = memory.arrays")
         if self.block_regions:
-            scratch = ", ".join(f"scratch{k + 1}" for k in range(len(self.block_regions)))
+            scratch = ", ".join(self.own(f"scratch{k + 1}") for k in range(len(self.block_regions)))
             self.prelude.insert(0, f"({scratch},) = memory.scratch")
         lines = [f"    {line}" if line else "" for line in self.prelude + self.body]
         returned = "".join(
@@ -340,6 +343,7 @@ class _Emitter:
         text.append("\n".join([head, *lines, f"    return ({returned.strip()})"]) + "\n")
         source = "\n".join(["import numpy as np", *self.fused]) + "\n\n\n" + "\n\n".join(text)
         return Emitted(
+            self.function,
             source,
             self.env,
             self.block_regions,
@@ -401,14 +405,14 @@ class _Emitter:
         op = OPS[n.op]
         if op.code is not None:
             return op.code(*args, **attrs)
-        function = f"_{n.op}"
+        function = self.own(f"_{n.op}")
         self.env[function] = op.evaluate
         texts = []
         for key, value in attrs.items():
             if isinstance(value, (int, float, str, bool, tuple, type(None))):
                 texts.append(f"{key}={value!r}")
             else:
-                constant = f"_{n.op}_{key}_{n.id}"
+                constant = self.own(f"_{n.op}_{key}_{n.id}")
                 self.env[constant] = value
                 texts.append(f"{key}={constant}")
         return f"{function}({', '.join(args + texts)})"
@@ -430,7 +434,7 @@ class _Emitter:
             row = n.shape[row_axes(n.shape, r.N) :]
             key = (slot, row, n.dtype)
             if key not in shapes:
-                shapes[key] = f"s{len(shapes) + 1}"
+                shapes[key] = self.own(f"s{len(shapes) + 1}")
                 slot_views.append(key)
             return shapes[key]
 
@@ -486,10 +490,10 @@ class _Emitter:
         self.body.append(f"def {function}({parameters}):  # {count} in {len(blocks)} blocks")
         self.body += [f"    {line}" for line in lines]
         self.body.append("")
-        constant = f"blocks{number}"
+        constant, scratch = self.own(f"blocks{number}"), self.own(f"scratch{number}")
         self.env[constant] = blocks
         alone = "" if self.pays_to_share(r, len(blocks)) else ", alone=True"
-        self.body.append(f"run_blocks({function}, {constant}, scratch{number}{alone})")
+        self.body.append(f"run_blocks({function}, {constant}, {scratch}{alone})")
         for n in r.sums:
             self.body.append(f"np.add.reduce({self.partial(n)}, axis=0, out={self.whole(n)})")
         self.block_regions.append((blocks, [(row, dtype, slot) for slot, row, dtype in slot_views]))
@@ -499,9 +503,15 @@ class _Emitter:
         costs = [nanoseconds(n) if n.op in OPS else NS_FUSED * n.size for n in r.members]
         return sum(costs) / len(r.members) / blocks >= SHARE_FROM
 
+    def helper(self, function) -> str:
+        """The name of a function of the runtime."""
+        name = self.own(function.__name__)
+        self.env[name] = function
+        return name
+
     def ones(self, count: int, dtype) -> str:
         """A constant vector of ones: a product with it is the fastest sum NumPy has."""
-        text = f"ones_{count}" + ("" if dtype == np.float32 else f"_{dtype}")
+        text = self.own(f"ones_{count}" + ("" if dtype == np.float32 else f"_{dtype}"))
         self.env.setdefault(text, np.ones(count, dtype))
         return text
 
@@ -775,8 +785,8 @@ class Statement:
     def op_scatter_add(self):
         table, _, *arrays = self.n.args
         if table.ndim == 2 and takes_rows(self.n.attrs["spec"], table, arrays):
-            self.emitter.env["add_rows"] = runtime.add_rows
-            return self.then(*self.first(), f"add_rows(@, {self.args[2]}, {self.args[1]})")
+            add_rows = self.emitter.helper(runtime.add_rows)
+            return self.then(*self.first(), f"{add_rows}(@, {self.args[2]}, {self.args[1]})")
         return self.then(*self.first(), f"np.add.at(@, ({self.spec()},), {self.args[1]})")
 
     def spec(self) -> str:
@@ -792,18 +802,16 @@ class Statement:
         return ", ".join(texts)
 
     def op_scatter_along_add(self):
-        self.emitter.env["add_along"] = runtime.add_along
         _, idx, v = self.args
-        return self.then(
-            *self.first(), f"add_along(@, {idx}, {v}, axis={self.shift(self.n, self.n.attrs['axis'])})"
-        )
+        axis = self.shift(self.n, self.n.attrs["axis"])
+        add_along = self.emitter.helper(runtime.add_along)
+        return self.then(*self.first(), f"{add_along}(@, {idx}, {v}, axis={axis})")
 
     def op_gather(self):
         n = self.n
         table, *arrays = n.args
         if takes_rows(n.attrs["spec"], table, arrays):
-            self.emitter.env["take_rows"] = runtime.take_rows
-            return self.then(f"take_rows({self.args[0]}, {self.args[1]}, @)")
+            return self.then(f"{self.emitter.helper(runtime.take_rows)}({self.args[0]}, {self.args[1]}, @)")
         if self.frame is None:
             return self.copying(self.emitter.expression(n, self.args, n.attrs))
         raise AssertionError("a gather that is not by rows stands in a region of rows")

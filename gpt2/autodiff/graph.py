@@ -16,7 +16,9 @@ Most ops give one array. The few that give several (eigh, svd, slogdet, scan) ma
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+import keyword
+import re
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import numpy as np
@@ -279,6 +281,28 @@ def node_names(graph: Graph) -> dict[Node, str]:
         taken.add(name)
         names[n] = name
     return names
+
+
+def source_names(graph: Graph, reserved: Container[str]) -> dict[Node, str]:
+    """node_names for Python source: none is a keyword or in `reserved`, and Python can spell them all."""
+    names = node_names(graph)
+    taken = set(names.values())
+    for n, text in names.items():
+        spelled = source_name(text, reserved)
+        if spelled != text:
+            while spelled in taken:
+                spelled += "_"
+            taken.add(spelled)
+            names[n] = spelled
+    return names
+
+
+def source_name(text: str, reserved: Container[str]) -> str:
+    """The text itself where it can be a name in Python source, else it with underscores."""
+    if text.isidentifier() and not keyword.iskeyword(text) and text not in reserved:
+        return text
+    spelled = re.sub(r"\W", "_", text) + "_"
+    return spelled if spelled.isidentifier() else "_" + spelled
 
 
 def graph_text(graph: Graph) -> str:

@@ -12,7 +12,9 @@ holds for the whole process. Unlike NumPy it gives no warnings where numbers ove
 from __future__ import annotations
 
 import ast
+import itertools
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cache
 
@@ -82,14 +84,14 @@ class Fused:
     interpreter lock: two threads inside one of them crash. So each thread inside a call has one to itself.
     """
 
-    def __init__(self, text: str, **types: str):
+    def __init__(self, text: str, /, **types: str):
         self.text = text
         found = [t for t in types.values() if t != "bool"]
         self.kind = np.dtype(found[0])
-        numbers = _Numbers()
+        numbers = _Numbers(types)
         self.spelling = ast.unparse(numbers.visit(ast.parse(text, mode="eval")))
         self.numbers = [np.asarray(v, self.kind) for v in numbers.values]
-        names = [*types.items(), *((_number(k), self.kind.name) for k in range(len(self.numbers)))]
+        names = [*types.items(), *((name, self.kind.name) for name in numbers.names)]
         # in numexpr a signature's float is single precision
         kinds = {"bool": bool, "float32": float, "float64": np.double}
         self.signature = [(name, kinds[t]) for name, t in names]
@@ -111,19 +113,18 @@ class Fused:
         return out
 
 
-def _number(k: int) -> str:
-    return f"number_{k}"
-
-
 class _Numbers(ast.NodeTransformer):
-    """Puts names in the place of floating-point numbers."""
+    """Puts names, none of them in `taken`, in the place of floating-point numbers."""
 
-    def __init__(self):
+    def __init__(self, taken: Container[str]):
         self.values: list[float] = []
+        self.names: list[str] = []
+        self.free = (name for k in itertools.count() if (name := f"number_{k}") not in taken)
 
     def visit_Constant(self, node):
         self.values.append(node.value)
-        return ast.Name(_number(len(self.values) - 1), ast.Load())
+        self.names.append(next(self.free))
+        return ast.Name(self.names[-1], ast.Load())
 
     def visit_UnaryOp(self, node):
         if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
@@ -250,6 +251,9 @@ def fused_regions(graph: Graph, regions: list, backend: str) -> Graph:
 def expression(n: Node, names: list[str]) -> tuple[str, str]:
     """A fused node in the user's names: the expression, and the types of the names as keyword arguments."""
     functions = load().expressions.functions
-    names = [name + "_" * (name in functions) for name in names]
+    for k, name in enumerate(names):
+        while name in functions or name in names[:k]:
+            name += "_"
+        names[k] = name
     text = ast.unparse(ast.parse(n.attrs["text"].format(*names), mode="eval"))
     return text, ", ".join(f'{name}="{a.dtype}"' for name, a in zip(names, n.args))

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .emit import scalar_text
-from .graph import Graph, Node, is_scalar_const, node_names
+from .graph import Graph, Node, is_scalar_const, source_name, source_names
 from .layout import covers, disjoint, slices_text
 from .ops import OPS
 
 SUM, MATRIX, PRODUCT, FACTOR = 1, 2, 3, 4  # how tightly a text binds
 LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
+RESERVED = {"np", "list", "tuple"}  # what the text calls by these names
 
 
 @dataclass
@@ -61,16 +62,17 @@ class Writer:
 
     def __post_init__(self):
         self.users = self.graph.users()
-        given = node_names(self.graph)
+        given = source_names(self.graph, RESERVED)
         self.names = {n: text for n, text in given.items() if n.name is not None}
-        self.taken = {*self.names.values(), "np"}
+        self.taken = {*self.names.values(), *RESERVED}
         self.results = set(self.graph.outputs)
         self.there: set[Node] = set()  # values that have a line by now
 
     def source(self) -> str:
         for n in self.graph.inputs:
             self.begin(n, "saved")
-        head = f"def {self.name}({', '.join(self.names[n] for n in self.graph.inputs)}):"
+        inputs = ", ".join(self.names[n] for n in self.graph.inputs)
+        head = f"def {source_name(self.name, RESERVED)}({inputs}):"
         for n in self.graph.nodes:
             if n.op == "const" and n.shape:
                 self.lines.append(f"# {self.begin(n, 'constant')}: {n.dtype} {n.shape}, never changed")

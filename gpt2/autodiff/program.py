@@ -96,7 +96,7 @@ class Program:
         emitted = emit(graph, self.name, share_inputs, lend, getattr(options, "elementwise", "numpy"))
         self.source = emitted.source
         env = {**emitted.env, "run_blocks": runtime.run_blocks, "matmul": runtime.matmul}
-        self._function = load_source(emitted.source, env, self.name)
+        self._function = load_source(emitted.source, env, emitted.function)
         self._setup = env.get("setup")
         self._regions = emitted.regions
         self._overwrites = emitted.overwrites

@@ -26,7 +26,21 @@ def random_graph(rng, size: int = 30, dtype="float64", makers=None, shapes=SHAPE
         if made is not None and made.size <= 200 and made.ndim <= 4:
             pool.append(made)
     outputs = [pool[-1], pool[-2], *(pool[i] for i in rng.integers(0, len(pool), 2))]
-    return Graph(inputs, outputs)
+    return with_odd_names(rng, Graph(inputs, outputs))
+
+
+# Names that people may give to variables, and that emitted code has a use for itself
+ODD_NAMES = """s1 s2 s3 ones_20_float64 ones_6_float64 take_rows add_rows blocks1 blocks2 scratch1 memory
+setup np k class lambda rows rows_2 x0_block x1_rows result matmul Fused text number_0 sin sin_""".split()
+
+
+def with_odd_names(rng: np.random.Generator, graph: Graph) -> Graph:
+    """The graph itself; one value in ten is now called by a name that clashes with one of emitted code."""
+    naming = rng.spawn(1)[0]  # of its own: what a seed computes stays the same
+    for n in graph.nodes:
+        if naming.random() < 0.1:
+            n.name = naming.choice(ODD_NAMES).item()
+    return graph
 
 
 def random_arrays(rng: np.random.Generator, graph: Graph) -> list[np.ndarray]:

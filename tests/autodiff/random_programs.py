@@ -148,13 +148,20 @@ CONTROL = [
 ]
 
 
+# Names that people may give to variables, and that emitted code has a use for itself
+ODD_NAMES = ["s{n}", "ones_{n}_float64", "blocks{n}", "scratch{n}", "t{n}_", "rows_{n}", "fused_{n}"]
+ODD_ARGUMENTS = "s1 s2 take_rows add_rows blocks1 scratch1 memory setup ones_4_float64".split()
+
+
 class Writer:
     """Writes a program a statement at a time, running each as it is written."""
 
     def __init__(self, seed: int):
         self.rng = np.random.default_rng(seed)
+        self.naming = np.random.default_rng((seed, 1))  # of its own: what a seed computes stays the same
+        names = self.naming.permutation(ODD_ARGUMENTS).tolist() if self.naming.random() < 0.25 else "xyz"
         count = int(self.rng.integers(1, 4))
-        self.arguments = {name: self.draw(SHAPES[self.rng.integers(len(SHAPES))]) for name in "xyz"[:count]}
+        self.arguments = {name: self.draw(SHAPES[self.rng.integers(len(SHAPES))]) for name in names[:count]}
         self.body: list[str] = []
         self.run()
 
@@ -181,7 +188,9 @@ class Writer:
         return table[self.rng.integers(len(table))]
 
     def fresh(self) -> str:
-        return f"t{len(self.body)}"
+        n = len(self.body)
+        odd = self.naming.choice(ODD_NAMES).format(n=n)
+        return f"t{n}" if self.naming.random() < 0.75 or odd in self.names else odd
 
     def statement(self) -> str | None:
         kind = self.rng.choice(["unary", "binary", "reduce", "shape", "matrix", "write", "control"],

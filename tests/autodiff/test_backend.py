@@ -7,6 +7,7 @@ shorter last one, rows reached by nested loops, values hosted in others, buffers
 
 import numpy as np
 import pytest
+from random_graphs import with_odd_names
 
 from gpt2.autodiff import buffers, runtime, schedule
 from gpt2.autodiff.graph import Graph, check
@@ -235,7 +236,7 @@ def test_random_graphs_whose_results_lend_their_memory(start):
 def compare(seed, maker, lend=False):
     for _ in range(30):
         maker.grow()
-    graph = check(maker.graph())
+    graph = check(with_odd_names(maker.rng, maker.graph()))
     program = compile_graph(graph, lend=lend)
     arrays = [maker.rng.standard_normal(i.shape) for i in graph.inputs]
     before = [a.copy() for a in arrays]
