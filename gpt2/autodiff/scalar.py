@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from .graph import Graph, Node, is_scalar_const, node_names
+from .graph import Graph, Node, is_scalar_const, source_name, source_names
 from .interpret import evaluate_graph
 
 # op -> (how tightly the expression binds, its text over the arguments' texts). A digit after the op's name in
@@ -89,6 +89,8 @@ _SPELLED = {
     "where": (CHOICE, "{1} if {0} else {2}"),
 }
 _USES = {"sign": ("copysign",), "floor": ("floor",), "ceil": ("ceil",), "trunc": ("trunc",)}
+# What the text calls by these names, so no variable may have them
+RESERVED = {*_MATH.values(), *(u for used in _USES.values() for u in used), "pow", "nan", "inf", "float"}
 _LONGEST = 72  # characters of an expression before a part of it gets a line of its own
 
 # What Python raises where NumPy returns inf or nan
@@ -126,8 +128,11 @@ def _number(n: Node):
 
 
 def scalar_source(graph: Graph, name: str) -> str:
-    """The Python source: a function from the graph's inputs to its outputs (the one output, or a tuple)."""
-    names = node_names(graph)
+    """The Python source: a function from the graph's inputs to its outputs (the one output, or a tuple).
+
+    It is called source_name(name, RESERVED).
+    """
+    names = source_names(graph, RESERVED)
     uses = {n: 0 for n in graph.nodes}
     for n in graph.nodes:
         for a in n.args:
@@ -163,7 +168,7 @@ def scalar_source(graph: Graph, name: str) -> str:
     head = f"from math import {', '.join(sorted(imported))}\n\n\n" if imported else ""
     inputs = ", ".join(names[i] for i in graph.inputs)
     results = ", ".join(arg(o, CHOICE) for o in graph.outputs)
-    return f"{head}def {name}({inputs}):\n{''.join(lines)}    return {results}\n"
+    return f"{head}def {source_name(name, RESERVED)}({inputs}):\n{''.join(lines)}    return {results}\n"
 
 
 def _expression(n: Node, arg, imported: set) -> tuple[int, str]:
@@ -224,7 +229,7 @@ class ScalarProgram:
         self.graph = graph
         self.name = name or graph.name
         self.source = scalar_source(graph, self.name)
-        self.function = load_source(self.source, {}, self.name)
+        self.function = load_source(self.source, {}, source_name(self.name, RESERVED))
         self.single = len(graph.outputs) == 1
 
     def __call__(self, *floats, out=None) -> tuple:

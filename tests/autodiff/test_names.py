@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.graph import Graph
+from gpt2.autodiff.ops import apply, input_node
+from gpt2.autodiff.scalar import ScalarProgram
 
 X = np.linspace(-1.0, 1.0, 200_000)  # enough for blocks of rows
 
@@ -68,3 +71,31 @@ def test_arguments_may_have_any_name(name):
         np.testing.assert_array_equal(f(**{name: X}), np.sin(X) * number)
     source = ad.source(ad.compile(lambda p: p[name] * 2.0), {name: X})
     compile(source, "source", "exec")
+
+
+def logistic(x):
+    exp = np.exp(-x)
+    return 1 / (1 + exp) + exp * 0.1875
+
+
+def named_like_functions(float):
+    sqrt = np.sqrt(float) + np.floor(float * 3)
+    pow = np.where(sqrt > 9.0, np.inf, sqrt**1.5)
+    inf = pow + np.exp(sqrt**sqrt)
+    return np.sqrt(inf) * 0.3125
+
+
+@pytest.mark.parametrize("f", [logistic, named_like_functions])
+def test_variables_called_like_functions_of_numbers(f):
+    value, slope = ad.compile(f), ad.grad(f)
+    difference = (f(0.5 + 1e-6) - f(0.5 - 1e-6)) / 2e-6
+    for _ in range(2):
+        assert value(0.5) == pytest.approx(f(0.5), rel=1e-14)
+        assert slope(0.5) == pytest.approx(difference, rel=1e-8)
+
+
+def test_functions_called_like_functions_of_numbers():
+    x = input_node((), np.dtype(float), "x")
+    program = ScalarProgram(Graph([x], [apply("exp", x)], "exp"))
+    assert program.source.startswith("from math import exp\n\n\ndef exp_(x)")
+    assert program(0.5) == (np.exp(0.5),)
