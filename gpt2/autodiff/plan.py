@@ -166,12 +166,7 @@ class Transform:
 
     def interpret(self, plan: Plan, leaves, out):
         """The result without compiling, for graphs that were never seen before and may never be again."""
-        results = [np.array(r) for r in evaluate_graph(plan.graph, plan.operands(leaves))]
-        for k, buffer in enumerate(out or ()):
-            if buffer is not None:
-                np.copyto(buffer, results[k])
-                results[k] = buffer
-        return finish(plan, leaves, results)
+        return finish(plan, leaves, interpreted(plan.graph, plan.operands(leaves), out))
 
     def inline(self, plan: Plan, leaves):
         """The result as values of the enclosing recording."""
@@ -180,6 +175,16 @@ class Transform:
             x, new = leaves[u.leaf], results[u.index]
             x[...] = x + new if u.added else new
         return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
+
+
+def interpreted(graph: Graph, operands, out=None) -> list:
+    """The graph's outputs without compiling, in memory of their own or in the buffers of `out`."""
+    results = [np.array(r) for r in evaluate_graph(graph, operands)]
+    for k, buffer in enumerate(out or ()):
+        if buffer is not None:
+            np.copyto(buffer, results[k])
+            results[k] = buffer
+    return results
 
 
 def finish(plan: Plan, leaves, results):

@@ -20,7 +20,6 @@ from .derive import derived_function, derived_of
 from .differentiate import gradient_graph, gradients, pushforward, vjp_graph
 from .errors import AutodiffError
 from .graph import Graph, Node, reachable, with_args
-from .interpret import evaluate_graph
 from .maps import map_node
 from .ops import apply, const, input_node
 from .ops.build import broadcast, cast, reshape, transpose
@@ -38,6 +37,7 @@ from .plan import (
     argument_text,
     as_kind,
     finish,
+    interpreted,
     operands_of,
     output_buffers,
     result_kind,
@@ -489,8 +489,8 @@ class Vjp(Transform):
 
     def interpret(self, plan: VjpPlan, leaves, out):
         operands = plan.operands(leaves)
-        results = [np.array(r) for r in evaluate_graph(plan.graph, operands)]
-        return self.finish(plan, operands, results, lambda *a, out=None: evaluate_graph(plan.back, a))
+        results = interpreted(plan.graph, operands)
+        return self.finish(plan, operands, results, lambda *a, out=None: interpreted(plan.back, a, out))
 
     def inline(self, plan: VjpPlan, leaves):
         operands = plan.operands(leaves)

@@ -576,6 +576,18 @@ def test_an_argument_written_to_shares_no_memory_with_another(rng):
         g(x, x.copy())
 
 
+def test_a_pullback_that_was_not_compiled_writes_into_buffers_too(rng):
+    """A new function each time, which is interpreted; the gradient of x + n is dout, and no part of it."""
+    for n in range(2):
+        out, pullback = ad.vjp(lambda x, n=n: x + np.random.default_rng(n).random(3), np.ones(3))
+        dout, buffer = rng.normal(size=3), np.full(3, -7.0)
+        (dx,) = pullback(dout)
+        assert not np.shares_memory(dx, dout)
+        (into,) = pullback(dout, out=(buffer,))
+        assert into is buffer
+        np.testing.assert_array_equal(buffer, dout)
+
+
 # --- errors: one clear line
 # -----------------------------------------------------------------------------------------
 
