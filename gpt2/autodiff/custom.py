@@ -119,17 +119,18 @@ class _Custom:
     def __call__(self, *args, **kwargs):
         if not any(type(x) is Recorded for x in flatten((args, kwargs))[0]):
             return self.f(*args, **kwargs)
-        if self._signature is not None:  # rules take all arguments by position
+        if self._signature is not None:  # rules take by position all arguments that can be given so
             bound = self._signature.bind(*args, **kwargs)
             bound.apply_defaults()
             args, kwargs = bound.args, bound.kwargs
-        leaves, tree = flatten(args)
         self.check_rule()
+        keywords = self.keywords_for_rule(kwargs)
+        leaves, tree = flatten(args)
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
         concrete = [x.value if type(x) is Recorded else x for x in leaves]
         with _on_its_own():
             primal = _traced(function, concrete, tree, self.name)
-        rule = self.rule(primal, concrete, tree)
+        rule = self.rule(primal, concrete, tree, keywords)
         if not self._busy:
             self._busy = True
             try:
@@ -148,9 +149,39 @@ class _Custom:
     def check_rule(self) -> None:
         raise NotImplementedError
 
-    def rule(self, primal: _Traced, concrete, tree: Tree):
+    def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
         """The rule object of a call. Its graphs are made later."""
         raise NotImplementedError
+
+    def user_rule(self) -> Callable:
+        """The user's function that takes the arguments of f."""
+        raise NotImplementedError
+
+    def keywords_for_rule(self, kwargs: dict) -> dict:
+        """The keyword-only arguments, which the rule takes by the same names. One that it does not take may
+        only have its default, which the rule then stands for.
+        """
+        if any(type(x) is Recorded for x in flatten(kwargs)[0]):
+            name = next(k for k, v in kwargs.items() if any(type(x) is Recorded for x in flatten(v)[0]))
+            raise AutodiffError(
+                f"{self.name}: its keyword-only argument {name} is a recorded value; rules give derivatives "
+                "for positional arguments alone. Make it one",
+                here(),
+            )
+        signature = _signature(self.user_rule())
+        parameters = list(signature.parameters.values()) if signature is not None else None
+        if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return kwargs
+        taken = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+        for name, value in kwargs.items():
+            own = self._signature and self._signature.parameters.get(name)
+            if name not in taken and not (own and own.default is value):
+                raise AutodiffError(
+                    f"{self.name}: its rule does not take {name}={value!r}, an argument of this call. "
+                    f"Give the rule an argument {name} too",
+                    here(),
+                )
+        return {name: value for name, value in kwargs.items() if name in taken}
 
 
 def _signature(f):
@@ -262,7 +293,8 @@ class custom_vjp(_Custom):
             return dx, dy               # one for each argument, in its structure; None is zero
 
     or, to keep something from the forward: f.defvjp(forward, backward), with forward(x, y) -> (out,
-    residuals) and backward(residuals, dout) -> (dx, dy). Gradients of integers are None.
+    residuals) and backward(residuals, dout) -> (dx, dy). Gradients of integers are None. Keyword-only
+    arguments of f have no gradient; f_vjp or forward gets them by name.
     """
 
     def __init__(self, f: Callable):
@@ -285,23 +317,28 @@ class custom_vjp(_Custom):
                 f"{self.name} is a custom_vjp without a rule. Give it one with @{self.name}.defvjp", here()
             )
 
-    def rule(self, primal: _Traced, concrete, tree: Tree):
+    def user_rule(self) -> Callable:
+        return self.forward or self.backward.args[0]
+
+    def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
         def make():
             with _on_its_own():
-                return self.graphs(primal, concrete, tree)
+                return self.graphs(primal, concrete, tree, keywords)
 
         return CustomVJP(make)
 
-    def graphs(self, primal: _Traced, concrete, tree: Tree) -> tuple[Graph, Graph]:
-        outputs = primal.graph.outputs
+    def graphs(self, primal: _Traced, concrete, tree: Tree, keywords: dict) -> tuple[Graph, Graph]:
+        outputs, pull = primal.graph.outputs, self.backward
         if self.forward is None:  # everything is kept: the result, and the arguments
+            pull = functools.partial(pull, **keywords)
             forward = Graph(
                 primal.graph.inputs, [*outputs, *outputs, *primal.graph.inputs], f"{self.name}_forward"
             )
             residuals = Tree((tuple, None, (primal.tree.spec, tree.spec)), primal.tree.size + tree.size)
             kept = [*primal.examples, *concrete]
         else:
-            traced = _traced(lambda *args: self.forward(*args), concrete, tree, f"{self.name}_forward")
+            start = functools.partial(self.forward, **keywords)
+            traced = _traced(start, concrete, tree, f"{self.name}_forward")
             spec = traced.tree.spec
             if spec == "*" or spec[0] is not tuple or len(spec[2]) != 2:
                 raise AutodiffError(
@@ -315,7 +352,7 @@ class custom_vjp(_Custom):
         def backward(*flat):
             given = iter(flat[len(kept) :])
             dout = unflatten(primal.tree, [next(given) if has else None for has in moves])
-            grads = self.backward(unflatten(residuals, flat[: len(kept)]), dout)
+            grads = pull(unflatten(residuals, flat[: len(kept)]), dout)
             return _gradients_in_order(self.name, grads, concrete, tree)
 
         flat = [*kept, *cts]
@@ -323,9 +360,9 @@ class custom_vjp(_Custom):
         return forward, _matching(self.name, back, concrete)
 
 
-def _from_all(rule, kept, dout):
+def _from_all(rule, kept, dout, **keywords):
     out, args = kept
-    return rule(dout, out, *args)
+    return rule(dout, out, *args, **keywords)
 
 
 def _gradients_in_order(name: str, grads, leaves, tree: Tree) -> list:
@@ -388,6 +425,8 @@ class custom_jvp(_Custom):
     @f.defjvp
     def f_jvp(primals, tangents):        # tuples: (x, y) and their tangents, None for integers
         return out, dout                 # f(x, y) and its tangent, which is linear in the tangents
+
+    Keyword-only arguments of f have no tangent; f_jvp gets them by name.
     """
 
     def __init__(self, f: Callable):
@@ -404,14 +443,17 @@ class custom_jvp(_Custom):
                 f"{self.name} is a custom_jvp without a rule. Give it one with @{self.name}.defjvp", here()
             )
 
-    def rule(self, primal: _Traced, concrete, tree: Tree):
+    def user_rule(self) -> Callable:
+        return self.tangent
+
+    def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
         def make():
             with _on_its_own():
-                return (self.graph(primal, concrete, tree),)
+                return (self.graph(primal, concrete, tree, keywords),)
 
         return CustomJVP(make)
 
-    def graph(self, primal: _Traced, concrete, tree: Tree) -> Graph:
+    def graph(self, primal: _Traced, concrete, tree: Tree, keywords: dict) -> Graph:
         n = len(concrete)
         moves = [np.asarray(x).dtype.kind in "fc" for x in concrete]
         tangents = [np.ones(np.shape(x), np.asarray(x).dtype)[()] for x, has in zip(concrete, moves) if has]
@@ -419,7 +461,7 @@ class custom_jvp(_Custom):
         def tangent(*flat):
             given = iter(flat[n:])
             marks = [next(given) if has else None for has in moves]
-            pair = self.tangent(unflatten(tree, flat[:n]), unflatten(tree, marks))
+            pair = self.tangent(unflatten(tree, flat[:n]), unflatten(tree, marks), **keywords)
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise AutodiffError(f"{self.name}: its jvp rule has to return (out, tangent of out)")
             out, out_tree = flatten(pair[0])

@@ -262,3 +262,67 @@ def test_stop_gradient(rng):
     assert ad.stop_gradient(x) is x
     graph = record(lambda x: ad.stop_gradient(x) * 2, (x,)).graph
     assert [n.op for n in graph.nodes] == ["input", "stop_gradient", "const", "multiply"]
+
+
+# --- keyword-only arguments
+# -----------------------------------------------------------------------------------------
+
+
+def scaled(x, *, scale=1.0, power=1):
+    return np.sum(x**power) * scale
+
+
+def scaled_whole():
+    f = ad.custom_vjp(scaled)
+
+    @f.defvjp
+    def rule(dout, out, x, *, scale=1.0, power=1):
+        return (dout * scale * power * x ** (power - 1),)
+
+    return f
+
+
+def scaled_in_two():
+    f = ad.custom_vjp(scaled)
+
+    def forward(x, **settings):
+        assert set(settings) == {"scale", "power"}
+        return scaled(x, **settings), (x, settings)
+
+    def backward(kept, dout):
+        x, settings = kept
+        return (dout * settings["scale"] * settings["power"] * x ** (settings["power"] - 1),)
+
+    f.defvjp(forward, backward)
+    return f
+
+
+def scaled_forward_mode():
+    f = ad.custom_jvp(scaled)
+
+    @f.defjvp
+    def rule(primals, tangents, scale, power):
+        (x,), (dx,) = primals, tangents
+        return scaled(x, scale=scale, power=power), scale * power * np.sum(x ** (power - 1) * dx)
+
+    return f
+
+
+@pytest.mark.parametrize("make", [scaled_whole, scaled_in_two, scaled_forward_mode])
+def test_keyword_only_arguments_reach_the_rule(make, rng):
+    f, x, dx = make(), rng.uniform(0.5, 2.0, 3), rng.normal(size=3)
+    np.testing.assert_allclose(ad.grad(f)(x), np.ones(3), rtol=1e-14)
+    g = ad.grad(lambda x: f(x, scale=3.0, power=2))
+    np.testing.assert_allclose(g(x), 6.0 * x, rtol=1e-14)
+    out, dout = ad.jvp(lambda x: f(x, power=3), (x,), (dx,))
+    np.testing.assert_allclose(dout, 3.0 * np.sum(x**2 * dx), rtol=1e-13)
+
+
+def test_a_rule_that_does_not_take_a_keyword_is_told_so(rng):
+    f, x = ad.custom_vjp(scaled), rng.normal(size=3)
+    f.defvjp(lambda dout, out, x: (dout * np.ones_like(x),))
+    np.testing.assert_allclose(ad.grad(f)(x), np.ones(3))
+    with pytest.raises(ad.AutodiffError, match=r"scaled: its rule does not take scale=2\.0, an argument of"):
+        ad.grad(lambda x: f(x, scale=2.0))(x)
+    with pytest.raises(ad.AutodiffError, match="keyword-only argument scale is a recorded value"):
+        ad.grad(lambda x: f(x, scale=x[0]))(x)
