@@ -34,6 +34,7 @@ from .passes import simplify
 from .paths import MOST, Path, path_of
 from .pipeline import overrides
 from .plan import Call, Plan, Transform, leaf_key, output_buffers, result_kind, result_leaves
+from .reads import CATCHES, catches
 from .record import Recording, record
 from .reuse import Cache, Guard, random_state, trust, watch
 from .tree import LEAF, Kind, flatten
@@ -181,7 +182,8 @@ class Derived:
         if rec.unstable:
             return rec.unstable[0]
         if self.pure:
-            return None
+            code = getattr(self.f, "__code__", None)
+            return CATCHES if code is not None and catches(code) else None
         if random_state() != before:
             return "it draws random numbers"
         return None if guard.holds() else "running it changes what it reads"

@@ -32,6 +32,15 @@ OPAQUE_ATTRIBUTES = frozenset(
 )
 OPAQUE_NUMPY = frozenset("load save savez savez_compressed savetxt".split())
 
+# A recording holds for arguments at which nothing is raised, or the same is. A program cannot tell: it does
+# not run what was caught, and 1.0 / 0.0 is inf in it.
+CATCHES = "it catches exceptions"
+# Raised whatever the numbers are, or where a value was looked at, which the recording notes
+HARMLESS = frozenset(
+    "AttributeError ImportError KeyError ModuleNotFoundError NameError NotImplementedError StopIteration "
+    "TypeError".split()
+)
+
 
 def is_trusted(module: str | None) -> bool:
     """May code and values of this module be taken as constant?"""
@@ -90,10 +99,29 @@ def _scan(code: CodeType) -> Reads:
             found.troubles.append(f"it imports {name!r}")
         elif op in _ATTRIBUTE | {"IMPORT_FROM", "LOAD_SUPER_ATTR"} and name in OPAQUE_ATTRIBUTES:
             found.troubles.append(f"it uses .{name}")
+        if _catches(instructions, i) and CATCHES not in found.troubles:
+            found.troubles.append(CATCHES)
     for const in code.co_consts:
         if isinstance(const, CodeType):
             _absorb(found, reads(const), code)
     return found
+
+
+def _catches(instructions, i: int) -> bool:
+    """Does an exception end here that the values of the arguments may have raised?"""
+    op, name = instructions[i].opname, instructions[i].argval
+    if op == "CHECK_EXC_MATCH":
+        before = instructions[i - 1]
+        n = before.arg if before.opname == "BUILD_TUPLE" else 0
+        classes = instructions[i - 1 - n : i - 1] if n else [before]
+        return any(c.opname not in _GLOBAL or c.argval not in HARMLESS for c in classes)
+    if op == "PUSH_EXC_INFO":  # `except:` drops the exception; `finally:` raises it again
+        return instructions[i + 1].opname == "POP_TOP"
+    return op == "CHECK_EG_MATCH" or name == "suppress" and op in _GLOBAL | _ATTRIBUTE
+
+
+def catches(code: CodeType) -> bool:
+    return CATCHES in reads(code).troubles
 
 
 def _chain(instructions, i: int) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ def record(
     inputs = [x.node for x in rec.arguments]
     run.push(rec)
     try:
-        out_leaves, out_tree = flatten(_call(rec, f, unflatten(in_tree, rec.arguments)), _is_result)
+        out_leaves, out_tree = flatten(call_observed(rec, f, unflatten(in_tree, rec.arguments)), _is_result)
         outputs = [as_node(rec, x) for x in out_leaves]
         results = unflatten(out_tree, [_concrete(x) for x in out_leaves])
         outputs += [rec.arguments[i].node for i in rec.written]
@@ -138,7 +138,8 @@ def record(
     return done
 
 
-def _call(rec: Run, f, arguments):
+def call_observed(rec: Run, f, arguments):
+    """The frame of this function is where the user's begin."""
     args, kwargs = arguments
     try:
         return f(*args, **kwargs)

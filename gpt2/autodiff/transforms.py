@@ -60,8 +60,9 @@ def compile(f: Callable | None = None, *, pure: bool = False):
     else among them (ints, strings, functions, settings) is a constant of the program. Results are plain
     arrays in this machine's byte order, whatever subclass or byte order an argument had.
 
-    pure   a promise that f reads nothing but its arguments that could change, and changes nothing itself.
-           Without it each call looks whether closed-over and global values are still the same (reuse.py).
+    pure   a promise that f reads nothing but its arguments that could change, changes nothing itself, and
+           calls nothing that catches exceptions which values raise. Without it each call looks whether
+           closed-over and global values are still the same (reuse.py).
     """
     if f is None:
         return lambda f: derived_function(f, Compile(), pure)
