@@ -8,6 +8,9 @@ makes sure first that it does not hang on such a stand-in; if it does, Unknown e
 
 from __future__ import annotations
 
+import math
+import mmap
+
 import numpy as np
 
 from .graph import Node
@@ -54,7 +57,7 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     dtype = np.result_type(a, b)
     if dtype.kind not in "fc" or max(a.size, b.size, np.prod(shape, dtype=float)) < LARGE:
         return None
-    return np.zeros(shape, dtype)
+    return _zeros(shape, dtype)
 
 
 def _elementwise(ufunc: np.ufunc, values) -> np.ndarray | None:
@@ -70,4 +73,14 @@ def _elementwise(ufunc: np.ufunc, values) -> np.ndarray | None:
     except (TypeError, ValueError):
         return None
     order = np.argsort([-s for s in like.strides], kind="stable")
-    return np.zeros(np.array(like.shape)[order], dtype).transpose(np.argsort(order))
+    return _zeros(tuple(np.array(like.shape)[order]), dtype).transpose(np.argsort(order))
+
+
+def _zeros(shape: tuple, dtype: np.dtype) -> np.ndarray:
+    """Zeros in pages of their own, which exist once somebody touches them. np.zeros would take what it can
+    from the heap, and fill it.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < mmap.PAGESIZE:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(mmap.mmap(-1, nbytes), dtype).reshape(shape)

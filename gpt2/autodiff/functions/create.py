@@ -12,7 +12,7 @@ from . import shape as shape_functions
 
 
 def constant(value: int, function):
-    """A handler for what gives one number everywhere; shape and dtype are those that NumPy finds."""
+    """A handler for what gives one number everywhere. `function` finds shape and dtype, and fills nothing."""
 
     def handler(*args, **kwargs):
         made = function(*(_bare(a) for a in args), **kwargs)
@@ -26,10 +26,10 @@ def _bare(x):
     return np.empty(x.shape, x.dtype) if hasattr(x, "attrs") else x
 
 
-handles(np.zeros_like, np.empty_like)(constant(0, np.zeros_like))
-handles(np.ones_like)(constant(1, np.ones_like))
-handles(np.zeros, np.empty)(constant(0, np.zeros))
-handles(np.ones)(constant(1, np.ones))
+handles(np.zeros_like, np.empty_like)(constant(0, np.empty_like))
+handles(np.ones_like)(constant(1, np.empty_like))
+handles(np.zeros, np.empty)(constant(0, np.empty))
+handles(np.ones)(constant(1, np.empty))
 
 
 @raw(np.empty_like)
