@@ -102,7 +102,7 @@ class Program:
         self._overwrites = emitted.overwrites
         self.arena_bytes = emitted.arena_bytes
         self._results = [r and runtime.Recycled(*r) for r in emitted.results]
-        self._take = [r.take for r in self._results if r]
+        self._take = [r.taker() for r in self._results if r]
         self._dtypes = [i.dtype for i in graph.inputs]
         self._free: list[Memory] = []
         self._lock = runtime.threading.Lock()

@@ -5,6 +5,8 @@ blocks with a
 shorter last one, rows reached by nested loops, values hosted in others, buffers shared.
 """
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from random_graphs import with_odd_names
@@ -297,6 +299,58 @@ def test_a_held_result_is_never_overwritten():
     del view
     (fourth,) = program(np.full((100, 50), 5.0))
     assert fourth.ctypes.data == where  # nobody holds it any more
+
+
+def with_another_shape(a):
+    a.shape = (1, *a.shape)
+
+
+def with_another_type(a):
+    a.dtype = np.int64
+
+
+def read_only(a):
+    a.flags.writeable = False
+
+
+def shorter(a):
+    a.resize(10, refcheck=False)
+
+
+@pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")
+@pytest.mark.parametrize("change", [with_another_shape, with_another_type, read_only, shorter])
+def test_a_result_that_was_tampered_with_is_not_used_again(change):
+    x = input_node((100, 50), F8, "x")
+    program = compile_graph(Graph((x,), (x * 2.0,)))
+    for _ in range(3):
+        (a,) = program(np.ones((100, 50)))
+        assert a.shape == (100, 50) and a.dtype == F8 and a.flags.writeable and (a == 2).all()
+        change(a)
+        del a
+
+
+def test_results_that_nobody_needs_are_given_back():
+    x = input_node((100, 50), F8, "x")
+    program = compile_graph(Graph((x,), (x * 2.0,)))
+    ones = np.ones((100, 50))
+    tracemalloc.start()
+    try:
+        held = [program(ones) for _ in range(60)]
+        assert tracemalloc.get_traced_memory()[0] > 60 * ones.nbytes
+        del held
+        assert tracemalloc.get_traced_memory()[0] < 6 * ones.nbytes
+        for _ in range(3):  # who needs 60 time and again gets the same ones
+            held = [program(ones) for _ in range(60)]
+            places = {a.ctypes.data for (a,) in held}
+            del held
+        held = [program(ones) for _ in range(60)]
+        assert {a.ctypes.data for (a,) in held} == places
+        del held
+        for _ in range(2 * (runtime.ROUND + 4 * 60)):
+            program(ones)
+        assert tracemalloc.get_traced_memory()[0] < 6 * ones.nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_threads_do_not_change_a_bit():
