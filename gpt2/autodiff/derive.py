@@ -35,7 +35,7 @@ from .paths import MOST, Path, path_of
 from .pipeline import overrides
 from .plan import Call, Plan, Transform, leaf_key, output_buffers, result_kind, result_leaves
 from .reads import CATCHES, catches
-from .record import Recording, record
+from .record import Recorded, Recording, record
 from .reuse import Cache, Guard, random_state, trust, watch
 from .tree import LEAF, Kind, flatten
 
@@ -103,7 +103,7 @@ class Derived:
                 return self.transform.interpret(compiled, call.leaves, self.buffers(compiled, out))
         self.last = compiled.plan, compiled.program
         call.check_written(self.name, compiled.plan)
-        check_overlap(self.name, compiled.plan.written, call.leaves)
+        check_overlap(self.name, compiled.plan.written, call.leaves, compiled.outside)
         result = self.transform.execute(
             compiled.program, compiled.plan, call.leaves, compiled.outside, self.buffers(compiled.plan, out)
         )
@@ -119,6 +119,7 @@ class Derived:
                 "being differentiated cannot do; use the result"
             )
         plan = self.plan(call)
+        check_overlap(self.name, plan.written, call.leaves, plan.outside)
         return self.transform.inline(plan, call.leaves)
 
     def plan(self, call: Call, rec: Recording | None = None) -> Plan:
@@ -136,7 +137,7 @@ class Derived:
         guard = self.guard(call)
         before = random_state() if not self.pure else None
         rec = record(self.transform.function(self.f), args, kwargs)
-        check_overlap(self.name, rec.written, call.leaves)
+        check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
         scalar = all(type(x) is float for x in call.leaves) and not rec.captures
         path, self.why = None, guard.trouble or self._trouble(rec, before, guard)
         if self.why is None and rec.value_dependent:
@@ -218,20 +219,23 @@ def check_returned(transform: Transform, rec: Recording) -> None:
         raise number_returned(transform.name, rec.graph.name, lost[0].loc)
 
 
-def check_overlap(name: str, written: Sequence[int], leaves) -> None:
-    """An argument that is written to must not share memory with another: the recording took them for two."""
+def check_overlap(name: str, written: Sequence[int], leaves, outside=()) -> None:
+    """An argument that is written to must not share memory with another, or with an array from outside that
+    is read: the recording took them for two.
+    """
+    leaves, outside = [list(map(_concrete, part)) for part in (leaves, outside)] if written else ((), ())
     for i in written:
-        for k, x in enumerate(leaves):
-            if (
-                k != i
-                and type(x) is np.ndarray
-                and type(leaves[i]) is np.ndarray
-                and np.may_share_memory(x, leaves[i])
-            ):
+        for k, x in enumerate((*leaves, *outside)):
+            if k != i and isinstance(x, np.ndarray) and np.may_share_memory(x, leaves[i]):
+                other = "another argument" if k < len(leaves) else "an array that it reads from outside"
                 raise AutodiffError(
-                    f"{name}: it writes to an argument that shares memory with another argument. Pass "
-                    "a copy of one of them"
+                    f"{name}: it writes to an argument that shares memory with {other}. Pass a copy of "
+                    "one of them"
                 )
+
+
+def _concrete(x):
+    return x.value if type(x) is Recorded else x
 
 
 def static_objects(spec) -> list:

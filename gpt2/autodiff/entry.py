@@ -78,7 +78,10 @@ def _made(derived, compiled, call, out):
         t.unless(f"not {taken}(({', '.join(t.leaves)},), {t.value(compiled.outside)})")
     if compiled.plan.written:
         leaves = ", ".join(t.leaves)
-        t.lines.append(f"    {t.value(check_overlap)}({derived.name!r}, {compiled.plan.written}, [{leaves}])")
+        t.lines.append(
+            f"    {t.value(check_overlap)}({derived.name!r}, {compiled.plan.written}, [{leaves}], "
+            f"{t.value(compiled.outside)})"
+        )
     _call(t, derived, compiled, buffers)
     return _load(t, derived)
 

@@ -576,6 +576,23 @@ def test_an_argument_written_to_shares_no_memory_with_another(rng):
         g(x, x.copy())
 
 
+def test_an_argument_written_to_is_not_read_from_outside_as_well(rng):
+    k = rng.normal(size=4)
+
+    def f(x):
+        x *= 2.0
+        return np.sum(x * k)
+
+    before = k.copy()
+    for g in (ad.grad(f), ad.compile(f), ad.grad(lambda x: ad.compile(f)(x))):
+        for _ in range(3):
+            g(before.copy())
+            for x in (k, k[::-1]):
+                with pytest.raises(ad.AutodiffError, match="shares memory with an array that it reads"):
+                    g(x)
+    np.testing.assert_array_equal(k, before)
+
+
 def test_a_pullback_that_was_not_compiled_writes_into_buffers_too(rng):
     """A new function each time, which is interpreted; the gradient of x + n is dout, and no part of it."""
     for n in range(2):
