@@ -12,6 +12,7 @@ last bit.
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import functools
 import itertools
@@ -46,20 +47,21 @@ class _Worker(threading.Thread):
         self.go.acquire()
         self.done.acquire()
         self.job: Callable[[int], None] | None = None
+        self.context: contextvars.Context | None = None  # a copy of the caller's: np.errstate is part of it
         self.error: BaseException | None = None
         self.start()
 
     def run(self):
         while True:
             self.go.acquire()
-            job = self.job
-            if job is None:
+            job, context = self.job, self.context
+            if job is None or context is None:
                 return
             try:
-                job(self.index)
+                context.run(job, self.index)
             except BaseException as error:  # handed to the caller, who raises it
                 self.error = error
-            self.job = job = None  # keep no reference to the caller's arrays
+            self.job = self.context = job = context = None  # keep no reference to the caller's arrays
             self.done.release()
 
 
@@ -103,7 +105,7 @@ def share(job: Callable[[int], None]) -> None:
             _start(_threads)
         workers = _pool[: _threads - 1]
         for w in workers:
-            w.job = job
+            w.job, w.context = job, contextvars.copy_context()
             w.go.release()
         try:
             job(0)

@@ -6,6 +6,7 @@ shorter last one, rows reached by nested loops, values hosted in others, buffers
 """
 
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -368,6 +369,27 @@ def test_threads_do_not_change_a_bit():
         runtime.set_threads(3)
         for got, alone in zip(program(*arrays), want):
             np.testing.assert_array_equal(got, alone)
+    finally:
+        runtime.set_threads(1)
+
+
+def test_threads_follow_the_callers_errstate(monkeypatch):
+    monkeypatch.setattr(schedule, "BLOCK_BYTES", 1 << 17)
+    x = input_node((200_000,), F8, "x")
+    program = compile_graph(Graph((x,), (apply("log", x) * 2.0,)))
+    assert program.source.count("alone") == 0
+    runtime.set_threads(3)
+    try:
+        for wanted in ("ignore", "raise", "warn"):
+            seen = []
+            with np.errstate(divide=wanted):
+                runtime.share(lambda thread: seen.append(np.geterr()["divide"]))
+            assert seen == [wanted] * 3
+        with warnings.catch_warnings(), np.errstate(divide="ignore"):
+            warnings.simplefilter("error")
+            program(np.zeros(200_000))
+        with pytest.raises(FloatingPointError), np.errstate(divide="raise"):
+            program(np.zeros(200_000))
     finally:
         runtime.set_threads(1)
 
