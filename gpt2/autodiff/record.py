@@ -134,7 +134,7 @@ def record(
     done = Recording(
         graph, in_tree, out_tree, captures, lifted, rec.written, rec.reads, rec.unstable, results, contents
     )
-    _pass_on(done, leaves)
+    pass_on(done, leaves)
     return done
 
 
@@ -185,7 +185,7 @@ def _is_result(x) -> bool:
     return type(x) is Recorded or is_dynamic(x)
 
 
-def _pass_on(inner: Recording, leaves) -> None:
+def pass_on(inner: Recording, leaves) -> None:
     """What the inner function looked at, an enclosing recording has looked at too, as far as it knows the
     values.
     """

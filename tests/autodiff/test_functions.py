@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy_calls import CALLS
 
+from gpt2 import autodiff as ad
 from gpt2.autodiff import numpy_functions
 from gpt2.autodiff.graph import check
 from gpt2.autodiff.record import evaluate_graph, record
@@ -16,6 +17,11 @@ I = np.array([[3, 1, 0, 2], [1, 1, 2, 0], [5, 4, 3, 3]])  # noqa: E741
 M = np.array([[True, False, True, False], [False, True, True, True], [True, False, False, True]])
 X3 = (2, 3, 4)
 f32, f64 = np.float32, np.float64
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(17)
 
 
 def calls(*rows):
@@ -455,3 +461,64 @@ def same(plain, recorded):
 def test_what_cannot_be_reduced_over_several_axes_is_an_error_as_in_numpy():
     with pytest.raises(ValueError, match="not reorderable"):
         record(lambda x: np.subtract.reduce(x, axis=(0, 1)), (np.ones((2, 3)),))
+
+
+def centred(v):
+    return v - np.mean(v)
+
+
+def halved(v):
+    v *= 0.5
+    return v
+
+
+PIECES = {
+    "a function of the part": lambda x: np.piecewise(x, [x > 0], [centred, 0.0]),
+    "two parts and the rest": lambda x: np.piecewise(x, [x > 1, x < -1], [centred, np.sum, np.sin]),
+    "a function that writes": lambda x: np.piecewise(x, [x > 0, x <= 0], [halved, 3.0]) + x,
+    "with arguments": lambda x: np.piecewise(x, [x < 0], [lambda v, a, b: v * a + b] * 2, 2.0, b=x[0]),
+    "one condition": lambda x: np.piecewise(x, x > 0.5, [np.log, -1.0]),
+    "a plain condition": lambda x: np.piecewise(x, [[True, False] * 3], [centred, np.cos]),
+    "two axes": lambda x: np.piecewise(x.reshape(2, 3), [x.reshape(2, 3) > 0], [np.sqrt, np.cumsum]),
+    "rows": lambda x: np.piecewise(x.reshape(3, 2), [np.array([True, False, True])], [np.sin, 7.0]),
+    "branches": lambda x: np.piecewise(x, [x > 0], [lambda v: v if v[0] > 0.5 else -v, 1.0]),
+    "nothing": lambda x: np.piecewise(x, [x > 99], [lambda v: v / v.size, np.tanh]),
+    "integers": lambda x: np.piecewise(x.astype(int), [x > 0], [lambda v: v * 1.7, centred]),
+    "broadcast": lambda x: np.piecewise(x, [x > 0], [lambda v: np.zeros_like(v) + v, np.ones_like]),
+    "a number": lambda x: np.piecewise(x[0], [x[0] > 0, x[0] <= 0], [np.sqrt, lambda v: v * v]),
+}
+
+
+@pytest.mark.parametrize("f", PIECES.values(), ids=PIECES)
+def test_piecewise(f, rng):
+    """The parts differ from call to call, and the derivative is that of the part alone."""
+    g, loss = ad.compile(f), lambda x: np.sum(f(x) * np.cos(np.arange(f(x).size)).reshape(f(x).shape))
+    derivative = ad.grad(loss)
+    for _ in range(4):
+        x = rng.normal(size=6) * 2.0
+        expected = f(x.copy())
+        np.testing.assert_allclose(g(x), expected, rtol=1e-14, strict=True)
+        numeric = [(loss(x + d) - loss(x - d)) / 2e-6 for d in np.eye(6) * 1e-6]
+        np.testing.assert_allclose(derivative(x), numeric, atol=1e-8)
+
+
+def test_piecewise_where_the_other_function_has_no_value():
+    """log is not computed at 0 and below, and 0 times its infinite slope does not enter."""
+    g = ad.grad(lambda x: np.sum(np.piecewise(x, [x > 0], [np.log, lambda v: 2.0 * v])))
+    with np.errstate(all="raise"):
+        for x in ([0.0, 2.0], [0.0, 2.0], [4.0, -1.0]):
+            np.testing.assert_array_equal(g(np.array(x)), [1.0 / v if v > 0 else 2.0 for v in x])
+    assert ad.why_recorded(g) is None
+
+
+def test_piecewise_calls_each_function_once(rng):
+    calls = []
+
+    def count(v):
+        calls.append(v.size)
+        return v * 2.0
+
+    x = np.array([1.0, 2.0, -1.0])
+    record(lambda x: np.piecewise(x, [x > 0, x > 9], [count, count, 0.0]), (x,))
+    np.piecewise(x, [x > 0, x > 9], [count, count, 0.0])
+    assert calls == [2, 2]

@@ -79,27 +79,6 @@ def select(condlist, choicelist, default=0):
     return np.broadcast_to(out, shape).copy()
 
 
-@raw(np.piecewise)
-def piecewise(x, condlist, funclist, *args, **kw):
-    condlist = (
-        [condlist]
-        if not isinstance(condlist, (list, tuple)) or np.ndim(condlist[0]) == 0 and x.ndim
-        else condlist
-    )
-    functions = list(funclist)
-    if len(functions) == len(condlist) + 1:
-        out = _piece(functions.pop(), x, args, kw)
-    else:
-        out = np.zeros_like(x)
-    for condition, function in zip(condlist, functions):
-        out = np.where(condition, _piece(function, x, args, kw), out)
-    return out.astype(x.dtype)
-
-
-def _piece(function, x, args, kw):
-    return function(x, *args, **kw) if callable(function) else function
-
-
 @raw(np.choose)
 def choose(a, choices, out=None, mode="raise"):
     index = a.astype(np.intp) if type(a) is Recorded else np.asarray(a, np.intp)
