@@ -11,6 +11,7 @@ Memory is set up once for each workspace by `setup(arena)`, so a call allocates 
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from dataclasses import dataclass
@@ -53,8 +54,10 @@ NUMBER_SIGNS = {
 SHARE_FROM = 8_000.0
 NS_FUSED = 1.0  # an element of a numexpr expression
 # Names in emitted code that no variable may have; those of _Emitter.own give way to variables instead
-RESERVED = {"np", "Fused", "matmul", "run_blocks", "memory", "setup", "arena", "slice", "k", "i", "j"}
-RESERVED |= {f"i{axis}" for axis in range(64)}
+RESERVED = {
+    *("np", "Fused", "matmul", "run_blocks", "memory", "setup", "arena", "slice", "complex", "k", "i", "j"),
+    *(f"i{axis}" for axis in range(64)),
+}
 
 
 @dataclass
@@ -905,9 +908,24 @@ def scalar_text(n: Node) -> str:
     """A scalar constant as a literal: weak beside arrays (NEP 50), so the dtype of its surroundings is
     kept."""
     v = n.value
-    if isinstance(v, float) and not np.isfinite(v):
-        return "np.nan" if np.isnan(v) else ("np.inf" if v > 0 else "-np.inf")
-    return repr(v)
+    if isinstance(v, complex):
+        return _complex_text(v)
+    return _float_text(v) if isinstance(v, float) else repr(v)
+
+
+def _float_text(v: float) -> str:
+    if np.isfinite(v):
+        return repr(v)
+    return "np.nan" if np.isnan(v) else ("np.inf" if v > 0 else "-np.inf")
+
+
+def _complex_text(v: complex) -> str:
+    """A literal that gives v back, signs of zeros included: what Python shows as -1j is read as -0 - 1j."""
+    if np.isfinite(v):
+        for text in (repr(v), repr(complex(0.0, v.imag))):
+            if repr(ast.literal_eval(text)) == repr(v):
+                return text
+    return f"complex({_float_text(v.real)}, {_float_text(v.imag)})"
 
 
 def _result_name(o: Node) -> str:

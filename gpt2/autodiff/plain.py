@@ -20,7 +20,7 @@ from .ops import OPS
 
 SUM, MATRIX, PRODUCT, FACTOR = 1, 2, 3, 4  # how tightly a text binds
 LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
-RESERVED = {"np", "list", "tuple"}  # what the text calls by these names
+RESERVED = {"np", "complex", "list", "tuple"}  # what the text calls by these names
 
 
 @dataclass

@@ -72,3 +72,26 @@ def test_complex_results_of_real_arguments():
         with pytest.raises(ad.AutodiffError, match="returns complex128, and x is real"):
             derived(lambda x: np.sum(x**3) * 1j)(x)
     np.testing.assert_allclose(ad.grad(lambda z: np.sum(z**3))(x * 1j), -3 * x**2)
+
+
+NUMBERS = [1j, -1j, complex(0, -1), complex(-0.0, 1), complex(2, -0.0), -2 - 3j, complex(np.nan, 0),
+           complex(1, np.nan), complex(np.inf, -np.inf), complex(-0.0, -np.inf)]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=repr)
+def test_constants_are_the_same_in_emitted_code(number):
+    """To the signs of zeros, which say on which side of a branch cut a result is."""
+    z = np.array([0.5 + 1j, -2j, complex(-0.0, 2), 3 + 0j])
+    for f in (lambda z: np.where(z.real > 0, z * 0.75, number), lambda z: z * number):
+        program = ad.compile(f)
+        with np.errstate(invalid="ignore"):
+            for _ in range(2):
+                assert [repr(x) for x in program(z).tolist()] == [repr(x) for x in f(z).tolist()]
+            space = {}
+            exec(ad.source(program, z), space)
+
+
+def test_medians_of_complex_numbers():
+    z = np.array([3 + 1j, 1 + 0j, 2 - 1j, 5 + 2j])
+    f = ad.compile(np.median)
+    assert f(z) == f(z) == np.median(z)
