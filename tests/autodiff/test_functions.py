@@ -522,3 +522,17 @@ def test_piecewise_calls_each_function_once(rng):
     record(lambda x: np.piecewise(x, [x > 0, x > 9], [count, count, 0.0]), (x,))
     np.piecewise(x, [x > 0, x > 9], [count, count, 0.0])
     assert calls == [2, 2]
+
+
+@pytest.mark.parametrize("f", [np.conj, np.real, np.imag, np.square, lambda b: b.conj() + np.real(b)])
+def test_parts_of_bools(f):
+    """The conjugate of a bool is an int8."""
+    b = np.array([True, False, True])
+    np.testing.assert_array_equal(ad.compile(f)(b), f(b), strict=True)
+
+
+def test_nothing_minus_zero():
+    """As documented in passes/fold.py; 0 + -0.0 may come out as -0.0."""
+    f = ad.compile(lambda x: 0 - x)
+    for _ in range(2):
+        assert not np.signbit(f(np.zeros(2))).any()

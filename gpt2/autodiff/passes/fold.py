@@ -1,9 +1,11 @@
 """Folding: what is known while compiling is not computed when running.
 
 Constants meet constants, and operations that change nothing disappear. Two liberties are taken beyond the
-letter of IEEE 754: x + 0 becomes x (for x = -0.0 the sum would be +0.0), and what is computed while compiling
-is rounded once where the program would have rounded at each step. One is never taken: x * 0 is kept, since it
-is nan where x is infinite or nan; a program is not cured of its nan by differentiating it.
+letter of IEEE 754, here and in collect.py. The sign of a zero is not kept where that costs an operation:
+0 + x becomes x, though 0 + -0.0 is +0.0 (Python's sum() starts every sum of arrays with 0), and -(a - b)
+becomes b - a. And what is computed while compiling is rounded once where the program would have rounded at
+each step. Not taken is what gains nothing: 0 - x stays, as -x is -0.0 for x = 0.0. Nor what would lie: x * 0
+stays, since it is nan where x is infinite or nan; a program is not cured of its nan by differentiating it.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ def subtract_zero(n: Node, sweep) -> Node | None:
     a, b = n.args
     if is_number(b, 0):
         return as_type_of(n, a)
-    if is_number(a, 0) and n.dtype.kind != "b":
+    if is_number(a, 0) and n.dtype.kind in "iu":
         return as_type_of(n, apply("negative", build.cast(b, n.dtype)))
     return None
 
@@ -182,7 +184,7 @@ def not_not(n: Node, sweep) -> Node | None:
 def conjugate_of(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.dtype.kind != "c":
-        return x
+        return as_type_of(n, x)  # of bools: int8
     return x.args[0] if x.op == "conjugate" else None
 
 
@@ -190,7 +192,7 @@ def conjugate_of(n: Node, sweep) -> Node | None:
 def real_of(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.dtype.kind != "c":
-        return x
+        return as_type_of(n, x)
     if x.op == "conjugate":
         return apply("real", x.args[0])
     if x.op == "cast" and x.args[0].dtype.kind != "c":
