@@ -140,7 +140,8 @@ def parallel_map(body: Callable, *arrays, pure: bool = False):
     ...]).
 
     arrays   arrays with leading axes of one length, or trees of such
-    body     body(*slices) -> an array, a number, or a tree of them; the same shapes for every slice
+    body     body(*slices) -> an array, a number, or a tree of them; the same shapes for every slice. It may
+             write to its slices, which are its own: the arrays stay as they are
 
     body is recorded once, and the slices are shared out over the threads (ad.set_threads). The derivative is
     again a parallel map, with the gradients of what body reads from outside added up. A body that cannot
@@ -190,11 +191,12 @@ def _mapped(body: Callable, arrays):
                 x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
                 for x, i in zip(operands, rec.graph.inputs)
             ]
-            attrs = dict(body=rec.graph, n=n, slices=len(leaves), sums=0)
+            graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
+            attrs = dict(body=graph, n=n, slices=len(leaves), sums=0)
             recorded = any(type(x) is Recorded for x in operands)
             return unflatten(
                 rec.out_tree,
                 apply_op("map", *operands, **attrs) if recorded else _evaluate(*operands, **attrs),
             )
-    results = [flatten(one([x[i] for x in leaves])) for i in range(n)]
+    results = [flatten(one([x[i].copy() for x in leaves])) for i in range(n)]
     return unflatten(results[0][1], [np.stack(parts) for parts in zip(*(r[0] for r in results))])

@@ -373,7 +373,7 @@ def scan(
     """Carry a value through a loop: returns (final carry, stacked ys).
 
     body     body(carry, x) -> (carry, y). The carry keeps its structure, shapes and dtypes; y is anything
-             made of arrays, or None
+             made of arrays, or None. It may write to both; init and xs stay as they are
     init     the first carry: arrays and numbers, nested as you like
     xs       arrays, nested as you like, taken slice by slice along the leading axis; None if body needs none
     length   the number of steps, where xs is None
@@ -432,13 +432,13 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
         x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
         for x, i in zip((*carry, *slices, *consts), types)
     ]
-    graph = Graph(types, rec.graph.outputs, rec.graph.name)
+    graph = Graph(types, rec.graph.outputs[: rec.n_results], rec.graph.name)
     attrs = dict(body=graph, n=n, carries=len(carry), slices=len(slices), every=min(every, n))
     if any(type(x) is Recorded for x in operands):
         found = apply_op("scan", *operands, **attrs)
     else:
         found = _evaluate(*operands, **attrs)
-    ys = found[len(carry) : len(rec.graph.outputs)]
+    ys = found[len(carry) : len(graph.outputs)]
     y_tree = Tree(rec.out_tree.spec[2][1], len(ys))
     final = [as_kind(x, kind) for x, kind in zip(found, kinds)]
     return unflatten(carry_tree, final), unflatten(y_tree, [y[::-1] for y in ys] if reverse else ys)
@@ -528,6 +528,11 @@ def _plain(x):
     return x.value if type(x) is Recorded else x
 
 
+def _own(x):
+    """x, for a body that may write to it: what it was is the carry before, or a y that was kept."""
+    return x.copy() if hasattr(x, "copy") else x
+
+
 def _path(path) -> str:
     return "".join(f"[{p!r}]" for p in path)
 
@@ -535,7 +540,7 @@ def _path(path) -> str:
 def _unrolled(step: Callable, carry, carry_tree: Tree, slices, n: int, reverse: bool):
     ys = []
     for t in range(n):
-        carry, y = step(carry, [x[t] for x in slices])
+        carry, y = step(list(map(_own, carry)), [_own(x[t]) for x in slices])
         ys.append(y)
     leaves = [flatten(y)[0] for y in (reversed(ys) if reverse else ys)]
     return unflatten(carry_tree, carry), unflatten(

@@ -270,3 +270,74 @@ def test_sums_do_not_depend_on_the_number_of_threads():
         ad.set_threads(before)
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
+
+
+def writing_step(carry, x):
+    """Writes to both of its arguments, and keeps what it wrote to."""
+    x *= 2.0
+    carry += x * x
+    return carry, x
+
+
+def writing_step_with_a_branch(carry, x):
+    if np.sum(x * x) < 1e9:  # looked at: it cannot stand for all steps
+        return writing_step(carry, x)
+    return carry, x
+
+
+@pytest.mark.parametrize("body", [writing_step, writing_step_with_a_branch])
+def test_a_body_may_write_to_its_arguments(body):
+    rng = np.random.default_rng(3)
+    init, xs, w = rng.normal(size=2), rng.normal(size=(4, 2)), rng.normal(size=(4, 2))
+    before = init.copy(), xs.copy()
+
+    def loss(init, xs):
+        final, ys = ad.scan(body, init, xs)
+        return np.sum(final) + np.sum(w * ys)
+
+    for _ in range(2):
+        final, ys = ad.scan(body, init, xs)
+        np.testing.assert_allclose(final, before[0] + np.sum(4 * before[1] ** 2, axis=0), rtol=1e-14)
+        np.testing.assert_array_equal(ys, 2 * before[1])
+        dinit, dxs = ad.grad(loss, argnums=(0, 1))(init, xs)
+        np.testing.assert_allclose(dinit, np.ones(2))
+        np.testing.assert_allclose(dxs, 8 * before[1] + 2 * w, rtol=1e-14)
+    np.testing.assert_array_equal(init, before[0])
+    np.testing.assert_array_equal(xs, before[1])
+
+
+@pytest.mark.parametrize("body", [writing_step, writing_step_with_a_branch])
+def test_a_carry_that_is_written_to_and_kept(body):
+    """Each y is the carry of its step."""
+
+    def step(carry, x):
+        carry, _ = body(carry, x)
+        return carry, carry
+
+    xs = np.random.default_rng(4).normal(size=(4, 2))
+    _, ys = ad.scan(step, np.zeros(2), xs)
+    np.testing.assert_allclose(ys, np.cumsum(4 * xs**2, axis=0), rtol=1e-14)
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_the_body_of_a_map_may_write_to_its_slices(branch):
+    def body(x, y):
+        x *= y
+        y[0] = 0.0 if not branch or np.sum(x * x) < 1e9 else 1.0
+        return x
+
+    rng = np.random.default_rng(5)
+    x, y, w = rng.normal(size=(3, 4, 2))
+    before = x.copy(), y.copy()
+    for _ in range(2):
+        np.testing.assert_array_equal(ad.parallel_map(body, x, y), before[0] * before[1])
+        dx = ad.grad(lambda x: np.sum(w * ad.parallel_map(body, x, y)))(x)
+        np.testing.assert_allclose(dx, w * before[1], rtol=1e-14)
+    np.testing.assert_array_equal(x, before[0])
+    np.testing.assert_array_equal(y, before[1])
+
+
+def test_a_scan_keeps_no_dead_values():
+    rec = record(lambda c, xs: ad.scan(writing_step, c, xs), (np.zeros(2), np.ones((9, 2))))
+    (loop,) = (n for n in rec.graph.nodes if n.op == "scan")
+    assert len(loop.attrs["body"].outputs) == 2, "the carry and y, and not what was written to"
