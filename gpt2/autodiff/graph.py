@@ -15,6 +15,7 @@ Most ops give one array. The few that give several (eigh, svd, slogdet, scan) ma
 
 from __future__ import annotations
 
+import ast
 import itertools
 import keyword
 import re
@@ -327,6 +328,30 @@ def graph_text(graph: Graph) -> str:
 def const_text(n: Node) -> str:
     v = n.attrs["value"]
     return repr(v.item() if isinstance(v, (np.ndarray, np.generic)) else v)
+
+
+def scalar_text(n: Node) -> str:
+    """A scalar constant as a literal: weak beside arrays (NEP 50), so the dtype of its surroundings is
+    kept."""
+    v = n.value
+    if isinstance(v, complex):
+        return _complex_text(v)
+    return _float_text(v) if isinstance(v, float) else repr(v)
+
+
+def _float_text(v: float) -> str:
+    if np.isfinite(v):
+        return repr(v)
+    return "np.nan" if np.isnan(v) else ("np.inf" if v > 0 else "-np.inf")
+
+
+def _complex_text(v: complex) -> str:
+    """A literal that gives v back, signs of zeros included: what Python shows as -1j is read as -0 - 1j."""
+    if np.isfinite(v):
+        for text in (repr(v), repr(complex(0.0, v.imag))):
+            if repr(ast.literal_eval(text)) == repr(v):
+                return text
+    return f"complex({_float_text(v.real)}, {_float_text(v.imag)})"
 
 
 def attr_text(v: Any) -> str:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .emit import scalar_text
-from .graph import Graph, Node, is_scalar_const, source_name, source_names
+from .graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from .layout import covers, disjoint, slices_text
 from .ops import OPS
 
