@@ -18,6 +18,7 @@ from gpt2.autodiff.ops import apply, evaluate, input_node
 from gpt2.autodiff.program import compile_graph
 
 F8 = np.dtype(np.float64)
+BLOCK_BYTES = schedule.BLOCK_BYTES
 SHAPES = [
     (2, 3, 4, 5),
     (6, 4, 5),
@@ -354,10 +355,11 @@ def test_results_that_nobody_needs_are_given_back():
         tracemalloc.stop()
 
 
-def test_threads_do_not_change_a_bit():
+def test_threads_do_not_change_a_bit(monkeypatch):
+    monkeypatch.setattr(schedule, "BLOCK_BYTES", BLOCK_BYTES)  # work on tiny blocks is not shared out
     rng = np.random.default_rng(0)
-    x = input_node((1000, 30), F8, "x")
-    w = input_node((30,), F8, "w")
+    x = input_node((300, 4000), F8, "x")
+    w = input_node((4000,), F8, "w")
     y = apply("tanh", x * w)
     graph = Graph(
         (x, w), (y, apply("sum", y, axes=(0,), keepdims=False), apply("sum", y, axes=(0, 1), keepdims=False))
@@ -365,12 +367,15 @@ def test_threads_do_not_change_a_bit():
     program = compile_graph(graph)
     arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
     want = [a.copy() for a in program(*arrays)]
+    shared, original = [], runtime.share
+    monkeypatch.setattr(runtime, "share", lambda job: (shared.append(job), original(job)))
     try:
         runtime.set_threads(3)
         for got, alone in zip(program(*arrays), want):
             np.testing.assert_array_equal(got, alone)
     finally:
         runtime.set_threads(1)
+    assert shared  # else one thread was compared with one
 
 
 def test_threads_follow_the_callers_errstate(monkeypatch):
