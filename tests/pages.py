@@ -4,11 +4,12 @@ import argparse
 import ast
 import contextlib
 import doctest
-import importlib
+import importlib.util
 import io
 import linecache
 import re
 import shlex
+import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,8 @@ def _run(words):
         import train
 
         return train.main(words[2:])
+    if words[0] == "python" and words[1].endswith(".py"):
+        return _script(words[1]).main(words[2:])
     assert words[:2] == ["python", "-m"], f"do not know how to run: {shlex.join(words)}"
     name, arguments = words[2], words[3:]
     if name == "gpt2.backward":
@@ -114,6 +117,18 @@ def _run(words):
     elif (ROOT / name.replace(".", "/")).is_dir():
         name += ".__main__"
     return importlib.import_module(name).main(arguments)
+
+
+def _script(path):
+    """A program of the repository that belongs to no package, as a module; what it adds to sys.path goes."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path[:] = before
+    return module
 
 
 def parse(command):

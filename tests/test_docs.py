@@ -5,7 +5,7 @@ of what the examples print: GPT2_GOLDEN=write pytest tests/test_docs.py, and rea
 """
 
 import argparse
-import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -19,7 +19,7 @@ import pytest
 from pages import PAGES, ROOT, blocks
 
 from gpt2 import autodiff as ad
-from gpt2 import certificate, flops, layers
+from gpt2 import certificate, layers
 from gpt2.model import GPT2, GPT2Config
 
 # Pages whose commands and programs another test runs, in an order and on data of their own
@@ -59,8 +59,12 @@ SNIPPETS = {
 # Make a run of train.py short, and its model small where it is not given
 SHORT = "--steps 2 --batch-size 2 --block-size 32 --warmup 0 --eval-batches 1 --sample-tokens 4 --threads 1"
 SMALL = "--n-layer 1 --n-head 2 --n-embd 16"
-# Commands that start from the released weights: a small model stands in for them
-RELEASED = re.compile(r"--init gpt2|--preset (finetune|llm\.c)|gpt2\.convert gpt2")
+# Commands that start from the released weights, and those that go on with the run made of them: a small model
+# stands in for the weights, but their tokenizer is GPT-2's own
+RELEASED = re.compile(r"--init gpt2|--preset (finetune|llm\.c)|gpt2\.convert gpt2|runs/mine")
+# Commands that need more than `pip install -e '.[test]'`
+NEEDS = {"python -m gpt2.convert runs/shakespeare-1 mine-hf": "safetensors",
+         "python -m gpt2.plot runs/shakespeare-1": "matplotlib"}
 
 
 def treatment(command):
@@ -108,6 +112,7 @@ def test_the_tables_are_up_to_date():
     """No row for something that no page says any more, and no page left to a test that does not know it."""
     told = {command for page in PAGES for command in (*commands(page), *pages.inline_commands(page))}
     assert set(EXCEPTIONS) <= told, set(EXCEPTIONS) - told
+    assert set(NEEDS) <= told, set(NEEDS) - told
     assert set(SNIPPETS) <= {(page, block.first) for page in PAGES for block in blocks(page)}
     for page, test in ELSEWHERE.items():
         assert Path(page).name in (ROOT / "tests" / test).read_text(encoding="utf-8")
@@ -208,22 +213,40 @@ def write_released(folder):
     return folder
 
 
-@pytest.mark.parametrize("page", WITH_COMMANDS)
-def test_commands(page, tmp_path, monkeypatch, capsys, request):
-    if any(RELEASED.search(command) for command in commands(page)):
-        request.getfixturevalue("gpt2_tokenizer")
-        monkeypatch.setenv("GPT2_DATA_DIR", str(write_released(tmp_path / "released")))
-    monkeypatch.setattr(flops, "matmul_peak", lambda dtype: 1e11)
+@pytest.fixture
+def folder_of_a_reader(tmp_path, monkeypatch, quick_peak):
+    """Where the commands are run: a folder with my.txt in it."""
     monkeypatch.chdir(tmp_path)
     # varied enough for a vocabulary of 1024, on every machine, and with the letters of the prompts
     text = "ROMEO: " + inspect.getsource(argparse)[:30_000]
     Path("my.txt").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_commands(page, folder_of_a_reader, capsys):
+    """All but those of the next test. What needs a package that is missing is left out, and told."""
+    missing = [package for package in set(NEEDS.values()) if importlib.util.find_spec(package) is None]
     for command in commands(page):
         how = treatment(command)
+        if RELEASED.search(command) or NEEDS.get(command) in missing:
+            continue
         if how == "run":
             assert pages.run(shortened(command)) == 0, f"{command}\n{capsys.readouterr().err}"
         elif how == "parse":
             assert understood(command), command
+    left_out = [command for command in commands(page) if NEEDS.get(command) in missing]
+    if left_out:
+        pytest.skip(f"needs {' and '.join(sorted(missing))}: {'; '.join(left_out)} (all others were run)")
+
+
+@pytest.mark.parametrize("page", [p for p in WITH_COMMANDS if any(map(RELEASED.search, commands(p)))])
+def test_commands_that_start_from_released_weights(page, tmp_path, monkeypatch, capsys, gpt2_tokenizer,
+                                                   folder_of_a_reader):
+    monkeypatch.setenv("GPT2_DATA_DIR", str(write_released(tmp_path / "released")))
+    for command in commands(page):
+        if RELEASED.search(command):
+            assert treatment(command) == "run", command
+            assert pages.run(shortened(command)) == 0, f"{command}\n{capsys.readouterr().err}"
 
 
 @pytest.mark.parametrize("page", PAGES_HERE)
@@ -236,10 +259,8 @@ def test_commands_in_the_text(page):
 
 
 def understood(command):
-    """Whether a command's own parser accepts its arguments; one without arguments is only imported."""
+    """Whether a command's own parser accepts its arguments; a module without arguments is only imported."""
     words = shlex.split(command)
-    if words[1].endswith(".py") and words[1] != "train.py":  # a script: it is there, and is Python
-        return compile((ROOT / words[1]).read_text(encoding="utf-8"), words[1], "exec") is not None
     if len(words) == 3:
         name = words[2] + (".__main__" if (ROOT / words[2].replace(".", "/")).is_dir() else "")
         return importlib.import_module(name) is not None
@@ -257,32 +278,48 @@ def test_extras_exist():
 # ---- Figures that are facts ------------------------------------------------------------------------------
 
 
-def test_writing_in_place_here_and_elsewhere():
-    """The table of docs/comparison.md: y = exp(x), y[0] = 5, sum(y), as far as the others are installed."""
+def in_place(np):
+    """The three lines of docs/comparison.md's table, in NumPy or what is like it."""
 
-    def f(np):
-        def in_place(x):
-            y = np.exp(x)
-            y[0] = 5.0
-            return np.sum(y)
+    def f(x):
+        y = np.exp(x)
+        y[0] = 5.0
+        return np.sum(y)
 
-        return in_place
+    return f
 
-    np.testing.assert_allclose(ad.grad(f(np))(np.ones(3)), [0.0, np.e, np.e], rtol=1e-12)
-    try:
-        import autograd
-        import autograd.numpy as autograd_numpy
-    except ImportError:
-        pass
-    else:
-        with pytest.raises(TypeError, match="does not support item assignment"):
-            autograd.grad(f(autograd_numpy))(np.ones(3))
-    try:
-        import torch
-    except ImportError:
-        return
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        f(torch)(torch.ones(3, requires_grad=True)).backward()
+
+def test_writing_in_place():
+    np.testing.assert_allclose(ad.grad(in_place(np))(np.ones(3)), [0.0, np.e, np.e], rtol=1e-12)
+
+
+def autograd_in_place():
+    import autograd
+    import autograd.numpy
+
+    autograd.grad(in_place(autograd.numpy))(np.ones(3))
+
+
+def jax_in_place():
+    import jax
+
+    jax.grad(in_place(jax.numpy))(np.ones(3))
+
+
+def torch_in_place():
+    import torch
+
+    in_place(torch)(torch.ones(3, requires_grad=True)).backward()
+
+
+@pytest.mark.parametrize("peer, error, told", [
+    ("autograd", TypeError, "does not support item assignment"),
+    ("jax", TypeError, "immutable"),
+    ("torch", RuntimeError, "modified by an inplace operation")])
+def test_writing_in_place_elsewhere(peer, error, told):
+    pytest.importorskip(peer, reason=f"needs {peer}")
+    with pytest.raises(error, match=told):
+        globals()[f"{peer}_in_place"]()
 
 
 def test_memory_of_the_released_sizes():

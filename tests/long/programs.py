@@ -21,11 +21,11 @@ from random_programs import Difference, check, shrink, write  # noqa: E402
 from gpt2.autodiff import schedule  # noqa: E402
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=10_000, help="programs")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     schedule.SMALL, schedule.BLOCK_BYTES = 2, 400  # arrays of a few numbers take the paths of large ones
     failed, undecided, statements = collections.Counter(), 0, 0
     begin = time.process_time()
