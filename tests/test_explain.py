@@ -59,6 +59,7 @@ def test_colours_change_no_character(name):
     for source in (inspect.getsource(sys.modules[LAYERS[name].forward.__module__]), *others):
         assert plain(python(source)) == source
     assert plain(python("def broken(:\n  '''")) == "def broken(:\n  '''"
+    assert python("this is ( no < program") == "this is ( no &lt; program"
 
 
 def test_colours():

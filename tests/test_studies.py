@@ -15,7 +15,6 @@ import pytest
 
 from bench.studies import STUDIES, allocations, load, measure, numbers, study
 from bench.studies.__main__ import read
-from bench.studies.highlight import highlighted
 from bench.studies.markdown import markdown, table_text
 from bench.studies.measure import Sample, interleave, memory
 from bench.studies.page import page
@@ -148,19 +147,6 @@ def test_a_peer_that_is_not_installed_is_named():
     assert result.peer("json") is json and not result.missing
     assert result.peer("no_such_package") is None
     assert "pip install no_such_package" in result.missing["no_such_package"]
-
-
-def test_highlighting_keeps_the_text():
-    import html
-    import inspect
-
-    from gpt2.layers import attention
-
-    source = inspect.getsource(attention)
-    text = highlighted(source)
-    assert html.unescape(re.sub("</?span[^>]*>", "", text)) == source
-    assert '<span class="k">def</span> <span class="f">attention_forward</span>' in text
-    assert highlighted("this is ( no < program") == "this is ( no &lt; program"
 
 
 def test_plots_place_their_points():

@@ -306,7 +306,7 @@ def layer_notes(result, times, shown, counts):
         text = f"derived / manual, {n} thread{'s' * (n > 1)}"
         result.note(f"Forward and backward, {text}: geometric mean {mean:.2f}. "
                     + (f"The derived code loses in {', '.join(slower)}." if slower else
-                       "In no layer does the derived code lose by more than the spread."))
+                       "In no layer is the lower quartile above 1.02."))
         series.append(Series(f"{n} thread{'s' * (n > 1)}", range(len(ratios)), list(ratios.values())))
     result.plot("Forward and backward, derived / manual: left of 1 the derived code is faster", "layer",
                 "ratio of times", series, ticks=list(NAMES))

@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 
 from bench.studies import load
-from bench.studies.highlight import highlighted
 from bench.studies.numbers import cell_text, conditions, counts_text, load_text
 from bench.studies.svg import legend, svg
+from gpt2.explain import highlight
 
 STYLE = Path(__file__).with_name("page.css")
 
@@ -69,7 +69,7 @@ def listing_html(listing):
     """Sources side by side where there is room, one below the other where there is not."""
     texts = "".join(
         f"<div><h4>{escaped(heading)}</h4>"
-        f'<pre tabindex="0"><code>{highlighted(text.rstrip())}</code></pre></div>'
+        f'<pre tabindex="0"><code>{highlight.python(text.rstrip())}</code></pre></div>'
         for heading, text in listing.texts)
     return f'<h3>{escaped(listing.title)}</h3>\n<div class="listing">{texts}</div>'
 

@@ -11,6 +11,10 @@ import re
 import tokenize
 from html import escape
 
+KINDS = {tokenize.STRING: "s", tokenize.COMMENT: "c", tokenize.NUMBER: "n"}
+for part in ("FSTRING_START", "FSTRING_MIDDLE", "FSTRING_END"):  # an f-string's, from Python 3.12 on
+    if hasattr(tokenize, part):
+        KINDS[getattr(tokenize, part)] = "s"
 # k keyword, s string, c comment, n number, f name that is defined or op that is applied, t type
 STYLE = """\
 pre.code { overflow-x: auto; margin: 0; font: 0.8rem/1.45 ui-monospace, Menlo, Consolas, monospace; }
@@ -46,15 +50,9 @@ def python(source):
 
 
 def _kind(token, defined):
-    if token.type == tokenize.COMMENT:
-        return "c"
-    if token.type == tokenize.STRING:
-        return "s"
-    if token.type == tokenize.NUMBER:
-        return "n"
     if token.type == tokenize.NAME:
         return "f" if defined else "k" if keyword.iskeyword(token.string) else None
-    return None
+    return KINDS.get(token.type)
 
 
 def _between(lines, start, stop):
