@@ -36,8 +36,8 @@ NUMBER_SIGNS = {
     "negative": "-{}",
     "square": "{0} * {0}",
 }
-# Nanoseconds that a statement of one block takes on the average, as passes/cost.py counts, from which a region
-# is spread over threads. Shorter ones lose more by passing the interpreter lock on than a core gives.
+# Nanoseconds that a statement of one block takes on the average, as passes/cost.py counts, from which a
+# region is spread over threads. Shorter ones lose more by passing on the interpreter lock than a core gives.
 SHARE_FROM = 8_000.0
 NS_FUSED = 1.0  # an element of a numexpr expression
 
