@@ -73,7 +73,7 @@ class Settings:
     beta1: float = setting(0.9, "optimisation", "AdamW: memory of the gradient's mean", minimum=0, below=1)
     beta2: float = setting(0.99, "optimisation", "AdamW: memory of its square; long, as batches are small",
                            minimum=0, below=1)
-    eps: float = setting(1e-8, "optimisation", "AdamW: keeps the division from zero", minimum=0)
+    eps: float = setting(1e-8, "optimisation", "AdamW: keeps the division from zero", minimum=1e-30)
     weight_decay: float = setting(0.1, "optimisation", "AdamW: decay of matrices, per step and unit of lr",
                                   minimum=0)
     clip: float = setting(1.0, "optimisation", "longest gradient, as a norm; 0 for no limit", minimum=0)

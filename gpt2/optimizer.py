@@ -36,9 +36,16 @@ class AdamW:
     def __init__(self, model, lr=6e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1):
         if not all(0.0 <= beta < 1.0 for beta in betas):
             raise ValueError(f"AdamW: betas is {betas}, expected two numbers from 0 to below 1")
-        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
+        for name, value in (("lr", lr), ("weight_decay", weight_decay)):
             if not value >= 0.0:
                 raise ValueError(f"AdamW: {name} is {value}, expected at least 0")
+        # Where no gradient ever came, m and v are 0, and this is what the one is divided by in the first step
+        least = eps * math.sqrt(1.0 - betas[1])
+        if not model.flat_params.dtype.type(least) > 0.0:
+            raise ValueError(
+                f"AdamW: eps is {eps}, expected more than 0, and not so little that it is 0 in "
+                f"{model.flat_params.dtype}: a parameter without a gradient would become nan"
+            )
         self.lr, self.betas, self.eps, self.weight_decay = lr, tuple(betas), eps, weight_decay
         self.decayed = model.decayed
         self.t = 0

@@ -153,6 +153,26 @@ def test_bad_settings_are_named(settings, message):
         AdamW(toy(), **settings)
 
 
+@pytest.mark.parametrize("dtype, eps, is_fine", [
+    ("float32", 0.0, False), ("float32", 1e-50, False), ("float32", 1e-30, True), ("float64", 1e-50, True),
+    ("float64", math.nan, False),
+])  # fmt: skip
+def test_eps_keeps_unused_parameters_from_nan(dtype, eps, is_fine):
+    """A row of the embedding that no batch ever names has no gradient."""
+    model = toy(dtype)
+    model.flat_grads[:10] = 0.0
+    before = model.flat_params[:10].copy()
+    if not is_fine:
+        with pytest.raises(ValueError, match=f"^AdamW: eps is {eps}, expected more than 0"):
+            AdamW(model, eps=eps)
+        return
+    adam = AdamW(model, eps=eps)
+    for _ in range(3):
+        adam.step()
+    assert np.isfinite(model.flat_params).all()
+    np.testing.assert_array_equal(model.flat_params[:10], before)
+
+
 def test_learning_rate_rises_and_falls():
     def rate(step):
         return cosine_lr(step, lr=1.0, min_lr=0.1, warmup=10, steps=110)

@@ -321,6 +321,7 @@ def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
     (["--resume", "nowhere"], "nowhere: no run here"),
     (["--config", "nowhere.toml"], "nowhere.toml: No such file"),
     (["--steps", "0"], "--steps: expected 1 or more, got 0"),
+    (["--eps", "0"], "--eps: expected 1e-30 or more, got 0.0"),
 ])
 def test_a_mistake_is_one_line_and_status_2(small, tmp_path, monkeypatch, capsys, argv, message):
     monkeypatch.chdir(tmp_path)
