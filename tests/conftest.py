@@ -1,13 +1,48 @@
-"""Where the tests find data, and what no test may touch: the network and the user's own cache folder."""
+"""Where the tests find data; what no test may touch: the network and the user's own cache folder; which skips
+are allowed where nothing may be missing; and what several files share."""
 
 import os
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 os.environ["GPT2_OFFLINE"] = "1"
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# GPT2_REQUIRE_PEERS=1 says that nothing is missing, as CI has seen to: a test that is skipped has failed, but
+# for these reasons.
+REQUIRED = os.environ.get("GPT2_REQUIRE_PEERS") == "1"
+ALLOWED = ["NOT CHECKED IN A BROWSER", "needs the released weights", f"NumPy {np.__version__} has no "]
+if "GPT2_DATA_DIR" not in os.environ:
+    ALLOWED.append("needs tinyshakespeare")
+    if "TIKTOKEN_CACHE_DIR" not in os.environ:
+        ALLOWED.append("needs GPT-2's vocabulary")
+if sys.platform != "linux":
+    ALLOWED += ["needs POSIX", "needs a pseudo-terminal", "needs /dev/shm", "needs Linux's /proc",
+                "could not import 'fcntl'", "could not import 'termios'", "shutdown of a listening socket"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    return insisted((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return insisted((yield))
+
+
+def insisted(report):
+    """The report, of a failure where something was skipped that has to run."""
+    if REQUIRED and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if not reason.startswith(tuple(ALLOWED)):
+            report.outcome = "failed"
+            report.longrepr = f"skipped, which GPT2_REQUIRE_PEERS=1 does not allow: {reason}"
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -54,3 +89,30 @@ def prose(tmp_path):
     path = tmp_path / "prose.txt"
     path.write_text(text, encoding="utf-8", newline="\n")
     return path, text
+
+
+@pytest.fixture(scope="session")
+def peers():
+    """(torch, transformers), or a skip that says why."""
+    return (pytest.importorskip("torch", reason="needs torch"),
+            pytest.importorskip("transformers", reason="needs transformers"))
+
+
+@pytest.fixture
+def quick_peak(monkeypatch):
+    """The machine's peak is not measured: 100 GFLOP/s."""
+    monkeypatch.setattr("gpt2.flops.matmul_peak", lambda dtype: 1e11)
+
+
+@pytest.fixture
+def run(model, tmp_path):
+    """The folder of a run of the test file's own `model`, with the byte tokenizer and no settings."""
+    from gpt2 import checkpoint, tokenizer
+
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "settings.toml").write_text("")
+    tokenizer.byte().save(folder / "tokenizer.json")
+    arrays, state = checkpoint.model_arrays(model), checkpoint.model_state(model)
+    checkpoint.save(folder / "last.safetensors", arrays, state)
+    return folder

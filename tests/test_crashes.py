@@ -15,7 +15,7 @@ import pytest
 from faults import Faults, full, kill, read_only
 
 import train
-from gpt2 import checkpoint, flops, lock, runs
+from gpt2 import checkpoint, lock, runs
 from gpt2.errors import UserError
 from gpt2.lock import Lock
 
@@ -24,12 +24,8 @@ SMALL = ["--tokenizer", "byte", "--n-layer", "1", "--n-head", "2", "--n-embd", "
          "--batch-size", "4", "--steps", "6", "--eval-every", "0", "--eval-batches", "1",
          "--sample-tokens", "0", "--save-every", "2", "--compile", "off"]
 
+pytestmark = pytest.mark.usefixtures("quick_peak")
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX processes")
-
-
-@pytest.fixture(autouse=True)
-def quick_peak(monkeypatch):
-    monkeypatch.setattr(flops, "matmul_peak", lambda dtype: 1e11)
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """Hugging Face's folders: the same logits as transformers, there and back without a bit changed.
 
-transformers is a peer: tests that need it are skipped where it is not installed, unless GPT2_REQUIRE_PEERS=1.
+transformers is a peer: tests that need it are skipped where it is not installed, and all of them where
+safetensors is not.
 """
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +18,6 @@ from gpt2.model import GPT2, GPT2Config
 safetensors_numpy = pytest.importorskip("safetensors.numpy", reason="Hugging Face weights need safetensors")
 
 SIZES = dict(vocab_size=97, block_size=16, n_layer=3, n_head=3, n_embd=24)
-
-
-@pytest.fixture(scope="module")
-def peers():
-    """(torch, transformers), or a skip that says why."""
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        if os.environ.get("GPT2_REQUIRE_PEERS") == "1":
-            raise
-        pytest.skip(f"needs transformers and torch: {error}")
-    return torch, transformers
 
 
 def random_model(**sizes):

@@ -1,11 +1,10 @@
 """llm.c's files and its program: formats byte by byte, batches, sampling, and ten steps beside PyTorch.
 
 The reference for formats is a writer of its own in this file, which takes transformers' model in PyTorch as
-llm.c's script does. Tests that need it are skipped where the peers are missing, unless GPT2_REQUIRE_PEERS=1.
+llm.c's script does. Tests that need it are skipped where the peers are missing.
 """
 
 import copy
-import os
 import re
 import struct
 from pathlib import Path
@@ -20,19 +19,6 @@ from gpt2.model import GPT2, GPT2Config
 
 SIZES = dict(vocab_size=97, n_positions=16, n_embd=24, n_layer=3, n_head=3)
 CONFIG = GPT2Config(vocab_size=97, block_size=16, n_layer=3, n_head=3, n_embd=24)
-
-
-@pytest.fixture(scope="module")
-def peers():
-    """(torch, transformers), or a skip that says why."""
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        if os.environ.get("GPT2_REQUIRE_PEERS") == "1":
-            raise
-        pytest.skip(f"needs transformers and torch: {error}")
-    return torch, transformers
 
 
 def make_peer(peers, **sizes):

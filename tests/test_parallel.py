@@ -463,12 +463,8 @@ def test_auto_measures_each_way_and_takes_the_fastest(monkeypatch):
 
 
 def mpiexec(size, *arguments, **options):
-    """Run python with arguments on `size` ranks; CompletedProcess.
-
-    Tests that need it are skipped where mpi4py is not installed, unless GPT2_REQUIRE_PEERS=1.
-    """
-    if os.environ.get("GPT2_REQUIRE_PEERS") != "1":
-        pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI: pip install '.[mpi]'")
+    """Run python with arguments on `size` ranks; CompletedProcess."""
+    pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI: pip install '.[mpi]'")
     program = Path(sys.executable).with_name("mpiexec")
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.run([str(program) if program.exists() else "mpiexec", "-n", str(size), sys.executable,

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from gpt2 import checkpoint, sample, tokenizer
+from gpt2 import sample, tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.sample import Decoder, generate
@@ -123,17 +123,6 @@ def test_a_broken_model_says_so():
 
 
 # ---- The command -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def run(model, tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "settings.toml").write_text("")
-    tokenizer.byte().save(folder / "tokenizer.json")
-    arrays, state = checkpoint.model_arrays(model), checkpoint.model_state(model)
-    checkpoint.save(folder / "last.safetensors", arrays, state)
-    return folder
 
 
 def test_the_command_needs_the_runs_folder_and_nothing_else(run, capsys, model, monkeypatch):

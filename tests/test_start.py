@@ -6,19 +6,15 @@ import numpy as np
 import pytest
 
 import train
-from gpt2 import checkpoint, cost, flops, pretrained, tokenizer
+from gpt2 import checkpoint, cost, pretrained, tokenizer
 from gpt2.formats import llmc
 from gpt2.model import GPT2, GPT2Config
 from gpt2.settings import read_toml
 
+pytestmark = pytest.mark.usefixtures("quick_peak")
 CONFIG = GPT2Config(vocab_size=256, block_size=32, n_layer=2, n_head=3, n_embd=24)
 OPTIONS = ["--block-size", "16", "--batch-size", "4", "--steps", "4", "--warmup", "0", "--eval-every", "2",
            "--eval-batches", "2", "--sample-tokens", "4", "--save-every", "0"]
-
-
-@pytest.fixture(autouse=True)
-def quick_peak(monkeypatch):
-    monkeypatch.setattr(flops, "matmul_peak", lambda dtype: 1e11)
 
 
 @pytest.fixture(scope="module")

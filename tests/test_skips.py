@@ -1,0 +1,49 @@
+"""Where nothing may be missing, a skip is a failure (tests/conftest.py)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+
+SKIPS = """
+import pytest
+
+def test_a_package_that_is_missing():
+    pytest.importorskip("no_such_package")
+
+@pytest.mark.skipif(True, reason="a reason of its own")
+def test_marked():
+    pass
+
+def test_without_a_browser():
+    pytest.skip("NOT CHECKED IN A BROWSER: none is installed")
+
+def test_without_the_corpus():
+    pytest.skip("needs tinyshakespeare: no network")
+
+@pytest.mark.xfail
+def test_that_is_expected_to_fail():
+    assert False
+"""
+
+
+def outcome(folder, **environment):
+    """The last line that pytest prints for SKIPS and for a module that skips itself."""
+    (folder / "test_skips.py").write_text(SKIPS)
+    (folder / "test_module.py").write_text('import pytest\npytest.importorskip("no_such_package")\n')
+    told = {name: value for name, value in os.environ.items()
+            if name not in ("GPT2_REQUIRE_PEERS", "GPT2_DATA_DIR", "TIKTOKEN_CACHE_DIR")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "--continue-on-collection-errors",
+               "--rootdir", str(folder), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder,
+                          env={**told, "PYTHONPATH": str(TESTS), **environment})
+    return done.stdout.splitlines()[-1].split(" in ")[0]
+
+
+def test_a_skip_is_a_failure_where_nothing_may_be_missing(tmp_path):
+    assert outcome(tmp_path) == "5 skipped, 1 xfailed"
+    assert outcome(tmp_path, GPT2_REQUIRE_PEERS="1") == "1 failed, 2 skipped, 1 xfailed, 2 errors"
+    there = {"GPT2_REQUIRE_PEERS": "1", "GPT2_DATA_DIR": "/data"}  # so the corpus has to be there as well
+    assert outcome(tmp_path, **there) == "2 failed, 1 skipped, 1 xfailed, 2 errors"
