@@ -13,21 +13,16 @@ import numpy as np
 import pytest
 
 import train
-from gpt2 import checkpoint, flops
+from gpt2 import checkpoint
 from gpt2.dataset import Epochs, Loader
 from gpt2.model import GPT2, GPT2Config
 
 ROOT = Path(train.__file__).parent
+pytestmark = pytest.mark.usefixtures("quick_peak")
 
 SMALL = ["--tokenizer", "byte", "--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--block-size", "16",
          "--batch-size", "4", "--accumulate", "2", "--steps", "12", "--warmup", "2", "--lr", "1e-2",
          "--eval-every", "5", "--eval-batches", "2", "--sample-tokens", "8", "--save-every", "4"]
-
-
-@pytest.fixture(autouse=True)
-def quick_peak(monkeypatch):
-    """The machine's peak does not matter here."""
-    monkeypatch.setattr(flops, "matmul_peak", lambda dtype: 1e11)
 
 
 @pytest.fixture
