@@ -26,12 +26,12 @@ from survivors import explained  # noqa: E402
 GROUPS = {"layers": mutants.of_layers, "model": mutants.of_model, "table": mutants.of_table}
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("groups", nargs="*", default=list(GROUPS), help=f"some of {', '.join(GROUPS)}")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="plant each N-th mistake only")
     parser.add_argument("--only", default="", metavar="TEXT", help="mistakes whose line contains TEXT")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     unknown = set(args.groups) - set(GROUPS)
     if unknown:
         parser.error(f"unknown group {unknown.pop()}, expected some of {', '.join(GROUPS)}")
