@@ -286,6 +286,8 @@ def output_buffers(name: str, plan: Plan, out) -> tuple:
             raise AutodiffError(
                 f"{name}: out{path} is {got}, expected an array of shape {node.shape} and dtype {node.dtype}"
             )
+        if not buffer.flags.writeable:
+            raise AutodiffError(f"{name}: out{path} is read-only. Pass an array that can be written to")
         chosen[o.index] = buffer
     return tuple(chosen)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from .graph import Graph, Node, with_args
 from .ops import apply, input_node
 from .ops.build import zeros
@@ -57,7 +55,3 @@ def program_of(graph: Graph):
 
         program = graph._program = optimised_program(graph)
     return program
-
-
-def as_arrays(results) -> list:
-    return [np.asarray(r) for r in results]

@@ -605,6 +605,16 @@ def test_a_pullback_that_was_not_compiled_writes_into_buffers_too(rng):
         np.testing.assert_array_equal(buffer, dout)
 
 
+def test_a_read_only_buffer_is_named():
+    g = ad.grad(lambda p: np.sum(p["w"] ** 2))
+    p, out = {"w": np.ones(3)}, {"w": np.ones(3)}
+    g(p, out=out)
+    out["w"].flags.writeable = False
+    for _ in range(2):
+        with pytest.raises(ad.AutodiffError, match=r"grad: out\['w'\] is read-only"):
+            g(p, out=out)
+
+
 # --- errors: one clear line
 # -----------------------------------------------------------------------------------------
 
