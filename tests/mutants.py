@@ -1,4 +1,4 @@
-"""Small mistakes, put into the hand-written backwards and the table of rules while they are in memory.
+"""Small mistakes, put into the hand-written backwards, the table of rules and the chain rule, in memory only.
 
 A mutant is one edit of a function: a sign turned, an axis changed, a factor or a term dropped, operands
 exchanged, ... as a person might slip. With `planted(mutant)` the functions in memory carry the mistake; files
@@ -162,6 +162,13 @@ def of_table() -> list[Mutant]:
                     rows.setdefault(node, set()).add(name)
                     where[node] = s
     return [m for node, names in rows.items() for m in mutants_of(where[node], node, frozenset(names))]
+
+
+def of_chain() -> list[Mutant]:
+    """The chain rule, which applies the table: all of chain.py but how it words what a rule cannot do."""
+    s = source("gpt2.autodiff.chain")
+    return [m for node in s.live if s.name(node) != "errors_at"
+            for m in mutants_of(s, node, frozenset(["chain"]))]
 
 
 def _reached(f) -> Iterator[tuple[Source, ast.AST]]:

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 import signal
 import warnings
 
@@ -15,7 +16,7 @@ from mutants import Mutant, Unplantable, planted
 from gpt2.autodiff.graph_checks import check_graph
 from gpt2.backward import choose as CHOOSE
 
-SECONDS = 5.0  # after which a mutant counts as noticed: it does not end
+SECONDS = 5.0  # of processor time, after which a mutant counts as noticed: it does not end
 
 
 class Hangs(Exception):
@@ -24,8 +25,8 @@ class Hangs(Exception):
 
 def caught(m: Mutant) -> str | None:
     """What noticed the mutant, or None where nothing did. Raises Unplantable where it cannot be put in."""
-    before = signal.signal(signal.SIGALRM, _hang)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    before = signal.signal(signal.SIGPROF, _hang)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with planted(m), np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -38,8 +39,8 @@ def caught(m: Mutant) -> str | None:
                     return name
         return None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def passes(m: Mutant) -> None:
@@ -61,6 +62,8 @@ def checks(m: Mutant):
         yield from layer_checks(layer)
     elif m.module == "gpt2.model":
         yield from model_checks()
+    elif m.module == "gpt2.autodiff.chain":
+        yield from chain_checks()
     else:
         yield from row_checks(sorted(m.tests))
 
@@ -170,9 +173,33 @@ def _slopes():
     return found
 
 
+# ---- The chain rule: tests/autodiff/test_differentiate.py, and the table's samples, which come through it
+
+
+def chain_checks():
+    import test_differentiate
+
+    from gpt2.autodiff.ops import OPS
+
+    test_differentiate.RNG = np.random.default_rng(0)  # or what is drawn would depend on what ran before
+    yield from all_of(test_differentiate)
+    yield from row_checks(sorted(name for name, op in OPS.items() if op.samples), orders=(1,))
+
+
+def all_of(module):
+    """(name, function) of every test in a module of tests without fixtures."""
+    for name, test in vars(module).items():
+        if name.startswith("test_"):
+            marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+            for args in itertools.product(*(mark.args[1] for mark in marks)):
+                names = [mark.args[0] for mark in marks]
+                yield f"{name}[{'-'.join(map(str, args))}]" if args else name, functools.partial(
+                    test, **dict(zip(names, args)))
+
+
 # ---- The table of rules: tests/autodiff/test_rules.py and test_rule_points.py
 
-def row_checks(names):
+def row_checks(names, orders=(1, 2)):
     import test_rule_points
     import test_rules
 
@@ -180,7 +207,7 @@ def row_checks(names):
 
     samples = [(name, i, s, dtype) for name in names for i, s in enumerate(OPS[name].samples)
                for dtype in s.dtypes]
-    for order in (1, 2):
+    for order in orders:
         for name, i, s, dtype in samples:
             check = functools.partial(_derivatives, name, s, dtype, order)
             yield f"test_derivatives[{name}-{i}-{dtype}]", check

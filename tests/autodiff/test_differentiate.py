@@ -1,5 +1,9 @@
 """The chain rule (chain.py, differentiate.py, shifts.py), and special points of the rules."""
 
+import warnings
+from functools import reduce
+from operator import add
+
 import numpy as np
 import pytest
 from random_graphs import random_arrays, random_graph
@@ -10,7 +14,7 @@ from gpt2.autodiff.graph import Graph, Node, check
 from gpt2.autodiff.graph_checks import check_graph
 from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.ops import OPS, apply, const, input_node, row
-from gpt2.autodiff.ops.build import exp, item, log, reshape, slice_, sqrt, sum_, tanh, where
+from gpt2.autodiff.ops.build import broadcast, exp, item, log, reshape, slice_, sqrt, sum_, tanh, where
 
 
 def derive(f, *values):
@@ -95,6 +99,16 @@ def test_scattered_rows_are_added_onto_the_rest():
     np.testing.assert_allclose(dx, expected, rtol=1e-14)
 
 
+def test_scattered_rows_behind_a_mask_are_added_too():
+    def f(x):
+        rows = apply("gather", where(x > 0.0, x, 0.0), const(np.array([1, 0, 1])), spec=(("array", 0),))
+        return rows * slice_(x, ((0, 3, 1),))
+
+    x = np.array([0.5, -1.0, 2.0, 0.3])
+    _, w, (dx,) = derive(f, x)
+    np.testing.assert_array_equal(dx, [w[1] * x[1], w[1] * 0.5, 0.0, 0.0])
+
+
 # --- types ----------------------------------------------------------------------------------------------
 
 
@@ -143,6 +157,31 @@ def test_integers_between_have_no_derivative():
     np.testing.assert_array_equal(dx, 2.0 * weight)
 
 
+def test_masked_gradients_have_the_types_of_the_inputs():
+    mask = const(np.array([True, False]))
+    x, y = np.array([1.5, 2.0], np.float32), np.array([3.0, 4.0])
+    _, w, (dx, dy) = derive(lambda x, y: where(mask, x * y, 0.0), x, y)
+    assert (dx.dtype, dy.dtype) == (np.float32, np.float64)
+    np.testing.assert_allclose(dx, [3.0 * w[0], 0.0], rtol=1e-7)
+    np.testing.assert_array_equal(dy, [1.5 * w[0], 0.0])
+
+
+def test_tangents_smaller_than_the_result():
+    """The tangent of what is broadcast stays small until a larger factor stretches it."""
+    x, y = input_node((1,), np.float64, "x"), input_node((3, 4), np.float64, "y")
+    values = [RNG.standard_normal(n.shape) for n in (x, y)]
+    check_graph(Graph([x, y], [broadcast(x, (3, 1)) * y * 2.0]), values)
+
+
+def test_the_real_part_is_taken_before_a_cast_would_drop_the_rest():
+    x, y = RNG.standard_normal(3), RNG.standard_normal(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", np.exceptions.ComplexWarning)
+        graph, w, (dx, dy) = derive(lambda x, y: apply("absolute", x + y * 1j), x, y)
+        check_graph(Graph(graph.inputs[:2], graph.outputs[:1]), [x, y])
+    np.testing.assert_allclose([dx, dy], w * [x, y] / np.hypot(x, y), rtol=1e-14)
+
+
 def test_complex_gradients_are_du_dx_minus_i_du_dy():
     z = np.array([0.5 + 2.0j])
     inp = input_node((1,), np.complex128, "z")
@@ -176,6 +215,18 @@ def test_zeros_where_nothing_leads():
 def test_one_is_not_multiplied_by():
     graph, _, _ = derive(lambda x, y: x + y - x, np.ones(2), np.ones(2))
     assert "multiply" not in ops_of(graph)
+
+
+def test_the_seed_1_is_not_multiplied_by():
+    x = np.array(0.7)
+    graph = gradient_graph(Graph([inp := input_node((), x.dtype, "x")], [exp(inp)]), [0])
+    assert "multiply" not in ops_of(graph)
+    np.testing.assert_array_equal(evaluate_graph(graph, [x])[1], np.exp(x))
+    graph = gradient_graph(Graph([inp], [inp * const(np.float64(-2.5)) * tanh(inp)]), [0])
+    expected = -2.5 * (np.tanh(x) + x / np.cosh(x) ** 2)
+    np.testing.assert_allclose(evaluate_graph(graph, [x])[1], expected, rtol=1e-14)
+    graph = gradient_graph(Graph([inp], [inp**3.0]), [0])  # whose first factor is a number, no node
+    np.testing.assert_allclose(evaluate_graph(graph, [x])[1], 3.0 * x**2, rtol=1e-14)
 
 
 def test_names_and_lines():
@@ -392,6 +443,17 @@ def test_structural_ops_bring_their_own_rules():
         del OPS["swap_test"]
 
 
+def test_rules_of_structural_ops_get_the_result():
+    row("root_test", "structural", infer=lambda x: (x.shape, x.dtype), evaluate=np.sqrt,
+        vjp_rule=lambda g, out, x, wanted: (g * 0.5 / out,),
+        jvp_rule=lambda t, out, x: t[0] * 0.5 / out)  # fmt: skip
+    try:
+        x = input_node((3,), np.float64, "x")
+        check_graph(Graph([x], [apply("root_test", x)]), [np.arange(1.0, 4.0)])
+    finally:
+        del OPS["root_test"]
+
+
 def test_a_mask_reaches_rules_of_structural_ops_applied():
     """They get nodes, never a gradient with a mask beside it."""
     seen = []
@@ -424,6 +486,30 @@ def test_a_mask_reaches_a_single_rule_applied():
         np.testing.assert_array_equal(dx, [2.0 * w[0], 0.0])
     finally:
         del OPS["same_test"]
+
+
+def test_a_rule_written_forward_serves_one_argument_alone():
+    """It is transposed for what is asked: no gradient of another argument stands in its place."""
+    def jvp(tangents, out, x, y):
+        return reduce(add, [t * f for t, f in zip(tangents, (y * y, 2.0 * x * y)) if t is not None])
+
+    row("blend_test", "nonlinear", infer=lambda x, y: (x.shape, x.dtype), evaluate=lambda x, y: x * y**2,
+        jvp=jvp)  # fmt: skip
+    try:
+        x, y = input_node((2,), np.float64, "x"), input_node((2,), np.float64, "y")
+        graph = Graph([x, y], [where(x > 0.0, apply("blend_test", x, y), y)])
+        for wrt in ([0], [1], [0, 1]):
+            check_graph(graph, [np.array([1.5, -0.5]), np.array([0.7, 2.0])], wrt=wrt)
+    finally:
+        del OPS["blend_test"]
+
+
+def test_a_mask_reaches_parts_of_a_tuple():
+    x = RNG.standard_normal((3, 3)) + 4 * np.eye(3)
+    inp = input_node((3, 3), np.float64, "x")
+    q, r = (item(apply("qr", inp), i) for i in range(2))
+    out = where(const(np.eye(3) > 0), r, 0.0) + where(const(x > 0), 1.0, q)
+    check_graph(Graph([inp], [out]), [x], order=1)
 
 
 # --- programs -------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Plant every small mistake of tests/mutants.py, one at a time, and list those that no gradient test notices.
 
-    python tests/long/mutate.py                      all 1645 of them, half a minute
+    python tests/long/mutate.py                      all 2132 of them, two minutes
     python tests/long/mutate.py layers model         the hand-written backwards only
     python tests/long/mutate.py table --every 10     each tenth of the table's
 
@@ -23,7 +23,8 @@ import mutants  # noqa: E402
 from mutation_checks import caught, passes  # noqa: E402
 from survivors import explained  # noqa: E402
 
-GROUPS = {"layers": mutants.of_layers, "model": mutants.of_model, "table": mutants.of_table}
+GROUPS = {"layers": mutants.of_layers, "model": mutants.of_model, "table": mutants.of_table,
+          "chain": mutants.of_chain}
 
 
 def main(argv=None):
