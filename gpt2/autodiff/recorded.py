@@ -220,7 +220,7 @@ class Recorded:
         else:
             node = _gather(rec, x, items)
         if node is not x:
-            _label(node, x, site)
+            ufuncs.label(node, site)
         if isinstance(result, np.ndarray) and rec is self._rec and np.may_share_memory(result, value):
             return self.view_of(node, result) if node is not x else self._alias(result)
         return Recorded(rec, node, result)
@@ -362,7 +362,7 @@ class Recorded:
             return self
         node = build.cast(self.node, dtype)
         if node is not self._node:
-            _label(node, self._node, sites.site())
+            ufuncs.label(node, sites.site())
         return Recorded(rec, node, value if isinstance(self._value, np.ndarray) else value[()])
 
     def view(self, dtype=None, type=None):
@@ -413,9 +413,6 @@ class Recorded:
     def put(self, indices, values, mode="raise"):
         _function(np.put, self, indices, values, mode=mode)
 
-    def itemset(self, *args):
-        self[args[0] if len(args) == 2 else ()] = args[-1]
-
     def resize(self, *shape, refcheck=True):
         raise UnsupportedError(
             "x.resize changes an array's size in place; use np.resize(x, shape)", sites.here()
@@ -445,8 +442,10 @@ class Flat:
         return self.x.reshape(-1)[key]
 
     def __setitem__(self, key, value):
+        """A value that is too short is repeated, as in NumPy."""
         whole = self.x.reshape(-1).copy()
-        whole[key] = np.resize(value, whole[key].shape) if key == slice(None) else value
+        shape = whole[key].shape
+        whole[key] = np.resize(value, shape) if shape else value
         self.x[...] = whole.reshape(self.x.shape)
 
     def __array_function__(self, function, types, args, kwargs):
@@ -456,18 +455,6 @@ class Flat:
 
 def _function(function, *args, **kwargs):
     return numpy_functions.call_function(function, args, kwargs)
-
-
-def _label(node: Node, stop: Node, site) -> None:
-    """Give a new node, and those made on the way to it from `stop`, their place in the user's source."""
-    if node.name is None:
-        node.name = site.name
-    todo = [node]
-    while todo:
-        n = todo.pop()
-        if n.loc is None and n.id > stop.id:
-            n.loc = site.loc
-            todo.extend(n.args)
 
 
 # operands

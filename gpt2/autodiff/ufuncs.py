@@ -276,9 +276,16 @@ def _several(ufunc, inputs):
             np.remainder, np.remainder, *inputs
         )
     if ufunc is np.modf:
-        whole = operate(np.trunc, np.trunc, *inputs)
-        return operate(np.subtract, np.subtract, inputs[0], whole), whole
+        return _modf(*inputs)
     raise unsupported(f"np.{ufunc.__name__}", sites.here())
+
+
+def _modf(x: Recorded):
+    """Both parts with the sign of x, 0 beyond the point of an infinity."""
+    dtype = np.modf.resolve_dtypes((x.dtype, None, None))[-1]
+    x = x if x.dtype == dtype else x.astype(dtype)
+    finite = np.where(np.isinf(x), np.copysign(x.dtype.type(0), x), x)
+    return np.fmod(finite, x.dtype.type(1)), operate(np.trunc, np.trunc, x)
 
 
 # operators

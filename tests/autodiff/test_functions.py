@@ -536,3 +536,32 @@ def test_nothing_minus_zero():
     f = ad.compile(lambda x: 0 - x)
     for _ in range(2):
         assert not np.signbit(f(np.zeros(2))).any()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "float32", "float64"])
+@pytest.mark.parametrize("options", [{}, {"period": 16}, {"period": 7}, {"period": 7.5, "axis": 0},
+                                     {"discont": 4.0}, {"discont": 0.5, "period": np.float64(3)}])
+def test_unwrap(dtype, options, rng):
+    """Differences of bytes overflow; a whole period keeps integers what they are."""
+    x = rng.integers(0, 250, (4, 5)).astype(dtype) * (0.5 if dtype[0] == "f" else 1)
+    if dtype == "uint8" and options.get("period") in (7, 16):
+        with pytest.raises(OverflowError):
+            np.unwrap(x, **options)
+        with pytest.raises(OverflowError):
+            ad.compile(lambda x: np.unwrap(x, **options))(x)
+        return
+    x = x.astype(dtype)
+    found = ad.compile(lambda x: np.unwrap(x, **options))(x)
+    np.testing.assert_allclose(found, np.unwrap(x, **options), rtol=1e-5, atol=1e-4, strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32", "float64"])
+def test_modf_at_its_ends(dtype):
+    """The sign of a part that is 0 is that of the number."""
+    x = np.array([0.0, 1.5, -1.5, -2.0, *([-0.0, np.inf, -np.inf, np.nan] if dtype[0] == "f" else [])], dtype)
+    with np.errstate(all="raise"):
+        for found, expected in zip(ad.compile(np.modf)(x), np.modf(x), strict=True):
+            np.testing.assert_array_equal(found, expected, strict=True)
+            np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+    if dtype[0] == "f":
+        np.testing.assert_array_equal(ad.grad(lambda x: np.sum(np.modf(x)[0]))(x[:4]), np.ones(4))

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 
+from gpt2 import autodiff as ad
 from gpt2.autodiff.checks import check_grads
 from gpt2.autodiff.errors import AutodiffError, WriteError
 from gpt2.autodiff.graph import check
@@ -501,3 +502,20 @@ def test_loop_of_writes_is_one_chain():
     assert rec.written == [0] and rec.n_results == 0
     assert sum(n.op == "update" for n in rec.graph.nodes) == 3
     np.testing.assert_array_equal(evaluate_graph(rec.graph, [np.ones(3), X])[0], X * X)
+
+
+@pytest.mark.parametrize("key", [np.array([0, 3]), [1, 2, 5], slice(1, None, 2), 4, slice(None),
+                                 np.array([True, False] * 3)])  # fmt: skip
+def test_assigning_to_flat(key):
+    """A value that is too short is repeated."""
+
+    def f(x):
+        y = x.copy()
+        y.flat[key] = 5.0
+        z = x.copy()
+        z.flat[key] = [1.0, 2.0] if not isinstance(key, int) else 3.0
+        return y, z
+
+    x = np.arange(6.0).reshape(2, 3)
+    for found, expected in zip(ad.compile(f)(x), f(x)):
+        np.testing.assert_array_equal(found, expected)

@@ -466,21 +466,23 @@ def vander(x, N=None, increasing=False):
     return build.concatenate(columns, 1) if n else build.zeros((x.size, 0), x.dtype)
 
 
-@handles(np.unwrap)
+@raw(np.unwrap)
 def unwrap(p, discont=None, axis=-1, *, period=2 * np.pi):
-    """Jumps of more than half a period are moved by whole periods."""
-    p = p if p.dtype.kind == "f" else build.cast(p, float)
+    """Jumps of more than half a period are moved by whole periods. Integers stay what they are where the
+    period is one too; their differences overflow as NumPy's do.
+    """
     axis = axis_of(axis, p.ndim)
-    n = p.shape[axis]
-    step = build.take_slice(p, axis, 1, n) - build.take_slice(p, axis, 0, n - 1)
-    half = period / 2
-    within = apply("remainder", step + half, float(period)) - half
-    upper = apply("logical_and", build.equal(within, -half), step > 0)
-    shift = build.where(upper, half, within) - step
-    shift = build.where(build.absolute(step) < (half if discont is None else max(discont, half)), 0, shift)
-    total = apply("cumsum", shift, axis=axis, reverse=False)
-    first = build.take_slice(p, axis, 0, 1)
-    return build.concatenate([first, build.take_slice(p, axis, 1, n) + total], axis)
+    first, rest = ((slice(None),) * axis + (part,) for part in (slice(None, 1), slice(1, None)))
+    step = np.diff(p, axis=axis)
+    dtype = np.result_type(step.dtype, period)
+    half, odd = divmod(period, 2) if dtype.kind in "iu" else (period / 2, 0)
+    least = -half  # which an unsigned type cannot hold: NumPy's error
+    within = np.remainder(step - least, period) + least
+    if not odd:  # a jump of exactly half a period keeps its sign
+        within = np.where((within == least) & (step > 0), half, within)
+    shift = np.where(np.abs(step) < (period / 2 if discont is None else discont), 0, within - step)
+    moved = p[rest] + np.cumsum(shift, axis)
+    return np.concatenate([p[first].astype(dtype), moved.astype(dtype)], axis)
 
 
 @handles(np.polyval)
