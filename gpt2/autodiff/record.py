@@ -31,6 +31,7 @@ from .graph import Graph, Node
 from .interpret import evaluate_graph, last_uses
 from .ops import build, evaluate, infer, input_node
 from .recorded import Recorded, as_node
+from .returned import check_results
 from .run import NUMBERS, Read, Run, check_kind, innermost, native
 from .sites import here, site
 from .tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
@@ -119,6 +120,7 @@ def record(
     run.push(rec)
     try:
         out_leaves, out_tree = flatten(call_observed(rec, f, unflatten(in_tree, rec.arguments)), _is_result)
+        check_results(rec, out_tree)
         outputs = [as_node(rec, x) for x in out_leaves]
         results = unflatten(out_tree, [_concrete(x) for x in out_leaves])
         outputs += [rec.arguments[i].node for i in rec.written]

@@ -1,10 +1,13 @@
 """Recording: structure of arguments and results, names, places; what is captured, lifted, read, refused."""
 
 import copy
+import enum
+import functools
 import math
 import pickle
 import threading
 from collections import namedtuple
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -520,3 +523,54 @@ def test_other_classes_keep_their_operators():
     with pytest.raises(TypeError):
         record(lambda x: x + "text", (X,))
     assert record(lambda x: x == None, (X,)).results is not None  # noqa: E711
+
+
+# results that would come out dead
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Holder:
+    __slots__ = ("held",)
+
+    def __init__(self, held):
+        self.held = held
+
+
+@dataclass
+class Named:
+    value: object
+
+
+RETURNED = {
+    "a data class": (lambda x: Named(x * 2), "returns a Named with a recorded value inside"),
+    "deep inside": (lambda x: {"a": [Named([Holder({"b": x})])]}, "returns a Named with a recorded value"),
+    "slots": (lambda x: (x, Holder(x)), "returns a Holder with"),
+    "a generator": (lambda x: (v for v in x), "returns a generator, whose values.*Return a list"),
+    "a map": (lambda x: (1, map(np.sin, x)), "returns a map"),
+    "a closure": (lambda x: lambda: x + 1, "returns a function with"),
+    "a method": (lambda x: x.sum, "returns a (method|function) with"),
+    "a partial": (lambda x: functools.partial(np.multiply, x), "returns a partial with"),
+}
+
+
+@pytest.mark.parametrize("f, words", RETURNED.values(), ids=RETURNED)
+def test_values_that_would_come_out_dead(f, words):
+    with pytest.raises(AutodiffError, match=r"test_record.py:\d+: f " + words):
+        record(f, (X,), name="f")
+
+
+def test_objects_without_recorded_values_may_be_returned():
+    kept = Named(X)
+
+    def f(x):
+        return x * 2, kept, range(3), np.sin, Colour.RED, len
+
+    rec = record(f, (X,))
+    assert rec.results[1] is kept and rec.results[2:] == (range(3), np.sin, Colour.RED, len)
+
+    def outer(y):
+        inner = record(lambda x: (x * 1.0, Named(y)), (X,))  # y is alive: it is not of the inner recording
+        return inner.results[1].value * 2.0
+
+    assert record(outer, (X,)).results is not None
