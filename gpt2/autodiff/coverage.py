@@ -106,7 +106,7 @@ def supported_functions() -> dict[str, list[str]]:
 
 def composed_ufuncs() -> list[str]:
     """Those that become several ops, or have several results."""
-    return ["divmod", "modf", *(name for name in BUILDERS if isinstance(getattr(np, name), np.ufunc))]
+    return ["divmod", "modf", *(name for name in BUILDERS if isinstance(getattr(np, name, None), np.ufunc))]
 
 
 def unsupported_functions() -> list[str]:

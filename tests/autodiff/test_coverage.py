@@ -2,6 +2,7 @@
 second order; and what HIPS autograd differentiates is among them.
 """
 
+import operator
 import os
 
 import numpy as np
@@ -15,6 +16,15 @@ from gpt2.autodiff.ops import OPS
 PAGE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "coverage.md")
 
 
+def has(name):
+    """Whether this NumPy has the function, "np.linalg.inv" say."""
+    try:
+        operator.attrgetter(name.removeprefix("np."))(np)
+    except AttributeError:
+        return False
+    return True
+
+
 def arguments(shapes):
     rng = np.random.default_rng(0)
 
@@ -24,7 +34,14 @@ def arguments(shapes):
     return tuple(draw(s) if isinstance(s, tuple) else s for s in shapes)
 
 
-@pytest.mark.parametrize("name, i", [(name, i) for name, calls in CALLS.items() for i in range(len(calls))])
+# Functions that came after NumPy 2.0, where this is an older one
+MISSING = {name for name in CALLS if not has(name)}
+
+
+@pytest.mark.parametrize("name, i", [
+    pytest.param(name, i, marks=pytest.mark.skipif(name in MISSING, reason=f"not in NumPy {np.__version__}"))
+    for name, calls in CALLS.items() for i in range(len(calls))
+])  # fmt: skip
 def test_derivatives(name, i):
     f, *shapes = CALLS[name][i]
     check_grads(f, arguments(shapes), order=2)
@@ -34,9 +51,10 @@ def test_every_function_on_the_page_is_called():
     listed = {name for names in coverage.supported_functions().values() for name in names}
     rows = {f"np.{name}" for name, op in OPS.items() if op.samples}  # ufuncs are tested there
     assert listed - rows - set(CALLS) - CONSTANT == set()
-    assert set(CALLS) - listed == set()
+    assert set(CALLS) - MISSING - listed == set()
 
 
+@pytest.mark.skipif(bool(MISSING), reason=f"the page is made with a newer NumPy than {np.__version__}")
 def test_the_page_is_up_to_date():
     with open(PAGE) as f:
         assert f.read() == coverage.page(), "run: python -m gpt2.autodiff.coverage > docs/coverage.md"
