@@ -1,9 +1,9 @@
 """What the choice of a backward leaves as it is: the loss curve, and the memory of a training loop."""
 
-import tracemalloc
 
 import numpy as np
 import pytest
+from peaks import peak_of
 
 from bench.cases import cases
 from gpt2 import autodiff as ad
@@ -72,18 +72,6 @@ def drawn(name, rng):
     return inputs, static, rng.standard_normal(out.shape).astype(np.float32)
 
 
-def peak_of(call, times=3):
-    """Bytes allocated on top of what is there before the calls. `call` ran a few times already."""
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        for _ in range(times):
-            call()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_derived_layer_allocates_only_its_results(name, rng):
     """Forward and backward, results held by the caller: they are all that is allocated."""
@@ -100,7 +88,7 @@ def test_a_derived_layer_allocates_only_its_results(name, rng):
     out, saved, grads = held[-1]
     own = {id(a): a.nbytes for a in (out, *saved, *grads) if a is not None}
     results = sum(own.values()) - sum(a.nbytes for a in inputs if id(a) in own)
-    assert peak_of(step, times=1) < results + SMALL
+    assert peak_of(step) < results + SMALL
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -121,7 +109,7 @@ def test_a_derived_layer_allocates_nothing_in_a_loop(name, rng):
     for call in (step, into_buffers):
         call()
         call()
-        assert peak_of(call) < SMALL
+        assert peak_of(call, times=3) < SMALL
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -152,6 +140,6 @@ def test_a_gradient_into_buffers_allocates_nothing(name, rng):
     for call in (with_shadows, with_out):
         for _ in range(3):
             call()
-        assert peak_of(call) < SMALL
+        assert peak_of(call, times=3) < SMALL
     for k, b in zip(wrt, buffers):  # in the shadows six calls add up
         np.testing.assert_allclose(shadows[k], 6 * b, rtol=1e-4, atol=1e-4 * np.abs(b).max())

@@ -1,34 +1,23 @@
 """Every command of docs/formats.md, run in its order, on a small model in place of the released one."""
 
-import importlib
-import re
 import shlex
 from pathlib import Path
 
 import numpy as np
+import pages
 import pytest
 
 import train
-from gpt2 import flops
 from gpt2.formats import huggingface, llmc
 from gpt2.model import GPT2, GPT2Config
 
-PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age. " * 80
 
 
 def commands():
-    """The indented lines of the page that begin with python, in order."""
-    return re.findall(r"^    (python .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-
-
-def run(command):
-    """One command, in this process; returns its exit status."""
-    words = shlex.split(command)
-    if words[1] == "train.py":
-        return train.main(words[2:])
-    module = importlib.import_module(words[2] if words[2] != "data" else "data.__main__")
-    return module.main(words[3:])
+    """Those of the page that begin with python, in order."""
+    return [command for block in pages.blocks("docs/formats.md") for command in block.commands
+            if command.startswith("python ")]
 
 
 def test_the_page_has_commands():
@@ -36,14 +25,13 @@ def test_the_page_has_commands():
     assert {shlex.split(command)[2] for command in commands()} >= {"gpt2.convert", "gpt2.sample", "gpt2.plot"}
 
 
-def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer):
+def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer, quick_peak):
     pytest.importorskip("safetensors", reason="Hugging Face weights need safetensors")
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     config = GPT2Config(vocab_size=50257, block_size=1024, n_layer=1, n_head=1, n_embd=4)
     model = GPT2(config)
     huggingface.write(tmp_path / "released" / "gpt2", model.params, config)
     monkeypatch.setenv("GPT2_DATA_DIR", str(tmp_path / "released"))
-    monkeypatch.setattr(flops, "matmul_peak", lambda dtype: 1e11)
     monkeypatch.setitem(train.PRESETS, "finetune", {**train.PRESETS["finetune"], "steps": 3})
     monkeypatch.chdir(tmp_path)
     Path("my.txt").write_text(TEXT, encoding="utf-8")
@@ -55,8 +43,8 @@ def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tok
     llmc.write_state("gpt2_124M_debug_state.bin", state_of(model, ids, ids + 1), config)
     for command in commands():
         # a validation split of five batches needs a longer text than this
-        status = run(command.replace("--init model.bin", "--batch-size 2 --block-size 32 --init model.bin"))
-        assert status == 0, command + "\n" + capsys.readouterr().err
+        command = command.replace("--init model.bin", "--batch-size 2 --block-size 32 --init model.bin")
+        assert pages.run(command) == 0, command + "\n" + capsys.readouterr().err
     for made in ("mine-hf/model.safetensors", "model.bin", "model_tokenizer.bin", "curves.svg", "runs/small"):
         assert Path(made).exists(), made
 

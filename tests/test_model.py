@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from peaks import peak_of
 
 from gpt2.backward import choose
 from gpt2.layers import LAYERS
@@ -249,13 +250,13 @@ def test_logits_exist_at_most_twice_as_written():
         return LAYERS["encoder"].backward(dout, saved)
 
     model.layers["encoder"] = replace(LAYERS["encoder"], backward=encoder_backward)
-    tracemalloc.start()
-    model.forward(tokens, tokens)
-    model.forward(tokens, tokens)  # a second time, with the first not used
-    model.backward()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 2.5 * logits_bytes
+
+    def step():
+        model.forward(tokens, tokens)
+        model.forward(tokens, tokens)  # a second time, with the first not used
+        model.backward()
+
+    assert peak_of(step) < 2.5 * logits_bytes
     assert held[0] < 1.5 * logits_bytes  # by the time that the blocks are done
 
 
@@ -273,11 +274,7 @@ def test_a_step_allocates_no_array_after_the_first(backward):
 
     step()
     step()
-    tracemalloc.start()
-    step()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < activation, peak
+    assert peak_of(step) < activation
 
 
 def test_a_whole_step_keeps_the_logits_once_and_little_else(monkeypatch):
