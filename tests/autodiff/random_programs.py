@@ -88,7 +88,8 @@ REDUCTIONS = [
     "np.take_along_axis({a}, np.argsort({a}, axis={i}), axis={i})", "np.average({a}, axis={i})",
     "{a} - {a}.mean(axis={i}, keepdims=True)", "np.log(np.sum(np.exp({a} * 0.3), axis={k}))",
     "np.ptp({a}, axis={i})", "np.std(np.stack([{a}, 0.9 * {a} - 4.0]), axis=0)",
-    "np.sqrt(0.1 + np.var({a}, axis={k}))",
+    "np.sqrt(0.1 + np.var({a}, axis={k}))", "np.logaddexp.reduce({a}, axis={k})",
+    "np.hypot.reduce({a} + 2.0, axis={k}, keepdims=True)", "np.fmax.accumulate({a}, axis={i})",
 ]
 SHAPING = [
     "{a}.T", "np.swapaxes({a}, 0, -1)", "{a}.reshape(-1)", "{a}.reshape({a}.shape[::-1])", "{a}[None]",
@@ -145,6 +146,9 @@ CONTROL = [
     "{t} = {a}[np.argmax({a}.reshape({a}.shape[0], -1).sum(axis=1))]",
     "{t} = [{a}, np.cos({a})]\n{t} = {t}[0] * {t}[1]", "{t} = {a}[{a} > 0.0]",
     "{t} = sum(np.tanh(row).sum() for row in {a})", "{t} = {a} if {a}.flat[0] > 0 else {a} * {a}",
+    "{t} = np.piecewise({a}, [{a} > 0.2, {a} < -0.4], [lambda v: v - np.mean(v), np.sin, 0.3])",
+    "{t} = {a}.reshape(-1)[:3]\ntry:\n    {t} = np.linalg.cholesky(np.diag({t}) + 0.3)\n"
+    "except np.linalg.LinAlgError:\n    {t} = {t} * 0.5",
 ]
 
 
