@@ -26,13 +26,14 @@ class Cost:
     bytes         kind -> bytes: parameters, gradients, moments, activations (with everything else that is in
                   memory for the length of a step only, at its highest)
     flops         operations in a step's matrix products
-    seconds       estimated for a step
+    seconds       estimated for a step; None where not even two blocks fit in memory, so that no step could be
+                  tried: activations are then one block's attention scores alone
     """
 
     parameters: int
     bytes: dict
     flops: int
-    seconds: float
+    seconds: float | None
 
 
 def estimate(config, B, T, accumulate=1, **options):
@@ -40,15 +41,27 @@ def estimate(config, B, T, accumulate=1, **options):
 
     options   for GPT2: backward, compile
 
-    Takes a few steps of a model with two blocks, and its memory.
+    Takes a few steps of a model with two blocks, and its memory, if that much is free.
     """
     item = np.dtype(config.dtype).itemsize
-    blocks = [_measure(dataclasses.replace(config, n_layer=n), B, T, options) for n in (1, 2)]
-    work, step, update = (_extended(one, two, config.n_layer) for one, two in zip(*blocks))
-    stored = config.num_parameters * item
-    sizes = {"parameters": stored, "gradients": stored, "moments": 2 * stored, "activations": int(work)}
-    return Cost(config.num_parameters, sizes, accumulate * training_flops(config, B, T),
-                accumulate * step + update)
+    scores = B * config.n_head * T * T * item
+    tried = dataclasses.replace(config, n_layer=2)
+    free = available_memory()
+    if free is not None and 4 * tried.num_parameters * item + scores > free:
+        return _cost(config, B, T, accumulate, scores, None)
+    one = dataclasses.replace(config, n_layer=1)
+    tokens = np.zeros((B, T), np.int64)
+    GPT2(one, seed=None, **options).loss_and_grads(tokens, tokens)  # compiling takes memory too, but once
+    blocks = [_measure(model, B, T, options) for model in (one, tried)]
+    work, step, update = (_extended(first, both, config.n_layer) for first, both in zip(*blocks))
+    return _cost(config, B, T, accumulate, int(work), accumulate * step + update)
+
+
+def _cost(config, B, T, accumulate, work, seconds):
+    """The Cost, with what is counted rather than measured."""
+    stored = config.num_parameters * np.dtype(config.dtype).itemsize
+    sizes = {"parameters": stored, "gradients": stored, "moments": 2 * stored, "activations": work}
+    return Cost(config.num_parameters, sizes, accumulate * training_flops(config, B, T), seconds)
 
 
 def _extended(one, two, n_layer):
@@ -93,11 +106,16 @@ def lines(cost, steps, available=None):
     total = sum(cost.bytes.values())
     rows = [("parameters", f"{cost.parameters:,}")]
     rows += [(f"memory: {kind}", size(count)) for kind, count in cost.bytes.items()]
-    rows.append(("memory in all", size(total) + ("" if available is None else f" of {size(available)} free")))
+    more = "more than " if cost.seconds is None else ""
+    free = "" if available is None else f" of {size(available)} free"
+    rows.append(("memory in all", f"{more}{size(total)}{free}"))
     rows.append(("arithmetic", f"{cost.flops / 1e9:.2f} GFLOP a step"))
-    rate = cost.flops / cost.seconds / 1e9
-    rows.append(("time", f"about {duration(cost.seconds)} a step ({rate:.0f} GFLOP/s), "
-                 f"{duration(steps * cost.seconds)} for {steps:,} steps, validation and samples aside"))
+    if cost.seconds is None:
+        rows.append(("time", "not measured: two blocks are more than the free memory holds"))
+    else:
+        rate = cost.flops / cost.seconds / 1e9
+        rows.append(("time", f"about {duration(cost.seconds)} a step ({rate:.0f} GFLOP/s), "
+                     f"{duration(steps * cost.seconds)} for {steps:,} steps, validation and samples aside"))
     if available is not None and total > available:
         rows.append(("note", "this does not fit; smaller: --batch-size, --block-size, or a smaller model"))
     width = max(len(name) for name, _ in rows)

@@ -1,5 +1,6 @@
 """What a run will take: counted or measured on two blocks, beside the whole model itself."""
 
+import dataclasses
 import tracemalloc
 
 import numpy as np
@@ -45,6 +46,21 @@ def test_what_is_counted():
 def test_each_further_block_adds_what_the_second_added():
     assert cost._extended(10.0, 13.0, 1) == 10 and cost._extended(10.0, 13.0, 4) == 19
     assert cost._extended(10.0, 9.0, 5) == 10  # a clock that jumped
+
+
+LARGE = [dict(block_size=10**8), dict(n_embd=2**32), dict(vocab_size=10**10)]
+
+
+@pytest.mark.parametrize("size", LARGE, ids=str)
+def test_what_does_not_fit_is_not_tried(size, monkeypatch):
+    monkeypatch.setattr(cost, "available_memory", lambda: 1 << 34)
+    config = dataclasses.replace(CONFIG, **size)
+    estimated = cost.estimate(config, 8, config.block_size)
+    assert estimated.seconds is None and estimated.bytes["parameters"] == 4 * config.num_parameters
+    assert estimated.bytes["activations"] == 8 * 4 * config.block_size**2 * 4
+    text = cost.lines(estimated, 100, cost.available_memory())
+    assert "not measured" in text[-2] and "does not fit" in text[-1]
+    assert any(line.startswith("memory in all") and "more than" in line for line in text)
 
 
 def test_lines():
