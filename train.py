@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +86,7 @@ class Settings:
     elementwise: str = setting("numpy", "engine", "what computes compiled elementwise operations; tuned "
                                "times both on this machine", choices=("numpy", "numexpr", "tuned"))
     threads: int = setting(0, "engine", "for matrix products, in all processes of this machine together; "
-                           "0: as many as NumPy takes", minimum=0)
+                           "0: as many as NumPy takes", minimum=0, below=1025)
     parallel: str = setting("none", "engine", "processes: on this machine's cores; mpi: under mpiexec",
                             choices=parallel.KINDS)
     workers: str = setting("auto", "engine", "of --parallel processes: a number, each takes its share of the "
@@ -166,7 +166,11 @@ def share_out_threads(s):
         from gpt2.download import cache_folder
 
         choices.remember(cache_folder())
-        set_threads(threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads))
+        threads = threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads)
+        try:
+            set_threads(threads)
+        except RuntimeError as error:
+            raise UserError(f"--threads {threads}: {error}; give fewer") from None
 
 
 def new_settings(given):
@@ -498,13 +502,22 @@ def make_model(config, s, start=None):
         raise UserError(f"--init {s.init}: {start.path} holds {start.config}, expected {config}")
     if start is not None:
         start.check()
-    try:
+    with errors_of_options(s):
         model = GPT2(config, seed=s.seed if start is None else None, **model_options(s))
-    except (ValueError, NotImplementedError) as error:
-        raise UserError(f"--backward {s.backward}: {error}") from None
     if start is not None:
         start.fill(model.params)
     return model
+
+
+@contextmanager
+def errors_of_options(s):
+    """Names the flag where a model cannot be had with model_options(s)."""
+    try:
+        yield
+    except (ValueError, NotImplementedError) as error:
+        text = str(error).removeprefix(f"backward {s.backward!r}: ")
+        flag = "--" if text.startswith("elementwise: ") else f"--backward {s.backward}: "
+        raise UserError(flag + text) from None
 
 
 def model_options(s):
@@ -736,7 +749,8 @@ def dry_run(s):
     V = weights_config(s).vocab_size if s.init else data.prepare(s.data, s.tokenizer).tokenizer.vocab_size
     config = model_config(s, V)
     print(table(s))
-    what = cost.estimate(config, s.batch_size, s.block_size, s.accumulate, **model_options(s))
+    with errors_of_options(s):
+        what = cost.estimate(config, s.batch_size, s.block_size, s.accumulate, **model_options(s))
     print("\n".join(cost.lines(what, s.steps, cost.available_memory())))
     return 0
 
