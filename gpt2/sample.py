@@ -291,11 +291,21 @@ def _prompt(args):
         raise UserError(f"--prompt-file {args.prompt_file}: not UTF-8 text (byte {error.start})") from None
 
 
+def _check_text(flag, text):
+    """Bytes of the command line that are no text come as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{flag}: not UTF-8 text (character {error.start})") from None
+
+
 def _run(args):
     from gpt2 import pretrained
 
     if args.seed < 0:
         raise UserError(f"--seed {args.seed}: expected 0 or more")
+    for flag, text in [("--prompt", args.prompt), *(("--stop", stop) for stop in args.stop)]:
+        _check_text(flag, text)
     if args.logprobs is not None and args.logprobs < 0:
         raise UserError(f"--logprobs {args.logprobs}: expected 0 or more")
     model, words = pretrained.load(args.run, args.init, args.checkpoint)

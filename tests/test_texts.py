@@ -181,6 +181,8 @@ def test_weights_of_another_kind(run, model, tmp_path, capsys):
 @pytest.mark.parametrize("arguments, message", [
     (["--samples", "0"], "samples is 0"),
     (["--logprobs", "-1"], "--logprobs -1"),
+    (["--prompt", "a\udcff"], "--prompt: not UTF-8 text (character 1)"),  # what the byte ff becomes
+    (["--stop", "\udcfe"], "--stop: not UTF-8 text (character 0)"),
     (["--prompt-file", "nowhere"], "--prompt-file nowhere: No such file"),
     (["--prompt-file", "bad", "--prompt", "x"], "give one of them"),
     (["--prompt-file", "bad"], "not UTF-8 text (byte 1)"),
