@@ -177,13 +177,14 @@ def _parser():
 def _run(args):
     if sum(wish is not None for wish in (args.destination, args.check_state, args.write_state)) != 1:
         raise UserError("give one of: a destination, --check-state STATE, --write-state STATE")
+    for flag, value in (("--batch-size", args.batch_size), ("--block-size", args.block_size)):
+        if value < 1:
+            raise UserError(f"{flag} {value}: expected 1 or more")
     if args.check_state:
         return 0 if check_state(args.source, args.check_state) else 1
     if args.write_state:
         if not args.data:
             raise UserError("--write-state needs the tokens to compute with: --data TOKENS.bin")
-        if args.batch_size < 1 or args.block_size < 1:
-            raise UserError("--batch-size and --block-size: expected 1 or more")
         write_state(args.source, args.write_state, args.data, args.batch_size, args.block_size)
         print(f"wrote {args.write_state}")
         return 0

@@ -333,6 +333,7 @@ def test_convert_there_and_back(tmp_path, capsys):
     (["hf", "hf"], "source and destination are the same"),
     (["hf", "x.safetensors", "--dtype", "bfloat16"], "X.bin, for llm.c, can be bfloat16"),
     (["hf", "--write-state", "s.bin"], "--data"),
+    (["hf", "x.bin", "--batch-size", "-1"], "--batch-size -1: expected 1 or more"),
 ])
 def test_mistakes_on_the_command_line(tmp_path, monkeypatch, capsys, arguments, message):
     written(tmp_path / "hf")
