@@ -124,6 +124,8 @@ def test_command(capsys, tmp_path):
     assert told.startswith("residual: ") and "def residual_forward(a, b)" in told and "out=" in told
     assert command.main(["residual", "--out", str(tmp_path / "page.txt")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+    assert command.main(["residual", "--out", str(tmp_path / "nowhere" / "page.html")]) == 2
+    assert "there is no folder" in capsys.readouterr().err and not (tmp_path / "nowhere").exists()
     with pytest.raises(SystemExit):
         command.main(["pear"])
     assert "choose from" in capsys.readouterr().err

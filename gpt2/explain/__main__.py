@@ -39,9 +39,12 @@ def _run(args):
         width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
         print("\n\n".join(text(explain(name), width, args.emitted) for name in names))
         return
-    if Path(args.out).suffix not in (".html", ".htm"):
-        raise UserError(f"--out {args.out}: expected a name that ends in .html")
-    write_atomically(Path(args.out), page([explain(name) for name in names]).encode())
+    out = Path(args.out)
+    if out.suffix not in (".html", ".htm"):
+        raise UserError(f"--out {out}: expected a name that ends in .html")
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.parent}")
+    write_atomically(out, page([explain(name) for name in names]).encode())
     print(f"wrote {args.out}")
 
 
