@@ -6,10 +6,8 @@
     python -m gpt2.backward layernorm --emitted    the programs that run, with buffers and blocks of rows
 
 The largest scaled error |x - y| / max(1, |x| + |y|) is printed for each pair, in float64, on random inputs
-and random
-output gradients. Three independent roads lead to a gradient: the formulas written by hand, reverse mode,
-and forward
-mode; central differences need no derivative at all.
+and random output gradients. Three independent roads lead to a gradient: the formulas written by hand, reverse
+mode, and forward mode; central differences need no derivative at all.
 """
 
 import argparse

@@ -14,9 +14,8 @@ import numpy as np
 from gpt2.autodiff import runtime
 
 # Entries handled at once. A block's six arrays stay in cache, so that parameters, gradients and moments cross
-# from memory once a step, whatever the number of operations. Measured for 124 million parameters on one
-# core and on
-# two: 252 and 183 ms a step in blocks of 32 thousand, 221 and 124 ms of 128, 211 and 116 ms of 256.
+# from memory once a step, whatever the number of operations. Measured for 124 million parameters on one core
+# and on two: 252 and 183 ms a step in blocks of 32 thousand, 221 and 124 ms of 128, 211 and 116 ms of 256.
 BLOCK = 256 * 1024
 # Entries whose squares are added up in the gradient's own precision.
 SUM_BLOCK = 64 * 1024

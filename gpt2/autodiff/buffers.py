@@ -185,8 +185,7 @@ class Uses:
         return found
 
     def last_use(self, x: Node, n: Node) -> bool:
-        """Whether n may write over x (which it reads): nothing reads x later, not even in a later block of
-        rows."""
+        """Whether n may write over x, which it reads: nothing reads x later, not in a later block either."""
         r = self.region[n]
         made_here = self.region.get(x) is r
         if not is_elementwise(n) and sum(root(a) is x for a in n.args) > 1:
@@ -219,8 +218,7 @@ def reads_own_rows(u: Node, y: Node, r: Region) -> bool:
 
 
 def _steps(regions):
-    """First and last step of each member's life as a writer or reader, and its place in the order of
-    execution."""
+    """First and last step of each member's life as a writer or reader, and its place in the order."""
     start: dict[Node, int] = {}
     end: dict[Node, int] = {}
     order: dict[Node, int] = {}
@@ -238,9 +236,9 @@ def _steps(regions):
 def _share(regions, storage, placed, readers, uses, folded):
     """Values are written over others that nothing needs any more.
 
-    A plain elementwise statement takes over one of its arguments. In a region of row blocks, a value takes
-    over any
-    whole array that the region reads by rows and is done with, row for row, before the value is written.
+    A plain elementwise statement takes over one of its arguments. In a region of row blocks, a
+    value takes over any whole array that the region reads by rows and is done with, row for row,
+    before the value is written.
     """
     for r in regions:
         outside = list({x: None for n in r.members for a in n.args for x in [root(a)]}) if r.N > 1 else ()
@@ -276,8 +274,7 @@ def _share(regions, storage, placed, readers, uses, folded):
 
 
 def _first_writer(n: Node, s: Storage, placed, uses: Uses) -> bool:
-    """Whether n is the first to write to its storage, and writes all of it, as do the values that follow it
-    there."""
+    """Whether n is the first to write to its storage, and writes all of it, as the values after it do."""
     if min(s.holds, key=uses.order.__getitem__) is not n:
         return False
     return all(
@@ -288,8 +285,7 @@ def _first_writer(n: Node, s: Storage, placed, uses: Uses) -> bool:
 
 
 def _done_with(x: Node, n: Node, direct: bool, readers, uses: Uses, r: Region) -> bool:
-    """Whether every use of x is over, row for row, by the time that n is written (or, read by n itself,
-    just then)."""
+    """Whether every use of x is over, row for row, when n is written; n's own reading may be just then."""
     last = uses.order[n]
     if any(uses.order[u] > last or (u is n and not direct) for u in readers(x)) or not uses.last_use(x, n):
         return False
@@ -310,8 +306,7 @@ def overwritable(n: Node) -> tuple[Node, ...]:
 
 
 def _offsets(storages: list[Storage]) -> int:
-    """Place every stretch, large ones first, at the lowest offset free for its whole life. Returns the
-    total."""
+    """Place every stretch, large ones first, at the lowest offset free for its whole life; give the total."""
     placed: list[Storage] = []
     total = 0
     for s in sorted(storages, key=lambda s: (-s.nbytes, s.start)):
@@ -390,8 +385,7 @@ def _round(nbytes: int) -> int:
 
 
 def _slots(regions, kind, placed, readers, order):
-    """Slots of a region's scratch: reused as soon as a value is read for the last time, in place where an
-    op allows."""
+    """Slots of a region's scratch: used again once a value was read for the last time, in place if may be."""
     slots: dict[Node, int] = {}
     slot_bytes: dict[Region, list[int]] = {}
     for r in regions:

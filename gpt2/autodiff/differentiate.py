@@ -8,8 +8,7 @@ None is the symbolic zero: what does not depend on `wrt`, or does not lead to a 
 and costs nothing. The chain rule itself is in chain.py.
 
 Gradients flow with the linear transpose, without conjugation (JAX's convention): the gradient of a real
-function of
-z = u + iv is df/du - i df/dv.
+function of z = u + iv is df/du - i df/dv.
 """
 
 from __future__ import annotations

@@ -6,10 +6,9 @@
                           a backward program for it; or the two in one
 
 Both keep one entry for each combination of shapes, dtypes and static arguments. Unlike `ad.grad` and its
-kin they do
-not look for what f reads besides its arguments: f promises to be a pure function of them. What f decides by
-looking
-at its arguments (`if ids.max() >= V: raise`) is checked at each call, by a small program of its own.
+kin they do not look for what f reads besides its arguments: f promises to be a pure function of them.
+What f decides by looking at its arguments (`if ids.max() >= V: raise`) is checked at each call, by a
+small program of its own.
 """
 
 from __future__ import annotations
@@ -86,8 +85,7 @@ class _Entry:
 
 
 class _Summing:
-    """A program and, made when first asked for, the one that adds results to what the caller's buffers
-    hold."""
+    """A program and, made when first asked for, the one that adds its results to the caller's buffers."""
 
     def __init__(self, graph: Graph, options, name: str, lend: bool = False):
         self.graph, self.options, self.name = graph, options, name

@@ -8,9 +8,8 @@ A node is never changed after it was made. Every node is younger than its argume
 topological order, and it is the order in which the user's program ran. Passes are functions from graph to
 graph.
 
-Most ops give one array. The few that give several (eigh, svd, slogdet, scan) make a tuple node, whose
-`shape` and
-`dtype` are tuples of shapes and dtypes; `item` nodes take it apart.
+Most ops give one array. The few that give several (eigh, svd, slogdet, scan) make a tuple node, whose `shape`
+and `dtype` are tuples of shapes and dtypes; `item` nodes take it apart.
 """
 
 from __future__ import annotations
@@ -331,8 +330,7 @@ def const_text(n: Node) -> str:
 
 
 def scalar_text(n: Node) -> str:
-    """A scalar constant as a literal: weak beside arrays (NEP 50), so the dtype of its surroundings is
-    kept."""
+    """A scalar constant as a literal: weak beside arrays (NEP 50), so that their dtype is kept."""
     v = n.value
     if isinstance(v, complex):
         return _complex_text(v)
@@ -363,8 +361,7 @@ def attr_text(v: Any) -> str:
 
 
 def check(graph: Graph) -> Graph:
-    """Raise GraphError unless the graph is well formed: order, types as inferred, inputs declared, no
-    strays."""
+    """Raise GraphError unless the graph is well formed: order, types as inferred, inputs declared."""
     from .ops import OPS, infer
 
     inputs = set(graph.inputs)

@@ -53,8 +53,7 @@ def check_graph(graph: Graph, values, order=2, modes=("fwd", "rev"), *, wrt=None
 
 
 class Point:
-    """Where a graph is checked: its inputs, a random direction among them, a random cotangent of its
-    outputs."""
+    """Where a graph is checked: inputs, a random direction among them, a random cotangent of the outputs."""
 
     def __init__(self, graph: Graph, values, wrt, f, seed: int):
         rng = np.random.default_rng(seed)

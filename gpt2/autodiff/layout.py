@@ -1,9 +1,8 @@
 """Where values live: which nodes are mere views, and which values can be written straight into another's
 memory.
 
-Everything is static. A stand-in array with the right shape and strides, and no memory of its own, answers
-the one
-hard question, whether NumPy can reshape without copying, by asking NumPy.
+Everything is static. A stand-in array with the right shape and strides, and no memory of its own, answers the
+one hard question, whether NumPy can reshape without copying, by asking NumPy.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
 
 
 def reshape_view(x: np.ndarray, shape) -> np.ndarray | None:
-    """x.reshape(shape) where that needs no copy, else None. (NumPy itself would copy first and look
-    afterwards.)"""
+    """x.reshape(shape) where that needs no copy, else None. NumPy would copy first and look afterwards."""
     if x.flags.c_contiguous:
         return x.reshape(shape)
     strides = _reshaped_strides(x.shape, x.strides, tuple(shape))
@@ -53,8 +51,7 @@ def reshape_view(x: np.ndarray, shape) -> np.ndarray | None:
 
 
 def _reshaped_strides(old, strides, new) -> tuple[int, ...] | None:
-    """Strides of the same memory under another shape: groups of old axes that lie evenly become groups of
-    new ones."""
+    """Strides of the same memory under another shape: groups of axes that lie evenly become new groups."""
     axes = [(n, s) for n, s in zip(old, strides) if n != 1]
     if any(n == 0 for n in old):
         return None
@@ -257,11 +254,9 @@ def hosts(graph: Graph, uses) -> tuple[dict[Node, Place], dict[Node, np.ndarray]
     """Values that are computed in the memory of a later one: copies, and parts of an assemble, then cost
     nothing.
 
-    Walks backwards, so that a chain of them (a product, transposed, put beside others, returned) lands
-    where it ends.
-    `uses` (buffers.Uses) tells whether an op may destroy a value while it runs, because nothing reads that
-    later.
-    Also returns a stand-in for every value that holds an array, views included.
+    Walks backwards, so that a chain of them (a product, transposed, put beside others, returned) lands where
+    it ends. `uses` (buffers.Uses) tells whether an op may destroy a value while it runs, because nothing
+    reads that later. Also returns a stand-in for every value that holds an array, views included.
     """
     placed: dict[Node, Place] = {}
     whole: dict[Node, Place] = {}

@@ -194,8 +194,7 @@ class Places:
         return self.full[key]
 
     def invariant(self, a: Node, user: Node, r: Region) -> str:
-        """A whole argument beside blocks of rows: leading axes of length 1 that stand for the row axes are
-        dropped."""
+        """A whole argument beside blocks of rows, without axes of length 1 that stand for the row axes."""
         if user.op in ("gather",):
             return self.whole(a)
         target = user.args[0] if user in r.sums else user

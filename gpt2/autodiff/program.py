@@ -1,5 +1,4 @@
-"""From graph to callable: `compile_graph(graph)` emits NumPy source, compiles it and wraps it as a
-Program."""
+"""From graph to callable: compile_graph(graph) emits NumPy source, compiles it, and wraps it as a Program."""
 
 from __future__ import annotations
 
@@ -74,13 +73,10 @@ def _scratch_views(region, block: np.ndarray) -> tuple:
 class Program:
     """A compiled graph. `program(*arrays, out=None)` returns a tuple; `source` is the NumPy text that runs.
 
-    Results are arrays that nobody else holds: fresh ones at first, and later those that every caller has
-    let go of.
-    `out` is a tuple with a buffer (or None) for each result, which is written instead; it may be one of the
-    arguments
-    (and is used directly where the program has no need of that argument any more by then). Several threads
-    may call
-    one program at once: each call works in memory of its own.
+    Results are arrays that nobody else holds: fresh ones at first, and later those that every caller has let
+    go of. `out` is a tuple with a buffer (or None) for each result, which is written instead; it may be one
+    of the arguments (and is used directly where the program has no need of that argument any more by then).
+    Several threads may call one program at once: each call works in memory of its own.
     """
 
     def __init__(
@@ -136,9 +132,10 @@ class Program:
 
     @contextmanager
     def borrowed(self):
-        """For loops: a function run(arrays, buffers) that works in memory taken once. The arguments are
-        arrays
-        of the right types; the buffers, one for each result, are C-contiguous and share no memory with them.
+        """For loops: a function run(arrays, buffers) that works in memory taken once.
+
+        The arguments are arrays of the right types; the buffers, one for each result, are C-contiguous and
+        share no memory with them.
         """
         threads = runtime.get_threads()
         with self._lock:
@@ -152,8 +149,7 @@ class Program:
             self._free.append(memory)
 
     def _with(self, out, arrays) -> list[np.ndarray]:
-        """The caller's buffers where they can be written while the arguments are read, own arrays
-        elsewhere."""
+        """The caller's buffers where they can be written while arguments are read, own arrays elsewhere."""
         chosen = []
         for k, (buffer, own) in enumerate(zip(out, self._results)):
             if own is None:

@@ -1,10 +1,8 @@
 """Which ops work row by row: what may run in one region, block after block, on several cores.
 
 A region has N rows. A value with N rows has a prefix of its axes whose lengths multiply to N; its rows are
-numbered
-in C order, so (B, T, C) and (B*T, C) have the same rows. An op works row by row if row r of its result
-needs only
-row r of some arguments (`ROW`) and the whole of the others (`WHOLE`).
+numbered in C order, so (B, T, C) and (B*T, C) have the same rows. An op works row by row if row r of its
+result needs only row r of some arguments (`ROW`) and the whole of the others (`WHOLE`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What emitted programs call: a small pool of threads, products split over it, and recycled result arrays.
 
-Threads pay off because NumPy releases the interpreter lock inside ufuncs and products. With `set_threads(n)`,
-n > 1, BLAS itself is limited to one thread and every product and row region is split over this pool instead:
-OpenBLAS's own workers spin between calls and would fight the pool for the cores. (Measured on two cores:
-two halves
-of a product on two Python threads run as fast as OpenBLAS's two threads from about 30 million multiply-adds.)
+Threads pay off because NumPy releases the interpreter lock inside ufuncs and products. With
+`set_threads(n)`, n > 1, BLAS itself is limited to one thread and every product and row region is split over
+this pool instead: OpenBLAS's own workers spin between calls and would fight the pool for the cores.
+(Measured on two cores: two halves of a product on two Python threads run as fast as OpenBLAS's two threads
+from about 30 million multiply-adds.)
 
 Work is cut the same way however many threads there are, so results do not depend on their number, to the
 last bit.
@@ -37,8 +37,7 @@ _pool_pid = os.getpid()
 
 
 class _Worker(threading.Thread):
-    """Runs jobs handed over through a pair of locks: the cheapest hand-over there is in Python (some 30
-    us)."""
+    """Runs jobs handed over through a pair of locks: the cheapest hand-over in Python (some 30 us)."""
 
     def __init__(self, index: int):
         super().__init__(name=f"autodiff-{index}", daemon=True)
@@ -124,8 +123,7 @@ def run_blocks(body: Callable, blocks: tuple, scratch: tuple, alone: bool = Fals
     """body(k, *block, *scratch arrays) for every block, on all threads or on the caller's alone.
 
     scratch[t] belongs to thread t: (rows in a block, arrays of that many rows, arrays for a shorter last
-    block).
-    The blocks are handed out one by one, so a thread that is held up does fewer of them.
+    block). The blocks are handed out one by one, so a thread that is held up does fewer of them.
     """
     todo = iter(enumerate(blocks))  # next() on it is atomic under the interpreter lock
 
@@ -212,9 +210,8 @@ def take_rows(table, index, out) -> None:
     """out[...] = table[index], without the temporary array that NumPy's indexing makes."""
     index = np.asarray(index)  # a constant may be a plain number
     if index.size and index.dtype.kind in "iu" and index.min() >= 0 and index.max() < len(table):
-        np.take(
-            table, index, axis=0, out=out, mode="clip"
-        )  # checked above, and only "clip" writes straight to out
+        # they were looked at, and only "clip" writes straight to out
+        np.take(table, index, axis=0, out=out, mode="clip")
     else:
         out[...] = table[index]  # negative indices, and NumPy's own error for those out of range
 
@@ -272,8 +269,7 @@ def blas_library():
 
 
 def limit_blas_threads(n: int) -> bool:
-    """Give BLAS n threads. False where NumPy's BLAS is not an OpenBLAS that can be told (set
-    OMP_NUM_THREADS then)."""
+    """Give BLAS n threads. False where it is no OpenBLAS that can be told: set OMP_NUM_THREADS then."""
     found = blas_library()
     if found is None:
         return False

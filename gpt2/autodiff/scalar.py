@@ -107,11 +107,7 @@ def _fits(n: Node) -> bool:
         return is_scalar_const(n) and isinstance(_number(n), (int, float))
     if n.op in ("input", "const"):
         return n.dtype == np.float64 or n.op == "const"
-    if n.op in (
-        "logical_and",
-        "logical_or",
-        "logical_not",
-    ):  # of floats these give bools in NumPy, floats in Python
+    if n.op in ("logical_and", "logical_or", "logical_not"):  # of floats: bools in NumPy, floats in Python
         return all(a.dtype == np.bool_ for a in n.args)
     if n.op in ("reshape", "broadcast", "transpose", "stop_gradient"):
         return True

@@ -1,14 +1,12 @@
 """Which ops run together: the graph cut into regions.
 
-A region with N rows runs its ops one after another on a block of rows that stays in cache, block after
-block, on
-several threads. Matrix products, small values and ops that do not work row by row make regions with N = 1:
-plain
-statements in order.
+A region with N rows runs its ops one after another on a block of rows that stays in cache, block after block,
+on several threads. Matrix products, small values and ops that do not work row by row make regions with N = 1:
+plain statements in order.
 
-Ops are visited as the products, and the results, ask for them, so that what is cheap is computed next to
-where it is
-used. Each joins the region that made its latest argument, where rows agree; otherwise it opens a new one.
+Ops are visited as the products, and the results, ask for them, so that what is cheap is computed
+next to where it is used. Each joins the region that made its latest argument, where rows agree;
+otherwise it opens a new one.
 """
 
 from __future__ import annotations
@@ -20,9 +18,7 @@ from .layout import VIEWS, chain, root
 from .rows import ROW, by_rows, finest, rest, row_axes, sums_rows
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
-BLOCK_BYTES = (
-    1 << 20
-)  # a block of the widest value in a region: 1 MiB. Smaller ones stay in L2 but cost more calls
+BLOCK_BYTES = 1 << 20  # of the widest value in a block of rows. Smaller ones stay in L2 but cost more calls
 ROW_LIMIT = 1 << 20  # bytes: rows wider than this are not joined to a region of narrower ones
 
 
@@ -217,8 +213,7 @@ def _open(regions: list[Region], N: int) -> Region:
 
 
 def merge(regions: list[Region], where) -> list[Region]:
-    """A region whose rows fit in one block is no better than plain statements; neighbours of those become
-    one."""
+    """A region whose rows fit in one block is no better than plain statements; join neighbours of those."""
     out: list[Region] = []
     for r in regions:
         if r.N > 1 and len(blocks_of(r)) == 1:

@@ -31,8 +31,7 @@ class Frame:
 
 
 class Statement:
-    """The lines for one op. `frame` is None for whole arrays; in a block, `name` is bound to the block of
-    the result."""
+    """The lines for one op. `frame` is None for whole arrays; in a block, `name` is bound to its result."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Small functions that make nodes, so that derivative rules and compositions read as NumPy does.
 
 Each drops what would change nothing: a reshape to the same shape, a sum over no axes, a cast to the same
-dtype.
-Nodes carry their own operators (`a * b`, `a @ b`, `a < b`, ...); comparison for equality is `equal(a, b)`.
+dtype. Nodes carry their own operators (`a * b`, `a @ b`, `a < b`, ...); comparison for equality is
+`equal(a, b)`.
 """
 
 from __future__ import annotations
