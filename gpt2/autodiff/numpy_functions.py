@@ -105,6 +105,7 @@ def call_function(function, args, kwargs):
     else:
         rec = innermost(found)
     site = sites.site()
+    rec.check_computed()
     handler = HANDLERS.get(function) or HELPERS.get(function)
     try:
         value = function(*values, **options)

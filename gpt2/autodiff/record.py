@@ -33,7 +33,7 @@ from .ops import build, evaluate, infer, input_node
 from .recorded import Recorded, as_node
 from .returned import check_results
 from .run import NUMBERS, Read, Run, check_kind, innermost, native
-from .sites import here, site
+from .sites import here, observer, site
 from .tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
 from .ufuncs import label
 
@@ -119,7 +119,7 @@ def record(
     inputs = [x.node for x in rec.arguments]
     run.push(rec)
     try:
-        out_leaves, out_tree = flatten(call_observed(rec, f, unflatten(in_tree, rec.arguments)), _is_result)
+        out_leaves, out_tree = flatten(_call(rec, f, unflatten(in_tree, rec.arguments)), _is_result)
         check_results(rec, out_tree)
         outputs = [as_node(rec, x) for x in out_leaves]
         results = unflatten(out_tree, [_concrete(x) for x in out_leaves])
@@ -140,8 +140,8 @@ def record(
     return done
 
 
-def call_observed(rec: Run, f, arguments):
-    """The frame of this function is where the user's begin."""
+@observer
+def _call(rec: Run, f, arguments):
     args, kwargs = arguments
     try:
         return f(*args, **kwargs)
@@ -213,6 +213,7 @@ def inline(graph: Graph, args: Sequence) -> list:
     if not recorded:
         return evaluate_graph(graph, args)
     rec = innermost(recorded)
+    rec.check_computed()
     made: dict[Node, Node] = {}
     values: dict[Node, Any] = {}
     for n, x in zip(graph.inputs, args, strict=True):
@@ -239,6 +240,7 @@ def apply_op(op: str, *args, **attrs):
     node.
     """
     rec = innermost([x for x in args if type(x) is Recorded])
+    rec.check_computed()
     dtypes = [x.dtype for x in args if hasattr(x, "dtype")]
     like = np.result_type(*dtypes) if dtypes else None
     nodes = tuple(as_node(rec, x, like) for x in args)

@@ -20,7 +20,7 @@ from . import dry
 from .errors import AutodiffError, DtypeError, EscapedError, place
 from .graph import Node
 from .ops import const, input_node
-from .sites import here, user_frame
+from .sites import error_is_awaited, here, user_frame
 
 NUMBERS = "biufc"  # dtype kinds
 _serials = itertools.count(1)
@@ -75,6 +75,11 @@ class Run:
         if self.guessed and dry.hangs_on(read.node, self.guessed):
             raise dry.Unknown
         self.reads.append(read)
+
+    def check_computed(self) -> None:
+        """In a dry run: values that might raise what the function is waiting for have to be computed."""
+        if self.dry and error_is_awaited():
+            raise dry.Unknown
 
     def stand_in(self, ufunc: np.ufunc, values):
         """In a dry run, what takes the place of ufunc(*values); None where it has to be computed."""

@@ -1,5 +1,5 @@
 """Where in the user's source an operation stands: file, line, function; the name that its value is given;
-and whether the number it asks for may leave the recording.
+whether the number it asks for may leave the recording; and whether somebody waits for its errors.
 
 All of it is found once per instruction of the user's code and remembered.
 """
@@ -14,6 +14,8 @@ import sys
 from typing import NamedTuple
 
 import numpy as np
+
+from .reads import catches
 
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
@@ -42,6 +44,39 @@ def user_frame():
             return frame
         frame = frame.f_back
     return sys._getframe(1)
+
+
+_observers: set[int] = set()  # ids of code objects: the frames from which functions are called to be recorded
+_catching: dict[int, tuple] = {}  # id of a code object -> (the code object, does it catch exceptions?)
+
+
+def observer(function):
+    """Mark a function whose frame is where the frames of a function under observation begin."""
+    _observers.add(id(function.__code__))
+    return function
+
+
+def error_is_awaited() -> bool:
+    """Does the function under observation catch exceptions, or one that it calls and that is running?"""
+    found = catching = False
+    frame = user_frame()
+    while frame is not None:
+        if id(frame.f_code) in _observers:
+            found |= catching  # what is further out is no part of the function
+        elif not catching:
+            catching = _catches(frame.f_code)
+        frame = frame.f_back
+    return found
+
+
+def _catches(code) -> bool:
+    known = _catching.get(id(code))
+    if known is None:
+        if len(_catching) >= _LIMIT:
+            _catching.clear()
+        own = code.co_filename.startswith((_OWN, _NUMPY))
+        known = _catching[id(code)] = code, not own and catches(code)
+    return known[1]
 
 
 def site() -> Site:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from .errors import AutodiffError, DtypeError, located, unsupported, written_to_
 from .graph import Node
 from .indexing import advanced, expand
 from .ops import OPS, apply, build
-from .reads import catches, is_trusted
 from .recorded import SCALARS, Recorded, as_node, check_level, index_arrays, node_in
 from .run import NUMBERS, Run, escaped, innermost, scalar_const, weak_dtype
 
@@ -62,6 +60,7 @@ def operate(ufunc, function, *inputs):
         else:
             return NotImplemented
     site = sites.site()
+    rec.check_computed()
     guess = rec.stand_in(ufunc, values)
     try:
         value = function(*values) if guess is None else guess
@@ -70,7 +69,7 @@ def operate(ufunc, function, *inputs):
     except ArithmeticError:
         # Python numbers follow NumPy's rules while they are recorded, as they will in the program: 1.0 / 0.0
         # is inf, (-1.0) ** 0.5 is nan. Not where the user's function may be waiting for the error
-        if _is_awaited():
+        if sites.error_is_awaited():
             raise
         value = ufunc(*values).item()
     except (ValueError, TypeError, IndexError) as error:
@@ -87,19 +86,6 @@ def operate(ufunc, function, *inputs):
     if guess is not None:
         rec.guessed.add(node)
     return finish(rec, node, value, site)
-
-
-def _is_awaited() -> bool:
-    """Does the function under observation catch exceptions, or one that it calls and that is running?"""
-    found = catching = False
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is record.call_observed.__code__:
-            found |= catching  # what is further out is no part of the function
-        elif not catching:
-            catching = not is_trusted(frame.f_globals.get("__name__")) and catches(frame.f_code)
-        frame = frame.f_back
-    return found
 
 
 _PYTHON_DTYPES = {kind: np.dtype(kind) for kind in SCALARS}
@@ -294,6 +280,7 @@ def unary(ufunc, function, x: Recorded):
     if not rec.active:
         innermost((x,))
     value, node = x.value, apply(OP_OF[ufunc], x.node)
+    rec.check_computed()
     guess = rec.stand_in(ufunc, (value,))
     if guess is not None:
         rec.guessed.add(node)
@@ -633,5 +620,3 @@ def _add_operators() -> None:
 
 
 _add_operators()
-
-from . import record  # noqa: E402  it needs this module

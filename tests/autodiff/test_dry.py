@@ -72,6 +72,29 @@ def test_large_values_are_not_computed():
     np.testing.assert_array_equal(small, [6.0, 6.0, 6.0])
 
 
+def test_errors_that_are_waited_for_are_found(everything):
+    """The zeros that stand for a product are no positive definite matrix, and no overflow."""
+
+    def factor(a):
+        try:
+            return np.linalg.cholesky(a)
+        except np.linalg.LinAlgError:
+            return a
+
+    def f(x):
+        a = factor(x @ x.T + 1.0)
+        with np.errstate(all="raise"):
+            try:
+                return np.exp(a * 1e4)
+            except FloatingPointError:
+                return a * 2.0
+
+    x = np.random.default_rng(2).normal(size=(3, 3))
+    ops = [n.op for n in record(f, (x,)).graph.nodes]
+    assert "cholesky" in ops and "exp" not in ops
+    assert text(record_pure(f, (x,))) == text(record(f, (x,)))
+
+
 def test_what_hangs_on_a_large_value_is_looked_at_for_real():
     calls = itertools.count()
 
