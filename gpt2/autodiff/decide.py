@@ -9,6 +9,10 @@ from .rows import ROW, row_axes
 from .schedule import Region, flags_of, prefix
 
 
+# Ops that begin with a copy of their first argument; none is needed where the result is that very array
+WRITERS = frozenset(("update", "scatter", "scatter_add", "scatter_along_add"))
+
+
 def may_overwrite(o: Node, x: Node, placed, uses: Uses) -> bool:
     """Whether output o may be computed in the memory of input x: nothing reads x once that is written."""
     if o.op == "input" or x.shape != o.shape or x.dtype != o.dtype:
@@ -17,7 +21,8 @@ def may_overwrite(o: Node, x: Node, placed, uses: Uses) -> bool:
     if any(step[0] != "reshape" for n in writers if n in placed for step in placed[n].steps):
         return False
     first = min(writers, key=uses.order.__getitem__)
-    if not is_elementwise(first) and any(root(a) is x for a in first.args):
+    read = first.args[1:] if first.op in WRITERS and first.args[0] is x else first.args
+    if not is_elementwise(first) and any(root(a) is x for a in read):
         return False
     if uses.region[first].N > 1 and row_axes(x.shape, uses.region[first].N) is None:
         return False

@@ -13,6 +13,7 @@ from .buffers import ALIGN
 from .emit import emit
 from .graph import Graph
 
+byte_bounds = np.lib.array_utils.byte_bounds
 _serial = itertools.count(1)
 
 
@@ -151,6 +152,7 @@ class Program:
     def _with(self, out, arrays) -> list[np.ndarray]:
         """The caller's buffers where they can be written while arguments are read, own arrays elsewhere."""
         chosen = []
+        spans = [_span(a) for a in arrays]
         for k, (buffer, own) in enumerate(zip(out, self._results)):
             if own is None:
                 continue
@@ -161,19 +163,24 @@ class Program:
                 and buffer.flags.c_contiguous
             )
             if fits:
-                for i, a in enumerate(arrays):
-                    if not self._apart(k, buffer, i, a):
-                        fits = False
-                        break
+                low, high = _span(buffer)
+                for i, (start, stop) in enumerate(spans):
+                    if start < high and low < stop:  # they share memory, or may
+                        fits = buffer is arrays[i] and (k, i) in self._overwrites
+                        if not fits:
+                            break
             chosen.append(buffer if fits else own.take())
         return chosen
 
-    def _apart(self, k: int, buffer: np.ndarray, i: int, array: np.ndarray) -> bool:
-        """Whether result k can be written to the buffer while argument i is read."""
-        if buffer is array:
-            return (k, i) in self._overwrites
-        both_own_theirs = buffer.base is None and array.base is None
-        return both_own_theirs or not np.may_share_memory(buffer, array)
+
+def _span(a: np.ndarray) -> tuple[int, int]:
+    """The addresses between which the array lies. np.may_share_memory, asked of each pair, took 0.3 ms for
+    the 16 gradients and 18 arguments of a GPT-2.
+    """
+    if a.flags.c_contiguous:
+        low = a.__array_interface__["data"][0]
+        return low, low + a.nbytes
+    return byte_bounds(a)
 
 
 def compile_graph(

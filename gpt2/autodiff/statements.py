@@ -235,7 +235,13 @@ class Statement:
         return self.then(*lines)
 
     def first(self) -> list[str]:
-        return [] if self.in_place(0) else [f"np.copyto(@, {self.args[0]})"]
+        """The first argument's content, in the result's place."""
+        if self.in_place(0):
+            return []
+        copy = f"np.copyto(@, {self.args[0]})"
+        # A caller's buffer may be the argument itself: then all of it is there already
+        its_buffer = self.n.args[0].op == "input" and not self.frame and self.target.isidentifier()
+        return [f"if @ is not {self.args[0]}: {copy}" if its_buffer else copy]
 
     def op_update(self):
         return self.then(*self.first(), f"@[{self.part(self.n, self.n.attrs['index'])}] = {self.args[1]}")

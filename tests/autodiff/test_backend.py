@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from random_graphs import with_odd_names
 
+from gpt2 import autodiff as ad
 from gpt2.autodiff import buffers, runtime, schedule
 from gpt2.autodiff.graph import Graph, check
 from gpt2.autodiff.ops import apply, evaluate, input_node
@@ -414,3 +415,30 @@ def test_an_error_in_a_thread_reaches_the_caller():
         )  # and the pool lives on
     finally:
         runtime.set_threads(1)
+
+
+@pytest.mark.parametrize("name", ["update", "from itself", "scatter", "scatter_add", "read later"])
+def test_a_write_into_the_argument_that_is_the_result(name):
+    """out= is the argument that the program begins by copying: in place where that is right, else by way of
+    a copy."""
+    rng = np.random.default_rng(0)
+    i = np.array([1, 1, 5, 0])
+
+    def f(x, v):
+        y = x.copy()
+        if name == "update":
+            y[2:6] = v
+        elif name == "from itself":
+            y[2:6] = v * x[1:5]
+        elif name == "scatter":
+            y[i] = v[0]
+        else:
+            np.add.at(y, i, v)
+        return y, (x.sum() if name == "read later" else v.sum())
+
+    x, v = rng.standard_normal((8, 3)), rng.standard_normal((4, 3))
+    want, total = f(x, v)
+    got, rest = ad.compile(f)(x, v, out=(x, None))
+    assert got is x
+    np.testing.assert_allclose(got, want, rtol=1e-15)
+    np.testing.assert_allclose(rest, total, rtol=1e-14)
