@@ -16,7 +16,8 @@ from mutants import Mutant, Unplantable, planted
 from gpt2.autodiff.graph_checks import check_graph
 from gpt2.backward import choose as CHOOSE
 
-SECONDS = 5.0  # of processor time, after which a mutant counts as noticed: it does not end
+SECONDS = 5.0  # of processor time, after which a mutant counts as one that does not end
+HUNG = "it does not end"
 
 
 class Hangs(Exception):
@@ -24,7 +25,10 @@ class Hangs(Exception):
 
 
 def caught(m: Mutant) -> str | None:
-    """What noticed the mutant, or None where nothing did. Raises Unplantable where it cannot be put in."""
+    """What noticed the mutant, HUNG where a test of it takes too long, or None where nothing noticed.
+
+    Raises Unplantable where it cannot be put in.
+    """
     before = signal.signal(signal.SIGPROF, _hang)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
@@ -35,6 +39,8 @@ def caught(m: Mutant) -> str | None:
                     check()
                 except Unplantable:
                     raise
+                except Hangs:
+                    return HUNG
                 except (Exception, pytest.fail.Exception):
                     return name
         return None

@@ -1,6 +1,8 @@
 """A small mistake in a backward or a rule is noticed: a sample here, all 2132 in tests/long/mutate.py."""
 
+import functools
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent / "autodiff"))
 
 import mutants  # noqa: E402
-from mutation_checks import caught, passes  # noqa: E402
-from survivors import EXPLAINED, explained  # noqa: E402
+import mutation_checks  # noqa: E402
+from mutation_checks import HUNG, caught, passes  # noqa: E402
+from survivors import EXPLAINED, explanation  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def test_there_are_enough_of_them(groups):
 
 @pytest.mark.parametrize("group, every", [("layers", 41), ("model", 31), ("table", 131), ("chain", 61)])
 def test_a_sample_is_caught(groups, group, every):
-    sample = [m for m in groups[group][::every] if explained(m) is None]
+    sample = [m for m in groups[group][::every] if explanation(m) is None]
     assert len(sample) >= 4
     for m in {m.tests: m for m in sample}.values():
         passes(m)
@@ -38,8 +41,21 @@ def test_what_is_planted_is_taken_out_again(groups):
     passes(m)
 
 
+def test_what_does_not_end_is_told_apart(groups, monkeypatch):
+    """By the time that it works, not by the clock: a busy machine makes no mistake noticed."""
+
+    def works_for_ever():
+        while True:
+            pass
+
+    monkeypatch.setattr(mutation_checks, "SECONDS", 0.05)
+    for test, told in ((works_for_ever, HUNG), (functools.partial(time.sleep, 0.2), None)):
+        monkeypatch.setattr(mutation_checks, "checks", lambda m, test=test: [("a test", test)])
+        assert caught(groups["layers"][0]) == told
+
+
 def test_explanations_are_of_mistakes_that_exist(groups):
     """An explanation that fits nothing is left over from code that is gone."""
     keys = [m.key for group in groups.values() for m in group]
-    for explanation in EXPLAINED:
-        assert any(all(e is None or e == k for e, k in zip(explanation, key)) for key in keys), explanation
+    for explained in EXPLAINED:
+        assert any(all(e is None or e == k for e, k in zip(explained, key)) for key in keys), explained

@@ -4,8 +4,8 @@
     python tests/long/mutate.py layers model         the hand-written backwards only
     python tests/long/mutate.py table --every 10     each tenth of the table's
 
-Survivors that compute the same gradient are explained in tests/survivors.py; any other one is an error (exit
-status 1), and asks for a better test.
+Survivors that compute the same gradient are explained in tests/survivors.py, with their number; any other one
+is an error (exit status 1), and asks for a better test. "Hung" are mistakes with which a test does not end.
 """
 
 import argparse
@@ -20,8 +20,8 @@ TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "autodiff")]
 
 import mutants  # noqa: E402
-from mutation_checks import caught, passes  # noqa: E402
-from survivors import explained  # noqa: E402
+from mutation_checks import HUNG, caught, passes  # noqa: E402
+from survivors import explanation, reason_and_number  # noqa: E402
 
 GROUPS = {"layers": mutants.of_layers, "model": mutants.of_model, "table": mutants.of_table,
           "chain": mutants.of_chain}
@@ -41,12 +41,13 @@ def main(argv=None):
 
 
 def run(group, every, only):
-    """Plant a group's mistakes; returns how many survived without an explanation."""
+    """Plant a group's mistakes; returns how many survived without an explanation, plus how many explanations
+    are of another number of mistakes."""
     planted = [m for m in GROUPS[group]()[::every] if only in str(m)]
     begin = time.process_time()
     for m in {m.tests: m for m in planted}.values():
         passes(m)
-    count, left, why = collections.Counter(), [], collections.Counter()
+    count, left, survived = collections.Counter(), [], collections.Counter()
     for m in planted:
         try:
             test = caught(m)
@@ -54,21 +55,30 @@ def run(group, every, only):
             count["not planted"] += 1
             continue
         if test is not None:
-            count["caught"] += 1
-        elif explained(m) is not None:
+            count["hung" if test == HUNG else "caught"] += 1
+        elif explanation(m) is not None:
             count["explained"] += 1
-            why[explained(m)] += 1
+            survived[explanation(m)] += 1
         else:
             count["SURVIVED"] += 1
             left.append(m)
     seconds = time.process_time() - begin
     figures = ", ".join(f"{n} {what}" for what, n in count.items())
     print(f"{group}: {len(planted)} mistakes: {figures}; {seconds:.0f} s of one core", flush=True)
+    why = collections.Counter()
+    for key, n in survived.items():
+        why[reason_and_number(key)[0]] += n
     for reason, n in why.most_common():
         print(f"    {n:4} survive rightly: {reason}")
+    wrong = []
+    if every == 1 and not only:
+        wrong = [key for key in {explanation(m) for m in planted} - {None}
+                 if survived[key] != reason_and_number(key)[1]]
+    for key in wrong:
+        print(f"    {survived[key]} SURVIVED of {reason_and_number(key)[1]} explained: {key}", flush=True)
     for m in left:
         print(f"    SURVIVED  {m}", flush=True)
-    return len(left)
+    return len(left) + len(wrong)
 
 
 if __name__ == "__main__":
