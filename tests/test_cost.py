@@ -1,10 +1,10 @@
 """What a run will take: counted or measured on two blocks, beside the whole model itself."""
 
 import dataclasses
-import tracemalloc
 
 import numpy as np
 import pytest
+from peaks import peak_of
 
 from gpt2 import cost
 from gpt2.flops import training_flops
@@ -17,11 +17,7 @@ def peak_of_a_step(config, B, T, **options):
     """Bytes that a step has at its highest, besides what is there before it."""
     model = GPT2(config, **options)
     tokens = np.random.default_rng(1).integers(0, config.vocab_size, (B, T + 1))
-    tracemalloc.start()
-    model.loss_and_grads(tokens[:, :-1], tokens[:, 1:])
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
+    return peak_of(lambda: model.loss_and_grads(tokens[:, :-1], tokens[:, 1:]))
 
 
 @pytest.mark.parametrize("options", [dict(backward="manual"), dict(backward="manual", compile=False),
