@@ -301,9 +301,11 @@ class custom_vjp(_Custom):
         super().__init__(f)
         self.forward: Callable | None = None
         self.backward: Callable | None = None
+        self.given: Callable | None = None  # what takes f's arguments: the rule, or its forward
 
     def defvjp(self, first: Callable, second: Callable | None = None):
         """Set the rule: one function of (dout, out, *args), or a forward and a backward."""
+        self.given = first
         if second is None:
             self.forward = None
             self.backward = functools.partial(_from_all, first)
@@ -317,8 +319,8 @@ class custom_vjp(_Custom):
                 f"{self.name} is a custom_vjp without a rule. Give it one with @{self.name}.defvjp", here()
             )
 
-    def user_rule(self) -> Callable:
-        return self.forward or self.backward.args[0]
+    def user_rule(self) -> Callable | None:
+        return self.given
 
     def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
         def make():

@@ -8,7 +8,6 @@ from .layout import is_elementwise, reshape_view, root
 from .rows import ROW, row_axes
 from .schedule import Region, flags_of, prefix
 
-
 # Ops that begin with a copy of their first argument; none is needed where the result is that very array
 WRITERS = frozenset(("update", "scatter", "scatter_add", "scatter_along_add"))
 

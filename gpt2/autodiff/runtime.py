@@ -28,7 +28,7 @@ from .products import product
 
 FEW, MOST = 4, 256  # result arrays kept to be used again: at first, and if that many are needed at once
 ROUND = 16  # results, beside four for each array kept, after which arrays that were not needed are given back
-RECYCLE_FROM = 32 << 10  # bytes: a smaller array is made in 0.1 us, the time it takes to check a used one
+RECYCLE_FROM = 512  # bytes: for a smaller array the check of a used one takes longer than making another
 
 _threads = 1
 _pool: list[_Worker] = []
