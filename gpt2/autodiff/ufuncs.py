@@ -424,6 +424,8 @@ def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._
         if not parts:  # NumPy's own answer, or error, to nothing
             return np.asarray(ufunc.reduce(np.empty(x.shape, x.dtype), axes, keepdims=keepdims), like=x)
         total, parts = parts[0], parts[1:]
+        if not parts:  # of one slice the result is that slice, in memory of its own
+            total = total.copy()
     else:
         start = initial if type(initial) is Recorded else x.dtype.type(initial)
         total = start if parts else np.full(rest, start, like=x)
