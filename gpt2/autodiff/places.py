@@ -204,9 +204,11 @@ class Places:
             return self.whole(a)
         key = (a, "tail", extra)
         if key not in self.full:
-            self.full[key] = self.define(
-                f"{self.whole(a)}.reshape({a.shape[extra:]})", self.whole(a).rstrip("_") + "_tail", root(a)
-            )
+            text = self.whole(a)
+            expression = f"{text}.reshape({a.shape[extra:]})"
+            if self.plan.kind.get(root(a)) not in ("free", "number"):  # those come into being on the way
+                expression = self.define(expression, text.rstrip("_") + "_tail", root(a))
+            self.full[key] = expression
         return self.full[key]
 
 

@@ -424,8 +424,8 @@ def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._
         if not parts:  # NumPy's own answer, or error, to nothing
             return np.asarray(ufunc.reduce(np.empty(x.shape, x.dtype), axes, keepdims=keepdims), like=x)
         total, parts = parts[0], parts[1:]
-        if not parts:  # of one slice the result is that slice, in memory of its own
-            total = total.copy()
+        if not parts:  # of one slice, never a view of it; begun as NumPy does, which makes hypot's the size
+            total = total.copy() if ufunc.identity is None else ufunc(ufunc.identity, total)
     else:
         start = initial if type(initial) is Recorded else x.dtype.type(initial)
         total = start if parts else np.full(rest, start, like=x)

@@ -113,6 +113,8 @@ UFUNCS = calls(
     (lambda x: np.maximum.accumulate(x, axis=1), F),
     (lambda x: np.logical_and.reduce(x > 0, axis=1), F),
     (lambda x: np.logaddexp.reduce(x, axis=(0, 1)), F),
+    (lambda x: np.logaddexp.reduce(x[:1], axis=0), F),
+    (lambda x: np.hypot.reduce(x[:1], axis=0), F),
     (lambda x: np.hypot.reduce(x, axis=None, keepdims=True), F),
     (lambda x: np.fmax.reduce(x.reshape(-1, 2, 3), axis=(-1, 0)), F),
     (lambda x: np.hypot.reduce(x, axis=-1, dtype=np.float64), F),

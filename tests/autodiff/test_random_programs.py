@@ -96,8 +96,9 @@ def test_one_row_by_a_constant_number():
     assert np.array_equal(out, [2, 3]) and np.array_equal(table[2], [6, 8])
 
 
-@pytest.mark.parametrize("seed", [33537, 39865, 33288, 81474, 85696, 86428])
+@pytest.mark.parametrize("seed", [33537, 39865, 33288, 81474, 90324, 91497])
 def test_programs_that_failed_once(seed):
     """Rules that undid each other; a maximum compared with an argument computed again, rounded otherwise; a
-    reduction of one slice that was a view of it, and was written to."""
+    reduction of one slice that was a view of it, and was written to; a view of what the program makes on the
+    way, wanted before; hypot of one slice, which is its size."""
     check(write(seed), api=seed % 4 == 0)
