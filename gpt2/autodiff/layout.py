@@ -7,6 +7,8 @@ one hard question, whether NumPy can reshape without copying, by asking NumPy.
 
 from __future__ import annotations
 
+import math
+import threading
 from collections import defaultdict
 
 import numpy as np
@@ -23,12 +25,28 @@ CHANGE_FIRST = ("update", "scatter", "scatter_add", "scatter_along_add")
 
 
 def stand_in(shape, dtype) -> np.ndarray:
-    """A C-contiguous array of any size without the memory: never read or written."""
-    strides, step = [], dtype.itemsize
-    for s in reversed(shape):
-        strides.append(step)
-        step *= max(s, 1)
-    return np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, tuple(reversed(strides)))
+    """A C-contiguous array of any size without the memory: never read or written.
+
+    No two share an address, so that views of different ones are not taken for the same (`same_memory`).
+    """
+    global _free_address
+    with _addresses:
+        address = _free_address
+        _free_address += math.prod(shape) * dtype.itemsize // _GAP * _GAP + 2 * _GAP
+    return np.asarray(_Nowhere(shape, dtype, address))
+
+
+class _Nowhere:
+    """What NumPy makes an array of: memory at an address, which nobody will visit."""
+
+    def __init__(self, shape, dtype, address):
+        data = (address, False)
+        self.__array_interface__ = {"shape": tuple(shape), "typestr": dtype.str, "data": data, "version": 3}
+
+
+_GAP = 64  # bytes between two, and what addresses are multiples of
+_free_address = 1 << 40
+_addresses = threading.Lock()
 
 
 def view(x: np.ndarray, n: Node) -> np.ndarray | None:

@@ -240,7 +240,7 @@ class Statement:
             return []
         copy = f"np.copyto(@, {self.args[0]})"
         # A caller's buffer may be the argument itself: then all of it is there already
-        its_buffer = self.n.args[0].op == "input" and not self.frame and self.target.isidentifier()
+        its_buffer = self.n.args[0].op == "input" and self.target in self.emitter.result_names
         return [f"if @ is not {self.args[0]}: {copy}" if its_buffer else copy]
 
     def op_update(self):

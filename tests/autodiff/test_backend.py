@@ -13,7 +13,7 @@ import pytest
 from random_graphs import with_odd_names
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff import buffers, runtime, schedule
+from gpt2.autodiff import buffers, layout, runtime, schedule
 from gpt2.autodiff.graph import Graph, check
 from gpt2.autodiff.ops import apply, evaluate, input_node
 from gpt2.autodiff.program import compile_graph
@@ -442,3 +442,11 @@ def test_a_write_into_the_argument_that_is_the_result(name):
     assert got is x
     np.testing.assert_allclose(got, want, rtol=1e-15)
     np.testing.assert_allclose(rest, total, rtol=1e-14)
+
+
+def test_stand_ins_never_share_an_address():
+    """Views of two of them are told apart by where they begin: by chance, a program had lost a copy."""
+    stands = [layout.stand_in((k % 3, 50, 3), np.dtype(float)) for k in range(300)]
+    spans = sorted(np.lib.array_utils.byte_bounds(s) for s in stands if s.size)
+    assert all(stop < start for (_, stop), (start, _) in zip(spans, spans[1:]))
+    assert stands[1].flags.c_contiguous and stands[0].shape == (0, 50, 3)
