@@ -165,18 +165,7 @@ def _slopes():
     """Tensor -> (direction, central difference); of the forward pass alone, which no mutant touches."""
     model = test_model.small_model(compile=False)
     tokens, targets = test_model.batch()
-    found, h = {}, 1e-5
-    for name, parameter in model.params.items():
-        start, found[name] = parameter.copy(), []
-        for seed in range(3):
-            direction = np.random.default_rng(seed).standard_normal(parameter.shape)
-            parameter[...] = start + h * direction
-            above = model.loss(tokens, targets)
-            parameter[...] = start - h * direction
-            below = model.loss(tokens, targets)
-            parameter[...] = start
-            found[name].append((direction, (above - below) / (2 * h)))
-    return found
+    return {name: list(test_model.slopes(model, name, tokens, targets)) for name in model.params}
 
 
 # ---- The chain rule: tests/autodiff/test_differentiate.py, and the table's samples, which come through it

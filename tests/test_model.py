@@ -107,8 +107,16 @@ def test_gradient_is_the_slope(name):
     tokens, targets = batch()
     model.forward(tokens, targets)
     model.backward()
-    gradient, parameter = model.grads[name], model.params[name]
-    start, h = parameter.copy(), 1e-5
+    gradient = model.grads[name]
+    typical = np.linalg.norm(gradient)  # of a slope, as directions are normal
+    for direction, slope in slopes(model, name, tokens, targets):
+        assert abs(np.sum(gradient * direction) - slope) < 1e-6 * typical
+
+
+def slopes(model, name, tokens, targets, h=1e-5):
+    """Three random directions in one tensor, each with the central difference of the loss along it."""
+    parameter = model.params[name]
+    start = parameter.copy()
     for seed in range(3):
         direction = np.random.default_rng(seed).standard_normal(parameter.shape)
         parameter[...] = start + h * direction
@@ -116,9 +124,7 @@ def test_gradient_is_the_slope(name):
         parameter[...] = start - h * direction
         below = model.forward(tokens, targets)
         parameter[...] = start
-        slope = (above - below) / (2 * h)
-        typical = np.linalg.norm(gradient)  # of a slope, as directions are normal
-        assert abs(np.sum(gradient * direction) - slope) < 1e-6 * typical
+        yield direction, (above - below) / (2 * h)
 
 
 def test_tied_embedding_gets_both_gradients():

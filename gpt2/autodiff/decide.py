@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from .buffers import Uses
 from .graph import Graph, Node
-from .layout import is_elementwise, reshape_view, root
+from .layout import CHANGE_FIRST, is_elementwise, reshape_view, root
 from .rows import ROW, row_axes
 from .schedule import Region, flags_of, prefix
-
-# Ops that begin with a copy of their first argument; none is needed where the result is that very array
-WRITERS = frozenset(("update", "scatter", "scatter_add", "scatter_along_add"))
 
 
 def may_overwrite(o: Node, x: Node, placed, uses: Uses) -> bool:
@@ -20,7 +17,8 @@ def may_overwrite(o: Node, x: Node, placed, uses: Uses) -> bool:
     if any(step[0] != "reshape" for n in writers if n in placed for step in placed[n].steps):
         return False
     first = min(writers, key=uses.order.__getitem__)
-    read = first.args[1:] if first.op in WRITERS and first.args[0] is x else first.args
+    # what copies its first argument has no need to where the result is that very array
+    read = first.args[1:] if first.op in CHANGE_FIRST and first.args[0] is x else first.args
     if not is_elementwise(first) and any(root(a) is x for a in read):
         return False
     if uses.region[first].N > 1 and row_axes(x.shape, uses.region[first].N) is None:

@@ -23,7 +23,6 @@ TURNS = 5  # of which the fastest counts
 MARGIN = 0.95  # numexpr has to win by this much: the same program should not change with the noise
 
 
-
 def software() -> str:
     """What the times depend on besides the region."""
     numexpr = numexprs.load()
