@@ -28,7 +28,9 @@ from .products import product
 
 FEW, MOST = 4, 256  # result arrays kept to be used again: at first, and if that many are needed at once
 ROUND = 16  # results, beside four for each array kept, after which arrays that were not needed are given back
-RECYCLE_FROM = 512  # bytes: for a smaller array the check of a used one takes longer than making another
+# Bytes of a result from which arrays are used again. Up to 32 KiB a new one is made as quickly as a used one is
+# checked, but a program with buffers of its own is to allocate nothing.
+RECYCLE_FROM = 512
 
 _threads = 1
 _pool: list[_Worker] = []
