@@ -28,8 +28,8 @@ from .products import product
 
 FEW, MOST = 4, 256  # result arrays kept to be used again: at first, and if that many are needed at once
 ROUND = 16  # results, beside four for each array kept, after which arrays that were not needed are given back
-# Bytes of a result from which arrays are used again. Up to 32 KiB a new one is made as quickly as a used one is
-# checked, but a program with buffers of its own is to allocate nothing.
+# Bytes of a result from which arrays are used again. Up to 32 KiB a new one is made as quickly as a used one
+# is checked, but a program with buffers of its own is to allocate nothing.
 RECYCLE_FROM = 512
 
 _threads = 1
