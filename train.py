@@ -36,63 +36,114 @@ from gpt2.settings import Parser, add_arguments, flag, parse, read_toml, setting
 class Settings:
     """Everything that decides what a run computes, and how it reports."""
 
-    preset: str = setting("shakespeare", "run", "named settings to start from: shakespeare, "
-                          "shakespeare-char-cpu, finetune, llm.c, gpt2, gpt2-medium, gpt2-large, gpt2-xl",
-                          fixed=True)
+    preset: str = setting(
+        "shakespeare",
+        "run",
+        "named settings to start from: shakespeare, "
+        "shakespeare-char-cpu, finetune, llm.c, gpt2, gpt2-medium, gpt2-large, gpt2-xl",
+        fixed=True,
+    )
     out: str = setting("", "run", "folder of the run (default: runs/PRESET-N, N the first free number)")
     seed: int = setting(1337, "run", "of initial weights, batches and samples", minimum=0, fixed=True)
 
-    data: str = setting("auto", "data", "auto, tinyshakespeare, stdlib, a text file, or llm.c's X_train.bin",
-                        fixed=True)
-    tokenizer: str = setting("auto", "data", "gpt2, byte, char, bpe:N, or auto: gpt2 where its vocabulary is "
-                             "at hand, else byte", fixed=True)
+    data: str = setting(
+        "auto", "data", "auto, tinyshakespeare, stdlib, a text file, or llm.c's X_train.bin", fixed=True
+    )
+    tokenizer: str = setting(
+        "auto",
+        "data",
+        "gpt2, byte, char, bpe:N, or auto: gpt2 where its vocabulary is at hand, else byte",
+        fixed=True,
+    )
     batch_size: int = setting(8, "data", "sequences in a batch", minimum=1)
     block_size: int = setting(64, "data", "tokens in a sequence, the longest context", minimum=1, fixed=True)
-    accumulate: int = setting(1, "data", "batches whose gradients make one step; more costs time, not memory",
-                              minimum=1)
-    order: str = setting("epochs", "data", "of batches: epochs: every token once before any comes again; "
-                         "random: places as nanoGPT draws them; llm.c: all in turn, shuffled as there",
-                         choices=("epochs", "random", "llm.c"), fixed=True)
+    accumulate: int = setting(
+        1, "data", "batches whose gradients make one step; more costs time, not memory", minimum=1
+    )
+    order: str = setting(
+        "epochs",
+        "data",
+        "of batches: epochs: every token once before any comes again; "
+        "random: places as nanoGPT draws them; llm.c: all in turn, shuffled as there",
+        choices=("epochs", "random", "llm.c"),
+        fixed=True,
+    )
 
-    init: str = setting("", "model", "weights to start from: gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
-                        "hf:OWNER/NAME, a run, a folder of transformers, a .bin of llm.c (default: random)",
-                        fixed=True)
+    init: str = setting(
+        "",
+        "model",
+        "weights to start from: gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
+        "hf:OWNER/NAME, a run, a folder of transformers, a .bin of llm.c (default: random)",
+        fixed=True,
+    )
     n_layer: int = setting(4, "model", "blocks", minimum=1, fixed=True)
-    n_head: int = setting(4, "model", "attention heads in a block, a divisor of n_embd", minimum=1,
-                          fixed=True)
+    n_head: int = setting(
+        4, "model", "attention heads in a block, a divisor of n_embd", minimum=1, fixed=True
+    )
     n_embd: int = setting(128, "model", "channels", minimum=1, fixed=True)
-    context: int = setting(0, "model", "tokens that the model can read; 0: block_size, or what --init can",
-                           minimum=0, fixed=True)
-    dtype: str = setting("float32", "model", "of all arrays; float64 is for checking gradients",
-                         choices=("float32", "float64"), fixed=True)
+    context: int = setting(
+        0, "model", "tokens that the model can read; 0: block_size, or what --init can", minimum=0, fixed=True
+    )
+    dtype: str = setting(
+        "float32",
+        "model",
+        "of all arrays; float64 is for checking gradients",
+        choices=("float32", "float64"),
+        fixed=True,
+    )
 
     steps: int = setting(400, "optimisation", "optimizer steps in all", minimum=1)
     lr: float = setting(2e-3, "optimisation", "highest learning rate; small models stand more", minimum=0)
     min_lr: float = setting(2e-4, "optimisation", "learning rate at the end; a tenth is customary", minimum=0)
     warmup: int = setting(50, "optimisation", "steps in which the learning rate rises from 0", minimum=0)
     beta1: float = setting(0.9, "optimisation", "AdamW: memory of the gradient's mean", minimum=0, below=1)
-    beta2: float = setting(0.99, "optimisation", "AdamW: memory of its square; long, as batches are small",
-                           minimum=0, below=1)
+    beta2: float = setting(
+        0.99, "optimisation", "AdamW: memory of its square; long, as batches are small", minimum=0, below=1
+    )
     eps: float = setting(1e-8, "optimisation", "AdamW: keeps the division from zero", minimum=1e-30)
-    weight_decay: float = setting(0.1, "optimisation", "AdamW: decay of matrices, per step and unit of lr",
-                                  minimum=0)
+    weight_decay: float = setting(
+        0.1, "optimisation", "AdamW: decay of matrices, per step and unit of lr", minimum=0
+    )
     clip: float = setting(1.0, "optimisation", "longest gradient, as a norm; 0 for no limit", minimum=0)
 
     backward: str = setting("manual", "engine", "manual, auto, a mix such as manual,attention=auto, or whole")
-    compile: str = setting("on", "engine", "off runs every layer as it is written, for debugging",
-                           choices=("on", "off"))
-    detect_anomaly: bool = setting(False, "engine", "trace the first nan or infinity of a step to the op and "
-                                   "line that made it; steps take several times as long")
-    elementwise: str = setting("numpy", "engine", "what computes compiled elementwise operations; tuned "
-                               "times both on this machine", choices=("numpy", "numexpr", "tuned"))
-    threads: int = setting(0, "engine", "for matrix products, in all processes of this machine together; "
-                           "0: as many as NumPy takes", minimum=0, below=1025)
-    parallel: str = setting("none", "engine", "processes: on this machine's cores; mpi: under mpiexec",
-                            choices=parallel.KINDS)
-    workers: str = setting("auto", "engine", "of --parallel processes: a number, each takes its share of the "
-                           "batch; auto measures, and takes the faster of threads and processes")
-    worker_timeout: float = setting(300.0, "engine", "seconds without a sign of life from a worker that end "
-                                    "the run; 0: no limit", minimum=0)
+    compile: str = setting(
+        "on", "engine", "off runs every layer as it is written, for debugging", choices=("on", "off")
+    )
+    detect_anomaly: bool = setting(
+        False,
+        "engine",
+        "trace the first nan or infinity of a step to the op and "
+        "line that made it; steps take several times as long",
+    )
+    elementwise: str = setting(
+        "numpy",
+        "engine",
+        "what computes compiled elementwise operations; tuned times both on this machine",
+        choices=("numpy", "numexpr", "tuned"),
+    )
+    threads: int = setting(
+        0,
+        "engine",
+        "for matrix products, in all processes of this machine together; 0: as many as NumPy takes",
+        minimum=0,
+        below=1025,
+    )
+    parallel: str = setting(
+        "none", "engine", "processes: on this machine's cores; mpi: under mpiexec", choices=parallel.KINDS
+    )
+    workers: str = setting(
+        "auto",
+        "engine",
+        "of --parallel processes: a number, each takes its share of the "
+        "batch; auto measures, and takes the faster of threads and processes",
+    )
+    worker_timeout: float = setting(
+        300.0,
+        "engine",
+        "seconds without a sign of life from a worker that end the run; 0: no limit",
+        minimum=0,
+    )
     shard: bool = setting(False, "engine", "mpi: each process keeps AdamW's moments of its own part only")
 
     eval_every: int = setting(100, "reports", "steps between validations; 0: only at the end", minimum=0)
@@ -101,27 +152,87 @@ class Settings:
     sample_tokens: int = setting(120, "reports", "tokens in a sample; 0: no samples", minimum=0)
     save_every: int = setting(100, "reports", "steps between checkpoints; 0: only at the end", minimum=0)
     log_every: int = setting(10, "reports", "steps between lines where the output is no terminal", minimum=1)
-    lines: str = setting("own", "reports", "whose lines are printed; llm.c: all others go to standard error",
-                         choices=("own", "llm.c"))
+    lines: str = setting(
+        "own",
+        "reports",
+        "whose lines are printed; llm.c: all others go to standard error",
+        choices=("own", "llm.c"),
+    )
 
 
 PRESETS = {
     "shakespeare": {},  # the defaults above
     "shakespeare-char-cpu": dict(  # the command that nanoGPT's README gives for a CPU
-        tokenizer="char", batch_size=12, block_size=64, n_layer=4, n_head=4, n_embd=128, steps=2000, lr=1e-3,
-        min_lr=1e-4, warmup=100, beta2=0.99, eval_every=250, eval_batches=20, save_every=250,
-        sample_tokens=300, log_every=50),
+        tokenizer="char",
+        batch_size=12,
+        block_size=64,
+        n_layer=4,
+        n_head=4,
+        n_embd=128,
+        steps=2000,
+        lr=1e-3,
+        min_lr=1e-4,
+        warmup=100,
+        beta2=0.99,
+        eval_every=250,
+        eval_batches=20,
+        save_every=250,
+        sample_tokens=300,
+        log_every=50,
+    ),
     # From the released weights to a text of one's own: small steps, few of them, or it forgets what it knew
-    "finetune": dict(init="gpt2", batch_size=4, block_size=128, accumulate=2, steps=60, lr=5e-5, min_lr=5e-6,
-                     warmup=5, beta2=0.95, eval_every=20, eval_batches=10, save_every=20, log_every=1),
+    "finetune": dict(
+        init="gpt2",
+        batch_size=4,
+        block_size=128,
+        accumulate=2,
+        steps=60,
+        lr=5e-5,
+        min_lr=5e-6,
+        warmup=5,
+        beta2=0.95,
+        eval_every=20,
+        eval_batches=10,
+        save_every=20,
+        log_every=1,
+    ),
     # llm.c's program for the CPU: 41 steps, the first and every tenth after a validation
-    "llm.c": dict(init="gpt2", order="llm.c", lines="llm.c", batch_size=4, block_size=64, steps=41, lr=1e-4,
-                  min_lr=1e-4, warmup=0, beta2=0.999, weight_decay=0.0, clip=0.0, eval_every=10,
-                  eval_batches=5, sample_every=20, sample_tokens=63, save_every=0),
+    "llm.c": dict(
+        init="gpt2",
+        order="llm.c",
+        lines="llm.c",
+        batch_size=4,
+        block_size=64,
+        steps=41,
+        lr=1e-4,
+        min_lr=1e-4,
+        warmup=0,
+        beta2=0.999,
+        weight_decay=0.0,
+        clip=0.0,
+        eval_every=10,
+        eval_batches=5,
+        sample_every=20,
+        sample_tokens=63,
+        save_every=0,
+    ),
     # The four released sizes from nothing: the rates of nanoGPT's recipe for them, one small batch a step
-    **{name: dict(batch_size=4, block_size=64, steps=100, lr=6e-4, min_lr=6e-5, warmup=20, beta2=0.95,
-                  eval_every=50, eval_batches=8, save_every=50, log_every=1)
-       for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
+    **{
+        name: dict(
+            batch_size=4,
+            block_size=64,
+            steps=100,
+            lr=6e-4,
+            min_lr=6e-5,
+            warmup=20,
+            beta2=0.95,
+            eval_every=50,
+            eval_batches=8,
+            save_every=50,
+            log_every=1,
+        )
+        for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+    },
 }
 
 
@@ -130,12 +241,21 @@ def read_settings(argv):
 
     given maps names to values, without defaults and presets; resume is a run's folder or None.
     """
-    parser = Parser(prog="train.py", description=__doc__.split("\n")[0], epilog=__doc__.split("\n\n")[-1],
-                    usage="%(prog)s [--config FILE] [--resume [RUN]] [--overwrite] [--dry-run] "
-                          "[--SETTING VALUE ...]", allow_abbrev=False)
+    parser = Parser(
+        prog="train.py",
+        description=__doc__.split("\n")[0],
+        epilog=__doc__.split("\n\n")[-1],
+        usage="%(prog)s [--config FILE] [--resume [RUN]] [--overwrite] [--dry-run] [--SETTING VALUE ...]",
+        allow_abbrev=False,
+    )
     parser.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
-    parser.add_argument("--resume", metavar="RUN", nargs="?", const="",
-                        help="go on with the run in this folder; without a folder: --out, or the newest run")
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        nargs="?",
+        const="",
+        help="go on with the run in this folder; without a folder: --out, or the newest run",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is already in --out")
     parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
     add_arguments(parser, Settings)
@@ -197,8 +317,12 @@ def weights_config(s):
 
 def of_weights(s, config, given):
     """The settings with the shape that the weights of --init have."""
-    shape = {"n_layer": config.n_layer, "n_head": config.n_head, "n_embd": config.n_embd,
-             "context": config.block_size}
+    shape = {
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_embd": config.n_embd,
+        "context": config.block_size,
+    }
     for name, value in shape.items():
         if given.get(name, value) not in (value, 0):
             raise UserError(f"{flag(name)} {given[name]}: the weights {s.init} have {value}; leave it out")
@@ -213,8 +337,10 @@ def resumed_settings(folder, given):
             continue
         now, then = given[field.name], getattr(stored, field.name)
         if now != then and not (field.name == "data" and str(Path(now).resolve()) == then):
-            raise UserError(f"{flag(field.name)} {now}: the run in {folder} has {then}, and a resumed run "
-                            "keeps it; start a new run instead")
+            raise UserError(
+                f"{flag(field.name)} {now}: the run in {folder} has {then}, and a resumed run "
+                "keeps it; start a new run instead"
+            )
     given = {name: value for name, value in given.items() if name != "data"}
     return dataclasses.replace(stored, **{**given, "out": str(folder)})
 
@@ -243,23 +369,27 @@ class Run:
         self.notes = prepared.notes
         self.tokenizer = prepared.tokenizer
         # The recipe that is kept names what was used, so that `auto` cannot mean something else on resume
-        self.settings = s = dataclasses.replace(settings, data=prepared.corpus,
-                                                tokenizer=prepared.tokenizer.name)
+        self.settings = s = dataclasses.replace(
+            settings, data=prepared.corpus, tokenizer=prepared.tokenizer.name
+        )
         self.train = read_tokens(prepared.train)
         self.val = read_tokens(prepared.val)
         config = model_config(s, self.tokenizer.vocab_size)
         for part in (self.train, self.val):
             if s.data.endswith(".bin") and int(part.max()) >= config.vocab_size:
-                raise UserError(f"--data {s.data}: holds token {int(part.max())}, the tokenizer "
-                                f"{s.tokenizer} has 0 to {config.vocab_size - 1}")
+                raise UserError(
+                    f"--data {s.data}: holds token {int(part.max())}, the tokenizer "
+                    f"{s.tokenizer} has 0 to {config.vocab_size - 1}"
+                )
         if s.order == "llm.c":
             self.loader = llmc.Loader(self.train, s.batch_size, s.block_size)
         else:
             kind = Epochs if s.order == "epochs" else Loader
             self.loader = kind(self.train, s.batch_size, s.block_size, s.seed)
         self.model = make_model(config, s, start)
-        self.optimizer = AdamW(self.model, lr=s.lr, betas=(s.beta1, s.beta2), eps=s.eps,
-                               weight_decay=s.weight_decay)
+        self.optimizer = AdamW(
+            self.model, lr=s.lr, betas=(s.beta1, s.beta2), eps=s.eps, weight_decay=s.weight_decay
+        )
         self.team = start_team(self, group or parallel.join("none"))
         self.step = 0
         self.spikes = Spikes()
@@ -290,13 +420,17 @@ class Run:
             raise UserError(f"step {self.step + 1}: {error}") from None
         if not math.isfinite(loss):
             found = next(filter(None, (self.model.first_non_finite(*batch) for batch in batches)), None)
-            raise UserError(f"step {self.step + 1}: the loss is {loss}; first output that is not finite: "
-                            f"{found}; try a lower --lr than {s.lr:g}, or a longer --warmup. "
-                            "--detect-anomaly names the line")
+            raise UserError(
+                f"step {self.step + 1}: the loss is {loss}; first output that is not finite: "
+                f"{found}; try a lower --lr than {s.lr:g}, or a longer --warmup. "
+                "--detect-anomaly names the line"
+            )
         if not math.isfinite(norm):
-            raise UserError(f"step {self.step + 1}: the gradient's norm is {norm}, the loss {loss:.4f}; "
-                            f"try a lower --lr than {s.lr:g}, or a longer --warmup. "
-                            "--detect-anomaly names the line")
+            raise UserError(
+                f"step {self.step + 1}: the gradient's norm is {norm}, the loss {loss:.4f}; "
+                f"try a lower --lr than {s.lr:g}, or a longer --warmup. "
+                "--detect-anomaly names the line"
+            )
         self.step += 1
         return {"loss": loss, "lr": lr, "grad_norm": norm}
 
@@ -325,14 +459,16 @@ class Run:
             tokens = llmc.generate(Decoder(self.model), self.tokenizer.start, s.sample_tokens, earlier)
             pieces = [llmc.printable(self.tokenizer.decode_bytes([token])) for token in tokens]
             return b"".join(pieces).decode(errors="replace")
-        tokens = generate(self.model, [self.tokenizer.start], s.sample_tokens, temperature=0.8, top_k=200,
-                          seed=s.seed)
+        tokens = generate(
+            self.model, [self.tokenizer.start], s.sample_tokens, temperature=0.8, top_k=200, seed=s.seed
+        )
         return "".join(self.tokenizer.stream(tokens))
 
     # -- what is kept
 
     def take(self, folder=None, overwrite=False):
         """Lock the folder of this run, a new one where none is given, and return it. For the root's files."""
+
         def on_root():
             chosen = folder or runs.new(self.settings.preset, self.settings.out)
             self.lock = Lock(chosen)
@@ -364,7 +500,7 @@ class Run:
         line = json.dumps(fields).encode() + b"\n"
         try:
             while line:  # a disk that is nearly full takes a part, and refuses the next
-                line = line[self.metrics.write(line):]
+                line = line[self.metrics.write(line) :]
         except OSError as error:
             raise cannot_write(self.folder / runs.METRICS, error) from None
 
@@ -385,18 +521,22 @@ class Run:
             os.fsync(self.metrics.fileno())
         except OSError as error:
             raise cannot_write(self.folder / runs.METRICS, error) from None
-        checkpoint.save(self.folder / runs.LAST, arrays, {
-            **checkpoint.model_state(self.model),
-            "step": self.step,
-            "adamw.t": self.optimizer.t,
-            "loader": self.loader.state(),
-            "best": self.best,
-            "validated": self.validated,
-            "spikes": self.spikes.state(),
-            "metrics_bytes": self.metrics.tell(),
-            "corpus": self.fingerprint(),
-            "settings": dataclasses.asdict(self.settings),
-        })
+        checkpoint.save(
+            self.folder / runs.LAST,
+            arrays,
+            {
+                **checkpoint.model_state(self.model),
+                "step": self.step,
+                "adamw.t": self.optimizer.t,
+                "loader": self.loader.state(),
+                "best": self.best,
+                "validated": self.validated,
+                "spikes": self.spikes.state(),
+                "metrics_bytes": self.metrics.tell(),
+                "corpus": self.fingerprint(),
+                "settings": dataclasses.asdict(self.settings),
+            },
+        )
 
     def save_best(self):
         """Write best.safetensors: the weights alone, a third of the size."""
@@ -404,8 +544,11 @@ class Run:
 
         if not self.team.root:
             return
-        checkpoint.save(self.folder / runs.BEST, checkpoint.model_arrays(self.model),
-                        {**checkpoint.model_state(self.model), "step": self.step, "val_loss": self.best})
+        checkpoint.save(
+            self.folder / runs.BEST,
+            checkpoint.model_arrays(self.model),
+            {**checkpoint.model_state(self.model), "step": self.step, "val_loss": self.best},
+        )
 
     def load(self, folder):
         """Take over last.safetensors and cut metrics.jsonl back to the lines written before it."""
@@ -432,8 +575,10 @@ class Run:
         except (KeyError, TypeError, ValueError, OverflowError):
             raise UserError(f"{path}: holds no training state, expected a checkpoint of train.py") from None
         if corpus != self.fingerprint():
-            raise UserError(f"{self.settings.data}: text or tokens have changed since {path} was "
-                            "written; a resumed run needs the same ones")
+            raise UserError(
+                f"{self.settings.data}: text or tokens have changed since {path} was "
+                "written; a resumed run needs the same ones"
+            )
         metrics = folder / runs.METRICS
         if self.team.root and metrics.exists() and metrics.stat().st_size > kept:
             try:
@@ -451,9 +596,15 @@ class Run:
 def cannot_write(path, error):
     """The UserError for a file of the run that the disk refuses."""
     saved = path.with_name(runs.LAST).exists()
-    return UserError(f"cannot write {path}: {error.strerror or error}" + (
-        "; the last checkpoint is untouched. Once the cause is put right go on with: "
-        f"python train.py --resume {path.parent}" if saved else ""))
+    return UserError(
+        f"cannot write {path}: {error.strerror or error}"
+        + (
+            "; the last checkpoint is untouched. Once the cause is put right go on with: "
+            f"python train.py --resume {path.parent}"
+            if saved
+            else ""
+        )
+    )
 
 
 def start_tokenizer(s, start, folder):
@@ -472,8 +623,9 @@ def start_tokenizer(s, start, folder):
         return None
     words = start.tokenizer()
     if s.tokenizer not in ("auto", words.name):
-        raise UserError(f"--tokenizer {s.tokenizer}: the weights {s.init} were trained with {words.name}; "
-                        "leave it out")
+        raise UserError(
+            f"--tokenizer {s.tokenizer}: the weights {s.init} were trained with {words.name}; leave it out"
+        )
     return words
 
 
@@ -483,8 +635,10 @@ def model_config(s, vocab_size):
 
     context = s.context or s.block_size
     if s.block_size > context:
-        raise UserError(f"--block-size {s.block_size}: the model reads at most {context} tokens "
-                        + (f"({s.init})" if s.init else "(--context)"))
+        raise UserError(
+            f"--block-size {s.block_size}: the model reads at most {context} tokens "
+            + (f"({s.init})" if s.init else "(--context)")
+        )
     return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype)
 
 
@@ -496,8 +650,10 @@ def make_model(config, s, start=None):
     from gpt2.model import GPT2
 
     if start is not None and start.config.vocab_size != config.vocab_size:
-        raise UserError(f"--init {s.init}: has a vocabulary of {start.config.vocab_size} tokens, "
-                        f"{s.tokenizer} one of {config.vocab_size}; they do not belong together")
+        raise UserError(
+            f"--init {s.init}: has a vocabulary of {start.config.vocab_size} tokens, "
+            f"{s.tokenizer} one of {config.vocab_size}; they do not belong together"
+        )
     if start is not None and start.config != config:
         raise UserError(f"--init {s.init}: {start.path} holds {start.config}, expected {config}")
     if start is not None:
@@ -528,8 +684,11 @@ def model_options(s):
 
     known = inspect.signature(GPT2).parameters
     options = {"compile": s.compile == "on", "elementwise": s.elementwise}
-    return {"backward": s.backward, **{name: value for name, value in options.items() if name in known},
-            **({"detect_anomaly": True} if s.detect_anomaly else {})}
+    return {
+        "backward": s.backward,
+        **{name: value for name, value in options.items() if name in known},
+        **({"detect_anomaly": True} if s.detect_anomaly else {}),
+    }
 
 
 def start_team(run, group):
@@ -544,9 +703,18 @@ def start_team(run, group):
         crc = run.fingerprint()["crc32"]
         if group.highest(crc) != -group.highest(-crc):
             raise UserError("--parallel mpi: the processes read different data; all need the same files")
-    return parallel.start(s.parallel, run.model, run.optimizer, group, workers=workers,
-                          batch_size=s.batch_size, threads=s.threads, shard=s.shard,
-                          timeout=s.worker_timeout, options=model_options(s))
+    return parallel.start(
+        s.parallel,
+        run.model,
+        run.optimizer,
+        group,
+        workers=workers,
+        batch_size=s.batch_size,
+        threads=s.threads,
+        shard=s.shard,
+        timeout=s.worker_timeout,
+        options=model_options(s),
+    )
 
 
 def number_of_workers(run):
@@ -555,8 +723,14 @@ def number_of_workers(run):
 
     s = run.settings
     if s.workers == "auto":
-        best, times = auto.choose(run.model.config, s.batch_size, s.block_size, threads=s.threads,
-                                  timeout=s.worker_timeout, options=model_options(s))
+        best, times = auto.choose(
+            run.model.config,
+            s.batch_size,
+            s.block_size,
+            threads=s.threads,
+            timeout=s.worker_timeout,
+            options=model_options(s),
+        )
         run.notes.append(auto.as_text(times, best, s.threads))
         return best
     if not s.workers.isdecimal() or int(s.workers) < 1:
@@ -616,8 +790,10 @@ def loop(run, progress, interrupts):
         if usual is not None:
             metrics["spike_from"] = usual
             if s.lines == "own":
-                progress.line(f"step {run.step}: the loss jumped to {metrics['loss']:.4f}, from {usual:.4f} "
-                              f"in the steps before; gradient norm {metrics['grad_norm']:.3g}")
+                progress.line(
+                    f"step {run.step}: the loss jumped to {metrics['loss']:.4f}, from {usual:.4f} "
+                    f"in the steps before; gradient norm {metrics['grad_norm']:.3g}"
+                )
         run.record(step=run.step, **metrics, seconds=round(seconds, 6), **rates)
         if due(run.step, s.save_every) and run.step < s.steps:
             run.save()
@@ -631,8 +807,10 @@ def validate(run, progress):
     """Measure the validation loss, tell it, and keep the weights if they are the best so far."""
     loss = run.validation_loss()
     if not math.isfinite(loss):
-        raise UserError(f"step {run.step}: the validation loss is {loss}; the weights of the last checkpoint "
-                        "are untouched. Resume from it with a lower --lr")
+        raise UserError(
+            f"step {run.step}: the validation loss is {loss}; the weights of the last checkpoint "
+            "are untouched. Resume from it with a lower --lr"
+        )
     better = run.best is None or loss < run.best
     run.validated = run.step
     run.record(step=run.step, val_loss=loss)
@@ -687,15 +865,28 @@ def describe(run, peak):
     for note in run.notes:
         print(f"note: {note}", file=aside)
     flops = training_flops(run.model.config, s.batch_size, s.block_size) * s.accumulate
-    print(f"{run.model.num_parameters:,} parameters; {len(run.train):,} training and {len(run.val):,} "
-          "validation tokens", file=aside)
-    print(f"{flops / 1e9:.2f} GFLOP a step; peak here: {peak / 1e9:.0f} GFLOP/s in matrix products "
-          f"({s.dtype})", flush=True, file=aside)
+    print(
+        f"{run.model.num_parameters:,} parameters; {len(run.train):,} training and {len(run.val):,} "
+        "validation tokens",
+        file=aside,
+    )
+    print(
+        f"{flops / 1e9:.2f} GFLOP a step; peak here: {peak / 1e9:.0f} GFLOP/s in matrix products ({s.dtype})",
+        flush=True,
+        file=aside,
+    )
     if s.lines == "llm.c":
         config = run.model.config
-        print("\n".join([*llmc.model_lines(config),
-                         *llmc.data_lines(run.train, run.val, s.batch_size, s.block_size),
-                         llmc.activations_line(config, s.batch_size, s.block_size)]), flush=True)
+        print(
+            "\n".join(
+                [
+                    *llmc.model_lines(config),
+                    *llmc.data_lines(run.train, run.val, s.batch_size, s.block_size),
+                    llmc.activations_line(config, s.batch_size, s.block_size),
+                ]
+            ),
+            flush=True,
+        )
     return flops
 
 
@@ -785,9 +976,14 @@ def train(run, folder, overwrite, peak):
             done = loop(run, progress, interrupts)
     except parallel.WorkerError as error:
         saved = (run.folder / runs.LAST).exists()
-        raise parallel.WorkerError(f"{error}\n" + (
-            f"the last checkpoint is in place; go on from it with: python train.py --resume {run.folder}"
-            if saved else "no checkpoint had been written yet")) from None
+        raise parallel.WorkerError(
+            f"{error}\n"
+            + (
+                f"the last checkpoint is in place; go on from it with: python train.py --resume {run.folder}"
+                if saved
+                else "no checkpoint had been written yet"
+            )
+        ) from None
     finally:
         progress.close()
     if not done:
@@ -813,8 +1009,11 @@ def main(argv=None):
         print("stopped at once; what was saved before is in place", file=sys.stderr)
         return 130
     except MemoryError as error:
-        print(f"error: not enough memory ({error}); take a smaller model or batch, --dry-run says what a run "
-              "takes", file=sys.stderr)
+        print(
+            f"error: not enough memory ({error}); take a smaller model or batch, --dry-run says what a run "
+            "takes",
+            file=sys.stderr,
+        )
         return 2
 
 

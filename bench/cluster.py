@@ -75,8 +75,13 @@ def step(config, n, hardware, B=B, T=T):
     compute = clock
     network = max(network, compute) + last
     update = 28 * config.num_parameters / hardware.memory
-    return {"compute": compute, "reduce": reduce + last, "exposed": network - compute, "update": update,
-            "step": network + update}
+    return {
+        "compute": compute,
+        "reduce": reduce + last,
+        "exposed": network - compute,
+        "update": update,
+        "step": network + update,
+    }
 
 
 def _late_pieces(config, late):
@@ -102,22 +107,35 @@ def efficiency(config, n, hardware, B=B, T=T):
 
 def rows():
     """One dict for each network, model and number of nodes."""
-    return [{"network": hardware.name, "model": preset, "nodes": n, "bytes": 4 * config.num_parameters,
-             **step(config, n, hardware), "efficiency": efficiency(config, n, hardware),
-             "tokens_for_90": enough(config, n, hardware)}
-            for hardware in CLUSTERS for preset in PRESETS for config in [GPT2Config.preset(preset)]
-            for n in NODES]
+    return [
+        {
+            "network": hardware.name,
+            "model": preset,
+            "nodes": n,
+            "bytes": 4 * config.num_parameters,
+            **step(config, n, hardware),
+            "efficiency": efficiency(config, n, hardware),
+            "tokens_for_90": enough(config, n, hardware),
+        }
+        for hardware in CLUSTERS
+        for preset in PRESETS
+        for config in [GPT2Config.preset(preset)]
+        for n in NODES
+    ]
 
 
 def as_text():
     """The tables: one line a model, one column a number of nodes."""
-    text = [f"computed: {B} sequences of {T} tokens a node and step, "
-            f"{CLUSTERS[0].rate / 1e12:.1f} TFLOP/s a node"]
+    text = [
+        f"computed: {B} sequences of {T} tokens a node and step, {CLUSTERS[0].rate / 1e12:.1f} TFLOP/s a node"
+    ]
     for hardware in CLUSTERS:
         chosen = [r for r in rows() if r["network"] == hardware.name]
-        for title, show in (("efficiency", lambda r: f"{r['efficiency']:.0%}"),
-                            ("ms of all-reduce not hidden", lambda r: f"{1e3 * r['exposed']:.0f}"),
-                            ("tokens a node for 90 %", lambda r: str(r["tokens_for_90"]))):
+        for title, show in (
+            ("efficiency", lambda r: f"{r['efficiency']:.0%}"),
+            ("ms of all-reduce not hidden", lambda r: f"{1e3 * r['exposed']:.0f}"),
+            ("tokens a node for 90 %", lambda r: str(r["tokens_for_90"])),
+        ):
             lines = [[preset, *[show(r) for r in chosen if r["model"] == preset]] for preset in PRESETS]
             text.append(f"\n{hardware.name}: {title}")
             text.append(ratios.table(["nodes", *map(str, NODES)], lines))

@@ -1,9 +1,9 @@
 """Settings of the microbenchmarks, and what is recorded with each of them.
 
-    pytest bench/ --benchmark-only
-    pytest bench/ --benchmark-only --bench-threads 2 --bench-batch B4T256 -k "gelu or attention"
-    pytest bench/ --benchmark-only --benchmark-save=before
-    pytest bench/ --benchmark-only --benchmark-compare --benchmark-compare-fail=median:10%
+pytest bench/ --benchmark-only
+pytest bench/ --benchmark-only --bench-threads 2 --bench-batch B4T256 -k "gelu or attention"
+pytest bench/ --benchmark-only --benchmark-save=before
+pytest bench/ --benchmark-only --benchmark-compare --benchmark-compare-fail=median:10%
 """
 
 import pytest
@@ -11,10 +11,12 @@ import pytest
 
 def pytest_addoption(parser):
     group = parser.getgroup("bench", "layers and steps of this engine")
-    group.addoption("--bench-threads", type=int, default=1, metavar="N",
-                    help="threads of the engine (default 1)")
-    group.addoption("--bench-batch", default="B4T64", metavar="BxTy",
-                    help="batch of the layers (default B4T64)")
+    group.addoption(
+        "--bench-threads", type=int, default=1, metavar="N", help="threads of the engine (default 1)"
+    )
+    group.addoption(
+        "--bench-batch", default="B4T64", metavar="BxTy", help="batch of the layers (default B4T64)"
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,7 +46,13 @@ def record(benchmark, threads, facts):
 
     def record(group, **more):
         benchmark.group = group
-        benchmark.extra_info.update(threads=threads, dtype="float32", numpy=facts["packages"]["numpy"],
-                                    blas=facts["blas"], cpu=facts["cpu"], **more)
+        benchmark.extra_info.update(
+            threads=threads,
+            dtype="float32",
+            numpy=facts["packages"]["numpy"],
+            blas=facts["blas"],
+            cpu=facts["cpu"],
+            **more,
+        )
 
     return record

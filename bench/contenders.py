@@ -47,8 +47,7 @@ CONTENDERS = {
 
 REFERENCE = "torch"  # what ratios are taken to, where it is installed
 PEAK = "peak"  # trains nothing: the others' share of the peak is taken to it
-STEP = ("torch", "torch-compile", "jax", "written", "manual", "auto", "whole", "processes",
-        "peak")
+STEP = ("torch", "torch-compile", "jax", "written", "manual", "auto", "whole", "processes", "peak")
 LAYER = ("torch", "jax", "written", "manual", "auto")
 
 

@@ -38,12 +38,20 @@ class TeamTraining:
         from gpt2.parallel.processes import Processes
 
         if threads == 1 or size.B % threads:
-            raise Missing("one thread is one process" if threads == 1 else
-                          f"{size.B} sequences cannot be cut into {threads} equal shares")
+            raise Missing(
+                "one thread is one process"
+                if threads == 1
+                else f"{size.B} sequences cannot be cut into {threads} equal shares"
+            )
         whole = model(size.config, "whole", elementwise)
         optimizer = AdamW(whole, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
-        self.team = Processes(whole, optimizer, threads, threads=threads,
-                              options={"backward": "whole", "elementwise": elementwise})
+        self.team = Processes(
+            whole,
+            optimizer,
+            threads,
+            threads=threads,
+            options={"backward": "whole", "elementwise": elementwise},
+        )
 
     @property
     def pids(self):

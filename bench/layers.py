@@ -23,10 +23,15 @@ DERIVED = (("auto", "manual"), ("auto", "written"), ("manual", "written"))
 
 def main(argv):
     parser = program.parser("bench.layers", "Time each layer's forward and backward, manual and derived.")
-    parser.add_argument("--sizes", metavar="BxTy,...", default="B4T64",
-                        help="batches, B sequences of T tokens (default B4T64)")
-    parser.add_argument("--layers", metavar="NAME,...", default="",
-                        help=f"of {', '.join(cases.cases(1, 1))} (default all)")
+    parser.add_argument(
+        "--sizes",
+        metavar="BxTy,...",
+        default="B4T64",
+        help="batches, B sequences of T tokens (default B4T64)",
+    )
+    parser.add_argument(
+        "--layers", metavar="NAME,...", default="", help=f"of {', '.join(cases.cases(1, 1))} (default all)"
+    )
     program.contest_flags(parser, rounds=15, seconds=20)
     options = parser.parse_args(argv)
     batches = options.sizes.split(",")
@@ -56,8 +61,9 @@ def measure(batch, threads, layers, names, options):
         result["absent"] = dict(contest.absent)
         for layer in layers:
             program.note(f"{batch}, {threads} thread{'s' * (threads > 1)}: {layer}")
-            contest.set_work(functools.partial(set_up, batch=batch, case=layer,
-                                               elementwise=options.elementwise))
+            contest.set_work(
+                functools.partial(set_up, batch=batch, case=layer, elementwise=options.elementwise)
+            )
             absent = {name: why for name, why in contest.absent.items() if name not in result["absent"]}
             wrong = disagreeing(contest.facts)
             contest.play(options.rounds, options.seconds, TURN_S)
@@ -104,7 +110,8 @@ def rows_of(contest, wrong):
             rows[name] = {part: ratios.times(rounds) for part, rounds in parts.items()}
             rows[name]["ratios"] = {
                 other: {part: ratios.ratio(parts[part], samples[other][part]) for part in parts}
-                for other in samples if other != name
+                for other in samples
+                if other != name
             }
     return rows
 
@@ -116,13 +123,14 @@ def with_sum(parts):
 
 
 def geometric_means(layers):
-    """"auto/manual" -> part -> geometric mean over the layers of the median ratios."""
+    """ "auto/manual" -> part -> geometric mean over the layers of the median ratios."""
     means = {}
     for name, other in DERIVED:
         for part in (*PARTS, "both"):
             medians = [
                 row["rows"][name]["ratios"][other][part]["median"]
-                for row in layers.values() if name in row["rows"] and other in row["rows"]
+                for row in layers.values()
+                if name in row["rows"] and other in row["rows"]
             ]
             if medians:
                 means.setdefault(f"{name}/{other}", {})[part] = ratios.geometric_mean(medians)
@@ -134,8 +142,10 @@ def geometric_means(layers):
 
 def as_text(result):
     present = [n for n in contenders.CONTENDERS if any(n in row["rows"] for row in result["layers"].values())]
-    text = [f"{result['batch']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "
-            f"gpt2 with elementwise {result['elementwise']}: forward / backward, median milliseconds"]
+    text = [
+        f"{result['batch']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "
+        f"gpt2 with elementwise {result['elementwise']}: forward / backward, median milliseconds"
+    ]
     lines = []
     for layer, row in result["layers"].items():
         cells = [milliseconds(row["rows"].get(name)) for name in present]
@@ -181,8 +191,11 @@ def ratio_table(result, present):
         lines.append([layer, *(ratios.shown(cell) if cell else "-" for cell in cells)])
     means = [result["geometric_mean"].get(f"{a}/{b}", {}).get(part) for a, b, part in columns]
     lines.append(["geometric mean", *(f"{mean:.2f}" if mean else "-" for mean in means)])
-    return ["", "ratios of times, median [quartiles] over rounds",
-            ratios.table(["layer", *(f"{a}/{b} {part}" for a, b, part in columns)], lines)]
+    return [
+        "",
+        "ratios of times, median [quartiles] over rounds",
+        ratios.table(["layer", *(f"{a}/{b} {part}" for a, b, part in columns)], lines),
+    ]
 
 
 def load_text(result):
@@ -190,8 +203,10 @@ def load_text(result):
     if not loads:
         return "load of others: not known on this system"
     counted, played = (sum(load[key] for load in loads) for key in ("rounds_counted", "rounds"))
-    return (f"others used {max(load['others'] for load in loads):.1%} of the machine at most, "
-            f"load average {loads[-1]['load_average'][0]}; {counted} of {played} rounds counted")
+    return (
+        f"others used {max(load['others'] for load in loads):.1%} of the machine at most, "
+        f"load average {loads[-1]['load_average'][0]}; {counted} of {played} rounds counted"
+    )
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def _meminfo():
 class Load:
     """How much of the machine others used while our processes were measured.
 
-        load = Load(); ...; load.report(pids)
+    load = Load(); ...; load.report(pids)
     """
 
     def __init__(self, pids=()):

@@ -23,8 +23,13 @@ class TimedLayers:
         self.part = "forward"
         self.kinds = {}  # id of what a forward saved -> kind
         C, V = config.n_embd, config.vocab_size
-        self.products = {(3 * C, C): "qkv", (C, C): "attproj", (4 * C, C): "fc", (C, 4 * C): "fcproj",
-                         (V, C): "head"}
+        self.products = {
+            (3 * C, C): "qkv",
+            (C, C): "attproj",
+            (4 * C, C): "fc",
+            (C, 4 * C): "fcproj",
+            (V, C): "head",
+        }
         self.layers = {name: self._timed(layer) for name, layer in layers.items()}
 
     def _timed(self, layer):

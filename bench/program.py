@@ -16,22 +16,46 @@ from gpt2.settings import Parser
 def parser(module, description):
     """A parser with the flags that every benchmark has."""
     p = Parser(prog=f"python -m {module}", description=description, allow_abbrev=False)
-    p.add_argument("--threads", metavar="N,...", default="", help="threads of each contender, e.g. 1,2 "
-                   "(default: as many as there are cores)")
-    p.add_argument("--json", metavar="FILE", nargs="?", const="-", help="also write everything measured to "
-                   "FILE; without a name, JSON takes the place of the tables")
+    p.add_argument(
+        "--threads",
+        metavar="N,...",
+        default="",
+        help="threads of each contender, e.g. 1,2 (default: as many as there are cores)",
+    )
+    p.add_argument(
+        "--json",
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="also write everything measured to FILE; without a name, JSON takes the place of the tables",
+    )
     return p
 
 
 def contest_flags(p, rounds, seconds):
-    p.add_argument("--contenders", metavar="NAME,...", default="",
-                   help=f"who takes part, of {', '.join(contenders.CONTENDERS)}")
-    p.add_argument("--rounds", metavar="N", type=positive(int), default=rounds,
-                   help=f"rounds at most (default {rounds})")
-    p.add_argument("--seconds", metavar="S", type=positive(float), default=seconds,
-                   help=f"time for the rounds of one table; at least three are played (default {seconds:g})")
-    p.add_argument("--elementwise", metavar="|".join(BACKENDS), type=elementwise, default="numpy",
-                   help="what computes this engine's compiled elementwise operations (default numpy)")
+    p.add_argument(
+        "--contenders",
+        metavar="NAME,...",
+        default="",
+        help=f"who takes part, of {', '.join(contenders.CONTENDERS)}",
+    )
+    p.add_argument(
+        "--rounds", metavar="N", type=positive(int), default=rounds, help=f"rounds at most (default {rounds})"
+    )
+    p.add_argument(
+        "--seconds",
+        metavar="S",
+        type=positive(float),
+        default=seconds,
+        help=f"time for the rounds of one table; at least three are played (default {seconds:g})",
+    )
+    p.add_argument(
+        "--elementwise",
+        metavar="|".join(BACKENDS),
+        type=elementwise,
+        default="numpy",
+        help="what computes this engine's compiled elementwise operations (default numpy)",
+    )
     nice_flag(p)
 
 
@@ -47,8 +71,14 @@ def elementwise(text):
 
 
 def nice_flag(p):
-    p.add_argument("--nice", metavar="N", type=niceness, default=0, help="priority of contenders, e.g. -15 "
-                   "where others use the machine too; below 0 is for root alone (default 0)")
+    p.add_argument(
+        "--nice",
+        metavar="N",
+        type=niceness,
+        default=0,
+        help="priority of contenders, e.g. -15 "
+        "where others use the machine too; below 0 is for root alone (default 0)",
+    )
 
 
 def niceness(text):
@@ -124,8 +154,10 @@ def write_json(options, content):
 
 def machine_line(facts):
     packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
-    return (f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']} GB; "
-            f"Python {facts['python']}, {packages}; BLAS of NumPy: {facts['blas']}; float32")
+    return (
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']} GB; "
+        f"Python {facts['python']}, {packages}; BLAS of NumPy: {facts['blas']}; float32"
+    )
 
 
 def load_line(load):
@@ -134,6 +166,8 @@ def load_line(load):
         return "load of others: not known on this system"
     disturbed = load.get("rounds_disturbed", 0) and load["rounds_counted"] == load["rounds"]
     warning = " (busy: take these numbers with care)" if disturbed else ""
-    counted = (f"{load['rounds_counted']} of {load['rounds']} rounds counted" if "rounds" in load else "")
-    return (f"others used {load['others']:.1%} of the machine in these {load['seconds']:.0f} s, "
-            f"load average {load['load_average'][0]}; {counted}{warning}")
+    counted = f"{load['rounds_counted']} of {load['rounds']} rounds counted" if "rounds" in load else ""
+    return (
+        f"others used {load['others']:.1%} of the machine in these {load['seconds']:.0f} s, "
+        f"load average {load['load_average'][0]}; {counted}{warning}"
+    )

@@ -22,14 +22,25 @@ ENGINE = ("written", "manual", "auto", "whole")
 
 def main(argv):
     parser = program.parser("bench.roofline", "Compare the training step with what this machine could do.")
-    parser.add_argument("--sizes", metavar="NAME,...", default="124M-B4T64",
-                        help=f"of model and batch: {', '.join(sizes.SIZES)}, or all (default 124M-B4T64)")
-    parser.add_argument("--contenders", metavar="NAME,...", default="manual",
-                        help=f"of {', '.join(ENGINE)} (default manual)")
-    parser.add_argument("--steps", metavar="N", type=program.positive(int), default=5,
-                        help="timed (default 5)")
-    parser.add_argument("--lines", metavar="N", type=int, default=0,
-                        help="also sample for five seconds, and show the N lines that take longest")
+    parser.add_argument(
+        "--sizes",
+        metavar="NAME,...",
+        default="124M-B4T64",
+        help=f"of model and batch: {', '.join(sizes.SIZES)}, or all (default 124M-B4T64)",
+    )
+    parser.add_argument(
+        "--contenders", metavar="NAME,...", default="manual", help=f"of {', '.join(ENGINE)} (default manual)"
+    )
+    parser.add_argument(
+        "--steps", metavar="N", type=program.positive(int), default=5, help="timed (default 5)"
+    )
+    parser.add_argument(
+        "--lines",
+        metavar="N",
+        type=int,
+        default=0,
+        help="also sample for five seconds, and show the N lines that take longest",
+    )
     program.nice_flag(parser)
     options = parser.parse_args(argv)
     chosen = [sizes.find(n) for n in (sizes.SIZES if options.sizes == "all" else options.sizes.split(","))]
@@ -77,9 +88,13 @@ def compare(size, steps, rates):
     rows = {}
     for (kind, part), w in work.items():
         bound = 1e3 * w.seconds(rates["sgemm"], rates["copy"])
-        rows[f"{kind}/{part}"] = {"ms": median.get(f"{kind}/{part}"), "bound_ms": bound, "flops": w.flops,
-                                  "bytes": w.bytes, "by": "products" if w.flops / rates["sgemm"]
-                                  > w.bytes / rates["copy"] else "memory"}
+        rows[f"{kind}/{part}"] = {
+            "ms": median.get(f"{kind}/{part}"),
+            "bound_ms": bound,
+            "flops": w.flops,
+            "bytes": w.bytes,
+            "by": "products" if w.flops / rates["sgemm"] > w.bytes / rates["copy"] else "memory",
+        }
     flops = sum(w.flops for w in work.values())
     total = median["step/"]
     known = sum(row["ms"] for row in rows.values() if row["ms"] is not None)
@@ -97,8 +112,10 @@ def compare(size, steps, rates):
 
 
 def as_text(result):
-    head = (f"{result['size']}, {contenders.CONTENDERS[result['variant']].title}, "
-            f"{result['threads']} thread{'s' * (result['threads'] > 1)}")
+    head = (
+        f"{result['size']}, {contenders.CONTENDERS[result['variant']].title}, "
+        f"{result['threads']} thread{'s' * (result['threads'] > 1)}"
+    )
     if "absent" in result:
         return f"{head}: {contenders.absence(result['absent'])}"
     step, rates = result["step_ms"], result["rates"]
@@ -114,8 +131,18 @@ def as_text(result):
     if timed:
         lines = [line(key, row, step) for key, row in timed.items()]
         lines.sort(key=lambda cells: -float(cells[-1]))
-        lines.append(["between the layers", f"{result['between_ms']:.1f}",
-                      f"{result['between_ms'] / step:.1%}", "", "", "", "", ""])
+        lines.append(
+            [
+                "between the layers",
+                f"{result['between_ms']:.1f}",
+                f"{result['between_ms'] / step:.1%}",
+                "",
+                "",
+                "",
+                "",
+                "",
+            ]
+        )
         header = ["layer", "ms", "of the step", "GFLOP/s", "GB/s", "bound ms", "by", "above it"]
         text += ["", ratios.table(header, lines)]
     text += [f"{share:6.1%}  {place}  {source[:80]}" for share, place, source in result.get("lines", ())]
@@ -125,9 +152,16 @@ def as_text(result):
 def line(key, row, step_ms):
     kind, _, part = key.rpartition("/")
     rate = f"{row['flops'] / row['ms'] / 1e6:.0f}" if row["flops"] else ""
-    return [f"{kind} {part}", f"{row['ms']:.1f}", f"{row['ms'] / step_ms:.1%}", rate,
-            f"{row['bytes'] / row['ms'] / 1e6:.1f}", f"{row['bound_ms']:.1f}", row["by"],
-            f"{row['ms'] - row['bound_ms']:.1f}"]
+    return [
+        f"{kind} {part}",
+        f"{row['ms']:.1f}",
+        f"{row['ms'] / step_ms:.1%}",
+        rate,
+        f"{row['bytes'] / row['ms'] / 1e6:.1f}",
+        f"{row['bound_ms']:.1f}",
+        row["by"],
+        f"{row['ms'] - row['bound_ms']:.1f}",
+    ]
 
 
 if __name__ == "__main__":

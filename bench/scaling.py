@@ -37,25 +37,45 @@ class Setup:
 
     @property
     def label(self):
-        return (f"{self.workers} process{'es' * (self.workers > 1)} x "
-                f"{self.threads} thread{'s' * (self.threads > 1)}")
+        return (
+            f"{self.workers} process{'es' * (self.workers > 1)} x "
+            f"{self.threads} thread{'s' * (self.threads > 1)}"
+        )
 
 
 def main(argv):
     parser = program.parser("bench.scaling", "Strong and weak scaling: measured here, computed past it.")
-    parser.add_argument("--size", metavar="NAME", default="124M-B8T64",
-                        help=f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)")
-    parser.add_argument("--workers", metavar="N,...", default="",
-                        help="processes (default: 1 to the number of cores, where they divide the batch)")
+    parser.add_argument(
+        "--size",
+        metavar="NAME",
+        default="124M-B8T64",
+        help=f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)",
+    )
+    parser.add_argument(
+        "--workers",
+        metavar="N,...",
+        default="",
+        help="processes (default: 1 to the number of cores, where they divide the batch)",
+    )
     parser.add_argument("--backward", default="manual", help="of the model (default manual)")
     parser.add_argument("--pin", action="store_true", help="keep each worker to cores of its own")
-    parser.add_argument("--rounds", metavar="N", type=program.positive(int), default=12,
-                        help="rounds at most (default 12)")
-    parser.add_argument("--seconds", metavar="S", type=program.positive(float), default=90,
-                        help="time for all rounds; at least three are played (default 90)")
-    parser.add_argument("--nice", metavar="N", type=program.niceness, default=0,
-                        help="priority, e.g. -15 where others use the machine too; below 0 is for root alone "
-                        "(default 0)")
+    parser.add_argument(
+        "--rounds", metavar="N", type=program.positive(int), default=12, help="rounds at most (default 12)"
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="S",
+        type=program.positive(float),
+        default=90,
+        help="time for all rounds; at least three are played (default 90)",
+    )
+    parser.add_argument(
+        "--nice",
+        metavar="N",
+        type=program.niceness,
+        default=0,
+        help="priority, e.g. -15 where others use the machine too; below 0 is for root alone (default 0)",
+    )
     parser.add_argument("--cluster", action="store_true", help="only the table for many machines")
     options = parser.parse_args(argv)
     if options.cluster:
@@ -67,8 +87,11 @@ def main(argv):
     preset, changes, B, b, T = SIZES[options.size]
     counts = worker_counts(options.workers, B)
     threads = program.thread_counts(options.threads)
-    strong = [Setup(1, 1, B), *(Setup(1, t, B) for t in threads if t > 1),
-              *(Setup(n, 1, B) for n in counts if n > 1)]
+    strong = [
+        Setup(1, 1, B),
+        *(Setup(1, t, B) for t in threads if t > 1),
+        *(Setup(n, 1, B) for n in counts if n > 1),
+    ]
     weak = [Setup(n, 1, b * n) for n in counts]
     set_priority(options.nice)  # the workers inherit it
     facts = machine.describe()
@@ -78,8 +101,18 @@ def main(argv):
     for name, rows in tables.items():
         program.say(options, "\n" + as_text(name, options, rows))
     program.say(options, program.load_line(load))
-    program.write_json(options, {"benchmark": "scaling", "size": options.size, "backward": options.backward,
-                                 "pin": options.pin, "machine": facts, "load": load, **tables})
+    program.write_json(
+        options,
+        {
+            "benchmark": "scaling",
+            "size": options.size,
+            "backward": options.backward,
+            "pin": options.pin,
+            "machine": facts,
+            "load": load,
+            **tables,
+        },
+    )
     return 0
 
 
@@ -166,8 +199,12 @@ def play(turns, options):
     quiet = [i for i, share in enumerate(others) if share <= DISTURBED]
     counted = quiet if len(quiet) >= ENOUGH else range(len(others))
     samples = {setup: [rounds[i] for i in counted] for setup, rounds in samples.items()}
-    return samples, {**load.report(pids), "rounds": len(others), "rounds_counted": len(counted),
-                     "rounds_disturbed": len(others) - len(quiet)}
+    return samples, {
+        **load.report(pids),
+        "rounds": len(others),
+        "rounds_counted": len(counted),
+        "rounds_disturbed": len(others) - len(quiet),
+    }
 
 
 def rows_of(setups, samples, T):
@@ -180,19 +217,42 @@ def rows_of(setups, samples, T):
         speedup = {key: value * more for key, value in inverse.items()}
         cores = setup.workers * setup.threads
         ms = ratios.times(samples[setup])
-        rows.append({"workers": setup.workers, "threads": setup.threads, "B": setup.B, "label": setup.label,
-                     "ms": ms, "tokens_per_s": setup.B * T / ms["median"] * 1e3, "speedup": speedup,
-                     "efficiency": speedup["median"] / cores})
+        rows.append(
+            {
+                "workers": setup.workers,
+                "threads": setup.threads,
+                "B": setup.B,
+                "label": setup.label,
+                "ms": ms,
+                "tokens_per_s": setup.B * T / ms["median"] * 1e3,
+                "speedup": speedup,
+                "efficiency": speedup["median"] / cores,
+            }
+        )
     return rows
 
 
 def as_text(name, options, rows):
     header = [f"{name} scaling", "B", "median ms", "min", "tok/s", "speed-up", "efficiency"]
-    lines = [[row["label"], str(row["B"]), f"{row['ms']['median']:.0f}", f"{row['ms']['min']:.0f}",
-              f"{row['tokens_per_s']:.0f}", ratios.shown(row["speedup"]), f"{row['efficiency']:.0%}"]
-             for row in rows]
-    return "\n".join([f"{options.size}, backward {options.backward}; speed-up in tokens a second, "
-                      "median [quartiles] over rounds", ratios.table(header, lines)])
+    lines = [
+        [
+            row["label"],
+            str(row["B"]),
+            f"{row['ms']['median']:.0f}",
+            f"{row['ms']['min']:.0f}",
+            f"{row['tokens_per_s']:.0f}",
+            ratios.shown(row["speedup"]),
+            f"{row['efficiency']:.0%}",
+        ]
+        for row in rows
+    ]
+    return "\n".join(
+        [
+            f"{options.size}, backward {options.backward}; speed-up in tokens a second, "
+            "median [quartiles] over rounds",
+            ratios.table(header, lines),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -27,8 +27,12 @@ TURN_S = 0.25
 
 def main(argv):
     parser = program.parser("bench.step", "Time the whole training step beside PyTorch, JAX and others.")
-    parser.add_argument("--sizes", metavar="NAME,...", default="124M-B4T64",
-                        help=f"of model and batch: {', '.join(sizes.SIZES)}, or all (default 124M-B4T64)")
+    parser.add_argument(
+        "--sizes",
+        metavar="NAME,...",
+        default="124M-B4T64",
+        help=f"of model and batch: {', '.join(sizes.SIZES)}, or all (default 124M-B4T64)",
+    )
     program.contest_flags(parser, rounds=20, seconds=60)
     options = parser.parse_args(argv)
     names = list(sizes.SIZES) if options.sizes == "all" else options.sizes.split(",")
@@ -53,9 +57,17 @@ def measure(size, threads, names, options):
     """One table: every contender at this size, as a dict. Those that do not fit into memory beside the
     others play later, in a heat of their own with the reference and the peak."""
     reference = contenders.reference(names)
-    result = {"size": size.name, "vocab_size": size.config.vocab_size, "threads": threads,
-              "elementwise": options.elementwise, "flops": step_flops(size), "reference": reference,
-              "rows": {}, "absent": {}, "heats": []}
+    result = {
+        "size": size.name,
+        "vocab_size": size.config.vocab_size,
+        "threads": threads,
+        "elementwise": options.elementwise,
+        "flops": step_flops(size),
+        "reference": reference,
+        "rows": {},
+        "absent": {},
+        "heats": [],
+    }
     always = list(dict.fromkeys([reference, *(name for name in names if name == PEAK)]))
     waiting = [name for name in names if name not in always]
     while True:
@@ -136,31 +148,55 @@ def as_text(result):
     rows = result["rows"]
     others = [reference, *[name for name in ("manual", "written") if name in rows and name != reference][:1]]
     shares = ["of sgemm peak"] if PEAK in rows else []
-    header = ["contender", "median ms", "min", *(f"to {name}" for name in others), *shares, "steps",
-              "peak MB", "ready s"]
+    header = [
+        "contender",
+        "median ms",
+        "min",
+        *(f"to {name}" for name in others),
+        *shares,
+        "steps",
+        "peak MB",
+        "ready s",
+    ]
     lines = []
     for name in contenders.CONTENDERS:
         if name not in rows or "disagrees" in (row := rows[name]):
             continue
         to = [ratios.shown(row[f"to_{name}"], 3) if f"to_{name}" in row else "-" for name in others]
         share = [ratios.shown(row["of_peak"]) if "of_peak" in row else "-"] if shares else []
-        lines.append([row["title"], f"{row['ms']['median']:.1f}", f"{row['ms']['min']:.1f}", *to, *share,
-                      str(row["ms"]["n"]), f"{row['peak_bytes'] / 2**20:.0f}", f"{row['ready_s']:.1f}"])
-    text = [f"{result['size']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "
-            f"vocabulary {result['vocab_size']}, gpt2 with elementwise {result['elementwise']}; "
-            "ratios: median [quartiles] over rounds",
-            *([peak_line(result)] if shares else []),
-            ratios.table(header, lines)]
+        lines.append(
+            [
+                row["title"],
+                f"{row['ms']['median']:.1f}",
+                f"{row['ms']['min']:.1f}",
+                *to,
+                *share,
+                str(row["ms"]["n"]),
+                f"{row['peak_bytes'] / 2**20:.0f}",
+                f"{row['ready_s']:.1f}",
+            ]
+        )
+    text = [
+        f"{result['size']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "
+        f"vocabulary {result['vocab_size']}, gpt2 with elementwise {result['elementwise']}; "
+        "ratios: median [quartiles] over rounds",
+        *([peak_line(result)] if shares else []),
+        ratios.table(header, lines),
+    ]
     text += [f"{row['title']}: not counted, {why}" for row in rows.values() if (why := row.get("disagrees"))]
-    text += [f"{contenders.CONTENDERS[name].title}: {contenders.absence(facts)}"
-             for name, facts in result["absent"].items()]
+    text += [
+        f"{contenders.CONTENDERS[name].title}: {contenders.absence(facts)}"
+        for name, facts in result["absent"].items()
+    ]
     return "\n".join([*text, *(program.load_line(load) for load in result["heats"])])
 
 
 def peak_line(result):
     row = result["rows"][PEAK]
-    return (f"products of a step: {result['flops'] / 1e9:.3g} GFLOP; sgemm peak: {row['gflops']:.0f} GFLOP/s "
-            f"at the median ({row['about']})")
+    return (
+        f"products of a step: {result['flops'] / 1e9:.3g} GFLOP; sgemm peak: {row['gflops']:.0f} GFLOP/s "
+        f"at the median ({row['about']})"
+    )
 
 
 if __name__ == "__main__":

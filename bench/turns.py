@@ -46,9 +46,14 @@ class Player:
         self.helpers = []  # pids of processes that it has started for its work
         debug = bool(os.environ.get("GPT2_BENCH_DEBUG"))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.worker", name, str(threads), str(nice)], cwd=ROOT,
-            env=environment(threads), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=None if debug else subprocess.DEVNULL, text=True, start_new_session=True,
+            [sys.executable, "-m", "bench.worker", name, str(threads), str(nice)],
+            cwd=ROOT,
+            env=environment(threads),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if debug else subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
         )
 
     @property
@@ -186,8 +191,12 @@ class Contest:
         for parts in self.samples.values():
             for part, turns in parts.items():
                 parts[part] = [turns[i] for i in counted]
-        self.load = {**load.report(pids), "rounds": len(others), "rounds_counted": len(counted),
-                     "rounds_disturbed": len(others) - len(quiet)}
+        self.load = {
+            **load.report(pids),
+            "rounds": len(others),
+            "rounds_counted": len(counted),
+            "rounds_disturbed": len(others) - len(quiet),
+        }
 
     def _more_steps(self, name, turn_s):
         """Steps of a turn beyond the first, judging by the fastest so far."""

@@ -40,8 +40,13 @@ def step_work(size):
         ("crossentropy", "backward"): Work(0, ITEM * 2 * N * V),
         **_attention(L, N, T, C),
     }
-    for kind, times, inputs, outputs in (("qkv", L, C, 3 * C), ("attproj", L, C, C), ("fc", L, C, 4 * C),
-                                         ("fcproj", L, 4 * C, C), ("head", 1, C, V)):
+    for kind, times, inputs, outputs in (
+        ("qkv", L, C, 3 * C),
+        ("attproj", L, C, C),
+        ("fc", L, C, 4 * C),
+        ("fcproj", L, 4 * C, C),
+        ("head", 1, C, V),
+    ):
         work |= _product(kind, times, N, inputs, outputs)
     P = config.num_parameters
     work["clip, AdamW", "update"] = Work(0, ITEM * 8 * P)  # g twice, first for its norm; p, m, v both ways

@@ -56,8 +56,11 @@ class Worker:
             return {"times": {"step": times}, "losses": losses}
 
         self.turn = turn
-        return {"build_s": time.perf_counter() - begin, "pids": getattr(trainer, "pids", []),
-                "about": getattr(trainer, "about", None)}
+        return {
+            "build_s": time.perf_counter() - begin,
+            "pids": getattr(trainer, "pids", []),
+            "about": getattr(trainer, "about", None),
+        }
 
     def do_layer(self, batch, case, **settings):
         from bench.cases import cases, find_batch
@@ -156,9 +159,12 @@ def main():
         except Exception as error:  # to be told to the coordinator, whatever it is
             if os.environ.get("GPT2_BENCH_DEBUG"):
                 raise
-            answer = {"error": f"{error}" if type(error).__name__ == "Missing" else
-                      f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}",
-                      "missing": type(error).__name__ == "Missing"}
+            answer = {
+                "error": f"{error}"
+                if type(error).__name__ == "Missing"
+                else f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}",
+                "missing": type(error).__name__ == "Missing",
+            }
         print(json.dumps(answer), file=answers, flush=True)
     if worker:
         worker.close()

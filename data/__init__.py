@@ -139,8 +139,10 @@ def _token_files(train, tokenizer):
     if words is None and tokenizer not in ("auto", "gpt2"):
         raise UserError(f"--tokenizer {tokenizer}: {train} is already encoded, with gpt2")
     if "train" not in train.name:
-        raise UserError(f"--data {train}: expected a name with 'train' in it, so that the validation file "
-                        "has the same name with 'val'")
+        raise UserError(
+            f"--data {train}: expected a name with 'train' in it, so that the validation file "
+            "has the same name with 'val'"
+        )
     val = train.with_name("val".join(train.name.rsplit("train", 1)))
     read_tokens(train), read_tokens(val)
     return Prepared(str(train.resolve()), train, val, words or tokenizers.gpt2())

@@ -26,6 +26,8 @@ def read():
         if size >= LONGEST:
             break
     if size < 100_000:
-        raise UserError(f"--data stdlib: {folder} holds {size} characters of Python source (an embedded "
-                        "Python keeps it compiled); give a text file with --data path/to/file.txt")
+        raise UserError(
+            f"--data stdlib: {folder} holds {size} characters of Python source (an embedded "
+            "Python keeps it compiled); give a text file with --data path/to/file.txt"
+        )
     return "".join(parts)[:LONGEST]

@@ -20,10 +20,13 @@ def read(path):
     if not content.strip():
         raise UserError(f"--data {path}: the file is empty ({len(content)} bytes), expected text")
     if b"\0" in content:
-        raise UserError(f"--data {path}: a binary file (a zero byte at {content.index(0)}), "
-                        "expected UTF-8 text")
+        raise UserError(
+            f"--data {path}: a binary file (a zero byte at {content.index(0)}), expected UTF-8 text"
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"--data {path}: not UTF-8 text (byte {error.start} is 0x{content[error.start]:02x});"
-                        " convert it, say with: iconv -f latin1 -t utf8") from None
+        raise UserError(
+            f"--data {path}: not UTF-8 text (byte {error.start} is 0x{content[error.start]:02x});"
+            " convert it, say with: iconv -f latin1 -t utf8"
+        ) from None

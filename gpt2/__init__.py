@@ -35,8 +35,17 @@ _EXPORTS = {
     "autodiff": None,
 }
 
-__all__ = ["GPT2", "AdamW", "GPT2Config", "__version__", "autodiff", "generate", "load", "load_tokenizer",
-           "save"]
+__all__ = [
+    "GPT2",
+    "AdamW",
+    "GPT2Config",
+    "__version__",
+    "autodiff",
+    "generate",
+    "load",
+    "load_tokenizer",
+    "save",
+]
 
 
 def __getattr__(name):

@@ -13,8 +13,10 @@ import runpy
 import sys
 from pathlib import Path
 
-BEFORE = [("python train.py", "Train a model, or go on with a run"),
-          ("python -m data", "Turn text into token files")]
+BEFORE = [
+    ("python train.py", "Train a model, or go on with a run"),
+    ("python -m data", "Turn text into token files"),
+]
 # A module whose docstring is about more than its command
 ABOUT = {"backward": "A layer's manual and derived backward; --check compares all gradients"}
 
@@ -50,8 +52,11 @@ def main(argv=None):
     name = argv[0]
     if name not in commands():
         close = difflib.get_close_matches(name, commands(), n=1)
-        print(f"error: no command {name!r}; " + (f"did you mean {close[0]}?" if close else
-              "python -m gpt2 --help lists what there is"), file=sys.stderr)
+        print(
+            f"error: no command {name!r}; "
+            + (f"did you mean {close[0]}?" if close else "python -m gpt2 --help lists what there is"),
+            file=sys.stderr,
+        )
         return 2
     sys.argv = [f"gpt2.{name}", *argv[1:]]
     runpy.run_module(f"gpt2.{name}", run_name="__main__", alter_sys=True)

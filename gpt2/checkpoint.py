@@ -147,8 +147,10 @@ def check_finite(path, params):
         # nan is the least and the greatest of all numbers that it is among, so no array of flags is needed
         if not (math.isfinite(array.min()) and math.isfinite(array.max())):
             at = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
-            raise UserError(f"{path}: {name}{list(at)} is {array[at]}, expected finite numbers; the weights "
-                            "are damaged, or training had gone wrong before they were saved")
+            raise UserError(
+                f"{path}: {name}{list(at)} is {array[at]}, expected finite numbers; the weights "
+                "are damaged, or training had gone wrong before they were saved"
+            )
 
 
 def fill(views, arrays, prefix):
@@ -165,10 +167,15 @@ def _header(arrays, state):
     for name, array in arrays.items():
         code = CODES.get(array.dtype.newbyteorder("<"))
         if code is None:
-            raise TypeError(f"checkpoint.save: {name} has dtype {array.dtype}, "
-                            f"expected one of {', '.join(map(str, CODES))}")
-        entries[name] = {"dtype": code, "shape": list(array.shape),
-                         "data_offsets": [offset, offset + array.nbytes]}
+            raise TypeError(
+                f"checkpoint.save: {name} has dtype {array.dtype}, "
+                f"expected one of {', '.join(map(str, CODES))}"
+            )
+        entries[name] = {
+            "dtype": code,
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
         offset += array.nbytes
     text = json.dumps({"__metadata__": metadata, **entries}).encode()
     text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8
@@ -206,8 +213,10 @@ def _parse(path, text, part):
 
 def _entries(path, header, data_bytes):
     """Name -> (dtype, shape) in file order, once the table has been found to describe exactly these bytes."""
-    damaged = UserError(f"{path}: the table of arrays does not fit the file ({data_bytes} bytes of arrays): "
-                        "cut short, or damaged")
+    damaged = UserError(
+        f"{path}: the table of arrays does not fit the file ({data_bytes} bytes of arrays): "
+        "cut short, or damaged"
+    )
     entries = {}
     offset = 0
     for name, entry in header.items():
@@ -257,4 +266,4 @@ def _chunks(array):
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     view = memoryview(array.reshape(-1).view(np.uint8))
     for first in range(0, len(view), CHUNK):
-        yield view[first:first + CHUNK]
+        yield view[first : first + CHUNK]

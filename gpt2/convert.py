@@ -160,8 +160,12 @@ def write_state(source, path, data, B=4, T=64):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog="python -m gpt2.convert", allow_abbrev=False, description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m gpt2.convert",
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("source", help="weights: a name, a folder or a file")
     add("destination", nargs="?", help="X.bin, X.safetensors, or a folder")

@@ -114,8 +114,13 @@ def lines(cost, steps, available=None):
         rows.append(("time", "not measured: two blocks are more than the free memory holds"))
     else:
         rate = cost.flops / cost.seconds / 1e9
-        rows.append(("time", f"about {duration(cost.seconds)} a step ({rate:.0f} GFLOP/s), "
-                     f"{duration(steps * cost.seconds)} for {steps:,} steps, validation and samples aside"))
+        rows.append(
+            (
+                "time",
+                f"about {duration(cost.seconds)} a step ({rate:.0f} GFLOP/s), "
+                f"{duration(steps * cost.seconds)} for {steps:,} steps, validation and samples aside",
+            )
+        )
     if available is not None and total > available:
         rows.append(("note", "this does not fit; smaller: --batch-size, --block-size, or a smaller model"))
     width = max(len(name) for name, _ in rows)

@@ -22,8 +22,9 @@ def write_tokens(path, tokens):
     path = Path(path)
     tokens = np.asarray(tokens)
     if tokens.size and not (0 <= int(tokens.min()) and int(tokens.max()) < 1 << 16):
-        raise UserError(f"{path}: token ids run from {tokens.min()} to {tokens.max()}, "
-                        "a token file holds 0..65535")
+        raise UserError(
+            f"{path}: token ids run from {tokens.min()} to {tokens.max()}, a token file holds 0..65535"
+        )
     header = np.zeros(HEADER_INTS, dtype="<i4")
     header[:3] = MAGIC, VERSION, tokens.size
     write_atomically(path, header.tobytes() + tokens.astype("<u2").tobytes())
@@ -50,8 +51,9 @@ def read_tokens(path):
     if version != VERSION:
         raise UserError(f"{path}: version {version} of the token file format, expected {VERSION}")
     if count < 0 or size != HEADER_BYTES + 2 * count:
-        raise UserError(f"{path}: the header promises {count} tokens, "
-                        f"the file has {(size - HEADER_BYTES) / 2:g}")
+        raise UserError(
+            f"{path}: the header promises {count} tokens, the file has {(size - HEADER_BYTES) / 2:g}"
+        )
     if count == 0:
         raise UserError(f"{path}: the file holds no tokens")
     return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(count,))
@@ -70,8 +72,10 @@ class Loader:
 
     def __init__(self, tokens, B, T, seed=0):
         if len(tokens) <= T:
-            raise UserError(f"the corpus has {len(tokens)} tokens, a sequence of block_size {T} "
-                            f"needs {T + 1}; use a longer text or a smaller --block-size")
+            raise UserError(
+                f"the corpus has {len(tokens)} tokens, a sequence of block_size {T} "
+                f"needs {T + 1}; use a longer text or a smaller --block-size"
+            )
         if B < 1:
             raise UserError(f"batch_size is {B}, expected 1 or more")
         self.tokens = tokens
@@ -145,10 +149,12 @@ def evenly(tokens, B, T, batches=0):
     """
     count = (len(tokens) - 1) // T
     if count < 1:
-        raise UserError(f"the validation split has {len(tokens)} tokens, a sequence of block_size {T} "
-                        f"needs {T + 1}; use a longer text or a smaller --block-size")
+        raise UserError(
+            f"the validation split has {len(tokens)} tokens, a sequence of block_size {T} "
+            f"needs {T + 1}; use a longer text or a smaller --block-size"
+        )
     chosen = np.arange(count)
     if 0 < batches * B < count:
         chosen = np.arange(batches * B) * count // (batches * B)
     for first in range(0, len(chosen), B):
-        yield take(tokens, chosen[first:first + B] * T, T)
+        yield take(tokens, chosen[first : first + B] * T, T)

@@ -55,8 +55,10 @@ def find(name, sha256, folders):
             continue
         found = sha256_of(path)
         if found != sha256:
-            raise UserError(f"{path}: SHA-256 is {found[:12]}..., expected {sha256[:12]}...; "
-                            "the file is damaged or another version. Remove it or replace it")
+            raise UserError(
+                f"{path}: SHA-256 is {found[:12]}..., expected {sha256[:12]}...; "
+                "the file is damaged or another version. Remove it or replace it"
+            )
         return path
     return None
 
@@ -83,8 +85,10 @@ def fetch(url, path, sha256, timeout=TIMEOUT):
         raise UserError(f"cannot download {url}{_proxy(url)} ({reason}); {advice}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
-        raise UserError(f"{url}: SHA-256 of what arrived is {found[:12]}..., expected {sha256[:12]}... "
-                        f"(a proxy's page?); {advice}")
+        raise UserError(
+            f"{url}: SHA-256 of what arrived is {found[:12]}..., expected {sha256[:12]}... "
+            f"(a proxy's page?); {advice}"
+        )
     write_atomically(path, content)
     return path
 

@@ -20,7 +20,7 @@ class UserError(ValueError):
     def __init__(self, text=""):
         text = str(text)
         if len(text) > LONGEST:
-            text = f"{text[:LONGEST // 2]} [...] {text[-LONGEST // 2:]}"
+            text = f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 2 :]}"
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 

@@ -78,10 +78,10 @@ def token_losses(model, tokens, stride=0):
     at_once = max(1, LOGITS_AT_ONCE // (T * model.config.vocab_size))
     for batch in _batches(cuts, at_once):
         inputs = np.stack([tokens[start:stop] for start, stop, _ in batch]).astype(np.int64)
-        targets = np.stack([tokens[start + 1:stop + 1] for start, stop, _ in batch]).astype(np.int64)
+        targets = np.stack([tokens[start + 1 : stop + 1] for start, stop, _ in batch]).astype(np.int64)
         found, _ = crossentropy_forward(model.forward(inputs), targets)  # (B, T)
         for (start, stop, first), row in zip(batch, found):
-            losses[first:stop] = row[first - start:]
+            losses[first:stop] = row[first - start :]
     return losses
 
 
@@ -122,8 +122,10 @@ def read_data(path, words):
     if path.suffix == ".bin":
         tokens = read_tokens(path)
         if int(tokens.max()) >= words.vocab_size:
-            raise UserError(f"--data {path}: holds token {int(tokens.max())}, the tokenizer {words.name} has "
-                            f"0 to {words.vocab_size - 1}; the file was made with another one")
+            raise UserError(
+                f"--data {path}: holds token {int(tokens.max())}, the tokenizer {words.name} has "
+                f"0 to {words.vocab_size - 1}; the file was made with another one"
+            )
         return tokens
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -135,8 +137,12 @@ def read_data(path, words):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog="python -m gpt2.evaluate", allow_abbrev=False, description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m gpt2.evaluate",
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("--data", required=True, metavar="FILE", help="a text, or a token file (X.bin)")
     add("--run", default="", help="the run's folder (default: the newest in runs/)")

@@ -1,8 +1,8 @@
 """What `import gpt2` offers for files: load and save, by the names and formats that the commands know.
 
-    model = gpt2.load("gpt2")                 or a run, a folder of transformers, a .bin, a .safetensors
-    words = gpt2.load_tokenizer("gpt2")
-    gpt2.save(model, "mine.bin")              llm.c's; mine.safetensors: this project's; else transformers'
+model = gpt2.load("gpt2")                 or a run, a folder of transformers, a .bin, a .safetensors
+words = gpt2.load_tokenizer("gpt2")
+gpt2.save(model, "mine.bin")              llm.c's; mine.safetensors: this project's; else transformers'
 """
 
 from pathlib import Path
@@ -34,8 +34,9 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     return find(str(name)).tokenizer()
 
 
-def save(model: GPT2, path: str | Path, tokenizer: Tokenizer | None = None,
-         dtype: str = "float32") -> list[Path]:
+def save(
+    model: GPT2, path: str | Path, tokenizer: Tokenizer | None = None, dtype: str = "float32"
+) -> list[Path]:
     """Write a model, and its tokenizer where one is given; returns the paths written.
 
     path   X.bin is llm.c's format, X.safetensors this project's, anything else a folder of transformers

@@ -99,8 +99,10 @@ def _samples(tokens, B, T):
     """How many samples there are: each needs one token more than it has, the target of its last one."""
     samples = (len(tokens) - 1) // (B * T)
     if samples < 1:
-        raise UserError(f"{len(tokens)} tokens, llm.c's batches of {B} times {T} need {B * T + 1}; use a "
-                        "longer text, or a smaller --batch-size or --block-size")
+        raise UserError(
+            f"{len(tokens)} tokens, llm.c's batches of {B} times {T} need {B * T + 1}; use a "
+            "longer text, or a smaller --batch-size or --block-size"
+        )
     return samples
 
 
@@ -165,15 +167,24 @@ def model_lines(config):
     """What it says of a model when it has read one."""
     Vp = padded(config.vocab_size)
     parameters = config.num_parameters + (Vp - config.vocab_size) * config.n_embd
-    return ["[GPT-2]", f"max_seq_len: {config.block_size}", f"vocab_size: {config.vocab_size}",
-            f"padded_vocab_size: {Vp}", f"num_layers: {config.n_layer}", f"num_heads: {config.n_head}",
-            f"channels: {config.n_embd}", f"num_parameters: {parameters}"]
+    return [
+        "[GPT-2]",
+        f"max_seq_len: {config.block_size}",
+        f"vocab_size: {config.vocab_size}",
+        f"padded_vocab_size: {Vp}",
+        f"num_layers: {config.n_layer}",
+        f"num_heads: {config.n_head}",
+        f"channels: {config.n_embd}",
+        f"num_parameters: {parameters}",
+    ]
 
 
 def data_lines(train, val, B, T):
     """What it says of the two token arrays."""
-    return [f"train dataset num_batches: {len(train) // (B * T)}",
-            f"val dataset num_batches: {len(val) // (B * T)}"]
+    return [
+        f"train dataset num_batches: {len(train) // (B * T)}",
+        f"val dataset num_batches: {len(val) // (B * T)}",
+    ]
 
 
 def activations_line(config, B, T):
@@ -198,8 +209,10 @@ class Progress:
     def step(self, step, seconds, loss):
         """Print step number `step`, counted from 1; returns its rates, for the metrics."""
         self.line(step_line(step - 1, loss, seconds))
-        return {"tokens_per_second": round(self.tokens / seconds, 1),
-                "gflops": round(self.flops / seconds / 1e9, 3)}
+        return {
+            "tokens_per_second": round(self.tokens / seconds, 1),
+            "gflops": round(self.flops / seconds / 1e9, 3),
+        }
 
     def line(self, text=""):
         print(text, flush=True)

@@ -66,14 +66,18 @@ class Lock:
             try:
                 file = open(self.path, "a+b", buffering=0)
             except OSError as error:
-                raise UserError(f"{self.path.parent}: cannot be written to: {error.strerror or error}; a run "
-                                "keeps its checkpoints there, so give another folder with --out") from None
+                raise UserError(
+                    f"{self.path.parent}: cannot be written to: {error.strerror or error}; a run "
+                    "keeps its checkpoints there, so give another folder with --out"
+                ) from None
             if not lock_file(file):
                 file.seek(0)
                 holder = file.read(LONGEST).decode(errors="replace") or "another program"
                 file.close()
-                raise UserError(f"{self.path.parent} is in use by {holder}; two runs in one folder would "
-                                "overwrite each other. Wait for it to end, or give another folder with --out")
+                raise UserError(
+                    f"{self.path.parent} is in use by {holder}; two runs in one folder would "
+                    "overwrite each other. Wait for it to end, or give another folder with --out"
+                )
             try:
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
                     return file

@@ -57,8 +57,11 @@ def _points(path, number, line):
     try:
         fields = json.loads(line)
         step = float(fields.pop("step"))
-        numbers = {name: float(value) for name, value in fields.items()
-                   if isinstance(value, int | float) and not isinstance(value, bool)}
+        numbers = {
+            name: float(value)
+            for name, value in fields.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         raise UserError(f"{path}: line {number} is none that train.py writes; is it another file?") from None
     for name, value in numbers.items():

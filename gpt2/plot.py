@@ -40,8 +40,10 @@ def figure(found):
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError("pictures need matplotlib: pip install 'gpt2[plot]', or pip install matplotlib; "
-                        "--live draws in the terminal without it") from None
+        raise UserError(
+            "pictures need matplotlib: pip install 'gpt2[plot]', or pip install matplotlib; "
+            "--live draws in the terminal without it"
+        ) from None
     # A Figure of its own and no pyplot: nothing global is touched, and no screen is looked for
     picture = Figure(figsize=(11, 7), layout="constrained")
     for axes, (title, names, unit, logarithmic) in zip(picture.subplots(2, 2).flat, PANELS):
@@ -63,8 +65,15 @@ def _draw(axes, run, name, colour, label):
     if not len(steps):
         return
     if name == "val_loss":
-        axes.plot(steps, numbers, "o-", color=colour, markersize=4, markerfacecolor="white",
-                  label=f"{run.name}, validation")
+        axes.plot(
+            steps,
+            numbers,
+            "o-",
+            color=colour,
+            markersize=4,
+            markerfacecolor="white",
+            label=f"{run.name}, validation",
+        )
     elif name == "lr":
         axes.plot(steps, numbers, color=colour, label=label)
     else:
@@ -152,8 +161,13 @@ def screen(found, width, height):
 def _summary(run):
     """The latest of everything, in a line."""
     parts = [run.name]
-    for name, text in (("loss", "loss {:.4f}"), ("val_loss", "validation {:.4f} (o)"), ("lr", "lr {:.3g}"),
-                       ("grad_norm", "norm {:.3g}"), ("tokens_per_second", "{:,.0f} tok/s")):
+    for name, text in (
+        ("loss", "loss {:.4f}"),
+        ("val_loss", "validation {:.4f} (o)"),
+        ("lr", "lr {:.3g}"),
+        ("grad_norm", "norm {:.3g}"),
+        ("tokens_per_second", "{:,.0f} tok/s"),
+    ):
         numbers = run.get(name)[1]
         if len(numbers):
             parts.append(text.format(numbers[-1]))
@@ -186,8 +200,9 @@ def tensorboard(found, folder):
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError:
-        raise UserError("--tensorboard needs its package: pip install 'gpt2[tensorboard]', "
-                        "or pip install tensorboard") from None
+        raise UserError(
+            "--tensorboard needs its package: pip install 'gpt2[tensorboard]', or pip install tensorboard"
+        ) from None
     written = []
     for run in found:
         target = Path(folder) / Path(run.name).name
@@ -201,8 +216,13 @@ def tensorboard(found, folder):
             for step, number in zip(steps, numbers):
                 at = np.searchsorted(done, step, side="right")
                 value = Summary.Value(tag=name, simple_value=number)
-                writer.add_event(Event(step=int(step), wall_time=float(clock[at - 1]) if at else 0.0,
-                                       summary=Summary(value=[value])))
+                writer.add_event(
+                    Event(
+                        step=int(step),
+                        wall_time=float(clock[at - 1]) if at else 0.0,
+                        summary=Summary(value=[value]),
+                    )
+                )
         writer.close()
         written.append(target)
     return written
@@ -212,8 +232,12 @@ def tensorboard(found, folder):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog="python -m gpt2.plot", allow_abbrev=False, description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m gpt2.plot",
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("runs", nargs="*", metavar="RUN", help="folders of runs (default: the newest in runs/)")
     add("--out", metavar="FILE", help="the picture, .png, .svg or .pdf (default: curves.png and curves.svg)")

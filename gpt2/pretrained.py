@@ -1,15 +1,15 @@
 """Weights that were trained before, here or elsewhere: what --init names.
 
-    gpt2, gpt2-medium, gpt2-large, gpt2-xl    as OpenAI released them: from the folder of this name in
-                                              GPT2_DATA_DIR, else through huggingface_hub and its cache
-    hf:OWNER/NAME                             another GPT-2 on the hub
-    path/to/folder                            of Hugging Face transformers, or a run of train.py
-    path/to/file.bin                          llm.c's checkpoint
-    path/to/file.safetensors                  a checkpoint of a run
+gpt2, gpt2-medium, gpt2-large, gpt2-xl    as OpenAI released them: from the folder of this name in
+                                          GPT2_DATA_DIR, else through huggingface_hub and its cache
+hf:OWNER/NAME                             another GPT-2 on the hub
+path/to/folder                            of Hugging Face transformers, or a run of train.py
+path/to/file.bin                          llm.c's checkpoint
+path/to/file.safetensors                  a checkpoint of a run
 
-    found = find("gpt2")        what it is, found.config first of all; no weights are read yet
-    model = found.model()       the GPT2
-    model, words = load(run="runs/mine")    or load(init="gpt2")
+found = find("gpt2")        what it is, found.config first of all; no weights are read yet
+model = found.model()       the GPT2
+model, words = load(run="runs/mine")    or load(init="gpt2")
 """
 
 import os
@@ -48,13 +48,16 @@ class Pretrained:
     def check(self):
         """Raise UserError where the files are too small for a model of this config. To be asked before one is
         made: what a few bytes of a header promise may be more than any memory."""
-        here = (huggingface.size_of_weights(self.path) if self.kind == "huggingface" else
-                self.path.stat().st_size)
+        here = (
+            huggingface.size_of_weights(self.path) if self.kind == "huggingface" else self.path.stat().st_size
+        )
         needed = 2 * self.config.num_parameters  # as bfloat16, the smallest way to keep them
         if here < needed:
-            raise UserError(f"{self.path}: described is a model of {self.config.num_parameters:,} "
-                            f"parameters, but the weights have {here:,} bytes; they are cut short, or of "
-                            "another model")
+            raise UserError(
+                f"{self.path}: described is a model of {self.config.num_parameters:,} "
+                f"parameters, but the weights have {here:,} bytes; they are cut short, or of "
+                "another model"
+            )
 
     def fill(self, params):
         """Copy the weights into `params`, the sixteen tensors of a model of this config."""
@@ -83,11 +86,14 @@ class Pretrained:
         V = self.config.vocab_size
         words = tokenizer.gpt2() if self.words is None and V == RELEASED_VOCABULARY else self.words
         if words is None:
-            raise UserError(f"{self.path}: no tokenizer lies beside the weights, and a vocabulary of {V} "
-                            "tokens is not GPT-2's")
+            raise UserError(
+                f"{self.path}: no tokenizer lies beside the weights, and a vocabulary of {V} "
+                "tokens is not GPT-2's"
+            )
         if words.vocab_size != V:
-            raise UserError(f"{self.path}: the model has {V} tokens, the tokenizer beside it "
-                            f"{words.vocab_size}")
+            raise UserError(
+                f"{self.path}: the model has {V} tokens, the tokenizer beside it {words.vocab_size}"
+            )
         return words
 
 
@@ -103,8 +109,9 @@ def find(name, dtype=None):
         return _folder(name, _from_hub(name, name.removeprefix("hf:")), dtype)
     path = Path(name)
     if not path.exists():
-        raise UserError(f"{name}: no such file or folder; expected {', '.join(RELEASED)}, hf:OWNER/NAME, "
-                        "or a path")
+        raise UserError(
+            f"{name}: no such file or folder; expected {', '.join(RELEASED)}, hf:OWNER/NAME, or a path"
+        )
     if path.is_dir():
         return _folder(name, path, dtype)
     if path.name == huggingface.WEIGHTS:
@@ -140,8 +147,10 @@ def load(run="", init="", which="best"):
     model, _ = checkpoint.load_model(path)
     words = tokenizer.load(folder / runs.TOKENIZER)
     if words.vocab_size != model.config.vocab_size:
-        raise UserError(f"{folder}: the tokenizer has {words.vocab_size} tokens, the model "
-                        f"{model.config.vocab_size}; they are not of one run")
+        raise UserError(
+            f"{folder}: the tokenizer has {words.vocab_size} tokens, the model "
+            f"{model.config.vocab_size}; they are not of one run"
+        )
     return model, words
 
 
@@ -195,13 +204,16 @@ def _from_hub(name, repository):
     What is in the cache is not asked for again: weights that were released do not change, and the network may
     be slow, or not there. GPT2_OFFLINE=1 forbids it altogether.
     """
-    advice = ("put config.json and model.safetensors into a folder and give its path, or set GPT2_DATA_DIR "
-              f"to a folder that has them in {Path(repository).name}/")
+    advice = (
+        "put config.json and model.safetensors into a folder and give its path, or set GPT2_DATA_DIR "
+        f"to a folder that has them in {Path(repository).name}/"
+    )
     try:
         import huggingface_hub as hub
     except ImportError:
-        raise UserError(f"{name}: needs the huggingface_hub package (pip install 'gpt2[hf]'); "
-                        f"or {advice}") from None
+        raise UserError(
+            f"{name}: needs the huggingface_hub package (pip install 'gpt2[hf]'); or {advice}"
+        ) from None
     hub.logging.set_verbosity_error()  # what goes wrong is told below, once
 
     def get(file, needed=True):
@@ -215,8 +227,10 @@ def _from_hub(name, repository):
         except Exception as error:  # their errors, the http library's, the socket's: there is no common base
             reason = (str(error).splitlines() or [type(error).__name__])[0]
         if needed:
-            raise UserError(f"{name}: {file} is not in huggingface_hub's cache and cannot be had from the "
-                            f"hub ({reason}); {advice}")
+            raise UserError(
+                f"{name}: {file} is not in huggingface_hub's cache and cannot be had from the "
+                f"hub ({reason}); {advice}"
+            )
         return None
 
     config = get(huggingface.CONFIG)

@@ -23,8 +23,14 @@ class Progress:
         self.recent = deque(maxlen=RECENT)
         self.bar = None
         if sys.stdout.isatty():
-            self.bar = tqdm(total=steps, initial=start, file=sys.stdout, dynamic_ncols=True, leave=False,
-                            bar_format="{n_fmt}/{total_fmt} {bar:10} {desc} {remaining} left")
+            self.bar = tqdm(
+                total=steps,
+                initial=start,
+                file=sys.stdout,
+                dynamic_ncols=True,
+                leave=False,
+                bar_format="{n_fmt}/{total_fmt} {bar:10} {desc} {remaining} left",
+            )
 
     def step(self, step, seconds, loss):
         """Count a step that took `seconds`; returns its rates, for the metrics."""
@@ -39,8 +45,10 @@ class Progress:
             self.bar.update(1)
         elif step % self.every == 0 or step == self.steps or step == 1:
             left = tqdm.format_interval((self.steps - step) / rate)
-            print(f"step {step:>{len(str(self.steps))}}/{self.steps}  {text} ({share} of peak)  {left} left",
-                  flush=True)
+            print(
+                f"step {step:>{len(str(self.steps))}}/{self.steps}  {text} ({share} of peak)  {left} left",
+                flush=True,
+            )
         return {"tokens_per_second": round(tokens_per_s, 1), "gflops": round(flops_per_s / 1e9, 3)}
 
     def line(self, text=""):

@@ -35,8 +35,10 @@ def new(name, out=""):
 def clear(folder, overwrite=False):
     """Remove the run that was in `folder`. UserError where there is one that is not to be overwritten."""
     if (folder / SETTINGS).exists() and not overwrite:
-        raise UserError(f"--out {folder} holds a run already; go on with it by --resume {folder}, "
-                        "replace it with --overwrite, or give another folder")
+        raise UserError(
+            f"--out {folder} holds a run already; go on with it by --resume {folder}, "
+            "replace it with --overwrite, or give another folder"
+        )
     _remove(folder, [folder / file for file in (METRICS, LAST, BEST)])
 
 
@@ -63,8 +65,9 @@ def _first_free(name):
         except FileExistsError:
             number += 1
         except OSError as error:
-            raise UserError(f"cannot make the folder {folder}: {error.strerror or error}; "
-                            "name another with --out") from None
+            raise UserError(
+                f"cannot make the folder {folder}: {error.strerror or error}; name another with --out"
+            ) from None
 
 
 def existing(folder):

@@ -126,7 +126,7 @@ def _continue(model, window, max_tokens, rngs, temperature, top_k, top_p):
     for _ in range(max_tokens):
         if decoder.length + unread.shape[1] > block:
             # forget the older half, read the newer one again
-            unread = window = window[:, -max(1, block // 2):]
+            unread = window = window[:, -max(1, block // 2) :]
             decoder.length = 0
         logits = decoder.read(unread, last_only=True)[:, -1]  # (B, V)
         ids = np.array([choose(row, temperature, top_k, top_p, rng) for row, rng in zip(logits, rngs)])
@@ -256,8 +256,9 @@ def _add(sample, text, show):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog="python -m gpt2.sample", description="Text from a trained model.",
-                                     allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m gpt2.sample", description="Text from a trained model.", allow_abbrev=False
+    )
     add = parser.add_argument
     add("--run", default="", help="the run's folder (default: the newest in runs/)")
     add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
@@ -271,8 +272,15 @@ def _parser():
     add("--top-k", type=int, default=200, help="among the k likeliest; 0: all (default: %(default)s)")
     add("--top-p", type=float, default=1.0, help="among the likeliest that make up p (default: %(default)s)")
     add("--seed", type=int, default=0, help="the same seed gives the same text (default: %(default)s)")
-    add("--logprobs", type=int, nargs="?", const=0, metavar="K", help="print JSON: texts, tokens, "
-        "log-probabilities in nats, and the K likeliest tokens at each place (default: 0)")
+    add(
+        "--logprobs",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="K",
+        help="print JSON: texts, tokens, "
+        "log-probabilities in nats, and the K likeliest tokens at each place (default: 0)",
+    )
     return parser
 
 
@@ -310,9 +318,16 @@ def _run(args):
         raise UserError(f"--logprobs {args.logprobs}: expected 0 or more")
     model, words = pretrained.load(args.run, args.init, args.checkpoint)
     prompt = _prompt(args)
-    options = dict(samples=args.samples, stop=args.stop, logprobs=args.logprobs,
-                   max_tokens=args.max_tokens, temperature=args.temperature, top_k=args.top_k,
-                   top_p=args.top_p, seed=args.seed)
+    options = dict(
+        samples=args.samples,
+        stop=args.stop,
+        logprobs=args.logprobs,
+        max_tokens=args.max_tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        seed=args.seed,
+    )
     if args.logprobs is not None:
         print(_as_json(words, prompt, write_samples(model, words, prompt, **options)))
     elif args.samples == 1:
@@ -329,11 +344,20 @@ def _as_json(words, prompt, made):
     """The samples as JSON. `pieces` are the texts of single tokens, with U+FFFD for parts of a character."""
     samples = []
     for sample in made:
-        top = [[{"token": k, "piece": words.decode([k]), "logprob": logprob} for k, logprob in place]
-               for place in sample.top]
-        samples.append({"text": sample.text, "stopped": sample.stopped, "tokens": sample.tokens,
-                        "pieces": [words.decode([token]) for token in sample.tokens],
-                        "logprobs": sample.logprobs, **({"top": top} if top else {})})
+        top = [
+            [{"token": k, "piece": words.decode([k]), "logprob": logprob} for k, logprob in place]
+            for place in sample.top
+        ]
+        samples.append(
+            {
+                "text": sample.text,
+                "stopped": sample.stopped,
+                "tokens": sample.tokens,
+                "pieces": [words.decode([token]) for token in sample.tokens],
+                "logprobs": sample.logprobs,
+                **({"top": top} if top else {}),
+            }
+        )
     return json.dumps({"prompt": prompt, "samples": samples})
 
 

@@ -29,8 +29,10 @@ def setting(default, group, help, *, minimum=None, below=None, choices=None, fix
     choices         the only values allowed
     fixed           a run that is resumed cannot change it
     """
-    return dataclasses.field(default=default, metadata=dict(
-        group=group, help=help, minimum=minimum, below=below, choices=choices, fixed=fixed))
+    return dataclasses.field(
+        default=default,
+        metadata=dict(group=group, help=help, minimum=minimum, below=below, choices=choices, fixed=fixed),
+    )
 
 
 def flag(name):
@@ -91,7 +93,7 @@ def _with_dashes(word):
 
 
 def nearest(name, names):
-    """", did you mean X?" where some name is close, else a pointer to --help."""
+    """ ", did you mean X?" where some name is close, else a pointer to --help."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else "; --help lists what there is"
 
@@ -176,8 +178,9 @@ def table(settings):
         shown = f"{value:g}" if isinstance(value, float) else str(value)
         groups.setdefault(field.metadata["group"], []).append(f"{field.name}={shown}")
     width = max(len(group) for group in groups)
-    fill = textwrap.TextWrapper(79, subsequent_indent=" " * (width + 2), break_on_hyphens=False,
-                                break_long_words=False).fill
+    fill = textwrap.TextWrapper(
+        79, subsequent_indent=" " * (width + 2), break_on_hyphens=False, break_long_words=False
+    ).fill
     return "\n".join(fill(f"{group:<{width}}  {' '.join(items)}") for group, items in groups.items())
 
 

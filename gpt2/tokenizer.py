@@ -49,8 +49,12 @@ class Tokenizer:
         self.pattern = pattern
         self.ranks = list(ranks)
         self.special = dict(special or {})
-        self.encoding = tiktoken.Encoding(name, pat_str=pattern, special_tokens=self.special,
-                                          mergeable_ranks={token: i for i, token in enumerate(self.ranks)})
+        self.encoding = tiktoken.Encoding(
+            name,
+            pat_str=pattern,
+            special_tokens=self.special,
+            mergeable_ranks={token: i for i, token in enumerate(self.ranks)},
+        )
         # A character without a rank makes tiktoken panic, so `char` looks first
         self._alphabet = {token.decode() for token in self.ranks} if name == "char" else None
 
@@ -76,9 +80,11 @@ class Tokenizer:
         if self._alphabet is not None:
             unknown = sorted(set(text) - self._alphabet)
             if unknown:
-                raise UserError(f"tokenizer char: {len(unknown)} characters of the text are not in its "
-                                f"vocabulary of {self.vocab_size}, the first is {unknown[0]!r}; use text of "
-                                "the corpus' characters, or train with --tokenizer byte")
+                raise UserError(
+                    f"tokenizer char: {len(unknown)} characters of the text are not in its "
+                    f"vocabulary of {self.vocab_size}, the first is {unknown[0]!r}; use text of "
+                    "the corpus' characters, or train with --tokenizer byte"
+                )
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 
     def decode_bytes(self, tokens):
@@ -107,8 +113,15 @@ class Tokenizer:
     def to_json(self):
         """Everything that `from_json` needs, as a str."""
         ranks = [base64.b64encode(token).decode() for token in self.ranks]
-        return json.dumps({"format": FORMAT, "name": self.name, "pattern": self.pattern,
-                           "special": self.special, "ranks": ranks})
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "name": self.name,
+                "pattern": self.pattern,
+                "special": self.special,
+                "ranks": ranks,
+            }
+        )
 
     def save(self, path):
         """Write the tokenizer to `path`, atomically."""
@@ -187,8 +200,10 @@ def char(text):
     if not characters:
         raise UserError("tokenizer char: the text is empty, so there are no characters to number")
     if len(characters) > LARGEST_VOCABULARY:
-        raise UserError(f"tokenizer char: {len(characters)} distinct characters, at most "
-                        f"{LARGEST_VOCABULARY}; use --tokenizer byte")
+        raise UserError(
+            f"tokenizer char: {len(characters)} distinct characters, at most "
+            f"{LARGEST_VOCABULARY}; use --tokenizer byte"
+        )
     return Tokenizer("char", ANY_CHARACTER, [c.encode() for c in characters])
 
 
@@ -217,8 +232,9 @@ def _vocab_file():
         if path.is_file() and sha256_of(path) == VOCAB_SHA256:
             return path
     folders = [folder for folder in (os.environ.get("GPT2_DATA_DIR"), cache_folder()) if folder]
-    return (find("vocab.bpe", VOCAB_SHA256, folders)
-            or fetch(VOCAB_URL, cache_folder() / "vocab.bpe", VOCAB_SHA256))
+    return find("vocab.bpe", VOCAB_SHA256, folders) or fetch(
+        VOCAB_URL, cache_folder() / "vocab.bpe", VOCAB_SHA256
+    )
 
 
 def bpe(text, size):
@@ -245,8 +261,10 @@ def bpe(text, size):
         # Two different pairs can spell the same bytes; one token is enough
         new = {pair: n for pair, n in pairs.items() if n > 0 and pair[0] + pair[1] not in known}
         if not new:
-            raise UserError(f"tokenizer bpe:{size}: the corpus has pairs for {len(ranks)} tokens only; "
-                            f"use --tokenizer bpe:{len(ranks)} or a longer text")
+            raise UserError(
+                f"tokenizer bpe:{size}: the corpus has pairs for {len(ranks)} tokens only; "
+                f"use --tokenizer bpe:{len(ranks)} or a longer text"
+            )
         best = min(new, key=lambda pair: (-new[pair], pair))
         ranks.append(best[0] + best[1])
         known.add(ranks[-1])
@@ -266,11 +284,10 @@ def _merge(word, pair):
     merged = []
     i = 0
     while i < len(word):
-        if tuple(word[i:i + 2]) == pair:
+        if tuple(word[i : i + 2]) == pair:
             merged.append(pair[0] + pair[1])
             i += 2
         else:
             merged.append(word[i])
             i += 1
     return merged
-

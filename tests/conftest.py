@@ -21,8 +21,15 @@ if "GPT2_DATA_DIR" not in os.environ:
     if "TIKTOKEN_CACHE_DIR" not in os.environ:
         ALLOWED.append("needs GPT-2's vocabulary")
 if sys.platform != "linux":
-    ALLOWED += ["needs POSIX", "needs a pseudo-terminal", "needs /dev/shm", "needs Linux's /proc",
-                "could not import 'fcntl'", "could not import 'termios'", "shutdown of a listening socket"]
+    ALLOWED += [
+        "needs POSIX",
+        "needs a pseudo-terminal",
+        "needs /dev/shm",
+        "needs Linux's /proc",
+        "could not import 'fcntl'",
+        "could not import 'termios'",
+        "shutdown of a listening socket",
+    ]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -63,6 +70,7 @@ def shakespeare():
     """The text of tinyshakespeare; tests that need the real corpus are skipped where it is not to be had."""
     from data import tinyshakespeare
     from gpt2.errors import UserError
+
     try:
         return tinyshakespeare.read()
     except UserError as error:
@@ -74,6 +82,7 @@ def gpt2_tokenizer():
     """GPT-2's tokenizer; tests that need the real vocabulary are skipped where it is not to be had."""
     from gpt2 import tokenizer
     from gpt2.errors import UserError
+
     try:
         return tokenizer.gpt2()
     except UserError as error:
@@ -94,8 +103,10 @@ def prose(tmp_path):
 @pytest.fixture(scope="session")
 def peers():
     """(torch, transformers), or a skip that says why."""
-    return (pytest.importorskip("torch", reason="needs torch"),
-            pytest.importorskip("transformers", reason="needs transformers"))
+    return (
+        pytest.importorskip("torch", reason="needs torch"),
+        pytest.importorskip("transformers", reason="needs transformers"),
+    )
 
 
 @pytest.fixture

@@ -93,12 +93,14 @@ def save_state(folder):
 
 def use_weights(name):
     """Read the weights as --init does, and use them once."""
+
     def read(folder):
         found = pretrained.find(str(folder / name))
         m = found.model()
         assert np.isfinite(m.flat_params).all(), "weights that are not finite were taken"
         if found.config.n_embd <= 64:
             m.forward(np.zeros((1, 1), int))
+
     return read
 
 
@@ -114,6 +116,7 @@ def use_tokenizer(load):
         if made is not None:
             made.decode(made.encode("ab"))
             made.decode([made.start, made.vocab_size - 1])
+
     return read
 
 
@@ -130,8 +133,11 @@ def use_text(folder):
 
 def save_metrics(folder):
     (folder / runs.SETTINGS).write_text("steps = 4\n")
-    lines = [{"step": 0, "val_loss": 5.5}, *({"step": i, "loss": 5.0 / i, "lr": 1e-3, "seconds": 0.01}
-                                           for i in range(1, 9)), {"step": 8, "sample": "To be\n"}]
+    lines = [
+        {"step": 0, "val_loss": 5.5},
+        *({"step": i, "loss": 5.0 / i, "lr": 1e-3, "seconds": 0.01} for i in range(1, 9)),
+        {"step": 8, "sample": "To be\n"},
+    ]
     (folder / runs.METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -178,26 +184,52 @@ def subjects():
     """All kinds of files, those that need the safetensors package last."""
     return [
         Subject("checkpoint", "a.safetensors", save_checkpoint, use_weights("a.safetensors"), sealed=True),
-        Subject("checkpoint, signed", "a.safetensors", save_checkpoint, use_weights("a.safetensors"),
-                mend=sign),
+        Subject(
+            "checkpoint, signed", "a.safetensors", save_checkpoint, use_weights("a.safetensors"), mend=sign
+        ),
         Subject("llm.c model", "m.bin", write_bin(), use_weights("m.bin")),
         Subject("llm.c model, bfloat16", "m.bin", write_bin("bfloat16"), use_weights("m.bin")),
-        Subject("llm.c state", "state.bin", save_state,
-                lambda folder: llmc.read_state(folder / "state.bin", CONFIG)),
-        Subject("llm.c tokenizer", "t.bin", lambda folder: llmc.write_tokenizer(folder / "t.bin", words()),
-                use_tokenizer(lambda folder: llmc.read_tokenizer(folder / "t.bin"))),
-        Subject("tokens", "a.bin", lambda folder: write_tokens(folder / "a.bin", np.arange(100) * 7),
-                use_tokens),
-        Subject("tokenizer", "t.json", lambda folder: words().save(folder / "t.json"),
-                use_tokenizer(lambda folder: tokenizer.load(folder / "t.json"))),
-        Subject("settings", "a.toml",
-                lambda folder: (folder / "a.toml").write_text(to_toml(train.Settings())), use_settings),
+        Subject(
+            "llm.c state",
+            "state.bin",
+            save_state,
+            lambda folder: llmc.read_state(folder / "state.bin", CONFIG),
+        ),
+        Subject(
+            "llm.c tokenizer",
+            "t.bin",
+            lambda folder: llmc.write_tokenizer(folder / "t.bin", words()),
+            use_tokenizer(lambda folder: llmc.read_tokenizer(folder / "t.bin")),
+        ),
+        Subject(
+            "tokens", "a.bin", lambda folder: write_tokens(folder / "a.bin", np.arange(100) * 7), use_tokens
+        ),
+        Subject(
+            "tokenizer",
+            "t.json",
+            lambda folder: words().save(folder / "t.json"),
+            use_tokenizer(lambda folder: tokenizer.load(folder / "t.json")),
+        ),
+        Subject(
+            "settings",
+            "a.toml",
+            lambda folder: (folder / "a.toml").write_text(to_toml(train.Settings())),
+            use_settings,
+        ),
         Subject("metrics", runs.METRICS, save_metrics, use_metrics),
-        Subject("text", "a.txt", lambda folder: (folder / "a.txt").write_text("To be, naïve\n" * 9, "utf-8"),
-                use_text),
+        Subject(
+            "text",
+            "a.txt",
+            lambda folder: (folder / "a.txt").write_text("To be, naïve\n" * 9, "utf-8"),
+            use_text,
+        ),
         Subject("vocab.json", huggingface_tokenizer.VOCAB, hub, use_tokenizer(huggingface_tokenizer.read)),
-        Subject("tokenizer.json", huggingface_tokenizer.ALL_IN_ONE, all_in_one,
-                use_tokenizer(huggingface_tokenizer.read)),
+        Subject(
+            "tokenizer.json",
+            huggingface_tokenizer.ALL_IN_ONE,
+            all_in_one,
+            use_tokenizer(huggingface_tokenizer.read),
+        ),
         Subject("config.json", huggingface.CONFIG, hub, use_weights("")),
         Subject("safetensors", huggingface.WEIGHTS, hub, use_weights("")),
         Subject("safetensors, index", huggingface.INDEX, in_two_files, use_weights("")),
@@ -209,26 +241,120 @@ def sign(content):
     found = re.search(rb'"sha256": "([^"]*)"', content)
     if not found:
         return content
-    zeros = content[:found.start(1)] + checkpoint.NO_DIGEST.encode() + content[found.end(1):]
+    zeros = content[: found.start(1)] + checkpoint.NO_DIGEST.encode() + content[found.end(1) :]
     if content[:8] == struct.pack("<Q", 0):
         return content
     digest = hashlib.sha256(zeros).hexdigest().encode()
-    return content[:found.start(1)] + digest + content[found.end(1):]
+    return content[: found.start(1)] + digest + content[found.end(1) :]
 
 
 # ---- What can be wrong -----------------------------------------------------------------------------------
 
-NUMBERS = [0, 1, -1, 2, 255, 256, 65535, 65536, 2**31 - 1, -2**31, 2**31, 2**32 - 1, 2**40, 2**53, 2**62,
-           2**63 - 1, -2**63, 2**64 - 1]
+NUMBERS = [
+    0,
+    1,
+    -1,
+    2,
+    255,
+    256,
+    65535,
+    65536,
+    2**31 - 1,
+    -(2**31),
+    2**31,
+    2**32 - 1,
+    2**40,
+    2**53,
+    2**62,
+    2**63 - 1,
+    -(2**63),
+    2**64 - 1,
+]
 FLOATS = [math.nan, math.inf, -math.inf, -0.0, 1e-45, 3.4e38, -3.4e38]
-TEXTS = ["", "-1", "1e999", "-1e999", "NaN", "Infinity", "null", "true", "[]", "{}", '""', "9" * 400,
-         "9" * 5000, "[" * 3000, '{"a":' * 2000, "1.5", "../../etc/passwd", "..", ".", "/etc/passwd", "C:\\x",
-         "\\u0000", "\\ud800", "\0", "\r", "\n", "\x1b[2J", "\ufeff", "e\u0301", "a" * 3000, "'''", '"', "\\",
-         ",", ":", "=", "1979-05-27", "0x10", "1_000", "-0", "1e400", "[[a]]", "[a.b.c]"]
-VALUES = [None, True, False, 0, -1, 1.5, -0.0, 2**31, 2**40, 2**63, -2**63, 10**30, 10**400, math.nan,
-          math.inf, "", "..", "../../etc/passwd", "/etc/passwd", "a\0b", "\ud800", "\n\x1b[2J", "9" * 500,
-          "wte.weight", "F32", "BF16", [], [[]], [0], [-1], [2**62, 2**62], [1] * 100, {}, {"a": {}},
-          "float64", "object", "O"]
+TEXTS = [
+    "",
+    "-1",
+    "1e999",
+    "-1e999",
+    "NaN",
+    "Infinity",
+    "null",
+    "true",
+    "[]",
+    "{}",
+    '""',
+    "9" * 400,
+    "9" * 5000,
+    "[" * 3000,
+    '{"a":' * 2000,
+    "1.5",
+    "../../etc/passwd",
+    "..",
+    ".",
+    "/etc/passwd",
+    "C:\\x",
+    "\\u0000",
+    "\\ud800",
+    "\0",
+    "\r",
+    "\n",
+    "\x1b[2J",
+    "\ufeff",
+    "e\u0301",
+    "a" * 3000,
+    "'''",
+    '"',
+    "\\",
+    ",",
+    ":",
+    "=",
+    "1979-05-27",
+    "0x10",
+    "1_000",
+    "-0",
+    "1e400",
+    "[[a]]",
+    "[a.b.c]",
+]
+VALUES = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1.5,
+    -0.0,
+    2**31,
+    2**40,
+    2**63,
+    -(2**63),
+    10**30,
+    10**400,
+    math.nan,
+    math.inf,
+    "",
+    "..",
+    "../../etc/passwd",
+    "/etc/passwd",
+    "a\0b",
+    "\ud800",
+    "\n\x1b[2J",
+    "9" * 500,
+    "wte.weight",
+    "F32",
+    "BF16",
+    [],
+    [[]],
+    [0],
+    [-1],
+    [2**62, 2**62],
+    [1] * 100,
+    {},
+    {"a": {}},
+    "float64",
+    "object",
+    "O",
+]
 
 
 def spoil(content, draw):
@@ -253,25 +379,25 @@ def flip_bits(content, draw):
 def put_bytes(content, draw):
     at = place(content, draw)
     new = draw.choice((bytes(draw.randrange(1, 9)), b"\xff" * draw.randrange(1, 9), draw.randbytes(4)))
-    content[at:at + len(new)] = new
+    content[at : at + len(new)] = new
     return content
 
 
 def put_number(content, draw):
     at = place(content, draw) // 4 * 4
     size, number = draw.choice(((4, "I"), (8, "Q"))), draw.choice(NUMBERS)
-    content[at:at + size[0]] = struct.pack("<" + size[1], number % (1 << 8 * size[0]))
+    content[at : at + size[0]] = struct.pack("<" + size[1], number % (1 << 8 * size[0]))
     return content
 
 
 def put_float(content, draw):
     at = draw.randrange(len(content) // 4 + 1) * 4
-    content[at:at + 4] = struct.pack("<f", draw.choice(FLOATS))
+    content[at : at + 4] = struct.pack("<f", draw.choice(FLOATS))
     return content
 
 
 def cut(content, draw):
-    return content[:place(content, draw)]
+    return content[: place(content, draw)]
 
 
 def lengthen(content, draw):
@@ -280,13 +406,13 @@ def lengthen(content, draw):
 
 def take_out(content, draw):
     at = place(content, draw)
-    del content[at:at + draw.choice((1, 2, 4, 8, 100))]
+    del content[at : at + draw.choice((1, 2, 4, 8, 100))]
     return content
 
 
 def double(content, draw):
     at = place(content, draw)
-    part = content[at:at + draw.choice((1, 4, 8, 50, 1000))]
+    part = content[at : at + draw.choice((1, 4, 8, 50, 1000))]
     content[at:at] = part * draw.choice((1, 1, 3))
     return content
 
@@ -297,7 +423,7 @@ def put_text(content, draw):
     found = list(re.finditer(rb"-?\d[\d.eE+-]*|\"[^\"]*\"|\w+", content[:20_000]))
     if found and draw.random() < 0.8:
         word = draw.choice(found)
-        content[word.start():word.end()] = new
+        content[word.start() : word.end()] = new
     else:
         at = place(content, draw)
         content[at:at] = new
@@ -311,8 +437,8 @@ def change_json(content, draw):
         length = struct.unpack("<Q", content[:8])[0]
         if length > len(content):
             return content
-        text = changed(content[8:8 + length], draw)
-        return struct.pack("<Q", len(text)) + text + content[8 + length:]
+        text = changed(content[8 : 8 + length], draw)
+        return struct.pack("<Q", len(text)) + text + content[8 + length :]
     whole = changed(content, draw)
     if whole != content:
         return whole
@@ -357,8 +483,21 @@ def changed(text, draw):
     return json.dumps(value).encode()
 
 
-WAYS = (flip_bits, put_bytes, put_number, put_float, cut, lengthen, take_out, double, put_text, put_text,
-        change_json, change_json, change_json)
+WAYS = (
+    flip_bits,
+    put_bytes,
+    put_number,
+    put_float,
+    cut,
+    lengthen,
+    take_out,
+    double,
+    put_text,
+    put_text,
+    change_json,
+    change_json,
+    change_json,
+)
 
 
 # ---- What comes of it --------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class _File:
 
     def write(self, content):
         if self.faults.happens("write"):
-            self.file.write(memoryview(content)[:len(content) // 2])
+            self.file.write(memoryview(content)[: len(content) // 2])
             self.file.flush()
             self.faults.act()
         return self.file.write(content)

@@ -21,17 +21,55 @@ ROOT = Path(__file__).resolve().parent.parent
 # Names of derivative columns in a row of the table
 RULES = ("partials", "transpose", "jvp", "vjp_rule", "jvp_rule")
 # Calls that move no numbers: taking them away is no slip of mathematics
-PLUMBING = {"tuple", "list", "range", "len", "iter", "next", "zip", "enumerate", "reversed", "int", "str",
-            "partial", "callable", "isinstance", "dict", "set", "min", "max", "getattr"}
+PLUMBING = {
+    "tuple",
+    "list",
+    "range",
+    "len",
+    "iter",
+    "next",
+    "zip",
+    "enumerate",
+    "reversed",
+    "int",
+    "str",
+    "partial",
+    "callable",
+    "isinstance",
+    "dict",
+    "set",
+    "min",
+    "max",
+    "getattr",
+}
 # Keywords that a person forgets
 FORGOTTEN = {"keepdims", "axis", "reverse", "axes"}
-FLIPPED = {ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq,
-           ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
+FLIPPED = {
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
 EXCHANGED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
 
 # What computes nothing, or refuses
-SKIPPED = (ast.Raise, ast.JoinedStr, ast.Assert, ast.arguments, ast.expr_context, ast.operator, ast.cmpop,
-           ast.unaryop, ast.boolop)
+SKIPPED = (
+    ast.Raise,
+    ast.JoinedStr,
+    ast.Assert,
+    ast.arguments,
+    ast.expr_context,
+    ast.operator,
+    ast.cmpop,
+    ast.unaryop,
+    ast.boolop,
+)
 
 Function = (ast.FunctionDef, ast.Lambda)
 
@@ -88,7 +126,8 @@ class Source:
             return None
         line, _, column, _ = placed[-1]
         around = [
-            n for n in nodes
+            n
+            for n in nodes
             if getattr(n, "name", "<lambda>") == code.co_name
             and (n.lineno, n.col_offset) <= (line, column) <= (n.end_lineno, n.end_col_offset)
         ]
@@ -167,8 +206,9 @@ def of_table() -> list[Mutant]:
 def of_chain() -> list[Mutant]:
     """The chain rule, which applies the table: all of chain.py but how it words what a rule cannot do."""
     s = source("gpt2.autodiff.chain")
-    return [m for node in s.live if s.name(node) != "errors_at"
-            for m in mutants_of(s, node, frozenset(["chain"]))]
+    return [
+        m for node in s.live if s.name(node) != "errors_at" for m in mutants_of(s, node, frozenset(["chain"]))
+    ]
 
 
 def _reached(f) -> Iterator[tuple[Source, ast.AST]]:
@@ -205,8 +245,19 @@ def mutants_of(s: Source, function: ast.AST, tests: frozenset) -> list[Mutant]:
             new = ast.fix_missing_locations(ast.copy_location(new, node))
             before, after = _text(node), _text(new)
             if before != after:
-                found.append(Mutant(s.module.__name__, s.name(function), node.lineno, before, after, function,
-                                    at, new, tests))
+                found.append(
+                    Mutant(
+                        s.module.__name__,
+                        s.name(function),
+                        node.lineno,
+                        before,
+                        after,
+                        function,
+                        at,
+                        new,
+                        tests,
+                    )
+                )
     return found
 
 
@@ -217,9 +268,11 @@ def _text(node) -> str:
 
 def _walk(function) -> Iterator[tuple[tuple, ast.AST]]:
     """(path, node) of everything in a function that computes: no docstrings, defaults or error messages."""
-    body = [("body", None)] if isinstance(function, ast.Lambda) else [
-        ("body", i) for i in range(len(function.body))
-    ]
+    body = (
+        [("body", None)]
+        if isinstance(function, ast.Lambda)
+        else [("body", i) for i in range(len(function.body))]
+    )
     stack = [(((name, i),), _get(function, name, i)) for name, i in reversed(body)]
     while stack:
         at, node = stack.pop()
@@ -327,6 +380,7 @@ def _results(value):
             yield ast.UnaryOp(ast.USub(), value)
         return
     for i, element in enumerate(value.elts):
+
         def with_element(new, i=i):
             return ast.Tuple([*value.elts[:i], new, *value.elts[i + 1 :]], ast.Load())
 

@@ -79,8 +79,12 @@ def checks(m: Mutant):
 
 def layer_checks(layer):
     mine = [case for case in cases.CASES if case.layer == layer]
-    for test in (test_layers.test_backward_is_the_slope, test_layers.test_arguments_are_untouched,
-                 test_layers.test_float32_agrees_with_float64, test_layers.test_layout_does_not_matter):
+    for test in (
+        test_layers.test_backward_is_the_slope,
+        test_layers.test_arguments_are_untouched,
+        test_layers.test_float32_agrees_with_float64,
+        test_layers.test_layout_does_not_matter,
+    ):
         for case in mine:
             yield f"{test.__name__}[{case.name}]", functools.partial(test, case)
     for case in mine:
@@ -95,8 +99,10 @@ def layer_checks(layer):
             yield test.__name__, functools.partial(test, bias)
     if layer == "attention":
         yield "test_attention_never_looks_ahead", test_layers.test_attention_never_looks_ahead
-        yield "test_attention_in_blocks_is_attention", _with_monkeypatch(
-            test_layers.test_attention_in_blocks_is_attention)
+        yield (
+            "test_attention_in_blocks_is_attention",
+            _with_monkeypatch(test_layers.test_attention_in_blocks_is_attention),
+        )
         test = test_layers.test_attention_survives_large_scores
         yield test.__name__, functools.partial(test, np.float32)
     if layer == "crossentropy":
@@ -120,13 +126,18 @@ def model_checks():
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("gpt2.backward.choose", _choose_once)  # compiled once, not in every test
         for compile in (False, True):
-            for test in (test_model.test_accumulated_halves_are_the_whole,
-                         test_model.test_backward_replaces_what_was_there):
+            for test in (
+                test_model.test_accumulated_halves_are_the_whole,
+                test_model.test_backward_replaces_what_was_there,
+            ):
                 yield test.__name__, functools.partial(test, compile)
-        for test in (test_model.test_tied_embedding_gets_both_gradients,
-                     test_model.test_forward_and_backward_touch_no_argument,
-                     test_model.test_activations_are_used_up, test_parts_are_announced,
-                     test_model.test_logits_exist_at_most_twice_as_written):
+        for test in (
+            test_model.test_tied_embedding_gets_both_gradients,
+            test_model.test_forward_and_backward_touch_no_argument,
+            test_model.test_activations_are_used_up,
+            test_parts_are_announced,
+            test_model.test_logits_exist_at_most_twice_as_written,
+        ):
             yield test.__name__, test
         for halves in (True, False):
             test = test_model.test_derived_gradients_agree_with_manual_as_written
@@ -188,11 +199,14 @@ def all_of(module):
             marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
             for args in itertools.product(*(mark.args[1] for mark in marks)):
                 names = [mark.args[0] for mark in marks]
-                yield f"{name}[{'-'.join(map(str, args))}]" if args else name, functools.partial(
-                    test, **dict(zip(names, args)))
+                yield (
+                    f"{name}[{'-'.join(map(str, args))}]" if args else name,
+                    functools.partial(test, **dict(zip(names, args))),
+                )
 
 
 # ---- The table of rules: tests/autodiff/test_rules.py and test_rule_points.py
+
 
 def row_checks(names, orders=(1, 2)):
     import test_rule_points
@@ -200,8 +214,9 @@ def row_checks(names, orders=(1, 2)):
 
     from gpt2.autodiff.ops import OPS
 
-    samples = [(name, i, s, dtype) for name in names for i, s in enumerate(OPS[name].samples)
-               for dtype in s.dtypes]
+    samples = [
+        (name, i, s, dtype) for name in names for i, s in enumerate(OPS[name].samples) for dtype in s.dtypes
+    ]
     for order in orders:
         for name, i, s, dtype in samples:
             check = functools.partial(_derivatives, name, s, dtype, order)
@@ -211,8 +226,10 @@ def row_checks(names, orders=(1, 2)):
             yield test.__name__, functools.partial(test, *args)
     for name, i, s, dtype in samples:
         if name != "float_power":
-            yield f"test_single_precision_stays[{name}-{i}-{dtype}]", functools.partial(
-                test_rules.test_single_precision_stays, name, s, dtype)
+            yield (
+                f"test_single_precision_stays[{name}-{i}-{dtype}]",
+                functools.partial(test_rules.test_single_precision_stays, name, s, dtype),
+            )
 
 
 def _derivatives(name, s, dtype, order):

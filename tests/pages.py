@@ -57,8 +57,11 @@ def _is_program(text):
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
         return False
-    return any(isinstance(part, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.Assign | ast.Call)
-               for statement in body for part in ast.walk(statement))
+    return any(
+        isinstance(part, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.Assign | ast.Call)
+        for statement in body
+        for part in ast.walk(statement)
+    )
 
 
 def blocks(page):
@@ -69,7 +72,7 @@ def blocks(page):
         fence = re.match(r"\s*```(\w*)", lines[at])
         if fence:
             end = next(i for i in range(at + 1, len(lines)) if lines[i].strip() == "```")
-            found.append(Block(page, at + 2, fence[1], textwrap.dedent("\n".join(lines[at + 1:end]))))
+            found.append(Block(page, at + 2, fence[1], textwrap.dedent("\n".join(lines[at + 1 : end]))))
             at = end + 1
         elif lines[at].startswith("    "):
             end = at

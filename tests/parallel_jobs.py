@@ -37,9 +37,19 @@ def words(group):
     everywhere = np.zeros(COUNT)
     everywhere[start:stop] = mine[start:stop]
     group.all_gather(everywhere)
-    return {"rank": rank, "size": size, "summed": summed, "early": early, "sent": sent, "gathered": gathered,
-            "everywhere": everywhere, "total": group.total(0.1 * rank, 1.0), "highest": group.highest(-rank),
-            "root": group.from_root(lambda: 7), "times": meet(group)}
+    return {
+        "rank": rank,
+        "size": size,
+        "summed": summed,
+        "early": early,
+        "sent": sent,
+        "gathered": gathered,
+        "everywhere": everywhere,
+        "total": group.total(0.1 * rank, 1.0),
+        "highest": group.highest(-rank),
+        "root": group.from_root(lambda: 7),
+        "times": meet(group),
+    }
 
 
 def meet(group):
@@ -77,15 +87,16 @@ def train(kind, group, workers=1, dtype="float64", steps=3, accumulate=2, shard=
     from gpt2 import parallel
 
     model, optimizer = model_and_optimizer(dtype, options)
-    with parallel.start(kind, model, optimizer, group, workers=workers, batch_size=B, threads=1,
-                        shard=shard, options=options) as team:
+    with parallel.start(
+        kind, model, optimizer, group, workers=workers, batch_size=B, threads=1, shard=shard, options=options
+    ) as team:
         words, arrays = [], {}
         for step in range(steps):
             words.append(team.step(batches(step, accumulate), clip=0.5))
             if step in (0, steps - 1):
                 for name, array in zip(NAMES, (model.flat_params, *team.moments())):
                     arrays[f"{name} {'first' if step == 0 else 'last'}"] = array.copy()
-        (inputs, targets), = batches(99, 1)
+        ((inputs, targets),) = batches(99, 1)
         words.append((team.loss(inputs[:5], targets[:5]), 0.0))
         return arrays, np.array(words)
 

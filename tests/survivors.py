@@ -23,8 +23,15 @@ EXPLAINED = {
     ("layers.matmul", "matmul_backward", "-1", "-2"): (ANY_MINUS, 2),
     ("layers.matmul", "matmul_backward_naive", "-1", "-2"): (ANY_MINUS, 2),
     ("layers.attention", "attention_backward", "-2", "2"): (EITHER_SIGN, 4),
-    **{("layers.attention", "attention_backward", f"{x}.swapaxes(-1, -2)", f"{x}.swapaxes(-2, -1)"): SYMMETRIC
-       for x in ("k[:, :, keys]", "att", "v[:, :, keys]", "dscores")},
+    **{
+        (
+            "layers.attention",
+            "attention_backward",
+            f"{x}.swapaxes(-1, -2)",
+            f"{x}.swapaxes(-2, -1)",
+        ): SYMMETRIC
+        for x in ("k[:, :, keys]", "att", "v[:, :, keys]", "dscores")
+    },
     # the model
     ("model", "through", "bool(again)", "again"): "a tuple with names in it is as true",
     ("model", "through", "again", "self"): "what is added to is zeroed first: the numbers are the same",
@@ -44,10 +51,18 @@ EXPLAINED = {
     ("autodiff.ops.elementwise", "_power", "1.0", "2.0"): UNUSED,
     ("autodiff.ops.elementwise", "_power_base", "if is_scalar_const(b):", "if False:"): SHORTCUT,
     ("autodiff.ops.elementwise", "_power_base", "b", "a"): SHORTCUT,
-    ("autodiff.ops.elementwise", "_power_base", "1.0 if n == 1 else (n, a) if n == 2 else (n, a ** (n - 1))",
-     "(n, a) if n == 2 else (n, a ** (n - 1))"): SHORTCUT,
-    ("autodiff.ops.elementwise", "_power_base", "(n, a) if n == 2 else (n, a ** (n - 1))",
-     "(n, a ** (n - 1))"): SHORTCUT,
+    (
+        "autodiff.ops.elementwise",
+        "_power_base",
+        "1.0 if n == 1 else (n, a) if n == 2 else (n, a ** (n - 1))",
+        "(n, a) if n == 2 else (n, a ** (n - 1))",
+    ): SHORTCUT,
+    (
+        "autodiff.ops.elementwise",
+        "_power_base",
+        "(n, a) if n == 2 else (n, a ** (n - 1))",
+        "(n, a ** (n - 1))",
+    ): SHORTCUT,
     ("autodiff.ops.elementwise", "_power_base", "equal(b, 0.0)", "equal(0.0, b)"): SYMMETRIC,
     ("autodiff.ops.elementwise", "_power_base", "1.0", "2.0"): UNUSED,
     ("autodiff.ops.elementwise", "_power_base", "2", "-2"): SHORTCUT,
@@ -65,43 +80,82 @@ EXPLAINED = {
     # the chain rule
     ("autodiff.chain", "pull", "if op.jvp is not None:", "if True:"): REFUSES,
     ("autodiff.chain", "pull", "fit(force(d), a) if need else None", "fit(force(d), a)"): SHORTCUT,
-    ("autodiff.chain", "force", "applied(entry())", "entry()"):
-        "a gradient may stay masked: whatever takes it applies the mask",
-    ("autodiff.chain", "pull_elementwise", "factor_list(factors) if need else None", "factor_list(factors)"):
-        SHORTCUT,
+    (
+        "autodiff.chain",
+        "force",
+        "applied(entry())",
+        "entry()",
+    ): "a gradient may stay masked: whatever takes it applies the mask",
+    (
+        "autodiff.chain",
+        "pull_elementwise",
+        "factor_list(factors) if need else None",
+        "factor_list(factors)",
+    ): SHORTCUT,
     ("autodiff.chain", "partials", "if rule is None:", "if False:"): REFUSES,
     ("autodiff.chain", "pull_factors", "if arg.shape == node.shape:", "if False:"): SHORTCUT,
     ("autodiff.chain", "pull_factors", "node", "g"): (SAME_SHAPE, 3),
     ("autodiff.chain", "fits", "1", "-1"): SHORTCUT,
     ("autodiff.chain", "times", "if g.op != 'broadcast':", "if True:"): SHORTCUT,
-    **{("autodiff.chain", "times", "g.args[0] if f.shape == shape else g", after): SHORTCUT
-       for after in ("g", "g.args[0]")},
+    **{
+        ("autodiff.chain", "times", "g.args[0] if f.shape == shape else g", after): SHORTCUT
+        for after in ("g", "g.args[0]")
+    },
     ("autodiff.chain", "times", "f.shape == shape", "f.shape != shape"): SHORTCUT,
     ("autodiff.chain", "times", "shape", "g"): SHORTCUT,
-    ("autodiff.chain", "times", "product(g.args[0] if f.shape == shape else g, f)",
-     "product(f, g.args[0] if f.shape == shape else g)"): SYMMETRIC,
-    **{("autodiff.chain", "product", f"is_number({x}, {one})", f"is_number({one}, {x})"): SYMMETRIC
-       for x, one in (("f", "1.0"), ("f", "-1.0"), ("g.value", "1.0"))},
-    **{("autodiff.chain", "product", x, y): "1 times a factor of another type: the numbers are the factor's, "
-       "and the gradient gets its own type in the end" for x, y in (("f", "g"), ("g", "f"))},
+    (
+        "autodiff.chain",
+        "times",
+        "product(g.args[0] if f.shape == shape else g, f)",
+        "product(f, g.args[0] if f.shape == shape else g)",
+    ): SYMMETRIC,
+    **{
+        ("autodiff.chain", "product", f"is_number({x}, {one})", f"is_number({one}, {x})"): SYMMETRIC
+        for x, one in (("f", "1.0"), ("f", "-1.0"), ("g.value", "1.0"))
+    },
+    **{
+        (
+            "autodiff.chain",
+            "product",
+            x,
+            y,
+        ): "1 times a factor of another type: the numbers are the factor's, "
+        "and the gradient gets its own type in the end"
+        for x, y in (("f", "g"), ("g", "f"))
+    },
     ("autodiff.chain", "is_number", "x", "value"): "a node is equal to no number",
     ("autodiff.chain", "pull_where", "node", "g"): (SAME_SHAPE, 2),
     ("autodiff.chain", "pull_where", None, "masked if same else fit(masked.applied(), branch)"): SHORTCUT,
-    **{("autodiff.chain", "transposed_jvp", f"applied({x})", x): "a gradient may stay masked: whatever takes "
-       "it applies the mask" for x in "cg"},
+    **{
+        (
+            "autodiff.chain",
+            "transposed_jvp",
+            f"applied({x})",
+            x,
+        ): "a gradient may stay masked: whatever takes it applies the mask"
+        for x in "cg"
+    },
     ("autodiff.chain", "unbroadcast", "if g.shape == x.shape:", "if False:"): SHORTCUT,
     ("autodiff.chain", "unbroadcast", "if not new:", "if False:"): SHORTCUT,
     ("autodiff.chain", "unbroadcast", "1", "-1"): "adds up an axis of length 1 too",
     ("autodiff.chain", "total", "if len(parts) == 1:", "if False:"): SHORTCUT,
     ("autodiff.chain", "total", "1", "-1"): SHORTCUT,
-    ("autodiff.chain", "total", "values.get(False, 0.0)", "values.get(0.0, False)"):
-        "0.0 and False are one key, and one number",
+    (
+        "autodiff.chain",
+        "total",
+        "values.get(False, 0.0)",
+        "values.get(0.0, False)",
+    ): "0.0 and False are one key, and one number",
     ("autodiff.chain", "add_all", "plus(g, p)", "plus(p, g)"): SYMMETRIC,
-    **{("autodiff.chain", "plus", before, after): SHORTCUT for before, after in (
-        ("if p.op == 'broadcast' and p.shape == g.shape and (g.op != 'broadcast'):", "if False:"),
-        ("p.shape == g.shape", "p.shape != g.shape"),
-        ("g.op != 'broadcast'", "g.op == 'broadcast'"),
-        ("g - p.args[0] if p.op == 'negative' else g + p", "g + p"))},
+    **{
+        ("autodiff.chain", "plus", before, after): SHORTCUT
+        for before, after in (
+            ("if p.op == 'broadcast' and p.shape == g.shape and (g.op != 'broadcast'):", "if False:"),
+            ("p.shape == g.shape", "p.shape != g.shape"),
+            ("g.op != 'broadcast'", "g.op == 'broadcast'"),
+            ("g - p.args[0] if p.op == 'negative' else g + p", "g + p"),
+        )
+    },
     **{("autodiff.chain", "plus", x, y): (SHORTCUT, 2) for x, y in (("p", "g"), ("g", "p"))},
     ("autodiff.chain", "merge_assembles", "if len(parts) == 1:", "if False:"): SHORTCUT,
     ("autodiff.chain", "merge_assembles", "1", "-1"): SHORTCUT,
@@ -117,46 +171,76 @@ EXPLAINED = {
     # index
     ("autodiff.ops.index", "_scatter_transpose", "if not taken.size:", "if False:"): SHORTCUT,
     ("autodiff.ops.index", "_scatter_transpose", "return taken", "return -taken"): "it has no entries",
-    ("autodiff.ops.index", "_scatter_transpose", "const(np.arange(taken.size).reshape(taken.shape))",
-     "np.arange(taken.size).reshape(taken.shape)"): ITSELF,
-    ("autodiff.ops.index", "_scatter_transpose",
-     "equal(apply('gather', numbers, *arrays, spec=spec), number)",
-     "equal(number, apply('gather', numbers, *arrays, spec=spec))"): SYMMETRIC,
+    (
+        "autodiff.ops.index",
+        "_scatter_transpose",
+        "const(np.arange(taken.size).reshape(taken.shape))",
+        "np.arange(taken.size).reshape(taken.shape)",
+    ): ITSELF,
+    (
+        "autodiff.ops.index",
+        "_scatter_transpose",
+        "equal(apply('gather', numbers, *arrays, spec=spec), number)",
+        "equal(number, apply('gather', numbers, *arrays, spec=spec))",
+    ): SYMMETRIC,
     ("autodiff.ops.index", "_scatter_transpose", "no_gradient(arrays)", "arrays"): NOT_READ,
     ("autodiff.ops.index", "no_gradient", None, None): NOT_READ,
     # linear algebra
     ("autodiff.ops.linalg", "_slogdet_jvp", "if x.dtype.kind != 'c':", "if False:"): REAL,
     ("autodiff.ops.linalg", "eye", "real_dtype(dtype)", "dtype"): REAL,
     ("autodiff.ops.linalg", "lower", "real_dtype(dtype)", "dtype"): REAL,
-    ("autodiff.ops.linalg", "lower", None, "np.tril(np.ones((n, n), d), -1) + np.asarray(diagonal, d) * "
-     "np.eye(n, dtype=d)"): ITSELF,
+    (
+        "autodiff.ops.linalg",
+        "lower",
+        None,
+        "np.tril(np.ones((n, n), d), -1) + np.asarray(diagonal, d) * np.eye(n, dtype=d)",
+    ): ITSELF,
     ("autodiff.ops.linalg", "_cholesky_jvp", "x", "t"): (SAME_SHAPE, 2),
     ("autodiff.ops.linalg", "_qr_jvp", "x", "t"): (SAME_SHAPE, 4),
-    **{("autodiff.ops.linalg", f, "-1", other): ("the last two axes are of one length", n)
-       for f, n in (("_cholesky_jvp", 1), ("hermitian", 2), ("diagonal", 2)) for other in ("1", "-2")},
+    **{
+        ("autodiff.ops.linalg", f, "-1", other): ("the last two axes are of one length", n)
+        for f, n in (("_cholesky_jvp", 1), ("hermitian", 2), ("diagonal", 2))
+        for other in ("1", "-2")
+    },
     ("autodiff.ops.linalg", "_qr_jvp", "1", "-1"): TWO,
     ("autodiff.ops.linalg", "_eigh_jvp", "1", "-1"): TWO,
     ("autodiff.ops.linalg", "_eig_jvp", "1", "-1"): TWO,
     ("autodiff.ops.linalg", "_qr_jvp", "if x.shape[-1] > k:", "if True:"): SHORTCUT,
-    ("autodiff.ops.linalg", "_eigh_jvp", "real(diagonal(inner))", "diagonal(inner)"):
-        "the chain rule takes the real part where the value is real",
-    ("autodiff.ops.linalg", "_eig_jvp", "real(conjugate(v) * dv)", "conjugate(v) * dv"):
-        "the turn by a phase, which comes next, takes the imaginary part away",
+    (
+        "autodiff.ops.linalg",
+        "_eigh_jvp",
+        "real(diagonal(inner))",
+        "diagonal(inner)",
+    ): "the chain rule takes the real part where the value is real",
+    (
+        "autodiff.ops.linalg",
+        "_eig_jvp",
+        "real(conjugate(v) * dv)",
+        "conjugate(v) * dv",
+    ): "the turn by a phase, which comes next, takes the imaginary part away",
     ("autodiff.ops.linalg", "_eig_jvp", "if v.dtype.kind == 'c':", "if True:"): REAL,
     ("autodiff.ops.linalg", "_eig_jvp", "absolute(v)", "v"): "any entry that is not 0 settles the phase",
     ("autodiff.ops.linalg", "_svd_jvp", "if x.dtype.kind == 'c':", "if True:"): REAL,
     ("autodiff.ops.linalg", "_svd_jvp", "if m > k:", "if True:"): "adds what is zero for a square matrix",
     ("autodiff.ops.linalg", "_svd_jvp", "if n > k:", "if True:"): "adds what is zero for a square matrix",
-    ("autodiff.ops.linalg", "_svd_jvp", "return (_no_full_vectors, real(diagonal(adjoint(u) @ t @ "
-     "adjoint(vh))), _no_full_vectors)", None): (REFUSES, 2),
+    (
+        "autodiff.ops.linalg",
+        "_svd_jvp",
+        "return (_no_full_vectors, real(diagonal(adjoint(u) @ t @ adjoint(vh))), _no_full_vectors)",
+        None,
+    ): (REFUSES, 2),
     # products
     ("autodiff.ops.matrix", "_matmul_transpose", "if b.ndim > 2:", "if True:"): SHORTCUT,
     ("autodiff.ops.matrix", "_matmul_transpose", "b", "g"): SHORTCUT,
     ("autodiff.ops.matrix", "_matmul_transpose", "2", "-2"): SHORTCUT,
     ("autodiff.ops.matrix", "_matmul_transpose", "out", "a"): SAME_SHAPE,
     # reductions
-    ("autodiff.ops.reduce", "_extreme_jvp", "equal(x, expand(out, axes, x.ndim))",
-     "equal(expand(out, axes, x.ndim), x)"): SYMMETRIC,
+    (
+        "autodiff.ops.reduce",
+        "_extreme_jvp",
+        "equal(x, expand(out, axes, x.ndim))",
+        "equal(expand(out, axes, x.ndim), x)",
+    ): SYMMETRIC,
     ("autodiff.ops.reduce", "_prod_jvp", "if n % 2:", "if True:"): "joins an empty piece",
     ("autodiff.ops.reduce", "_prod_jvp", "2", "-2"): "odd is odd for a negative divisor too",
     ("autodiff.ops.reduce", "_prod_jvp", "-1", "1"): (EITHER_SIGN, 2),

@@ -1,6 +1,5 @@
 """What the choice of a backward leaves as it is: the loss curve, and the memory of a training loop."""
 
-
 import numpy as np
 import pytest
 from peaks import peak_of

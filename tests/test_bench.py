@@ -97,8 +97,11 @@ def test_both_ways_do_all_of_the_product(quick_rates, way, threads):
 def test_the_peak_is_the_fastest_of_its_forms(quick_rates, monkeypatch, fast):
     if runtime.blas_library() is None:
         fast = (fast[0], "BLAS")  # another BLAS cannot be kept to one thread
-    monkeypatch.setattr(rates, "_fastest", lambda product, seconds:
-                        product.flops / (2e9 if (len(product.a), product.way) == fast else 1e9))
+    monkeypatch.setattr(
+        rates,
+        "_fastest",
+        lambda product, seconds: product.flops / (2e9 if (len(product.a), product.way) == fast else 1e9),
+    )
     product, rate = rates.fastest_product(2)
     assert (len(product.a), product.way) == fast and math.isclose(rate, 2e9)
 
@@ -142,12 +145,22 @@ def test_the_share_of_the_peak_is_taken_within_a_round():
     contest = SimpleNamespace(
         facts={name: {"ready_s": 1.0, "losses": None, "about": "96 x 96"} for name in ("whole", "peak")},
         samples={"whole": {"step": [[2.0], [8.0], [2.0]]}, "peak": {"step": [[1.0], [4.0], [1.0]]}},
-        peak=lambda name: 1 << 20)
+        peak=lambda name: 1 << 20,
+    )
     rows = step.rows_of(contest, "whole", flops=8e9)
     assert rows["whole"]["of_peak"] == {"median": 0.5, "q1": 0.5, "q3": 0.5}
     assert (rows["whole"]["gflops"], rows["peak"]["gflops"]) == (4.0, 8.0)
-    result = {"size": "s", "vocab_size": 65, "threads": 1, "elementwise": "numpy", "flops": 8e9,
-              "reference": "whole", "rows": rows, "absent": {}, "heats": []}
+    result = {
+        "size": "s",
+        "vocab_size": 65,
+        "threads": 1,
+        "elementwise": "numpy",
+        "flops": 8e9,
+        "reference": "whole",
+        "rows": rows,
+        "absent": {},
+        "heats": [],
+    }
     told = step.as_text(result)
     assert "of sgemm peak" in told and "8 GFLOP; sgemm peak: 8 GFLOP/s" in told
     del contest.samples["peak"], contest.facts["peak"]
@@ -169,6 +182,7 @@ def test_the_engines_compiled_contenders_are_told_the_backend():
     """By step and by layers; the others do not know the word."""
     told = {}
     for name in contenders.CONTENDERS:
+
         def ask(name=name, **request):
             told.setdefault((name, request["do"]), request.get("elementwise"))
             return {"about": None, "losses": [], "bytes": 0}
@@ -250,8 +264,15 @@ def test_gradients_that_differ_do_not_count():
     x = np.random.default_rng(0).standard_normal((70, 1000)).astype(np.float32)
     swapped = x.copy()
     swapped[0], swapped[1] = x[1], x[0]  # the same length, another direction
-    facts = {"written": [x], "same": [x * (1 + 1e-6)], "swapped": [swapped], "longer": [x * 1.001],
-             "nan": [x * np.float32(np.nan)], "shape": [x.T], "fewer": []}
+    facts = {
+        "written": [x],
+        "same": [x * (1 + 1e-6)],
+        "swapped": [swapped],
+        "longer": [x * 1.001],
+        "nan": [x * np.float32(np.nan)],
+        "shape": [x.T],
+        "fewer": [],
+    }
     facts = {name: {"digest": [digest(a) for a in arrays]} for name, arrays in facts.items()}
     assert set(layers.disagreeing(facts)) == {"swapped", "longer", "nan", "shape", "fewer"}
 
@@ -282,16 +303,19 @@ def test_disturbed_rounds_are_left_out(monkeypatch):
     assert (contest.load["rounds"], contest.load["rounds_counted"]) == (12, 6)
 
 
-@pytest.mark.parametrize(("call", "argument", "said"), [
-    (sizes.find, "124M", "124M-B4T64"),
-    (find_batch, "B4", "B4T64"),
-    (find_batch, "B0T4", "B4T64"),
-    (find_layers, "mathmul", "matmul-qkv"),
-    (program.thread_counts, "1,x", "1,2"),
-    (program.thread_counts, "0", "1 to"),
-    (program.thread_counts, "9999", "cores"),
-    (lambda names: contenders.find(names, ()), "tensorflow", "torch"),
-])
+@pytest.mark.parametrize(
+    ("call", "argument", "said"),
+    [
+        (sizes.find, "124M", "124M-B4T64"),
+        (find_batch, "B4", "B4T64"),
+        (find_batch, "B0T4", "B4T64"),
+        (find_layers, "mathmul", "matmul-qkv"),
+        (program.thread_counts, "1,x", "1,2"),
+        (program.thread_counts, "0", "1 to"),
+        (program.thread_counts, "9999", "cores"),
+        (lambda names: contenders.find(names, ()), "tensorflow", "torch"),
+    ],
+)
 def test_mistakes_are_named(call, argument, said):
     with pytest.raises(UserError, match=said):
         call(argument)
@@ -321,8 +345,20 @@ def run(module, *flags):
 
 def test_a_contest_from_end_to_end():
     """Two of this engine's variants and the peak, three rounds, as JSON."""
-    done = run("bench.step", "--sizes", "4x128-B12T64", "--threads", "1", "--contenders",
-               "peak,written,manual", "--rounds", "3", "--elementwise", "numexpr", "--json")
+    done = run(
+        "bench.step",
+        "--sizes",
+        "4x128-B12T64",
+        "--threads",
+        "1",
+        "--contenders",
+        "peak,written,manual",
+        "--rounds",
+        "3",
+        "--elementwise",
+        "numexpr",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)["results"]
     assert set(result["rows"]) == {"written", "manual", "peak"} and not result["absent"]
@@ -335,14 +371,17 @@ def test_a_contest_from_end_to_end():
     assert result["rows"]["written"]["to_written"]["median"] == 1.0
 
 
-@pytest.mark.parametrize(("module", "flag", "value", "said"), [
-    ("bench.step", "--sizes", "huge", "124M-B4T64"),
-    ("bench.layers", "--sizes", "huge", "B4T64"),
-    ("bench.roofline", "--sizes", "huge", "124M-B4T64"),
-    ("bench.step", "--elementwise", "fast", "expected one of numpy, numexpr, tuned; got 'fast'"),
-    ("bench.layers", "--elementwise", "", "expected one of numpy, numexpr, tuned; got ''"),
-    ("bench.step", "--contenders", "peek", "peak"),
-])
+@pytest.mark.parametrize(
+    ("module", "flag", "value", "said"),
+    [
+        ("bench.step", "--sizes", "huge", "124M-B4T64"),
+        ("bench.layers", "--sizes", "huge", "B4T64"),
+        ("bench.roofline", "--sizes", "huge", "124M-B4T64"),
+        ("bench.step", "--elementwise", "fast", "expected one of numpy, numexpr, tuned; got 'fast'"),
+        ("bench.layers", "--elementwise", "", "expected one of numpy, numexpr, tuned; got ''"),
+        ("bench.step", "--contenders", "peek", "peak"),
+    ],
+)
 def test_a_users_mistake_is_one_line(module, flag, value, said):
     done = run(module, flag, value)
     assert done.returncode == 2 and done.stdout == ""

@@ -13,14 +13,18 @@ from gpt2 import checkpoint
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 
-STATE = {"step": 7, "text": "naïve \" \\ 日", "nested": {"list": [1, 2.5, None, True]}}
+STATE = {"step": 7, "text": 'naïve " \\ 日', "nested": {"list": [1, 2.5, None, True]}}
 
 
 def arrays():
     rng = np.random.default_rng(5)
-    return {"a": rng.standard_normal((3, 4)).astype(np.float32), "b": rng.standard_normal(5),
-            "c": np.arange(6, dtype=np.uint16).reshape(2, 3), "scalar": np.array(2.5),
-            "none": np.empty((0, 3))}
+    return {
+        "a": rng.standard_normal((3, 4)).astype(np.float32),
+        "b": rng.standard_normal(5),
+        "c": np.arange(6, dtype=np.uint16).reshape(2, 3),
+        "scalar": np.array(2.5),
+        "none": np.empty((0, 3)),
+    }
 
 
 @pytest.fixture
@@ -104,8 +108,10 @@ def test_bytes_after_the_end_are_an_error(saved):
 def test_a_header_that_promises_the_moon_allocates_nothing(tmp_path):
     for shape in ([1 << 40], [1 << 40, 1 << 40], [-1], [1.5], [True], "x", [1] * 100, [0, 1 << 62, 1 << 62]):
         nbytes = 0 if shape and shape[0] == 0 else 4
-        header = {"__metadata__": {"format": checkpoint.FORMAT, "sha256": "0" * 63 + "1", "state": "{}"},
-                  "x": {"dtype": "F32", "shape": shape, "data_offsets": [0, nbytes]}}
+        header = {
+            "__metadata__": {"format": checkpoint.FORMAT, "sha256": "0" * 63 + "1", "state": "{}"},
+            "x": {"dtype": "F32", "shape": shape, "data_offsets": [0, nbytes]},
+        }
         text = json.dumps(header).encode()
         (tmp_path / "c").write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * nbytes)
         with pytest.raises(UserError):
@@ -117,11 +123,21 @@ class Bomb:
         return os._exit, (66,)
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"short", b"\xff" * 64, b"PK\x03\x04" + b"\0" * 60, pickle.dumps(Bomb()),
-    struct.pack("<Q", 2) + b"{}", struct.pack("<Q", 4) + b"null", struct.pack("<Q", 5) + b'"a":1',
-    struct.pack("<Q", 40_000) + b"[" * 40_000,
-], ids=str)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"short",
+        b"\xff" * 64,
+        b"PK\x03\x04" + b"\0" * 60,
+        pickle.dumps(Bomb()),
+        struct.pack("<Q", 2) + b"{}",
+        struct.pack("<Q", 4) + b"null",
+        struct.pack("<Q", 5) + b'"a":1',
+        struct.pack("<Q", 40_000) + b"[" * 40_000,
+    ],
+    ids=str,
+)
 def test_a_foreign_file_is_an_error(tmp_path, content):
     path = tmp_path / "c"
     path.write_bytes(content)

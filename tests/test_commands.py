@@ -26,8 +26,10 @@ def test_the_list_says_what_each_does(capsys):
 @pytest.mark.parametrize("name", ["convert", "evaluate", "plot", "sample"])
 def test_each_explains_itself(name):
     """Under either spelling, and without importing anything that may be missing."""
-    told = [subprocess.run([sys.executable, "-m", *words, "--help"], cwd=ROOT, capture_output=True, text=True)
-            for words in ((f"gpt2.{name}",), ("gpt2", name))]
+    told = [
+        subprocess.run([sys.executable, "-m", *words, "--help"], cwd=ROOT, capture_output=True, text=True)
+        for words in ((f"gpt2.{name}",), ("gpt2", name))
+    ]
     assert [run.returncode for run in told] == [0, 0], told[0].stderr + told[1].stderr
     assert told[0].stdout == told[1].stdout and "usage" in told[0].stdout
 
@@ -40,6 +42,7 @@ def test_a_command_that_is_not_there(capsys):
 
 
 def test_the_status_of_a_command_is_kept(tmp_path):
-    run = subprocess.run([sys.executable, "-m", "gpt2", "plot", str(tmp_path)], cwd=ROOT, capture_output=True,
-                         text=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "gpt2", "plot", str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
     assert run.returncode == 2 and "no run here" in run.stderr

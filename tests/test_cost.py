@@ -20,8 +20,11 @@ def peak_of_a_step(config, B, T, **options):
     return peak_of(lambda: model.loss_and_grads(tokens[:, :-1], tokens[:, 1:]))
 
 
-@pytest.mark.parametrize("options", [dict(backward="manual"), dict(backward="manual", compile=False),
-                                     dict(backward="auto")], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [dict(backward="manual"), dict(backward="manual", compile=False), dict(backward="auto")],
+    ids=str,
+)
 def test_memory_is_what_the_whole_model_takes(options):
     """Six blocks from one and two: within a tenth, as what is compiled differs a little by block."""
     estimated = cost.estimate(CONFIG, 8, 32, **options)
@@ -63,16 +66,30 @@ def test_lines():
     what = cost.Cost(10**9, {"parameters": 4 * 2**30, "activations": 512}, 10**12, 2.0)
     lines = cost.lines(what, 5000, available=2**30)
     assert [line.split("  ")[0].strip() for line in lines] == [
-        "parameters", "memory: parameters", "memory: activations", "memory in all", "arithmetic", "time",
-        "note"]
+        "parameters",
+        "memory: parameters",
+        "memory: activations",
+        "memory in all",
+        "arithmetic",
+        "time",
+        "note",
+    ]
     assert "1,000,000,000" in lines[0] and "4.0 GiB" in lines[1] and lines[2].endswith("512 bytes")
     assert "4.0 GiB of 1.0 GiB free" in lines[3] and "1000.00 GFLOP" in lines[4]
     assert "2.0 s a step (500 GFLOP/s), 2.8 h for 5,000 steps" in lines[5] and "does not fit" in lines[6]
     assert len(cost.lines(what, 5000)) == 6
 
 
-@pytest.mark.parametrize("count, text", [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"),
-                                         (300 * 2**20, "300 MiB"), (5 * 2**40, "5120 GiB")])
+@pytest.mark.parametrize(
+    "count, text",
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (300 * 2**20, "300 MiB"),
+        (5 * 2**40, "5120 GiB"),
+    ],
+)
 def test_sizes(count, text):
     assert cost.size(count) == text
 

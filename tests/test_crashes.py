@@ -20,9 +20,32 @@ from gpt2.errors import UserError
 from gpt2.lock import Lock
 
 ROOT = Path(train.__file__).parent
-SMALL = ["--tokenizer", "byte", "--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--block-size", "16",
-         "--batch-size", "4", "--steps", "6", "--eval-every", "0", "--eval-batches", "1",
-         "--sample-tokens", "0", "--save-every", "2", "--compile", "off"]
+SMALL = [
+    "--tokenizer",
+    "byte",
+    "--n-layer",
+    "1",
+    "--n-head",
+    "2",
+    "--n-embd",
+    "16",
+    "--block-size",
+    "16",
+    "--batch-size",
+    "4",
+    "--steps",
+    "6",
+    "--eval-every",
+    "0",
+    "--eval-batches",
+    "1",
+    "--sample-tokens",
+    "0",
+    "--save-every",
+    "2",
+    "--compile",
+    "off",
+]
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX processes")
@@ -91,8 +114,14 @@ def test_what_a_killed_run_left_is_swept_up(small, tmp_path):
         (folder / name).write_bytes(b"half")
     (folder / "notes.txt").write_text("the user's own")
     assert train.main(["--resume", str(folder), "--steps", "4"]) == 0
-    assert {path.name for path in folder.iterdir()} == {"notes.txt", runs.SETTINGS, runs.TOKENIZER,
-                                                       runs.METRICS, runs.LAST, runs.BEST}
+    assert {path.name for path in folder.iterdir()} == {
+        "notes.txt",
+        runs.SETTINGS,
+        runs.TOKENIZER,
+        runs.METRICS,
+        runs.LAST,
+        runs.BEST,
+    }
 
 
 def test_a_run_that_is_done_loses_nothing_when_it_is_resumed(small, tmp_path, capsys):
@@ -110,8 +139,9 @@ def test_a_run_that_is_done_loses_nothing_when_it_is_resumed(small, tmp_path, ca
 # ---- A disk that refuses -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("act, words", [(full, "No space left on device, free some space"),
-                                        (read_only, "Read-only file system")])
+@pytest.mark.parametrize(
+    "act, words", [(full, "No space left on device, free some space"), (read_only, "Read-only file system")]
+)
 def test_a_disk_that_refuses_leaves_the_checkpoint_before(saved, act, words):
     calls = points(saved.with_name("other"))
     for at in range(1, calls.index("replaced") + 1):
@@ -131,8 +161,10 @@ def test_a_disk_that_fills_up_ends_the_run_in_one_line(small, tmp_path, capsys):
     with Faults(at=second - 1):
         assert train.main([*small, "--out", str(folder), "--overwrite"]) == 2
     error = capsys.readouterr().err
-    assert error == (f"error: cannot write {folder}/last.safetensors: No space left on device, free some "
-                     "space; the checkpoint written before is untouched\n")
+    assert error == (
+        f"error: cannot write {folder}/last.safetensors: No space left on device, free some "
+        "space; the checkpoint written before is untouched\n"
+    )
     assert checkpoint.load(folder / runs.LAST)[1]["step"] == 2
     assert train.main(["--resume", str(folder)]) == 0
     assert checkpoint.load(folder / runs.LAST)[1]["step"] == 6
@@ -165,8 +197,13 @@ def test_metrics_that_cannot_be_written_end_the_run_in_one_line(small, tmp_path,
     monkeypatch.setattr(train.Run, "begin", begins)
     assert train.main([*small, "--out", str(folder)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: cannot write {folder}/metrics.jsonl: No space left on device; the last "
-                            "checkpoint is untouched.") and error.count("\n") == 1
+    assert (
+        error.startswith(
+            f"error: cannot write {folder}/metrics.jsonl: No space left on device; the last "
+            "checkpoint is untouched."
+        )
+        and error.count("\n") == 1
+    )
     monkeypatch.setattr(train.Run, "begin", begin)
     assert train.main(["--resume", str(folder)]) == 0
     steps = [line.split(b",")[0] for line in (folder / runs.METRICS).read_bytes().splitlines()]
@@ -179,11 +216,17 @@ def test_a_limit_on_the_size_of_files(small, tmp_path):
     folder = tmp_path / "a"
     assert train.main([*small, "--out", str(folder), "--steps", "2"]) == 0
     before = (folder / runs.LAST).read_bytes()
-    script = ("import resource, sys, train\n"
-              f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) // 2},) * 2)\n"
-              "sys.exit(train.main(sys.argv[1:]))")
-    done = subprocess.run([sys.executable, "-c", script, "--resume", str(folder), "--steps", "6"], cwd=ROOT,
-                          capture_output=True, text=True)
+    script = (
+        "import resource, sys, train\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) // 2},) * 2)\n"
+        "sys.exit(train.main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--resume", str(folder), "--steps", "6"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert "File too large" in done.stderr and "is untouched" in done.stderr
     assert (folder / runs.LAST).read_bytes() == before
@@ -226,8 +269,11 @@ def test_two_runs_in_one_folder(small, tmp_path, capsys):
     assert train.main([*small, "--out", str(folder)]) == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with Lock(folder):
-        for argv in (["--resume", str(folder), "--steps", "8"], [*small, "--out", str(folder), "--overwrite"],
-                     [*small, "--out", str(folder)]):
+        for argv in (
+            ["--resume", str(folder), "--steps", "8"],
+            [*small, "--out", str(folder), "--overwrite"],
+            [*small, "--out", str(folder)],
+        ):
             assert train.main(argv) == 2
             error = capsys.readouterr().err
             assert error.startswith(f"error: {folder} is in use by process {os.getpid()} on ")

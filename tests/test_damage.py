@@ -46,8 +46,12 @@ def test_most_kinds_of_damage_are_noticed(subject, tmp_path):
 
 
 @KINDS
-@settings(max_examples=15, deadline=None, derandomize=True,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(content=st.binary(max_size=300))
 def test_any_bytes(subject, tmp_path, content):
     """Files that nobody wrote; also behind the first bytes of a sound one, where a magic number may be."""
@@ -61,15 +65,21 @@ def test_any_bytes(subject, tmp_path, content):
         assert came.kind != "surprise", came.text
 
 
-VALUE = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-                     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner,
-                                                                                max_size=4), max_leaves=8)
+VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
 JSON_FILES = [subject for subject in EVERY if subject.file.endswith(".json") or subject.name == "metrics"]
 
 
 @pytest.mark.parametrize("subject", JSON_FILES, ids=[subject.name for subject in JSON_FILES])
-@settings(max_examples=25, deadline=None, derandomize=True,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(value=VALUE, data=st.data())
 def test_any_json(subject, tmp_path, value, data):
     """Another value for one of the names that the file has, and any value for the whole of it."""
@@ -91,16 +101,23 @@ def reader(read):
     return Subject("x", "x", None, read)
 
 
-@pytest.mark.parametrize("read, found", [
-    (lambda folder: 1 / 0, "ZeroDivisionError"),
-    (lambda folder: bytearray(8 << 20), "8,3.* bytes of memory for a file of 4"),
-    (lambda folder: np.zeros(1 << 21), "16,7.* bytes of memory"),
-    (lambda folder: [][0], "IndexError"),
-    (lambda folder: int("x"), "ValueError"),
-    (lambda folder: warnings.warn("w", stacklevel=1), "UserWarning"),
-    (lambda folder: tokenizer.tiktoken.Encoding("x", pat_str="(", mergeable_ranks={b"a": 0},
-                                                special_tokens={}), "Error|Panic"),
-])
+@pytest.mark.parametrize(
+    "read, found",
+    [
+        (lambda folder: 1 / 0, "ZeroDivisionError"),
+        (lambda folder: bytearray(8 << 20), "8,3.* bytes of memory for a file of 4"),
+        (lambda folder: np.zeros(1 << 21), "16,7.* bytes of memory"),
+        (lambda folder: [][0], "IndexError"),
+        (lambda folder: int("x"), "ValueError"),
+        (lambda folder: warnings.warn("w", stacklevel=1), "UserWarning"),
+        (
+            lambda folder: tokenizer.tiktoken.Encoding(
+                "x", pat_str="(", mergeable_ranks={b"a": 0}, special_tokens={}
+            ),
+            "Error|Panic",
+        ),
+    ],
+)
 def test_surprises(tmp_path, read, found):
     came = outcome(reader(read), tmp_path, b"abcd")
     assert came.kind == "surprise" and re.search(found, came.text), came
@@ -149,8 +166,11 @@ def test_weights_that_are_no_numbers(tmp_path, number):
 def test_a_description_that_promises_more_than_the_weights_hold(tmp_path):
     """Nothing is allocated for it: these would be petabytes."""
     small = model()
-    checkpoint.save(tmp_path / "c.safetensors", checkpoint.model_arrays(small),
-                    {"model": {**vars(CONFIG), "n_layer": 1 << 40}})
+    checkpoint.save(
+        tmp_path / "c.safetensors",
+        checkpoint.model_arrays(small),
+        {"model": {**vars(CONFIG), "n_layer": 1 << 40}},
+    )
     with pytest.raises(UserError, match="described is a model of .* but the weights have"):
         pretrained.find(str(tmp_path / "c.safetensors")).model()
     pytest.importorskip("safetensors", reason="needs safetensors")
@@ -182,10 +202,15 @@ def test_names_of_tensors_are_never_names_of_files(tmp_path):
     assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*")] == ["in", "in/c"]
 
 
-@pytest.mark.parametrize("name, content", [
-    ("settings", "steps = " + "9" * 5000), ("settings", "lr = " + "9" * 400),
-    ("metrics", '{"step": 1' + "0" * 400 + "}\n"), ("metrics", '{"step": 1, "loss": 1' + "0" * 400 + "}\n"),
-])
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("settings", "steps = " + "9" * 5000),
+        ("settings", "lr = " + "9" * 400),
+        ("metrics", '{"step": 1' + "0" * 400 + "}\n"),
+        ("metrics", '{"step": 1, "loss": 1' + "0" * 400 + "}\n"),
+    ],
+)
 def test_numbers_beyond_all_bounds(tmp_path, name, content):
     (subject,) = [subject for subject in EVERY if subject.name == name]
     subject.make(tmp_path)

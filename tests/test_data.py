@@ -99,12 +99,15 @@ def test_a_damaged_token_file_is_made_again(prose):
     assert data.prepare(str(prose[0]), "byte").train.read_bytes() == whole
 
 
-@pytest.mark.parametrize("content, message", [
-    (b"", "empty"),
-    (b" \n\n", "empty"),
-    (b"\x7fELF\0\1\2", "binary file .a zero byte at 4"),
-    (b"caf\xe9", "not UTF-8 text .byte 3 is 0xe9"),
-])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "empty"),
+        (b" \n\n", "empty"),
+        (b"\x7fELF\0\1\2", "binary file .a zero byte at 4"),
+        (b"caf\xe9", "not UTF-8 text .byte 3 is 0xe9"),
+    ],
+)
 def test_a_file_that_is_not_text_is_refused(tmp_path, content, message):
     path = tmp_path / "input"
     path.write_bytes(content)
@@ -112,8 +115,9 @@ def test_a_file_that_is_not_text_is_refused(tmp_path, content, message):
         textfile.read(path)
 
 
-@pytest.mark.parametrize("name, message", [
-    ("no such.txt", "No such file"), ("shakespear", "no such corpus"), (".", "folder")])
+@pytest.mark.parametrize(
+    "name, message", [("no such.txt", "No such file"), ("shakespear", "no such corpus"), (".", "folder")]
+)
 def test_a_name_that_is_no_file_is_refused(name, message):
     with pytest.raises(UserError, match=message):
         data.prepare(name, "byte")
@@ -183,12 +187,15 @@ def test_a_download_is_checked_and_kept(network, tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
 
 
-@pytest.mark.parametrize("answer, message", [
-    (b"<html>log in</html>", "SHA-256 of what arrived"),
-    (urllib.error.URLError("no route"), "no route"),
-    (TimeoutError("timed out"), "timed out"),
-    (urllib.error.HTTPError(URL, 404, "Not Found", {}, None), "Not Found"),
-])
+@pytest.mark.parametrize(
+    "answer, message",
+    [
+        (b"<html>log in</html>", "SHA-256 of what arrived"),
+        (urllib.error.URLError("no route"), "no route"),
+        (TimeoutError("timed out"), "timed out"),
+        (urllib.error.HTTPError(URL, 404, "Not Found", {}, None), "Not Found"),
+    ],
+)
 def test_a_failed_download_is_one_line_and_leaves_no_file(network, tmp_path, answer, message):
     network.answer = answer
     with pytest.raises(UserError, match=message) as error:

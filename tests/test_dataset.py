@@ -31,17 +31,20 @@ def edited(content, at, value):
     return header.tobytes() + content[HEADER_BYTES:]
 
 
-@pytest.mark.parametrize("spoil, message", [
-    (lambda c: b"", "0 bytes, a token file has a header of 1024"),
-    (lambda c: c[:1000], "1000 bytes"),
-    (lambda c: edited(c, 0, 7), "begins with 7, a token file begins with 20240520"),
-    (lambda c: edited(c, 1, 2), "version 2"),
-    (lambda c: edited(c, 2, 11), "promises 11 tokens, the file has 10"),
-    (lambda c: edited(c, 2, -1), "promises -1 tokens"),
-    (lambda c: c[:-1], "promises 10 tokens, the file has 9.5"),
-    (lambda c: c + b"\0\0", "promises 10 tokens, the file has 11"),
-    (lambda c: edited(c[:HEADER_BYTES], 2, 0), "holds no tokens"),
-])
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (lambda c: b"", "0 bytes, a token file has a header of 1024"),
+        (lambda c: c[:1000], "1000 bytes"),
+        (lambda c: edited(c, 0, 7), "begins with 7, a token file begins with 20240520"),
+        (lambda c: edited(c, 1, 2), "version 2"),
+        (lambda c: edited(c, 2, 11), "promises 11 tokens, the file has 10"),
+        (lambda c: edited(c, 2, -1), "promises -1 tokens"),
+        (lambda c: c[:-1], "promises 10 tokens, the file has 9.5"),
+        (lambda c: c + b"\0\0", "promises 10 tokens, the file has 11"),
+        (lambda c: edited(c[:HEADER_BYTES], 2, 0), "holds no tokens"),
+    ],
+)
 def test_a_wrong_header_is_named(tmp_path, spoil, message):
     path = tmp_path / "t.bin"
     write_tokens(path, range(10))

@@ -63,8 +63,10 @@ SMALL = "--n-layer 1 --n-head 2 --n-embd 16"
 # stands in for the weights, but their tokenizer is GPT-2's own
 RELEASED = re.compile(r"--init gpt2|--preset (finetune|llm\.c)|gpt2\.convert gpt2|runs/mine")
 # Commands that need more than `pip install -e '.[test]'`
-NEEDS = {"python -m gpt2.convert runs/shakespeare-1 mine-hf": "safetensors",
-         "python -m gpt2.plot runs/shakespeare-1": "matplotlib"}
+NEEDS = {
+    "python -m gpt2.convert runs/shakespeare-1 mine-hf": "safetensors",
+    "python -m gpt2.plot runs/shakespeare-1": "matplotlib",
+}
 
 
 def treatment(command):
@@ -90,10 +92,12 @@ WITH_EXAMPLES = [page for page in PAGES_HERE if any(block.kind == "examples" for
 
 def test_the_reader_reads(tmp_path, monkeypatch):
     """What the other tests rely on."""
-    page = ("text `python -m this --here`\n\n"
-            "    python train.py --steps 3    what it does\n    $ pytest a && pip b\n    3 passed\n\n"
-            "text\n\n    >>> 1 + 1\n    2\n\ntext\n\n    tolerance: 3\n\ntext\n\n    x = np.ones(2)\n\n"
-            "```python\nimport os\n```\n\n```\n$ git status\n```\n")
+    page = (
+        "text `python -m this --here`\n\n"
+        "    python train.py --steps 3    what it does\n    $ pytest a && pip b\n    3 passed\n\n"
+        "text\n\n    >>> 1 + 1\n    2\n\ntext\n\n    tolerance: 3\n\ntext\n\n    x = np.ones(2)\n\n"
+        "```python\nimport os\n```\n\n```\n$ git status\n```\n"
+    )
     (tmp_path / "page.md").write_text(page)
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     found = blocks("page.md")
@@ -174,7 +178,7 @@ def check_branch_not_taken(text):
     x = np.array([4.0]) if before else np.array([4.0, -1.0, 0.0])  # with its sum over an axis: one number
     with np.errstate(all="ignore"):
         gradient = ad.grad(f)(x)
-    np.testing.assert_allclose(gradient, [0.25, 0.0, 0.0][:len(x)], rtol=1e-12)
+    np.testing.assert_allclose(gradient, [0.25, 0.0, 0.0][: len(x)], rtol=1e-12)
     if before:
         assert ad.grad(f)(np.array([-1.0])) == 0.0
 
@@ -183,8 +187,12 @@ def check_formula(text):
     rng = np.random.default_rng(0)
     (inp, dout), (weight, bias) = rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 5))
     _, saved = layers.layernorm_forward(inp, weight, bias)
-    names = {"rstd": saved[3], "dnorm": dout * weight, "norm": (inp - saved[2]) * saved[3],
-             "mean": lambda x: x.mean(axis=-1, keepdims=True)}
+    names = {
+        "rstd": saved[3],
+        "dnorm": dout * weight,
+        "norm": (inp - saved[2]) * saved[3],
+        "mean": lambda x: x.mean(axis=-1, keepdims=True),
+    }
     exec(text, names)
     np.testing.assert_allclose(names["dinp"], layers.layernorm_backward(dout, saved)[0], rtol=1e-12)
 
@@ -240,8 +248,9 @@ def test_commands(page, folder_of_a_reader, capsys):
 
 
 @pytest.mark.parametrize("page", [p for p in WITH_COMMANDS if any(map(RELEASED.search, commands(p)))])
-def test_commands_that_start_from_released_weights(page, tmp_path, monkeypatch, capsys, gpt2_tokenizer,
-                                                   folder_of_a_reader):
+def test_commands_that_start_from_released_weights(
+    page, tmp_path, monkeypatch, capsys, gpt2_tokenizer, folder_of_a_reader
+):
     monkeypatch.setenv("GPT2_DATA_DIR", str(write_released(tmp_path / "released")))
     for command in commands(page):
         if RELEASED.search(command):
@@ -312,10 +321,14 @@ def torch_in_place():
     in_place(torch)(torch.ones(3, requires_grad=True)).backward()
 
 
-@pytest.mark.parametrize("peer, error, told", [
-    ("autograd", TypeError, "does not support item assignment"),
-    ("jax", TypeError, "immutable"),
-    ("torch", RuntimeError, "modified by an inplace operation")])
+@pytest.mark.parametrize(
+    "peer, error, told",
+    [
+        ("autograd", TypeError, "does not support item assignment"),
+        ("jax", TypeError, "immutable"),
+        ("torch", RuntimeError, "modified by an inplace operation"),
+    ],
+)
 def test_writing_in_place_elsewhere(peer, error, told):
     pytest.importorskip(peer, reason=f"needs {peer}")
     with pytest.raises(error, match=told):

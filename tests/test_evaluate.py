@@ -29,7 +29,7 @@ def losses_by_definition(model, tokens, T, stride):
         else:
             stop = min(len(tokens) - 1, T + stride * ((i - T) // stride + 1))
             start = stop - T
-        logits = model.forward(tokens[None, start:i + 1])[0, -1]
+        logits = model.forward(tokens[None, start : i + 1])[0, -1]
         losses.append(np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[tokens[i + 1]])
     return np.array(losses)
 
@@ -44,8 +44,9 @@ def test_losses(model, count, stride):
     assert np.allclose(got, expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("count, T, stride", [(1, 8, 8), (7, 8, 3), (8, 8, 1), (50, 8, 3), (50, 8, 8),
-                                              (51, 7, 5)])
+@pytest.mark.parametrize(
+    "count, T, stride", [(1, 8, 8), (7, 8, 3), (8, 8, 1), (50, 8, 3), (50, 8, 8), (51, 7, 5)]
+)
 def test_windows_count_everything_once(count, T, stride):
     counted = []
     for start, stop, first in evaluate.windows(count, T, stride):
@@ -128,17 +129,20 @@ def test_a_token_file_gives_the_same(run, prose, tmp_path, capsys):
     assert lines[1:4] == lines[5:8] and lines[1].startswith("nats per token")
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--data", "nowhere.txt"], "nowhere.txt: No such file"),
-    (["--data", "latin.txt"], "not UTF-8 text (byte 1)"),
-    (["--data", "empty.txt"], "the text has 0 tokens"),
-    (["--data", "large.bin"], "holds token 300, the tokenizer byte has 0 to 255"),
-    (["--data", "fine.txt", "--stride", "9"], "stride is 9, expected 1 to block_size, 8"),
-    (["--data", "fine.txt", "--stride", "-1"], "stride is -1"),
-    (["--data", "fine.txt", "--run", "nowhere"], "nowhere: no run here"),
-    (["--data", "fine.txt", "--run", "run", "--init", "run"], "give one of them"),
-    (["--data", "fine.txt", "--init", "elsewhere"], "elsewhere: no such file or folder"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--data", "nowhere.txt"], "nowhere.txt: No such file"),
+        (["--data", "latin.txt"], "not UTF-8 text (byte 1)"),
+        (["--data", "empty.txt"], "the text has 0 tokens"),
+        (["--data", "large.bin"], "holds token 300, the tokenizer byte has 0 to 255"),
+        (["--data", "fine.txt", "--stride", "9"], "stride is 9, expected 1 to block_size, 8"),
+        (["--data", "fine.txt", "--stride", "-1"], "stride is -1"),
+        (["--data", "fine.txt", "--run", "nowhere"], "nowhere: no run here"),
+        (["--data", "fine.txt", "--run", "run", "--init", "run"], "give one of them"),
+        (["--data", "fine.txt", "--init", "elsewhere"], "elsewhere: no such file or folder"),
+    ],
+)
 def test_mistakes(run, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(run.parent)
     (run.parent / "latin.txt").write_bytes(b"n\xefve")

@@ -65,7 +65,8 @@ def test_colours_change_no_character(name):
 def test_colours():
     assert python("def f(x):\n    return 1.5 * x  # why\n") == (
         '<span class="k">def</span> <span class="f">f</span>(x):\n    <span class="k">return</span> '
-        '<span class="n">1.5</span> * x  <span class="c"># why</span>\n')
+        '<span class="n">1.5</span> * x  <span class="c"># why</span>\n'
+    )
     line = "f(x: f32[4])\n  t1: f32[4] = multiply(x, 2.0)\n  return t1"
     assert plain(graph(line)) == line
     op, number = '<span class="f">multiply</span>', '<span class="n">2.0</span>'
@@ -90,8 +91,16 @@ def test_the_page_of_all_layers_is_whole(tmp_path, capsys):
 
 def test_the_stages_are_those_of_the_output(layernorm):
     titles = [title for title, _ in layernorm.stages]
-    assert titles == ["recorded", "simplified", "differentiated", "simplified again", "forward", "backward",
-                      "forward, emitted", "backward, emitted"]
+    assert titles == [
+        "recorded",
+        "simplified",
+        "differentiated",
+        "simplified again",
+        "forward",
+        "backward",
+        "forward, emitted",
+        "backward, emitted",
+    ]
     stages = dict(layernorm.stages)
     first, last = stages["recorded"].split("\n")[0], stages["recorded"].split("\n")[-1]
     assert first == "layernorm_forward(inp: f32[4,64,768], weight: f32[768], bias: f32[768])"

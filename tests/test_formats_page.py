@@ -16,8 +16,12 @@ TEXT = "It was the best of times, it was the worst of times, it was the age of w
 
 def commands():
     """Those of the page that begin with python, in order."""
-    return [command for block in pages.blocks("docs/formats.md") for command in block.commands
-            if command.startswith("python ")]
+    return [
+        command
+        for block in pages.blocks("docs/formats.md")
+        for command in block.commands
+        if command.startswith("python ")
+    ]
 
 
 def test_the_page_has_commands():

@@ -101,10 +101,14 @@ def plain_gmm(given):
     weights = np.exp(given["alpha"]) / np.sum(np.exp(given["alpha"]))
     total = 0.0
     for x in np.array(given["x"]):
-        total += math.log(sum(
-            w * math.sqrt(np.linalg.det(P) / (2 * math.pi) ** D) * math.exp(-0.5 * (x - mu) @ P @ (x - mu))
-            for w, P, mu in zip(weights, precisions, np.array(given["mu"]))
-        ))
+        total += math.log(
+            sum(
+                w
+                * math.sqrt(np.linalg.det(P) / (2 * math.pi) ** D)
+                * math.exp(-0.5 * (x - mu) @ P @ (x - mu))
+                for w, P, mu in zip(weights, precisions, np.array(given["mu"]))
+            )
+        )
     n = D + m + 1
     gammas = D * (D - 1) / 4 * math.log(math.pi) + sum(math.lgamma((n + 1 - j) / 2) for j in range(1, D + 1))
     for P in precisions:
@@ -188,10 +192,13 @@ def inputs():
     points = rng.random((40, 3)).tolist()
     bones, vertices, N = 22, 13, 5
     model = {
-        "bone_count": bones, "bone_names": [str(i) for i in range(bones)], "is_mirrored": True,
+        "bone_count": bones,
+        "bone_names": [str(i) for i in range(bones)],
+        "is_mirrored": True,
         "parents": [-1, *(int(rng.integers(0, i)) for i in range(1, bones))],
         "base_relatives": (0.5 * rng.normal(size=(bones, 4, 4))).tolist(),
-        "inverse_base_absolutes": normal(bones, 4, 4), "base_positions": normal(vertices, 4),
+        "inverse_base_absolutes": normal(bones, 4, 4),
+        "base_positions": normal(vertices, 4),
         "weights": rng.random((vertices, bones)).tolist(),
         "triangles": rng.integers(0, vertices, (7, 3)).tolist(),
     }
@@ -203,10 +210,24 @@ def inputs():
         "det": {"A": normal(25), "ell": 5},
         "ode": {"x": rng.random(6).tolist(), "s": 3},
         "kmeans": {"points": points, "centroids": points[-4:]},
-        "lstm": {"main_params": normal(4, 12), "extra_params": normal(3, 3), "state": normal(4, 3),
-                 "sequence": normal(6, 3)},
-        "gmm": {"d": 3, "k": 4, "n": 7, "alpha": normal(4), "mu": normal(4, 3), "q": normal(4, 3),
-                "l": normal(4, 3), "x": normal(7, 3), "gamma": 1.3, "m": 2},
+        "lstm": {
+            "main_params": normal(4, 12),
+            "extra_params": normal(3, 3),
+            "state": normal(4, 3),
+            "sequence": normal(6, 3),
+        },
+        "gmm": {
+            "d": 3,
+            "k": 4,
+            "n": 7,
+            "alpha": normal(4),
+            "mu": normal(4, 3),
+            "q": normal(4, 3),
+            "l": normal(4, 3),
+            "x": normal(7, 3),
+            "gamma": 1.3,
+            "m": 2,
+        },
         "ba": {"n": 3, "m": 5, "p": 12, "cam": normal(11), "x": normal(3), "w": 0.7, "feat": normal(2)},
         "ht": {"theta": normal(26), "us": normal(N, 2), "data": data},
         "particle": {"w": 0.0},
@@ -218,20 +239,47 @@ INPUTS = inputs()
 INPUTS["ht-simple"] = {**INPUTS["ht"], "us": []}
 INPUTS["det-9"] = {"A": np.random.default_rng(9).normal(size=81).tolist(), "ell": 9}  # beyond det.AT_ONCE
 REQUESTS = [  # (key of INPUTS, function): one session asks for all of them
-    ("hello", "square"), ("hello", "double"), ("lse", "primal"), ("lse", "gradient"), ("llsq", "primal"),
-    ("llsq", "gradient"), ("det", "primal"), ("det", "gradient"), ("det-9", "primal"), ("det-9", "gradient"),
-    ("ode", "primal"), ("ode", "gradient"), ("kmeans", "cost"), ("kmeans", "dir"), ("lstm", "objective"),
-    ("lstm", "jacobian"), ("gmm", "objective"), ("gmm", "jacobian"), ("ba", "objective"), ("ba", "jacobian"),
-    ("ht", "objective"), ("ht", "jacobian"), ("ht-simple", "objective"), ("ht-simple", "jacobian"),
-    ("particle", "rr"), ("saddle", "rr"),
+    ("hello", "square"),
+    ("hello", "double"),
+    ("lse", "primal"),
+    ("lse", "gradient"),
+    ("llsq", "primal"),
+    ("llsq", "gradient"),
+    ("det", "primal"),
+    ("det", "gradient"),
+    ("det-9", "primal"),
+    ("det-9", "gradient"),
+    ("ode", "primal"),
+    ("ode", "gradient"),
+    ("kmeans", "cost"),
+    ("kmeans", "dir"),
+    ("lstm", "objective"),
+    ("lstm", "jacobian"),
+    ("gmm", "objective"),
+    ("gmm", "jacobian"),
+    ("ba", "objective"),
+    ("ba", "jacobian"),
+    ("ht", "objective"),
+    ("ht", "jacobian"),
+    ("ht-simple", "objective"),
+    ("ht-simple", "jacobian"),
+    ("particle", "rr"),
+    ("saddle", "rr"),
 ]
 
 
 def session(messages):
     """The answers of the program, run as GradBench runs it."""
     lines = "".join(json.dumps({"id": i, **m}) + "\n" for i, m in enumerate(messages))
-    done = subprocess.run([sys.executable, "-m", "bench.gradbench"], cwd=ROOT, input=lines, text=True,
-                          capture_output=True, timeout=300, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gradbench"],
+        cwd=ROOT,
+        input=lines,
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=True,
+    )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [a["id"] for a in answers] == list(range(len(messages)))
     return answers
@@ -239,8 +287,10 @@ def session(messages):
 
 @pytest.fixture(scope="module")
 def answers():
-    messages = [{"kind": "evaluate", "module": key.split("-")[0], "function": function, "input": INPUTS[key]}
-                for key, function in REQUESTS]
+    messages = [
+        {"kind": "evaluate", "module": key.split("-")[0], "function": function, "input": INPUTS[key]}
+        for key, function in REQUESTS
+    ]
     found = dict(zip(REQUESTS, session(messages)))
     for request, answer in found.items():
         assert answer["success"], (request, answer.get("error"))
@@ -361,8 +411,11 @@ def test_bundle_errors(answers):
     given = INPUTS["ba"]
     got = answers["ba", "objective"]
     assert (got["reproj_error"]["repeated"], got["w_err"]["repeated"]) == (12, 12)
-    close(got["reproj_error"]["elements"], plain_projection(*(given[k] for k in ("cam", "x", "w", "feat"))),
-          rel=1e-11)
+    close(
+        got["reproj_error"]["elements"],
+        plain_projection(*(given[k] for k in ("cam", "x", "w", "feat"))),
+        rel=1e-11,
+    )
     assert got["w_err"]["element"] == pytest.approx(1 - 0.7**2)
 
 
@@ -372,8 +425,9 @@ def test_bundle_jacobian_as_it_is_sent(answers):
     assert got["rows"] == [*range(0, 361, 15), 361, 362, 363, 364, 365, 372]
     columns = [*range(11), 33, 34, 35, 48]  # of the first observation: its camera, point, weight
     assert got["cols"] == columns * 2 + [59]
-    expected = differences(lambda given: plain_projection(*(given[k] for k in ("cam", "x", "w", "feat"))),
-                           "ba", "cam", "x", "w")  # (15, 2)
+    expected = differences(
+        lambda given: plain_projection(*(given[k] for k in ("cam", "x", "w", "feat"))), "ba", "cam", "x", "w"
+    )  # (15, 2)
     close(got["vals"], [*expected.T.ravel(), -2 * 0.7])
 
 
@@ -439,8 +493,9 @@ def test_gradient_of_a_maximum(variant):
 
 
 def test_descent_goes_to_the_minimum():
-    x, etas = descent.descend(lambda x: (x[0] - 2) ** 2 + 3 * x[1] ** 2, lambda x: [2 * (x[0] - 2), 6 * x[1]],
-                              [0.0, 1.0])
+    x, etas = descent.descend(
+        lambda x: (x[0] - 2) ** 2 + 3 * x[1] ** 2, lambda x: [2 * (x[0] - 2), 6 * x[1]], [0.0, 1.0]
+    )
     assert x == pytest.approx([2.0, 0.0], abs=1e-4)
     assert etas[:11] == [1e-5] * 10 + [2e-5]  # ten went well: twice the size
 
@@ -453,16 +508,18 @@ def ask(**message):
 
 
 def test_a_session():
-    got = session([
-        {"kind": "start", "eval": "hello"},
-        {"kind": "define", "module": "hello"},
-        {"kind": "evaluate", "module": "hello", "function": "square", "input": 4.0, "description": "4"},
-        {"kind": "analysis", "of": 2, "valid": True},
-        {"kind": "define", "module": "goodbye"},
-        {"kind": "evaluate", "module": "goodbye", "function": "square", "input": 4.0},
-        {"kind": "evaluate", "module": "hello", "function": "cube", "input": 4.0},
-        {"kind": "end"},
-    ])
+    got = session(
+        [
+            {"kind": "start", "eval": "hello"},
+            {"kind": "define", "module": "hello"},
+            {"kind": "evaluate", "module": "hello", "function": "square", "input": 4.0, "description": "4"},
+            {"kind": "analysis", "of": 2, "valid": True},
+            {"kind": "define", "module": "goodbye"},
+            {"kind": "evaluate", "module": "goodbye", "function": "square", "input": 4.0},
+            {"kind": "evaluate", "module": "hello", "function": "cube", "input": 4.0},
+            {"kind": "end"},
+        ]
+    )
     assert got[0]["tool"] == "gpt2"
     assert got[1] == {"id": 1, "success": True}
     assert (got[2]["success"], got[2]["output"]) == (True, 16.0)
@@ -524,8 +581,14 @@ def test_an_input_that_does_not_fit_is_a_failure(given, expected):
 
 def test_what_is_not_a_message_ends_the_program_with_one_line():
     for line in ("not json\n", "[1]\n", "{}\n"):
-        done = subprocess.run([sys.executable, "-m", "bench.gradbench"], cwd=ROOT, input=line, text=True,
-                              capture_output=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.gradbench"],
+            cwd=ROOT,
+            input=line,
+            text=True,
+            capture_output=True,
+            timeout=60,
+        )
         assert done.returncode != 0 and done.stdout == ""
         assert done.stderr.startswith("bench.gradbench: line 1 of the input")
         assert done.stderr.count("\n") == 1

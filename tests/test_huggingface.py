@@ -32,8 +32,9 @@ def random_peer(peers, **changes):
     """A GPT2LMHeadModel all of whose parameters are random."""
     torch, transformers = peers
     torch.manual_seed(0)
-    config = transformers.GPT2Config(**{**dict(vocab_size=97, n_positions=16, n_embd=24, n_layer=3, n_head=3),
-                                        **changes})
+    config = transformers.GPT2Config(
+        **{**dict(vocab_size=97, n_positions=16, n_embd=24, n_layer=3, n_head=3), **changes}
+    )
     peer = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
         for parameter in peer.parameters():
@@ -197,20 +198,23 @@ def test_weights_in_several_files(tmp_path):
         pretrained.find(str(tmp_path)).model()
 
 
-@pytest.mark.parametrize("changes, message", [
-    (dict(model_type="gpt_neo"), "model_type is 'gpt_neo', expected 'gpt2'"),
-    (dict(activation_function="relu"), "activation_function is 'relu'"),
-    (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon is 1e-06"),
-    (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
-    (dict(tie_word_embeddings=False), "tie_word_embeddings is False"),
-    (dict(n_inner=100), "n_inner is 100, expected 96"),
-    (dict(n_head=5), "n_embd 24 is not divisible by n_head 5"),
-    (dict(n_layer="three"), "n_layer is 'three', expected a whole number"),
-    (dict(n_embd=...), "lacks 'n_embd'"),
-    (dict(n_layer=2), "do not belong to a GPT-2 of 2 blocks, the first is h.2"),
-    (dict(n_layer=4), "12 tensors are missing, the first is h.3.attn.c_attn.bias"),
-    (dict(vocab_size=98), "wte.weight has shape (97, 24), expected (98, 24)"),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(model_type="gpt_neo"), "model_type is 'gpt_neo', expected 'gpt2'"),
+        (dict(activation_function="relu"), "activation_function is 'relu'"),
+        (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon is 1e-06"),
+        (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
+        (dict(tie_word_embeddings=False), "tie_word_embeddings is False"),
+        (dict(n_inner=100), "n_inner is 100, expected 96"),
+        (dict(n_head=5), "n_embd 24 is not divisible by n_head 5"),
+        (dict(n_layer="three"), "n_layer is 'three', expected a whole number"),
+        (dict(n_embd=...), "lacks 'n_embd'"),
+        (dict(n_layer=2), "do not belong to a GPT-2 of 2 blocks, the first is h.2"),
+        (dict(n_layer=4), "12 tensors are missing, the first is h.3.attn.c_attn.bias"),
+        (dict(vocab_size=98), "wte.weight has shape (97, 24), expected (98, 24)"),
+    ],
+)
 def test_a_config_that_does_not_fit(tmp_path, changes, message):
     written(tmp_path)
     change_config(tmp_path, **changes)
@@ -221,22 +225,33 @@ def test_a_config_that_does_not_fit(tmp_path, changes, message):
 
 def test_a_head_of_its_own_is_refused(tmp_path):
     written(tmp_path)
-    change_tensors(tmp_path, lambda tensors: tensors.update(
-        {"lm_head.weight": tensors["transformer.wte.weight"] + np.float32(1)}))
+    change_tensors(
+        tmp_path,
+        lambda tensors: tensors.update({"lm_head.weight": tensors["transformer.wte.weight"] + np.float32(1)}),
+    )
     with pytest.raises(UserError, match="lm_head.weight differs"):
         pretrained.find(str(tmp_path)).model()
 
 
 def test_integers_are_refused(tmp_path):
     written(tmp_path)
-    change_tensors(tmp_path, lambda tensors: tensors.update(
-        {"transformer.ln_f.bias": np.zeros(24, np.int32)}))
+    change_tensors(
+        tmp_path, lambda tensors: tensors.update({"transformer.ln_f.bias": np.zeros(24, np.int32)})
+    )
     with pytest.raises(UserError, match="ln_f.bias is of type I32"):
         pretrained.find(str(tmp_path)).model()
 
 
-@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 100, (1 << 40).to_bytes(8, "little") + b"{}",
-                                     (10).to_bytes(8, "little") + b"not json at all"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"short",
+        b"\xff" * 100,
+        (1 << 40).to_bytes(8, "little") + b"{}",
+        (10).to_bytes(8, "little") + b"not json at all",
+    ],
+)
 def test_a_damaged_file_is_one_line(tmp_path, content):
     written(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(content)
@@ -288,13 +303,16 @@ def test_without_the_packages(monkeypatch, tmp_path):
         pretrained.find("gpt2")
 
 
-@pytest.mark.parametrize("content, message", [
-    ("[]", "not the vocabulary"),
-    ('{"a": 0, "b": 2}', "ids are not 0, 1, 2"),
-    ('{"a": 0, "b": "x"}', "not the vocabulary"),
-    ('{"a": 0, "b": 1}', "first 256 tokens are not the 256 bytes"),
-    ("{", "not the vocabulary"),
-])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("[]", "not the vocabulary"),
+        ('{"a": 0, "b": 2}', "ids are not 0, 1, 2"),
+        ('{"a": 0, "b": "x"}', "not the vocabulary"),
+        ('{"a": 0, "b": 1}', "first 256 tokens are not the 256 bytes"),
+        ("{", "not the vocabulary"),
+    ],
+)
 def test_a_damaged_vocabulary(tmp_path, content, message):
     (tmp_path / "vocab.json").write_text(content)
     with pytest.raises(UserError, match=message):
@@ -327,14 +345,17 @@ def test_convert_there_and_back(tmp_path, capsys):
     assert np.array_equal(found.model().flat_params, model.flat_params)
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["nowhere", "x.bin"], "nowhere: no such file or folder"),
-    (["hf"], "give one of"),
-    (["hf", "hf"], "source and destination are the same"),
-    (["hf", "x.safetensors", "--dtype", "bfloat16"], "X.bin, for llm.c, can be bfloat16"),
-    (["hf", "--write-state", "s.bin"], "--data"),
-    (["hf", "x.bin", "--batch-size", "-1"], "--batch-size -1: expected 1 or more"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["nowhere", "x.bin"], "nowhere: no such file or folder"),
+        (["hf"], "give one of"),
+        (["hf", "hf"], "source and destination are the same"),
+        (["hf", "x.safetensors", "--dtype", "bfloat16"], "X.bin, for llm.c, can be bfloat16"),
+        (["hf", "--write-state", "s.bin"], "--data"),
+        (["hf", "x.bin", "--batch-size", "-1"], "--batch-size -1: expected 1 or more"),
+    ],
+)
 def test_mistakes_on_the_command_line(tmp_path, monkeypatch, capsys, arguments, message):
     written(tmp_path / "hf")
     monkeypatch.chdir(tmp_path)

@@ -45,12 +45,21 @@ def test_other_precisions(model, tmp_path):
     assert not np.array_equal(again.flat_params, model.flat_params)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda model, folder: gpt2.load(folder / "nothing"), "no such file or folder"),
-    (lambda model, folder: gpt2.save(model, folder / "m.bin", dtype="int8"), "expected float32 or bfloat16"),
-    (lambda model, folder: gpt2.save(model, folder / "m", dtype="bfloat16"), "is always float32"),
-    (lambda model, folder: gpt2.load_tokenizer(gpt2.save(model, folder / "m.bin")[0]), "no tokenizer lies"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda model, folder: gpt2.load(folder / "nothing"), "no such file or folder"),
+        (
+            lambda model, folder: gpt2.save(model, folder / "m.bin", dtype="int8"),
+            "expected float32 or bfloat16",
+        ),
+        (lambda model, folder: gpt2.save(model, folder / "m", dtype="bfloat16"), "is always float32"),
+        (
+            lambda model, folder: gpt2.load_tokenizer(gpt2.save(model, folder / "m.bin")[0]),
+            "no tokenizer lies",
+        ),
+    ],
+)
 def test_mistakes_are_one_line(call, message, model, tmp_path):
     with pytest.raises(UserError, match=message) as error:
         call(model, tmp_path)
@@ -80,8 +89,12 @@ def test_it_says_that_it_is_typed():
 def test_the_stub_knows_the_names_of_the_compiler():
     """Type checkers read it in place of the file that loads the names on first use."""
     stub = ast.parse((ROOT / "gpt2" / "autodiff" / "__init__.pyi").read_text(encoding="utf-8"))
-    imported = {(node.module, alias.name) for node in stub.body if isinstance(node, ast.ImportFrom)
-                for alias in node.names}
+    imported = {
+        (node.module, alias.name)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     assert imported == {(module, name) for name, module in gpt2.autodiff._HOME.items()}
     (names,) = (node.value for node in stub.body if isinstance(node, ast.Assign))
     assert sorted(ast.literal_eval(names)) == gpt2.autodiff.__all__

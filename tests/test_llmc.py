@@ -54,9 +54,20 @@ def peer_tensors(peer, gradients=False):
 
     wte = torch.zeros(-(-V // 128) * 128, C)
     wte[:V] = one("wte.weight")
-    names = ("ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",
-             "attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias",
-             "mlp.c_proj.weight", "mlp.c_proj.bias")
+    names = (
+        "ln_1.weight",
+        "ln_1.bias",
+        "attn.c_attn.weight",
+        "attn.c_attn.bias",
+        "attn.c_proj.weight",
+        "attn.c_proj.bias",
+        "ln_2.weight",
+        "ln_2.bias",
+        "mlp.c_fc.weight",
+        "mlp.c_fc.bias",
+        "mlp.c_proj.weight",
+        "mlp.c_proj.bias",
+    )
     return [wte, one("wpe.weight"), *map(blocks, names), one("ln_f.weight"), one("ln_f.bias")]
 
 
@@ -71,8 +82,9 @@ def peer_checkpoint(peer, kind):
     version = {"float32": 3, "bfloat16": 5}[kind]
     c = peer.config
     sizes = c.n_positions, c.vocab_size, c.n_layer, c.n_head, c.n_embd, -(-c.vocab_size // 128) * 128
-    body = b"".join(tensor.to(getattr(torch, kind)).view(torch.uint8).numpy().tobytes()
-                    for tensor in peer_tensors(peer))
+    body = b"".join(
+        tensor.to(getattr(torch, kind)).view(torch.uint8).numpy().tobytes() for tensor in peer_tensors(peer)
+    )
     return header(20240326, version, *sizes) + body
 
 
@@ -84,8 +96,13 @@ def peer_state(peer, inputs, targets):
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.tensor(targets).flatten())
     peer.zero_grad()
     loss.backward()
-    parts = [np.int32(inputs), np.int32(targets), logits.detach().numpy(), loss.detach().numpy(),
-             *(tensor.numpy() for tensor in peer_tensors(peer, gradients=True))]
+    parts = [
+        np.int32(inputs),
+        np.int32(targets),
+        logits.detach().numpy(),
+        loss.detach().numpy(),
+        *(tensor.numpy() for tensor in peer_tensors(peer, gradients=True)),
+    ]
     return header(20240327, 2, *inputs.shape) + b"".join(part.tobytes() for part in parts)
 
 
@@ -143,16 +160,19 @@ def test_bfloat16_is_off_by_its_rounding_only(tmp_path):
     assert np.all(np.abs(back - model.flat_params) <= 2.0**-8 * np.abs(model.flat_params))
 
 
-@pytest.mark.parametrize("numbers, message", [
-    ((20240327, 3, 16, 97, 3, 3, 24, 128), "begins with 20240327, llm.c's checkpoint files begin with"),
-    ((20240326, 2, 16, 97, 3, 3, 24, 128), "version 2 of llm.c's checkpoints, expected 3 (float32) or 5"),
-    ((20240326, 3, 16, 97, 3, 5, 24, 128), "n_embd 24 is not divisible by n_head 5"),
-    ((20240326, 3, 16, -97, 3, 3, 24, 128), "vocab_size is -97"),
-    ((20240326, 3, 16, 97, 3, 3, 24, 96), "the padded vocabulary has 96 tokens, fewer than the"),
-    ((20240326, 3, 16, 97, 4, 3, 24, 128), "the header promises"),
-    ((20240326, 5, 16, 97, 3, 3, 24, 128), "the header promises"),
-    ((20240326, 3, 2**31 - 1, 2**31 - 1, 2**31 - 1, 1, 2**31 - 1, 2**31 - 1), "the header promises"),
-])
+@pytest.mark.parametrize(
+    "numbers, message",
+    [
+        ((20240327, 3, 16, 97, 3, 3, 24, 128), "begins with 20240327, llm.c's checkpoint files begin with"),
+        ((20240326, 2, 16, 97, 3, 3, 24, 128), "version 2 of llm.c's checkpoints, expected 3 (float32) or 5"),
+        ((20240326, 3, 16, 97, 3, 5, 24, 128), "n_embd 24 is not divisible by n_head 5"),
+        ((20240326, 3, 16, -97, 3, 3, 24, 128), "vocab_size is -97"),
+        ((20240326, 3, 16, 97, 3, 3, 24, 96), "the padded vocabulary has 96 tokens, fewer than the"),
+        ((20240326, 3, 16, 97, 4, 3, 24, 128), "the header promises"),
+        ((20240326, 5, 16, 97, 3, 3, 24, 128), "the header promises"),
+        ((20240326, 3, 2**31 - 1, 2**31 - 1, 2**31 - 1, 1, 2**31 - 1, 2**31 - 1), "the header promises"),
+    ],
+)
 def test_headers_that_lie(tmp_path, numbers, message):
     """One line, and no memory for what they promise."""
     model = random_model()
@@ -254,17 +274,23 @@ def test_write_state_by_the_command(tmp_path, capsys):
     assert "40 tokens, a batch of B=4 and T=64 needs 257" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("change, message", [
-    (lambda data: header(20240326, 2, 2, 16) + data[1024:], "begins with 20240326"),
-    (lambda data: header(20240327, 1, 2, 16) + data[1024:], "version 1 of llm.c's debug states, expected 2"),
-    (lambda data: header(20240327, 2, 2**30, 16) + data[1024:], "is it of this model?"),
-    (lambda data: header(20240327, 2, 2, 2**30) + data[1024:], "the model reads at most 16"),
-    (lambda data: header(20240327, 2, 0, 16) + data[1024:], "a batch of B=0"),
-    (lambda data: data[:-4], "is it of this model?"),
-    (lambda data: data + bytes(8), "is it of this model?"),
-    (lambda data: data[:1024] + struct.pack("<i", 97) + data[1028:], "inputs hold tokens from"),
-    (lambda data: data[:100], "begin with a header of 1024"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda data: header(20240326, 2, 2, 16) + data[1024:], "begins with 20240326"),
+        (
+            lambda data: header(20240327, 1, 2, 16) + data[1024:],
+            "version 1 of llm.c's debug states, expected 2",
+        ),
+        (lambda data: header(20240327, 2, 2**30, 16) + data[1024:], "is it of this model?"),
+        (lambda data: header(20240327, 2, 2, 2**30) + data[1024:], "the model reads at most 16"),
+        (lambda data: header(20240327, 2, 0, 16) + data[1024:], "a batch of B=0"),
+        (lambda data: data[:-4], "is it of this model?"),
+        (lambda data: data + bytes(8), "is it of this model?"),
+        (lambda data: data[:1024] + struct.pack("<i", 97) + data[1028:], "inputs hold tokens from"),
+        (lambda data: data[:100], "begin with a header of 1024"),
+    ],
+)
 def test_damaged_states(tmp_path, change, message):
     model = random_model()
     path = tmp_path / "state.bin"
@@ -308,20 +334,23 @@ def test_own_tokenizers(tmp_path, prose, name):
 BYTES = [bytes([b]) for b in range(256)]
 
 
-@pytest.mark.parametrize("content, message", [
-    (b"", "begin with a header"),
-    (header(20240520, 2, 256), "begins with 20240520"),
-    (tokenizer_bytes(BYTES, version=3), "version 3"),
-    (tokenizer_bytes(BYTES, count=257), "promises 257 tokens, the file of 1,536 bytes has fewer"),
-    (tokenizer_bytes(BYTES, count=2**31 - 1), "has fewer"),
-    (tokenizer_bytes(BYTES, count=255), "has more"),
-    (tokenizer_bytes(BYTES)[:-1], "has fewer"),
-    (tokenizer_bytes(BYTES)[:-2] + b"\x07a", "has fewer"),
-    (tokenizer_bytes([*BYTES[:-1], b"ab"]), "the first 256 tokens are not the 256 bytes"),
-    (tokenizer_bytes([*BYTES, b"ab", b"ab"]), "there twice"),
-    (tokenizer_bytes([*BYTES, b""]), "empty"),
-    (tokenizer_bytes([*BYTES, b"<|endoftext|>"], end=3), "end of text is token 3"),
-])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "begin with a header"),
+        (header(20240520, 2, 256), "begins with 20240520"),
+        (tokenizer_bytes(BYTES, version=3), "version 3"),
+        (tokenizer_bytes(BYTES, count=257), "promises 257 tokens, the file of 1,536 bytes has fewer"),
+        (tokenizer_bytes(BYTES, count=2**31 - 1), "has fewer"),
+        (tokenizer_bytes(BYTES, count=255), "has more"),
+        (tokenizer_bytes(BYTES)[:-1], "has fewer"),
+        (tokenizer_bytes(BYTES)[:-2] + b"\x07a", "has fewer"),
+        (tokenizer_bytes([*BYTES[:-1], b"ab"]), "the first 256 tokens are not the 256 bytes"),
+        (tokenizer_bytes([*BYTES, b"ab", b"ab"]), "there twice"),
+        (tokenizer_bytes([*BYTES, b""]), "empty"),
+        (tokenizer_bytes([*BYTES, b"<|endoftext|>"], end=3), "end of text is token 3"),
+    ],
+)
 def test_damaged_tokenizers(tmp_path, content, message):
     path = tmp_path / "x.bin"
     path.write_bytes(content)
@@ -428,12 +457,25 @@ def test_coins():
 def test_choose_inverts_the_cumulated_probabilities():
     logits = np.log(np.float32([0.1, 0.2, 0.0 + 1e-30, 0.3, 0.4]))
     assert [llmc.choose(logits, coin) for coin in (0.0, 0.05, 0.15, 0.299, 0.301, 0.61, 0.999999)] == [
-        0, 0, 1, 1, 3, 4, 4]
+        0,
+        0,
+        1,
+        1,
+        3,
+        4,
+        4,
+    ]
 
 
 def test_printable():
     assert [llmc.printable(t) for t in (b"a", b"\n", b"\x01", b"\x80", b"\xc3\xa9", b" the")] == [
-        b"a", b"\n", b"", b"", b"\xc3\xa9", b" the"]
+        b"a",
+        b"\n",
+        b"",
+        b"",
+        b"\xc3\xa9",
+        b" the",
+    ]
 
 
 def test_lines_for_gpt2():
@@ -442,7 +484,9 @@ def test_lines_for_gpt2():
     assert llmc.model_lines(config)[-1] == "num_parameters: 124475904"
     assert llmc.activations_line(config, 4, 64) == "num_activations: 73347840"
     assert llmc.data_lines(range(305260), range(32768), 4, 64) == [
-        "train dataset num_batches: 1192", "val dataset num_batches: 128"]
+        "train dataset num_batches: 1192",
+        "val dataset num_batches: 128",
+    ]
     assert llmc.step_line(3, 4.13821351, 0.0201) == "step 3: train loss 4.138214 (took 20.100000 ms)"
     assert llmc.val_line(5.3254137) == "val loss 5.325414"
 
@@ -494,8 +538,19 @@ def run_preset(start, folder, capfd, *arguments):
     """What train.py --preset llm.c prints: standard output alone, as lines."""
     import train
 
-    status = train.main(["--preset", "llm.c", "--init", str(start[0] / "model.bin"), "--data",
-                         str(start[0] / "x_train.bin"), "--out", str(folder), *arguments])
+    status = train.main(
+        [
+            "--preset",
+            "llm.c",
+            "--init",
+            str(start[0] / "model.bin"),
+            "--data",
+            str(start[0] / "x_train.bin"),
+            "--out",
+            str(folder),
+            *arguments,
+        ]
+    )
     out, err = capfd.readouterr()
     assert status == 0, err
     return out.splitlines()
@@ -509,7 +564,7 @@ def reference(start, steps):
     peer = copy.deepcopy(peer)
 
     def loss(tokens, k):
-        part = torch.tensor(tokens[256 * k:256 * (k + 1) + 1])
+        part = torch.tensor(tokens[256 * k : 256 * (k + 1) + 1])
         logits = peer(part[:-1].view(4, 64)).logits
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), part[1:])
 
@@ -536,12 +591,22 @@ def test_losses_are_those_of_an_independent_program(start, tmp_path, capfd):
     """The same checkpoint and tokens: eleven steps and two validations, from the lines it prints."""
     lines = run_preset(start, tmp_path / "run", capfd, "--steps", "11")
     expected, validation, wte, v = reference(start, 11)
-    assert lines[:8] == ["[GPT-2]", "max_seq_len: 80", "vocab_size: 256", "padded_vocab_size: 256",
-                         "num_layers: 2", "num_heads: 3", "channels: 24", "num_parameters: 22560"]
+    assert lines[:8] == [
+        "[GPT-2]",
+        "max_seq_len: 80",
+        "vocab_size: 256",
+        "padded_vocab_size: 256",
+        "num_layers: 2",
+        "num_heads: 3",
+        "channels: 24",
+        "num_parameters: 22560",
+    ]
     assert lines[8:10] == ["train dataset num_batches: 19", "val dataset num_batches: 9"]
     assert re.fullmatch(r"num_activations: \d+", lines[10])
-    steps = [re.fullmatch(r"step (\d+): train loss (\d+\.\d{6}) \(took \d+\.\d{6} ms\)", line)
-             for line in lines[12:22] + lines[23:]]
+    steps = [
+        re.fullmatch(r"step (\d+): train loss (\d+\.\d{6}) \(took \d+\.\d{6} ms\)", line)
+        for line in lines[12:22] + lines[23:]
+    ]
     assert [int(step[1]) for step in steps] == list(range(11))
     assert np.abs(np.array([float(step[2]) for step in steps]) - expected).max() < 1e-4
     told = [float(re.fullmatch(r"val loss (\d+\.\d{6})", lines[i])[1]) for i in (11, 22)]
@@ -557,8 +622,21 @@ def test_it_generates_as_llmc_does(start, tmp_path, capfd):
     """After validation, before the step; the second sample goes on with the random numbers of the first."""
     from gpt2.sample import Decoder
 
-    lines = run_preset(start, tmp_path / "run", capfd, "--steps", "5", "--sample-every", "2",
-                       "--sample-tokens", "20", "--lr", "0", "--min-lr", "0")
+    lines = run_preset(
+        start,
+        tmp_path / "run",
+        capfd,
+        "--steps",
+        "5",
+        "--sample-every",
+        "2",
+        "--sample-tokens",
+        "20",
+        "--lr",
+        "0",
+        "--min-lr",
+        "0",
+    )
     at = lines.index("generating:")
     assert lines[at - 1].startswith("step 1: ") and lines[at + 1] == "---"
     text = "\n".join(lines)
@@ -593,9 +671,34 @@ def test_the_released_weights_give_the_published_losses(tmp_path, capfd, shakesp
         pretrained.find("gpt2")
     except UserError as error:
         pytest.skip(f"needs the released weights: {error}")
-    assert train.main(["--preset", "llm.c", "--data", "tinyshakespeare", "--steps", "11", "--out",
-                       str(tmp_path / "run")]) == 0
+    assert (
+        train.main(
+            [
+                "--preset",
+                "llm.c",
+                "--data",
+                "tinyshakespeare",
+                "--steps",
+                "11",
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
+        == 0
+    )
     told = [float(number) for number in re.findall(r"loss (\d+\.\d+)", capfd.readouterr().out)]
-    published = [5.3254, 4.6777, 5.1908, 4.4377, 4.1382, 4.1445, 3.8342, 4.2978, 4.2804, 4.2496, 4.3922,
-                 4.4159]
+    published = [
+        5.3254,
+        4.6777,
+        5.1908,
+        4.4377,
+        4.1382,
+        4.1445,
+        3.8342,
+        4.2978,
+        4.2804,
+        4.2496,
+        4.3922,
+        4.4159,
+    ]
     assert np.abs(np.array(told[:12]) - published).max() < 1e-3

@@ -17,8 +17,12 @@ from survivors import EXPLAINED, explanation  # noqa: E402
 
 @pytest.fixture(scope="module")
 def groups():
-    return {"layers": mutants.of_layers(), "model": mutants.of_model(), "table": mutants.of_table(),
-            "chain": mutants.of_chain()}
+    return {
+        "layers": mutants.of_layers(),
+        "model": mutants.of_model(),
+        "table": mutants.of_table(),
+        "chain": mutants.of_chain(),
+    }
 
 
 def test_there_are_enough_of_them(groups):

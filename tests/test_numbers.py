@@ -61,8 +61,10 @@ def test_float32_is_float64_within_roundings(case, kind):
 def scaled(case, scale, seed):
     inputs = case.inputs(np.float64, seed)
     stream = {"encoder": (1, 2), "residual": (0, 1)}.get(case.layer, (0,))
-    return [x if x is None or x.dtype.kind != "f" else (x * scale if i in stream else x).astype(np.float32)
-            for i, x in enumerate(inputs)]
+    return [
+        x if x is None or x.dtype.kind != "f" else (x * scale if i in stream else x).astype(np.float32)
+        for i, x in enumerate(inputs)
+    ]
 
 
 def close(got, want, more, what):
@@ -85,9 +87,9 @@ def test_exponentials_never_overflow():
         for layer in (LAYERS["attention"], auto(LAYERS["attention"])):
             out, saved = layer.forward(qkv, num_heads=NH)
             assert np.isfinite(out).all()
-            assert np.array_equal(out[:, 0], qkv[:, 0, 2 * C:])  # the first position sees itself alone
+            assert np.array_equal(out[:, 0], qkv[:, 0, 2 * C :])  # the first position sees itself alone
             (dqkv,) = layer.backward(dout, saved, num_heads=NH)
-            assert np.isfinite(dqkv).all() and dqkv[:, :, 2 * C:].any()
+            assert np.isfinite(dqkv).all() and dqkv[:, :, 2 * C :].any()
 
 
 # ---- The same bits ---------------------------------------------------------------------------------------
@@ -248,10 +250,17 @@ def test_a_loss_that_stays_up_becomes_the_usual_one():
     assert sum(found) == FEWEST and found[40] and not any(found[40 + FEWEST :])
 
 
-@pytest.mark.parametrize("state", [
-    {}, {"recent": [3.0], "above": None}, {"recent": ["three"], "above": []},
-    {"recent": [np.nan], "above": []}, {"recent": [3.0] * (RECENT + 1), "above": []},
-    {"recent": [3.0] * RECENT, "above": [9.0] * FEWEST}])
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"recent": [3.0], "above": None},
+        {"recent": ["three"], "above": []},
+        {"recent": [np.nan], "above": []},
+        {"recent": [3.0] * (RECENT + 1), "above": []},
+        {"recent": [3.0] * RECENT, "above": [9.0] * FEWEST},
+    ],
+)
 def test_losses_that_no_spikes_has_kept_are_refused(state):
     spikes = Spikes()
     with pytest.raises((KeyError, TypeError, ValueError)):

@@ -171,7 +171,7 @@ def test_workers_agree_whoever_wrote_the_backward(alone, backward):
 
 def test_the_gradient_after_a_step_is_that_of_the_whole_batch():
     model, _ = jobs.model_and_optimizer("float64")
-    (inputs, targets), = jobs.batches(0, 1)
+    ((inputs, targets),) = jobs.batches(0, 1)
     model.forward(inputs, targets)
     model.backward()
     shared, optimizer = jobs.model_and_optimizer("float64")
@@ -213,7 +213,7 @@ def test_a_loss_that_is_not_finite_leaves_everything_as_it_was():
 
 def test_backward_announces_what_is_final_and_nothing_twice():
     model, _ = jobs.model_and_optimizer("float64")
-    (inputs, targets), = jobs.batches(0, 1)
+    ((inputs, targets),) = jobs.batches(0, 1)
     announced = []
     model.forward(inputs, targets)
     model.backward(on_ready=lambda a, b: announced.append((a, b, model.flat_grads[a:b].copy())))
@@ -242,9 +242,24 @@ def test_an_update_in_parts_is_the_update_of_all():
 
 
 def settings(prose, tmp_path, workers, name="run"):
-    given = dict(data=str(prose[0]), tokenizer="byte", dtype="float64", batch_size=6, block_size=16,
-                 n_layer=2, n_embd=24, n_head=3, steps=6, warmup=2, out=str(tmp_path / name), threads=1,
-                 compile="off", parallel="processes", workers=str(workers), sample_tokens=0)
+    given = dict(
+        data=str(prose[0]),
+        tokenizer="byte",
+        dtype="float64",
+        batch_size=6,
+        block_size=16,
+        n_layer=2,
+        n_embd=24,
+        n_head=3,
+        steps=6,
+        warmup=2,
+        out=str(tmp_path / name),
+        threads=1,
+        compile="off",
+        parallel="processes",
+        workers=str(workers),
+        sample_tokens=0,
+    )
     return train.new_settings(given)
 
 
@@ -281,14 +296,17 @@ def test_a_run_of_two_workers_goes_on_under_any_number(prose, tmp_path):
 # ---- Misfortunes -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("how", "text"), [
-    ("SIGKILL", "was killed by SIGKILL; the kernel does this where memory runs out"),
-    ("SIGSEGV", "was killed by SIGSEGV"),
-    ("exit", "ended with exit status 7"),
-    ("ValueError", "ValueError: a pear in the apples"),
-    ("SIGSTOP", "hung: no sign of life for 2 seconds"),
-    ("sleep", "hung: no sign of life for 2 seconds, last seen working"),
-])
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("SIGKILL", "was killed by SIGKILL; the kernel does this where memory runs out"),
+        ("SIGSEGV", "was killed by SIGSEGV"),
+        ("exit", "ended with exit status 7"),
+        ("ValueError", "ValueError: a pear in the apples"),
+        ("SIGSTOP", "hung: no sign of life for 2 seconds"),
+        ("sleep", "hung: no sign of life for 2 seconds, last seen working"),
+    ],
+)
 def test_a_worker_that_comes_to_grief_ends_all_and_is_named(how, text, capfd):
     workers = Workers(3, timeout=2.0 if how in ("SIGSTOP", "sleep") else 60.0)
     pids = workers.call(jobs.fail, "none")
@@ -386,22 +404,62 @@ def test_cores_keep_to_the_containers_share(monkeypatch, tmp_path):
 @pytest.fixture
 def command(prose, tmp_path):
     """Arguments of a small run with two workers, into tmp_path / "run"."""
-    return ["--data", str(prose[0]), "--tokenizer", "byte", "--batch-size", "6", "--block-size", "16",
-            "--n-layer", "2", "--n-embd", "24", "--n-head", "3", "--steps", "100000", "--warmup", "2",
-            "--eval-every", "0", "--sample-tokens", "0", "--log-every", "1", "--save-every", "2",
-            "--compile", "off", "--parallel", "processes", "--workers", "2", "--threads", "2",
-            "--out", str(tmp_path / "run")]
+    return [
+        "--data",
+        str(prose[0]),
+        "--tokenizer",
+        "byte",
+        "--batch-size",
+        "6",
+        "--block-size",
+        "16",
+        "--n-layer",
+        "2",
+        "--n-embd",
+        "24",
+        "--n-head",
+        "3",
+        "--steps",
+        "100000",
+        "--warmup",
+        "2",
+        "--eval-every",
+        "0",
+        "--sample-tokens",
+        "0",
+        "--log-every",
+        "1",
+        "--save-every",
+        "2",
+        "--compile",
+        "off",
+        "--parallel",
+        "processes",
+        "--workers",
+        "2",
+        "--threads",
+        "2",
+        "--out",
+        str(tmp_path / "run"),
+    ]
 
 
 def start_training(command):
     """A run in a process group of its own, once it has saved: (process, the workers' ids)."""
-    run = subprocess.Popen([sys.executable, str(ROOT / "train.py"), *command], text=True, cwd=ROOT,
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    run = subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *command],
+        text=True,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     for line in run.stdout:
         if line.startswith("step 3/") or line.startswith("step      3/"):
             break
-    workers = {pid for pid in children_of(run.pid)
-               if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    workers = {
+        pid for pid in children_of(run.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    }
     assert len(workers) == 2
     return run, workers
 
@@ -429,14 +487,20 @@ def test_a_signal_to_all_processes_saves_and_ends_them(command, tmp_path, number
     wait_until(lambda: not any(alive(pid) for pid in workers))
 
 
-@pytest.mark.parametrize(("more", "text"), [
-    (["--workers", "4"], "--workers 4: a batch of 6 sequences cannot be cut into 4 equal shares; "
-                         "take --batch-size 4 or 8, or --workers 3"),
-    (["--workers", "7"], "--workers 7: a batch has only 6 sequences"),
-    (["--workers", "0"], "--workers 0: expected a number from 1, or auto"),
-    (["--workers", "two"], "--workers two: expected a number from 1, or auto"),
-    (["--parallel", "thread"], "--parallel: expected one of none, processes, mpi"),
-])
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (
+            ["--workers", "4"],
+            "--workers 4: a batch of 6 sequences cannot be cut into 4 equal shares; "
+            "take --batch-size 4 or 8, or --workers 3",
+        ),
+        (["--workers", "7"], "--workers 7: a batch has only 6 sequences"),
+        (["--workers", "0"], "--workers 0: expected a number from 1, or auto"),
+        (["--workers", "two"], "--workers two: expected a number from 1, or auto"),
+        (["--parallel", "thread"], "--parallel: expected one of none, processes, mpi"),
+    ],
+)
 def test_settings_that_make_no_sense_are_one_line(command, more, text, capsys):
     assert train.main([*command, *more]) == 2
     errors = capsys.readouterr().err
@@ -467,9 +531,21 @@ def mpiexec(size, *arguments, **options):
     pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI: pip install '.[mpi]'")
     program = Path(sys.executable).with_name("mpiexec")
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run([str(program) if program.exists() else "mpiexec", "-n", str(size), sys.executable,
-                           *map(str, arguments)], capture_output=True, text=True, timeout=120, cwd=ROOT,
-                          env=environment, **options)
+    return subprocess.run(
+        [
+            str(program) if program.exists() else "mpiexec",
+            "-n",
+            str(size),
+            sys.executable,
+            *map(str, arguments),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env=environment,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -487,9 +563,14 @@ def test_mpi(alone, size, tmp_path):
     assert np.array_equal(words["everywhere"], words["gathered"])
     assert words["total"].tolist() == [sum(0.1 * r for r in range(size)), float(size)]
     for dtype in AGREES:
-        found = {(shard, n): ({name: results[f"{dtype} {shard} {n} {name}"] for name in alone[dtype][0]},
-                              results[f"{dtype} {shard} {n} losses"])
-                 for shard in (False, True) for n in (1, 2)}
+        found = {
+            (shard, n): (
+                {name: results[f"{dtype} {shard} {n} {name}"] for name in alone[dtype][0]},
+                results[f"{dtype} {shard} {n} losses"],
+            )
+            for shard in (False, True)
+            for n in (1, 2)
+        }
         for result in found.values():
             check_agreement(result, alone[dtype], dtype)
             for name, array in result[0].items():  # the same whether moments are shared out or not
@@ -510,9 +591,14 @@ def test_mpi_trains_and_rank_0_alone_speaks(command, tmp_path):
     assert checkpoint.load(tmp_path / "run" / runs.LAST)[1]["step"] == 6
 
 
-@pytest.mark.parametrize(("how", "text"), [
-    ("ValueError", "a pear in the apples"), ("UserError", "error: rank 1: take apples"), ("SIGKILL", ""),
-])
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("ValueError", "a pear in the apples"),
+        ("UserError", "error: rank 1: take apples"),
+        ("SIGKILL", ""),
+    ],
+)
 def test_an_mpi_rank_that_fails_ends_the_job(how, text):
     done = mpiexec(2, ROOT / "tests" / "parallel_jobs.py", "fail_under_mpi", how)
     assert done.returncode != 0
@@ -557,7 +643,8 @@ def test_the_cost_of_a_cluster():
     assert alone["exposed"] == alone["reduce"] == 0 and alone["step"] == alone["compute"] + alone["update"]
     # By hand: 124 million gradients of 4 bytes over two nodes, each sends and receives one such buffer in all
     assert cluster.all_reduce(4 * config.num_parameters, 2, slow) == pytest.approx(
-        4 * config.num_parameters / 1.125e9 + 2 * 30e-6)
+        4 * config.num_parameters / 1.125e9 + 2 * 30e-6
+    )
     for n in (2, 64, 1024):
         part, whole = cluster.step(config, n, fast), cluster.step(config, n, slow)
         assert 0 < part["exposed"] < part["reduce"] and part["exposed"] < whole["exposed"]

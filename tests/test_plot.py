@@ -18,8 +18,14 @@ def write_run(folder, steps=60, scale=1.0):
     (folder / "settings.toml").write_text("")
     with open(folder / "metrics.jsonl", "w", encoding="utf-8") as file:
         for step in range(1, steps + 1):
-            line = dict(step=step, loss=scale * (2 + math.exp(-step / 20)), lr=1e-3 * step, grad_norm=1.0,
-                        seconds=0.5, tokens_per_second=100.0 + step)
+            line = dict(
+                step=step,
+                loss=scale * (2 + math.exp(-step / 20)),
+                lr=1e-3 * step,
+                grad_norm=1.0,
+                seconds=0.5,
+                tokens_per_second=100.0 + step,
+            )
             file.write(json.dumps(line) + "\n")
             if step % 20 == 0:
                 file.write(json.dumps(dict(step=step, val_loss=3.0 - step / 100)) + "\n")
@@ -129,10 +135,13 @@ def test_without_matplotlib(run, monkeypatch, capsys):
     assert "pip install 'gpt2[plot]'" in told and told.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["nowhere"], "nowhere: no run here"),
-    (["--live", "--every", "0"], "--every 0.0: expected more than 0 seconds"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["nowhere"], "nowhere: no run here"),
+        (["--live", "--every", "0"], "--every 0.0: expected more than 0 seconds"),
+    ],
+)
 def test_mistakes(arguments, message, capsys):
     assert plot.main(arguments) == 2
     told = capsys.readouterr().err

@@ -60,7 +60,7 @@ def greedy_by_definition(model, tokens, count):
         made.append(int(np.argmax(model.forward(np.array([window]))[0, -1])))
         window.append(made[-1])
         if len(window) > block:
-            window = window[-(block // 2):]
+            window = window[-(block // 2) :]
     return made
 
 
@@ -106,12 +106,20 @@ def test_the_knobs():
     assert sample.choose(logits, 0, 0, 1.0, None) == 1
 
 
-@pytest.mark.parametrize("options, message", [
-    (dict(temperature=-1), "temperature is -1"), (dict(temperature=float("nan")), "temperature is nan"),
-    (dict(top_k=-1), "top_k is -1"), (dict(top_p=0), "top_p is 0"), (dict(top_p=1.5), "top_p is 1.5"),
-    (dict(max_tokens=-1), "max_tokens is -1"), (dict(tokens=[]), "prompt is empty"),
-    (dict(tokens=[256]), "token 256, expected ids from 0 to 255"), (dict(tokens=[-1]), "token -1"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(temperature=-1), "temperature is -1"),
+        (dict(temperature=float("nan")), "temperature is nan"),
+        (dict(top_k=-1), "top_k is -1"),
+        (dict(top_p=0), "top_p is 0"),
+        (dict(top_p=1.5), "top_p is 1.5"),
+        (dict(max_tokens=-1), "max_tokens is -1"),
+        (dict(tokens=[]), "prompt is empty"),
+        (dict(tokens=[256]), "token 256, expected ids from 0 to 255"),
+        (dict(tokens=[-1]), "token -1"),
+    ],
+)
 def test_arguments_out_of_range_are_refused_at_once(model, options, message):
     with pytest.raises(UserError, match=message):
         generate(model, **{"tokens": [1], **options})
@@ -136,11 +144,14 @@ def test_the_command_needs_the_runs_folder_and_nothing_else(run, capsys, model, 
     assert out.getvalue().decode() == "é: " + expected + "\n"
 
 
-@pytest.mark.parametrize("options, message", [
-    (["--run", "nowhere"], "no run here"),
-    (["--temperature", "-1"], "temperature is -1"),
-    (["--seed", "-1"], "--seed -1"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--run", "nowhere"], "no run here"),
+        (["--temperature", "-1"], "temperature is -1"),
+        (["--seed", "-1"], "--seed -1"),
+    ],
+)
 def test_a_mistake_is_one_line(run, capsys, options, message):
     assert sample.main(["--run", str(run), *options]) == 2
     error = capsys.readouterr().err

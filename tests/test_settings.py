@@ -37,20 +37,23 @@ def test_underscores_and_dashes_are_one():
     assert read("--batch_size=3", "--name=a_b")[0] == {"batch_size": 3, "name": "a_b"}
 
 
-@pytest.mark.parametrize("argv, message", [
-    (["--batchsize", "3"], "unknown argument --batchsize; did you mean --batch-size?"),
-    (["--batch", "3"], "unknown argument --batch"),  # a prefix could mean another flag tomorrow
-    (["--zzz"], "unknown argument --zzz; --help lists"),
-    (["stray"], "unknown argument stray"),
-    (["--batch-size", "many"], "--batch-size: expected a whole number, got 'many'"),
-    (["--batch-size", "1.5"], "--batch-size: expected a whole number, got '1.5'"),
-    (["--batch-size", "0"], "--batch-size: expected 1 or more, got 0"),
-    (["--batch-size"], "expected one argument"),
-    (["--lr", "1"], "--lr: expected less than 1, got 1.0"),
-    (["--lr", "nan"], "--lr: expected 0 or more, got nan"),
-    (["--lr", "fast"], "--lr: expected a number, got 'fast'"),
-    (["--mode", "c"], "--mode: expected one of a, b; got 'c'"),
-])
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["--batchsize", "3"], "unknown argument --batchsize; did you mean --batch-size?"),
+        (["--batch", "3"], "unknown argument --batch"),  # a prefix could mean another flag tomorrow
+        (["--zzz"], "unknown argument --zzz; --help lists"),
+        (["stray"], "unknown argument stray"),
+        (["--batch-size", "many"], "--batch-size: expected a whole number, got 'many'"),
+        (["--batch-size", "1.5"], "--batch-size: expected a whole number, got '1.5'"),
+        (["--batch-size", "0"], "--batch-size: expected 1 or more, got 0"),
+        (["--batch-size"], "expected one argument"),
+        (["--lr", "1"], "--lr: expected less than 1, got 1.0"),
+        (["--lr", "nan"], "--lr: expected 0 or more, got nan"),
+        (["--lr", "fast"], "--lr: expected a number, got 'fast'"),
+        (["--mode", "c"], "--mode: expected one of a, b; got 'c'"),
+    ],
+)
 def test_a_mistake_is_named(argv, message):
     with pytest.raises(UserError) as error:
         read(*argv)
@@ -63,19 +66,22 @@ def test_toml_may_be_flat_or_in_tables(tmp_path):
     assert read_toml(path, Example) == {"batch_size": 8, "lr": 0.0, "name": "x", "loud": True}
 
 
-@pytest.mark.parametrize("text, message", [
-    ("batch_sise = 1", "unknown setting 'batch_sise'; did you mean batch_size?"),
-    ("batch_size = 'x'", "batch_size: expected a whole number, got 'x'"),
-    ("batch_size = true", "batch_size: expected a whole number, got True"),
-    ("batch_size = 2.5", "batch_size: expected a whole number, got 2.5"),
-    ("batch_size = [1]", "batch_size: expected a whole number, got [1]"),
-    ("lr = inf", "lr: expected 0 or more, got inf"),
-    ("name = 3", "name: expected text, got 3"),
-    ("loud = 1", "loud: expected true or false, got 1"),
-    ("lr = 0.1\n[t]\nlr = 0.2", "lr is set twice"),
-    ("[a.b]\nlr = 0.1", "table 'b' inside a table"),
-    ("lr = ", "not a TOML file"),
-])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("batch_sise = 1", "unknown setting 'batch_sise'; did you mean batch_size?"),
+        ("batch_size = 'x'", "batch_size: expected a whole number, got 'x'"),
+        ("batch_size = true", "batch_size: expected a whole number, got True"),
+        ("batch_size = 2.5", "batch_size: expected a whole number, got 2.5"),
+        ("batch_size = [1]", "batch_size: expected a whole number, got [1]"),
+        ("lr = inf", "lr: expected 0 or more, got inf"),
+        ("name = 3", "name: expected text, got 3"),
+        ("loud = 1", "loud: expected true or false, got 1"),
+        ("lr = 0.1\n[t]\nlr = 0.2", "lr is set twice"),
+        ("[a.b]\nlr = 0.1", "table 'b' inside a table"),
+        ("lr = ", "not a TOML file"),
+    ],
+)
 def test_a_mistake_in_toml_is_named(tmp_path, text, message):
     path = tmp_path / "c.toml"
     path.write_text(text)
@@ -92,8 +98,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         read_toml(tmp_path / "c.toml", Example)
 
 
-@pytest.mark.parametrize("example", [
-    Example(), Example(batch_size=10**12, name='C:\\new "日"\n\x00\t', lr=1 / 3, mode="b", loud=True)])
+@pytest.mark.parametrize(
+    "example",
+    [Example(), Example(batch_size=10**12, name='C:\\new "日"\n\x00\t', lr=1 / 3, mode="b", loud=True)],
+)
 def test_what_is_written_is_read_back(tmp_path, example):
     path = tmp_path / "c.toml"
     path.write_text(to_toml(example), encoding="utf-8")

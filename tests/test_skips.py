@@ -33,12 +33,30 @@ def outcome(folder, **environment):
     """The last line that pytest prints for SKIPS and for a module that skips itself."""
     (folder / "test_skips.py").write_text(SKIPS)
     (folder / "test_module.py").write_text('import pytest\npytest.importorskip("no_such_package")\n')
-    told = {name: value for name, value in os.environ.items()
-            if name not in ("GPT2_REQUIRE_PEERS", "GPT2_DATA_DIR", "TIKTOKEN_CACHE_DIR")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "--continue-on-collection-errors",
-               "--rootdir", str(folder), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder,
-                          env={**told, "PYTHONPATH": str(TESTS), **environment})
+    told = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("GPT2_REQUIRE_PEERS", "GPT2_DATA_DIR", "TIKTOKEN_CACHE_DIR")
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "conftest",
+        "--continue-on-collection-errors",
+        "--rootdir",
+        str(folder),
+        str(folder),
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**told, "PYTHONPATH": str(TESTS), **environment},
+    )
     return done.stdout.splitlines()[-1].split(" in ")[0]
 
 

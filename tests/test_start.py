@@ -13,8 +13,24 @@ from gpt2.settings import read_toml
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 CONFIG = GPT2Config(vocab_size=256, block_size=32, n_layer=2, n_head=3, n_embd=24)
-OPTIONS = ["--block-size", "16", "--batch-size", "4", "--steps", "4", "--warmup", "0", "--eval-every", "2",
-           "--eval-batches", "2", "--sample-tokens", "4", "--save-every", "0"]
+OPTIONS = [
+    "--block-size",
+    "16",
+    "--batch-size",
+    "4",
+    "--steps",
+    "4",
+    "--warmup",
+    "0",
+    "--eval-every",
+    "2",
+    "--eval-batches",
+    "2",
+    "--sample-tokens",
+    "4",
+    "--save-every",
+    "0",
+]
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +128,20 @@ def test_double_precision(start, tmp_path):
     assert pretrained.find(str(out)).config.dtype == "float64"
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--n-layer", "3"], "--n-layer 3: the weights {init} have 2; leave it out"),
-    (["--context", "64"], "--context 64: the weights {init} have 32"),
-    (["--block-size", "64"], "--block-size 64: the model reads at most 32 tokens"),
-    (["--tokenizer", "char"], "--tokenizer char: the weights {init} were trained with byte"),
-    (["--init", "nowhere"], "nowhere: no such file or folder"),
-    (["--init", "gpt2", "--tokenizer", "byte"], "gpt2: config.json is not in huggingface_hub's cache|"
-                                                "gpt2: needs the huggingface_hub package"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--n-layer", "3"], "--n-layer 3: the weights {init} have 2; leave it out"),
+        (["--context", "64"], "--context 64: the weights {init} have 32"),
+        (["--block-size", "64"], "--block-size 64: the model reads at most 32 tokens"),
+        (["--tokenizer", "char"], "--tokenizer char: the weights {init} were trained with byte"),
+        (["--init", "nowhere"], "nowhere: no such file or folder"),
+        (
+            ["--init", "gpt2", "--tokenizer", "byte"],
+            "gpt2: config.json is not in huggingface_hub's cache|gpt2: needs the huggingface_hub package",
+        ),
+    ],
+)
 def test_mistakes(start, monkeypatch, tmp_path, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GPT2_DATA_DIR", raising=False)

@@ -43,8 +43,12 @@ def test_functions_take_turns(monkeypatch):
     tick = 2.0**-13
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock) * tick)
     seen = []
-    found = interleave({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, seconds=1e3, rounds=5,
-                       turn_s=10 * tick)
+    found = interleave(
+        {"a": lambda: seen.append("a"), "b": lambda: seen.append("b")},
+        seconds=1e3,
+        rounds=5,
+        turn_s=10 * tick,
+    )
     assert {name: (s.n, s.first) for name, s in found.items()} == dict.fromkeys("ab", (5, tick))
     # a call takes one tick, so ten fill a turn; one before it, and three to find that out
     assert seen.count("a") == seen.count("b") == 3 + 5 * 11
@@ -81,23 +85,26 @@ def test_threads_are_put_back():
 # ---- Telling -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("cell", "unit", "text"), [
-    (0.00123456, "s", "1.23 ms"),
-    (2.5e-7, "s", "250 ns"),
-    (61.0, "s", "61.0 s"),
-    (0.0, "s", "0 s"),
-    (1536, "B", "1.54 kB"),
-    (0, "B", "0 B"),
-    (0.987654, "x", "0.988"),
-    (12, "", "12"),
-    (1234567, "", "1,234,567"),
-    (1e-12, "", "1.00e-12"),
-    (None, "s", "-"),
-    ("none", "s", "none"),
-    (float("nan"), "x", "nan"),
-    (Sample([0.001, 0.002, 0.003]), "s", "2.00 ms [1.50 2.50]"),
-    (Sample([0.9996, 1.0004]), "x", "1.00 [1.00 1.00]"),
-])
+@pytest.mark.parametrize(
+    ("cell", "unit", "text"),
+    [
+        (0.00123456, "s", "1.23 ms"),
+        (2.5e-7, "s", "250 ns"),
+        (61.0, "s", "61.0 s"),
+        (0.0, "s", "0 s"),
+        (1536, "B", "1.54 kB"),
+        (0, "B", "0 B"),
+        (0.987654, "x", "0.988"),
+        (12, "", "12"),
+        (1234567, "", "1,234,567"),
+        (1e-12, "", "1.00e-12"),
+        (None, "s", "-"),
+        ("none", "s", "none"),
+        (float("nan"), "x", "nan"),
+        (Sample([0.001, 0.002, 0.003]), "s", "2.00 ms [1.50 2.50]"),
+        (Sample([0.9996, 1.0004]), "x", "1.00 [1.00 1.00]"),
+    ],
+)
 def test_numbers_are_told_with_three_digits(cell, unit, text):
     assert numbers.cell_text(cell, unit) == text
 
@@ -108,8 +115,14 @@ def sample_result():
     table = result.table("Time & <space>", *columns, note="A.")
     table.add("a|b", Sample([1e-3, 2e-3, 3e-3], 0.5), np.int64(2048))
     table.add("c<d", None, 0)
-    result.plot("Lines", "n", "s", [Series("a", [1, 10], [Sample([1.0, 2.0]), np.float64(3.0)]),
-                                    Series("b", [1, 10], [None, 4.0])], log_x=True, log_y=True)
+    result.plot(
+        "Lines",
+        "n",
+        "s",
+        [Series("a", [1, 10], [Sample([1.0, 2.0]), np.float64(3.0)]), Series("b", [1, 10], [None, 4.0])],
+        log_x=True,
+        log_y=True,
+    )
     result.plot("Rows", "layer", "ratio", [Series("a", [0, 1], [0.5, 2.0])], ticks=["x", "y"])
     result.note("f is `faster`,   by far.")
     result.missing["ghost"] = "pip install ghost"
@@ -130,8 +143,19 @@ def test_a_result_survives_json():
 
 def test_markdown_has_everything():
     text = markdown(report_of(sample_result()))
-    for part in (load("layers").question, "2.00 ms [1.50 2.50]", "2.05 kB", "a\\|b", "of 3 samples", "25%",
-                 "ghost", "f is `faster`, by far.", "return x < 1", "Failed: out of memory", "mean nothing"):
+    for part in (
+        load("layers").question,
+        "2.00 ms [1.50 2.50]",
+        "2.05 kB",
+        "a\\|b",
+        "of 3 samples",
+        "25%",
+        "ghost",
+        "f is `faster`, by far.",
+        "return x < 1",
+        "Failed: out of memory",
+        "mean nothing",
+    ):
         assert part in text
     lines = table_text(sample_result().tables[0]).splitlines()
     assert len({len(line) for line in lines}) == 1 and len(lines) == 4
@@ -172,8 +196,9 @@ def test_a_plot_of_one_point_or_a_narrow_range():
 
 
 def run(*flags):
-    return subprocess.run([sys.executable, "-m", "bench.studies", *flags], cwd=ROOT, capture_output=True,
-                          text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "bench.studies", *flags], cwd=ROOT, capture_output=True, text=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -207,13 +232,16 @@ def test_reports_can_be_made_again(quick, tmp_path):
     assert list(read(tmp_path / "studies.json").results) == ["parallel"]
 
 
-@pytest.mark.parametrize(("flags", "said"), [
-    (["rots"], "roots"),
-    (["--threads", "999"], "cores"),
-    (["--seconds", "-1"], "seconds"),
-    (["--from", "nowhere.json"], "nowhere.json"),
-    (["--from", "pyproject.toml"], "not a report"),
-])
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["rots"], "roots"),
+        (["--threads", "999"], "cores"),
+        (["--seconds", "-1"], "seconds"),
+        (["--from", "nowhere.json"], "nowhere.json"),
+        (["--from", "pyproject.toml"], "not a report"),
+    ],
+)
 def test_a_users_mistake_is_one_line(flags, said):
     done = run(*flags)
     assert done.returncode == 2 and done.stdout == ""
@@ -238,8 +266,11 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.counts[tag] = self.counts.get(tag, 0) + 1
-        self.loads += [value for name, value in attributes if name in ("src", "href", "srcset")
-                       and not value.startswith("#")]
+        self.loads += [
+            value
+            for name, value in attributes
+            if name in ("src", "href", "srcset") and not value.startswith("#")
+        ]
         if tag == "table":
             self.tables.append([])
         elif tag == "tr":
@@ -281,8 +312,15 @@ def browser(tmp_path_factory):
     profile = tmp_path_factory.mktemp("profile")
 
     def browser(*flags):
-        command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                   f"--user-data-dir={profile}", *flags]
+        command = [
+            program,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--user-data-dir={profile}",
+            *flags,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -329,12 +367,25 @@ def test_a_browser_draws_the_page(quick, browser, tmp_path):
 
 def test_microbenchmarks_are_grouped_described_and_compared(tmp_path):
     """pytest bench/ --benchmark-only: one group a layer with the facts of the run; then compared."""
-    few = ["-k", "gelu", "--bench-batch", "B1T8", "--benchmark-max-time=0.01", "--benchmark-min-rounds=2",
-           f"--benchmark-storage=file://{tmp_path}", "-p", "no:cacheprovider"]
+    few = [
+        "-k",
+        "gelu",
+        "--bench-batch",
+        "B1T8",
+        "--benchmark-max-time=0.01",
+        "--benchmark-min-rounds=2",
+        f"--benchmark-storage=file://{tmp_path}",
+        "-p",
+        "no:cacheprovider",
+    ]
 
     def bench(*flags):
-        return subprocess.run([sys.executable, "-m", "pytest", "bench/", "--benchmark-only", *few, *flags],
-                              cwd=ROOT, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "bench/", "--benchmark-only", *few, *flags],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
 
     saved = bench("--benchmark-save=before")
     assert saved.returncode == 0, saved.stdout

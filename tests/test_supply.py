@@ -108,6 +108,7 @@ def test_the_limits_are_those_promised():
 def answers(monkeypatch):
     def answer(given):
         monkeypatch.setattr(download.urllib.request, "urlopen", lambda url, timeout: given)
+
     return answer
 
 
@@ -175,8 +176,10 @@ def test_shared_memory_is_this_users_alone():
 def test_what_is_needed_has_a_lowest_version():
     """And no highest: for the packages that the engine needs tests.long.versions tries both ends."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    everything = [*project["dependencies"], *(name for extra in project["optional-dependencies"].values()
-                                             for name in extra)]
+    everything = [
+        *project["dependencies"],
+        *(name for extra in project["optional-dependencies"].values() for name in extra),
+    ]
     for requirement in everything:
         name = requirement.split(";")[0]
         assert ">=" in name and not set("<=~!").intersection(name.replace(">=", "")), requirement

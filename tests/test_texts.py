@@ -34,22 +34,25 @@ def model():
 def in_pieces(text, strings, size):
     """What is shown of a text that comes in pieces, and whether a string was found."""
     stop = Stop(strings)
-    shown = "".join(stop.feed(text[i:i + size]) for i in range(0, len(text), size))
+    shown = "".join(stop.feed(text[i : i + size]) for i in range(0, len(text), size))
     return shown + stop.close(), stop.found
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-@pytest.mark.parametrize("text, strings, expected", [
-    ("to be or not", [" or"], "to be"),
-    ("aaab", ["aab"], "a"),  # a wrong beginning inside the right one
-    ("abcabd", ["abd"], "abc"),
-    ("one two", ["two", "one"], ""),
-    ("abcd", ["d", "bc"], "a"),  # the first in the text, not in the list
-    ("abcd", ["bcd", "cd"], "a"),
-    ("tail ab", ["abc"], "tail ab"),  # never completed: given out at the end
-    ("plain", [], "plain"),
-    ("plain", [""], "plain"),
-])
+@pytest.mark.parametrize(
+    "text, strings, expected",
+    [
+        ("to be or not", [" or"], "to be"),
+        ("aaab", ["aab"], "a"),  # a wrong beginning inside the right one
+        ("abcabd", ["abd"], "abc"),
+        ("one two", ["two", "one"], ""),
+        ("abcd", ["d", "bc"], "a"),  # the first in the text, not in the list
+        ("abcd", ["bcd", "cd"], "a"),
+        ("tail ab", ["abc"], "tail ab"),  # never completed: given out at the end
+        ("plain", [], "plain"),
+        ("plain", [""], "plain"),
+    ],
+)
 def test_stop_at_the_first(text, strings, expected, size):
     assert in_pieces(text, strings, size) == (expected, expected != text)
 
@@ -88,7 +91,7 @@ def test_log_probabilities_are_the_models_own(model):
     (made,) = sample.write_samples(model, words, "ab", logprobs=3, **options)
     tokens = [97, 98, *made.tokens]
     for i, (token, logprob, top) in enumerate(zip(made.tokens, made.logprobs, made.top)):
-        logits = model.forward(np.array([tokens[:2 + i]]))[0, -1].astype(np.float64)
+        logits = model.forward(np.array([tokens[: 2 + i]]))[0, -1].astype(np.float64)
         expected = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
         assert np.isclose(logprob, expected[token], atol=1e-4)
         order = np.argsort(-expected)[:3]
@@ -105,8 +108,8 @@ def test_stop_ends_each_sample_where_its_own_text_has_it(model):
     for before, after in zip(whole, ended):
         places = [place for string in ("d", "eb") if (place := before.text.find(string)) >= 0]
         if places:
-            assert after.text == before.text[:min(places)] and after.stopped == "stop"
-            assert after.tokens == before.tokens[:len(after.tokens)] and len(after.tokens) > len(after.text)
+            assert after.text == before.text[: min(places)] and after.stopped == "stop"
+            assert after.tokens == before.tokens[: len(after.tokens)] and len(after.tokens) > len(after.text)
         else:
             assert after == before
 
@@ -142,8 +145,9 @@ def output(capsys, *arguments):
 
 
 def test_json(run, model, capsys):
-    told = json.loads(output(capsys, "--run", run, "--prompt", "ab", "--samples", 2, "--logprobs", 2,
-                             "--max-tokens", 5))
+    told = json.loads(
+        output(capsys, "--run", run, "--prompt", "ab", "--samples", 2, "--logprobs", 2, "--max-tokens", 5)
+    )
     assert told["prompt"] == "ab" and len(told["samples"]) == 2
     for made in told["samples"]:
         assert len(made["tokens"]) == len(made["pieces"]) == len(made["logprobs"]) == len(made["top"]) == 5
@@ -178,16 +182,19 @@ def test_weights_of_another_kind(run, model, tmp_path, capsys):
     assert output(capsys, "--init", tmp_path / "x.bin", "--prompt", "ab", "--max-tokens", 4) == expected
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--samples", "0"], "samples is 0"),
-    (["--logprobs", "-1"], "--logprobs -1"),
-    (["--prompt", "a\udcff"], "--prompt: not UTF-8 text (character 1)"),  # what the byte ff becomes
-    (["--stop", "\udcfe"], "--stop: not UTF-8 text (character 0)"),
-    (["--prompt-file", "nowhere"], "--prompt-file nowhere: No such file"),
-    (["--prompt-file", "bad", "--prompt", "x"], "give one of them"),
-    (["--prompt-file", "bad"], "not UTF-8 text (byte 1)"),
-    (["--init", "x"], "--run and --init both name weights"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--samples", "0"], "samples is 0"),
+        (["--logprobs", "-1"], "--logprobs -1"),
+        (["--prompt", "a\udcff"], "--prompt: not UTF-8 text (character 1)"),  # what the byte ff becomes
+        (["--stop", "\udcfe"], "--stop: not UTF-8 text (character 0)"),
+        (["--prompt-file", "nowhere"], "--prompt-file nowhere: No such file"),
+        (["--prompt-file", "bad", "--prompt", "x"], "give one of them"),
+        (["--prompt-file", "bad"], "not UTF-8 text (byte 1)"),
+        (["--init", "x"], "--run and --init both name weights"),
+    ],
+)
 def test_mistakes(run, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(run.parent)
     (run.parent / "bad").write_bytes(b"a\xff")

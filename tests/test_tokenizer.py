@@ -27,7 +27,7 @@ def plain_bpe(text, size):
             i = 0
             while i < len(word) - 1:
                 if (word[i], word[i + 1]) == best:
-                    word[i:i + 2] = [best[0] + best[1]]
+                    word[i : i + 2] = [best[0] + best[1]]
                 i += 1
     return ranks
 
@@ -124,10 +124,21 @@ def test_start_is_end_of_text_or_a_line_break_or_zero(gpt2_tokenizer):
     assert tokenizer.char("abc").start == 0
 
 
-@pytest.mark.parametrize("change", [
-    {"format": "other"}, {"ranks": []}, {"ranks": ["YQ==", "YQ=="]}, {"ranks": ["YQ=="]}, {"ranks": ["?"]},
-    {"ranks": 3}, {"pattern": "(a+)+$"}, {"special": {"<|endoftext|>": 3}}, {"name": None}, {"name": "char"},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "other"},
+        {"ranks": []},
+        {"ranks": ["YQ==", "YQ=="]},
+        {"ranks": ["YQ=="]},
+        {"ranks": ["?"]},
+        {"ranks": 3},
+        {"pattern": "(a+)+$"},
+        {"special": {"<|endoftext|>": 3}},
+        {"name": None},
+        {"name": "char"},
+    ],
+)
 def test_a_tokenizer_file_that_makes_no_sense_is_refused(tmp_path, change):
     path = tmp_path / "t.json"
     path.write_text(json.dumps({**json.loads(tokenizer.byte().to_json()), **change}))

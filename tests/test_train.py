@@ -20,9 +20,36 @@ from gpt2.model import GPT2, GPT2Config
 ROOT = Path(train.__file__).parent
 pytestmark = pytest.mark.usefixtures("quick_peak")
 
-SMALL = ["--tokenizer", "byte", "--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--block-size", "16",
-         "--batch-size", "4", "--accumulate", "2", "--steps", "12", "--warmup", "2", "--lr", "1e-2",
-         "--eval-every", "5", "--eval-batches", "2", "--sample-tokens", "8", "--save-every", "4"]
+SMALL = [
+    "--tokenizer",
+    "byte",
+    "--n-layer",
+    "1",
+    "--n-head",
+    "2",
+    "--n-embd",
+    "16",
+    "--block-size",
+    "16",
+    "--batch-size",
+    "4",
+    "--accumulate",
+    "2",
+    "--steps",
+    "12",
+    "--warmup",
+    "2",
+    "--lr",
+    "1e-2",
+    "--eval-every",
+    "5",
+    "--eval-batches",
+    "2",
+    "--sample-tokens",
+    "8",
+    "--save-every",
+    "4",
+]
 
 
 @pytest.fixture
@@ -67,15 +94,29 @@ def test_a_run_learns_and_leaves_what_is_promised(whole, capsys):
     assert [record["step"] for record in records if "val_loss" in record] == [0, 5, 10, 12]
     assert isinstance(records[-1]["sample"], str)
     assert {path.name for path in whole.iterdir()} == {
-        "settings.toml", "tokenizer.json", "metrics.jsonl", "last.safetensors", "best.safetensors"}
+        "settings.toml",
+        "tokenizer.json",
+        "metrics.jsonl",
+        "last.safetensors",
+        "best.safetensors",
+    }
 
 
 def test_what_a_run_prints(small, tmp_path, capsys):
     assert train.main([*small, "--out", str(tmp_path / "a"), "--log-every", "6"]) == 0
     out = capsys.readouterr().out
     assert "steps=12" in out and "batch_size=4" in out
-    for piece in ("parameters", "GFLOP a step", "step  6/12  loss", "tok/s", "% of peak", "validation loss",
-                  "sample", "what to try next", f"--resume {tmp_path / 'a'}"):
+    for piece in (
+        "parameters",
+        "GFLOP a step",
+        "step  6/12  loss",
+        "tok/s",
+        "% of peak",
+        "validation loss",
+        "sample",
+        "what to try next",
+        f"--resume {tmp_path / 'a'}",
+    ):
         assert piece in out, piece
     assert "\r" not in out and "\x1b" not in out  # no terminal, no control characters
 
@@ -97,7 +138,7 @@ def test_accumulated_batches_are_one_large_batch(small, tmp_path):
 def test_validation_is_the_mean_over_the_split(small):
     run = train.Run(train.new_settings(train.read_settings([*small, "--eval-batches", "0"])[0]))
     count = (len(run.val) - 1) // 16 * 16
-    x, y = run.val[:count].reshape(-1, 16).astype(int), run.val[1:count + 1].reshape(-1, 16).astype(int)
+    x, y = run.val[:count].reshape(-1, 16).astype(int), run.val[1 : count + 1].reshape(-1, 16).astype(int)
     assert run.validation_loss() == pytest.approx(run.model.forward(x, y), rel=1e-5)
 
 
@@ -184,7 +225,7 @@ def test_a_spike_is_told_and_kept_the_same_after_a_resume(small, tmp_path, monke
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert train.main([*small, "--out", str(whole)]) == 0
     records = [record for record in lines(whole) if "loss" in record]
-    record, = [record for record in records if "spike_from" in record]
+    (record,) = [record for record in records if "spike_from" in record]
     usual = statistics.median(earlier["loss"] for earlier in records[:18])
     assert record["step"] == 19 and record["spike_from"] == usual
     told = f"step 19: the loss jumped to {record['loss']:.4f}, from {record['spike_from']:.4f} in the steps"
@@ -228,8 +269,19 @@ def test_kill_9_and_resume(small, tmp_path):
 @pytest.mark.parametrize("name, status", [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_saves_and_says_how_to_go_on(small, tmp_path, name, status):
     folder = tmp_path / "stopped"
-    command = [sys.executable, str(ROOT / "train.py"), *small, "--out", str(folder), "--steps", "100000",
-               "--save-every", "1", "--eval-every", "0"]
+    command = [
+        sys.executable,
+        str(ROOT / "train.py"),
+        *small,
+        "--out",
+        str(folder),
+        "--steps",
+        "100000",
+        "--save-every",
+        "1",
+        "--eval-every",
+        "0",
+    ]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process = subprocess.Popen(command, **pipes, text=True, cwd=tmp_path)
     wait_for(folder / "last.safetensors", process)
@@ -260,8 +312,17 @@ def test_a_resumed_run_may_be_longer(whole, capsys):
     assert train.Settings(**train.read_toml(whole / "settings.toml", train.Settings)).steps == 14
 
 
-@pytest.mark.parametrize("change", [["--n-embd", "32"], ["--seed", "1"], ["--tokenizer", "char"],
-                                    ["--data", "stdlib"], ["--preset", "gpt2"]], ids=lambda c: c[0])
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["--n-embd", "32"],
+        ["--seed", "1"],
+        ["--tokenizer", "char"],
+        ["--data", "stdlib"],
+        ["--preset", "gpt2"],
+    ],
+    ids=lambda c: c[0],
+)
 def test_a_resumed_run_keeps_its_shape_and_data(whole, capsys, change):
     assert train.main(["--resume", str(whole), "--steps", "20", *change]) == 2
     error = capsys.readouterr().err
@@ -289,7 +350,8 @@ def test_a_damaged_checkpoint_is_one_line(whole, capsys):
     path.write_bytes(content)
     assert train.main(["--resume", str(whole), "--steps", "20"]) == 2
     assert capsys.readouterr().err == (
-        f"error: {path}: the checksum does not match, the file is damaged; use another checkpoint\n")
+        f"error: {path}: the checksum does not match, the file is damaged; use another checkpoint\n"
+    )
 
 
 def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
@@ -304,22 +366,25 @@ def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
 # ---- Mistakes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("argv, message", [
-    (["--batchsize", "4"], "unknown argument --batchsize; did you mean --batch-size?"),
-    (["--preset", "gpt5"], "--preset gpt5: expected one of shakespeare, shakespeare-char-cpu, finetune"),
-    (["--n-head", "3"], "n_embd 16 is not divisible by n_head 3"),
-    (["--block-size", "100000"], "a sequence of block_size 100000 needs 100001"),
-    (["--data", "nothing.txt"], "--data nothing.txt: No such file"),
-    (["--tokenizer", "gpt3"], "tokenizer 'gpt3': expected gpt2, byte, char or bpe:N"),
-    (["--backward", "hand"], "error: --backward hand: 'hand' is not one of manual"),
-    (["--backward", "hand", "--dry-run"], "error: --backward hand: 'hand' is not one of manual"),
-    (["--threads", "100000"], "--threads: expected less than 1025, got 100000"),
-    (["--backward", "manual,dropout=auto"], "dropout"),
-    (["--resume", "nowhere"], "nowhere: no run here"),
-    (["--config", "nowhere.toml"], "nowhere.toml: No such file"),
-    (["--steps", "0"], "--steps: expected 1 or more, got 0"),
-    (["--eps", "0"], "--eps: expected 1e-30 or more, got 0.0"),
-])
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["--batchsize", "4"], "unknown argument --batchsize; did you mean --batch-size?"),
+        (["--preset", "gpt5"], "--preset gpt5: expected one of shakespeare, shakespeare-char-cpu, finetune"),
+        (["--n-head", "3"], "n_embd 16 is not divisible by n_head 3"),
+        (["--block-size", "100000"], "a sequence of block_size 100000 needs 100001"),
+        (["--data", "nothing.txt"], "--data nothing.txt: No such file"),
+        (["--tokenizer", "gpt3"], "tokenizer 'gpt3': expected gpt2, byte, char or bpe:N"),
+        (["--backward", "hand"], "error: --backward hand: 'hand' is not one of manual"),
+        (["--backward", "hand", "--dry-run"], "error: --backward hand: 'hand' is not one of manual"),
+        (["--threads", "100000"], "--threads: expected less than 1025, got 100000"),
+        (["--backward", "manual,dropout=auto"], "dropout"),
+        (["--resume", "nowhere"], "nowhere: no run here"),
+        (["--config", "nowhere.toml"], "nowhere.toml: No such file"),
+        (["--steps", "0"], "--steps: expected 1 or more, got 0"),
+        (["--eps", "0"], "--eps: expected 1e-30 or more, got 0.0"),
+    ],
+)
 def test_a_mistake_is_one_line_and_status_2(small, tmp_path, monkeypatch, capsys, argv, message):
     monkeypatch.chdir(tmp_path)
     assert train.main([*small, *argv]) == 2

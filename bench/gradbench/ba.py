@@ -85,9 +85,13 @@ def _read(given):
     """The input has one camera, point, weight and feature, which stand for all of them."""
     n, m, P = (int(given[name]) for name in "nmp")
     number = np.arange(P)
-    return (np.tile(array(given["cam"]), (n, 1)), np.tile(array(given["x"]), (m, 1)),
-            np.full(P, float(given["w"])), np.stack([number % n, number % m], axis=1),
-            np.tile(array(given["feat"]), (P, 1)))
+    return (
+        np.tile(array(given["cam"]), (n, 1)),
+        np.tile(array(given["x"]), (m, 1)),
+        np.full(P, float(given["w"])),
+        np.stack([number % n, number % m], axis=1),
+        np.tile(array(given["feat"]), (P, 1)),
+    )
 
 
 def _write_errors(result):

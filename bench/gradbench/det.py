@@ -59,8 +59,10 @@ def _choices(n, above):
     chosen = np.array(list(itertools.permutations(range(n), above)))
     left = np.array([[j for j in range(n) if j not in row] for row in chosen.tolist()])
     # The sign of the permutation (chosen, left): left is in order, so inversions begin in chosen
-    inversions = [sum(row[i] > other for i in range(above) for other in (*row[i + 1:], *rest))
-                  for row, rest in zip(chosen.tolist(), left.tolist())]
+    inversions = [
+        sum(row[i] > other for i in range(above) for other in (*row[i + 1 :], *rest))
+        for row, rest in zip(chosen.tolist(), left.tolist())
+    ]
     return chosen, left, (-1.0) ** np.array(inversions)
 
 

@@ -48,8 +48,15 @@ def log_wishart_constant(D, gamma, m):
 def _read(given):
     K, D = int(given["k"]), int(given["d"])
     l = array(given["l"]).reshape(K, D * (D - 1) // 2)
-    return (array(given["alpha"]), array(given["mu"]), array(given["q"]), l, array(given["x"]),
-            float(given["gamma"]), int(given["m"]))
+    return (
+        array(given["alpha"]),
+        array(given["mu"]),
+        array(given["q"]),
+        l,
+        array(given["x"]),
+        float(given["gamma"]),
+        int(given["m"]),
+    )
 
 
 def _write(gradients):

@@ -95,9 +95,14 @@ def _read(given):
     places = array(data["correspondences"], int)
     if len(us):
         places = array(model["triangles"], int)[places]
-    parts = (tuple(int(p) for p in model["parents"]), array(model["base_relatives"]),
-             array(model["inverse_base_absolutes"]), array(model["base_positions"]), array(model["weights"]),
-             bool(model["is_mirrored"]))
+    parts = (
+        tuple(int(p) for p in model["parents"]),
+        array(model["base_relatives"]),
+        array(model["inverse_base_absolutes"]),
+        array(model["base_positions"]),
+        array(model["weights"]),
+        bool(model["is_mirrored"]),
+    )
     return array(given["theta"]), array(us).reshape(-1, 2), array(data["points"]), places, parts
 
 

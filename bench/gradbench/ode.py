@@ -1,6 +1,6 @@
 """ode: a chain of linear equations, solved by Runge and Kutta's classical method (an_ode of cmpad).
 
-    y[0]' = x[0]        y[i]' = x[i] y[i - 1]        y(0) = 0        up to the time 2
+y[0]' = x[0]        y[i]' = x[i] y[i - 1]        y(0) = 0        up to the time 2
 """
 
 import numpy as np

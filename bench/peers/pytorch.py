@@ -81,9 +81,18 @@ class GPT(nn.Module):
 
 
 STACKED = {  # our names of a block's tensors, and this model's
-    "ln1w": "ln1.weight", "ln1b": "ln1.bias", "qkvw": "qkv.weight", "qkvb": "qkv.bias",
-    "attprojw": "attproj.weight", "attprojb": "attproj.bias", "ln2w": "ln2.weight", "ln2b": "ln2.bias",
-    "fcw": "fc.weight", "fcb": "fc.bias", "fcprojw": "fcproj.weight", "fcprojb": "fcproj.bias",
+    "ln1w": "ln1.weight",
+    "ln1b": "ln1.bias",
+    "qkvw": "qkv.weight",
+    "qkvb": "qkv.bias",
+    "attprojw": "attproj.weight",
+    "attprojb": "attproj.bias",
+    "ln2w": "ln2.weight",
+    "ln2b": "ln2.bias",
+    "fcw": "fc.weight",
+    "fcb": "fc.bias",
+    "fcprojw": "fcproj.weight",
+    "fcprojb": "fcproj.bias",
 }
 SINGLE = {"wte": "wte.weight", "wpe": "wpe.weight", "lnfw": "lnf.weight", "lnfb": "lnf.bias"}
 

@@ -65,8 +65,9 @@ class LayerRun:
     """Forward and backward jitted apart; what the backward needs is handed over as jax.vjp keeps it."""
 
     def __init__(self, case):
-        inputs = [x if x is None or x.dtype.kind == "f" else x.astype(np.int32)
-                  for x in case.inputs("float32")]
+        inputs = [
+            x if x is None or x.dtype.kind == "f" else x.astype(np.int32) for x in case.inputs("float32")
+        ]
         self.args = [jnp.array(x) for x in inputs if x is not None and x.dtype.kind == "f"]
         ids = [jnp.array(x) for x in inputs if x is not None and x.dtype.kind != "f"]
 

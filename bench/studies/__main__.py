@@ -1,10 +1,10 @@
 """Run studies and write their report: Markdown, JSON and one HTML page.
 
-    python -m bench.studies                        all of them
-    python -m bench.studies roots eam              some of them
-    python -m bench.studies --quick                small sizes, to see that everything still runs
-    python -m bench.studies --out FOLDER           where studies.md, .json and .html go (bench/results)
-    python -m bench.studies --from studies.json    the reports of an earlier run once more
+python -m bench.studies                        all of them
+python -m bench.studies roots eam              some of them
+python -m bench.studies --quick                small sizes, to see that everything still runs
+python -m bench.studies --out FOLDER           where studies.md, .json and .html go (bench/results)
+python -m bench.studies --from studies.json    the reports of an earlier run once more
 """
 
 import json
@@ -30,8 +30,10 @@ def main(argv):
     if options.source:
         report = read(options.source, options.names)
     else:
-        report = Report(machine.describe(), {"date": time.strftime("%Y-%m-%d"), "quick": options.quick,
-                                             "threads": options.threads})
+        report = Report(
+            machine.describe(),
+            {"date": time.strftime("%Y-%m-%d"), "quick": options.quick, "threads": options.threads},
+        )
         for name in find(options.names):
             run(name, options, report)
             write(report, options.out)  # after each of them: an interrupted run leaves what it has
@@ -46,20 +48,49 @@ def main(argv):
 
 
 def parse(argv):
-    p = Parser(prog="python -m bench.studies", allow_abbrev=False, description="Run studies, and write their "
-               "report as Markdown, JSON and HTML.")
+    p = Parser(
+        prog="python -m bench.studies",
+        allow_abbrev=False,
+        description="Run studies, and write their report as Markdown, JSON and HTML.",
+    )
     p.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STUDIES)} (default: all)")
-    p.add_argument("--out", metavar="FOLDER", type=Path, default=ROOT / "bench" / "results",
-                   help="where studies.md, studies.json and studies.html are written (default bench/results)")
+    p.add_argument(
+        "--out",
+        metavar="FOLDER",
+        type=Path,
+        default=ROOT / "bench" / "results",
+        help="where studies.md, studies.json and studies.html are written (default bench/results)",
+    )
     p.add_argument("--quick", action="store_true", help="small sizes, seconds a study: a test, no result")
-    p.add_argument("--threads", metavar="N", type=program.positive(int), default=machine.available_cores(),
-                   help="the most threads that are used (default: the number of cores)")
-    p.add_argument("--seconds", metavar="S", type=program.positive(float), default=0.0,
-                   help="about how long each study may take (default: what each asks for)")
-    p.add_argument("--json", metavar="FILE", nargs="?", const="-", help="also write everything measured to "
-                   "FILE; without a name, JSON takes the place of the Markdown on standard output")
-    p.add_argument("--from", metavar="FILE", dest="source", type=Path, help="write the reports of this JSON "
-                   "file, and measure nothing")
+    p.add_argument(
+        "--threads",
+        metavar="N",
+        type=program.positive(int),
+        default=machine.available_cores(),
+        help="the most threads that are used (default: the number of cores)",
+    )
+    p.add_argument(
+        "--seconds",
+        metavar="S",
+        type=program.positive(float),
+        default=0.0,
+        help="about how long each study may take (default: what each asks for)",
+    )
+    p.add_argument(
+        "--json",
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="also write everything measured to "
+        "FILE; without a name, JSON takes the place of the Markdown on standard output",
+    )
+    p.add_argument(
+        "--from",
+        metavar="FILE",
+        dest="source",
+        type=Path,
+        help="write the reports of this JSON file, and measure nothing",
+    )
     options = p.parse_args(argv)
     program.thread_counts(str(options.threads))
     find(options.names)
@@ -71,8 +102,13 @@ def run(name, options, report):
     program.note(f"{name} ...")
     flags = ["--threads", str(options.threads), "--seconds", str(options.seconds)]
     flags += ["--quick"] * options.quick
-    done = subprocess.run([sys.executable, "-m", "bench.studies.one", name, *flags], cwd=ROOT, text=True,
-                          env=environment(1), capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.studies.one", name, *flags],
+        cwd=ROOT,
+        text=True,
+        env=environment(1),
+        capture_output=True,
+    )
     if done.returncode == 0:
         report.results[name] = from_json(json.loads(done.stdout))
         program.note(f"{name}: {report.results[name].seconds:.0f} s")
@@ -86,17 +122,24 @@ def run(name, options, report):
 
 
 def report_json(report):
-    return {"benchmark": "studies", "machine": report.machine, "options": report.options,
-            "studies": {name: to_json(result) for name, result in report.results.items()},
-            "failed": report.failed}
+    return {
+        "benchmark": "studies",
+        "machine": report.machine,
+        "options": report.options,
+        "studies": {name: to_json(result) for name, result in report.results.items()},
+        "failed": report.failed,
+    }
 
 
 def read(path, names=()):
     """The Report that was written to this file; of these studies, where some are named."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        results = {name: from_json(result) for name, result in content["studies"].items()
-                   if not names or name in names}
+        results = {
+            name: from_json(result)
+            for name, result in content["studies"].items()
+            if not names or name in names
+        }
         return Report(content["machine"], content["options"], results, content["failed"])
     except OSError as error:
         raise UserError(f"--from {path}: {error.strerror}") from None

@@ -26,8 +26,15 @@ _NUMBER = 16  # bytes of one number at most, a complex128
 class _Handler(ctypes.Structure):
     """PyDataMem_Handler, version 1."""
 
-    _fields_ = [("name", ctypes.c_char * 127), ("version", ctypes.c_uint8), ("ctx", ctypes.c_void_p),
-                ("malloc", _MALLOC), ("calloc", _CALLOC), ("realloc", _REALLOC), ("free", ctypes.c_void_p)]
+    _fields_ = [
+        ("name", ctypes.c_char * 127),
+        ("version", ctypes.c_uint8),
+        ("ctx", ctypes.c_void_p),
+        ("malloc", _MALLOC),
+        ("calloc", _CALLOC),
+        ("realloc", _REALLOC),
+        ("free", ctypes.c_void_p),
+    ]
 
 
 class _Counter:
@@ -40,8 +47,15 @@ class _Counter:
         own = ctypes.cast(table[_DEFAULT], ctypes.POINTER(ctypes.py_object))[0]
         default = ctypes.cast(_pointer(own, _CAPSULE), ctypes.POINTER(_Handler))[0]
         self.malloc, self.calloc, self.realloc = default.malloc, default.calloc, default.realloc
-        self.handler = _Handler(b"counting", 1, default.ctx, _MALLOC(self._malloc), _CALLOC(self._calloc),
-                                _REALLOC(self._realloc), default.free)
+        self.handler = _Handler(
+            b"counting",
+            1,
+            default.ctx,
+            _MALLOC(self._malloc),
+            _CALLOC(self._calloc),
+            _REALLOC(self._realloc),
+            default.free,
+        )
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         self.capsule = new(ctypes.addressof(self.handler), _CAPSULE, None)

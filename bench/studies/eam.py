@@ -102,8 +102,10 @@ def run(options):
         for title, sample in times.items():
             taken.setdefault(title, []).append(sample)
         tell(result, n, functions, times)
-    bars = [Series(f"{n} coordinates", range(len(taken)), [samples[k] for samples in taken.values()])
-            for k, n in enumerate(sizes)]
+    bars = [
+        Series(f"{n} coordinates", range(len(taken)), [samples[k] for samples in taken.values()])
+        for k, n in enumerate(sizes)
+    ]
     result.plot("Time of a call", "what", SECONDS, bars, log_y=True, ticks=list(taken))
     return result
 
@@ -165,22 +167,39 @@ def _of(f, x):
 
 
 def tell(result, n, functions, times):
-    table = result.table(f"{n} coordinates", Column("what"), Column("time", SECONDS),
-                         Column("by gradient by hand", RATIO), Column("arrays", COUNT),
-                         Column("their bytes", BYTES), Column("peak", BYTES),
-                         note="Arrays: requests to NumPy for the elements of one. Peak: Python's and NumPy's "
-                              "bytes beyond those before the call; memory that a compiled program holds "
-                              "from call to call is not seen, nor is that of freed results. What PyTorch and "
-                              "JAX allocate themselves is in neither.")
+    table = result.table(
+        f"{n} coordinates",
+        Column("what"),
+        Column("time", SECONDS),
+        Column("by gradient by hand", RATIO),
+        Column("arrays", COUNT),
+        Column("their bytes", BYTES),
+        Column("peak", BYTES),
+        note="Arrays: requests to NumPy for the elements of one. Peak: Python's and NumPy's "
+        "bytes beyond those before the call; memory that a compiled program holds "
+        "from call to call is not seen, nor is that of freed results. What PyTorch and "
+        "JAX allocate themselves is in neither.",
+    )
     for title, f in functions.items():
         used = memory(f)
-        table.add(title, times[title], times[title].over(times["gradient by hand"]), used.arrays,
-                  used.array_bytes, used.peak_bytes)
-    for one, other in (("derived", "gradient by hand"), ("derived, into a buffer", "by hand, preallocated"),
-                       ("derived, own rule for the sum", "derived")):
+        table.add(
+            title,
+            times[title],
+            times[title].over(times["gradient by hand"]),
+            used.arrays,
+            used.array_bytes,
+            used.peak_bytes,
+        )
+    for one, other in (
+        ("derived", "gradient by hand"),
+        ("derived, into a buffer", "by hand, preallocated"),
+        ("derived, own rule for the sum", "derived"),
+    ):
         ratio = times[one].over(times[other])
-        result.note(f"{n} coordinates: {one} takes {ratio.median:.2f} [{ratio.q1:.2f} {ratio.q3:.2f}] times "
-                    f"as long as {other}.")
+        result.note(
+            f"{n} coordinates: {one} takes {ratio.median:.2f} [{ratio.q1:.2f} {ratio.q3:.2f}] times "
+            f"as long as {other}."
+        )
 
 
 STUDY = Study(
@@ -190,4 +209,6 @@ STUDY = Study(
     "E = rho^2 + rho^3 + rho^4 / 4 with rho the sum of exp(-3 (x + 1)) over 100 and over 1000 coordinates, "
     "in float64. Gradients are compared first, to 1e-12; then all take turns. Arrays and bytes are counted "
     "in separate calls.",
-    run, seconds=12)
+    run,
+    seconds=12,
+)

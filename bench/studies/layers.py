@@ -37,8 +37,10 @@ def run(options):
     for batch in sizes:
         for n in counts if batch == shown else [1]:
             with threads(n):
-                times[batch, n] = {name: layer_times(case, seconds, n == 1)
-                                   for name, case in study_cases(batch, options.quick).items()}
+                times[batch, n] = {
+                    name: layer_times(case, seconds, n == 1)
+                    for name, case in study_cases(batch, options.quick).items()
+                }
     for n in counts:
         time_table(result, times[shown, n], shown, n)
     memory_table(result, shown, options.quick)
@@ -97,8 +99,10 @@ def layer_times(case, seconds, written):
     compare(players)
     if not written:
         del players["written"]
-    return interleave({(name, part): call for name, player in players.items()
-                       for part, call in parts(player).items()}, seconds)
+    return interleave(
+        {(name, part): call for name, player in players.items() for part, call in parts(player).items()},
+        seconds,
+    )
 
 
 def parts(player):
@@ -125,32 +129,47 @@ def time_table(result, times, batch, n):
     written = [Column("backward, as written", SECONDS)] if n == 1 else []
     table = result.table(
         f"Layers, B={B}, T={T}, {n} thread{'s' * (n > 1)}",
-        Column("layer"), Column("forward", SECONDS), *written, Column("backward, manual", SECONDS),
-        Column("backward, derived", SECONDS), Column("forward that goes with it", SECONDS),
-        Column("forward and backward, derived / manual", RATIO), Column("gradient / forward, manual", RATIO),
+        Column("layer"),
+        Column("forward", SECONDS),
+        *written,
+        Column("backward, manual", SECONDS),
+        Column("backward, derived", SECONDS),
+        Column("forward that goes with it", SECONDS),
+        Column("forward and backward, derived / manual", RATIO),
+        Column("gradient / forward, manual", RATIO),
         Column("gradient / forward, derived", RATIO),
         note="manual and derived both run as compiled programs. A derived backward chooses what its forward "
-             "saves or computes ahead, so compare forward and backward together. The last two columns are "
-             "the time of forward and backward by the time of the manual variant's forward.")
+        "saves or computes ahead, so compare forward and backward together. The last two columns are "
+        "the time of forward and backward by the time of the manual variant's forward.",
+    )
     for name, t in times.items():
         row = [name, t["manual", "forward"]]
         row += [t["written", "backward"]] if n == 1 else []
-        row += [t["manual", "backward"], t["derived", "backward"], t["derived", "forward"],
-                t["derived", "both"].over(t["manual", "both"])]
+        row += [
+            t["manual", "backward"],
+            t["derived", "backward"],
+            t["derived", "forward"],
+            t["derived", "both"].over(t["manual", "both"]),
+        ]
         row += [t[variant, "both"].over(t["manual", "forward"]) for variant in ("manual", "derived")]
         table.add(*row)
 
 
 def memory_table(result, batch, quick):
     B, T = batch
-    columns = [Column(f"{what}, {variant}", unit)
-               for what, unit in (("peak", BYTES), ("saved", BYTES), ("arrays", COUNT))
-               for variant in ("written", "manual", "derived")]
+    columns = [
+        Column(f"{what}, {variant}", unit)
+        for what, unit in (("peak", BYTES), ("saved", BYTES), ("arrays", COUNT))
+        for variant in ("written", "manual", "derived")
+    ]
     table = result.table(
-        f"Memory of a forward and a backward, B={B}, T={T}", Column("layer"), *columns,
+        f"Memory of a forward and a backward, B={B}, T={T}",
+        Column("layer"),
+        *columns,
         note="Peak: the most that one forward and backward held beyond its inputs, working memory and "
-             "results included, in the first call of programs compiled before. Saved: what the backward is "
-             "handed beyond the layer's inputs and result. Arrays: allocated by a later call.")
+        "results included, in the first call of programs compiled before. Saved: what the backward is "
+        "handed beyond the layer's inputs and result. Arrays: allocated by a later call.",
+    )
     for name, case in study_cases(batch, quick).items():
         table.add(name, *zip_up([footprint(case, layer) for layer in variants(case).values()]))
 
@@ -207,25 +226,37 @@ def root_of(array):
 def growth(result, times, sizes):
     """Does the overhead of differentiation stay constant? (forward and backward) / forward over rows."""
     rows = [B * T for B, T in sizes]
-    table = result.table("Derived gradient / forward over the number of rows, 1 thread",
-                         Column("layer"), *(Column(f"{n} rows", RATIO) for n in rows),
-                         Column("largest / smallest", RATIO))
+    table = result.table(
+        "Derived gradient / forward over the number of rows, 1 thread",
+        Column("layer"),
+        *(Column(f"{n} rows", RATIO) for n in rows),
+        Column("largest / smallest", RATIO),
+    )
     series = []
     for name in NAMES:
-        samples = [times[batch][name]["derived", "both"].over(times[batch][name]["manual", "forward"])
-                   for batch in sizes]
+        samples = [
+            times[batch][name]["derived", "both"].over(times[batch][name]["manual", "forward"])
+            for batch in sizes
+        ]
         medians = [sample.median for sample in samples]
         table.add(name, *samples, max(medians) / min(medians))
         series.append(Series(name, rows, samples))
-    result.plot("Derived gradient / forward: flat would mean that the overhead does not grow with the size",
-                "rows (B x T)", "time of forward and backward / time of forward", series, log_x=True,
-                log_y=True)
+    result.plot(
+        "Derived gradient / forward: flat would mean that the overhead does not grow with the size",
+        "rows (B x T)",
+        "time of forward and backward / time of forward",
+        series,
+        log_x=True,
+        log_y=True,
+    )
     spread = {row[0]: row[-1] for row in table.rows if row[0] != "encoder"}
     worst = max(spread, key=spread.get)
-    result.note(f"From {rows[0]} to {rows[-1]} rows the time of a derived gradient by that of the forward "
-                f"changes by at most a factor of {spread[worst]:.2f} ({worst}). The encoder is not counted: "
-                "its gradient is a whole table of V x C numbers, nearly all of them zeros, for any number "
-                "of rows; so it is for the backward by hand.")
+    result.note(
+        f"From {rows[0]} to {rows[-1]} rows the time of a derived gradient by that of the forward "
+        f"changes by at most a factor of {spread[worst]:.2f} ({worst}). The encoder is not counted: "
+        "its gradient is a whole table of V x C numbers, nearly all of them zeros, for any number "
+        "of rows; so it is for the backward by hand."
+    )
 
 
 # ---- The whole model ---------------------------------------------------------------------------------------
@@ -238,12 +269,20 @@ def models(result, options, counts):
     seconds = options.seconds * SHARE_OF_MODELS / len(sizes) / len(counts)
     table = result.table(
         "The whole model: loss, and loss with all gradients",
-        Column("size, threads"), Column("forward", SECONDS), Column("manual", SECONDS),
-        Column("auto", SECONDS), Column("whole", SECONDS), Column("auto / manual", RATIO),
-        Column("whole / manual", RATIO), Column("whole / forward", RATIO), Column("peak, manual", BYTES),
-        Column("peak, auto", BYTES), Column("peak, whole", BYTES),
+        Column("size, threads"),
+        Column("forward", SECONDS),
+        Column("manual", SECONDS),
+        Column("auto", SECONDS),
+        Column("whole", SECONDS),
+        Column("auto / manual", RATIO),
+        Column("whole / manual", RATIO),
+        Column("whole / forward", RATIO),
+        Column("peak, manual", BYTES),
+        Column("peak, auto", BYTES),
+        Column("peak, whole", BYTES),
         note="auto derives layer by layer, whole differentiates the loss as one program. Peak: beyond "
-             "parameters and gradients, at the first step after compiling.")
+        "parameters and gradients, at the first step after compiling.",
+    )
     whole = {}
     for size in sizes:
         players = model_players(size)
@@ -252,13 +291,24 @@ def models(result, options, counts):
             with threads(n):
                 times = interleave(model_calls(players, size), seconds, turn_s=0.02)
             whole[size.name, n] = times["whole"].over(times["manual"])
-            table.add(f"{size.name}, {n}", times["forward"], times["manual"], times["auto"], times["whole"],
-                      times["auto"].over(times["manual"]), whole[size.name, n],
-                      times["whole"].over(times["forward"]), *peaks)
-    told = ", ".join(f"{ratio.median:.2f} ({name}, {n} thread{'s' * (n > 1)})"
-                     for (name, n), ratio in whole.items())
-    result.note(f"The whole model differentiated as one program takes, as a part of the time of the "
-                f"backward by hand: {told}.")
+            table.add(
+                f"{size.name}, {n}",
+                times["forward"],
+                times["manual"],
+                times["auto"],
+                times["whole"],
+                times["auto"].over(times["manual"]),
+                whole[size.name, n],
+                times["whole"].over(times["forward"]),
+                *peaks,
+            )
+    told = ", ".join(
+        f"{ratio.median:.2f} ({name}, {n} thread{'s' * (n > 1)})" for (name, n), ratio in whole.items()
+    )
+    result.note(
+        f"The whole model differentiated as one program takes, as a part of the time of the "
+        f"backward by hand: {told}."
+    )
 
 
 def model_players(size):
@@ -272,8 +322,9 @@ def model_players(size):
 
 def model_calls(players, size):
     tokens, targets = next(batches(size))
-    calls = {spec: (lambda model=model: model.loss_and_grads(tokens, targets))
-             for spec, model in players.items()}
+    calls = {
+        spec: (lambda model=model: model.loss_and_grads(tokens, targets)) for spec, model in players.items()
+    }
     return {"forward": lambda: players["manual"].loss(tokens, targets), **calls}
 
 
@@ -291,10 +342,16 @@ def memory_of_step(model, size):
 
 def sources(result):
     for name, layer in LAYERS.items():
-        result.listings.append(Listing(f"{name}: forward, manual backward, derived", [
-            ("forward", inspect.getsource(layer.forward)),
-            ("backward, manual", inspect.getsource(layer.backward)),
-            ("derived by the compiler", derived_source(name))]))
+        result.listings.append(
+            Listing(
+                f"{name}: forward, manual backward, derived",
+                [
+                    ("forward", inspect.getsource(layer.forward)),
+                    ("backward, manual", inspect.getsource(layer.backward)),
+                    ("derived by the compiler", derived_source(name)),
+                ],
+            )
+        )
 
 
 def layer_notes(result, times, shown, counts):
@@ -304,12 +361,22 @@ def layer_notes(result, times, shown, counts):
         mean = geometric_mean([ratio.median for ratio in ratios.values()])
         slower = [f"{name} ({ratio.median:.2f})" for name, ratio in ratios.items() if ratio.q1 > 1.02]
         text = f"derived / manual, {n} thread{'s' * (n > 1)}"
-        result.note(f"Forward and backward, {text}: geometric mean {mean:.2f}. "
-                    + (f"The derived code loses in {', '.join(slower)}." if slower else
-                       "In no layer is the lower quartile above 1.02."))
+        result.note(
+            f"Forward and backward, {text}: geometric mean {mean:.2f}. "
+            + (
+                f"The derived code loses in {', '.join(slower)}."
+                if slower
+                else "In no layer is the lower quartile above 1.02."
+            )
+        )
         series.append(Series(f"{n} thread{'s' * (n > 1)}", range(len(ratios)), list(ratios.values())))
-    result.plot("Forward and backward, derived / manual: left of 1 the derived code is faster", "layer",
-                "ratio of times", series, ticks=list(NAMES))
+    result.plot(
+        "Forward and backward, derived / manual: left of 1 the derived code is faster",
+        "layer",
+        "ratio of times",
+        series,
+        ticks=list(NAMES),
+    )
 
 
 STUDY = Study(
@@ -322,4 +389,6 @@ STUDY = Study(
     "gradients. Gradients are compared with those of the layer as written before they are timed. All "
     "variants of a layer take turns in one process; a figure is the median over rounds, a ratio the "
     "median of the ratios within a round. `python -m bench.layers` has PyTorch and JAX beside them.",
-    run, seconds=150)
+    run,
+    seconds=150,
+)

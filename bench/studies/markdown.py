@@ -6,8 +6,11 @@ from bench.studies.numbers import cell_text, conditions, counts_text, load_text
 
 def markdown(report, listings=True):
     """The text of the report. listings=False leaves out the sources."""
-    parts = ["# The studies", "`python -m bench.studies` makes this report. docs/benchmarks.md says how.",
-             " ".join(conditions(report))]
+    parts = [
+        "# The studies",
+        "`python -m bench.studies` makes this report. docs/benchmarks.md says how.",
+        " ".join(conditions(report)),
+    ]
     for name, result in report.results.items():
         parts += study_text(name, result, listings)
     parts += [f"## {name}\n\nFailed: {why}" for name, why in report.failed.items()]
@@ -34,10 +37,14 @@ def study_text(name, result, listings):
 def table_text(table):
     """Columns of equal width, so that the Markdown itself can be read."""
     head = [column.name for column in table.columns]
-    rows = [[cell_text(cell, column.unit).replace("|", "\\|") for cell, column in zip(row, table.columns)]
-            for row in table.rows]
+    rows = [
+        [cell_text(cell, column.unit).replace("|", "\\|") for cell, column in zip(row, table.columns)]
+        for row in table.rows
+    ]
     widths = [max(3, *(len(row[i]) for row in [head, *rows])) for i in range(len(head))]
     rule = ["-" * widths[0], *("-" * (w - 1) + ":" for w in widths[1:])]
-    lines = [[cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))]
-             for row in (head, rule, *rows)]
+    lines = [
+        [cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))]
+        for row in (head, rule, *rows)
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

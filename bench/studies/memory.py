@@ -128,25 +128,43 @@ def step_of(model, size, recording, rate):
 
 def plan_table(result, size, planned):
     plans, cuts = planned
-    table = result.table(f"{size.name}: what the cut chooses", Column("ns a kept byte"),
-                         Column("kept", BYTES), Column("recomputed, estimated", SECONDS),
-                         Column("of the step", RATIO),
-                         note="Estimated by the compiler's table of costs, on one core. The rates that the "
-                              f"engine uses are {cost.NS_PER_BYTE} for single layers and 1 for the whole "
-                              "model.")
+    table = result.table(
+        f"{size.name}: what the cut chooses",
+        Column("ns a kept byte"),
+        Column("kept", BYTES),
+        Column("recomputed, estimated", SECONDS),
+        Column("of the step", RATIO),
+        note="Estimated by the compiler's table of costs, on one core. The rates that the "
+        f"engine uses are {cost.NS_PER_BYTE} for single layers and 1 for the whole "
+        "model.",
+    )
     for rate, (kept, again) in cuts.items():
         table.add(f"{rate:g}", kept, again, again * 1e9 / plans.once)
-    result.plot(f"{size.name}: kept bytes against recomputed time", BYTES, "recomputed / step, estimated",
-                [Series("minimum cut", [kept for kept, _ in cuts.values()],
-                        [again * 1e9 / plans.once for _, again in cuts.values()])])
+    result.plot(
+        f"{size.name}: kept bytes against recomputed time",
+        BYTES,
+        "recomputed / step, estimated",
+        [
+            Series(
+                "minimum cut",
+                [kept for kept, _ in cuts.values()],
+                [again * 1e9 / plans.once for _, again in cuts.values()],
+            )
+        ],
+    )
 
 
 def budget_table(result, size, planned):
     """Budgets as parts of what the usual choice keeps: are they met, and at what price?"""
     plans, cuts = planned
     most = cuts[cost.NS_PER_BYTE][0]
-    table = result.table(f"{size.name}: budgets", Column("budget", BYTES), Column("kept", BYTES),
-                         Column("recomputed, estimated", SECONDS), Column("of the step", RATIO))
+    table = result.table(
+        f"{size.name}: budgets",
+        Column("budget", BYTES),
+        Column("kept", BYTES),
+        Column("recomputed, estimated", SECONDS),
+        Column("of the step", RATIO),
+    )
     found = [(round(part * most), *plans.cut(budget=round(part * most))) for part in BUDGETS]
     for budget, kept, again in found:
         table.add(budget, kept, again, again * 1e9 / plans.once)
@@ -154,35 +172,54 @@ def budget_table(result, size, planned):
             result.note(f"{size.name}: no choice meets a budget of {cell_text(budget, BYTES)}.")
     for (budget, _, again), (tighter, _, less) in zip(found, found[1:]):
         if again > 1.05 * less:
-            result.note(f"{size.name}: the search for a budget of {cell_text(budget, BYTES)} finds a choice "
-                        f"that recomputes more than the one for {cell_text(tighter, BYTES)}. It looks at "
-                        "cuts for one price of all bytes, and some budgets lie between two of those.")
+            result.note(
+                f"{size.name}: the search for a budget of {cell_text(budget, BYTES)} finds a choice "
+                f"that recomputes more than the one for {cell_text(tighter, BYTES)}. It looks at "
+                "cuts for one price of all bytes, and some budgets lie between two of those."
+            )
 
 
 def measured_table(result, size, planned, found):
     _, cuts = planned
     usual = found[cost.NS_PER_BYTE][0]
-    table = result.table(f"{size.name}: measured steps", Column("ns a kept byte"), Column("kept", BYTES),
-                         Column("forward and backward", SECONDS), Column("time, by that at 0.18", RATIO),
-                         Column("estimated", RATIO), Column("peak", BYTES),
-                         note="Peak: working memory of the step beyond parameters and gradients. The logits "
-                              "and their gradient are in it, which no choice of the cut avoids. It can be "
-                              "less than what is kept: values are kept in the memory of gradients that are "
-                              "not written yet. What is computed again late finds less of that.")
+    table = result.table(
+        f"{size.name}: measured steps",
+        Column("ns a kept byte"),
+        Column("kept", BYTES),
+        Column("forward and backward", SECONDS),
+        Column("time, by that at 0.18", RATIO),
+        Column("estimated", RATIO),
+        Column("peak", BYTES),
+        note="Peak: working memory of the step beyond parameters and gradients. The logits "
+        "and their gradient are in it, which no choice of the cut avoids. It can be "
+        "less than what is kept: values are kept in the memory of gradients that are "
+        "not written yet. What is computed again late finds less of that.",
+    )
     plans = planned[0]
     base = plans.once + cuts[cost.NS_PER_BYTE][1] * 1e9
     for rate, (times, peak) in found.items():
         kept, again = cuts[rate]
         table.add(f"{rate:g}", kept, times, times.over(usual), (plans.once + again * 1e9) / base, peak)
-    result.plot(f"{size.name}: peak memory against the time of a step, measured", BYTES, SECONDS,
-                [Series("prices from 0.18 to 100 ns a byte", [peak for _, peak in found.values()],
-                        [times for times, _ in found.values()])])
+    result.plot(
+        f"{size.name}: peak memory against the time of a step, measured",
+        BYTES,
+        SECONDS,
+        [
+            Series(
+                "prices from 0.18 to 100 ns a byte",
+                [peak for _, peak in found.values()],
+                [times for times, _ in found.values()],
+            )
+        ],
+    )
     told = ((1.0, "at the rate of the engine, 1 ns a byte"), (MEASURED[-1], "keeping hardly anything"))
     for rate, what in told:
         times, peak = found[rate]
-        result.note(f"{size.name}: {what}, a step takes {times.over(usual).median:.2f} times as long as at "
-                    f"{cost.NS_PER_BYTE}, with {cuts[rate][0] / cuts[cost.NS_PER_BYTE][0]:.0%} of the kept "
-                    f"bytes and a peak of {peak / found[cost.NS_PER_BYTE][1]:.0%}.")
+        result.note(
+            f"{size.name}: {what}, a step takes {times.over(usual).median:.2f} times as long as at "
+            f"{cost.NS_PER_BYTE}, with {cuts[rate][0] / cuts[cost.NS_PER_BYTE][0]:.0%} of the kept "
+            f"bytes and a peak of {peak / found[cost.NS_PER_BYTE][1]:.0%}."
+        )
 
 
 STUDY = Study(
@@ -194,4 +231,6 @@ STUDY = Study(
     "are planned. For four of them the step is compiled, and timed in turns on all cores: 12 blocks at "
     "T=256, 3 blocks and a vocabulary of 8192 at T=1024, where a whole step takes five seconds. Peak memory "
     "is what the first step allocates beyond parameters and gradients.",
-    run, seconds=95)
+    run,
+    seconds=95,
+)

@@ -1,6 +1,6 @@
 """One study in this process; its result as JSON on standard output. `python -m bench.studies` starts this.
 
-    python -m bench.studies.one roots --quick
+python -m bench.studies.one roots --quick
 """
 
 import argparse

@@ -62,8 +62,9 @@ def all_subjects(quick):
         if name == "encoder" and not quick:  # a gradient of 154 MB, nearly all zeros, would hide the rest
             case = cases(4, 64, V=4096)["encoder"]
         found[name] = Subject(plain(case).forward, case.inputs(np.float32), case.static)
-    config = GPT2Config(vocab_size=65, block_size=64, n_layer=1 if quick else 4, n_head=4,
-                        n_embd=16 if quick else 128)
+    config = GPT2Config(
+        vocab_size=65, block_size=64, n_layer=1 if quick else 4, n_head=4, n_embd=16 if quick else 128
+    )
     model = GPT2(config, "whole")
     B, T = (2, 8) if quick else (12, 64)
     tokens = np.random.default_rng(0).integers(0, 65, (2, B, T))
@@ -108,40 +109,63 @@ def compare(name, gradients):
 def stage_table(result, times, sizes):
     table = result.table(
         "Time of result and gradients, by when the program was simplified",
-        Column("program"), *(Column(stage, SECONDS) for stage in STAGES),
-        Column("neither / both", RATIO), Column("before / both", RATIO), Column("after / both", RATIO),
-        Column("ops, neither", COUNT), Column("ops, after", COUNT), Column("ops, both", COUNT),
+        Column("program"),
+        *(Column(stage, SECONDS) for stage in STAGES),
+        Column("neither / both", RATIO),
+        Column("before / both", RATIO),
+        Column("after / both", RATIO),
+        Column("ops, neither", COUNT),
+        Column("ops, after", COUNT),
+        Column("ops, both", COUNT),
         note="neither: recorded, differentiated, compiled. before: simplified, then differentiated. after: "
-             "differentiated, then simplified. both: simplified, differentiated, simplified again, which is "
-             "what this compiler does. Fusing into blocks of rows and the reuse of buffers belong to "
-             "compiling, and are part of all four.")
+        "differentiated, then simplified. both: simplified, differentiated, simplified again, which is "
+        "what this compiler does. Fusing into blocks of rows and the reuse of buffers belong to "
+        "compiling, and are part of all four.",
+    )
     ratios = {stage: [] for stage in ("neither", "before", "after")}
     for name, t in times.items():
         over = {stage: t[stage].over(t["both"]) for stage in ratios}
         for stage, ratio in over.items():
             ratios[stage].append(ratio)
         count = sizes[name]
-        table.add(name, *(t[stage] for stage in STAGES), *over.values(), count["neither"], count["after"],
-                  count["both"])
+        table.add(
+            name,
+            *(t[stage] for stage in STAGES),
+            *over.values(),
+            count["neither"],
+            count["after"],
+            count["both"],
+        )
     means = {stage: geometric_mean([ratio.median for ratio in found]) for stage, found in ratios.items()}
     table.add("geometric mean", *[None] * len(STAGES), *means.values(), None, None, None)
     names = list(times)
     series = [Series(f"{stage} / both", range(len(names)), found) for stage, found in ratios.items()]
-    result.plot("Time by when the program was simplified, as a ratio to simplifying before and after",
-                "program", "ratio of times", series, log_y=True, ticks=names)
-    result.note(f"Simplified only after differentiating a gradient takes {means['after']:.2f} times as long "
-                f"as one simplified before as well (geometric mean over {len(names)} programs); not "
-                f"simplified at all {means['neither']:.2f} times, simplified only before "
-                f"{means['before']:.2f} times.")
-    result.note("Enzyme reports a factor of 4.2 for optimising before differentiating, in LLVM. Here "
-                "recording has inlined, unrolled and turned writes in place into values before the first "
-                "pass runs, and values are whole arrays. That leaves the passes before differentiating "
-                "little to do that those after it cannot do as well.")
+    result.plot(
+        "Time by when the program was simplified, as a ratio to simplifying before and after",
+        "program",
+        "ratio of times",
+        series,
+        log_y=True,
+        ticks=names,
+    )
+    result.note(
+        f"Simplified only after differentiating a gradient takes {means['after']:.2f} times as long "
+        f"as one simplified before as well (geometric mean over {len(names)} programs); not "
+        f"simplified at all {means['neither']:.2f} times, simplified only before "
+        f"{means['before']:.2f} times."
+    )
+    result.note(
+        "Enzyme reports a factor of 4.2 for optimising before differentiating, in LLVM. Here "
+        "recording has inlined, unrolled and turned writes in place into values before the first "
+        "pass runs, and values are whole arrays. That leaves the passes before differentiating "
+        "little to do that those after it cannot do as well."
+    )
     gains = {name: ratio.median for name, ratio in zip(names, ratios["after"])}
     most = max(gains, key=gains.get)
     result.note(f"Simplifying before gains most in {most} ({gains[most]:.2f} times as long without it).")
-    if losers := [f"{name} ({gains[name]:.2f})" for name, ratio in zip(names, ratios["after"])
-                  if ratio.q3 < 0.98]:
+    if losers := [
+        f"{name} ({gains[name]:.2f})" for name, ratio in zip(names, ratios["after"]) if ratio.q3 < 0.98
+    ]:
         result.note(f"It loses in {', '.join(losers)}.")
 
 
@@ -168,20 +192,31 @@ def same_program(a, b):
 def pass_table(result, single):
     table = result.table(
         "Time with one pass switched off, by the time with all of them",
-        Column("program"), *(Column(p, RATIO) for p in PASSES),
+        Column("program"),
+        *(Column(p, RATIO) for p in PASSES),
         note="- where the pass had nothing to do: the program without it is the same. In the geometric "
-             "means those count as 1.")
+        "means those count as 1.",
+    )
     for name, found in single.items():
         table.add(name, *(found.get(p) for p in PASSES))
-    means = {p: geometric_mean([found[p].median if p in found else 1.0 for found in single.values()])
-             for p in PASSES}
+    means = {
+        p: geometric_mean([found[p].median if p in found else 1.0 for found in single.values()])
+        for p in PASSES
+    }
     table.add("geometric mean", *means.values())
     order = sorted(PASSES, key=means.get, reverse=True)
-    result.plot("One pass switched off: geometric mean over all programs", "pass", "ratio of times",
-                [Series("without it / with all", range(len(order)), [means[p] for p in order])], ticks=order)
+    result.plot(
+        "One pass switched off: geometric mean over all programs",
+        "pass",
+        "ratio of times",
+        [Series("without it / with all", range(len(order)), [means[p] for p in order])],
+        ticks=order,
+    )
     told = ", ".join(f"{p} {means[p]:.2f}" for p in order if abs(means[p] - 1) > 0.02)
-    result.note(f"Switching one pass off costs, as a geometric mean: {told or 'nothing beyond 2 %'}. What "
-                "one pass leaves others often catch, so these factors do not multiply to that of all.")
+    result.note(
+        f"Switching one pass off costs, as a geometric mean: {told or 'nothing beyond 2 %'}. What "
+        "one pass leaves others often catch, so these factors do not multiply to that of all."
+    )
 
 
 STUDY = Study(
@@ -193,4 +228,6 @@ STUDY = Study(
     "with networks are recorded once. Their result and gradients are compiled as one program, simplified "
     "before and after differentiating, only after, only before, or not at all; then once more for each pass "
     "without it. All programs of a subject give the same gradients, and take turns on one thread.",
-    run, seconds=75)
+    run,
+    seconds=75,
+)

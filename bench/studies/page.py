@@ -20,8 +20,10 @@ def page(report):
     names = [*report.results, *report.failed]
     links = "".join(f'<li><a href="#{name}">{name}</a></li>' for name in names)
     sections = [section(name, result) for name, result in report.results.items()]
-    sections += [f'<section id="{name}"><h2>{name}</h2>{paragraph(f"Failed: {why}", "failed")}</section>'
-                 for name, why in report.failed.items()]
+    sections += [
+        f'<section id="{name}"><h2>{name}</h2>{paragraph(f"Failed: {why}", "failed")}</section>'
+        for name, why in report.failed.items()
+    ]
     told = " ".join(conditions(report))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
@@ -35,15 +37,21 @@ def page(report):
 def section(name, result):
     """One study: question, what came out, then plots, tables and sources."""
     study = load(name)
-    parts = [f'<section id="{name}"><h2>{name}</h2>', f'<p class="question">{escaped(study.question)}</p>',
-             paragraph(f"{study.method} {load_text(result)}")]
+    parts = [
+        f'<section id="{name}"><h2>{name}</h2>',
+        f'<p class="question">{escaped(study.question)}</p>',
+        paragraph(f"{study.method} {load_text(result)}"),
+    ]
     if result.notes:
         notes = "".join(f"<li>{escaped(note)}</li>" for note in result.notes)
         parts.append(f'<h3>What came out</h3><ul class="notes">{notes}</ul>')
     parts += [paragraph(f"Rows are missing: {package} ({why}).") for package, why in result.missing.items()]
     drawn = [(plot, svg(plot)) for plot in result.plots]
-    parts += [f"<figure><figcaption>{escaped(plot.title)}</figcaption>{legend(plot)}{picture}</figure>"
-              for plot, picture in drawn if picture]
+    parts += [
+        f"<figure><figcaption>{escaped(plot.title)}</figcaption>{legend(plot)}{picture}</figure>"
+        for plot, picture in drawn
+        if picture
+    ]
     parts += [table_html(table) for table in result.tables]
     parts += [listing_html(listing) for listing in result.listings]
     return "\n".join([*parts, "</section>"])
@@ -53,9 +61,11 @@ def table_html(table):
     head = "".join(f'<th scope="col">{escaped(column.name)}</th>' for column in table.columns)
     rows = "\n".join(f"<tr>{row_html(row, table.columns)}</tr>" for row in table.rows)
     below = " ".join(text for text in (counts_text(table), table.note) if text)
-    return (f"<h3>{escaped(table.title)}</h3>\n"
-            f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>\n'
-            f"<tbody>{rows}</tbody></table></div>" + (paragraph(below, "below") if below else ""))
+    return (
+        f"<h3>{escaped(table.title)}</h3>\n"
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{rows}</tbody></table></div>" + (paragraph(below, "below") if below else "")
+    )
 
 
 def row_html(row, columns):
@@ -70,7 +80,8 @@ def listing_html(listing):
     texts = "".join(
         f"<div><h4>{escaped(heading)}</h4>"
         f'<pre tabindex="0"><code>{highlight.python(text.rstrip())}</code></pre></div>'
-        for heading, text in listing.texts)
+        for heading, text in listing.texts
+    )
     return f'<h3>{escaped(listing.title)}</h3>\n<div class="listing">{texts}</div>'
 
 

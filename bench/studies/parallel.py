@@ -17,10 +17,14 @@ def run(options):
     result = Result()
     counts = sorted({n for n in (1, 2, 4, 8, 16, 32, 64) if n <= options.threads} | {options.threads})
     regions = {
-        "parallel_map": ({size: map_region(size) for size in ((64,) if options.quick else MAP_SIZES)},
-                         f"{SLICES} slices of so many elements, a body of twelve operations"),
-        "row region": ({rows * CHANNELS: row_region(rows) for rows in ((8,) if options.quick else ROW_SIZES)},
-                       f"rows of {CHANNELS} elements, a layernorm and a tanh, cut into blocks of rows"),
+        "parallel_map": (
+            {size: map_region(size) for size in ((64,) if options.quick else MAP_SIZES)},
+            f"{SLICES} slices of so many elements, a body of twelve operations",
+        ),
+        "row region": (
+            {rows * CHANNELS: row_region(rows) for rows in ((8,) if options.quick else ROW_SIZES)},
+            f"rows of {CHANNELS} elements, a layernorm and a tanh, cut into blocks of rows",
+        ),
     }
     every = [calls for sizes, _ in regions.values() for calls in sizes.values()]
     for name, (sizes, what) in regions.items():
@@ -30,8 +34,10 @@ def run(options):
             times[size] = interleave(on_threads(calls, counts), 0.8 * options.seconds / len(every))
         tell(result, name, what, times, counts)
     if len(counts) < 3:
-        result.note(f"This machine has {options.threads} cores, so the curves over threads have "
-                    f"{len(counts)} point{'s' * (len(counts) > 1)}. That is too few to call them flat.")
+        result.note(
+            f"This machine has {options.threads} cores, so the curves over threads have "
+            f"{len(counts)} point{'s' * (len(counts) > 1)}. That is too few to call them flat."
+        )
     return result
 
 
@@ -100,11 +106,17 @@ def check(primal, gradient):
 def tell(result, name, what, times, counts):
     sizes = sorted(times)
     table = result.table(
-        f"{name}: {what}", Column("elements", COUNT), Column("threads", COUNT), Column("primal", SECONDS),
-        Column("gradient", SECONDS), Column("overhead", RATIO), Column("speed-up of the primal", RATIO),
+        f"{name}: {what}",
+        Column("elements", COUNT),
+        Column("threads", COUNT),
+        Column("primal", SECONDS),
+        Column("gradient", SECONDS),
+        Column("overhead", RATIO),
+        Column("speed-up of the primal", RATIO),
         Column("speed-up of the gradient", RATIO),
         note="Overhead: the time of the gradient by that of the primal. Speed-up: how many times as fast as "
-             "on one thread.")
+        "on one thread.",
+    )
     overhead, slower = {}, []
     for size in sizes:
         t = times[size]
@@ -112,22 +124,35 @@ def tell(result, name, what, times, counts):
             slower.append(f"{size:,}")
         for n in counts:
             overhead[size, n] = t["gradient", n].over(t["primal", n])
-            table.add(size, n, t["primal", n], t["gradient", n], overhead[size, n],
-                      *(t[part, 1].over(t[part, n]) for part in ("primal", "gradient")))
-    result.plot(f"{name}: overhead of the gradient over work", "elements" + " a slice" * (name[0] == "p"),
-                "time of gradient / time of primal",
-                [Series(f"{n} thread{'s' * (n > 1)}", sizes, [overhead[size, n] for size in sizes])
-                 for n in counts], log_x=True)
+            table.add(
+                size,
+                n,
+                t["primal", n],
+                t["gradient", n],
+                overhead[size, n],
+                *(t[part, 1].over(t[part, n]) for part in ("primal", "gradient")),
+            )
+    result.plot(
+        f"{name}: overhead of the gradient over work",
+        "elements" + " a slice" * (name[0] == "p"),
+        "time of gradient / time of primal",
+        [Series(f"{n} thread{'s' * (n > 1)}", sizes, [overhead[size, n] for size in sizes]) for n in counts],
+        log_x=True,
+    )
     if len(counts) > 2:
-        result.plot(f"{name}: overhead of the gradient over threads", "threads",
-                    "time of gradient / time of primal",
-                    [Series(f"{size} elements", counts, [overhead[size, n] for n in counts])
-                     for size in sizes])
+        result.plot(
+            f"{name}: overhead of the gradient over threads",
+            "threads",
+            "time of gradient / time of primal",
+            [Series(f"{size} elements", counts, [overhead[size, n] for n in counts]) for size in sizes],
+        )
     result.note(conclusion(name, overhead, sizes, counts))
     if slower:
-        result.note(f"{name}: with {', '.join(slower)} elements the gradient takes longer on {counts[-1]} "
-                    "threads than on one. Calls that short cost more in passing the interpreter lock to and "
-                    "fro than a second core gives.")
+        result.note(
+            f"{name}: with {', '.join(slower)} elements the gradient takes longer on {counts[-1]} "
+            "threads than on one. Calls that short cost more in passing the interpreter lock to and "
+            "fro than a second core gives."
+        )
 
 
 def conclusion(name, overhead, sizes, counts):
@@ -135,9 +160,11 @@ def conclusion(name, overhead, sizes, counts):
     most = counts[-1]
     over_threads = [overhead[size, most].median / overhead[size, 1].median for size in sizes]
     over_work = [overhead[size, most].median for size in sizes]
-    return (f"{name}: the overhead on {most} thread{'s' * (most > 1)} is {min(over_threads):.2f} to "
-            f"{max(over_threads):.2f} times that on one, and lies between {min(over_work):.2f} and "
-            f"{max(over_work):.2f} over the work per thread.")
+    return (
+        f"{name}: the overhead on {most} thread{'s' * (most > 1)} is {min(over_threads):.2f} to "
+        f"{max(over_threads):.2f} times that on one, and lies between {min(over_work):.2f} and "
+        f"{max(over_work):.2f} over the work per thread."
+    )
 
 
 STUDY = Study(
@@ -148,4 +175,6 @@ STUDY = Study(
     "sums along rows, which the compiler cuts into blocks of rows by itself. Each is compiled, and its "
     "gradient derived; results are compared between one thread and two. Both take turns for every size and "
     "number of threads, BLAS kept to one thread.",
-    run, seconds=35)
+    run,
+    seconds=35,
+)

@@ -54,6 +54,9 @@ def programs(quick=False):
         "lennard-jones": (lennard_jones, (spread + 0.05 * draw(spread.shape),), (0,)),
         "mixture": (mixture, (draw((4 * n, 5)), draw((8, 5)), 0.1 * draw(8), draw(8)), (1, 2, 3)),
         "heat": (heat, (draw(40 * n), draw(40 * n)), (0,)),
-        "perceptron": (perceptron, (draw((n, 32)), draw((n, 8)), draw((32, 64)) / 8, draw(64),
-                                    draw((64, 8)) / 8, draw(8)), (2, 3, 4, 5)),
+        "perceptron": (
+            perceptron,
+            (draw((n, 32)), draw((n, 8)), draw((32, 64)) / 8, draw(64), draw((64, 8)) / 8, draw(8)),
+            (2, 3, 4, 5),
+        ),
     }

@@ -91,17 +91,30 @@ class Equation:
 
 EQUATIONS = (
     Equation(
-        "x^3 + 4 x^2 - 10", lambda xp: lambda x: x**3 + 4 * x**2 - 10, 1.3652300134140968458, 2.0,
+        "x^3 + 4 x^2 - 10",
+        lambda xp: lambda x: x**3 + 4 * x**2 - 10,
+        1.3652300134140968458,
+        2.0,
         (lambda x: x**3 + 4 * x**2 - 10, lambda x: 3 * x**2 + 8 * x, lambda x: 6 * x + 8, lambda x: 6.0),
     ),
     Equation(
-        "cos x - x", lambda xp: lambda x: xp.cos(x) - x, 0.73908513321516064166, 0.0,
+        "cos x - x",
+        lambda xp: lambda x: xp.cos(x) - x,
+        0.73908513321516064166,
+        0.0,
         (lambda x: math.cos(x) - x, lambda x: -math.sin(x) - 1, lambda x: -math.cos(x), math.sin),
     ),
     Equation(
-        "x exp x - 1", lambda xp: lambda x: x * xp.exp(x) - 1, 0.56714329040978387300, 1.0,
-        (lambda x: x * math.exp(x) - 1, lambda x: (x + 1) * math.exp(x), lambda x: (x + 2) * math.exp(x),
-         lambda x: (x + 3) * math.exp(x)),
+        "x exp x - 1",
+        lambda xp: lambda x: x * xp.exp(x) - 1,
+        0.56714329040978387300,
+        1.0,
+        (
+            lambda x: x * math.exp(x) - 1,
+            lambda x: (x + 1) * math.exp(x),
+            lambda x: (x + 2) * math.exp(x),
+            lambda x: (x + 3) * math.exp(x),
+        ),
     ),
 )
 
@@ -211,9 +224,15 @@ def _torch_derivatives(torch, f, most):
 
 
 def order_table(result, equation, d):
-    table = result.table(f"{equation.text} = 0: convergence", Column("method"), Column("derivatives", COUNT),
-                         Column("iterations", COUNT), Column("error"), Column("order, proved", COUNT),
-                         Column("order, measured", COUNT))
+    table = result.table(
+        f"{equation.text} = 0: convergence",
+        Column("method"),
+        Column("derivatives", COUNT),
+        Column("iterations", COUNT),
+        Column("error"),
+        Column("order, proved", COUNT),
+        Column("order, measured", COUNT),
+    )
     curves = []
     for name, method in METHODS.items():
         root, iterations = solve(method, d, equation.start)
@@ -221,28 +240,45 @@ def order_table(result, equation, d):
         error = f"{abs(root - equation.root):.1e}"
         table.add(name, method.derivatives, iterations, error, method.order, order)
         curves.append(Series(name, [e for e, _ in curve], [after for _, after in curve]))
-    result.plot(f"{equation.text} = 0: error after one step", "error before", "error after", curves,
-                log_x=True, log_y=True)
+    result.plot(
+        f"{equation.text} = 0: error after one step",
+        "error before",
+        "error after",
+        curves,
+        log_x=True,
+        log_y=True,
+    )
 
 
 def time_table(result, equation, sources, seconds):
-    solvers = {(name, source): _solver(method, d, equation.start)
-               for name, method in METHODS.items() for source, d in sources.items()}
+    solvers = {
+        (name, source): _solver(method, d, equation.start)
+        for name, method in METHODS.items()
+        for source, d in sources.items()
+    }
     for (name, source), f in solvers.items():
         error = abs(f()[0] - equation.root)
         assert error < 1e-12, f"{name} with derivatives {source}: root off by {error}"
     times = interleave(solvers, seconds)
-    table = result.table(f"{equation.text} = 0: from {equation.start:g} to the root", Column("method"),
-                         Column("derivatives"), Column("time", SECONDS), Column("by that by hand", RATIO),
-                         Column("peak", BYTES), Column("arrays", COUNT))
+    table = result.table(
+        f"{equation.text} = 0: from {equation.start:g} to the root",
+        Column("method"),
+        Column("derivatives"),
+        Column("time", SECONDS),
+        Column("by that by hand", RATIO),
+        Column("peak", BYTES),
+        Column("arrays", COUNT),
+    )
     for (name, source), sample in times.items():
         used = memory(solvers[name, source])
         table.add(name, source, sample, sample.over(times[name, "by hand"]), used.peak_bytes, used.arrays)
     for source in sources:
         if source != "by hand":
             ratios = [times[name, source].over(times[name, "by hand"]).median for name in METHODS]
-            result.note(f"{equation.text} = 0: with {source} derivatives, roots take {number(min(ratios))} "
-                        f"to {number(max(ratios))} times as long as with derivatives by hand.")
+            result.note(
+                f"{equation.text} = 0: with {source} derivatives, roots take {number(min(ratios))} "
+                f"to {number(max(ratios))} times as long as with derivatives by hand."
+            )
     fastest = min(METHODS, key=lambda name: times[name, "derived"].median)
     result.note(f"{equation.text} = 0: fastest with derived derivatives is {fastest}.")
 
@@ -259,4 +295,6 @@ STUDY = Study(
     "solution is done when a step is shorter than 1e-14 of x. The order is measured from single steps: two "
     "distances from the root, one half of the other, as small as rounding allows; the ratio of the errors "
     "after a step is 2 to the order.",
-    run, seconds=30)
+    run,
+    seconds=30,
+)

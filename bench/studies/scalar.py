@@ -178,18 +178,27 @@ def _compiled(recording):
 
 
 def tables(result, name, case, first, times, sizes):
-    table = result.table(f"{name}(x) = {case.text}: time", Column("derivative"),
-                         *(Column(c, SECONDS) for c in ("first call", "mean", "median")),
-                         Column("variance", "ns^2"), Column("standard deviation", SECONDS),
-                         Column("n", COUNT))
+    table = result.table(
+        f"{name}(x) = {case.text}: time",
+        Column("derivative"),
+        *(Column(c, SECONDS) for c in ("first call", "mean", "median")),
+        Column("variance", "ns^2"),
+        Column("standard deviation", SECONDS),
+        Column("n", COUNT),
+    )
     for title, sample in times.items():
         variance = sample.variance * 1e18
         table.add(title, first[title], sample.mean, sample.median, variance, sample.std, sample.n)
-    table = result.table(f"{name}(x) = {case.text}: allocated at the peak of a call", Column("derivative"),
-                         *(Column(c, BYTES) for c in ("mean", "median")), Column("variance", "B^2"),
-                         Column("standard deviation", BYTES), Column("n", COUNT),
-                         note="By tracemalloc: what Python and NumPy allocate. What PyTorch and JAX take for "
-                              "their own buffers is not seen.")
+    table = result.table(
+        f"{name}(x) = {case.text}: allocated at the peak of a call",
+        Column("derivative"),
+        *(Column(c, BYTES) for c in ("mean", "median")),
+        Column("variance", "B^2"),
+        Column("standard deviation", BYTES),
+        Column("n", COUNT),
+        note="By tracemalloc: what Python and NumPy allocate. What PyTorch and JAX take for "
+        "their own buffers is not seen.",
+    )
     for title, sample in sizes.items():
         table.add(title, sample.mean, sample.median, sample.variance, sample.std, sample.n)
     by_hand = times["by hand"].median
@@ -198,14 +207,21 @@ def tables(result, name, case, first, times, sizes):
 
 
 def stages_table(result, rounds):
-    table = result.table("The derived derivative, stage by stage", Column("function"),
-                         *(Column(c, SECONDS) for c in ("recording", "compiling", "running")),
-                         note="A first call is all three; compiling includes differentiating.")
+    table = result.table(
+        "The derived derivative, stage by stage",
+        Column("function"),
+        *(Column(c, SECONDS) for c in ("recording", "compiling", "running")),
+        note="A first call is all three; compiling includes differentiating.",
+    )
     for name, case in CASES.items():
         found, call = stages(case, rounds), derived(case)
         call()
-        table.add(f"{name}(x) = {case.text}", found["record"], found["compile"],
-                  single_calls({"derived": call}, 10 * rounds)["derived"])
+        table.add(
+            f"{name}(x) = {case.text}",
+            found["record"],
+            found["compile"],
+            single_calls({"derived": call}, 10 * rounds)["derived"],
+        )
 
 
 STUDY = Study(
@@ -215,4 +231,6 @@ STUDY = Study(
     "derived, and by the peers that are installed. Making the derivative and calling it once is the first "
     "call, after another function's has brought every library up; then 100 calls each, in turns, each timed "
     "by itself; then 100 more each for the bytes at their peak.",
-    run, seconds=10)
+    run,
+    seconds=10,
+)

@@ -174,11 +174,21 @@ def to_json(result):
 
 def from_json(content):
     """The Result that to_json made this of."""
-    tables = [Table(t["title"], [Column(**c) for c in t["columns"]],
-                    [[_read(cell) for cell in row] for row in t["rows"]], t["note"])
-              for t in content["tables"]]
-    plots = [Plot(**{**p, "series": [Series(s["name"], s["xs"], [_read(y) for y in s["ys"]])
-                                     for s in p["series"]]}) for p in content["plots"]]
+    tables = [
+        Table(
+            t["title"],
+            [Column(**c) for c in t["columns"]],
+            [[_read(cell) for cell in row] for row in t["rows"]],
+            t["note"],
+        )
+        for t in content["tables"]
+    ]
+    plots = [
+        Plot(
+            **{**p, "series": [Series(s["name"], s["xs"], [_read(y) for y in s["ys"]]) for s in p["series"]]}
+        )
+        for p in content["plots"]
+    ]
     listings = [Listing(x["title"], [tuple(pair) for pair in x["texts"]]) for x in content["listings"]]
     return Result(**{**content, "tables": tables, "plots": plots, "listings": listings})
 

@@ -15,8 +15,14 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 46
 ROW = 20  # height of one dot's row
 COLOURS = 8
 MARKERS = (
-    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z", "M-4,-4h8v8h-8z", "M0,-5L5,4H-5z", "M0,-5L5,0L0,5L-5,0z",
-    "M-5,-4h10L0,5z", "M-4,-1h3v-3h2v3h3v2h-3v3h-2v-3h-3z", "M-5,-2h10v4h-10z", "M-2,-5h4v10h-4z",
+    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
+    "M-4,-4h8v8h-8z",
+    "M0,-5L5,4H-5z",
+    "M0,-5L5,0L0,5L-5,0z",
+    "M-5,-4h10L0,5z",
+    "M-4,-1h3v-3h2v3h3v2h-3v3h-2v-3h-3z",
+    "M-5,-2h10v4h-10z",
+    "M-2,-5h4v10h-4z",
 )
 
 
@@ -79,11 +85,15 @@ def steps(low, high):
 def decades(low, high):
     """Powers of ten from 10**low to 10**high, and numbers between them where those are few."""
     for parts in ((1,), (1, 3), (1, 2, 5)):
-        found = [k * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for k in parts
-                 if low <= math.log10(k * 10.0**e) <= high]
+        found = [
+            k * 10.0**e
+            for e in range(math.floor(low), math.ceil(high) + 1)
+            for k in parts
+            if low <= math.log10(k * 10.0**e) <= high
+        ]
         if len(found) >= 3:
             break
-    return found[::math.ceil(len(found) / 7)]
+    return found[:: math.ceil(len(found) / 7)]
 
 
 # ---- Drawing -----------------------------------------------------------------------------------------------
@@ -100,8 +110,10 @@ def _lines(plot, points):
         parts += _curve(i, series, x, y, plot)
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, _axis(plot.x), "middle"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
-    parts.append(f'<text transform="translate(14,{middle:.0f}) rotate(-90)" text-anchor="middle">'
-                 f"{html.escape(_axis(plot.y))}</text>")
+    parts.append(
+        f'<text transform="translate(14,{middle:.0f}) rotate(-90)" text-anchor="middle">'
+        f"{html.escape(_axis(plot.y))}</text>"
+    )
     return _element(plot, HEIGHT, parts)
 
 
@@ -165,8 +177,11 @@ def legend(plot):
     """The names of the series beside their markers, as HTML; they break lines where there is no room."""
     if len(plot.series) < 2:
         return ""
-    keys = [f'<li><svg viewBox="-7 -7 14 14" aria-hidden="true">{_marker(i, 0, 0)}</svg>'
-            f"{html.escape(series.name)}</li>" for i, series in enumerate(plot.series)]
+    keys = [
+        f'<li><svg viewBox="-7 -7 14 14" aria-hidden="true">{_marker(i, 0, 0)}</svg>'
+        f"{html.escape(series.name)}</li>"
+        for i, series in enumerate(plot.series)
+    ]
     return f'<ul class="legend">{"".join(keys)}</ul>'
 
 
@@ -175,8 +190,9 @@ def _text(x, y, text, anchor):
 
 
 def _horizontal(y, label):
-    return (f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>'
-            + _text(LEFT - 6, y + 4, label, "end"))
+    return f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>' + _text(
+        LEFT - 6, y + 4, label, "end"
+    )
 
 
 def _line(i, x1, y1, x2, y2):

@@ -81,8 +81,13 @@ class Choices:
 
     def machine(self) -> str:
         """What the choices depend on besides their keys."""
-        parts = (platform.machine(), processor(), f"{os.cpu_count()} cores", f"numpy {np.__version__}",
-                 self.software())
+        parts = (
+            platform.machine(),
+            processor(),
+            f"{os.cpu_count()} cores",
+            f"numpy {np.__version__}",
+            self.software(),
+        )
         return " ".join(filter(None, parts))
 
     def read(self) -> None:

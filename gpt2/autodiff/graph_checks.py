@@ -1,8 +1,8 @@
 """Are the derivatives of a graph right? Three questions, each able to fail on its own:
 
-    forward    is the tangent that of the function?      against central differences in a random direction
-    reverse    is the gradient the transpose of it?      <cotangent, tangent> = <gradient, direction>
-    order 2    the same two questions of the derivative programs themselves
+forward    is the tangent that of the function?      against central differences in a random direction
+reverse    is the gradient the transpose of it?      <cotangent, tangent> = <gradient, direction>
+order 2    the same two questions of the derivative programs themselves
 """
 
 from __future__ import annotations

@@ -207,9 +207,7 @@ def _spelled(n: Node, spell) -> bool:
 def _folds(n: Node, users) -> bool:
     """A product that only a sum over the last axis reads: both are one call of NumPy's (decide.folded)."""
     last = (n.ndim - 1,)
-    return n.op in ("multiply", "square") and all(
-        u.op == "sum" and u.attrs["axes"] == last for u in users[n]
-    )
+    return n.op in ("multiply", "square") and all(u.op == "sum" and u.attrs["axes"] == last for u in users[n])
 
 
 def fuse(graph: Graph, regions: list, chosen: list[Tree]) -> Graph:

@@ -84,9 +84,7 @@ def alone(members: list[Node], users: dict) -> Graph:
         return new[a]
 
     def read_outside(n: Node) -> bool:
-        return not users[n] or any(
-            read_outside(u) if u.op in VIEWS else u not in inside for u in users[n]
-        )
+        return not users[n] or any(read_outside(u) if u.op in VIEWS else u not in inside for u in users[n])
 
     outputs = [of(m) for m in members if read_outside(m)]
     inputs = [n for n in new.values() if n.op == "input"]
@@ -98,8 +96,13 @@ def key_of(graph: Graph) -> tuple:
     widest = max(graph.nodes, key=lambda n: n.size)
     digest = hashlib.sha256(repr(structure(graph)).encode()).hexdigest()[:24]
     ops = sum(n.op not in ("input", "const") for n in graph.nodes)
-    return (f"{runtime.get_threads()} threads,", f"{ops} ops on", "x".join(map(str, widest.shape)),
-            widest.dtype.name, digest)
+    return (
+        f"{runtime.get_threads()} threads,",
+        f"{ops} ops on",
+        "x".join(map(str, widest.shape)),
+        widest.dtype.name,
+        digest,
+    )
 
 
 def structure(graph: Graph) -> tuple:

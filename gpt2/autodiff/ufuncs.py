@@ -147,12 +147,7 @@ def op_and_operands(rec: Run, ufunc, inputs, values, is_operator: bool = False) 
             raise unsupported(f"np.{ufunc.__name__}", sites.here())
         name = ufunc.__name__  # a row added since
     args = operands(rec, inputs, values, name)
-    if (
-        name == "power"
-        and is_operator
-        and type(inputs[1]) in (int, float)
-        and args[0].shape
-    ):
+    if name == "power" and is_operator and type(inputs[1]) in (int, float) and args[0].shape:
         short = POWERS.get(values[1])
         if short == "square" or short and args[0].dtype.kind in "fc":
             return short, args[:1]

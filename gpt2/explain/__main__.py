@@ -24,8 +24,12 @@ WIDTH = 180  # characters, where the output is no terminal
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog="python -m gpt2.explain", allow_abbrev=False, description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m gpt2.explain",
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("layers", nargs="+", metavar="LAYER", choices=[*LAYERS, "all"], help=", ".join(LAYERS) + ", or all")
     add("--out", metavar="FILE.html", help="write a page instead")

@@ -37,8 +37,13 @@ def python(source):
     lines = source.splitlines(keepends=True)
     parts, at, defined = [], (1, 0), False
     for token in tokens:
-        if token.type in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE, tokenize.NL,
-                          tokenize.ENDMARKER):
+        if token.type in (
+            tokenize.INDENT,
+            tokenize.DEDENT,
+            tokenize.NEWLINE,
+            tokenize.NL,
+            tokenize.ENDMARKER,
+        ):
             continue
         parts.append(escape(_between(lines, at, token.start), quote=False))
         # cut out of the source: a token's own string may differ from it, as in f"{{"
@@ -62,7 +67,7 @@ def _between(lines, start, stop):
         return ""
     if row == last:
         return lines[row - 1][column:end]
-    middle = lines[row:last - 1]
+    middle = lines[row : last - 1]
     tail = lines[last - 1][:end] if last <= len(lines) else ""
     return lines[row - 1][column:] + "".join(middle) + tail
 
@@ -92,5 +97,6 @@ def _graph_line(line):
 
 
 def _numbers(text):
-    return re.sub(r"(?<![\w.])-?\d[\d.]*(?:e-?\d+)?", lambda found: _span("n", found[0]),
-                  escape(text, quote=False))
+    return re.sub(
+        r"(?<![\w.])-?\d[\d.]*(?:e-?\d+)?", lambda found: _span("n", found[0]), escape(text, quote=False)
+    )

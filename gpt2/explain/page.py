@@ -51,12 +51,20 @@ def page(explained):
     """The page for a list of gpt2.explain.parts.Explained."""
     names = [e.name for e in explained]
     links = " &middot; ".join(f'<a href="#{name}">{name}</a>' for name in names)
-    body = "\n".join([f"<h1>{escape(_title(names))}</h1>", INTRODUCTION,
-                      f"<nav><p>{links}</p></nav>" if len(names) > 1 else "", *map(section, explained)])
-    return ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(_title(names))}</title>\n<style>\n{STYLE}{CODE_STYLE}</style>\n</head>\n"
-            f"<body>\n{body}\n</body>\n</html>\n")
+    body = "\n".join(
+        [
+            f"<h1>{escape(_title(names))}</h1>",
+            INTRODUCTION,
+            f"<nav><p>{links}</p></nav>" if len(names) > 1 else "",
+            *map(section, explained),
+        ]
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(_title(names))}</title>\n<style>\n{STYLE}{CODE_STYLE}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
 
 
 def _title(names):
@@ -67,19 +75,22 @@ def section(e):
     """One layer."""
     shapes = ", ".join(f"<code>{escape(name)}</code> {escape(kind)}" for name, kind in e.shapes.items())
     by_hand, derived = e.kept
-    return "\n".join([
-        f'<h2 id="{e.name}">{e.name}</h2>',
-        f"<p>{escape(e.about)}</p>",
-        f'<pre class="note code">{escape(e.derivation)}</pre>' if e.derivation else "",
-        '<div class="three">',
-        _figure("forward", e.forward), _figure("backward, by hand", e.manual),
-        _figure("derived by the compiler", e.derived),
-        "</div>",
-        f"<p>Compiled for {shapes}. Kept from forward to backward, besides the inputs: {by_hand:,} bytes by "
-        f"hand, {derived:,} by the compiler.</p>",
-        _agreement(e.errors),
-        *(_stage(title, text) for title, text in e.stages),
-    ])
+    return "\n".join(
+        [
+            f'<h2 id="{e.name}">{e.name}</h2>',
+            f"<p>{escape(e.about)}</p>",
+            f'<pre class="note code">{escape(e.derivation)}</pre>' if e.derivation else "",
+            '<div class="three">',
+            _figure("forward", e.forward),
+            _figure("backward, by hand", e.manual),
+            _figure("derived by the compiler", e.derived),
+            "</div>",
+            f"<p>Compiled for {shapes}. Kept from forward to backward, besides the inputs: {by_hand:,} bytes "
+            f"by hand, {derived:,} by the compiler.</p>",
+            _agreement(e.errors),
+            *(_stage(title, text) for title, text in e.stages),
+        ]
+    )
 
 
 def _figure(title, source):
@@ -88,15 +99,20 @@ def _figure(title, source):
 
 
 def _agreement(errors):
-    rows = "".join(f'<tr><td>{escape(name)}</td><td class="number">{error:.1e}</td><td>'
-                   f'{"holds" if error <= tolerance else "DOES NOT HOLD"}, {tolerance:.0e} allowed</td></tr>'
-                   for name, (error, tolerance) in errors.items())
-    return ("<table><tr><th>compared, in float64</th><th>largest scaled error</th><th></th></tr>"
-            f"{rows}</table>")
+    rows = "".join(
+        f'<tr><td>{escape(name)}</td><td class="number">{error:.1e}</td><td>'
+        f"{'holds' if error <= tolerance else 'DOES NOT HOLD'}, {tolerance:.0e} allowed</td></tr>"
+        for name, (error, tolerance) in errors.items()
+    )
+    return (
+        f"<table><tr><th>compared, in float64</th><th>largest scaled error</th><th></th></tr>{rows}</table>"
+    )
 
 
 def _stage(title, text):
     coloured = python(text) if title.endswith("emitted") else graph(text)
     note = f": {STAGES[title]}" if title in STAGES else ""
-    return (f"<details><summary>{escape(title)}{escape(note)}</summary>"
-            f'<pre class="code">{coloured}</pre></details>')
+    return (
+        f"<details><summary>{escape(title)}{escape(note)}</summary>"
+        f'<pre class="code">{coloured}</pre></details>'
+    )

@@ -48,7 +48,9 @@ def explain(name):
     names = list(inspect.signature(layer.forward).parameters)
     shapes = {k: f"{a.dtype} {a.shape}" for k, a in zip(names, args)}
     return Explained(
-        name, about, derivation.strip("\n"),
+        name,
+        about,
+        derivation.strip("\n"),
         forward=textwrap.dedent(inspect.getsource(layer.forward)),
         manual=textwrap.dedent(inspect.getsource(layer.backward)),
         derived=certificate.derived_source(name),
@@ -78,10 +80,13 @@ def stages(layer, args, static):
 
     # Recorded under the names of the layer's own arguments, which the graphs then show
     out.__name__ = layer.forward.__name__
-    out.__signature__ = inspect.Signature([
-        parameter for parameter in inspect.signature(layer.forward).parameters.values()
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ])
+    out.__signature__ = inspect.Signature(
+        [
+            parameter
+            for parameter in inspect.signature(layer.forward).parameters.values()
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        ]
+    )
     return split(ad.stages(out, *args))
 
 

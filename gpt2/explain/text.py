@@ -8,8 +8,11 @@ NARROW = 40  # characters; below this three columns cannot be read, and stand be
 def text(explained, width, emitted=False):
     """Forward, manual and derived side by side where `width` characters allow it, then checks and stages."""
     derived = explained.emitted if emitted else explained.derived
-    sources = [("forward", explained.forward), ("backward, by hand", explained.manual),
-               ("derived by the compiler", derived)]
+    sources = [
+        ("forward", explained.forward),
+        ("backward, by hand", explained.manual),
+        ("derived by the compiler", derived),
+    ]
     column = (width - 6) // 3
     sides = _columns(sources, column) if column >= NARROW else _below(sources)
     lines = [f"{explained.name}: {explained.about}", "", *sides, "", *facts(explained), ""]
@@ -28,8 +31,11 @@ def facts(explained):
         f"kept            {by_hand:,} bytes by hand, {derived:,} by the compiler, besides the inputs",
         f"agreement       {'holds' if holds else 'DOES NOT HOLD'}: scaled error at most {worst:.1e} among "
         f"{len(explained.errors)} comparisons in float64",
-        *(f"                {error:.1e} {name}" + ("" if error <= tolerance else f", more than {tolerance:g}")
-          for name, (error, tolerance) in explained.errors.items()),
+        *(
+            f"                {error:.1e} {name}"
+            + ("" if error <= tolerance else f", more than {tolerance:g}")
+            for name, (error, tolerance) in explained.errors.items()
+        ),
     ]
 
 
@@ -51,6 +57,6 @@ def _wrapped(source, width):
     """Lines of source; what is longer goes on in the next line, indented further."""
     lines = []
     for line in source.rstrip().split("\n"):
-        indent = line[:len(line) - len(line.lstrip())] + "        "
+        indent = line[: len(line) - len(line.lstrip())] + "        "
         lines += textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False) or [""]
     return lines

@@ -65,8 +65,10 @@ def read_config(folder, dtype="float32"):
     for name, allowed in EXPECTED.items():
         value = said.get(name, allowed[0])  # what is left out has its default, which is GPT-2's
         if value not in allowed:
-            raise UserError(f"{path}: {name} is {value!r}, expected {allowed[0]!r}; only GPT-2 as it was "
-                            "released can be read")
+            raise UserError(
+                f"{path}: {name} is {value!r}, expected {allowed[0]!r}; only GPT-2 as it was "
+                "released can be read"
+            )
     try:
         C = said["n_embd"]
         # n_ctx: the only name that files of 2019 have for it
@@ -92,22 +94,29 @@ def read_into(folder, params, config):
         wanted = dict(_targets(params, config))
         missing = sorted(wanted.keys() - stored.keys())
         if missing:
-            raise UserError(f"{tensors.path}: {len(missing)} tensors are missing, the first is {missing[0]}; "
-                            f"expected a GPT-2 of {config.n_layer} blocks")
+            raise UserError(
+                f"{tensors.path}: {len(missing)} tensors are missing, the first is {missing[0]}; "
+                f"expected a GPT-2 of {config.n_layer} blocks"
+            )
         unknown = sorted(stored.keys() - wanted.keys() - {HEAD})
         if unknown:
-            raise UserError(f"{tensors.path}: {len(unknown)} tensors do not belong to a GPT-2 of "
-                            f"{config.n_layer} blocks, the first is {unknown[0]}")
+            raise UserError(
+                f"{tensors.path}: {len(unknown)} tensors do not belong to a GPT-2 of "
+                f"{config.n_layer} blocks, the first is {unknown[0]}"
+            )
         for name, (target, transposed) in wanted.items():
             array = tensors.read(stored[name])
             expected = target.shape[::-1] if transposed else target.shape
             if array.shape != expected:
-                raise UserError(f"{tensors.path}: {stored[name]} has shape {array.shape}, expected "
-                                f"{expected}")
+                raise UserError(
+                    f"{tensors.path}: {stored[name]} has shape {array.shape}, expected {expected}"
+                )
             target[...] = array.T if transposed else array
         if HEAD in stored and not _same(tensors.read(stored[HEAD]), params["wte"]):
-            raise UserError(f"{tensors.path}: {HEAD} differs from {stored['wte.weight']}; only a head tied "
-                            "to the embedding can be read")
+            raise UserError(
+                f"{tensors.path}: {HEAD} differs from {stored['wte.weight']}; only a head tied "
+                "to the embedding can be read"
+            )
 
 
 def size_of_weights(folder):
@@ -144,14 +153,27 @@ def write(folder, params, config, tokenizer=None):
 def _config(config, end_of_text):
     """The content of config.json."""
     return {
-        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new",
-        "vocab_size": config.vocab_size, "n_positions": config.block_size, "n_ctx": config.block_size,
-        "n_embd": config.n_embd, "n_layer": config.n_layer, "n_head": config.n_head, "n_inner": None,
-        "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": True,
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "activation_function": "gelu_new",
+        "vocab_size": config.vocab_size,
+        "n_positions": config.block_size,
+        "n_ctx": config.block_size,
+        "n_embd": config.n_embd,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_inner": None,
+        "layer_norm_epsilon": 1e-5,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": True,
         # this project trains without dropout
-        "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
-        "bos_token_id": end_of_text, "eos_token_id": end_of_text,
-        "dtype": "float32", "torch_dtype": "float32",  # the name since version 5, and the one before
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "bos_token_id": end_of_text,
+        "eos_token_id": end_of_text,
+        "dtype": "float32",
+        "torch_dtype": "float32",  # the name since version 5, and the one before
     }
 
 
@@ -178,8 +200,9 @@ def _json(path):
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; expected a folder that transformers "
-                        "wrote") from None
+        raise UserError(
+            f"{path}: {error.strerror or error}; expected a folder that transformers wrote"
+        ) from None
     except (ValueError, RecursionError):
         raise UserError(f"{path}: not JSON") from None
     if not isinstance(content, dict):
@@ -194,8 +217,10 @@ def _package():
     try:
         import safetensors.numpy
     except ImportError:
-        raise UserError("Hugging Face weights need the safetensors package: "
-                        "pip install 'gpt2[hf]', or pip install safetensors") from None
+        raise UserError(
+            "Hugging Face weights need the safetensors package: "
+            "pip install 'gpt2[hf]', or pip install safetensors"
+        ) from None
     return safetensors
 
 
@@ -216,8 +241,10 @@ class _Tensors:
                 self.opened[file] = self.package.safe_open(file, framework="numpy").__enter__()
         except FileNotFoundError as error:
             self.__exit__()
-            raise UserError(f"{error.filename or file}: no such file; expected {WEIGHTS} in a folder that "
-                            "transformers wrote (pytorch_model.bin cannot be read safely)") from None
+            raise UserError(
+                f"{error.filename or file}: no such file; expected {WEIGHTS} in a folder that "
+                "transformers wrote (pytorch_model.bin cannot be read safely)"
+            ) from None
         except (OSError, ValueError, self.package.SafetensorError) as error:  # ValueError: no name of a file
             self.__exit__()
             raise UserError(f"{file}: no safetensors file, or damaged ({_first_line(error)})") from None

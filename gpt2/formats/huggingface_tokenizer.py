@@ -51,8 +51,12 @@ def write(folder, tokenizer, longest):
     # Where these are left out transformers adds an end of text, with an id that the model does not have
     end = None if tokenizer.end_of_text is None else END_OF_TEXT
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), end)
-    settings = {"tokenizer_class": "GPT2Tokenizer", "model_max_length": longest, "add_prefix_space": False,
-                **special}
+    settings = {
+        "tokenizer_class": "GPT2Tokenizer",
+        "model_max_length": longest,
+        "add_prefix_space": False,
+        **special,
+    }
     for name, content in (
         (VOCAB, json.dumps({**ids, **tokenizer.special}, ensure_ascii=False)),
         (MERGES, "\n".join(lines) + "\n"),
@@ -81,10 +85,10 @@ def _merges(tokenizer):
 
 def _parts(token, rank):
     """The pair that `token` was made from: its bytes merged by all tokens more important than itself."""
-    parts = [token[i:i + 1] for i in range(len(token))]
+    parts = [token[i : i + 1] for i in range(len(token))]
     while len(parts) > 2:
         best = min(range(len(parts) - 1), key=lambda i: rank.get(parts[i] + parts[i + 1], len(rank)))
-        parts[best:best + 2] = [parts[best] + parts[best + 1]]
+        parts[best : best + 2] = [parts[best] + parts[best + 1]]
     return tuple(parts)
 
 
@@ -121,8 +125,9 @@ def read(folder):
 def from_ranks(path, ranks, special):
     """A Tokenizer of tokens (bytes, in the order of their ids) that came from the file `path`."""
     if sorted(ranks[:256]) != [bytes([b]) for b in range(256)]:
-        raise UserError(f"{path}: the first 256 tokens are not the 256 bytes, "
-                        "expected a vocabulary like GPT-2's")
+        raise UserError(
+            f"{path}: the first 256 tokens are not the 256 bytes, expected a vocabulary like GPT-2's"
+        )
     if special not in ({}, {END_OF_TEXT: len(ranks)}):
         raise UserError(f"{path}: {END_OF_TEXT} is token {special[END_OF_TEXT]}, expected the last one")
     if len(set(ranks)) != len(ranks) or b"" in ranks:

@@ -60,8 +60,10 @@ def read_header(path, dtype="float32"):
     with _opened(path) as (file, size):
         version, maxT, V, L, NH, C, Vp = _header(path, file, size, CHECKPOINT, "checkpoint", 7)
     if version not in VERSIONS:
-        raise UserError(f"{path}: version {version} of llm.c's checkpoints, expected 3 (float32) or 5 "
-                        "(bfloat16); write it again with the present train_gpt2.py")
+        raise UserError(
+            f"{path}: version {version} of llm.c's checkpoints, expected 3 (float32) or 5 "
+            "(bfloat16); write it again with the present train_gpt2.py"
+        )
     try:
         config = GPT2Config(V, maxT, L, NH, C, dtype)
     except UserError as error:
@@ -71,8 +73,10 @@ def read_header(path, dtype="float32"):
     item = 4 if VERSIONS[version] == "float32" else 2
     expected = HEADER_BYTES + item * (config.num_parameters + (Vp - V) * C)
     if size != expected:
-        raise UserError(f"{path}: the header promises {expected:,} bytes (V={V} padded to {Vp}, maxT={maxT}, "
-                        f"L={L}, C={C}, {VERSIONS[version]}), the file has {size:,}")
+        raise UserError(
+            f"{path}: the header promises {expected:,} bytes (V={V} padded to {Vp}, maxT={maxT}, "
+            f"L={L}, C={C}, {VERSIONS[version]}), the file has {size:,}"
+        )
     return Header(config, Vp, VERSIONS[version])
 
 
@@ -92,15 +96,27 @@ def read_into(path, params, config):
         for name, _ in parameter_table(config):
             _read_numbers(path, file, params[name], header.stored)
             if name == "wte":
-                file.seek((header.padded_vocab_size - config.vocab_size) * config.n_embd
-                          * (4 if header.stored == "float32" else 2), os.SEEK_CUR)
+                file.seek(
+                    (header.padded_vocab_size - config.vocab_size)
+                    * config.n_embd
+                    * (4 if header.stored == "float32" else 2),
+                    os.SEEK_CUR,
+                )
 
 
 def write(path, params, config, stored="float32"):
     """Write a checkpoint, atomically; `stored` is float32 (version 3) or bfloat16 (version 5)."""
     version = next(version for version, name in VERSIONS.items() if name == stored)
-    header = [CHECKPOINT, version, config.block_size, config.vocab_size, config.n_layer, config.n_head,
-              config.n_embd, padded(config.vocab_size)]
+    header = [
+        CHECKPOINT,
+        version,
+        config.block_size,
+        config.vocab_size,
+        config.n_layer,
+        config.n_head,
+        config.n_embd,
+        padded(config.vocab_size),
+    ]
     write_atomically(path, _parts(header, _tensor_parts(params, config, stored)))
 
 
@@ -148,14 +164,17 @@ def read_state(path, config):
         extra, rest = divmod(size - unpadded, 4 * C)
         if rest or extra not in (0, padded(V) - V):
             expected = unpadded + 4 * C * (padded(V) - V)
-            raise UserError(f"{path}: {size:,} bytes, a state of B={B}, T={T} for a model of V={V}, C={C}, "
-                            f"L={config.n_layer} has {expected:,}; is it of this model?")
+            raise UserError(
+                f"{path}: {size:,} bytes, a state of B={B}, T={T} for a model of V={V}, C={C}, "
+                f"L={config.n_layer} has {expected:,}; is it of this model?"
+            )
         inputs = _read_numbers(path, file, np.empty((B, T), np.int32), "int32")
         targets = _read_numbers(path, file, np.empty((B, T), np.int32), "int32")
         for name, ids in (("inputs", inputs), ("targets", targets)):
             if ids.min() < 0 or ids.max() >= V:
-                raise UserError(f"{path}: {name} hold tokens from {ids.min()} to {ids.max()}, "
-                                f"the model has 0 to {V - 1}")
+                raise UserError(
+                    f"{path}: {name} hold tokens from {ids.min()} to {ids.max()}, the model has 0 to {V - 1}"
+                )
         logits = _read_numbers(path, file, np.empty((B, T, V), np.float32), "float32")
         loss = float(_read_numbers(path, file, np.empty(1, np.float32), "float32")[0])
         grads = {}
@@ -194,11 +213,13 @@ def read_tokenizer(path):
     at = 0
     while at < len(content) and len(tokens) < count:
         length = content[at]
-        tokens.append(content[at + 1:at + 1 + length])
+        tokens.append(content[at + 1 : at + 1 + length])
         at += 1 + length
     if len(tokens) != count or at != len(content):  # at > len(content): the last token is cut short
-        raise UserError(f"{path}: the header promises {count} tokens, the file of {size:,} bytes has "
-                        f"{'more' if at < len(content) else 'fewer'}")
+        raise UserError(
+            f"{path}: the header promises {count} tokens, the file of {size:,} bytes has "
+            f"{'more' if at < len(content) else 'fewer'}"
+        )
     # Before version 2 the end of text was always GPT-2's. A vocabulary without one, single bytes say, has in
     # its place the token that text begins with, for llm.c's sampling
     special = {}
@@ -240,13 +261,13 @@ def _header(path, file, size, magic, what, count):
     header = np.frombuffer(file.read(HEADER_BYTES), "<i4")
     if header[0] != magic:
         raise UserError(f"{path}: begins with {header[0]}, llm.c's {what} files begin with {magic}")
-    return [int(n) for n in header[1:1 + count]]
+    return [int(n) for n in header[1 : 1 + count]]
 
 
 def _parts(header, body):
     """The bytes of a file: the header, then what `body` yields."""
     numbers = np.zeros(HEADER_INTS, "<i4")
-    numbers[:len(header)] = header
+    numbers[: len(header)] = header
     yield numbers.tobytes()
     yield from body
 
@@ -256,7 +277,7 @@ def _read_numbers(path, file, target, stored):
     flat = target.reshape(-1)  # a view
     kind = {"float32": "<f4", "bfloat16": "<u2", "int32": "<i4"}[stored]
     for start in range(0, flat.size, CHUNK):
-        part = flat[start:start + CHUNK]
+        part = flat[start : start + CHUNK]
         content = file.read(part.size * np.dtype(kind).itemsize)
         numbers = np.frombuffer(content, kind)
         if numbers.size != part.size:
@@ -269,7 +290,7 @@ def _number_parts(array, stored):
     """The bytes of an array in pieces, as float32 or bfloat16."""
     flat = np.ascontiguousarray(array).reshape(-1)
     for start in range(0, flat.size, CHUNK):
-        part = flat[start:start + CHUNK]
+        part = flat[start : start + CHUNK]
         yield _little(bfloat16.from_float32(part), "<u2") if stored == "bfloat16" else _little(part, "<f4")
 
 

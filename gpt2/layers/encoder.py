@@ -1,6 +1,6 @@
 """Encoder: token embedding plus position embedding.
 
-    out[b, t] = wte[tokens[b, t]] + wpe[t]
+out[b, t] = wte[tokens[b, t]] + wpe[t]
 """
 
 import numpy as np

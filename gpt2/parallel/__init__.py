@@ -45,8 +45,19 @@ def join(kind):
     return One()
 
 
-def start(kind, model, optimizer, group, *, workers=1, batch_size=None, threads=0, shard=False, timeout=300.0,
-          options=None):
+def start(
+    kind,
+    model,
+    optimizer,
+    group,
+    *,
+    workers=1,
+    batch_size=None,
+    threads=0,
+    shard=False,
+    timeout=300.0,
+    options=None,
+):
     """The team that trains `model`: parameters, gradients and moments move to where its workers see them.
 
     kind        of KINDS; group is what join(kind) gave
@@ -79,10 +90,14 @@ def check_batch(B, size, flag="--workers"):
     With shares of different sizes all would wait for the largest.
     """
     if size > B:
-        raise UserError(f"{flag} {size}: a batch has only {B} sequences, so at most {B} workers have "
-                        f"something to do; take {flag} {B}, or --batch-size {size}")
+        raise UserError(
+            f"{flag} {size}: a batch has only {B} sequences, so at most {B} workers have "
+            f"something to do; take {flag} {B}, or --batch-size {size}"
+        )
     if B % size:
         fewer = max(n for n in range(1, size) if B % n == 0)
         below = B // size * size
-        raise UserError(f"{flag} {size}: a batch of {B} sequences cannot be cut into {size} equal shares; "
-                        f"take --batch-size {below} or {below + size}, or {flag} {fewer}")
+        raise UserError(
+            f"{flag} {size}: a batch of {B} sequences cannot be cut into {size} equal shares; "
+            f"take --batch-size {below} or {below + size}, or {flag} {fewer}"
+        )

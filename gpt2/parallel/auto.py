@@ -45,6 +45,7 @@ def measure(config, workers, B, T, *, threads=0, timeout=300.0, options=None):
 
 def as_text(times, best, threads=0):
     """What was measured and taken, as a line."""
+
     def label(n):
         each = threads_each(n, threads)
         return f"{n} process{'es' * (n > 1)} of {each} thread{'s' * (each > 1)}"

@@ -165,8 +165,9 @@ def _import_mpi():
         from mpi4py import MPI
     except ImportError as error:
         missing = "mpi4py" if "mpi4py" in str(error) else f"MPI ({str(error).splitlines()[0]})"
-        raise UserError(f"--parallel mpi needs {missing}: pip install 'gpt2[mpi]' brings mpi4py and "
-                        "the MPI library mpich") from None
+        raise UserError(
+            f"--parallel mpi needs {missing}: pip install 'gpt2[mpi]' brings mpi4py and the MPI library mpich"
+        ) from None
     except RuntimeError as error:  # mpi4py is there, but no MPI library
         reason = str(error).splitlines()[0]
         raise UserError(f"--parallel mpi: {reason}; pip install mpich brings one") from None

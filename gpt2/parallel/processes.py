@@ -27,8 +27,9 @@ class Processes:
         n, dtype = model.num_parameters, model.config.dtype
         names = ["params", "m", "v", *(f"grads {r}" for r in range(size))]
         each = threads_each(size, threads)
-        self.workers = Workers(size, {name: ((n,), dtype) for name in names},
-                               threads=each, timeout=timeout, pin=pin)
+        self.workers = Workers(
+            size, {name: ((n,), dtype) for name in names}, threads=each, timeout=timeout, pin=pin
+        )
         try:
             self._move(self.workers.arrays)  # while the processes start
             spec = dict(betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay)

@@ -101,8 +101,9 @@ class Team:
         if self.shard:
             start, stop = self.part
             model = self.model
-            self.optimizer.use(model.flat_params, model.flat_grads,
-                               m[start:stop].copy(), v[start:stop].copy(), first=start)
+            self.optimizer.use(
+                model.flat_params, model.flat_grads, m[start:stop].copy(), v[start:stop].copy(), first=start
+            )
 
     # -- agreement
 

@@ -65,8 +65,16 @@ class Workers:
                 mine, commands = context.Pipe()
                 readers = [pipes[a, r][0] if a != r else None for a in ranks]
                 writers = [pipes[r, b][1] if b != r else None for b in ranks]
-                args = (r, self.size, commands, readers, writers, self.memory.name, self.memory.layout,
-                        cores[r])
+                args = (
+                    r,
+                    self.size,
+                    commands,
+                    readers,
+                    writers,
+                    self.memory.name,
+                    self.memory.layout,
+                    cores[r],
+                )
                 process = context.Process(target=worker.main, args=args, name=f"worker {r}", daemon=True)
                 process.start()
                 self.processes.append(process)
@@ -150,8 +158,10 @@ class Workers:
             with contextlib.suppress(OSError):
                 os.kill(self.processes[r].pid, signal.SIGUSR1)
                 time.sleep(0.2)
-        self._end(f"{self._name(r)} hung: no sign of life for {limit:g} seconds, last seen {signs.phase(r)}; "
-                  "a longer --worker-timeout gives it more time")
+        self._end(
+            f"{self._name(r)} hung: no sign of life for {limit:g} seconds, last seen {signs.phase(r)}; "
+            "a longer --worker-timeout gives it more time"
+        )
 
     def _fail(self, r, kind, content):
         self.kill()
@@ -180,8 +190,10 @@ class Workers:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        hint = {"SIGKILL": "; the kernel does this where memory runs out, see dmesg",
-                "SIGBUS": "; is /dev/shm full?"}.get(name, "")
+        hint = {
+            "SIGKILL": "; the kernel does this where memory runs out, see dmesg",
+            "SIGBUS": "; is /dev/shm full?",
+        }.get(name, "")
         return f"was killed by {name}{hint}"
 
     # -- ending

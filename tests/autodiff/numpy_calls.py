@@ -255,10 +255,13 @@ CALLS = {
 }  # fmt: skip
 
 # Recorded, but nothing to differentiate: they give no real or complex numbers, or constants only
-CONSTANT = {f"np.{name}" for name in """
+CONSTANT = {
+    f"np.{name}"
+    for name in """
     all allclose any arange argmax argmin argpartition argsort argwhere array2string array_equal
     array_equiv array_repr array_str bincount can_cast common_type count_nonzero digitize empty eye
     flatnonzero identity isclose iscomplex iscomplexobj isin isneginf isposinf isreal isrealobj
     linalg.matrix_rank may_share_memory min_scalar_type nanargmax nanargmin ndim nonzero ones
     ravel_multi_index result_type searchsorted shape shares_memory size tri unravel_index zeros
-""".split()}
+""".split()
+}

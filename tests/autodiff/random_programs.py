@@ -61,57 +61,146 @@ class Program:
 # ---- Writing ---------------------------------------------------------------------------------------------
 
 UNARY = [
-    "np.tanh({a})", "np.sin({a})", "np.cos({a}) * {a}", "np.exp(-{a} ** 2)", "np.log(1.5 + {a} ** 2)",
-    "-{a}", "np.sqrt(0.5 + {a} * {a})", "np.abs({a})", "np.arctan({a})", "{a} ** 3 * 0.1",
-    "1.0 / (1.0 + np.exp(-{a}))", "np.maximum({a}, 0.0)", "np.clip({a}, -0.8, 0.9)", "np.square({a}) * 0.5",
-    "np.log1p(np.abs({a}))", "np.where({a} > 0.2, {a} * 2.0, np.sin({a}))", "2.0 ** np.tanh({a})",
-    "np.hypot({a}, 1.0)", "{a} * {a}.dtype.type(0.5)",
-    "0.5 * {a} * (1.0 + np.tanh(0.8 * ({a} + 0.04 * {a} ** 3)))", "(lambda u: u * u + 0.1)({a})",
-    "1.0 / ({a} * {a} + 1.0)", "np.expm1(-np.abs({a}))", "np.cosh(0.5 * np.tanh({a}))", "np.sinc({a})",
-    "{a}.copy()", "np.float64(0.7) * {a}", "np.exp({a} - np.max({a}))", "np.abs({a}) ** 1.5",
+    "np.tanh({a})",
+    "np.sin({a})",
+    "np.cos({a}) * {a}",
+    "np.exp(-{a} ** 2)",
+    "np.log(1.5 + {a} ** 2)",
+    "-{a}",
+    "np.sqrt(0.5 + {a} * {a})",
+    "np.abs({a})",
+    "np.arctan({a})",
+    "{a} ** 3 * 0.1",
+    "1.0 / (1.0 + np.exp(-{a}))",
+    "np.maximum({a}, 0.0)",
+    "np.clip({a}, -0.8, 0.9)",
+    "np.square({a}) * 0.5",
+    "np.log1p(np.abs({a}))",
+    "np.where({a} > 0.2, {a} * 2.0, np.sin({a}))",
+    "2.0 ** np.tanh({a})",
+    "np.hypot({a}, 1.0)",
+    "{a} * {a}.dtype.type(0.5)",
+    "0.5 * {a} * (1.0 + np.tanh(0.8 * ({a} + 0.04 * {a} ** 3)))",
+    "(lambda u: u * u + 0.1)({a})",
+    "1.0 / ({a} * {a} + 1.0)",
+    "np.expm1(-np.abs({a}))",
+    "np.cosh(0.5 * np.tanh({a}))",
+    "np.sinc({a})",
+    "{a}.copy()",
+    "np.float64(0.7) * {a}",
+    "np.exp({a} - np.max({a}))",
+    "np.abs({a}) ** 1.5",
     "(1.0 + {a} ** 2) ** -0.5",
 ]
 BINARY = [
-    "{a} + {b}", "{a} - {b}", "{a} * {b} * 0.5", "{a} / (1.5 + np.abs({b}))", "np.maximum({a}, {b})",
-    "np.minimum({a}, 0.5 * {b})", "np.where({a} < {b}, {a}, {b} * 0.5)", "np.hypot({a}, 2.0 + {b} ** 2)",
-    "np.arctan2({a}, 2.0 + {b} * {b})", "np.logaddexp({a}, {b})", "(1.5 + np.tanh({a})) ** np.tanh({b})",
-    "np.multiply({a}, {b}) - {a}", "{a} * 0.3 + {b} * 0.7", "np.fmax({a}, {b} * {b})",
-    "np.copysign({a}, {b} + 0.1)", "np.subtract({a}, {b}) ** 2 * 0.2", "{a} * np.exp(-np.abs({b}))",
+    "{a} + {b}",
+    "{a} - {b}",
+    "{a} * {b} * 0.5",
+    "{a} / (1.5 + np.abs({b}))",
+    "np.maximum({a}, {b})",
+    "np.minimum({a}, 0.5 * {b})",
+    "np.where({a} < {b}, {a}, {b} * 0.5)",
+    "np.hypot({a}, 2.0 + {b} ** 2)",
+    "np.arctan2({a}, 2.0 + {b} * {b})",
+    "np.logaddexp({a}, {b})",
+    "(1.5 + np.tanh({a})) ** np.tanh({b})",
+    "np.multiply({a}, {b}) - {a}",
+    "{a} * 0.3 + {b} * 0.7",
+    "np.fmax({a}, {b} * {b})",
+    "np.copysign({a}, {b} + 0.1)",
+    "np.subtract({a}, {b}) ** 2 * 0.2",
+    "{a} * np.exp(-np.abs({b}))",
     "np.add({a}, {b}, where=True)",
 ]
 REDUCTIONS = [
-    "np.sum({a}, axis={k})", "{a}.sum(axis={k}, keepdims=True) * 0.5", "{a}.mean(axis={k})",
-    "np.max({a}, axis={k})", "{a}.min(axis={k}, keepdims=True)", "np.var({a}, axis={k})",
-    "np.prod(0.8 + 0.3 * np.tanh({a}), axis={k})", "np.cumsum({a}, axis={i}) * 0.3",
-    "np.cumprod(0.9 + 0.2 * np.sin({a}), axis={i})", "np.diff({a}, axis={i})",
-    "np.linalg.norm({a} + 3.0, axis={i})", "np.sort({a}, axis={i})", "np.median({a}, axis={i})",
-    "np.take_along_axis({a}, np.argsort({a}, axis={i}), axis={i})", "np.average({a}, axis={i})",
-    "{a} - {a}.mean(axis={i}, keepdims=True)", "np.log(np.sum(np.exp({a} * 0.3), axis={k}))",
-    "np.ptp({a}, axis={i})", "np.std(np.stack([{a}, 0.9 * {a} - 4.0]), axis=0)",
-    "np.sqrt(0.1 + np.var({a}, axis={k}))", "np.logaddexp.reduce({a}, axis={k})",
-    "np.hypot.reduce({a} + 2.0, axis={k}, keepdims=True)", "np.fmax.accumulate({a}, axis={i})",
+    "np.sum({a}, axis={k})",
+    "{a}.sum(axis={k}, keepdims=True) * 0.5",
+    "{a}.mean(axis={k})",
+    "np.max({a}, axis={k})",
+    "{a}.min(axis={k}, keepdims=True)",
+    "np.var({a}, axis={k})",
+    "np.prod(0.8 + 0.3 * np.tanh({a}), axis={k})",
+    "np.cumsum({a}, axis={i}) * 0.3",
+    "np.cumprod(0.9 + 0.2 * np.sin({a}), axis={i})",
+    "np.diff({a}, axis={i})",
+    "np.linalg.norm({a} + 3.0, axis={i})",
+    "np.sort({a}, axis={i})",
+    "np.median({a}, axis={i})",
+    "np.take_along_axis({a}, np.argsort({a}, axis={i}), axis={i})",
+    "np.average({a}, axis={i})",
+    "{a} - {a}.mean(axis={i}, keepdims=True)",
+    "np.log(np.sum(np.exp({a} * 0.3), axis={k}))",
+    "np.ptp({a}, axis={i})",
+    "np.std(np.stack([{a}, 0.9 * {a} - 4.0]), axis=0)",
+    "np.sqrt(0.1 + np.var({a}, axis={k}))",
+    "np.logaddexp.reduce({a}, axis={k})",
+    "np.hypot.reduce({a} + 2.0, axis={k}, keepdims=True)",
+    "np.fmax.accumulate({a}, axis={i})",
 ]
 SHAPING = [
-    "{a}.T", "np.swapaxes({a}, 0, -1)", "{a}.reshape(-1)", "{a}.reshape({a}.shape[::-1])", "{a}[None]",
-    "{a}[..., None]", "np.flip({a}, {i})", "np.roll({a}, 1, axis={i})",
-    "np.concatenate([{a}, 0.5 * {a}], axis={i})", "np.stack([{a}, np.sin({a})], axis={i})",
-    "np.tile({a}, 2)", "np.repeat({a}, 2, axis={i})", "np.pad({a}, 1)",
-    "np.broadcast_to({a}, (2, *{a}.shape)) * 0.5", "np.squeeze({a})", "np.moveaxis({a}, 0, -1)",
-    "np.atleast_2d({a})", "np.ravel({a})", "np.split({a}, [1], axis={i})[-1]",
-    "np.array_split({a}, 2, axis={i})[0]", "{a}[::-1]", "np.expand_dims({a}, {i})", "{a}[1:]",
-    "{a}[..., :-1]", "{a}[0]", "{a}[-1:]", "{a}[..., 0]", "{a}[::2]", "{a}[..., ::-2]", "{a}[[0, -1, 0]]",
-    "{a}[..., [1, 0]]", "{a}[np.arange({a}.shape[0]) != 1]", "np.take({a}, [0, 0], axis={i})",
-    "np.append({a}, {a})", "{a}.flatten()", "{a}.ravel()[1::2]", "{a}[[0, -1], ::-1]", "{a}[[0, 1], 1:2]",
-    "{a}[0, [1, 0]]", "{a}[[0, 1], [1, 0]]", "{a}[:, [1, 1]]", "{a}[np.array([[0, 1], [1, 0]])]",
-    "{a}[[1, 0], None]", "{a}[None, [1, 0]]", "{a}[[1], 1:]",
+    "{a}.T",
+    "np.swapaxes({a}, 0, -1)",
+    "{a}.reshape(-1)",
+    "{a}.reshape({a}.shape[::-1])",
+    "{a}[None]",
+    "{a}[..., None]",
+    "np.flip({a}, {i})",
+    "np.roll({a}, 1, axis={i})",
+    "np.concatenate([{a}, 0.5 * {a}], axis={i})",
+    "np.stack([{a}, np.sin({a})], axis={i})",
+    "np.tile({a}, 2)",
+    "np.repeat({a}, 2, axis={i})",
+    "np.pad({a}, 1)",
+    "np.broadcast_to({a}, (2, *{a}.shape)) * 0.5",
+    "np.squeeze({a})",
+    "np.moveaxis({a}, 0, -1)",
+    "np.atleast_2d({a})",
+    "np.ravel({a})",
+    "np.split({a}, [1], axis={i})[-1]",
+    "np.array_split({a}, 2, axis={i})[0]",
+    "{a}[::-1]",
+    "np.expand_dims({a}, {i})",
+    "{a}[1:]",
+    "{a}[..., :-1]",
+    "{a}[0]",
+    "{a}[-1:]",
+    "{a}[..., 0]",
+    "{a}[::2]",
+    "{a}[..., ::-2]",
+    "{a}[[0, -1, 0]]",
+    "{a}[..., [1, 0]]",
+    "{a}[np.arange({a}.shape[0]) != 1]",
+    "np.take({a}, [0, 0], axis={i})",
+    "np.append({a}, {a})",
+    "{a}.flatten()",
+    "{a}.ravel()[1::2]",
+    "{a}[[0, -1], ::-1]",
+    "{a}[[0, 1], 1:2]",
+    "{a}[0, [1, 0]]",
+    "{a}[[0, 1], [1, 0]]",
+    "{a}[:, [1, 1]]",
+    "{a}[np.array([[0, 1], [1, 0]])]",
+    "{a}[[1, 0], None]",
+    "{a}[None, [1, 0]]",
+    "{a}[[1], 1:]",
     "{a}[np.argmin({a}.reshape({a}.shape[0], -1)[:, 0])]",
 ]
 MATRIX = [  # a is 2-D
-    "{a} @ {a}.T * 0.3", "{a}.T @ {a} * 0.3", "np.einsum('ij,kj->ik', {a}, {a}) * 0.2", "np.tril({a})",
-    "np.triu({a}, 1)", "np.einsum('ij->j', {a})", "np.einsum('ij,ij->i', {a}, np.cos({a}))",
-    "np.tensordot({a}, {a}, 2) * 0.1", "np.dot({a}, {a}[0]) * 0.3", "np.inner({a}, {a}) * 0.2",
-    "np.outer({a}[0], {a}[-1]) * 0.3", "np.diagonal({a})", "np.trace({a})",
-    "np.linalg.inv({a} @ {a}.T * 0.2 + 2.0 * np.eye({a}.shape[0]))", "np.kron({a}[:1], {a}[:, :1])",
+    "{a} @ {a}.T * 0.3",
+    "{a}.T @ {a} * 0.3",
+    "np.einsum('ij,kj->ik', {a}, {a}) * 0.2",
+    "np.tril({a})",
+    "np.triu({a}, 1)",
+    "np.einsum('ij->j', {a})",
+    "np.einsum('ij,ij->i', {a}, np.cos({a}))",
+    "np.tensordot({a}, {a}, 2) * 0.1",
+    "np.dot({a}, {a}[0]) * 0.3",
+    "np.inner({a}, {a}) * 0.2",
+    "np.outer({a}[0], {a}[-1]) * 0.3",
+    "np.diagonal({a})",
+    "np.trace({a})",
+    "np.linalg.inv({a} @ {a}.T * 0.2 + 2.0 * np.eye({a}.shape[0]))",
+    "np.kron({a}[:1], {a}[:, :1])",
     "np.linalg.solve({a} @ {a}.T * 0.2 + 2.0 * np.eye({a}.shape[0]), {a})",
     "np.exp({a} - np.max({a}, axis=-1, keepdims=True))"
     " / np.sum(np.exp({a} - np.max({a}, axis=-1, keepdims=True)), axis=-1, keepdims=True)",
@@ -119,20 +208,44 @@ MATRIX = [  # a is 2-D
 ]
 # Statements that write: c is written, v fits a place of it
 WRITES = [
-    "{c} += {b}", "{c} -= 0.3 * {b}", "{c} *= 0.7", "{c} /= 1.5 + np.abs({b})", "{c} *= np.tanh({b})",
-    "{c}[0] = np.sin({c}[-1])", "{c}[1:] += {c}[:-1]", "{c}[:-1] -= 0.5 * {c}[1:]", "{c}[..., 0] = 0.5",
-    "{c}[...] = {b}", "{c}[::2] *= 0.5", "{c}[..., -1] += {c}[..., 0] ** 2 * 0.3",
-    "np.add({c}, {b}, out={c})", "np.multiply({c}, 0.5, out={c})", "np.tanh({c}, out={c})",
-    "np.maximum({c}, 0.1, out={c})", "{c}[[0, -1]] += 0.2", "{c}[{c} > 0.5] = 0.5", "{c}[{c} < 0] *= 0.1",
-    "np.copyto({c}, {b})", "{c}.sort()", "{c}.T[0] = {c}.T[-1] * 0.5", "{c}.fill(0.3)",
-    "np.add.at({c}, [0, 0], 0.5 * {c}[-1])", "{c}[:] = {c}[::-1]",
+    "{c} += {b}",
+    "{c} -= 0.3 * {b}",
+    "{c} *= 0.7",
+    "{c} /= 1.5 + np.abs({b})",
+    "{c} *= np.tanh({b})",
+    "{c}[0] = np.sin({c}[-1])",
+    "{c}[1:] += {c}[:-1]",
+    "{c}[:-1] -= 0.5 * {c}[1:]",
+    "{c}[..., 0] = 0.5",
+    "{c}[...] = {b}",
+    "{c}[::2] *= 0.5",
+    "{c}[..., -1] += {c}[..., 0] ** 2 * 0.3",
+    "np.add({c}, {b}, out={c})",
+    "np.multiply({c}, 0.5, out={c})",
+    "np.tanh({c}, out={c})",
+    "np.maximum({c}, 0.1, out={c})",
+    "{c}[[0, -1]] += 0.2",
+    "{c}[{c} > 0.5] = 0.5",
+    "{c}[{c} < 0] *= 0.1",
+    "np.copyto({c}, {b})",
+    "{c}.sort()",
+    "{c}.T[0] = {c}.T[-1] * 0.5",
+    "{c}.fill(0.3)",
+    "np.add.at({c}, [0, 0], 0.5 * {c}[-1])",
+    "{c}[:] = {c}[::-1]",
     "np.subtract({c}[1:], {c}[:-1], out={c}[1:])",
     "for i in range(1, {c}.shape[0]):\n    {c}[i] = 0.5 * {c}[i - 1] + np.sin({c}[i])",
-    "for row in {c}:\n    row *= 0.8", "{t} = {c}[1:]\n{t} *= 0.5",
-    "{t} = {c}.reshape(-1)\n{t}[::2] += 0.25 * {t}[0]", "{t} = {c}.T\n{t}[-1] -= np.cos({t}[0])",
-    "np.exp({c}, out={c}, where={c} < 0.0)", "np.putmask({c}, {c} > 0.7, 0.7)",
-    "{c}[[0, -1], 1:2] += 0.3 * {c}[:1, :1]", "{c}[[0, 0]] = {c}[[1, -1]]", "{c}[:, [0, 0]] *= 0.5",
-    "np.add.at({c}, ([0, 0], slice(1, 2)), {c}[0, 0])", "{c}[1] += {c}[0]",
+    "for row in {c}:\n    row *= 0.8",
+    "{t} = {c}[1:]\n{t} *= 0.5",
+    "{t} = {c}.reshape(-1)\n{t}[::2] += 0.25 * {t}[0]",
+    "{t} = {c}.T\n{t}[-1] -= np.cos({t}[0])",
+    "np.exp({c}, out={c}, where={c} < 0.0)",
+    "np.putmask({c}, {c} > 0.7, 0.7)",
+    "{c}[[0, -1], 1:2] += 0.3 * {c}[:1, :1]",
+    "{c}[[0, 0]] = {c}[[1, -1]]",
+    "{c}[:, [0, 0]] *= 0.5",
+    "np.add.at({c}, ([0, 0], slice(1, 2)), {c}[0, 0])",
+    "{c}[1] += {c}[0]",
     "{c}[..., [1, 0]] -= 0.1 * {c}[..., :1]",
 ]
 CONTROL = [
@@ -144,8 +257,10 @@ CONTROL = [
     "{t} = {a}.copy()\nfor i in range({a}.shape[0]):\n    if np.sum({t}[i]) > 0:\n        {t}[i] *= 0.5",
     "{t} = np.zeros_like({a})\nfor i in range(len({a})):\n    {t}[i] = {a}[i] * (i + 1) * 0.3",
     "{t} = {a}[np.argmax({a}.reshape({a}.shape[0], -1).sum(axis=1))]",
-    "{t} = [{a}, np.cos({a})]\n{t} = {t}[0] * {t}[1]", "{t} = {a}[{a} > 0.0]",
-    "{t} = sum(np.tanh(row).sum() for row in {a})", "{t} = {a} if {a}.flat[0] > 0 else {a} * {a}",
+    "{t} = [{a}, np.cos({a})]\n{t} = {t}[0] * {t}[1]",
+    "{t} = {a}[{a} > 0.0]",
+    "{t} = sum(np.tanh(row).sum() for row in {a})",
+    "{t} = {a} if {a}.flat[0] > 0 else {a} * {a}",
     "{t} = np.piecewise({a}, [{a} > 0.2, {a} < -0.4], [lambda v: v - np.mean(v), np.sin, 0.3])",
     "{t} = {a}.reshape(-1)[:3]\ntry:\n    {t} = np.linalg.cholesky(np.diag({t}) + 0.3)\n"
     "except np.linalg.LinAlgError:\n    {t} = {t} * 0.5",
@@ -197,8 +312,10 @@ class Writer:
         return f"t{n}" if self.naming.random() < 0.75 or odd in self.names else odd
 
     def statement(self) -> str | None:
-        kind = self.rng.choice(["unary", "binary", "reduce", "shape", "matrix", "write", "control"],
-                               p=[0.16, 0.18, 0.13, 0.17, 0.08, 0.18, 0.10])
+        kind = self.rng.choice(
+            ["unary", "binary", "reduce", "shape", "matrix", "write", "control"],
+            p=[0.16, 0.18, 0.13, 0.17, 0.08, 0.18, 0.10],
+        )
         return getattr(self, kind)()
 
     def unary(self):
@@ -218,7 +335,8 @@ class Writer:
         if ndim > 1:
             axes.append((0, ndim - 1))
         return f"{self.fresh()} = " + self.one_of(REDUCTIONS).format(
-            a=a, k=axes[self.rng.integers(len(axes))], i=int(self.rng.integers(ndim)))
+            a=a, k=axes[self.rng.integers(len(axes))], i=int(self.rng.integers(ndim))
+        )
 
     def shape(self):
         a = self.pick(lambda v: v.ndim > 0)
@@ -241,8 +359,9 @@ class Writer:
         if c is None:
             return None
         shape = self.names[c].shape
-        b = self.pick(lambda v: _broadcasts(v, self.names[c])
-                      and np.broadcast_shapes(v.shape, shape) == shape)
+        b = self.pick(
+            lambda v: _broadcasts(v, self.names[c]) and np.broadcast_shapes(v.shape, shape) == shape
+        )
         return self.one_of(WRITES).format(c=c, b=b, t=self.fresh())
 
     def control(self):
@@ -280,8 +399,12 @@ def _broadcasts(a, b) -> bool:
 
 
 def _tame(x) -> bool:
-    return x.dtype == np.float64 and 0 < x.size <= MOST and x.ndim <= 4 and bool(
-        np.all(np.isfinite(x)) and np.max(np.abs(x)) <= LARGEST)
+    return (
+        x.dtype == np.float64
+        and 0 < x.size <= MOST
+        and x.ndim <= 4
+        and bool(np.all(np.isfinite(x)) and np.max(np.abs(x)) <= LARGEST)
+    )
 
 
 def write(seed: int) -> Program:
@@ -352,8 +475,10 @@ def check(program: Program, api: bool = True) -> Report:
 def _jumps(graph, given, plain, rng) -> bool:
     """Whether a rounding more or less makes another result: an argmax of what would be equal, for one."""
     for _ in range(5):
-        near = [x * (1.0 + 1e-14 * rng.standard_normal(x.shape)) if x.dtype.kind == "f" else x
-                for x in map(np.asarray, given)]
+        near = [
+            x * (1.0 + 1e-14 * rng.standard_normal(x.shape)) if x.dtype.kind == "f" else x
+            for x in map(np.asarray, given)
+        ]
         if not _near(evaluate_graph(graph, near), plain, 1e-9):
             return True
     return False

@@ -76,8 +76,19 @@ def test_another_machine_and_another_version_choose_for_themselves(tmp_path, mon
     assert len(json.loads((tmp_path / "ways.json").read_text())) == 3
 
 
-DAMAGED = ["", "{", "[1]", "null", '{"x": 3}', '{"MACHINE": ["left"]}', '{"MACHINE": {"3 C 4": "up"}}',
-           '{"MACHINE": {"3 C 4": ["left"]}}', "[" * 100_000, "\xff\xfe", "\0" * 40]
+DAMAGED = [
+    "",
+    "{",
+    "[1]",
+    "null",
+    '{"x": 3}',
+    '{"MACHINE": ["left"]}',
+    '{"MACHINE": {"3 C 4": "up"}}',
+    '{"MACHINE": {"3 C 4": ["left"]}}',
+    "[" * 100_000,
+    "\xff\xfe",
+    "\0" * 40,
+]
 
 
 @pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))

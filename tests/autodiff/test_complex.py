@@ -74,8 +74,18 @@ def test_complex_results_of_real_arguments():
     np.testing.assert_allclose(ad.grad(lambda z: np.sum(z**3))(x * 1j), -3 * x**2)
 
 
-NUMBERS = [1j, -1j, complex(0, -1), complex(-0.0, 1), complex(2, -0.0), -2 - 3j, complex(np.nan, 0),
-           complex(1, np.nan), complex(np.inf, -np.inf), complex(-0.0, -np.inf)]
+NUMBERS = [
+    1j,
+    -1j,
+    complex(0, -1),
+    complex(-0.0, 1),
+    complex(2, -0.0),
+    -2 - 3j,
+    complex(np.nan, 0),
+    complex(1, np.nan),
+    complex(np.inf, -np.inf),
+    complex(-0.0, -np.inf),
+]
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=repr)

@@ -490,6 +490,7 @@ def test_a_mask_reaches_a_single_rule_applied():
 
 def test_a_rule_written_forward_serves_one_argument_alone():
     """It is transposed for what is asked: no gradient of another argument stands in its place."""
+
     def jvp(tangents, out, x, y):
         return reduce(add, [t * f for t, f in zip(tangents, (y * y, 2.0 * x * y)) if t is not None])
 

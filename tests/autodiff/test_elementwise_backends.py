@@ -56,6 +56,7 @@ def random_program(seed, dtype):
                 return np.broadcast_shapes(a.shape, n.shape) is not None
             except ValueError:
                 return False
+
         return test
 
     while len(values) < 34:
@@ -141,8 +142,10 @@ def called(monkeypatch):
 def test_layers_agree(name, kind, dtype, called, monkeypatch):
     monkeypatch.setattr(tuned, "MARGIN", 1e9)  # it takes numexpr wherever that can be taken
     rng = np.random.default_rng(0)
-    args = [rng.integers(0, 200, (2, 70)) if s is None else rng.standard_normal(s).astype(dtype)
-            for s in CASES[name]]
+    args = [
+        rng.integers(0, 200, (2, 70)) if s is None else rng.standard_normal(s).astype(dtype)
+        for s in CASES[name]
+    ]
     static = {"num_heads": 4} if name == "attention" else {}
     results, used = {}, {}
     for elementwise in BACKENDS:
@@ -339,8 +342,9 @@ def compile(n, threads=1):
     return sorted(set(tuned.chosen.made.values()))
 """
     env = {**os.environ, "PYTHONHASHSEED": "random"}
-    run = subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True, env=env,
-                         timeout=60)
+    run = subprocess.run(
+        [sys.executable, "-c", start + code], capture_output=True, text=True, env=env, timeout=60
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout
 
@@ -355,8 +359,10 @@ def test_a_second_process_takes_what_the_first_one_chose(tmp_path):
     second = in_a_process(tmp_path, "faster = 'numpy'; print(compile(500), len(measured))")
     assert second == "['numexpr'] 0\n"
     # another shape and another number of threads are other regions
-    other = in_a_process(tmp_path, "faster = 'numpy'; compile(600); print(len(measured)); compile(500, 2); "
-                         "print(len(measured))")
+    other = in_a_process(
+        tmp_path,
+        "faster = 'numpy'; compile(600); print(len(measured)); compile(500, 2); print(len(measured))",
+    )
     shape, threads = map(int, other.split())
     assert 0 < shape < threads
 
@@ -365,7 +371,7 @@ def test_a_damaged_memory_is_measured_again(tmp_path):
     in_a_process(tmp_path, "compile(500)")
     path = tmp_path / "elementwise.json"
     whole = path.read_text()
-    for text in (whole[: len(whole) // 2], whole.replace("numexpr\"", "numpie\""), "\0"):
+    for text in (whole[: len(whole) // 2], whole.replace('numexpr"', 'numpie"'), "\0"):
         path.write_text(text)
         again = in_a_process(tmp_path, "faster = 'numpy'; print(compile(500), len(measured))")
         assert again.startswith("['numpy'] ") and int(again.split()[-1]) > 0
@@ -378,12 +384,16 @@ def test_regions_that_differ_in_anything_have_keys_of_their_own():
         return tuned.key_of(Graph([x, y], f(x, y)))
 
     same = key(lambda x, y: [x * y + 2.0])
-    others = [key(lambda x, y: [x * y + 2.5]), key(lambda x, y: [x * y - 2.0]),
-              key(lambda x, y: [x * x + 2.0]), key(lambda x, y: [(xy := x * y) + 2.0, xy]),
-              key(lambda x, y: [x * y + 2.0], (400, 200)),
-              key(lambda x, y: [x * y + 2.0], dtype=np.float64),
-              key(lambda x, y: [apply("sum", x * y, axes=(1,), keepdims=True)]),
-              key(lambda x, y: [apply("sum", x * y, axes=(0,), keepdims=True)])]
+    others = [
+        key(lambda x, y: [x * y + 2.5]),
+        key(lambda x, y: [x * y - 2.0]),
+        key(lambda x, y: [x * x + 2.0]),
+        key(lambda x, y: [(xy := x * y) + 2.0, xy]),
+        key(lambda x, y: [x * y + 2.0], (400, 200)),
+        key(lambda x, y: [x * y + 2.0], dtype=np.float64),
+        key(lambda x, y: [apply("sum", x * y, axes=(1,), keepdims=True)]),
+        key(lambda x, y: [apply("sum", x * y, axes=(0,), keepdims=True)]),
+    ]
     assert len({same, *others}) == 1 + len(others)
     assert same == key(lambda a, b: [a * b + 2.0])
 
@@ -404,8 +414,10 @@ def test_unknown_backend():
 
 
 def test_numpy_backend_does_not_load_numexpr():
-    code = ("import sys, numpy as np; from gpt2 import autodiff as ad; "
-            "ad.grad(lambda x: (x * x + x).sum())(np.ones(20000)); assert 'numexpr' not in sys.modules")
+    code = (
+        "import sys, numpy as np; from gpt2 import autodiff as ad; "
+        "ad.grad(lambda x: (x * x + x).sum())(np.ones(20000)); assert 'numexpr' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -1,6 +1,5 @@
 """ad.autodiff: gradients added into the caller's shadows, and functions that fill preallocated arrays."""
 
-
 import numpy as np
 import pytest
 from peaks import peak_of

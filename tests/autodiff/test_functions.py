@@ -541,8 +541,17 @@ def test_nothing_minus_zero():
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "float32", "float64"])
-@pytest.mark.parametrize("options", [{}, {"period": 16}, {"period": 7}, {"period": 7.5, "axis": 0},
-                                     {"discont": 4.0}, {"discont": 0.5, "period": np.float64(3)}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"period": 16},
+        {"period": 7},
+        {"period": 7.5, "axis": 0},
+        {"discont": 4.0},
+        {"discont": 0.5, "period": np.float64(3)},
+    ],
+)
 def test_unwrap(dtype, options, rng):
     """Differences of bytes overflow; a whole period keeps integers what they are."""
     x = rng.integers(0, 250, (4, 5)).astype(dtype) * (0.5 if dtype[0] == "f" else 1)

@@ -475,13 +475,15 @@ def test_update_prints_short():
         x[1:] = y[:2] * 2
         return x
 
-    assert str(record(f, (X, X + 1)).graph) == "\n".join([
-        "f(x: f64[3], y: f64[3])",
-        "  t1: f64[2] = slice(y, index=((0,2,1),))",
-        "  t3: f64[2] = multiply(t1, 2.0)",
-        "  x_2: f64[3] = update(x, t3, index=((1,3,1),))",
-        "  return x_2, x_2",
-    ])
+    assert str(record(f, (X, X + 1)).graph) == "\n".join(
+        [
+            "f(x: f64[3], y: f64[3])",
+            "  t1: f64[2] = slice(y, index=((0,2,1),))",
+            "  t3: f64[2] = multiply(t1, 2.0)",
+            "  x_2: f64[3] = update(x, t3, index=((1,3,1),))",
+            "  return x_2, x_2",
+        ]
+    )
 
 
 def test_augmented_assignment_is_one_update():

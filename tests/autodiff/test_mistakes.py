@@ -58,10 +58,16 @@ def test_a_loss_made_a_plain_number():
     def loss(x):
         return float(np.sum(x**2))
 
-    calls = (ad.grad(loss), ad.value_and_grad(loss), ad.hessian(loss), ad.jacobian(loss),
-             lambda x: ad.vjp(loss, x), lambda x: ad.jvp(loss, (x,), (x,)),
-             lambda x: ad.autodiff(loss, ad.Duplicated(x, x.copy())),
-             ad.value_and_grad(lambda x: (loss(x), 1.0), has_aux=True))
+    calls = (
+        ad.grad(loss),
+        ad.value_and_grad(loss),
+        ad.hessian(loss),
+        ad.jacobian(loss),
+        lambda x: ad.vjp(loss, x),
+        lambda x: ad.jvp(loss, (x,), (x,)),
+        lambda x: ad.autodiff(loss, ad.Duplicated(x, x.copy())),
+        ad.value_and_grad(lambda x: (loss(x), 1.0), has_aux=True),
+    )
     for call in calls:
         with pytest.raises(ad.AutodiffError, match=r"test_mistakes.py:\d+: .*plain number here, by float"):
             call(X)

@@ -64,9 +64,7 @@ def text_of(f, *arrays):
 
 def test_how_it_reads():
     x, y = np.ones((4, 768)), np.ones((4, 768))
-    assert text_of(lambda x: np.mean(x, axis=1), x) == (
-        "    out = np.mean(x, axis=1)\n    return (out,)\n"
-    )
+    assert text_of(lambda x: np.mean(x, axis=1), x) == ("    out = np.mean(x, axis=1)\n    return (out,)\n")
     assert "out = y - x**3 / 768" in text_of(lambda x, y: -(x * x * x) / 768 + y, x, y)
     assert "out = x[2]" in text_of(lambda x: x[2], x)
     assert "out = x.T @ y" in text_of(lambda x, y: x.T @ y, x, y)

@@ -55,8 +55,11 @@ def test_a_wrong_rule_is_found_and_shrunk(monkeypatch):
 
 
 def test_a_difference_in_emitted_code_is_found(monkeypatch):
-    monkeypatch.setattr(random_programs, "compile_graph", lambda graph: lambda *a: [
-        x + 1e-6 for x in random_programs.evaluate_graph(graph, a)])
+    monkeypatch.setattr(
+        random_programs,
+        "compile_graph",
+        lambda graph: lambda *a: [x + 1e-6 for x in random_programs.evaluate_graph(graph, a)],
+    )
     with pytest.raises(Difference, match="emitted and evaluated"):
         check(Program({"x": np.array([0.3, 2.0])}, ("t0 = np.sin(x)",), ("t0",)))
 
@@ -64,12 +67,15 @@ def test_a_difference_in_emitted_code_is_found(monkeypatch):
 # What random programs found
 
 
-@pytest.mark.parametrize("f, wanted", [
-    (lambda x: np.sum(x[[0, 2], 1:2] ** 2), [[0, 2, 0, 0], [0] * 4, [0, 18, 0, 0]]),
-    (lambda x: np.sum(x[[0, 2], ::-1] * np.arange(4.0)), [[3, 2, 1, 0], [0] * 4, [3, 2, 1, 0]]),
-    (lambda x: np.sum(x[np.argmax(x[:, 0])] * np.arange(4.0)), [[0] * 4, [0] * 4, [0, 1, 2, 3]]),
-    (lambda x: np.sum(x[[0, 2], None] * np.arange(4.0)), [[0, 1, 2, 3], [0] * 4, [0, 1, 2, 3]]),
-])
+@pytest.mark.parametrize(
+    "f, wanted",
+    [
+        (lambda x: np.sum(x[[0, 2], 1:2] ** 2), [[0, 2, 0, 0], [0] * 4, [0, 18, 0, 0]]),
+        (lambda x: np.sum(x[[0, 2], ::-1] * np.arange(4.0)), [[3, 2, 1, 0], [0] * 4, [3, 2, 1, 0]]),
+        (lambda x: np.sum(x[np.argmax(x[:, 0])] * np.arange(4.0)), [[0] * 4, [0] * 4, [0, 1, 2, 3]]),
+        (lambda x: np.sum(x[[0, 2], None] * np.arange(4.0)), [[0, 1, 2, 3], [0] * 4, [0, 1, 2, 3]]),
+    ],
+)
 def test_gradient_of_rows_and_parts_of_rows(f, wanted):
     x = np.arange(12.0).reshape(3, 4)
     assert np.array_equal(ad.grad(f)(x), wanted)

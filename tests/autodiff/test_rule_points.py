@@ -31,57 +31,104 @@ def gradients(f, *args):
 
 def sinc_slope(x):
     """The derivative of sin(pi x) / (pi x) as a power series."""
-    return sum((-1) ** k * math.pi ** (2 * k) * 2 * k * x ** (2 * k - 1) / math.factorial(2 * k + 1)
-               for k in range(1, 12))
+    return sum(
+        (-1) ** k * math.pi ** (2 * k) * 2 * k * x ** (2 * k - 1) / math.factorial(2 * k + 1)
+        for k in range(1, 12)
+    )
 
 
 inf = math.inf
 A = np.array
 # row -> list of (function, arguments, its gradient with respect to each): weights are 1, 2, 3, ...
 POINTS = {
-    "divide": [(lambda x: x / 4.0, [A([1.0, 2.0])], [[0.25, 0.5]]),
-               (lambda x: x / A(4.0), [A([1.0, 2.0])], [[0.25, 0.5]]),
-               (lambda x: 3.0 / x, [A([1.0, 2.0])], [[-3.0, -1.5]])],
-    "power": [(lambda x: np.power(x, 0.0), [A([1.5, 0.0])], [[0.0, 0.0]]),
-              (lambda x: np.power(x, 1.0), [A([1.5, 0.0])], [[1.0, 2.0]]),
-              (lambda x: np.power(x, 2.0), [A([1.5, -2.0])], [[3.0, -8.0]]),
-              (lambda x: x**2.0, [A([1.5, -2.0])], [[3.0, -8.0]]),
-              (lambda x: x**1.5, [A([0.0, 4.0])], [[0.0, 6.0]]),
-              (lambda x: np.power(x, 3.0), [A([1.5, -2.0])], [[6.75, 24.0]]),
-              (lambda x: x**-1.0, [A([0.5, 2.0])], [[-4.0, -0.5]]),
-              (lambda x: x ** A(3.0), [A([1.5, -2.0])], [[6.75, 24.0]]),
-              (lambda x: 2.0**x, [A([0.0, 3.0])], [[math.log(2), 16 * math.log(2)]]),
-              # the exponent as an array, at bases 0 and below
-              (lambda x, y: x**y, [A([0.0, 0.0, 0.0, -2.0]), A([0.0, 1.0, 2.0, 3.0])],
-               [[0.0, 2.0, 0.0, 48.0], None])],
+    "divide": [
+        (lambda x: x / 4.0, [A([1.0, 2.0])], [[0.25, 0.5]]),
+        (lambda x: x / A(4.0), [A([1.0, 2.0])], [[0.25, 0.5]]),
+        (lambda x: 3.0 / x, [A([1.0, 2.0])], [[-3.0, -1.5]]),
+    ],
+    "power": [
+        (lambda x: np.power(x, 0.0), [A([1.5, 0.0])], [[0.0, 0.0]]),
+        (lambda x: np.power(x, 1.0), [A([1.5, 0.0])], [[1.0, 2.0]]),
+        (lambda x: np.power(x, 2.0), [A([1.5, -2.0])], [[3.0, -8.0]]),
+        (lambda x: x**2.0, [A([1.5, -2.0])], [[3.0, -8.0]]),
+        (lambda x: x**1.5, [A([0.0, 4.0])], [[0.0, 6.0]]),
+        (lambda x: np.power(x, 3.0), [A([1.5, -2.0])], [[6.75, 24.0]]),
+        (lambda x: x**-1.0, [A([0.5, 2.0])], [[-4.0, -0.5]]),
+        (lambda x: x ** A(3.0), [A([1.5, -2.0])], [[6.75, 24.0]]),
+        (lambda x: 2.0**x, [A([0.0, 3.0])], [[math.log(2), 16 * math.log(2)]]),
+        # the exponent as an array, at bases 0 and below
+        (
+            lambda x, y: x**y,
+            [A([0.0, 0.0, 0.0, -2.0]), A([0.0, 1.0, 2.0, 3.0])],
+            [[0.0, 2.0, 0.0, 48.0], None],
+        ),
+    ],
     "float_power": [(lambda x: np.float_power(x, 3.0), [A([1.5, -2.0])], [[6.75, 24.0]])],
-    "logaddexp": [(np.logaddexp, [A([-inf, -inf, 1.0, 0.0]), A([-inf, 1.0, -inf, 0.0])],
-                   [[0.0, 0.0, 3.0, 2.0], [0.0, 2.0, 0.0, 2.0]])],
-    "logaddexp2": [(np.logaddexp2, [A([-inf, -inf, 1.0, 0.0]), A([-inf, 1.0, -inf, 0.0])],
-                    [[0.0, 0.0, 3.0, 2.0], [0.0, 2.0, 0.0, 2.0]])],
-    "sinc": [(np.sinc, [A([0.0, 0.01, -0.049, 0.051])],
-              [[0.0, 2 * sinc_slope(0.01), -3 * sinc_slope(0.049), 4 * sinc_slope(0.051)]])],
+    "logaddexp": [
+        (
+            np.logaddexp,
+            [A([-inf, -inf, 1.0, 0.0]), A([-inf, 1.0, -inf, 0.0])],
+            [[0.0, 0.0, 3.0, 2.0], [0.0, 2.0, 0.0, 2.0]],
+        )
+    ],
+    "logaddexp2": [
+        (
+            np.logaddexp2,
+            [A([-inf, -inf, 1.0, 0.0]), A([-inf, 1.0, -inf, 0.0])],
+            [[0.0, 0.0, 3.0, 2.0], [0.0, 2.0, 0.0, 2.0]],
+        )
+    ],
+    "sinc": [
+        (
+            np.sinc,
+            [A([0.0, 0.01, -0.049, 0.051])],
+            [[0.0, 2 * sinc_slope(0.01), -3 * sinc_slope(0.049), 4 * sinc_slope(0.051)]],
+        )
+    ],
     "angle": [(np.angle, [A([1.5, -2.0])], [[0.0, 0.0]])],
     "imag": [(np.imag, [A([1.5, -2.0])], [[0.0, 0.0]])],
     "sign": [(np.sign, [A([1.5, -2.0])], [[0.0, 0.0]])],
-    "absolute": [(np.abs, [A([1.5, 0.0, -2.0])], [[1.0, 0.0, -3.0]]),
-                 (np.abs, [A([3 + 4j, 0.0])], [[0.6 - 0.8j, 0.0]])],
-    "max": [(lambda x: x.max(axis=1), [A([[3.0, 1.0, 3.0], [2.0, 2.0, 2.0]])],
-             [[[0.5, 0, 0.5], [2 / 3, 2 / 3, 2 / 3]]])],
-    "min": [(lambda x: x.min(axis=1), [A([[1.0, 3.0, 1.0], [2.0, 2.0, 2.0]])],
-             [[[0.5, 0, 0.5], [2 / 3, 2 / 3, 2 / 3]]])],
-    "prod": [(np.prod, [A([2.0, 0.0, 3.0])], [[0.0, 6.0, 0.0]]),
-             (np.prod, [A([0.0, 0.0, 3.0])], [[0, 0, 0]])],
+    "absolute": [
+        (np.abs, [A([1.5, 0.0, -2.0])], [[1.0, 0.0, -3.0]]),
+        (np.abs, [A([3 + 4j, 0.0])], [[0.6 - 0.8j, 0.0]]),
+    ],
+    "max": [
+        (
+            lambda x: x.max(axis=1),
+            [A([[3.0, 1.0, 3.0], [2.0, 2.0, 2.0]])],
+            [[[0.5, 0, 0.5], [2 / 3, 2 / 3, 2 / 3]]],
+        )
+    ],
+    "min": [
+        (
+            lambda x: x.min(axis=1),
+            [A([[1.0, 3.0, 1.0], [2.0, 2.0, 2.0]])],
+            [[[0.5, 0, 0.5], [2 / 3, 2 / 3, 2 / 3]]],
+        )
+    ],
+    "prod": [
+        (np.prod, [A([2.0, 0.0, 3.0])], [[0.0, 6.0, 0.0]]),
+        (np.prod, [A([0.0, 0.0, 3.0])], [[0, 0, 0]]),
+    ],
     "cumprod": [(np.cumprod, [A([2.0, 0.0, 3.0])], [[1.0, 2 * 2.0 + 3 * 6.0, 0.0]])],
-    **{name: [(getattr(np, name), [A([1.0, 2.0, 5.0]), A([1.0, 3.0, 4.0])],
-               [[0.5, 0.0, 3.0], [0.5, 2.0, 0.0]])] for name in ("maximum", "fmax")},
-    **{name: [(getattr(np, name), [A([1.0, 2.0, 5.0]), A([1.0, 3.0, 4.0])],
-               [[0.5, 2.0, 0.0], [0.5, 0.0, 3.0]])] for name in ("minimum", "fmin")},
+    **{
+        name: [
+            (getattr(np, name), [A([1.0, 2.0, 5.0]), A([1.0, 3.0, 4.0])], [[0.5, 0.0, 3.0], [0.5, 2.0, 0.0]])
+        ]
+        for name in ("maximum", "fmax")
+    },
+    **{
+        name: [
+            (getattr(np, name), [A([1.0, 2.0, 5.0]), A([1.0, 3.0, 4.0])], [[0.5, 2.0, 0.0], [0.5, 0.0, 3.0]])
+        ]
+        for name in ("minimum", "fmin")
+    },
 }
 
 
-@pytest.mark.parametrize("name, f, args, expected",
-                         [(name, *point) for name, points in POINTS.items() for point in points])
+@pytest.mark.parametrize(
+    "name, f, args, expected", [(name, *point) for name, points in POINTS.items() for point in points]
+)
 def test_points(name, f, args, expected):
     with np.errstate(all="raise"):  # not even in passing
         found = gradients(f, *args) if name not in ("power", "logaddexp", "logaddexp2") else None
@@ -107,8 +154,10 @@ def test_one_argument_alone(name, sample, dtype):
             check_graph(graph, values, order=1, wrt=[i])
 
 
-@pytest.mark.parametrize("shape, dtype", [((2, 3, 4), "float64"), ((2, 4, 3), "float64"),
-                                          ((2, 5, 3), "complex128"), ((2, 3, 5), "complex128")])
+@pytest.mark.parametrize(
+    "shape, dtype",
+    [((2, 3, 4), "float64"), ((2, 4, 3), "float64"), ((2, 5, 3), "complex128"), ((2, 3, 5), "complex128")],
+)
 def test_singular_vectors_of_a_stack(shape, dtype):
     """Each matrix of it has its own singular values."""
     of = ROWS["svd"].samples[-1].of if dtype == "complex128" else None

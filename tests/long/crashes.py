@@ -38,10 +38,38 @@ from tests.faults import Faults, kill
 
 ROOT = Path(train.__file__).parent
 STEPS = 24
-SETTINGS = ["--tokenizer", "byte", "--n-layer", "2", "--n-head", "2", "--n-embd", "32", "--block-size", "32",
-            "--batch-size", "4", "--steps", str(STEPS), "--warmup", "2", "--lr", "1e-2", "--eval-every", "4",
-            "--eval-batches", "2", "--sample-tokens", "4", "--sample-every", "6", "--save-every", "2",
-            "--threads", "1"]
+SETTINGS = [
+    "--tokenizer",
+    "byte",
+    "--n-layer",
+    "2",
+    "--n-head",
+    "2",
+    "--n-embd",
+    "32",
+    "--block-size",
+    "32",
+    "--batch-size",
+    "4",
+    "--steps",
+    str(STEPS),
+    "--warmup",
+    "2",
+    "--lr",
+    "1e-2",
+    "--eval-every",
+    "4",
+    "--eval-batches",
+    "2",
+    "--sample-tokens",
+    "4",
+    "--sample-every",
+    "6",
+    "--save-every",
+    "2",
+    "--threads",
+    "1",
+]
 KINDS = {
     "manual": ["--backward", "manual", "--compile", "off"],
     "compiled": ["--backward", "manual,gelu=auto"],
@@ -99,8 +127,13 @@ def tell_saves(path):
 def start(argv, log):
     """The same in a process of its own, unchanged."""
     with open(log, "ab") as out:
-        return subprocess.Popen([sys.executable, str(ROOT / "train.py"), *argv], stdout=out, stderr=out,
-                                cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}).pid
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "train.py"), *argv],
+            stdout=out,
+            stderr=out,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        ).pid
 
 
 def wait(child, seconds):
@@ -285,10 +318,14 @@ def main(argv=None):
                 done[name] += count
                 wanted -= count
             finished += 1
-        print(f"{kind:12} {sum(done.values()):4} kills so far, {finished} runs, {len(bad)} lost or differing",
-              flush=True)
-    print(f"{sum(done.values())} kills ({done['clock']} by the clock, {done['write']} while writing) of "
-          f"{finished} runs in {time.monotonic() - begin:.0f} s: {len(bad)} lost or differing")
+        print(
+            f"{kind:12} {sum(done.values()):4} kills so far, {finished} runs, {len(bad)} lost or differing",
+            flush=True,
+        )
+    print(
+        f"{sum(done.values())} kills ({done['clock']} by the clock, {done['write']} while writing) of "
+        f"{finished} runs in {time.monotonic() - begin:.0f} s: {len(bad)} lost or differing"
+    )
     try:
         print(full_disk(place, ["--data", str(text), *SETTINGS, *KINDS["manual"]], place / "manual-whole"))
     except (Wrong, UserError) as error:

@@ -59,12 +59,17 @@ def main(argv=None):
                     (keep / f"{i}-{number}-{subject.file}").write_bytes(content)
         total += counts
         highest = max(most, highest)
-        print(f"{subject.name:24} {each:6} {counts['read']:6} {counts['refused']:8} {counts['surprise']:10} "
-              f"{most / 1e6:9.1f} MB", flush=True)
+        print(
+            f"{subject.name:24} {each:6} {counts['read']:6} {counts['refused']:8} {counts['surprise']:10} "
+            f"{most / 1e6:9.1f} MB",
+            flush=True,
+        )
         for text, count in messages.most_common(8):
             print(f"    {count} times: {text}")
-    print(f"{sum(total.values()):,} spoilt files in {time.monotonic() - begin:.0f} s: {total['read']:,} "
-          f"read, {total['refused']:,} refused in one line, {total['surprise']} surprises")
+    print(
+        f"{sum(total.values()):,} spoilt files in {time.monotonic() - begin:.0f} s: {total['read']:,} "
+        f"read, {total['refused']:,} refused in one line, {total['surprise']} surprises"
+    )
     if total["surprise"]:
         print(f"the files are kept in {keep}")
         return 1

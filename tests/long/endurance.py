@@ -41,9 +41,34 @@ import numpy as np
 import train
 from gpt2 import flops, runs
 
-SETTINGS = ["--tokenizer", "byte", "--n-layer", "2", "--n-head", "4", "--n-embd", "64", "--block-size", "64",
-            "--batch-size", "8", "--backward", "auto", "--eval-every", "200", "--eval-batches", "2",
-            "--sample-every", "500", "--sample-tokens", "16", "--save-every", "100", "--threads", "1"]
+SETTINGS = [
+    "--tokenizer",
+    "byte",
+    "--n-layer",
+    "2",
+    "--n-head",
+    "4",
+    "--n-embd",
+    "64",
+    "--block-size",
+    "64",
+    "--batch-size",
+    "8",
+    "--backward",
+    "auto",
+    "--eval-every",
+    "200",
+    "--eval-batches",
+    "2",
+    "--sample-every",
+    "500",
+    "--sample-tokens",
+    "16",
+    "--save-every",
+    "100",
+    "--threads",
+    "1",
+]
 FILES = {runs.SETTINGS, runs.TOKENIZER, runs.METRICS, runs.LAST, runs.BEST}
 TEXT = "".join(f"{i} times {i + 1} is {i * (i + 1)}.\n" for i in range(4000))
 GROWTH = 1 << 20  # bytes
@@ -60,8 +85,7 @@ class Reference:
 
     def __init__(self, text):
         command = [sys.executable, "-m", "tests.long.endurance", "--reference", str(text)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.seconds()  # it is ready
 
     def seconds(self):
@@ -120,13 +144,18 @@ def resident():
 
 def possessions():
     """What a process could leave behind, kind by kind."""
-    names = {"threads": {thread.name for thread in threading.enumerate()},
-             "system threads": len(os.listdir("/proc/self/task")),
-             "open files": sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
-                                  if os.path.exists(f"/proc/self/fd/{fd}")),
-             "children": len(children()),
-             "shared memory": {name for name in os.listdir("/dev/shm") if str(os.getpid()) in name},
-             "temporary files": set(os.listdir(tempfile.gettempdir()))}
+    names = {
+        "threads": {thread.name for thread in threading.enumerate()},
+        "system threads": len(os.listdir("/proc/self/task")),
+        "open files": sorted(
+            os.readlink(f"/proc/self/fd/{fd}")
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{fd}")
+        ),
+        "children": len(children()),
+        "shared memory": {name for name in os.listdir("/dev/shm") if str(os.getpid()) in name},
+        "temporary files": set(os.listdir(tempfile.gettempdir())),
+    }
     return names
 
 
@@ -169,8 +198,10 @@ def slope(points):
 def tenths(pairs):
     """Of the first and the last tenth: the median step and the reference's, in ms, and the median ratio."""
     n = len(pairs) // 10
-    return [(*(1e3 * np.median(part, axis=0)), np.median(part[:, 0] / part[:, 1]))
-            for part in (pairs[:n], pairs[-n:])]
+    return [
+        (*(1e3 * np.median(part, axis=0)), np.median(part[:, 0] / part[:, 1]))
+        for part in (pairs[:n], pairs[-n:])
+    ]
 
 
 def settings_of(more):
@@ -196,8 +227,9 @@ def run(folder, text, steps, more, reference):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m tests.long.endurance", allow_abbrev=False,
-                                     description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.endurance", allow_abbrev=False, description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--reference", metavar="TEXT", help=argparse.SUPPRESS)
     args, more = parser.parse_known_args(argv)
@@ -230,16 +262,20 @@ def main(argv=None):
     growth, error = (n * args.steps for n in slope(points))
     print(f"{args.steps} steps in {took:.0f} s, {watch.children} child processes")
     (start, low), (stop, high) = points[[0, -1]]
-    print(f"memory    {low / 1e6:.1f} MB after {start:.0f} steps, {high / 1e6:.1f} MB after {stop:.0f}; "
-          f"a line through it: {growth / 1e3:+.0f} kB in {args.steps} steps, standard error "
-          f"{error / 1e3:.0f} kB")
+    print(
+        f"memory    {low / 1e6:.1f} MB after {start:.0f} steps, {high / 1e6:.1f} MB after {stop:.0f}; "
+        f"a line through it: {growth / 1e3:+.0f} kB in {args.steps} steps, standard error "
+        f"{error / 1e3:.0f} kB"
+    )
     if growth > GROWTH and growth > 2 * error:
         failed.append("memory grows")
     first, last = tenths(watch.pairs)
     longer = last[2] / first[2] - 1
-    print("speed     median steps of the first tenth: {:.2f} ms, the reference's {:.2f}, ratio {:.3f};\n"
-          "          of the last: {:.2f} ms and {:.2f}, ratio {:.3f},".format(*first, *last),
-          f"{100 * longer:+.1f} %" + ("" if alone else ", not judged"))
+    print(
+        "speed     median steps of the first tenth: {:.2f} ms, the reference's {:.2f}, ratio {:.3f};\n"
+        "          of the last: {:.2f} ms and {:.2f}, ratio {:.3f},".format(*first, *last),
+        f"{100 * longer:+.1f} %" + ("" if alone else ", not judged"),
+    )
     if alone and longer > SLOWER:
         failed.append("steps become slower")
     left = {kind: (before[kind], now) for kind, now in after.items() if now != before[kind]}

@@ -23,8 +23,12 @@ import mutants  # noqa: E402
 from mutation_checks import HUNG, caught, passes  # noqa: E402
 from survivors import explanation, reason_and_number  # noqa: E402
 
-GROUPS = {"layers": mutants.of_layers, "model": mutants.of_model, "table": mutants.of_table,
-          "chain": mutants.of_chain}
+GROUPS = {
+    "layers": mutants.of_layers,
+    "model": mutants.of_model,
+    "table": mutants.of_table,
+    "chain": mutants.of_chain,
+}
 
 
 def main(argv=None):
@@ -72,8 +76,11 @@ def run(group, every, only):
         print(f"    {n:4} survive rightly: {reason}")
     wrong = []
     if every == 1 and not only:
-        wrong = [key for key in {explanation(m) for m in planted} - {None}
-                 if survived[key] != reason_and_number(key)[1]]
+        wrong = [
+            key
+            for key in {explanation(m) for m in planted} - {None}
+            if survived[key] != reason_and_number(key)[1]
+        ]
     for key in wrong:
         print(f"    {survived[key]} SURVIVED of {reason_and_number(key)[1]} explained: {key}", flush=True)
     for m in left:

@@ -1,7 +1,7 @@
 """Check thousands of random NumPy programs (tests/autodiff/random_programs.py), and shrink what fails.
 
-    python tests/long/programs.py                     10,000 programs, some minutes
-    python tests/long/programs.py --start 50000 --count 2000
+python tests/long/programs.py                     10,000 programs, some minutes
+python tests/long/programs.py --start 50000 --count 2000
 """
 
 import argparse
@@ -44,8 +44,10 @@ def main(argv=None):
             traceback.print_exc(limit=-3)
             print(f"{program.reproducer()}\n", flush=True)
     seconds = time.process_time() - begin
-    print(f"{args.count} programs of {statements / args.count:.1f} statements: {sum(failed.values())} failed "
-          f"{dict(failed) or ''}, {undecided} undecided (near a kink); {seconds:.0f} s of one core")
+    print(
+        f"{args.count} programs of {statements / args.count:.1f} statements: {sum(failed.values())} failed "
+        f"{dict(failed) or ''}, {undecided} undecided (near a kink); {seconds:.0f} s of one core"
+    )
     sys.exit(bool(failed))
 
 

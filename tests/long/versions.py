@@ -1,9 +1,9 @@
 """The tests with the oldest versions that pyproject.toml allows, or with the newest that there are.
 
-    python -m tests.long.versions oldest         a virtual environment of its own, a few minutes
-    python -m tests.long.versions newest
-    python -m tests.long.versions audit          known vulnerabilities in the newest; pip-audit has to reach
-                                                 its data, and what it could not look up counts as a failure
+python -m tests.long.versions oldest         a virtual environment of its own, a few minutes
+python -m tests.long.versions newest
+python -m tests.long.versions audit          known vulnerabilities in the newest; pip-audit has to reach
+                                             its data, and what it could not look up counts as a failure
 """
 
 import argparse
@@ -16,8 +16,20 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TESTS = ["checkpoint", "layers", "model", "optimizer", "tokenizer", "certificate", "train", "dataset", "data",
-         "settings", "crashes", "llmc"]
+TESTS = [
+    "checkpoint",
+    "layers",
+    "model",
+    "optimizer",
+    "tokenizer",
+    "certificate",
+    "train",
+    "dataset",
+    "data",
+    "settings",
+    "crashes",
+    "llmc",
+]
 
 
 def requirements(oldest):
@@ -35,15 +47,19 @@ def main(argv=None):
         venv.create(place, with_pip=True)
         python = str(Path(place, "Scripts" if sys.platform == "win32" else "bin", "python"))
         pip = [python, "-m", "pip", "--disable-pip-version-check"]
-        subprocess.run([*pip, "install", "--quiet", "--upgrade-strategy", "eager",
-                        *requirements(which == "oldest")], check=True)
+        subprocess.run(
+            [*pip, "install", "--quiet", "--upgrade-strategy", "eager", *requirements(which == "oldest")],
+            check=True,
+        )
         subprocess.run([*pip, "list"], check=True)
         if which == "audit":
             subprocess.run([*pip, "install", "--quiet", "pip-audit"], check=True)
             return subprocess.run([python, "-m", "pip_audit", "--strict"]).returncode
         files = [str(ROOT / "tests" / f"test_{name}.py") for name in TESTS]
-        return subprocess.run([python, "-m", "pytest", *files, str(ROOT / "tests" / "autodiff"),
-                               "-p", "no:cacheprovider"], cwd=ROOT).returncode
+        return subprocess.run(
+            [python, "-m", "pytest", *files, str(ROOT / "tests" / "autodiff"), "-p", "no:cacheprovider"],
+            cwd=ROOT,
+        ).returncode
 
 
 if __name__ == "__main__":

@@ -123,11 +123,16 @@ ufunc_row("float_power", _power, signed=False, cost=10.0)  # always float64 or c
 _between_jumps = [
     sample(lambda rng, dtype: np.array([[5.3], [-4.1], [7.7]]), lambda rng, dtype: np.array([2.1, -3.3]))
 ]
-ufunc_row("remainder", lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), cost=9.0,
-          samples=_between_jumps)
+ufunc_row(
+    "remainder", lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), cost=9.0, samples=_between_jumps
+)
 ufunc_row("fmod", lambda out, a, b: (1.0, lambda: (trunc(a / b), -1.0)), cost=5.0, samples=_between_jumps)
-ufunc_row("ldexp", lambda out, a, n: (lambda: apply("ldexp", const(1.0, a.dtype), n), None), cost=3.0,
-          samples=[sample((2, 3), np.array([-2, 0, 3]))])
+ufunc_row(
+    "ldexp",
+    lambda out, a, n: (lambda: apply("ldexp", const(1.0, a.dtype), n), None),
+    cost=3.0,
+    samples=[sample((2, 3), np.array([-2, 0, 3]))],
+)
 
 # exponentials and logarithms
 ufunc_row("exp", lambda out, x: (out,), cost=0.45)
@@ -165,8 +170,13 @@ ufunc_row("cosh", lambda out, x: (sinh(x),), cost=0.35)
 ufunc_row("tanh", lambda out, x: (1.0 - out * out,), cost=0.4)
 ufunc_row("arcsinh", lambda out, x: (1.0 / sqrt(square(x) + 1.0),), cost=0.7)
 # not sqrt(x*x - 1), which has the other sign left of the complex branch cut
-ufunc_row("arccosh", lambda out, x: (1.0 / (sqrt(x - 1.0) * sqrt(x + 1.0)),), cost=0.65,
-          domain=(1.2, 3.0), signed=False)
+ufunc_row(
+    "arccosh",
+    lambda out, x: (1.0 / (sqrt(x - 1.0) * sqrt(x + 1.0)),),
+    cost=0.65,
+    domain=(1.2, 3.0),
+    signed=False,
+)
 ufunc_row("arctanh", lambda out, x: (1.0 / (1.0 - square(x)),), domain=(0.1, 0.8), cost=0.55)
 ufunc_row("deg2rad", lambda out, x: (math.pi / 180,), cost=1.4)
 ufunc_row("rad2deg", lambda out, x: (180 / math.pi,), cost=2.2)
@@ -193,12 +203,16 @@ def _sinc(out, x):
     return (where(near, series, far),)
 
 
-row("sinc", "elementwise",
+row(
+    "sinc",
+    "elementwise",
     infer=lambda x: (x.shape, ufunc_dtype(np.sin, (x.dtype,))),
     evaluate=np.sinc,
     code=lambda x: f"np.sinc({x})",
-    partials=_sinc, cost=5.0,
-    samples=[sample((3, 4)), sample((5,), domain=(0.0, 0.04))])
+    partials=_sinc,
+    cost=5.0,
+    samples=[sample((3, 4)), sample((5,), domain=(0.0, 0.04))],
+)
 
 
 # choices. Where both arguments are equal, each gets half of the gradient
@@ -257,38 +271,61 @@ def _angle(out, x):
 
 
 def _part_row(name, partials, **columns):
-    row(name, "elementwise",
+    row(
+        name,
+        "elementwise",
         infer=lambda x: (x.shape, _part_dtype(x.dtype)),
         evaluate=getattr(np, name),
         code=lambda x: f"np.{name}({x})",
-        partials=partials, **columns)
+        partials=partials,
+        **columns,
+    )
 
 
 _part_row("real", lambda out, x: (1.0,), cost=0.2, samples=[sample((3, 4), dtypes=BOTH)])
-_part_row("imag", lambda out, x: (-1j if x.dtype.kind == "c" else None,), cost=0.2,
-          samples=[sample((3, 4), dtypes=BOTH)])
+_part_row(
+    "imag",
+    lambda out, x: (-1j if x.dtype.kind == "c" else None,),
+    cost=0.2,
+    samples=[sample((3, 4), dtypes=BOTH)],
+)
 
-row("angle", "elementwise",
+row(
+    "angle",
+    "elementwise",
     infer=lambda x: (x.shape, ufunc_dtype(np.arctan2, (_part_dtype(x.dtype),) * 2)),
     evaluate=np.angle,
     code=lambda x: f"np.angle({x})",
-    partials=_angle, cost=15.0, samples=[sample((3, 4), dtypes=BOTH)])
+    partials=_angle,
+    cost=15.0,
+    samples=[sample((3, 4), dtypes=BOTH)],
+)
 
 # selection and conversion. `where` is linear in its branches, not in its condition; its transpose stands in
 # chain.py, because it keeps the condition beside the gradient
-row("where", "linear", linear_in=(1, 2),
+row(
+    "where",
+    "linear",
+    linear_in=(1, 2),
     infer=lambda c, a, b: (broadcast_shape(c, a, b), np.result_type(a.dtype, b.dtype)),
     evaluate=np.where,
     code=lambda c, a, b: f"np.where({c}, {a}, {b})",
     cost=0.3,
-    samples=[sample(np.array([True, False, True]), (2, 3), (2, 3), dtypes=BOTH),
-             sample(np.array([[True], [False]]), (4, 2, 3), (3,)),
-             sample(np.array([[True], [False]]), (), (2, 1))])
+    samples=[
+        sample(np.array([True, False, True]), (2, 3), (2, 3), dtypes=BOTH),
+        sample(np.array([[True], [False]]), (4, 2, 3), (3,)),
+        sample(np.array([[True], [False]]), (), (2, 1)),
+    ],
+)
 
-row("cast", "linear", linear_in=(0,),
+row(
+    "cast",
+    "linear",
+    linear_in=(0,),
     infer=lambda x, dtype: (x.shape, np.dtype(dtype)),
     evaluate=lambda x, dtype: np.asarray(x).astype(dtype),
     code=lambda x, dtype: f"{x}.astype(np.{'bool_' if dtype == 'bool' else dtype})",
     transpose=lambda g, out, x, dtype: (g,),  # cast to the dtype of x outside
     cost=0.2,
-    samples=[sample((3, 4), dtype="complex128")])
+    samples=[sample((3, 4), dtype="complex128")],
+)

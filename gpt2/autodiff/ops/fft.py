@@ -60,11 +60,18 @@ def _transpose(g, out, x, kind, n, axis, norm):
     return (resize(dx, axis, x.shape[axis]),)
 
 
-row("fft", "linear", linear_in=(0,),
+row(
+    "fft",
+    "linear",
+    linear_in=(0,),
     infer=_infer,
     evaluate=lambda x, kind, n, axis, norm: getattr(np.fft, kind)(x, n=n, axis=axis, norm=norm),
     code=lambda x, kind, n, axis, norm: f"np.fft.{kind}({x}, n={n}, axis={axis}, norm={norm!r})",
-    transpose=_transpose, cost=20.0,
-    samples=[sample((5, 3), kind=kind, n=n, axis=0, norm=norm, dtypes=REAL if kind == "rfft" else BOTH)
-             for kind in ("fft", "ifft", "rfft", "irfft")
-             for n, norm in ((5, "backward"), (4, "ortho"), (8, "forward"))])
+    transpose=_transpose,
+    cost=20.0,
+    samples=[
+        sample((5, 3), kind=kind, n=n, axis=0, norm=norm, dtypes=REAL if kind == "rfft" else BOTH)
+        for kind in ("fft", "ifft", "rfft", "irfft")
+        for n, norm in ((5, "backward"), (4, "ortho"), (8, "forward"))
+    ],
+)

@@ -104,26 +104,43 @@ def _scatter_transpose(g, out, x, v, *arrays, spec):
     return lambda: apply("scatter", g, 0.0, *arrays, spec=spec), dv, *no_gradient(arrays)
 
 
-row("gather", "linear", linear_in=(0,),  # x[index]
+row(
+    "gather",
+    "linear",
+    linear_in=(0,),  # x[index]
     infer=lambda x, *arrays, spec: (gather_shape(x.shape, spec, [a.shape for a in arrays]), x.dtype),
     evaluate=lambda x, *arrays, spec: np.asarray(x)[numpy_index(spec, arrays)],
     code=lambda x, *arrays, spec: f"{x}[{_index_text(spec, arrays)}]",
     transpose=lambda g, out, x, *arrays, spec: (
-        apply("scatter_add", zeros(x.shape, x.dtype), g, *arrays, spec=spec), *no_gradient(arrays)),
-    samples=[sample((4, 5, 6), *arrays, spec=spec, dtypes=dtypes) for spec, arrays, dtypes in SPECS])
+        apply("scatter_add", zeros(x.shape, x.dtype), g, *arrays, spec=spec),
+        *no_gradient(arrays),
+    ),
+    samples=[sample((4, 5, 6), *arrays, spec=spec, dtypes=dtypes) for spec, arrays, dtypes in SPECS],
+)
 
-row("scatter", "linear", linear_in=(0, 1),  # x with x[index] = v; where indices repeat, the last write stands
+row(
+    "scatter",
+    "linear",
+    linear_in=(0, 1),  # x with x[index] = v; where indices repeat, the last write stands
     infer=lambda x, v, *arrays, spec: (x.shape, x.dtype),
     evaluate=_written(_set),
     transpose=_scatter_transpose,
-    samples=scatter_samples())
+    samples=scatter_samples(),
+)
 
-row("scatter_add", "linear", linear_in=(0, 1),  # x with numpy.add.at(x, index, v)
+row(
+    "scatter_add",
+    "linear",
+    linear_in=(0, 1),  # x with numpy.add.at(x, index, v)
     infer=lambda x, v, *arrays, spec: (x.shape, x.dtype),
     evaluate=_written(np.add.at),
     transpose=lambda g, out, x, v, *arrays, spec: (
-        g, lambda: apply("gather", g, *arrays, spec=spec), *no_gradient(arrays)),
-    samples=scatter_samples())
+        g,
+        lambda: apply("gather", g, *arrays, spec=spec),
+        *no_gradient(arrays),
+    ),
+    samples=scatter_samples(),
+)
 
 
 def _take_along_shape(x, idx, axis):
@@ -146,35 +163,57 @@ def _scatter_along_add(x, idx, v, axis):
     return out
 
 
-row("take_along", "linear", linear_in=(0,),  # numpy.take_along_axis
+row(
+    "take_along",
+    "linear",
+    linear_in=(0,),  # numpy.take_along_axis
     infer=lambda x, idx, axis: (_take_along_shape(x, idx, axis), x.dtype),
     evaluate=lambda x, idx, axis: np.take_along_axis(np.asarray(x), np.asarray(idx), axis),
     code=lambda x, idx, axis: f"np.take_along_axis({x}, {idx}, axis={axis})",
     transpose=lambda g, out, x, idx, axis: (
-        apply("scatter_along_add", zeros(x.shape, x.dtype), idx, g, axis=axis), None),
-    samples=[sample((4, 3), ALONG, axis=0, dtypes=BOTH), sample((4, 1), ALONG[:, :1], axis=0),
-             sample((4, 2, 5), ALONG[None], axis=2)])
+        apply("scatter_along_add", zeros(x.shape, x.dtype), idx, g, axis=axis),
+        None,
+    ),
+    samples=[
+        sample((4, 3), ALONG, axis=0, dtypes=BOTH),
+        sample((4, 1), ALONG[:, :1], axis=0),
+        sample((4, 2, 5), ALONG[None], axis=2),
+    ],
+)
 
-row("scatter_along_add", "linear", linear_in=(0, 2),  # its transpose: v added onto x at idx along the axis
+row(
+    "scatter_along_add",
+    "linear",
+    linear_in=(0, 2),  # its transpose: v added onto x at idx along the axis
     infer=lambda x, idx, v, axis: (x.shape, x.dtype),
     evaluate=_scatter_along_add,
     transpose=lambda g, out, x, idx, v, axis: (g, None, lambda: apply("take_along", g, idx, axis=axis)),
-    samples=[sample((4, 3), ALONG, (2, 3), axis=0, dtypes=BOTH)])
+    samples=[sample((4, 3), ALONG, (2, 3), axis=0, dtypes=BOTH)],
+)
 
-row("argsort", "nondiff",  # kind None, "stable", ...
+row(
+    "argsort",
+    "nondiff",  # kind None, "stable", ...
     infer=lambda x, axis, kind: (x.shape, np.dtype(np.intp)),
     evaluate=lambda x, axis, kind: np.argsort(x, axis=axis, kind=kind),
     code=lambda x, axis, kind: f"np.argsort({x}, axis={axis}{f', kind={kind!r}' if kind else ''})",
-    samples=[sample((3, 4), axis=1, kind=None), sample((3, 4), axis=0, kind="stable")])
+    samples=[sample((3, 4), axis=1, kind=None), sample((3, 4), axis=0, kind="stable")],
+)
 
-row("argpartition", "nondiff",  # kth an int or a tuple of ints
+row(
+    "argpartition",
+    "nondiff",  # kth an int or a tuple of ints
     infer=lambda x, kth, axis: (x.shape, np.dtype(np.intp)),
     evaluate=lambda x, kth, axis: np.argpartition(x, kth, axis=axis),
     code=lambda x, kth, axis: f"np.argpartition({x}, {kth}, axis={axis})",
-    samples=[sample((3, 4), kth=2, axis=1)])
+    samples=[sample((3, 4), kth=2, axis=1)],
+)
 
-row("searchsorted", "nondiff",  # where in the sorted vector a each element of v belongs
+row(
+    "searchsorted",
+    "nondiff",  # where in the sorted vector a each element of v belongs
     infer=lambda a, v, side: (v.shape, np.dtype(np.intp)),
     evaluate=lambda a, v, side: np.searchsorted(a, v, side),
     code=lambda a, v, side: f"np.searchsorted({a}, {v}, {side!r})",
-    samples=[sample(np.arange(5.0), (3, 4), side="left")])
+    samples=[sample(np.arange(5.0), (3, 4), side="left")],
+)

@@ -115,12 +115,16 @@ def inv(x: Node) -> Node:
 
 
 # inverse, determinant, solution
-matrix_row("inv", _same, jvp=lambda t, out, x: -(out @ t[0] @ out),
-           samples=well_conditioned((3, 3), (2, 3, 3)))
+matrix_row(
+    "inv", _same, jvp=lambda t, out, x: -(out @ t[0] @ out), samples=well_conditioned((3, 3), (2, 3, 3))
+)
 
-matrix_row("det", lambda x: (x.shape[:-2], float_dtype(x.dtype)),
-           jvp=lambda t, out, x: out * sum_(swap_last(inv(x)) * t[0], (-2, -1)),
-           samples=well_conditioned((3, 3), (2, 3, 3)))
+matrix_row(
+    "det",
+    lambda x: (x.shape[:-2], float_dtype(x.dtype)),
+    jvp=lambda t, out, x: out * sum_(swap_last(inv(x)) * t[0], (-2, -1)),
+    samples=well_conditioned((3, 3), (2, 3, 3)),
+)
 
 
 def _slogdet_jvp(t, out, x):
@@ -130,9 +134,12 @@ def _slogdet_jvp(t, out, x):
     return item(out, 0) * imag(growth) * 1j, real(growth)
 
 
-matrix_row("slogdet",
-           lambda x: ((x.shape[:-2],) * 2, (float_dtype(x.dtype), real_dtype(float_dtype(x.dtype)))),
-           jvp=_slogdet_jvp, samples=well_conditioned((3, 3), (2, 3, 3)))
+matrix_row(
+    "slogdet",
+    lambda x: ((x.shape[:-2],) * 2, (float_dtype(x.dtype), real_dtype(float_dtype(x.dtype)))),
+    jvp=_slogdet_jvp,
+    samples=well_conditioned((3, 3), (2, 3, 3)),
+)
 
 
 def _solve_infer(a, b):
@@ -153,8 +160,13 @@ def _solve_transpose(g, out, a, b):
 
 
 # b is a matrix: the recorder gives a vector a second axis
-matrix_row("solve", _solve_infer, jvp=_solve_jvp, transpose=_solve_transpose,
-           samples=[sample(a, b, dtypes=BOTH) for a, b in (((3, 3), (3, 2)), ((2, 3, 3), (3, 1)))])
+matrix_row(
+    "solve",
+    _solve_infer,
+    jvp=_solve_jvp,
+    transpose=_solve_transpose,
+    samples=[sample(a, b, dtypes=BOTH) for a, b in (((3, 3), (3, 2)), ((2, 3, 3), (3, 1)))],
+)
 
 
 def _pinv_jvp(t, out, x, rcond):
@@ -169,10 +181,14 @@ def _pinv_jvp(t, out, x, rcond):
     )
 
 
-matrix_row("pinv", lambda x, rcond: ((*x.shape[:-2], x.shape[-1], x.shape[-2]), float_dtype(x.dtype)),
-           evaluate=lambda x, rcond: np.linalg.pinv(x) if rcond is None else np.linalg.pinv(x, rcond),
-           code=lambda x, rcond: f"np.linalg.pinv({x}{'' if rcond is None else f', {rcond!r}'})",
-           jvp=_pinv_jvp, samples=well_conditioned((4, 3), (2, 3, 4), rcond=None))
+matrix_row(
+    "pinv",
+    lambda x, rcond: ((*x.shape[:-2], x.shape[-1], x.shape[-2]), float_dtype(x.dtype)),
+    evaluate=lambda x, rcond: np.linalg.pinv(x) if rcond is None else np.linalg.pinv(x, rcond),
+    code=lambda x, rcond: f"np.linalg.pinv({x}{'' if rcond is None else f', {rcond!r}'})",
+    jvp=_pinv_jvp,
+    samples=well_conditioned((4, 3), (2, 3, 4), rcond=None),
+)
 
 
 # factorisations
@@ -182,8 +198,7 @@ def _cholesky_jvp(t, out, x):
     return out @ (inner * lower(x.shape[-1], x.dtype, 0.5))
 
 
-matrix_row("cholesky", _same, jvp=_cholesky_jvp,
-           samples=[sample(positive_definite, dtypes=BOTH)])
+matrix_row("cholesky", _same, jvp=_cholesky_jvp, samples=[sample(positive_definite, dtypes=BOTH)])
 
 
 def _qr_infer(x):
@@ -210,8 +225,13 @@ def _qr_jvp(t, out, x):
 
 
 # the reduced form: Q (..., M, K), R (..., K, N), K = min(M, N)
-matrix_row("qr", _qr_infer, evaluate=lambda x: tuple(np.linalg.qr(x)), jvp=_qr_jvp,
-           samples=well_conditioned((4, 3), (3, 3), (2, 3, 5)))
+matrix_row(
+    "qr",
+    _qr_infer,
+    evaluate=lambda x: tuple(np.linalg.qr(x)),
+    jvp=_qr_jvp,
+    samples=well_conditioned((4, 3), (3, 3), (2, 3, 5)),
+)
 
 
 def _projectors(out, x, uplo=None):
@@ -226,15 +246,19 @@ def _eigh_jvp(t, out, x, uplo):
     return real(diagonal(inner)), v @ (inner * inverse_gaps(w))
 
 
-matrix_row("eigh",
-           lambda x, uplo: ((x.shape[:-1], x.shape),
-                            (real_dtype(float_dtype(x.dtype)), float_dtype(x.dtype))),
-           evaluate=lambda x, uplo: tuple(np.linalg.eigh(x, uplo)),
-           code=lambda x, uplo: f"np.linalg.eigh({x}{'' if uplo == 'L' else ', ' + repr(uplo)})",
-           jvp=_eigh_jvp,
-           samples=[sample((2, 3, 3), uplo="L"), sample((3, 3), uplo="U"),
-                    sample((3, 3), uplo="L", dtypes=COMPLEX, of=lambda out, x: item(out, 0)),
-                    sample((3, 3), uplo="L", dtypes=COMPLEX, of=_projectors)])
+matrix_row(
+    "eigh",
+    lambda x, uplo: ((x.shape[:-1], x.shape), (real_dtype(float_dtype(x.dtype)), float_dtype(x.dtype))),
+    evaluate=lambda x, uplo: tuple(np.linalg.eigh(x, uplo)),
+    code=lambda x, uplo: f"np.linalg.eigh({x}{'' if uplo == 'L' else ', ' + repr(uplo)})",
+    jvp=_eigh_jvp,
+    samples=[
+        sample((2, 3, 3), uplo="L"),
+        sample((3, 3), uplo="U"),
+        sample((3, 3), uplo="L", dtypes=COMPLEX, of=lambda out, x: item(out, 0)),
+        sample((3, 3), uplo="L", dtypes=COMPLEX, of=_projectors),
+    ],
+)
 
 
 def _eig_jvp(t, out, x, dtype):
@@ -261,12 +285,19 @@ def _eig(x, dtype):
 
 
 # dtype: that of the values and vectors, real or complex, as NumPy gave it while recording
-matrix_row("eig", lambda x, dtype: ((x.shape[:-1], x.shape), (np.dtype(dtype),) * 2), evaluate=_eig,
-           code=None, jvp=_eig_jvp,
-           samples=[sample((2, 3, 3), dtype="complex128", dtypes=COMPLEX),
-                    sample((4, 4), dtype="complex128", of=lambda out, x: item(out, 0)),
-                    sample((4, 4), dtype="complex128", of=lambda out, x: absolute(item(out, 1))),
-                    sample(positive_definite, dtype="float64", of=lambda out, x: square(item(out, 1)))])
+matrix_row(
+    "eig",
+    lambda x, dtype: ((x.shape[:-1], x.shape), (np.dtype(dtype),) * 2),
+    evaluate=_eig,
+    code=None,
+    jvp=_eig_jvp,
+    samples=[
+        sample((2, 3, 3), dtype="complex128", dtypes=COMPLEX),
+        sample((4, 4), dtype="complex128", of=lambda out, x: item(out, 0)),
+        sample((4, 4), dtype="complex128", of=lambda out, x: absolute(item(out, 1))),
+        sample(positive_definite, dtype="float64", of=lambda out, x: square(item(out, 1))),
+    ],
+)
 
 
 def _svd_infer(x, full_matrices):
@@ -316,9 +347,15 @@ def _svd_jvp(t, out, x, full_matrices):
     return du, real(diagonal(inner)), adjoint(dv)
 
 
-matrix_row("svd", _svd_infer, evaluate=lambda x, full_matrices: tuple(np.linalg.svd(x, full_matrices)),
-           code=lambda x, full_matrices: f"np.linalg.svd({x}, full_matrices={full_matrices})",
-           jvp=_svd_jvp,
-           samples=[sample(shape, full_matrices=False) for shape in ((3, 3), (2, 5, 3), (3, 4))]
-           + [sample((3, 4), full_matrices=True, of=lambda out, x: item(out, 1), dtypes=BOTH),
-              sample((5, 3), full_matrices=False, of=_outer_products, dtypes=COMPLEX)])
+matrix_row(
+    "svd",
+    _svd_infer,
+    evaluate=lambda x, full_matrices: tuple(np.linalg.svd(x, full_matrices)),
+    code=lambda x, full_matrices: f"np.linalg.svd({x}, full_matrices={full_matrices})",
+    jvp=_svd_jvp,
+    samples=[sample(shape, full_matrices=False) for shape in ((3, 3), (2, 5, 3), (3, 4))]
+    + [
+        sample((3, 4), full_matrices=True, of=lambda out, x: item(out, 1), dtypes=BOTH),
+        sample((5, 3), full_matrices=False, of=_outer_products, dtypes=COMPLEX),
+    ],
+)

@@ -23,21 +23,35 @@ def _matmul_transpose(g, out, a, b):
     return lambda: reshape(g @ swap_last(b), a.shape), lambda: swap_last(reshape(a, (count, rows))) @ g
 
 
-row("matmul", "multilinear",  # both with at least two axes; leading axes broadcast
-    infer=lambda a, b: ((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *_matrix_shape(a, b)),
-                        np.result_type(a.dtype, b.dtype)),
+row(
+    "matmul",
+    "multilinear",  # both with at least two axes; leading axes broadcast
+    infer=lambda a, b: (
+        (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *_matrix_shape(a, b)),
+        np.result_type(a.dtype, b.dtype),
+    ),
     evaluate=np.matmul,
     code=lambda a, b: f"{a} @ {b}",
     transpose=_matmul_transpose,
-    samples=[sample(a, b, dtypes=BOTH) for a, b in (
-        ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)), ((2, 3), (5, 3, 4)),
-        ((6, 1, 2, 3), (5, 3, 4)))])
+    samples=[
+        sample(a, b, dtypes=BOTH)
+        for a, b in (
+            ((2, 3), (3, 4)),
+            ((5, 2, 3), (3, 4)),
+            ((5, 2, 3), (5, 3, 4)),
+            ((2, 3), (5, 3, 4)),
+            ((6, 1, 2, 3), (5, 3, 4)),
+        )
+    ],
+)
 
 
 def _matrix_shape(a, b):
     if a.shape[-1] != b.shape[-2]:
-        raise ValueError(f"matmul: {a.shape} @ {b.shape}: the last axis of the first must have the length of "
-                         "the second-last axis of the second")
+        raise ValueError(
+            f"matmul: {a.shape} @ {b.shape}: the last axis of the first must have the length of "
+            "the second-last axis of the second"
+        )
     return a.shape[-2], b.shape[-1]
 
 
@@ -85,17 +99,23 @@ def _einsum_gradient(k: int, g, args, subscripts: str):
     return broadcast(reshape(d, tuple(n if c else 1 for c, n in zip(target, x.shape))), x.shape)
 
 
-row("einsum", "multilinear",  # explicit output form, no ellipsis
+row(
+    "einsum",
+    "multilinear",  # explicit output form, no ellipsis
     infer=_einsum_infer,
     evaluate=lambda *args, subscripts: np.einsum(subscripts, *args, optimize=True),
     code=lambda *args, subscripts: f"np.einsum({subscripts!r}, {', '.join(args)}, optimize=True)",
     transpose=lambda g, out, *args, subscripts: tuple(
-        partial(_einsum_gradient, k, g, args, subscripts) for k in range(len(args))),
-    samples=[sample((2, 3), (3, 4), subscripts="ij,jk->ik", dtypes=BOTH),
-             sample((2, 3), (4, 3), (2, 5), subscripts="ij,kj,il->lk"),
-             sample((2, 3, 4), subscripts="ijk->ki"),  # j is summed alone
-             sample((3, 3), subscripts="ii->"),
-             sample((3, 2, 3, 3), subscripts="ijii->ij"),
-             sample((3, 3), (3, 2), subscripts="ii,ij->ji"),
-             sample((2, 1), (2, 3), subscripts="ij,ij->j"),  # an axis of length 1 stretches
-             sample((2,), (3,), subscripts="i,j->ji")])
+        partial(_einsum_gradient, k, g, args, subscripts) for k in range(len(args))
+    ),
+    samples=[
+        sample((2, 3), (3, 4), subscripts="ij,jk->ik", dtypes=BOTH),
+        sample((2, 3), (4, 3), (2, 5), subscripts="ij,kj,il->lk"),
+        sample((2, 3, 4), subscripts="ijk->ki"),  # j is summed alone
+        sample((3, 3), subscripts="ii->"),
+        sample((3, 2, 3, 3), subscripts="ijii->ij"),
+        sample((3, 3), (3, 2), subscripts="ii,ij->ji"),
+        sample((2, 1), (2, 3), subscripts="ij,ij->j"),  # an axis of length 1 stretches
+        sample((2,), (3,), subscripts="i,j->ji"),
+    ],
+)

@@ -54,8 +54,12 @@ def _bool(dtype):
     return np.dtype(bool)
 
 
-reduction_row("sum", "linear", sum_dtype,
-              transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),))
+reduction_row(
+    "sum",
+    "linear",
+    sum_dtype,
+    transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),),
+)
 
 
 def _extreme_jvp(t, out, x, axes, keepdims):
@@ -91,11 +95,14 @@ reduction_row("all", "nondiff", _bool)
 
 
 def _arg_row(name):
-    row(name, "nondiff",
+    row(
+        name,
+        "nondiff",
         infer=lambda x, axis: (reduced_shape(x.shape, (axis,), False), np.dtype(np.intp)),
         evaluate=lambda x, axis: getattr(np, name)(x, axis=axis),
         code=lambda x, axis: f"np.{name}({x}, axis={axis})",
-        samples=[sample((3, 4), axis=0), sample((3, 4), axis=1)])
+        samples=[sample((3, 4), axis=0), sample((3, 4), axis=1)],
+    )
 
 
 _arg_row("argmax")
@@ -106,13 +113,20 @@ def _cumsum(x, axis, reverse):
     return np.flip(np.cumsum(np.flip(x, axis), axis), axis) if reverse else np.cumsum(x, axis)
 
 
-row("cumsum", "linear", linear_in=(0,),  # reverse: the sums of everything from here to the end
+row(
+    "cumsum",
+    "linear",
+    linear_in=(0,),  # reverse: the sums of everything from here to the end
     infer=lambda x, axis, reverse: (x.shape, sum_dtype(x.dtype)),
     evaluate=_cumsum,
-    code=lambda x, axis, reverse: f"np.flip(np.cumsum(np.flip({x}, {axis}), axis={axis}), {axis})" if reverse
-    else f"np.cumsum({x}, axis={axis})",
+    code=lambda x, axis, reverse: (
+        f"np.flip(np.cumsum(np.flip({x}, {axis}), axis={axis}), {axis})"
+        if reverse
+        else f"np.cumsum({x}, axis={axis})"
+    ),
     transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
-    samples=[sample((3, 4), axis=0, reverse=False, dtypes=BOTH), sample((3, 4), axis=1, reverse=True)])
+    samples=[sample((3, 4), axis=0, reverse=False, dtypes=BOTH), sample((3, 4), axis=1, reverse=True)],
+)
 
 
 def _cumprod_jvp(t, out, x, axis):
@@ -130,9 +144,12 @@ def _cumprod_jvp(t, out, x, axis):
     return d
 
 
-row("cumprod", "nonlinear",
+row(
+    "cumprod",
+    "nonlinear",
     infer=lambda x, axis: (x.shape, sum_dtype(x.dtype)),
     evaluate=lambda x, axis: np.cumprod(x, axis),
     code=lambda x, axis: f"np.cumprod({x}, axis={axis})",
     jvp=_cumprod_jvp,
-    samples=[sample((5, 3), axis=0, dtypes=BOTH), sample((2, 8), axis=1), sample((1,), axis=0)])
+    samples=[sample((5, 3), axis=0, dtypes=BOTH), sample((2, 8), axis=1), sample((1,), axis=0)],
+)

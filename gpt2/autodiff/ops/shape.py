@@ -32,33 +32,49 @@ def slice_text(index) -> str:
     return ", ".join(map(one, index)) or "..."
 
 
-row("reshape", "linear", linear_in=(0,),
+row(
+    "reshape",
+    "linear",
+    linear_in=(0,),
     infer=lambda x, shape: (shape, x.dtype),
     evaluate=lambda x, shape: np.reshape(x, shape),
     code=lambda x, shape: f"{x}.reshape({shape})",
     transpose=lambda g, out, x, shape: (reshape(g, x.shape),),
-    samples=[sample((2, 6), shape=(3, 4), dtypes=BOTH)])
+    samples=[sample((2, 6), shape=(3, 4), dtypes=BOTH)],
+)
 
-row("transpose", "linear", linear_in=(0,),
+row(
+    "transpose",
+    "linear",
+    linear_in=(0,),
     infer=lambda x, perm: (tuple(x.shape[p] for p in perm), x.dtype),
     evaluate=lambda x, perm: np.transpose(x, perm),
     code=lambda x, perm: f"{x}.transpose({perm})",
     transpose=lambda g, out, x, perm: (transpose(g, np.argsort(perm).tolist()),),
-    samples=[sample((2, 3, 4), perm=(2, 0, 1), dtypes=BOTH)])
+    samples=[sample((2, 3, 4), perm=(2, 0, 1), dtypes=BOTH)],
+)
 
-row("broadcast", "linear", linear_in=(0,),  # numpy.broadcast_to
+row(
+    "broadcast",
+    "linear",
+    linear_in=(0,),  # numpy.broadcast_to
     infer=lambda x, shape: (shape, x.dtype),
     evaluate=lambda x, shape: np.broadcast_to(x, shape),
     code=lambda x, shape: f"np.broadcast_to({x}, {shape})",
     transpose=lambda g, out, x, shape: (g,),  # summed to the shape of x outside
-    samples=[sample((3, 1), shape=(2, 3, 4), dtypes=BOTH), sample((), shape=(2,))])
+    samples=[sample((3, 1), shape=(2, 3, 4), dtypes=BOTH), sample((), shape=(2,))],
+)
 
-row("slice", "linear", linear_in=(0,),
+row(
+    "slice",
+    "linear",
+    linear_in=(0,),
     infer=lambda x, index: (index_shape(index, x.shape), x.dtype),
     evaluate=lambda x, index: np.asarray(x)[index_slices(index)],
     code=lambda x, index: f"{x}[{slice_text(index)}]",
     transpose=lambda g, out, x, index: (assemble([g], x.shape, [index], x.dtype),),
-    samples=[sample((5, 4), index=((1, 5, 2), (3, None, -1)), dtypes=BOTH), sample((), index=())])
+    samples=[sample((5, 4), index=((1, 5, 2), (3, None, -1)), dtypes=BOTH), sample((), index=())],
+)
 
 
 def _assemble(*parts, shape, indices, dtype):
@@ -75,14 +91,24 @@ def _assemble_jvp(tangents, out, *parts, shape, indices, dtype):
 
 # Zeros of `shape` with each part added at its index: the transpose of slice, and (with parts that do not
 # overlap) concatenate, stack, pad and roll. The sum of two assembles is one assemble with the parts of both.
-row("assemble", "linear",
+row(
+    "assemble",
+    "linear",
     infer=lambda *parts, shape, indices, dtype: (shape, np.dtype(dtype)),
     evaluate=_assemble,
     transpose=lambda g, out, *parts, shape, indices, dtype: tuple(partial(slice_, g, i) for i in indices),
     jvp=_assemble_jvp,
-    samples=[sample((2, 3), (3,), shape=(4, 5), dtype="float64",
-                    indices=(((0, 2, 1), (0, 3, 1)), ((1, 2, 1), (4, 1, -1)))),  # overlapping, stretched
-             sample((2,), shape=(3,), dtype="complex128", indices=(((2, 0, -1),),))])
+    samples=[
+        sample(
+            (2, 3),
+            (3,),
+            shape=(4, 5),
+            dtype="float64",
+            indices=(((0, 2, 1), (0, 3, 1)), ((1, 2, 1), (4, 1, -1))),
+        ),  # overlapping, stretched
+        sample((2,), shape=(3,), dtype="complex128", indices=(((2, 0, -1),),)),
+    ],
+)
 
 
 def _update(x, v, index):
@@ -92,22 +118,35 @@ def _update(x, v, index):
 
 
 # x with the part at `index` replaced by v: what `x[index] = v` makes
-row("update", "linear", linear_in=(0, 1),
+row(
+    "update",
+    "linear",
+    linear_in=(0, 1),
     infer=lambda x, v, index: (x.shape, x.dtype),
     evaluate=_update,
     transpose=lambda g, out, x, v, index: (lambda: update(g, 0.0, index), lambda: slice_(g, index)),
-    samples=[sample((4, 3), (2, 3), index=((0, 4, 2), (0, 3, 1)), dtypes=BOTH),
-             sample((4,), (), index=((1, 3, 1),))])
+    samples=[
+        sample((4, 3), (2, 3), index=((0, 4, 2), (0, 3, 1)), dtypes=BOTH),
+        sample((4,), (), index=((1, 3, 1),)),
+    ],
+)
 
 # item i of a tuple node: what apart takes the results of eigh, svd, scan, ...
-row("item", "structural",
+row(
+    "item",
+    "structural",
     infer=lambda x, i: (x.shape[i], x.dtype[i]),
     evaluate=lambda x, i: x[i],
-    code=lambda x, i: f"{x}[{i}]")  # tested with the ops that make tuples
+    code=lambda x, i: f"{x}[{i}]",
+)  # tested with the ops that make tuples
 
-row("copy", "linear", linear_in=(0,),
+row(
+    "copy",
+    "linear",
+    linear_in=(0,),
     infer=lambda x: (x.shape, x.dtype),
     evaluate=np.array,
     code=lambda x: f"np.array({x})",
     transpose=lambda g, out, x: (g,),
-    samples=[sample((2, 3))])
+    samples=[sample((2, 3))],
+)

@@ -1,9 +1,9 @@
 """Placing parts: slices, writes and additions into arrays of zeros, put together into one op each.
 
-    assemble(a) + assemble(b)              -> assemble(a, b)
-    x + scatter_add(zeros, v)              -> scatter_add(x, v)
-    zeros; x[0] = a; x[1] = b              -> assemble(a, b)
-    assemble(a, b)[where a lies]           -> a
+assemble(a) + assemble(b)              -> assemble(a, b)
+x + scatter_add(zeros, v)              -> scatter_add(x, v)
+zeros; x[0] = a; x[1] = b              -> assemble(a, b)
+assemble(a, b)[where a lies]           -> a
 """
 
 from __future__ import annotations
