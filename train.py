@@ -282,10 +282,10 @@ def share_out_threads(s):
     OpenBLAS's threads wait by spinning: beside them a step of the CPU recipe took up to ten times as long.
     """
     if s.compile == "on":
-        from gpt2.autodiff import choices, set_threads
+        from gpt2.autodiff import remember, set_threads
         from gpt2.download import cache_folder
 
-        choices.remember(cache_folder())
+        remember(cache_folder())
         threads = threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads)
         try:
             set_threads(threads)
