@@ -74,13 +74,15 @@ def _checked(mode, spec):
 def options_for(elementwise="numpy"):
     """The compiler's options. elementwise says what computes chains of elementwise operations: "numpy",
     "numexpr", or "tuned", which times each region both ways and keeps the faster. Results differ by rounding.
+    math="fast": layers are sums and products of moderate numbers, and may be put together in other ways than
+    they are written in; what that costs in digits is bounded in docs/promises.md.
 
     Raises UserError for another word, and where numexpr is wanted and not installed.
     """
     from gpt2.autodiff import Options
 
     try:
-        return Options(elementwise=elementwise)
+        return Options(elementwise=elementwise, math="fast")
     except (ValueError, ImportError) as error:
         raise UserError(str(error)) from None
 
@@ -92,7 +94,7 @@ def auto(layer: Layer, options=None) -> Layer:
     """
     from gpt2.autodiff import FixedPair
 
-    pair = FixedPair(layer.forward, options, name=layer.name)
+    pair = FixedPair(layer.forward, options or options_for(), name=layer.name)
 
     def backward(dout, saved, out=None, add=False, **static):
         return pair.backward(dout, saved, out, add)
@@ -103,6 +105,8 @@ def auto(layer: Layer, options=None) -> Layer:
 def compiled(layer: Layer, options=None) -> Layer:
     """The same layer with its two functions compiled as they are written."""
     from gpt2.autodiff import Fixed
+
+    options = options or options_for()
 
     def separate(dout, *saved, **static):
         return layer.backward(dout, saved, **static)
@@ -138,7 +142,7 @@ def whole(f, options=None):
     # Small models keep what is fastest (4x128, B=12, T=64, one thread: 0.92 of the time at rate 1.0). Of
     # large ones memory counts more than the last per cent: at rate 1.0 elementwise values are computed again
     # (124M, B=4, T=256: 0.3 GB instead of 1.0 beside the parameters, in the same time within the noise).
-    return FixedPair(f, options, name="loss", rate=1.0, ample=AMPLE)
+    return FixedPair(f, options or options_for(), name="loss", rate=1.0, ample=AMPLE)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import textwrap
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2.backward import auto, compiled
+from gpt2.backward import auto, compiled, options_for
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config, loss_fn
 
@@ -186,7 +186,7 @@ SHOWN = {"B": 4, "T": 64, "C": 768, "NH": 12, "V": 1024, "OC": 3072, "maxT": 102
 def pair_of(name, sizes=None):
     """The compiler's two graphs for a layer at a training size, and the programs made of them."""
     args, static = inputs_of(name, np.random.default_rng(0), SHOWN if sizes is None else sizes, "float32")
-    entry, _ = ad.FixedPair(LAYERS[name].forward, name=name).entry(args, static)
+    entry, _ = ad.FixedPair(LAYERS[name].forward, options_for(), name=name).entry(args, static)
     return entry
 
 

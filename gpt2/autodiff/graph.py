@@ -36,11 +36,24 @@ class GraphError(Exception):
 
 
 class Node:
-    """One value of the program. `name` is a hint for printing, `loc` is (file, line, function) or None."""
+    """One value of the program. `name` is a hint for printing, `loc` is (file, line, function) or None.
 
-    __slots__ = ("id", "op", "args", "attrs", "shape", "dtype", "name", "loc", "_key")
+    `derived` says that differentiation made it, which decides how it may be computed (ops/exactness.py).
+    """
 
-    def __init__(self, op: str, args: tuple, attrs: dict, shape, dtype, name: str | None = None, loc=None):
+    __slots__ = ("id", "op", "args", "attrs", "shape", "dtype", "name", "loc", "derived", "_key")
+
+    def __init__(
+        self,
+        op: str,
+        args: tuple,
+        attrs: dict,
+        shape,
+        dtype,
+        name: str | None = None,
+        loc=None,
+        derived: bool = False,
+    ):
         self.id = next(_ids)
         self.op = op
         self.args = args
@@ -49,6 +62,7 @@ class Node:
         self.dtype = dtype
         self.name = name
         self.loc = loc
+        self.derived = derived
         self._key = None
 
     @property
@@ -178,7 +192,7 @@ def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
 
 def with_args(n: Node, args: tuple) -> Node:
     """The same op on other arguments of the same types."""
-    return Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc)
+    return Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
 
 
 _SHORT = {

@@ -7,7 +7,7 @@ from .emit.scalar import ScalarProgram, is_scalar
 from .graph import Graph
 from .passes import simplify
 from .passes.inline_calls import inline_calls
-from .switches import Options
+from .switches import Options, current_options
 
 
 def prepared(graph: Graph, opts: Options | None = None) -> Graph:
@@ -26,8 +26,9 @@ def optimised_program(
 
 
 def program_of(graph: Graph):
-    """The compiled graph, made on first use and kept with the graph."""
-    program = getattr(graph, "_program", None)
-    if program is None:
-        program = graph._program = optimised_program(graph)
-    return program
+    """The compiled graph, made on first use and kept with the graph: one for strict and one for fast math."""
+    math = current_options().math
+    programs = graph.__dict__.setdefault("_programs", {})
+    if math not in programs:
+        programs[math] = optimised_program(graph, Options(math=math))
+    return programs[math]

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 # The names of the passes, in the order in which their rules are tried: those that make things disappear come
 # first, then those that rearrange. The passes themselves stand in gpt2/autodiff/passes.
 PASSES = ("fold", "views", "place", "rows", "reduce", "matrix", "algebra", "cse", "dce")
+STRICT, FAST = "strict", "fast"
+MATH = (STRICT, FAST)
 BACKENDS = ("numpy", "numexpr", "tuned")
 
 
@@ -20,6 +22,10 @@ class Options:
     off      names of passes to leave out: some of PASSES
     before   simplify what was recorded before it is differentiated, and not only the derivative
 
+    math     "strict": what NumPy gives, to the bit where a value is returned or decides something, and within
+             stated bounds elsewhere (docs/values.md). "fast": sums and products may be put together in other
+             ways, as if numbers were real ones
+
     elementwise  what computes chains of elementwise ops in the emitted program: "numpy", "numexpr", or
                  "tuned", which times each region both ways. They differ by rounding
 
@@ -28,6 +34,7 @@ class Options:
 
     off: frozenset = frozenset()
     before: bool = True
+    math: str = STRICT
     elementwise: str = "numpy"
 
     def __post_init__(self):
@@ -37,6 +44,8 @@ class Options:
             raise ValueError(
                 f"Options: no pass {unknown[0]!r} to switch off, expected one of {', '.join(PASSES)}"
             )
+        if self.math not in MATH:
+            raise ValueError(f"Options: math is {self.math!r}, expected one of {', '.join(MATH)}")
         if self.elementwise not in BACKENDS:
             raise ValueError(
                 f"Options: elementwise is {self.elementwise!r}, expected one of {', '.join(BACKENDS)}"
@@ -64,6 +73,7 @@ def options(**fields):
 
     off      names of passes to leave out (switches.PASSES)
     before   False: simplify only after differentiating, not what was recorded as well
+    math     "fast": sums and products may be put together in other ways than NumPy would (docs/values.md)
 
     Programs are kept apart by the options that they were made with.
     """

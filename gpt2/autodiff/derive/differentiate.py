@@ -19,6 +19,7 @@ from ..errors import unsupported
 from ..graph import Graph, Node, next_id
 from ..ops import OPS, input_node
 from ..ops.build import full, zeros
+from ..ops.exactness import mark_derived
 from .chain import Masked, applied, errors_at, fit, force, pull_elementwise, pull_where, push, total
 from .shifts import invariant_shifts
 
@@ -133,7 +134,9 @@ def backprop(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[No
                 if d is not None:
                     parts.setdefault(a, []).append(d)
         locate((g, *found), n.loc, start)
-    return [done.get(x) for x in wrt]
+    results = [done.get(x) for x in wrt]
+    mark_derived(results, first_new)
+    return results
 
 
 def locate(made: Iterable, loc, start: int) -> None:
@@ -149,6 +152,7 @@ def locate(made: Iterable, loc, start: int) -> None:
 def pushforward(outputs: Sequence[Node], tangents: dict[Node, Node]) -> list[Node | None]:
     """The tangent of each output, given those of some nodes. None is zero."""
     found: dict[Node, object] = dict(tangents)
+    first_new = next_id()
     for n in active_nodes(outputs, tangents):
         if n in tangents:
             continue
@@ -160,7 +164,9 @@ def pushforward(outputs: Sequence[Node], tangents: dict[Node, Node]) -> list[Nod
             if isinstance(t, Node) and t.name is None and n.name is not None and t.id > start:
                 t.name = "d" + n.name
             locate(t if isinstance(t, tuple) else (t,), n.loc, start)
-    return [force(found.get(o)) for o in outputs]
+    results = [force(found.get(o)) for o in outputs]
+    mark_derived(results, first_new)
+    return results
 
 
 # --- reverse --------------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def plan(
 
 def is_number(n: Node) -> bool:
     """A single real number, made by a ufunc from numbers of its type or by adding up an array of them."""
-    summed = n.op == "sum"
+    summed = n.op in ("sum", "sum_as_numpy")
     if n.op == "fused" or not summed and OPS[n.op].ufunc is None:
         return False
     if n.size != 1 or n.dtype.kind != "f" or any(a.dtype != n.dtype for a in n.args):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
+from collections.abc import Container
 
 import numpy as np
 
@@ -108,11 +109,13 @@ def is_elementwise(n: Node) -> bool:
     return n.op in ("where", "cast", "copy", "fused") or (n.op in OPS and OPS[n.op].ufunc is not None)
 
 
-def lower(graph: Graph, share_inputs: bool = False) -> Graph:
+def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = frozenset()) -> Graph:
     """The graph with every copy that NumPy would make spelled out, and each result a value of its own.
 
     - a reshape that no view can give becomes a copy and a reshape of the copy;
     - an elementwise op reads through broadcasts: ufuncs broadcast by themselves;
+    - sums that have to be NumPy's to the bit (`exact` has their ids) are set apart from those that may be
+      added in any order;
     - each output is a fresh value, so that a caller never gets a view of an input or the same array twice;
       with `share_inputs`, an output that is an input is handed back as it came, as a Python function would.
     """
@@ -133,6 +136,15 @@ def lower(graph: Graph, share_inputs: bool = False) -> Graph:
             )
             if bare != args:
                 return with_(n, bare)
+        return in_order(n, args)
+
+    def in_order(n: Node, args: tuple) -> Node | None:
+        as_numpy = n.id in exact
+        if n.op == "sum" and as_numpy and n.dtype.kind in "fc":
+            return Node("sum_as_numpy", args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
+        if n.op == "einsum" and not as_numpy and "optimize" in n.attrs:
+            attrs = {"subscripts": n.attrs["subscripts"]}
+            return Node("einsum", args, attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
         return None
 
     def keeps_shape(n: Node, args: tuple, i: int) -> bool:
@@ -152,14 +164,21 @@ def lower(graph: Graph, share_inputs: bool = False) -> Graph:
             outputs.append(o)
             continue
         c = Node(
-            "copy", (o,), {}, o.shape, o.dtype, o.name if o.op not in ("input", "const") else None, o.loc
+            "copy",
+            (o,),
+            {},
+            o.shape,
+            o.dtype,
+            o.name if o.op not in ("input", "const") else None,
+            o.loc,
+            o.derived,
         )
         outputs.append(c)
     return Graph(graph.inputs, outputs, graph.name)
 
 
 def with_(n: Node, args: tuple) -> Node:
-    return Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc)
+    return Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
 
 
 def root(n: Node) -> Node:

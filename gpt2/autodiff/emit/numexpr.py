@@ -218,7 +218,7 @@ def fuse(graph: Graph, regions: list, chosen: list[Tree]) -> Graph:
         if n in tree:
             t = tree[n]
             args = tuple(new[a] for a in t.leaves)
-            new[n] = Node("fused", args, {"text": t.text}, n.shape, n.dtype, n.name, n.loc)
+            new[n] = Node("fused", args, {"text": t.text}, n.shape, n.dtype, n.name, n.loc, n.derived)
         else:
             args = tuple(new[a] for a in n.args)
             new[n] = n if args == n.args else with_args(n, args)

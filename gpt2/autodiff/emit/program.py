@@ -95,7 +95,9 @@ class Program:
     ):
         self.graph = graph
         self.name = name or graph.name
-        emitted = emit(graph, self.name, share_inputs, lend, _fusing(options))
+        fast = options is not None and options.math == FAST
+        exact = frozenset() if fast else decided(graph)
+        emitted = emit(graph, self.name, share_inputs, lend, _fusing(options), exact)
         self.source = emitted.source
         env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": kernels.matmul}
         self._function = load_source(emitted.source, env, emitted.function)
@@ -216,7 +218,7 @@ def _fusing(options: Options | None) -> Callable | None:
 
 
 def _with_backend(graph: Graph, backend: str) -> Program:
-    return compile_graph(graph, Options(elementwise=backend))
+    return compile_graph(graph, Options(elementwise=backend, math=FAST))
 
 
 def load_source(source: str, env: dict, name: str):

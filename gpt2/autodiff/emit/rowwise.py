@@ -166,6 +166,7 @@ _RULES = {
     "fused": _elementwise,
     "broadcast": _elementwise,
     "sum": _reduction,
+    "sum_as_numpy": _reduction,
     "max": _reduction,
     "min": _reduction,
     "prod": _reduction,

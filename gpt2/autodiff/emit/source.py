@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text
@@ -60,9 +60,12 @@ def emit(
     share_inputs: bool = False,
     lend: bool = False,
     fusing: Callable | None = None,
+    exact: Container[int] = frozenset(),
 ) -> Emitted:
-    """The source of a graph. `fusing(graph, regions)` may give elementwise trees to another backend."""
-    graph = lower(graph, share_inputs)
+    """The source of a graph. `fusing(graph, regions)` may give elementwise trees to another backend; values
+    whose ids are in `exact` are summed in NumPy's own order.
+    """
+    graph = lower(graph, share_inputs, exact)
     regions = schedule(graph)
     if fusing is not None:
         graph = fusing(graph, regions)
@@ -167,6 +170,8 @@ class Emitter(Places):
         """The expression for a number, from numbers."""
         if n.op == "sum":
             return self.total(n)
+        if n.op == "sum_as_numpy":
+            return f"np.add.reduce({self.whole(n.args[0])}, axis={n.attrs['axes']})"
         texts = [self.scalar(a) for a in n.args]
         if n.op in NUMBER_SIGNS:
             return NUMBER_SIGNS[n.op].format(*texts)

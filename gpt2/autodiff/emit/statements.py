@@ -157,6 +157,9 @@ class Statement:
                 )
         return self.reduce("add")
 
+    def op_sum_as_numpy(self):
+        return self.reduce("add")
+
     def contiguous(self, x: Node) -> bool:
         """Whether x is contiguous, or in a block, each of its rows and the next."""
         r = root(x)
@@ -200,7 +203,8 @@ class Statement:
 
     def op_einsum(self):
         args = ", ".join(self.args)
-        return self.then(f"np.einsum({self.n.attrs['subscripts']!r}, {args}, out=@, optimize=True)")
+        optimize = self.n.attrs.get("optimize", True)
+        return self.then(f"np.einsum({self.n.attrs['subscripts']!r}, {args}, out=@, optimize={optimize})")
 
     def op_assemble(self):
         n, e = self.n, self.emitter

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 
-from ..graph import Graph, Node
+from ..graph import Graph, Node, with_args
 from ..ops import build, cost, input_node
 from ..passes.engine import renumber
 from ..passes.match import calls_back, disjoint, ranges
@@ -286,7 +286,7 @@ class _Handover:
                     stack.extend(reversed(missing))
                     continue
                 args = tuple(self.image[a.id] for a in n.args)
-                self.image[n.id] = Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc)
+                self.image[n.id] = with_args(n, args)
                 stack.pop()
         return self.image[n.id]
 

@@ -22,7 +22,7 @@ NS_MOVE = 0.1  # per byte read or written by ops that place values without compu
 FREE = frozenset(("reshape", "transpose", "slice", "broadcast", "item", "const", "input", "stop_gradient"))
 _MOVES = frozenset(("assemble", "update", "gather", "take_along", "copy"))
 _SCATTERS = frozenset(("scatter", "scatter_add", "scatter_along_add"))
-_REDUCTIONS = frozenset(("sum", "max", "min", "prod", "any", "all", "argmax", "argmin"))
+_REDUCTIONS = frozenset(("sum", "sum_as_numpy", "max", "min", "prod", "any", "all", "argmax", "argmin"))
 _PRODUCTS = frozenset(("matmul", "einsum"))
 _CACHED_BYTES = 4  # Op.cost is for elements of this size
 

@@ -70,7 +70,7 @@ def letter_sizes(subscripts: str, args) -> dict[str, int]:
     return sizes
 
 
-def _einsum_infer(*args, subscripts):
+def _einsum_infer(*args, subscripts, optimize=True):
     sizes = letter_sizes(subscripts, args)
     return tuple(sizes[c] for c in split_subscripts(subscripts)[1]), np.result_type(*(a.dtype for a in args))
 
@@ -103,9 +103,12 @@ row(
     "einsum",
     "multilinear",  # explicit output form, no ellipsis
     infer=_einsum_infer,
-    evaluate=lambda *args, subscripts: np.einsum(subscripts, *args, optimize=True),
-    code=lambda *args, subscripts: f"np.einsum({subscripts!r}, {', '.join(args)}, optimize=True)",
-    transpose=lambda g, out, *args, subscripts: tuple(
+    # optimize=False: added up in NumPy's own order, as the user's np.einsum is
+    evaluate=lambda *args, subscripts, optimize=True: np.einsum(subscripts, *args, optimize=optimize),
+    code=lambda *args, subscripts, optimize=True: (
+        f"np.einsum({subscripts!r}, {', '.join(args)}, optimize={optimize})"
+    ),
+    transpose=lambda g, out, *args, subscripts, optimize=True: tuple(
         partial(_einsum_gradient, k, g, args, subscripts) for k in range(len(args))
     ),
     samples=[

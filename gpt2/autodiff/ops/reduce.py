@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
-from .table import BOTH, REAL, apply, row, sample
+from .table import BOTH, OPS, REAL, apply, row, sample
 
 
 def reduced_shape(shape, axes, keepdims) -> tuple[int, ...]:
@@ -59,6 +59,17 @@ reduction_row(
     "linear",
     sum_dtype,
     transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),),
+)
+
+# The same in NumPy's own order, for strict programs: what emits a "sum" may add blocks of it, or let BLAS add
+row(
+    "sum_as_numpy",
+    "linear",
+    infer=OPS["sum"].infer,
+    evaluate=OPS["sum"].evaluate,
+    code=OPS["sum"].code,
+    transpose=OPS["sum"].transpose,
+    samples=OPS["sum"].samples,
 )
 
 

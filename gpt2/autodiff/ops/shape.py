@@ -79,9 +79,21 @@ row(
 
 def _assemble(*parts, shape, indices, dtype):
     out = np.zeros(shape, dtype)
-    for part, index in zip(parts, indices):
-        out[index_slices(index)] += part
+    places = [index_slices(i) for i in indices]
+    for part, place in zip(parts, places):
+        out[place] += part
+    if out.dtype.kind == "f" and any(np.any(np.signbit(p) & (p == 0)) for p in parts):
+        _restore_negative_zeros(out, parts, places)
     return out
+
+
+def _restore_negative_zeros(out, parts, places) -> None:
+    """0.0 + -0.0 is 0.0; what one part alone says is to be as it says."""
+    times = np.zeros(out.shape, np.intp)
+    for place in places:
+        times[place] += 1
+    for part, place in zip(parts, places):
+        np.copyto(out[place], part, where=times[place] == 1)
 
 
 def _assemble_jvp(tangents, out, *parts, shape, indices, dtype):

@@ -10,6 +10,7 @@ time grows linearly with the graph, and a rule of one pass sees at once what a r
 from __future__ import annotations
 
 from ..graph import Graph
+from ..switches import STRICT
 from . import algebra, flattening, fold, parts, products, reductions, views
 from .engine import cse, dce, sweep_to_end
 
@@ -32,16 +33,16 @@ FAMILIES = {
 
 def simplify(graph: Graph, options=None) -> Graph:
     """The same function with less work: all passes, until none applies."""
-    off = frozenset() if options is None else options.off
+    off, math = (frozenset(), STRICT) if options is None else (options.off, options.math)
     families = tuple(f for f in FAMILIES.values() if f.name not in off)
     if not families and "cse" in off:
         return dce(graph)
-    return sweep_to_end(graph, families, share="cse" not in off, forgiving=True)
+    return sweep_to_end(graph, families, share="cse" not in off, forgiving=True, math=math)
 
 
 def _alone(family):
-    def run(graph: Graph) -> Graph:
-        return sweep_to_end(graph, (family,))
+    def run(graph: Graph, math: str = STRICT) -> Graph:
+        return sweep_to_end(graph, (family,), math=math)
 
     run.__name__ = family.name
     return run

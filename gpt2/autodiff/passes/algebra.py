@@ -3,21 +3,47 @@
 Only floating-point and complex values are touched. What may be reassociated is listed in collect.py; here
 
     x**2, x**3, x**10, x**-2    products, by squaring; 1 / product
-    x**0.5, x**-0.5, x**1.5     square roots
+    x**0.5, x**-0.5             square roots
     x / c                       x * (1 / c), one rounding more where c is not a power of 2
+
+In strict mode only x / 4, x**2 and powers of integers are changed everywhere: floor(x / 49) is another number
+than floor(x * (1 / 49)). In what goes into derivatives alone, x**3 and x / 49 are as well.
 """
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from ..graph import Node
 from ..ops import apply, build, const
 from .collect import RING, improve, representable
-from .engine import Family
+from .engine import BITS, DIGITS, Family
 from .match import is_inexact, number
 
 algebra = Family("algebra")
 
 LARGEST_POWER = 32  # the longest chain of products that stands for a power: at most 8
+
+
+@algebra.rule("power", keeps=BITS)
+def power_as_numpy_does(n: Node, sweep) -> Node | None:
+    """Powers that NumPy itself computes by products: squares of arrays, and all of integers."""
+    p = number(n.args[1])
+    if p is None or isinstance(p, (bool, complex)) or n.dtype.kind not in "fiu":
+        return None
+    if n.dtype.kind == "f" and (p != 2 or not n.shape or n.args[0].dtype != n.dtype):
+        return None  # a number by itself goes to C's pow
+    return power_as_products(n, sweep)
+
+
+@algebra.rule("power", keeps=DIGITS)
+def power_of_few_factors(n: Node, sweep) -> Node | None:
+    """x**3 -> x * x * x: p roundings for one, and no step is larger, or smaller, than the result."""
+    p = number(n.args[1])
+    small = type(p) in (int, float) and p == int(p) and -1 <= p <= LARGEST_POWER
+    return power_as_products(n, sweep) if small and n.dtype.kind == "f" else None
 
 
 @algebra.rule("power")
@@ -54,19 +80,39 @@ def _power(x: Node, p) -> Node:
     return result
 
 
-@algebra.rule("multiply")
+@algebra.rule("multiply", keeps=BITS)
 def product_with_itself(n: Node, sweep) -> Node | None:
     """x * x -> square(x): one argument to read, and one to differentiate."""
+    a, b = n.args
+    return apply("square", a) if a is b and n.dtype.kind in "fiu" else None
+
+
+@algebra.rule("multiply")
+def complex_product_with_itself(n: Node, sweep) -> Node | None:
     a, b = n.args
     return apply("square", a) if a is b else None
 
 
-@algebra.rule("reciprocal")
+@algebra.rule("reciprocal", keeps=BITS)
 def reciprocal_as_quotient(n: Node, sweep) -> Node | None:
+    return 1.0 / n.args[0] if n.dtype.kind == "f" else None
+
+
+@algebra.rule("reciprocal")
+def complex_reciprocal_as_quotient(n: Node, sweep) -> Node | None:
     return 1.0 / n.args[0] if is_inexact(n) else None
 
 
-@algebra.rule("divide")
+@algebra.rule("divide", keeps=BITS)
+def divide_by_power_of_two(n: Node, sweep) -> Node | None:
+    """x / 4 -> x * 0.25: both round the same number, so to the same bits."""
+    c = number(n.args[1])
+    if type(c) is not float or n.dtype.kind != "f" or not np.isfinite(c) or abs(math.frexp(c)[0]) != 0.5:
+        return None
+    return divide_by_number(n, sweep) if representable(c, n.dtype) else None
+
+
+@algebra.rule("divide", keeps=DIGITS)
 def divide_by_number(n: Node, sweep) -> Node | None:
     a, b = n.args
     c = number(b)

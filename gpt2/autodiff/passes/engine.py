@@ -6,6 +6,15 @@ them, so rules need not know of one another. A pass is a `Family` of rules; a sw
 families at once, shares equal values as it goes (hash-consing), and costs time linear in the graph.
 `simplify` sweeps until no rule applies.
 
+A rule says what it keeps of the numbers, in one place, where it is registered:
+
+    keeps=BITS     all of it: the same bits, for every argument that there is
+    keeps=DIGITS   the same infinities, nans and zeros, and otherwise some units in the last place (docs/values.md)
+    nothing        it reassociates, and may overflow or cancel where the program did not
+
+In strict mode a rule that says nothing is left out, and one that keeps digits is tried only on values of which
+no more is asked (ops/exactness.py). With math="fast" all rules are tried everywhere.
+
 Some rules pay only where an argument is used by nobody else: then it disappears. `sweep.single(x)` answers
 that. Its count may be too high while a sweep is under way, never too low by more than the sweep's own
 additions; the next sweep counts anew.
@@ -19,17 +28,22 @@ from collections.abc import Callable
 import numpy as np
 
 from ..graph import Graph, GraphError, Node, with_args
+from ..ops.exactness import decided
 from ..ops.table import is_elementwise
+from ..switches import FAST, STRICT
 from .match import calls_back
 
 Rule = Callable[[Node, "Sweep"], "Node | None"]
 
+BITS, DIGITS = "bits", "digits"  # what a rule keeps of the numbers
+
 ELEMENTWISE = "*elementwise"  # a rule for every op that works element by element
 ANY = "*"  # a rule for every op
 COMMUTATIVE = frozenset(
-    "add multiply maximum minimum fmax fmin equal not_equal logical_and logical_or logical_xor "
-    "bitwise_and bitwise_or bitwise_xor hypot logaddexp logaddexp2".split()
+    "add multiply equal not_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split()
 )
+# Not to the bit: maximum(0.0, -0.0) is either of them
+_NEARLY_COMMUTATIVE = frozenset("maximum minimum fmax fmin hypot logaddexp logaddexp2".split())
 _CARRIERS = frozenset(("host", "call", "scan", "map"))  # may run code of the user's
 _DEEPEST = 200  # rewriting one value this many times over means that two rules undo each other
 
@@ -48,20 +62,28 @@ class Family:
     def __init__(self, name: str):
         self.name = name
         self.rules: dict[str, list[Rule]] = {}
+        self.keeps: dict[Rule, str | None] = {}
 
-    def rule(self, *ops: str):
-        """Decorator: the rule is tried on nodes of these ops, in the order in which rules stand."""
+    def rule(self, *ops: str, keeps: str | None = None):
+        """Decorator: the rule is tried on nodes of these ops, in the order in which rules stand.
+
+        keeps   BITS or DIGITS, where that is known to hold for whatever the rule may be given
+        """
 
         def add(function: Rule) -> Rule:
             for op in ops:
                 self.rules.setdefault(op, []).append(function)
+            self.keeps[function] = keeps
             return function
 
         return add
 
-    def of(self, op: str) -> list[Rule]:
+    def of(self, op: str, kept: tuple = (BITS, DIGITS, None)) -> list[Rule]:
+        """The rules for an op that keep one of these."""
         found = self.rules.get(ANY, []) + self.rules.get(op, [])
-        return found + self.rules.get(ELEMENTWISE, []) if is_elementwise(op) else found
+        if is_elementwise(op):
+            found = found + self.rules.get(ELEMENTWISE, [])
+        return [r for r in found if self.keeps[r] in kept]
 
 
 class Sweep:
@@ -74,8 +96,10 @@ class Sweep:
         share: bool = True,
         order: list[Node] | None = None,
         resting: frozenset[Rule] = frozenset(),
+        math: str = STRICT,
     ):
         self.graph = graph
+        self.fast = math == FAST
         self.resting = resting  # rules that are left out
         self.families = families
         self.share = share
@@ -84,8 +108,11 @@ class Sweep:
             Node
         ] = []  # of the new graph's nodes: where a rule made some, they stand in the old one's place
         self.changed = False
-        self._rules: dict[str, tuple[Rule, ...]] = {}
+        self._exact = frozenset() if self.fast else decided(graph)
+        self._exactly = False  # is the node being looked at one that keeps every bit?
+        self._rules: dict[tuple[str, bool], tuple[Rule, ...]] = {}
         self._known: dict[tuple, Node] = {}
+        self._known_exactly: dict[tuple, Node] = {}  # those that were made by rules that keep every bit
         self._settled: set[int] = {n.id for n in graph.inputs}
         self._uses: dict[int, int] = {}
         self._retired: set[int] = set()
@@ -108,6 +135,7 @@ class Sweep:
                     m = with_args(n, args)
                     break
             self.user = users.get(n.id)
+            self._exactly = n.id in self._exact
             got = self._reduce(m, n)
             image[n.id] = got
             self._uses[got.id] = self._uses.get(got.id, 0) + uses.get(n.id, 0)
@@ -126,8 +154,8 @@ class Sweep:
         """The node of the new graph that computes the same as `n`, or `n`. Its arguments must be settled."""
         if not self.share:
             return n
-        found = self._known.get(_key(n), n)
-        return n if found.id in self._retired else found
+        found = self._found(self._key(n))
+        return n if found is None or found.id in self._retired else found
 
     def retire(self, nodes) -> None:
         """These nodes are about to lose their only user: they are no longer there for the asking."""
@@ -138,17 +166,13 @@ class Sweep:
         """The final node for `n`, whose arguments are final."""
         key = None
         if self.share and not (n.op in _CARRIERS and calls_back(n)):
-            key = _key(n)
-            found = self._known.get(key)
+            key = self._key(n)
+            found = self._found(key)
             if found is not None:
                 self.changed |= found is not n
                 self._retired.discard(found.id)
                 return found
-        rules = self._rules.get(n.op)
-        if rules is None:
-            rules = tuple(r for f in self.families for r in f.of(n.op) if r not in self.resting)
-            self._rules[n.op] = rules
-        for rule in rules:
+        for rule in self._rules_for(n.op):
             got = rule(n, self)
             if got is not None and got is not n:
                 got = self._adopt(n, got, origin, rule)
@@ -158,8 +182,32 @@ class Sweep:
             self._settled.add(n.id)
             self.order.append(n)
         if key is not None:
-            self._known[key] = got
+            (self._known_exactly if self._exactly else self._known)[key] = got
         return got
+
+    def _key(self, n: Node) -> tuple:
+        """Nodes with equal keys compute equal values."""
+        if n.op in COMMUTATIVE and (self.fast or n.dtype.kind != "c") or (
+            n.op in _NEARLY_COMMUTATIVE and not self._exactly
+        ):
+            a, b = n.args
+            return (n.op, a.id, b.id, n.dtype) if a.id < b.id else (n.op, b.id, a.id, n.dtype)
+        if n.op == "const" and n.shape:
+            return _array_key(n)
+        return n.key()
+
+    def _found(self, key: tuple) -> Node | None:
+        """The value that is known under a key, made by no rule that the node being looked at does not allow."""
+        found = self._known_exactly.get(key)
+        return self._known.get(key) if found is None and not self._exactly else found
+
+    def _rules_for(self, op: str) -> tuple[Rule, ...]:
+        rules = self._rules.get((op, self._exactly))
+        if rules is None:
+            kept = (BITS, DIGITS, None) if self.fast else (BITS,) if self._exactly else (BITS, DIGITS)
+            found = (r for f in self.families for r in f.of(op, kept))
+            rules = self._rules[op, self._exactly] = tuple(r for r in found if r not in self.resting)
+        return rules
 
     def _adopt(self, n: Node, got: Node, origin: Node, rule: Rule) -> Node:
         """Simplify what a rule gave for `n`; the new node takes the name and the place of the old one."""
@@ -187,6 +235,7 @@ class Sweep:
             n = with_args(n, args)
         if n.loc is None:
             n.loc = origin.loc
+        n.derived = origin.derived
         got = self._reduce(n, n)
         if got is n:
             for a in args:
@@ -208,16 +257,6 @@ def _count_uses(graph: Graph, order) -> tuple[dict[int, int], dict[int, Node]]:
     return uses, {i: u for i, u in users.items() if uses[i] == 1}
 
 
-def _key(n: Node) -> tuple:
-    """Nodes with equal keys compute equal values."""
-    if n.op in COMMUTATIVE:
-        a, b = n.args
-        return (n.op, a.id, b.id, n.dtype) if a.id < b.id else (n.op, b.id, a.id, n.dtype)
-    if n.op == "const" and n.shape:
-        return _array_key(n)
-    return n.key()
-
-
 _HASHED = 1 << 22  # bytes; larger constant arrays are equal only if they are the same array
 
 
@@ -231,7 +270,12 @@ def _array_key(n: Node) -> tuple:
 
 
 def sweep_to_end(
-    graph: Graph, families: tuple[Family, ...], share: bool = True, most: int = 20, forgiving: bool = False
+    graph: Graph,
+    families: tuple[Family, ...],
+    share: bool = True,
+    most: int = 20,
+    forgiving: bool = False,
+    math: str = STRICT,
 ) -> Graph:
     """Sweep until no rule applies. The graph itself if none does.
 
@@ -241,7 +285,7 @@ def sweep_to_end(
     order = None
     resting: frozenset[Rule] = frozenset()
     for _ in range(most):
-        sweep = Sweep(graph, families, share, order, resting)
+        sweep = Sweep(graph, families, share, order, resting, math)
         try:
             new = sweep.run()
         except RestlessError as error:
@@ -276,7 +320,14 @@ def renumber(graph: Graph, order: list[Node]) -> Graph:
             new[n.id] = n  # it reads nothing, and knows the hash of its contents
         elif n.op != "input":
             new[n.id] = Node(
-                n.op, tuple([new[a.id] for a in n.args]), n.attrs, n.shape, n.dtype, n.name, n.loc
+                n.op,
+                tuple([new[a.id] for a in n.args]),
+                n.attrs,
+                n.shape,
+                n.dtype,
+                n.name,
+                n.loc,
+                n.derived,
             )
     return Graph(graph.inputs, [new[o.id] for o in graph.outputs], graph.name)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from ..graph import Node
 from ..ops import apply, build
 from ..ops.table import is_elementwise
-from .engine import ELEMENTWISE, Family
+from .engine import BITS, DIGITS, ELEMENTWISE, Family
 from .match import groups, reshaped_operand, strip_ones
 
 rows = Family("rows")
@@ -40,7 +40,7 @@ def _same_last(n: Node) -> bool:
     return strip_ones(n.shape) != strip_ones(x.shape) and n.ndim > 1 and x.ndim > 1
 
 
-@rows.rule("reshape")
+@rows.rule("reshape", keeps=BITS)
 def cut_before_elementwise(n: Node, sweep) -> Node | None:
     (f,) = n.args
     if not (cuts_rows(n) and is_elementwise(f.op) and sweep.single(f)):
@@ -48,7 +48,7 @@ def cut_before_elementwise(n: Node, sweep) -> Node | None:
     return apply(f.op, *[_reshaped(a, f.shape, n.shape) for a in f.args], **f.attrs)
 
 
-@rows.rule(ELEMENTWISE)
+@rows.rule(ELEMENTWISE, keeps=BITS)
 def join_after_elementwise(n: Node, sweep) -> Node | None:
     for a in n.args:
         if a.shape == n.shape and joins_rows(a):
@@ -65,7 +65,12 @@ def _reshaped(x: Node, a: tuple, b: tuple) -> Node:
     return build.reshape(x, strip_ones(shape) if strip_ones(shape) == strip_ones(x.shape) else shape)
 
 
-@rows.rule("sum", "max", "min", "prod", "any", "all")
+@rows.rule("max", "min", "any", "all", keeps=BITS)
+def choose_before_joining(n: Node, sweep) -> Node | None:
+    return reduce_before_joining(n, sweep)
+
+
+@rows.rule("sum", "prod", keeps=DIGITS)
 def reduce_before_joining(n: Node, sweep) -> Node | None:
     """A reduction of joined axes is one of the axes that were joined."""
     (x,) = n.args

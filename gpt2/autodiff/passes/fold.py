@@ -1,20 +1,23 @@
 """Folding: what is known while compiling is not computed when running.
 
-Constants meet constants, and operations that change nothing disappear. Two liberties are taken beyond the
-letter of IEEE 754, here and in collect.py. The sign of a zero is not kept where that costs an operation:
-0 + x becomes x, though 0 + -0.0 is +0.0 (Python's sum() starts every sum of arrays with 0), and -(a - b)
-becomes b - a. And what is computed while compiling is rounded once where the program would have rounded at
-each step. Not taken is what gains nothing: 0 - x stays, as -x is -0.0 for x = 0.0. Nor what would lie: x * 0
-stays, since it is nan where x is infinite or nan; a program is not cured of its nan by differentiating it.
+Constants meet constants, and operations that change nothing disappear. What keeps every bit says so. The rest is
+for math="fast", and takes two liberties beyond the letter of IEEE 754, as collect.py does. The sign of a zero is
+not kept where that costs an operation: 0 + x becomes x, though 0 + -0.0 is +0.0 (Python's sum() starts every sum
+of arrays with 0), and -(a - b) becomes b - a. And what is computed while compiling is rounded once where the
+program would have rounded at each step. Not taken, in no mode, is what gains nothing: 0 - x stays, as -x is -0.0
+for x = 0.0. Nor what would lie: x * 0 stays, since it is nan where x is infinite or nan; a program is not cured
+of its nan by differentiating it.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from ..graph import Node
 from ..ops import apply, build, const, evaluate
-from .engine import ANY, ELEMENTWISE, Family
+from .engine import ANY, BITS, ELEMENTWISE, Family
 from .match import as_type_of, full_like, is_number, number
 
 fold = Family("fold")
@@ -26,31 +29,43 @@ _NEVER = frozenset(("call", "scan", "const", "input", "broadcast", "stop_gradien
 
 
 @fold.rule(ANY)
+def evaluate_numbers(n: Node, sweep) -> Node | None:
+    """An op on numbers is a number, rounded once: not to n.dtype, which would only print worse."""
+    if n.shape or not _may_fold(n) or any(a.shape or a.dtype.kind not in "fc" for a in n.args):
+        return None
+    value = _evaluated(n, [number(a) for a in n.args])
+    if value is None or n.dtype.kind not in "fc" or value.dtype.kind not in "fc":
+        return None
+    return const(value.item(), n.dtype) if np.isfinite(value.astype(n.dtype)) else None
+
+
+@fold.rule(ANY, keeps=BITS)
 def evaluate_constants(n: Node, sweep) -> Node | None:
     """An op on constants is a constant, if it is not made larger by that than it has to be."""
-    if not n.args or n.op in _NEVER or isinstance(n.dtype, tuple):
+    if not _may_fold(n):
         return None
-    largest = 0
-    for a in n.args:
-        if a.op != "const":
-            return None
-        largest = max(largest, a.nbytes)
+    largest = max(a.nbytes for a in n.args)
     if n.nbytes > max(min(largest, FAR_TOO_LARGE), LARGEST):
         return None
-    scalars = not any(a.shape for a in n.args)
-    values = [number(a) if scalars and a.dtype.kind in "fc" else np.asarray(a.value, a.dtype) for a in n.args]
+    value = _evaluated(n, [np.asarray(a.value, a.dtype) for a in n.args])
+    return None if value is None else const(value.astype(n.dtype), n.dtype)
+
+
+def _may_fold(n: Node) -> bool:
+    known = all(a.op == "const" for a in n.args)
+    return known and bool(n.args) and n.op not in _NEVER and not isinstance(n.dtype, tuple)
+
+
+def _evaluated(n: Node, values) -> np.ndarray | None:
+    """The op computed by NumPy; None where it fails, which is the running program's to do."""
     with np.errstate(all="ignore"):
         try:
-            value = np.asarray(evaluate(n.op, values, n.attrs))
+            return np.asarray(evaluate(n.op, values, n.attrs))
         except (ArithmeticError, ValueError, np.linalg.LinAlgError):
-            return None  # it is the running program's to fail
-        narrow = value.astype(n.dtype)
-    if not n.shape and scalars and n.dtype.kind in "fc" and value.dtype.kind in "fc" and np.isfinite(narrow):
-        return const(value.item(), n.dtype)  # not rounded to n.dtype, which would only print worse
-    return const(narrow, n.dtype)
+            return None
 
 
-@fold.rule("const")
+@fold.rule("const", keeps=BITS)
 def plain_numbers(n: Node, sweep) -> Node | None:
     """A float constant holds a float, whatever it was written as: 2 and 2.0 are one value."""
     kind = {"f": float, "c": complex, "i": int, "u": int, "b": bool}.get(n.dtype.kind)
@@ -60,7 +75,7 @@ def plain_numbers(n: Node, sweep) -> Node | None:
     return const(kind(value), n.dtype, n.name)
 
 
-@fold.rule(ELEMENTWISE)
+@fold.rule(ELEMENTWISE, keeps=BITS)
 def leave_broadcasting_to_the_op(n: Node, sweep) -> Node | None:
     """f(broadcast(x), y) -> f(x, y); where all arguments are smaller than the result, so is the work."""
     if not any(a.op == "broadcast" for a in n.args):
@@ -70,60 +85,82 @@ def leave_broadcasting_to_the_op(n: Node, sweep) -> Node | None:
 
 
 # arithmetic that changes nothing
-@fold.rule("add")
+@fold.rule("add", "subtract", keeps=BITS)
+def no_change(n: Node, sweep) -> Node | None:
+    """x + -0.0 -> x, x - 0.0 -> x; of integers with any zero, and 0 - x -> -x."""
+    for x, zero in ((n.args, n.args[::-1]) if n.op == "add" else (n.args,)):
+        if is_number(zero, 0) and (n.dtype.kind in "iub" or _negative_zero(zero) == (n.op == "add")):
+            return as_type_of(n, x)
+    if n.op == "subtract" and is_number(n.args[0], 0) and n.dtype.kind in "iu":
+        return as_type_of(n, apply("negative", build.cast(n.args[1], n.dtype)))
+    return None
+
+
+def _negative_zero(zero: Node) -> bool | None:
+    """Is it -0.0? None of complex numbers, whose zeros have two signs."""
+    return None if zero.dtype.kind == "c" else math.copysign(1.0, number(zero)) < 0
+
+
+@fold.rule("add", "subtract")
 def add_zero(n: Node, sweep) -> Node | None:
     a, b = n.args
     if is_number(b, 0):
         return as_type_of(n, a)
-    if is_number(a, 0):
+    if is_number(a, 0) and n.op == "add":
         return as_type_of(n, b)
     return None
 
 
-@fold.rule("add", "subtract")
+@fold.rule("add", "subtract", keeps=BITS)
 def signs_of_terms(n: Node, sweep) -> Node | None:
     """a + -b -> a - b, a - -b -> a + b, -a + b -> b - a."""
     a, b = n.args
-    if b.op == "negative":
+    if b.op == "negative" and _negates(b, n):
         return apply("subtract" if n.op == "add" else "add", a, b.args[0])
-    if a.op == "negative" and n.op == "add":
+    if a.op == "negative" and n.op == "add" and _negates(a, n):
         return apply("subtract", b, a.args[0])
     return None
 
 
-@fold.rule("subtract")
-def subtract_zero(n: Node, sweep) -> Node | None:
-    a, b = n.args
-    if is_number(b, 0):
-        return as_type_of(n, a)
-    if is_number(a, 0) and n.dtype.kind in "iu":
-        return as_type_of(n, apply("negative", build.cast(b, n.dtype)))
-    return None
+def _negates(x: Node, n: Node) -> bool:
+    """Is -x what it is in numbers of n's size? The smallest int8 is its own negative."""
+    return x.dtype.kind in "fc" or x.dtype == n.dtype
 
 
-@fold.rule("multiply")
-def multiply_one(n: Node, sweep) -> Node | None:
-    for a, b in (n.args, n.args[::-1]):
-        if is_number(b, 1):
-            return as_type_of(n, a)
-        if is_number(b, -1) and n.dtype.kind in "ifc":
-            return as_type_of(n, apply("negative", build.cast(a, n.dtype)))
-    return None
-
-
-@fold.rule("divide")
-def divide_one(n: Node, sweep) -> Node | None:
-    a, b = n.args
-    if is_number(b, 1):
-        return as_type_of(n, a)
-    if is_number(b, -1):
-        return as_type_of(n, apply("negative", build.cast(a, n.dtype)))
-    return None
+@fold.rule("multiply", "divide", keeps=BITS)
+def factor_one(n: Node, sweep) -> Node | None:
+    """x * 1, x / 1 -> x; x * -1, x / -1 -> -x."""
+    return None if n.dtype.kind == "c" else _times_one(n)
 
 
 @fold.rule("multiply", "divide")
+def complex_factor_one(n: Node, sweep) -> Node | None:
+    """The same of complex numbers, where inf * (1 + 0j) has a nan."""
+    return _times_one(n)
+
+
+def _times_one(n: Node) -> Node | None:
+    for x, c in ((n.args, n.args[::-1]) if n.op == "multiply" else (n.args,)):
+        if is_number(c, 1):
+            return as_type_of(n, x)
+        if is_number(c, -1) and n.dtype.kind in "ifc":
+            return as_type_of(n, apply("negative", build.cast(x, n.dtype)))
+    return None
+
+
+@fold.rule("multiply", "divide", keeps=BITS)
 def signs_of_factors(n: Node, sweep) -> Node | None:
     """-a * -b -> a * b, and -a * c -> a * -c for a constant c."""
+    return _signs_of_factors(n) if {a.dtype.kind for a in n.args} == {"f"} else None
+
+
+@fold.rule("multiply", "divide")
+def signs_of_other_factors(n: Node, sweep) -> Node | None:
+    """The same of complex numbers and integers."""
+    return _signs_of_factors(n)
+
+
+def _signs_of_factors(n: Node) -> Node | None:
     a, b = n.args
     if a.op == b.op == "negative":
         return apply(n.op, a.args[0], b.args[0])
@@ -134,22 +171,26 @@ def signs_of_factors(n: Node, sweep) -> Node | None:
     return None
 
 
-@fold.rule("negative")
+@fold.rule("negative", keeps=BITS)
 def negate_twice(n: Node, sweep) -> Node | None:
     (x,) = n.args
-    if x.op == "negative":
-        return x.args[0]
+    return x.args[0] if x.op == "negative" else None
+
+
+@fold.rule("negative")
+def negate_difference(n: Node, sweep) -> Node | None:
+    (x,) = n.args
     if x.op == "subtract" and sweep.single(x):
         return apply("subtract", x.args[1], x.args[0])
     return None
 
 
-@fold.rule("positive", "copy")
+@fold.rule("positive", "copy", keeps=BITS)
 def the_same(n: Node, sweep) -> Node:
     return n.args[0]
 
 
-@fold.rule("absolute", "fabs")
+@fold.rule("absolute", "fabs", keeps=BITS)
 def absolute_value(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.op == "negative" or (x.op == n.op and x.dtype.kind != "c"):
@@ -157,13 +198,13 @@ def absolute_value(n: Node, sweep) -> Node | None:
     return None
 
 
-@fold.rule("maximum", "minimum", "fmax", "fmin", "logical_and", "logical_or", "bitwise_and", "bitwise_or")
+@fold.rule("maximum", "minimum", "fmax", "fmin", "logical_and", "logical_or", "bitwise_and", "bitwise_or", keeps=BITS)
 def with_itself(n: Node, sweep) -> Node | None:
     a, b = n.args
     return a if a is b and a.dtype == n.dtype else None
 
 
-@fold.rule("logical_and", "logical_or")
+@fold.rule("logical_and", "logical_or", keeps=BITS)
 def known_truth(n: Node, sweep) -> Node | None:
     for a, b in (n.args, n.args[::-1]):
         value = number(a)
@@ -173,14 +214,14 @@ def known_truth(n: Node, sweep) -> Node | None:
     return None
 
 
-@fold.rule("logical_not")
+@fold.rule("logical_not", keeps=BITS)
 def not_not(n: Node, sweep) -> Node | None:
     (x,) = n.args
     return x.args[0] if x.op == "logical_not" and x.args[0].dtype.kind == "b" else None
 
 
 # complex numbers
-@fold.rule("conjugate")
+@fold.rule("conjugate", keeps=BITS)
 def conjugate_of(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.dtype.kind != "c":
@@ -188,7 +229,7 @@ def conjugate_of(n: Node, sweep) -> Node | None:
     return x.args[0] if x.op == "conjugate" else None
 
 
-@fold.rule("real")
+@fold.rule("real", keeps=BITS)
 def real_of(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.dtype.kind != "c":
@@ -200,14 +241,14 @@ def real_of(n: Node, sweep) -> Node | None:
     return None
 
 
-@fold.rule("imag")
+@fold.rule("imag", keeps=BITS)
 def imag_of(n: Node, sweep) -> Node | None:
     (x,) = n.args
     return full_like(n, 0) if x.dtype.kind != "c" else None
 
 
 # choices and conversions
-@fold.rule("where")
+@fold.rule("where", keeps=BITS)
 def known_choice(n: Node, sweep) -> Node | None:
     c, a, b = n.args
     value = number(c)
@@ -224,12 +265,25 @@ def known_choice(n: Node, sweep) -> Node | None:
     return None
 
 
-@fold.rule("cast")
+@fold.rule("cast", keeps=BITS)
 def cast_again(n: Node, sweep) -> Node | None:
     """cast(cast(x)) -> cast(x), where the step between loses nothing."""
     (x,) = n.args
     if x.dtype == n.dtype:
         return x
-    if x.op == "cast" and np.can_cast(x.args[0].dtype, x.dtype, "safe"):
+    if x.op == "cast" and _holds(x.dtype, x.args[0].dtype) and _rounds_alike(x.args[0].dtype, n.dtype):
         return build.cast(x.args[0], n.dtype)
     return None
+
+
+def _holds(wide: np.dtype, narrow: np.dtype) -> bool:
+    """Does every number of the one dtype have its equal in the other? NumPy calls int64 -> float64 safe."""
+    if narrow.kind in "iu" and wide.kind in "fc":
+        return narrow.itemsize * 8 <= np.finfo(wide).nmant + 1
+    return np.can_cast(narrow, wide, "safe")
+
+
+def _rounds_alike(a: np.dtype, b: np.dtype) -> bool:
+    """Is a number of `a` converted to `b` as its equal in a wider dtype would be? Where it does not fit into
+    an integer, that depends on the processor."""
+    return b.kind in "fcb" or (a.kind in "iub" and np.can_cast(a, b, "safe"))

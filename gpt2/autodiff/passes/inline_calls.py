@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..graph import Graph, Node
+from ..graph import Graph, Node, with_args
 from ..ops.subgraph import splice
 
 
@@ -22,5 +22,5 @@ def inline_calls(graph: Graph) -> Graph:
         elif n.op == "item" and n.args[0] in bodies:
             new[n] = bodies[n.args[0]][n.attrs["i"]]
         else:
-            new[n] = n if args == n.args else Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc)
+            new[n] = n if args == n.args else with_args(n, args)
     return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)

@@ -26,8 +26,9 @@ def is_number(n: Node, value) -> bool:
 
 
 def is_zeros(n: Node) -> bool:
-    """Is every element of `n` zero, and known to be?"""
-    return is_number(n, 0) or (n.op == "assemble" and not n.args)
+    """Is every element of `n` zero, and known to be? -0.0 is another one."""
+    value = number(n)
+    return n.op == "assemble" and not n.args if value is None else value == 0 and "-" not in repr(value)
 
 
 def calls_back(n: Node) -> bool:

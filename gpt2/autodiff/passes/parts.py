@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..graph import Node
 from ..ops import apply, build
-from .engine import Family
+from .engine import BITS, DIGITS, Family
 from .match import as_index, disjoint, inside, is_full, is_zeros, ranges
 
 place = Family("place")
@@ -28,7 +28,7 @@ def assembled(parts, like: Node) -> Node:
 
 
 # assemble
-@place.rule("assemble")
+@place.rule("assemble", keeps=BITS)
 def one_part_is_everything(n: Node, sweep) -> Node | None:
     parts = parts_of(n)
     if not parts:
@@ -38,7 +38,7 @@ def one_part_is_everything(n: Node, sweep) -> Node | None:
     return None
 
 
-@place.rule("assemble")
+@place.rule("assemble", keeps=DIGITS)
 def parts_in_parts(n: Node, sweep) -> Node | None:
     """Parts that are zeros go; parts that are assembled themselves, or x + assembled, are placed directly."""
     parts, found, changed = parts_of(n), [], False
@@ -66,7 +66,7 @@ def _opened(p: Node, rs, sweep) -> list | None:
     return None
 
 
-@place.rule("add")
+@place.rule("add", keeps=DIGITS)
 def add_assembles(n: Node, sweep) -> Node | None:
     a, b = n.args
     if a.op == b.op == "assemble" and a.shape == b.shape and sweep.single(a) and sweep.single(b):
@@ -74,7 +74,7 @@ def add_assembles(n: Node, sweep) -> Node | None:
     return None
 
 
-@place.rule("slice")
+@place.rule("slice", keeps=BITS)
 def slice_of_assemble(n: Node, sweep) -> Node | None:
     """A slice that meets one part of what it cuts from, or none; or several, if nobody wants the whole."""
     (x,) = n.args
@@ -101,7 +101,7 @@ def slice_of_assemble(n: Node, sweep) -> Node | None:
 
 
 # update
-@place.rule("update")
+@place.rule("update", keeps=BITS)
 def update_everything(n: Node, sweep) -> Node | None:
     x, v = n.args
     box = ranges(n.attrs["index"], x.shape)
@@ -112,7 +112,7 @@ def update_everything(n: Node, sweep) -> Node | None:
     return None
 
 
-@place.rule("update")
+@place.rule("update", keeps=BITS)
 def add_to_part(n: Node, sweep) -> Node | None:
     """x[i] += v adds a part, if x is assembled from parts: no slice has to be read."""
     x, v = n.args
@@ -124,12 +124,13 @@ def add_to_part(n: Node, sweep) -> Node | None:
             and old.args[0] is x
             and old.attrs["index"] == n.attrs["index"]
             and v.shape == old.shape
+            and v.dtype == extra.dtype == n.dtype
         ):
             return assembled([*parts_of(x), (extra, ranges(n.attrs["index"], x.shape))], n)
     return None
 
 
-@place.rule("update")
+@place.rule("update", keeps=BITS)
 def update_zeros(n: Node, sweep) -> Node | None:
     """A write into zeros places a part; a write over parts replaces those that it covers."""
     x, v = n.args
@@ -144,7 +145,7 @@ def update_zeros(n: Node, sweep) -> Node | None:
     return None
 
 
-@place.rule("update")
+@place.rule("update", keeps=BITS)
 def update_again(n: Node, sweep) -> Node | None:
     """What is written over was never needed; writing back what stands there changes nothing."""
     x, v = n.args
@@ -157,7 +158,7 @@ def update_again(n: Node, sweep) -> Node | None:
 
 
 # additions at indices
-@place.rule("add")
+@place.rule("add", keeps=DIGITS)
 def add_scattered(n: Node, sweep) -> Node | None:
     """x + scatter_add(zeros, v) -> scatter_add(x, v): the array of zeros is never made."""
     for x, s in (n.args, n.args[::-1]):
@@ -167,22 +168,32 @@ def add_scattered(n: Node, sweep) -> Node | None:
     return None
 
 
-@place.rule("scatter_add", "scatter_along_add", "scatter")
+@place.rule("scatter", keeps=BITS)
+def scatter_zeros(n: Node, sweep) -> Node | None:
+    """Zeros set in zeros change nothing."""
+    x, v = n.args[:2]
+    return x if is_zeros(v) and is_zeros(x) else None
+
+
+@place.rule("scatter_add", "scatter_along_add")
 def scatter_nothing(n: Node, sweep) -> Node | None:
-    """Zeros added, or zeros set in zeros, change nothing."""
-    x = n.args[0]
+    """Zeros added change nothing but the sign of a zero."""
     v = n.args[2] if n.op == "scatter_along_add" else n.args[1]
-    if is_zeros(v) and (n.op != "scatter" or is_zeros(x)):
-        return x
-    return None
+    return n.args[0] if is_zeros(v) else None
 
 
 # what is done to zeros
 @place.rule(
-    "sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "conjugate", "real", "imag"
+    "sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "real", "imag", keeps=BITS
 )
 def of_zeros(n: Node, sweep) -> Node | None:
     x = n.args[0]
     if is_zeros(x) and (n.op != "broadcast" or x.shape != ()):
         return build.zeros(n.shape, n.dtype)
     return None
+
+
+@place.rule("conjugate")
+def conjugate_of_zeros(n: Node, sweep) -> Node | None:
+    """NumPy gives 0 - 0j."""
+    return of_zeros(n, sweep)

@@ -1,4 +1,8 @@
-"""Matrix products as BLAS likes them: two-dimensional, of views, scaled where it is cheapest."""
+"""Matrix products as BLAS likes them: two-dimensional, of views, scaled where it is cheapest.
+
+BLAS adds up in an order of its own, and another one for other shapes. In strict mode these rules are tried where
+digits are enough; scale_the_smallest is not, since (1e-30 * a) @ b need not overflow where a @ b does.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,13 @@ from ..graph import Node
 from ..ops import apply, build
 from ..ops.matrix import letter_sizes, split_subscripts
 from .collect import Product, Region
-from .engine import Family
+from .engine import DIGITS, Family
 from .match import is_inexact, strip_ones
 
 matrix = Family("matrix")
 
 
-@matrix.rule("matmul")
+@matrix.rule("matmul", keeps=DIGITS)
 def without_broadcasting(n: Node, sweep) -> Node | None:
     """matmul broadcasts leading axes itself; leading axes of length 1 are dropped from the operands."""
     args = [_plain(a) for a in n.args]
@@ -33,7 +37,7 @@ def _plain(x: Node) -> Node:
     return build.reshape(x, (*lead, *x.shape[-2:]))
 
 
-@matrix.rule("matmul")
+@matrix.rule("matmul", keeps=DIGITS)
 def rows_flattened(n: Node, sweep) -> Node | None:
     """(B, T, C) @ (C, D): one product of B*T rows instead of B small ones."""
     a, b = n.args
@@ -43,14 +47,14 @@ def rows_flattened(n: Node, sweep) -> Node | None:
     return build.reshape(apply("matmul", rows, b), n.shape)
 
 
-@matrix.rule("matmul")
+@matrix.rule("matmul", keeps=DIGITS)
 def outer_product(n: Node, sweep) -> Node | None:
     """A product with nothing to add up is elementwise."""
     a, b = n.args
     return a * b if a.shape[-1] == 1 and a.dtype == b.dtype and is_inexact(n) else None
 
 
-@matrix.rule("transpose")
+@matrix.rule("transpose", keeps=DIGITS)
 def transpose_of_product(n: Node, sweep) -> Node | None:
     """(a @ b).T -> b.T @ a.T: the result is made in the order in which it is wanted, the operands stay views.
 
@@ -68,7 +72,7 @@ def transpose_of_product(n: Node, sweep) -> Node | None:
     return build.transpose(product, tuple(swapped.get(p, p) for p in perm))
 
 
-@matrix.rule("sum")
+@matrix.rule("sum", keeps=DIGITS)
 def batch_summed(n: Node, sweep) -> Node | None:
     """sum over the batch of a @ b -> one product, in which the batch belongs to the summed axis.
 
@@ -140,7 +144,7 @@ def _unscaled(x: Node, sweep):
 
 
 # einsum
-@matrix.rule("einsum")
+@matrix.rule("einsum", keeps=DIGITS)
 def einsum_as_product(n: Node, sweep) -> Node | None:
     """A contraction of two operands is a matmul of reshaped views; of one operand, a sum and a transpose."""
     letters, out = split_subscripts(n.attrs["subscripts"])

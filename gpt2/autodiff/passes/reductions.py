@@ -13,8 +13,8 @@ import math
 
 from ..graph import Node
 from ..ops import apply, build, const
-from .collect import Region
-from .engine import Family
+from .collect import Region, representable
+from .engine import BITS, DIGITS, Family
 from .match import constant_along, is_inexact, padded
 
 reduce = Family("reduce")
@@ -38,9 +38,14 @@ def count(n: Node) -> int:
     return math.prod(n.args[0].shape[i] for i in n.attrs["axes"])
 
 
-@reduce.rule("sum", "max", "min", "prod", "any", "all")
+@reduce.rule("max", "min", "prod", "any", "all", keeps=BITS)
+def choice_over_nothing(n: Node, sweep) -> Node | None:
+    return over_nothing(n, sweep)
+
+
+@reduce.rule("sum")
 def over_nothing(n: Node, sweep) -> Node | None:
-    """A reduction over axes of length 1 is a reshape."""
+    """A reduction over axes of length 1 is a reshape. NumPy's sum of -0.0 is 0.0, though."""
     (x,) = n.args
     axes = n.attrs["axes"]
     if n.dtype != x.dtype:
@@ -53,7 +58,12 @@ def over_nothing(n: Node, sweep) -> Node | None:
     return None
 
 
-@reduce.rule("sum", "max", "min", "prod", "any", "all")
+@reduce.rule("max", "min", "any", "all", keeps=BITS)
+def choice_again(n: Node, sweep) -> Node | None:
+    return again(n, sweep)
+
+
+@reduce.rule("sum", "prod", keeps=DIGITS)
 def again(n: Node, sweep) -> Node | None:
     """sum(sum(x)) -> sum(x), if both keep their dimensions or neither does."""
     (x,) = n.args
@@ -66,7 +76,18 @@ def again(n: Node, sweep) -> Node | None:
     return apply(n.op, x.args[0], axes=tuple(sorted({*inner, *axes})), keepdims=n.attrs["keepdims"])
 
 
-@reduce.rule("sum", "max", "min", "any", "all")
+@reduce.rule("max", "min", "any", "all", keeps=BITS)
+def choice_of_broadcast(n: Node, sweep) -> Node | None:
+    return of_broadcast(n, sweep)
+
+
+@reduce.rule("sum", keeps=DIGITS)
+def copies_counted(n: Node, sweep) -> Node | None:
+    """sum(broadcast(x)) -> n * sum(x), where n is a number that the dtype holds."""
+    return of_broadcast(n, sweep) if representable(float(count(n)), n.dtype) else None
+
+
+@reduce.rule("sum")
 def of_broadcast(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.op != "broadcast" or n.dtype != x.dtype or (n.op == "sum" and not is_inexact(n)):
@@ -81,7 +102,7 @@ def of_broadcast(n: Node, sweep) -> Node | None:
     return build.broadcast(z if n.op in _IDEMPOTENT else z * const(float(times), n.dtype), n.shape)
 
 
-@reduce.rule("sum")
+@reduce.rule("sum", keeps=DIGITS)
 def of_transpose(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.op != "transpose":

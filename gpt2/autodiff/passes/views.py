@@ -1,10 +1,13 @@
-"""Views of views: reshapes, transposes, broadcasts and slices that follow one another become one, or none."""
+"""Views of views: reshapes, transposes, broadcasts and slices that follow one another become one, or none.
+
+They move numbers and compute nothing, so every bit is kept.
+"""
 
 from __future__ import annotations
 
 from ..graph import Node
 from ..ops import build, table
-from .engine import Family
+from .engine import BITS, Family
 from .match import (
     as_index,
     disjoint,
@@ -21,7 +24,7 @@ from .match import (
 views = Family("views")
 
 
-@views.rule("reshape", "transpose", "slice")
+@views.rule("reshape", "transpose", "slice", keeps=BITS)
 def of_one_number(n: Node, sweep) -> Node | None:
     """A view of an array that is one number all over."""
     value = number(n.args[0])
@@ -29,7 +32,7 @@ def of_one_number(n: Node, sweep) -> Node | None:
 
 
 # reshape
-@views.rule("reshape")
+@views.rule("reshape", keeps=BITS)
 def reshape_reshape(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.shape == n.shape:
@@ -37,7 +40,7 @@ def reshape_reshape(n: Node, sweep) -> Node | None:
     return build.reshape(x.args[0], n.shape) if x.op == "reshape" else None
 
 
-@views.rule("reshape")
+@views.rule("reshape", keeps=BITS)
 def reshape_broadcast(n: Node, sweep) -> Node | None:
     """reshape(broadcast(x)) -> broadcast(reshape(x)), where axes stay apart."""
     (x,) = n.args
@@ -47,7 +50,7 @@ def reshape_broadcast(n: Node, sweep) -> Node | None:
     return None if shape is None else build.broadcast(build.reshape(x.args[0], strip_ones(shape)), n.shape)
 
 
-@views.rule("reshape")
+@views.rule("reshape", keeps=BITS)
 def reshape_reduction(n: Node, sweep) -> Node | None:
     """A reduction whose axes are put back, or taken away, by a reshape does so itself."""
     (x,) = n.args
@@ -63,7 +66,7 @@ def reshape_reduction(n: Node, sweep) -> Node | None:
 
 
 # transpose
-@views.rule("transpose")
+@views.rule("transpose", keeps=BITS)
 def transpose_transpose(n: Node, sweep) -> Node | None:
     (x,) = n.args
     perm = n.attrs["perm"]
@@ -78,7 +81,7 @@ def transpose_transpose(n: Node, sweep) -> Node | None:
     return None
 
 
-@views.rule("transpose")
+@views.rule("transpose", keeps=BITS)
 def transpose_broadcast(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.op != "broadcast":
@@ -89,7 +92,7 @@ def transpose_broadcast(n: Node, sweep) -> Node | None:
 
 
 # broadcast
-@views.rule("broadcast")
+@views.rule("broadcast", keeps=BITS)
 def broadcast_broadcast(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.shape == n.shape:
@@ -102,7 +105,7 @@ def broadcast_broadcast(n: Node, sweep) -> Node | None:
 
 
 # slice
-@views.rule("slice")
+@views.rule("slice", keeps=BITS)
 def slice_slice(n: Node, sweep) -> Node | None:
     (x,) = n.args
     rs = ranges(n.attrs["index"], x.shape)
@@ -115,7 +118,7 @@ def slice_slice(n: Node, sweep) -> Node | None:
     return build.slice_(x, index) if index != n.attrs["index"] else None
 
 
-@views.rule("slice")
+@views.rule("slice", keeps=BITS)
 def slice_view(n: Node, sweep) -> Node | None:
     """Slice first, broadcast or transpose later; slice before a reshape that leaves the sliced axes alone."""
     (x,) = n.args
@@ -154,7 +157,7 @@ def _slice_reshape(n: Node, x: Node) -> Node | None:
     return build.reshape(build.slice_(y, as_index(cut)), n.shape)
 
 
-@views.rule("slice")
+@views.rule("slice", keeps=BITS)
 def slice_update(n: Node, sweep) -> Node | None:
     """What was written there, or what stood there before."""
     (x,) = n.args

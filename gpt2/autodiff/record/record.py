@@ -226,7 +226,14 @@ def inline(graph: Graph, args: Sequence) -> list:
             made[n], values[n] = n, np.asarray(n.value, n.dtype)
         elif n.op != "input":
             made[n] = Node(
-                n.op, tuple([made[a] for a in n.args]), n.attrs, n.shape, n.dtype, n.name, n.loc or where.loc
+                n.op,
+                tuple([made[a] for a in n.args]),
+                n.attrs,
+                n.shape,
+                n.dtype,
+                n.name,
+                n.loc or where.loc,
+                n.derived,
             )
             values[n] = evaluate(n.op, [values[a] for a in n.args], n.attrs)
             for a in drop.get(n, ()):

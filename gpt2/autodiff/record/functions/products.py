@@ -172,7 +172,8 @@ def einsum(*args, out=None, optimize=False, dtype=None, order="K", casting="safe
     nodes = [build.cast(x, common) for x in nodes]
     if len(nodes) == 1:
         return _rearranged(nodes[0], inputs[0], output)
-    return apply("einsum", *nodes, subscripts=",".join(inputs) + "->" + output)
+    order = {} if optimize else {"optimize": False}
+    return apply("einsum", *nodes, subscripts=",".join(inputs) + "->" + output, **order)
 
 
 def _from_lists(args) -> tuple[str, list[Node]]:

@@ -1,0 +1,61 @@
+"""Which values have to keep every bit, and which only their digits.
+
+In strict mode (Options.math) a program gives what NumPy gives. A rewrite that rounds otherwise is allowed only
+where nobody can tell but by the last digits of a derivative. `decided` finds all other values:
+
+    what is compared, floored, cast to integers, sorted or used as an index, and all that it is computed from;
+    what is returned, and all that it is computed from, as far as NumPy computes it: a derivative is the
+    compiler's own, and so is what only a derivative reads.
+
+The ops that do not decide, because they take a small relative change to a small one, are listed here. An op that
+is not in the list is taken for one that decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..graph import Graph, Node
+
+# A small relative change of an argument makes a small change of the result. Not among them: remainder and
+# floor_divide jump, arctan2 and angle have a cut, sign and copysign depend on a sign, eigenvectors and singular
+# vectors on a choice.
+CONTINUOUS = frozenset(
+    "add subtract multiply divide negative positive square reciprocal power sqrt cbrt "
+    "exp exp2 expm1 log log2 log10 log1p logaddexp logaddexp2 sinc hypot "
+    "sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh "
+    "deg2rad rad2deg degrees radians absolute fabs conjugate real imag "
+    "maximum minimum fmax fmin where cast copy fused stop_gradient item "
+    "sum prod max min cumsum cumprod matmul einsum "
+    "reshape transpose slice broadcast assemble update "
+    "gather take_along scatter scatter_add scatter_along_add".split()
+)
+
+
+def decided(graph: Graph) -> set[int]:
+    """The ids of the values that keep every bit."""
+    returned = {o.id for o in graph.outputs if not o.derived}
+    decisive: set[int] = set()
+    for n in reversed(graph.nodes):
+        if n.id in decisive or not _is_continuous(n):
+            decisive.update([a.id for a in n.args])
+            continue
+        if n.op == "where":
+            decisive.add(n.args[0].id)
+        if n.id in returned:
+            returned.update([a.id for a in n.args if not a.derived])
+    return decisive | returned
+
+
+def _is_continuous(n: Node) -> bool:
+    return n.op in CONTINUOUS and not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"
+
+
+def mark_derived(made: Iterable[Node | None], start: int) -> None:
+    """Mark the nodes younger than `start` among these, and among what they are computed from, as derivatives."""
+    stack = [n for n in made if isinstance(n, Node)]
+    while stack:
+        n = stack.pop()
+        if n.id > start and not n.derived:
+            n.derived = True
+            stack.extend(n.args)
