@@ -5,9 +5,10 @@ from __future__ import annotations
 from .emit.program import compile_graph
 from .emit.scalar import ScalarProgram, is_scalar
 from .graph import Graph
+from .ops.exactness import decided
 from .passes import simplify
 from .passes.inline_calls import inline_calls
-from .switches import Options, current_options
+from .switches import STRICT, Options, current_options
 
 
 def prepared(graph: Graph, opts: Options | None = None) -> Graph:
@@ -21,7 +22,8 @@ def optimised_program(
     """The program of a graph. `scalar`: all inputs are Python floats, so that `math` code will do."""
     graph = prepared(graph, opts)
     if scalar and is_scalar(graph):
-        return ScalarProgram(graph, name)
+        strict = opts is None or opts.math == STRICT
+        return ScalarProgram(graph, name, decided(graph) if strict else frozenset())
     return compile_graph(graph, opts, name)
 
 

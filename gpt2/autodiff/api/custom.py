@@ -39,16 +39,6 @@ from .plan import result_leaves
 
 CHECKPOINT = Checkpoint()
 
-row(
-    "stop_gradient",
-    "nondiff",
-    infer=lambda x: (x.shape, x.dtype),
-    evaluate=lambda x: x,
-    code=lambda x: x,
-    cost=0.0,
-)
-
-
 def stop_gradient(x):
     """x itself, or a tree of arrays, through which no derivative leads."""
     return tree_map(lambda leaf: apply_op("stop_gradient", leaf) if type(leaf) is Recorded else leaf, x)

@@ -13,8 +13,9 @@ import numpy as np
 
 from ..graph import Graph
 from ..ops import anomaly
+from ..ops.exactness import decided
 from ..run import kernels, recycled, threads
-from ..switches import Options
+from ..switches import FAST, Options
 from . import numexpr, tuned
 from .buffers import ALIGN
 from .source import emit

@@ -9,6 +9,9 @@ every value is a single float64 (or bool) is written out in Python's own arithme
         dx = cos(x) * x + sin(x)
         return dx
 
+The C library's exp rounds in a few cases otherwise than NumPy's. In strict mode a value that has to keep every
+bit (ops/exactness.py) is therefore computed by `np.exp`, and what only a derivative reads by `exp`.
+
 Python raises where NumPy gives inf or nan (1.0 / 0.0, exp(1000.0), log(-1.0)). The program then starts over
 in NumPy, so that the answer is the one NumPy gives, warning included; that path is slow, and rare.
 """
@@ -16,6 +19,7 @@ in NumPy, so that the answer is the one NumPy gives, warning included; that path
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
 import numpy as np
 
@@ -79,9 +83,9 @@ _SPELLED = {
     "minimum": (CHOICE, "{0} if {0} <= {1} or {0} != {0} else {1}"),
     "fmax": (CHOICE, "{0} if {0} >= {1} or {1} != {1} else {1}"),
     "fmin": (CHOICE, "{0} if {0} <= {1} or {1} != {1} else {1}"),
-    "floor": (ATOM, "float(floor({0}))"),
-    "ceil": (ATOM, "float(ceil({0}))"),
-    "trunc": (ATOM, "float(trunc({0}))"),
+    "floor": (ATOM, "copysign(floor({0}), {0})"),  # Python's are integers, which have no -0.0
+    "ceil": (ATOM, "copysign(ceil({0}), {0})"),
+    "trunc": (ATOM, "copysign(trunc({0}), {0})"),
     "remainder": (PRODUCT, "{0} % {1}"),
     "floor_divide": (PRODUCT, "{0} // {1}"),
     "logical_and": (AND, "{0} and {1}"),
@@ -89,9 +93,11 @@ _SPELLED = {
     "logical_not": (NOT, "not {0}"),
     "where": (CHOICE, "{1} if {0} else {2}"),
 }
-_USES = {"sign": ("copysign",), "floor": ("floor",), "ceil": ("ceil",), "trunc": ("trunc",)}
+_USES = {"sign": ("copysign",), **{op: (op, "copysign") for op in ("floor", "ceil", "trunc")}}
+# Of these, Python and NumPy have the same bits
+_ALIKE = frozenset("sqrt absolute fabs copysign fmod isnan isinf isfinite".split())
 # What the text calls by these names, so no variable may have them
-RESERVED = {*_MATH.values(), *(u for used in _USES.values() for u in used), "pow", "nan", "inf", "float"}
+RESERVED = {*_MATH.values(), *(u for used in _USES.values() for u in used), "pow", "nan", "inf", "float", "np"}
 _LONGEST = 72  # characters of an expression before a part of it gets a line of its own
 
 # What Python raises where NumPy returns inf or nan
@@ -124,10 +130,10 @@ def _number(n: Node):
     return v.item() if isinstance(v, (np.ndarray, np.generic)) else v
 
 
-def scalar_source(graph: Graph, name: str) -> str:
+def scalar_source(graph: Graph, name: str, exact: Container[int] = frozenset()) -> str:
     """The Python source: a function from the graph's inputs to its outputs (the one output, or a tuple).
 
-    It is called source_name(name, RESERVED).
+    It is called source_name(name, RESERVED). `exact`: the ids of values that keep every bit.
     """
     names = source_names(graph, RESERVED)
     uses = {n: 0 for n in graph.nodes}
@@ -154,7 +160,7 @@ def scalar_source(graph: Graph, name: str) -> str:
         elif n.op == "const":
             texts[n] = _literal(_number(n), n.dtype, imported)
         else:
-            tightness, text = _expression(n, arg, imported)
+            tightness, text = _expression(n, arg, imported, n.id in exact)
             # One use: it stands where it is used. A name of its own: what is used again, results, long
             # expressions.
             inline = uses[n] == 1 and n not in twice and n not in graph.outputs and len(text) <= _LONGEST
@@ -162,19 +168,33 @@ def scalar_source(graph: Graph, name: str) -> str:
                 lines.append(f"    {names[n]} = {text}\n")
                 tightness, text = ATOM, names[n]
             texts[n] = (tightness, text)
-    head = f"from math import {', '.join(sorted(imported))}\n\n\n" if imported else ""
+    head = _imports(imported)
     inputs = ", ".join(names[i] for i in graph.inputs)
     results = ", ".join(arg(o, CHOICE) for o in graph.outputs)
     return f"{head}def {source_name(name, RESERVED)}({inputs}):\n{''.join(lines)}    return {results}\n"
 
 
-def _expression(n: Node, arg, imported: set) -> tuple[int, str]:
+def _imports(names: set[str]) -> str:
+    """The first lines of the source."""
+    lines = []
+    if names - {"np"}:
+        lines.append(f"from math import {', '.join(sorted(names - {'np'}))}\n")
+    if "np" in names:
+        lines.append("import numpy as np\n")
+    return "\n".join(lines) + "\n\n" if lines else ""
+
+
+def _expression(n: Node, arg, imported: set, exact: bool = False) -> tuple[int, str]:
     op, args = n.op, n.args
     if op in _INFIX:
         tightness, sign, left, right = _INFIX[op]
         return tightness, f"{arg(args[0], left)} {sign} {arg(args[1], right)}"
     if op == "power":
         return _power(args, arg, imported)
+    if op in _MATH and exact and op not in _ALIKE:
+        imported.add("np")
+        wanted = "bool" if n.dtype == np.bool_ else "float"
+        return ATOM, f"{wanted}(np.{op}({', '.join(arg(a, CHOICE) for a in args)}))"
     if op in _MATH:
         imported.add(_MATH[op])
         return ATOM, f"{_MATH[op]}({', '.join(arg(a, CHOICE) for a in args)})"
@@ -196,9 +216,6 @@ def _power(args, arg, imported: set) -> tuple[int, str]:
     base, exponent = args
     if is_scalar_const(exponent):
         k = float(_number(exponent))
-        if k == 0.5:  # also for NumPy, which shows at -inf
-            imported.add("sqrt")
-            return ATOM, f"sqrt({arg(base, CHOICE)})"
         if k.is_integer() and abs(k) < 2**53:
             return POWER, f"{arg(base, ATOM)} ** {int(k)}"
     imported.add("pow")
@@ -220,10 +237,10 @@ class ScalarProgram:
     where NumPy would give inf or nan. `source` is the text that runs.
     """
 
-    def __init__(self, graph: Graph, name: str | None = None):
+    def __init__(self, graph: Graph, name: str | None = None, exact: Container[int] = frozenset()):
         self.graph = graph
         self.name = name or graph.name
-        self.source = scalar_source(graph, self.name)
+        self.source = scalar_source(graph, self.name, exact)
         self.function = load_source(self.source, {}, source_name(self.name, RESERVED))
         self.single = len(graph.outputs) == 1
 

@@ -173,6 +173,8 @@ class Emitter(Places):
         if n.op == "sum_as_numpy":
             return f"np.add.reduce({self.whole(n.args[0])}, axis={n.attrs['axes']})"
         texts = [self.scalar(a) for a in n.args]
+        if n.op == "power" and n.shape == ():
+            return f"({texts[0]}) ** ({texts[1]})"
         if n.op in NUMBER_SIGNS:
             return NUMBER_SIGNS[n.op].format(*texts)
         return self.expression(n, texts, n.attrs)

@@ -118,7 +118,14 @@ def const_value(n):
     return n.value.item() if isinstance(n.value, (np.ndarray, np.generic)) else n.value
 
 
-ufunc_row("power", _power, signed=False, cost=10.0)
+def _powers(a, b):
+    """Of two numbers as `**` has it, which is C's pow; of arrays NumPy's loop, which rounds otherwise."""
+    if np.ndim(a) == np.ndim(b) == 0:
+        return np.asarray(np.asarray(a)[()] ** np.asarray(b)[()])
+    return np.power(a, b)
+
+
+ufunc_row("power", _power, signed=False, cost=10.0).evaluate = _powers
 ufunc_row("float_power", _power, signed=False, cost=10.0)  # always float64 or complex128
 _between_jumps = [
     sample(lambda rng, dtype: np.array([[5.3], [-4.1], [7.7]]), lambda rng, dtype: np.array([2.1, -3.3]))
@@ -236,6 +243,25 @@ for _name in (
     "logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit"
 ).split():
     ufunc_row(_name, kind="nondiff", cost=0.2)
+
+row(
+    "stop_gradient",
+    "nondiff",
+    infer=lambda x: (x.shape, x.dtype),
+    evaluate=lambda x: x,
+    code=lambda x: x,
+    cost=0.0,
+)
+
+# Python's round of a float: correct in decimal, where NumPy's is rint(x * 10**digits) / 10**digits
+row(
+    "round_decimal",
+    "nondiff",
+    infer=lambda x, digits: (x.shape, x.dtype),
+    evaluate=lambda x, digits: np.asarray(round(np.asarray(x).item(), digits), np.asarray(x).dtype),
+    cost=300.0,
+    samples=[sample((), digits=2)],
+)
 
 _integers = np.array([[6, 4], [9, 1]]), np.array([2, 3])
 for _name in "bitwise_and bitwise_or bitwise_xor left_shift right_shift gcd lcm".split():

@@ -73,15 +73,21 @@ row(
 )
 
 
-def _extreme_jvp(t, out, x, axes, keepdims):
-    """The tangent of the largest element; of several equally large ones, their mean."""
-    chosen = equal(x, expand(out, axes, x.ndim))
-    count = cast(sum_(chosen, axes, keepdims), x.dtype)
-    return sum_(where(chosen, t[0], 0.0), axes, keepdims) / count
+def _extreme_jvp(beaten):
+    """For an op that says which elements are not the extreme one."""
+
+    def jvp(t, out, x, axes, keepdims):
+        """The tangent of the largest element; of several equally large ones, their mean; of nan, nan."""
+        not_chosen = apply(beaten, x, expand(out, axes, x.ndim))  # a nan in `out` beats nothing
+        count = cast(sum_(apply("logical_not", not_chosen), axes, keepdims), x.dtype)
+        count = where(equal(out, out), count, math.nan)
+        return sum_(where(not_chosen, 0.0, t[0]), axes, keepdims) / count
+
+    return jvp
 
 
-reduction_row("max", "nonlinear", jvp=_extreme_jvp)
-reduction_row("min", "nonlinear", jvp=_extreme_jvp)
+reduction_row("max", "nonlinear", jvp=_extreme_jvp("less"))
+reduction_row("min", "nonlinear", jvp=_extreme_jvp("greater"))
 
 
 def _prod_jvp(t, out, x, axes, keepdims):

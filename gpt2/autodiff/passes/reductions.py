@@ -84,7 +84,8 @@ def choice_of_broadcast(n: Node, sweep) -> Node | None:
 @reduce.rule("sum", keeps=DIGITS)
 def copies_counted(n: Node, sweep) -> Node | None:
     """sum(broadcast(x)) -> n * sum(x), where n is a number that the dtype holds."""
-    return of_broadcast(n, sweep) if representable(float(count(n)), n.dtype) else None
+    held = is_inexact(n) and representable(float(count(n)), n.dtype)
+    return of_broadcast(n, sweep) if held else None
 
 
 @reduce.rule("sum")

@@ -79,6 +79,8 @@ def operate(ufunc, function, *inputs):
         node = table.const(value)
     elif builder is not None:
         node = builder(*operands(rec, inputs, values))
+    elif ufunc is np.power and function is ufunc and not np.shape(value):
+        node = _power_of_numbers(*operands(rec, inputs, values))
     else:
         name, args = op_and_operands(rec, ufunc, inputs, values, function is not ufunc)
         dtype = value.dtype if hasattr(value, "dtype") else _PYTHON_DTYPES[type(value)]
@@ -86,6 +88,11 @@ def operate(ufunc, function, *inputs):
     if guess is not None:
         rec.guessed.add(node)
     return finish(rec, node, value, site)
+
+
+def _power_of_numbers(a: Node, b: Node) -> Node:
+    """np.power(a, b), which goes through the loop for arrays, as a ** b of numbers does not."""
+    return build.reshape(apply("power", build.reshape(a, (1,)), build.reshape(b, (1,))), ())
 
 
 _PYTHON_DTYPES = {kind: np.dtype(kind) for kind in SCALARS}

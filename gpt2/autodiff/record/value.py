@@ -278,6 +278,10 @@ class Recorded:
             value = self._number("round")
             self._read(float(value), "float")
             return round(value)
+        if self.weak:  # Python rounds the decimal number, NumPy ten times the number
+            digits = operator.index(digits)
+            node = build.apply("round_decimal", self.node, digits=digits)
+            return Recorded(self._rec, node, round(self.value, digits))
         return _function(np.round, self, digits)
 
     def _number(self, kind: str):

@@ -163,6 +163,8 @@ def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE
 def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE):
     inner, outer = mean_dtype(a.dtype, dtype)
     spread = var(a, axis, inner, None, ddof, keepdims, where=where, mean=mean, correction=correction)
+    if where is NONE and mean is NONE and count_of(a, axis) == 1:
+        spread = apply("stop_gradient", spread)  # zero wherever x lies, and not a root at its kink
     return build.cast(build.sqrt(spread), build_real(outer))
 
 
