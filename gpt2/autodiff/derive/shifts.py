@@ -147,6 +147,8 @@ def _scaled(n, e, factor, sign, inverse=False):
     if sign < 0 or not is_scalar_const(factor):
         raise NotUnderstood
     scale = const_value(factor)
+    if scale == 0:
+        raise NotUnderstood
     return replace(e, power=e.power / scale if inverse else e.power * scale)
 
 

@@ -236,17 +236,27 @@ def view_text(n: Node) -> str:
     return ""
 
 
+def rows_of(text: str, views: list[Node], N: int, elementwise: bool) -> str:
+    """A chain of views of a block. What an elementwise op reads last may stay narrow: the ufunc broadcasts."""
+    for k, n in enumerate(views):
+        if n.op != "broadcast":
+            text += row_view_text(n, N)
+        elif not elementwise or k + 1 < len(views):
+            row = "".join(f", {length}" for length in n.shape[row_axes(n.shape, N) :])
+            text = f"np.broadcast_to({text}, (j - i{row or ','}))"
+    return text
+
+
 def row_view_text(n: Node, N: int) -> str:
-    """A view op inside a block, where the row axes are one axis in front."""
+    """A view op inside a block, where the row axes are one axis in front; for broadcasts see rows_of."""
     p = row_axes(n.shape, N)
     q = row_axes(n.args[0].shape, N)
     if n.op == "reshape":
         return f".reshape({', '.join(map(str, (-1, *n.shape[p:])))})"
     if n.op == "transpose":
         return f".transpose({(0, *(a - q + 1 for a in n.attrs['perm'][p:]))})"
-    if n.op == "slice":
-        return f"[:, {index_text(n.attrs['index'][q:], n.args[0].shape[q:])}]"
-    return ""  # broadcasts in a row: the ufunc does them
+    assert n.op == "slice", n
+    return f"[:, {index_text(n.attrs['index'][q:], n.args[0].shape[q:])}]"
 
 
 def _result_name(o: Node) -> str:

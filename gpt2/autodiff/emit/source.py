@@ -20,7 +20,7 @@ from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
 from ..ops.cost import nanoseconds
 from . import numexpr
-from .array_names import Places, row_view_text
+from .array_names import Places, rows_of
 from .buffers import Plan, Uses, lends, may_overwrite, plan
 from .decisions import flat, folded, one_prefix
 from .layout import chain, hosts, is_elementwise, lower, root
@@ -174,10 +174,14 @@ class Emitter(Places):
             return f"np.add.reduce({self.whole(n.args[0])}, axis={n.attrs['axes']})"
         texts = [self.scalar(a) for a in n.args]
         if n.op == "power" and n.shape == ():
-            return f"({texts[0]}) ** ({texts[1]})"
+            return self.power(n)
         if n.op in NUMBER_SIGNS:
             return NUMBER_SIGNS[n.op].format(*texts)
         return self.expression(n, texts, n.attrs)
+
+    def power(self, n: Node) -> str:
+        """Of numbers by themselves: as `**` has it, which is C's pow, not as the loop over arrays."""
+        return " ** ".join(f"({self.scalar(a)})" for a in n.args)
 
     def scalar(self, a: Node) -> str:
         """The one element of a as a NumPy scalar."""
@@ -244,7 +248,7 @@ class Emitter(Places):
             if self.is_number(a) and is_elementwise(user):
                 return self.names[x]
             if self.where.get(x) is r and x not in r.sums:
-                return local[x] + "".join(row_view_text(v, r.N) for v in chain(a))
+                return rows_of(local[x], chain(a), r.N, is_elementwise(user))
             if flag is ROW:
                 return f"\x01{self.whole_rows(a, r)}[{index}]\x02"
             return self.invariant(a, user, r)

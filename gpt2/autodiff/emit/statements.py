@@ -122,6 +122,11 @@ class Statement:
     def op_fused(self):
         return self.returning(f"{self.emitter.fused_name(self.n)}({', '.join(self.args)}, out=@)")
 
+    def op_power(self):
+        if self.n.shape == ():
+            return self.copying(self.emitter.power(self.n))
+        return self.returning(f"np.power({', '.join(self.args)}, out=@)")
+
     def op_cast(self):
         return self.then(f'np.copyto(@, {self.args[0]}, casting="unsafe")')
 

@@ -104,6 +104,19 @@ def of_broadcast(n: Node, sweep) -> Node | None:
 
 
 @reduce.rule("sum", keeps=DIGITS)
+def spread_afterwards(n: Node, sweep) -> Node | None:
+    """sum(broadcast(x)) -> broadcast(sum(x)), where other axes were stretched than are summed."""
+    (x,) = n.args
+    if x.op != "broadcast" or n.dtype != x.dtype or 0 in x.shape:
+        return None
+    shape, axes = padded(x.args[0].shape, x.ndim), n.attrs["axes"]
+    if shape == x.shape or any(shape[i] != x.shape[i] for i in axes):
+        return None
+    z = apply("sum", build.reshape(x.args[0], shape), axes=axes, keepdims=n.attrs["keepdims"])
+    return build.broadcast(z, n.shape)
+
+
+@reduce.rule("sum", keeps=DIGITS)
 def of_transpose(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.op != "transpose":

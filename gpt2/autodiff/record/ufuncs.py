@@ -92,7 +92,7 @@ def operate(ufunc, function, *inputs):
 
 def _power_of_numbers(a: Node, b: Node) -> Node:
     """np.power(a, b), which goes through the loop for arrays, as a ** b of numbers does not."""
-    return build.reshape(apply("power", build.reshape(a, (1,)), build.reshape(b, (1,))), ())
+    return build.reshape(apply("power", build.reshape(a, (1,)), b), ())
 
 
 _PYTHON_DTYPES = {kind: np.dtype(kind) for kind in SCALARS}
