@@ -28,8 +28,8 @@ from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.switches import PASSES, Options
 
-SHAPES = [(), (1,), (5,), (8,), (2, 3), (3, 2), (4, 1), (1, 3), (2, 1, 3), (17,), (3, 20)]
-MOST = 90  # entries of an array
+SHAPES = [(), (1,), (5,), (8,), (2, 3), (3, 2), (4, 1), (1, 3), (2, 1, 3), (17,), (3, 20), (130,), (9, 16)]
+MOST = 300  # entries of an array
 SPECIAL = "0.0 -0.0 1.0 -1.0 inf -inf nan 49.0 98.0 0.1 0.3 0.7 2.5 3.5 1e30 -1e30 1e-30 1e-38 3e38 1e-42"
 CONSTANTS = (
     "0.0 -0.0 1.0 -1.0 2.0 0.5 4.0 3.0 0.1 49.0 1000.0 7.0 1/3 1e30 1e-30 1e-40 1e38 np.inf -np.inf "
@@ -43,8 +43,8 @@ FORMULAS = [
     "{a} ** -1", "{a} ** 0.5", "{a} ** -2", "{a} ** 1", "{a} ** 0", "np.power({a}, 2.0)", "np.power({a}, 3)",
     "np.square({a})", "np.reciprocal({a})", "np.sqrt({a})", "np.exp({a})", "np.log({a})", "np.tanh({a})",
     "np.sin({a})", "np.floor({a})", "np.ceil({a})", "np.trunc({a})", "np.rint({a})", "np.sign({a})",
-    "{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / {b}", "np.maximum({a}, {b})", "np.minimum({a}, {b})",
-    "np.fmax({a}, {b})", "np.where({a} < {b}, {a}, {b})", "np.where({a} == {c}, {b}, {a})",
+    "{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / {b}", "np.maximum({a}, {b}) + 0.0", "0.0 + np.minimum({a}, {b})",
+    "np.fmax({a}, {b}) + 0.0", "np.where({a} < {b}, {a}, {b})", "np.where({a} == {c}, {b}, {a})",
     "np.where(np.isnan({a}), {b}, {a})", "{a} - ({a} - {b})", "({a} + {c}) - {c}", "{a} * {c} * {d}",
     "{a} / {c} / {d}", "{c} * {a} + {d} * {a}", "{a} * {b} + {a} * {c}", "{a} * {c} / {c}",
     "({c} * {a}) - (({c} * {a}) - {a})", "{a} + {a} + {a}", "{a} - {a}", "{a} / {a}", "{a} * 0.0",
@@ -72,18 +72,18 @@ OF_INTEGERS = [
     "-({n}.astype(np.int8)) + {m}", "{n} - (-({n}.astype(np.int16)))", "{n} * {c}", "{n} == {m}", "{n} >> 2",
 ]  # fmt: skip
 SHAPING = [
-    "{a}.reshape(-1)", "{a}[::-1]", "{a}[1:]", "np.concatenate([{a}.reshape(-1), {b}.reshape(-1)])",
+    "{a}.reshape(-1)", "{a}[::-1]",  "{a}[1:]", "np.concatenate([{a}.reshape(-1), {b}.reshape(-1)])",
     "np.broadcast_to({a}, (2,) + {a}.shape)", "np.stack([{a}, {a}])", "{a}[None]", "{a} + np.zeros({a}.shape)",
     "np.where(True, {a}, {a})", "np.ravel({a})", "np.expand_dims({a}, 0)", "np.squeeze({a})", "np.flip({a})",
     "np.pad({a}.reshape(-1), 1)", "np.roll({a}, 1)", "_written({a}, {c})", "np.repeat({a}, 2)",
 ]  # fmt: skip
 REDUCTIONS = [
     "np.sum({a}, axis={k})", "np.sum({a} * {c}, axis={k})", "np.sum({a} / {c}, axis={k})", "{a}.mean(axis={k})",
-    "np.max({a}, axis={k})", "np.min({a}, axis={k}, keepdims=True)", "np.prod({a}, axis={k})",
+    "np.max({a}, axis={k}) + 0.0", "np.min({a}, axis={k}, keepdims=True) + 0.0", "np.prod({a}, axis={k})",
     "np.sum({a} * {a}, axis={k})", "np.sum({a} * {b})", "np.sum(np.broadcast_to({a}, (3,) + {a}.shape), axis=0)",
     "np.sum(np.sum({a}, axis={i}))", "np.sum(-{a}, axis={k}, keepdims=True)", "np.cumsum({a}, axis={i})",
     "np.mean({a} / {c})", "np.var({a})", "np.sum({a}.reshape(-1)) * {c}", "np.sum(np.floor({a} / {c}), axis={k})",
-    "np.max(-{a}, axis={k})", "np.sum({a} > {c}, axis={k})", "np.sort({a} + 0.0, axis={i})", "np.exp({a} - np.max({a}))",
+    "np.max(-{a}, axis={k}) + 0.0", "np.sum({a} > {c}, axis={k})", "np.sort({a} + 0.0, axis={i})", "np.exp({a} - np.max({a}))",
 ]  # fmt: skip
 PRODUCTS = ["{p} @ {q}", "({c} * {p}) @ {q}", "{p} @ ({q} / {c})", "({p} @ {q}) * {c}", "-{p} @ -{q}"]
 HELPERS = """

@@ -77,7 +77,7 @@ _SPELLED = {
     "real": (ATOM, "{0}"),
     "conjugate": (ATOM, "{0}"),
     "copy": (ATOM, "{0}"),
-    "sign": (CHOICE, "{0} if {0} == 0.0 or {0} != {0} else copysign(1.0, {0})"),
+    "sign": (CHOICE, "0.0 if {0} == 0.0 else {0} if {0} != {0} else copysign(1.0, {0})"),
     "heaviside": (CHOICE, "{1} if {0} == 0.0 else {0} if {0} != {0} else float({0} > 0.0)"),
     "maximum": (CHOICE, "{0} if {0} >= {1} or {0} != {0} else {1}"),
     "minimum": (CHOICE, "{0} if {0} <= {1} or {0} != {0} else {1}"),
