@@ -332,9 +332,9 @@ def renumber(graph: Graph, order: list[Node]) -> Graph:
     return Graph(graph.inputs, [new[o.id] for o in graph.outputs], graph.name)
 
 
-def cse(graph: Graph) -> Graph:
+def cse(graph: Graph, math: str = STRICT) -> Graph:
     """Every sweep shares equal values; this one does nothing else."""
-    return sweep_to_end(graph, ())
+    return sweep_to_end(graph, (), math=math)
 
 
 def dce(graph: Graph) -> Graph:
