@@ -29,7 +29,6 @@ from ..nested.call import Checkpoint, CustomJVP, CustomVJP
 from ..ops import apply, const, input_node
 from ..ops.build import cast
 from ..ops.subgraph import items, zeros_like
-from ..ops.table import row
 from ..record import recording
 from ..record.record import apply_op, record
 from ..record.source_lines import here
@@ -38,6 +37,7 @@ from ..tree import Tree, flatten, tree_map, unflatten
 from .plan import result_leaves
 
 CHECKPOINT = Checkpoint()
+
 
 def stop_gradient(x):
     """x itself, or a tree of arrays, through which no derivative leads."""

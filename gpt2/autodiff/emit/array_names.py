@@ -237,7 +237,7 @@ def view_text(n: Node) -> str:
 
 
 def rows_of(text: str, views: list[Node], N: int, elementwise: bool) -> str:
-    """A chain of views of a block. What an elementwise op reads last may stay narrow: the ufunc broadcasts."""
+    """Views of a block, one after the other. What an elementwise op reads may stay narrow: it broadcasts."""
     for k, n in enumerate(views):
         if n.op != "broadcast":
             text += row_view_text(n, N)

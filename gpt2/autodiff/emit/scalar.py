@@ -9,8 +9,8 @@ every value is a single float64 (or bool) is written out in Python's own arithme
         dx = cos(x) * x + sin(x)
         return dx
 
-The C library's exp rounds in a few cases otherwise than NumPy's. In strict mode a value that has to keep every
-bit (ops/exactness.py) is therefore computed by `np.exp`, and what only a derivative reads by `exp`.
+The C library's exp rounds in a few cases otherwise than NumPy's. In strict mode a value that has to keep
+every bit (ops/exactness.py) is therefore computed by `np.exp`, and what only a derivative reads by `exp`.
 
 Python raises where NumPy gives inf or nan (1.0 / 0.0, exp(1000.0), log(-1.0)). The program then starts over
 in NumPy, so that the answer is the one NumPy gives, warning included; that path is slow, and rare.
@@ -97,7 +97,15 @@ _USES = {"sign": ("copysign",), **{op: (op, "copysign") for op in ("floor", "cei
 # Of these, Python and NumPy have the same bits
 _ALIKE = frozenset("sqrt absolute fabs copysign fmod isnan isinf isfinite".split())
 # What the text calls by these names, so no variable may have them
-RESERVED = {*_MATH.values(), *(u for used in _USES.values() for u in used), "pow", "nan", "inf", "float", "np"}
+RESERVED = {
+    *_MATH.values(),
+    *(u for used in _USES.values() for u in used),
+    "pow",
+    "nan",
+    "inf",
+    "float",
+    "np",
+}
 _LONGEST = 72  # characters of an expression before a part of it gets a line of its own
 
 # What Python raises where NumPy returns inf or nan

@@ -1,14 +1,14 @@
 """Which values have to keep every bit, and which only their digits.
 
-In strict mode (Options.math) a program gives what NumPy gives. A rewrite that rounds otherwise is allowed only
-where nobody can tell but by the last digits of a derivative. `decided` finds all other values:
+In strict mode (Options.math) a program gives what NumPy gives. A rewrite that rounds otherwise is allowed
+only where nobody can tell but by the last digits of a derivative. `decided` finds all other values:
 
     what is compared, floored, cast to integers, sorted or used as an index, and all that it is computed from;
     what is returned, and all that it is computed from, as far as NumPy computes it: a derivative is the
     compiler's own, and so is what only a derivative reads.
 
-The ops that do not decide, because they take a small relative change to a small one, are listed here. An op that
-is not in the list is taken for one that decides.
+The ops that do not decide, because they take a small relative change to a small one, are listed here. An op
+that is not in the list is taken for one that decides.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from ..graph import Graph, Node
 
 # A small relative change of an argument makes a small change of the result. Not among them: remainder and
-# floor_divide jump, arctan2 and angle have a cut, sign and copysign depend on a sign, eigenvectors and singular
-# vectors on a choice.
+# floor_divide jump, arctan2 and angle have a cut, sign and copysign depend on a sign, eigenvectors and
+# singular vectors on a choice.
 CONTINUOUS = frozenset(
     "add subtract multiply divide negative positive square reciprocal power sqrt cbrt "
     "exp exp2 expm1 log log2 log10 log1p logaddexp logaddexp2 sinc hypot "
@@ -52,7 +52,7 @@ def _is_continuous(n: Node) -> bool:
 
 
 def mark_derived(made: Iterable[Node | None], start: int) -> None:
-    """Mark the nodes younger than `start` among these, and among what they are computed from, as derivatives."""
+    """Mark as derivatives the nodes younger than `start` among these and what they are computed from."""
     stack = [n for n in made if isinstance(n, Node)]
     while stack:
         n = stack.pop()

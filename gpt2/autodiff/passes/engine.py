@@ -9,11 +9,11 @@ families at once, shares equal values as it goes (hash-consing), and costs time 
 A rule says what it keeps of the numbers, in one place, where it is registered:
 
     keeps=BITS     all of it: the same bits, for every argument that there is
-    keeps=DIGITS   the same infinities, nans and zeros, and otherwise some units in the last place (docs/values.md)
+    keeps=DIGITS   infinities, nans and zeros, and the others to some units in the last place (docs/values.md)
     nothing        it reassociates, and may overflow or cancel where the program did not
 
-In strict mode a rule that says nothing is left out, and one that keeps digits is tried only on values of which
-no more is asked (ops/exactness.py). With math="fast" all rules are tried everywhere.
+In strict mode a rule that says nothing is left out, and one that keeps digits is tried only on values of
+which no more is asked (ops/exactness.py). With math="fast" all rules are tried everywhere.
 
 Some rules pay only where an argument is used by nobody else: then it disappears. `sweep.single(x)` answers
 that. Its count may be too high while a sweep is under way, never too low by more than the sweep's own
@@ -40,7 +40,8 @@ BITS, DIGITS = "bits", "digits"  # what a rule keeps of the numbers
 ELEMENTWISE = "*elementwise"  # a rule for every op that works element by element
 ANY = "*"  # a rule for every op
 COMMUTATIVE = frozenset(
-    "add multiply equal not_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split()
+    "add multiply equal not_equal logical_and logical_or logical_xor "
+    "bitwise_and bitwise_or bitwise_xor".split()
 )
 # Not to the bit: maximum(0.0, -0.0) is either of them
 _NEARLY_COMMUTATIVE = frozenset("maximum minimum fmax fmin hypot logaddexp logaddexp2".split())
@@ -187,8 +188,10 @@ class Sweep:
 
     def _key(self, n: Node) -> tuple:
         """Nodes with equal keys compute equal values."""
-        if n.op in COMMUTATIVE and (self.fast or n.dtype.kind != "c") or (
-            n.op in _NEARLY_COMMUTATIVE and not self._exactly
+        if (
+            n.op in COMMUTATIVE
+            and (self.fast or n.dtype.kind != "c")
+            or (n.op in _NEARLY_COMMUTATIVE and not self._exactly)
         ):
             a, b = n.args
             return (n.op, a.id, b.id, n.dtype) if a.id < b.id else (n.op, b.id, a.id, n.dtype)
@@ -197,7 +200,7 @@ class Sweep:
         return n.key()
 
     def _found(self, key: tuple) -> Node | None:
-        """The value that is known under a key, made by no rule that the node being looked at does not allow."""
+        """The value that is known under a key, made by rules that the node being looked at allows."""
         found = self._known_exactly.get(key)
         return self._known.get(key) if found is None and not self._exactly else found
 

@@ -1,12 +1,12 @@
 """Folding: what is known while compiling is not computed when running.
 
-Constants meet constants, and operations that change nothing disappear. What keeps every bit says so. The rest is
-for math="fast", and takes two liberties beyond the letter of IEEE 754, as collect.py does. The sign of a zero is
-not kept where that costs an operation: 0 + x becomes x, though 0 + -0.0 is +0.0 (Python's sum() starts every sum
-of arrays with 0), and -(a - b) becomes b - a. And what is computed while compiling is rounded once where the
-program would have rounded at each step. Not taken, in no mode, is what gains nothing: 0 - x stays, as -x is -0.0
-for x = 0.0. Nor what would lie: x * 0 stays, since it is nan where x is infinite or nan; a program is not cured
-of its nan by differentiating it.
+Constants meet constants, and operations that change nothing disappear. What keeps every bit says so. The
+rest is for math="fast", and takes two liberties beyond the letter of IEEE 754, as collect.py does. The sign
+of a zero is not kept where that costs an operation: 0 + x becomes x, though 0 + -0.0 is +0.0 (Python's
+sum() starts every sum of arrays with 0), and -(a - b) becomes b - a. And what is computed while compiling
+is rounded once where the program would have rounded at each step. Not taken, in no mode, is what gains
+nothing: 0 - x stays, as -x is -0.0 for x = 0.0. Nor what would lie: x * 0 stays, since it is nan where x is
+infinite or nan; a program is not cured of its nan by differentiating it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def leave_broadcasting_to_the_op(n: Node, sweep) -> Node | None:
 @fold.rule("add", "subtract", keeps=BITS)
 def no_change(n: Node, sweep) -> Node | None:
     """x + -0.0 -> x, x - 0.0 -> x; of integers with any zero, and 0 - x -> -x."""
-    for x, zero in ((n.args, n.args[::-1]) if n.op == "add" else (n.args,)):
+    for x, zero in (n.args, n.args[::-1]) if n.op == "add" else (n.args,):
         if is_number(zero, 0) and (n.dtype.kind in "iub" or _negative_zero(zero) == (n.op == "add")):
             return as_type_of(n, x)
     if n.op == "subtract" and is_number(n.args[0], 0) and n.dtype.kind in "iu":
@@ -140,7 +140,7 @@ def complex_factor_one(n: Node, sweep) -> Node | None:
 
 
 def _times_one(n: Node) -> Node | None:
-    for x, c in ((n.args, n.args[::-1]) if n.op == "multiply" else (n.args,)):
+    for x, c in (n.args, n.args[::-1]) if n.op == "multiply" else (n.args,):
         if is_number(c, 1):
             return as_type_of(n, x)
         if is_number(c, -1) and n.dtype.kind in "ifc":
@@ -198,7 +198,9 @@ def absolute_value(n: Node, sweep) -> Node | None:
     return None
 
 
-@fold.rule("maximum", "minimum", "fmax", "fmin", "logical_and", "logical_or", "bitwise_and", "bitwise_or", keeps=BITS)
+@fold.rule(
+    "maximum", "minimum", "fmax", "fmin", "logical_and", "logical_or", "bitwise_and", "bitwise_or", keeps=BITS
+)
 def with_itself(n: Node, sweep) -> Node | None:
     a, b = n.args
     return a if a is b and a.dtype == n.dtype else None

@@ -183,9 +183,7 @@ def scatter_nothing(n: Node, sweep) -> Node | None:
 
 
 # what is done to zeros
-@place.rule(
-    "sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "real", "imag", keeps=BITS
-)
+@place.rule("sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "real", "imag", keeps=BITS)
 def of_zeros(n: Node, sweep) -> Node | None:
     x = n.args[0]
     if is_zeros(x) and (n.op != "broadcast" or x.shape != ()):

@@ -1,7 +1,7 @@
 """Matrix products as BLAS likes them: two-dimensional, of views, scaled where it is cheapest.
 
-BLAS adds up in an order of its own, and another one for other shapes. In strict mode these rules are tried where
-digits are enough; scale_the_smallest is not, since (1e-30 * a) @ b need not overflow where a @ b does.
+BLAS adds up in an order of its own, and another one for other shapes. In strict mode these rules are tried
+where digits are enough; scale_the_smallest is not: (1e-30 * a) @ b is finite where a @ b overflows.
 """
 
 from __future__ import annotations
