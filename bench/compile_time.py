@@ -25,12 +25,14 @@ from gpt2.autodiff.keep.partition import partition
 from gpt2.autodiff.ops.cost import NS_PER_BYTE
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.record.record import record
+from gpt2.backward import options_for
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 
 STAGES = ("record", "simplify", "derive", "simplify 2", "partition", "simplify 3", "schedule", "emit")
 BLOCKS = (1, 2, 4, 8, 12)
 WHOLE_RATE = 1.0  # what gpt2.backward.whole takes
+FAST = options_for()
 
 
 class Stages:
@@ -61,15 +63,15 @@ def compiled(f, args, static, rate=NS_PER_BYTE):
     arrays = [a for a in args if a is not None]
     s.numpy = _milliseconds(lambda: evaluate_graph(rec.graph, [*arrays, *(a for _, a in rec.captures)]))
     graph = Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name)
-    graph = s.run("simplify", passes.simplify, graph)
+    graph = s.run("simplify", passes.simplify, graph, FAST)
     wrt = [k for k, a in enumerate(arrays) if a.dtype.kind == "f"]
     joint = s.run("derive", vjp_graph, graph, wrt, (0,))
-    joint = s.run("simplify 2", passes.simplify, joint)
+    joint = s.run("simplify 2", passes.simplify, joint, FAST)
     for half in s.run("partition", partition, joint, len(graph.inputs), 1, rate=rate)[:2]:
-        half = s.run("simplify 3", passes.simplify, half)
+        half = s.run("simplify 3", passes.simplify, half, FAST)
         s.ops += sum(n.op not in ("input", "const") for n in half.nodes)
         scheduling = _milliseconds(functools.partial(_scheduled, half))
-        s.run("emit", compile_graph, half, share_inputs=True)
+        s.run("emit", compile_graph, half, FAST, share_inputs=True)
         s.times["emit"] -= scheduling  # emission begins with it
         s.times["schedule"] += scheduling
     return s

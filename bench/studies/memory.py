@@ -15,6 +15,7 @@ from gpt2.autodiff.keep.partition import partition
 from gpt2.autodiff.ops import cost
 from gpt2.autodiff.passes import simplify
 from gpt2.autodiff.record.record import record
+from gpt2.backward import options_for
 from gpt2.model import GPT2, GPT2Config
 
 # Nanoseconds that a kept byte is said to cost: from "keep everything that saves any work" to "keep nothing"
@@ -66,10 +67,10 @@ class Plans:
 
     def __init__(self, model, size):
         recorded = record(model._whole_loss, arguments(model, size)).graph
-        graph = simplify(Graph(recorded.inputs, recorded.outputs[:1], "loss"))
+        graph = simplify(Graph(recorded.inputs, recorded.outputs[:1], "loss"), options_for())
         wrt = [k for k, x in enumerate(graph.inputs) if x.dtype.kind == "f"]
         self.n_inputs = len(graph.inputs)
-        self.joint = simplify(vjp_graph(graph, wrt, (0,)))
+        self.joint = simplify(vjp_graph(graph, wrt, (0,)), options_for())
         self.once = total_ns(self.joint)
 
     def cut(self, **how):
@@ -115,7 +116,7 @@ def measure(model, size, seconds, most):
 def step_of(model, size, recording, rate):
     """A call that runs forward and backward, compiled with this rate; gradients go to the model's own."""
     args = arguments(model, size)
-    joint = FixedPair(model._whole_loss, name="loss", rate=rate).build(recording, args).joint
+    joint = FixedPair(model._whole_loss, options_for(), name="loss", rate=rate).build(recording, args).joint
     arrays = (*args, *(array for _, array in recording.captures), np.ones((), size.config.dtype))
     out = (None, *model.grads.values())
 

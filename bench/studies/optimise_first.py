@@ -80,11 +80,11 @@ class Gradient:
     """A compiled program for a subject's result and gradients. Call it to run it; `values` are from then."""
 
     def __init__(self, subject, before, after, off=()):
-        options = Options(off=off)
+        options = Options(off=off, math="fast")
         graph = simplify(subject.graph, options) if before else subject.graph
         graph = inline_calls(vjp_graph(graph, subject.wrt, (0,)))
         self.graph = simplify(graph, options) if after else graph
-        self.program = compile_graph(self.graph)
+        self.program = compile_graph(self.graph, options)
         self.arrays = (*subject.arrays, np.asarray(subject.dout))
         self.values = None
 
