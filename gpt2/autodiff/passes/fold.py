@@ -48,7 +48,12 @@ def evaluate_constants(n: Node, sweep) -> Node | None:
     if n.nbytes > max(min(largest, FAR_TOO_LARGE), LARGEST):
         return None
     value = _evaluated(n, [np.asarray(a.value, a.dtype) for a in n.args])
-    return None if value is None else const(value.astype(n.dtype), n.dtype)
+    if value is None:
+        return None
+    value = value.astype(n.dtype)
+    if value.size == 1 and value.shape and not sweep.fast:  # a factor 1 is to be seen; fast math looks closer
+        return build.full(n.shape, value.item(), n.dtype)
+    return const(value, n.dtype)
 
 
 def _may_fold(n: Node) -> bool:
@@ -152,6 +157,19 @@ def _times_one(n: Node) -> Node | None:
 def signs_of_factors(n: Node, sweep) -> Node | None:
     """-a * -b -> a * b, and -a * c -> a * -c for a constant c."""
     return _signs_of_factors(n) if {a.dtype.kind for a in n.args} == {"f"} else None
+
+
+@fold.rule("multiply", "divide", keeps=BITS)
+def minus_goes_outside(n: Node, sweep) -> Node | None:
+    """-a * b -> -(a * b), where it may meet another minus, or a sum. Fast math does more (collect.py)."""
+    if sweep.fast or {a.dtype for a in n.args} != {n.dtype} or n.dtype.kind != "f":
+        return None
+    for k, x in enumerate(n.args):
+        if x.op == "negative" and x.shape == n.shape and sweep.single(x):
+            args = list(n.args)
+            args[k] = x.args[0]
+            return apply("negative", apply(n.op, *args))
+    return None
 
 
 @fold.rule("multiply", "divide")

@@ -15,7 +15,7 @@ from ..graph import Node
 from ..ops import apply, build, const
 from .collect import Region, representable
 from .engine import BITS, DIGITS, Family
-from .match import constant_along, is_inexact, padded
+from .match import constant_along, full_like, is_inexact, number, padded
 
 reduce = Family("reduce")
 
@@ -41,6 +41,14 @@ def count(n: Node) -> int:
 @reduce.rule("max", "min", "prod", "any", "all", keeps=BITS)
 def choice_over_nothing(n: Node, sweep) -> Node | None:
     return over_nothing(n, sweep)
+
+
+@reduce.rule("sum", keeps=BITS)
+def number_once(n: Node, sweep) -> Node | None:
+    """The sum of one number that is known."""
+    value = number(n.args[0])
+    once = value is not None and is_inexact(n) and n.args[0].dtype == n.dtype and count(n) == 1
+    return full_like(n, value + 0.0) if once else None
 
 
 @reduce.rule("sum")
@@ -95,7 +103,7 @@ def of_broadcast(n: Node, sweep) -> Node | None:
         return None
     y, axes = x.args[0], n.attrs["axes"]
     shape = padded(y.shape, x.ndim)
-    spread = tuple(i for i in axes if shape[i] == 1)
+    spread = tuple(i for i in axes if shape[i] == 1 != x.shape[i])
     if not spread or 0 in x.shape:
         return None
     z = apply(n.op, build.reshape(y, shape), axes=axes, keepdims=n.attrs["keepdims"])
