@@ -31,7 +31,7 @@ from ..graph import Graph, GraphError, Node, with_args
 from ..ops.exactness import decided
 from ..ops.table import is_elementwise
 from ..switches import FAST, STRICT
-from .match import calls_back
+from .match import VIEWS, calls_back, number
 
 Rule = Callable[[Node, "Sweep"], "Node | None"]
 
@@ -175,7 +175,7 @@ class Sweep:
                 return found
         for rule in self._rules_for(n.op):
             got = rule(n, self)
-            if got is not None and got is not n:
+            if got is not None and got is not n and not (self._exactly and stretched(got, n)):
                 got = self._adopt(n, got, origin, rule)
                 break
         else:
@@ -245,6 +245,15 @@ class Sweep:
                 self._uses[a.id] = self._uses.get(a.id, 0) + 1
                 self._retired.discard(a.id)
         return got
+
+
+def stretched(got: Node, n: Node) -> bool:
+    """Is `got` a view that repeats values which `n` has an array of? A sum of it goes in another order."""
+    while n.op not in VIEWS and got.op in VIEWS:
+        if got.op == "broadcast" and got.size != got.args[0].size and number(got) is None:
+            return True
+        got = got.args[0]
+    return False
 
 
 def _count_uses(graph: Graph, order) -> tuple[dict[int, int], dict[int, Node]]:
