@@ -11,7 +11,7 @@ from gpt2.autodiff.emit import regions
 from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, build, input_node
-from gpt2.autodiff.ops.exactness import CONTINUOUS, decided
+from gpt2.autodiff.ops.exactness import CONTINUOUS, decided, mark_derived
 from gpt2.autodiff.ops.table import OPS
 from gpt2.autodiff.passes import FAMILIES, simplify
 from gpt2.autodiff.passes.engine import BITS, DIGITS
@@ -166,6 +166,40 @@ def test_digits_are_enough_for_derivatives():
     assert "einsum" not in source and "divide" not in source and "power" not in source
     source = ad.source(ad.compile(lambda a: np.sum(np.einsum("ij,kj->ik", a / 7.0, a**3))), a)
     assert "einsum" in source and "divide" in source and "power" in source
+
+
+def in_a_derivative(make, dtype):
+    """The program of make(x), as if differentiation had made it: digits are enough."""
+    x = input_node((2000,), dtype, "x")
+    out = make(x)
+    mark_derived([out], x.id)
+    return compile_graph(simplify(Graph([x], [out])))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_digits_are_as_promised(dtype):
+    """docs/values.md: two units in the last place for quotients, p for powers."""
+    rng = np.random.default_rng(0)
+    x = (rng.uniform(0.5, 2.0, 2000) * np.where(rng.random(2000) < 0.5, 1, -1)).astype(dtype)
+    cases = [(lambda x, c=c: x / c, 2) for c in (49.0, 0.1, 3.0, 1e30, 1e-30, 7e-3)]
+    cases += [(lambda x, p=p: x**p, max(p, 1)) for p in (-1.0, 3.0, 4.0, 7.0, 15.0, 31.0, 32.0)]
+    changed = 0
+    for f, units in cases:
+        (got,), expected = in_a_derivative(f, dtype)(x), f(x)
+        assert got.dtype == expected.dtype
+        apart = np.abs(got.astype(np.longdouble) - expected) / np.spacing(np.abs(expected))
+        assert np.max(apart) <= units
+        changed += np.any(apart > 0)
+    assert changed > len(cases) / 2  # they are done at all
+
+
+@pytest.mark.parametrize("divisor", [1e38, 3e38, 1e-39])
+def test_what_has_no_normal_reciprocal_is_divided(divisor):
+    """1 / 1e38 has lost digits in float32, and 1 / 1e-39 is infinite."""
+    x = np.array([1e37, 3e38, 2e-39, 1e-5], SINGLE)
+    for math in ("strict", "fast"):
+        with np.errstate(all="ignore"), ad.options(math=math):
+            np.testing.assert_array_equal(twice(lambda x: x / divisor, x), x / divisor)
 
 
 def test_broadcasts_are_added_up_in_blocks(monkeypatch):
