@@ -245,12 +245,6 @@ EXPLAINED = {
     ("autodiff.ops.matrix", "_matmul_transpose", "2", "-2"): SHORTCUT,
     ("autodiff.ops.matrix", "_matmul_transpose", "out", "a"): SAME_SHAPE,
     # reductions
-    (
-        "autodiff.ops.reduce",
-        "_extreme_jvp",
-        "equal(x, expand(out, axes, x.ndim))",
-        "equal(expand(out, axes, x.ndim), x)",
-    ): SYMMETRIC,
     ("autodiff.ops.reduce", "_prod_jvp", "if n % 2:", "if True:"): "joins an empty piece",
     ("autodiff.ops.reduce", "_prod_jvp", "2", "-2"): "odd is odd for a negative divisor too",
     ("autodiff.ops.reduce", "_prod_jvp", "-1", "1"): (EITHER_SIGN, 2),
