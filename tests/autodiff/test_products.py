@@ -10,6 +10,8 @@ import pytest
 
 from gpt2.autodiff.run import blas, kernels, remembered, split_matmul, threads
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(autouse=True)
 def afresh():
