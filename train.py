@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Nothing imported here may import NumPy: the number of its threads is set first, from --threads.
-from gpt2 import parallel, runs
+from gpt2 import parallel
 from gpt2.errors import UserError
-from gpt2.files import write_atomically
-from gpt2.lock import Lock
 from gpt2.parallel.cores import launched_rank, local_ranks, thread_variables, threads_each
-from gpt2.settings import Parser, add_arguments, flag, parse, read_toml, setting, table, to_toml
+from gpt2.storage import runs
+from gpt2.storage.files import write_atomically
+from gpt2.storage.lock import Lock
+from gpt2.train.flags import Parser, add_arguments, flag, parse, read_toml, setting, table, to_toml
 
 # ---- Settings ----------------------------------------------------------------------------------------------
 
@@ -283,7 +284,7 @@ def share_out_threads(s):
     """
     if s.compile == "on":
         from gpt2.autodiff import choices, set_threads
-        from gpt2.download import cache_folder
+        from gpt2.storage.download import cache_folder
 
         choices.remember(cache_folder())
         threads = threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads)
@@ -310,7 +311,7 @@ def new_settings(given):
 
 def weights_config(s):
     """The GPT2Config of the weights that --init names; for the released ones without having them."""
-    from gpt2 import pretrained
+    from gpt2.weights import pretrained
 
     return pretrained.find_config(s.init, s.dtype)
 
@@ -351,16 +352,17 @@ def resumed_settings(folder, given):
 class Run:
     """A run in its folder: the model and everything that changes as it is trained.
 
-    gpt2/runs.py says which files lie in the folder. `begin` makes them; `load` takes over what is there.
+    `begin` makes the files that gpt2.storage.runs names; `load` takes over what is there.
     """
 
     def __init__(self, settings, group=None, folder=None):
         """A new run; or the one in `folder`, to be loaded: its weights are not looked for where it began."""
-        import data
-        from gpt2 import llmc, pretrained
-        from gpt2.dataset import Epochs, Loader, read_tokens
+        from gpt2.data import corpora as data
+        from gpt2.data import llmc as batches_llmc
+        from gpt2.data.tokens import Epochs, Loader, read_tokens
         from gpt2.optimizer import AdamW
-        from gpt2.spikes import Spikes
+        from gpt2.train.spikes import Spikes
+        from gpt2.weights import pretrained
 
         self.folder = None
         start = pretrained.find(settings.init, settings.dtype) if settings.init and folder is None else None
@@ -382,7 +384,7 @@ class Run:
                     f"{s.tokenizer} has 0 to {config.vocab_size - 1}"
                 )
         if s.order == "llm.c":
-            self.loader = llmc.Loader(self.train, s.batch_size, s.block_size)
+            self.loader = batches_llmc.Loader(self.train, s.batch_size, s.block_size)
         else:
             kind = Epochs if s.order == "epochs" else Loader
             self.loader = kind(self.train, s.batch_size, s.block_size, s.seed)
@@ -436,11 +438,11 @@ class Run:
 
     def validation_loss(self):
         """Mean loss over the validation split, or over eval_batches of it, nats per token."""
-        from gpt2 import llmc
-        from gpt2.dataset import evenly
+        from gpt2.data import llmc as batches_llmc
+        from gpt2.data.tokens import evenly
 
         s = self.settings
-        batches = llmc.validation if s.order == "llm.c" and s.eval_batches else evenly
+        batches = batches_llmc.validation if s.order == "llm.c" and s.eval_batches else evenly
         total, count = 0.0, 0
         for inputs, targets in batches(self.val, s.batch_size, s.block_size, s.eval_batches):
             total += self.team.loss(inputs, targets) * inputs.size
@@ -449,8 +451,8 @@ class Run:
 
     def sample(self):
         """Some text from the model as it is now, the same for the same weights."""
-        from gpt2 import llmc
         from gpt2.sample import Decoder, generate
+        from gpt2.train import llmc
 
         s = self.settings
         if s.lines == "llm.c":
@@ -506,8 +508,8 @@ class Run:
 
     def save(self):
         """Write last.safetensors: parameters, moments, and every number that decides what comes next."""
-        from gpt2 import checkpoint
         from gpt2.model import unflatten
+        from gpt2.weights import checkpoint
 
         config = self.model.config
         arrays = checkpoint.model_arrays(self.model)
@@ -540,7 +542,7 @@ class Run:
 
     def save_best(self):
         """Write best.safetensors: the weights alone, a third of the size."""
-        from gpt2 import checkpoint
+        from gpt2.weights import checkpoint
 
         if not self.team.root:
             return
@@ -552,8 +554,8 @@ class Run:
 
     def load(self, folder):
         """Take over last.safetensors and cut metrics.jsonl back to the lines written before it."""
-        from gpt2 import checkpoint
         from gpt2.model import unflatten
+        from gpt2.weights import checkpoint
 
         path = folder / runs.LAST
         if not path.exists():
@@ -613,7 +615,7 @@ def start_tokenizer(s, start, folder):
     start    what --init names, for a new run
     folder   of a run that is resumed: it has kept its tokenizer
     """
-    from gpt2 import tokenizer
+    from gpt2.data import tokenizer
 
     if not s.init:
         return None
@@ -643,7 +645,7 @@ def model_config(s, vocab_size):
 
 
 def make_model(config, s, start=None):
-    """The GPT2 of these settings, with the weights of `start`, a gpt2.pretrained.Pretrained, if there is one.
+    """The GPT2 of these settings, with the weights of `start`, a Pretrained, if there is one.
 
     A backward that is not known or cannot be had is one line.
     """
@@ -829,7 +831,7 @@ def validate(run, progress):
 
 def tell_as_llmc(run, progress, loss):
     """A validation in llm.c's words. It has none after the last step."""
-    from gpt2 import llmc
+    from gpt2.train import llmc
 
     if due(run.step, run.settings.eval_every):
         progress.line(llmc.val_line(loss))
@@ -856,8 +858,8 @@ def show_sample(run, progress, heading):
 
 def describe(run, peak):
     """The first lines of a run: its settings, and what they come to."""
-    from gpt2 import llmc
-    from gpt2.flops import training_flops
+    from gpt2.train import llmc
+    from gpt2.train.flops import training_flops
 
     s = run.settings
     aside = sys.stderr if s.lines == "llm.c" else sys.stdout
@@ -920,7 +922,7 @@ def program(argv):
         folder = runs.existing(resume or given.get("out"))
         settings = resumed_settings(folder, given)
         limit_threads(threads_here(settings.threads, settings.parallel))
-    from gpt2.flops import matmul_peak
+    from gpt2.train.flops import matmul_peak
 
     peak = None if dry else matmul_peak(settings.dtype)  # with BLAS' own threads, before they are taken away
     share_out_threads(settings)
@@ -934,8 +936,8 @@ def program(argv):
 
 def dry_run(s):
     """Say what a run with these settings would take. Writes no folder and looks for no weights."""
-    import data
-    from gpt2 import cost
+    from gpt2.data import corpora as data
+    from gpt2.train import cost
 
     V = weights_config(s).vocab_size if s.init else data.prepare(s.data, s.tokenizer).tokenizer.vocab_size
     config = model_config(s, V)
@@ -949,10 +951,10 @@ def dry_run(s):
 def train(run, folder, overwrite, peak):
     """Train a run that was made: from the start, or where its folder is given from its checkpoint on.
 
-    peak    operations a second that this machine can do, as gpt2.flops measures them
+    peak    operations a second that this machine can do, as gpt2.train.flops measures them
     """
-    from gpt2 import llmc
-    from gpt2.progress import Progress
+    from gpt2.train import llmc
+    from gpt2.train.progress import Progress
 
     settings = run.settings
     if folder is None:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt2 import checkpoint, pretrained, runs
-from gpt2.dataset import read_tokens, take
+from gpt2.data.tokens import read_tokens, take
 from gpt2.errors import UserError, exit_status
-from gpt2.formats import huggingface, llmc
 from gpt2.model import parameter_table
+from gpt2.storage import runs
+from gpt2.weights import checkpoint, huggingface, llmc, pretrained
 
 # Two float32 programs that sum in different orders agree on a whole tensor to about 1e-6 of its length, and a
 # few times worse through many blocks. A wrong formula is off by far more than this:

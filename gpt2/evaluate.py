@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt2 import pretrained
-from gpt2.dataset import read_tokens
+from gpt2.data.tokens import read_tokens
 from gpt2.errors import UserError, exit_status
 from gpt2.layers import crossentropy_forward
+from gpt2.weights import pretrained
 
 LOGITS_AT_ONCE = 1 << 26  # numbers; 256 MiB in float32
 

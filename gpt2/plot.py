@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt2 import metrics
 from gpt2.errors import UserError, exit_status
+from gpt2.storage import metrics
 
 # Title, what is drawn, unit of the upright axis, whether that axis is logarithmic
 PANELS = (
@@ -36,7 +36,7 @@ FORMATS = ("png", "svg", "pdf")
 
 
 def figure(found):
-    """A matplotlib Figure with the four panels, a colour a run. found: a list of gpt2.metrics.Metrics."""
+    """A matplotlib Figure with the four panels, a colour a run. found: a list of Metrics."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

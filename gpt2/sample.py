@@ -21,7 +21,6 @@ import numpy as np
 
 from gpt2.errors import UserError, exit_status
 from gpt2.layers import gelu_forward, layernorm_forward, matmul_forward
-from gpt2.stop import Stop
 
 
 class Decoder:
@@ -184,6 +183,41 @@ def _check(model, tokens, max_tokens, temperature, top_k, top_p):
         raise UserError(f"top_p is {top_p}, expected more than 0 and at most 1")
 
 
+# ---- Stop strings ----------------------------------------------------------------------------------------
+
+
+class Stop:
+    """Text up to the first of some strings, given out as early as it is certain not to belong to one."""
+
+    def __init__(self, strings):
+        self.strings = [string for string in strings if string]
+        self.held = ""  # the end of the text so far, which may be the beginning of a string
+        self.found = False
+
+    def feed(self, text):
+        """What can be shown once `text` has come; nothing more after a string was found."""
+        if self.found:
+            return ""
+        self.held += text
+        places = [place for string in self.strings if (place := self.held.find(string)) >= 0]
+        if places:
+            self.found = True
+            return self._give(min(places))
+        longest = max((len(string) - 1 for string in self.strings), default=0)
+        for size in range(min(longest, len(self.held)), 0, -1):
+            if any(string.startswith(self.held[-size:]) for string in self.strings):
+                return self._give(len(self.held) - size)
+        return self._give(len(self.held))
+
+    def close(self):
+        """What is left once no more text comes."""
+        return "" if self.found else self._give(len(self.held))
+
+    def _give(self, count):
+        shown, self.held = self.held[:count], self.held[count:]
+        return shown
+
+
 # ---- Texts -----------------------------------------------------------------------------------------------
 
 
@@ -308,7 +342,7 @@ def _check_text(flag, text):
 
 
 def _run(args):
-    from gpt2 import pretrained
+    from gpt2.weights import pretrained
 
     if args.seed < 0:
         raise UserError(f"--seed {args.seed}: expected 0 or more")

@@ -15,9 +15,10 @@ import pytest
 from faults import Faults, full, kill, read_only
 
 import train
-from gpt2 import checkpoint, lock, runs
 from gpt2.errors import UserError
-from gpt2.lock import Lock
+from gpt2.storage import lock, runs
+from gpt2.storage.lock import Lock
+from gpt2.weights import checkpoint
 
 ROOT = Path(train.__file__).parent
 SMALL = [
@@ -293,7 +294,7 @@ def test_a_run_that_fails_lets_go(small, tmp_path, monkeypatch):
 
 HOLDS = """
 import sys, time
-from gpt2.lock import Lock
+from gpt2.storage.lock import Lock
 lock = Lock(sys.argv[1])
 print("held", flush=True)
 time.sleep(600)
@@ -317,7 +318,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
 COUNTS = """
 import os, sys
 from gpt2.errors import UserError
-from gpt2.lock import Lock
+from gpt2.storage.lock import Lock
 counter = sys.argv[1] + "/counter"
 done = 0
 while done < 100:

@@ -8,11 +8,10 @@ import urllib.error
 
 import pytest
 
-import data
-from data import stdlib, textfile, tinyshakespeare
-from gpt2 import download
-from gpt2.dataset import read_tokens, write_tokens
+from gpt2.data import corpora, stdlib, textfile, tinyshakespeare
+from gpt2.data.tokens import read_tokens, write_tokens
 from gpt2.errors import UserError
+from gpt2.storage import download
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def nothing_reachable(monkeypatch, tmp_path):
 
 
 def test_shakespeare_in_gpt2_tokens_is_split_as_llm_c_splits_it(shakespeare, gpt2_tokenizer, tmp_path):
-    made = data.prepare("tinyshakespeare", "gpt2", tmp_path)
+    made = corpora.prepare("tinyshakespeare", "gpt2", tmp_path)
     train, val = read_tokens(made.train), read_tokens(made.val)
     assert (len(train), len(val)) == (305_260, 32_768)
     assert val[0] == gpt2_tokenizer.end_of_text
@@ -40,7 +39,7 @@ def test_shakespeare_in_gpt2_tokens_is_split_as_llm_c_splits_it(shakespeare, gpt
 
 
 def test_shakespeare_in_characters_is_split_as_nanogpt_splits_it(shakespeare, tmp_path):
-    made = data.prepare("tinyshakespeare", "char", tmp_path)
+    made = corpora.prepare("tinyshakespeare", "char", tmp_path)
     assert made.tokenizer.vocab_size == 65
     assert len(read_tokens(made.train)) == 1_003_854
     assert len(read_tokens(made.val)) == 111_540
@@ -55,18 +54,18 @@ def test_a_damaged_corpus_is_named(monkeypatch, tmp_path):
 
 def test_a_named_corpus_that_cannot_be_had_says_where_to_put_it(nothing_reachable):
     with pytest.raises(UserError, match="GPT2_DATA_DIR.*empty cache.tinyshakespeare.txt"):
-        data.prepare("tinyshakespeare")
+        corpora.prepare("tinyshakespeare")
 
 
 def test_auto_falls_back_to_the_standard_library_and_says_so(nothing_reachable):
-    made = data.prepare("auto", "auto")
+    made = corpora.prepare("auto", "auto")
     assert (made.corpus, made.tokenizer.name) == ("stdlib", "byte")
     assert len(made.notes) == 1 and "standard library" in made.notes[0] and "\n" not in made.notes[0]
     assert len(read_tokens(made.train)) > 9 * len(read_tokens(made.val)) - 9 > 0
 
 
 def test_auto_takes_bytes_where_only_the_vocabulary_is_missing(nothing_reachable, prose):
-    made = data.prepare(str(prose[0]), "auto")
+    made = corpora.prepare(str(prose[0]), "auto")
     assert made.tokenizer.name == "byte"
     assert len(made.notes) == 1 and "vocab.bpe" in made.notes[0]
 
@@ -77,7 +76,7 @@ def test_auto_takes_bytes_where_only_the_vocabulary_is_missing(nothing_reachable
 @pytest.mark.parametrize("tokenizer", ["byte", "char", "bpe:300"])
 def test_any_text_is_split_and_encoded_whole(prose, tmp_path, tokenizer):
     path, text = prose
-    made = data.prepare(str(path), tokenizer, tmp_path / "tokens")
+    made = corpora.prepare(str(path), tokenizer, tmp_path / "tokens")
     train, val = (made.tokenizer.decode(read_tokens(p)) for p in (made.train, made.val))
     assert train + val == text
     assert len(train) == int(0.9 * len(text))
@@ -85,18 +84,18 @@ def test_any_text_is_split_and_encoded_whole(prose, tmp_path, tokenizer):
 
 def test_token_files_are_made_once_and_anew_when_the_text_changes(prose):
     path, text = prose
-    first = data.prepare(str(path), "byte")
+    first = corpora.prepare(str(path), "byte")
     written = first.train.stat().st_mtime_ns
-    assert data.prepare(str(path), "byte").train.stat().st_mtime_ns == written
+    assert corpora.prepare(str(path), "byte").train.stat().st_mtime_ns == written
     path.write_text(text + "one more line\n", encoding="utf-8")
-    assert data.prepare(str(path), "byte").train != first.train
+    assert corpora.prepare(str(path), "byte").train != first.train
 
 
 def test_a_damaged_token_file_is_made_again(prose):
-    first = data.prepare(str(prose[0]), "byte")
+    first = corpora.prepare(str(prose[0]), "byte")
     whole = first.train.read_bytes()
     first.train.write_bytes(whole[:-2])
-    assert data.prepare(str(prose[0]), "byte").train.read_bytes() == whole
+    assert corpora.prepare(str(prose[0]), "byte").train.read_bytes() == whole
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path, content, message):
 )
 def test_a_name_that_is_no_file_is_refused(name, message):
     with pytest.raises(UserError, match=message):
-        data.prepare(name, "byte")
+        corpora.prepare(name, "byte")
 
 
 def test_a_byte_order_mark_is_dropped(tmp_path):
@@ -133,12 +132,12 @@ def test_token_files_made_elsewhere_are_used_as_they_are(tmp_path, gpt2_tokenize
     train, val = tmp_path / "my_train.bin", tmp_path / "my_val.bin"
     write_tokens(train, range(100))
     with pytest.raises(UserError, match="my_val.bin: No such file"):
-        data.prepare(str(train))
+        corpora.prepare(str(train))
     write_tokens(val, range(50))
-    made = data.prepare(str(train))
+    made = corpora.prepare(str(train))
     assert (made.train, made.val, made.tokenizer.name) == (train, val, "gpt2")
     with pytest.raises(UserError, match="already encoded, with gpt2"):
-        data.prepare(str(train), "byte")
+        corpora.prepare(str(train), "byte")
 
 
 def test_the_standard_library_is_long_enough_and_the_same_each_time():

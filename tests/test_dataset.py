@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gpt2.dataset import HEADER_BYTES, Epochs, Loader, evenly, read_tokens, write_tokens
+from gpt2.data.tokens import HEADER_BYTES, Epochs, Loader, evenly, read_tokens, write_tokens
 from gpt2.errors import UserError
 
 

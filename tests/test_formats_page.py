@@ -8,8 +8,8 @@ import pages
 import pytest
 
 import train
-from gpt2.formats import huggingface, llmc
 from gpt2.model import GPT2, GPT2Config
+from gpt2.weights import huggingface, llmc
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age. " * 80
 

@@ -12,7 +12,7 @@ import parallel_jobs as jobs
 import pytest
 
 import train
-from gpt2 import checkpoint, parallel, runs
+from gpt2 import parallel
 from gpt2.errors import UserError
 from gpt2.parallel import WorkerError, auto, cores, memory
 from gpt2.parallel import workers as workers_module
@@ -20,6 +20,8 @@ from gpt2.parallel.group import share
 from gpt2.parallel.one import One
 from gpt2.parallel.processes import Processes
 from gpt2.parallel.workers import Workers
+from gpt2.storage import runs
+from gpt2.weights import checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 # Without it there is no telling what a test has left behind, and waiting for that would have no end

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from gpt2.errors import UserError
-from gpt2.settings import Parser, add_arguments, parse, read_toml, setting, table, to_toml
+from gpt2.train.flags import Parser, add_arguments, parse, read_toml, setting, table, to_toml
 
 
 @dataclass(frozen=True)

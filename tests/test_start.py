@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import train
-from gpt2 import checkpoint, cost, pretrained, tokenizer
-from gpt2.formats import llmc
+from gpt2.data import tokenizer
 from gpt2.model import GPT2, GPT2Config
-from gpt2.settings import read_toml
+from gpt2.train import cost
+from gpt2.train.flags import read_toml
+from gpt2.weights import checkpoint, llmc, pretrained
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 CONFIG = GPT2Config(vocab_size=256, block_size=32, n_layer=2, n_head=3, n_embd=24)
@@ -49,7 +50,7 @@ def write_as(kind, folder, model):
         llmc.write_tokenizer(folder / "m_tokenizer.bin", tokenizer.byte())
         return str(folder / "m.bin")
     if kind == "huggingface":
-        huggingface = pytest.importorskip("gpt2.formats.huggingface")
+        huggingface = pytest.importorskip("gpt2.weights.huggingface")
         pytest.importorskip("safetensors", reason="Hugging Face weights need safetensors")
         huggingface.write(folder, model.params, model.config, tokenizer.byte())
         return str(folder)
@@ -164,7 +165,7 @@ def test_a_vocabulary_of_another_size(prose, tmp_path, model, capsys):
 
 
 def test_tokens_of_another_vocabulary(tmp_path, model, capsys):
-    from gpt2.dataset import write_tokens
+    from gpt2.data.tokens import write_tokens
 
     init = write_as("llm.c", tmp_path / "s", model)
     for part in ("train", "val"):

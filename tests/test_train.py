@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import train
-from gpt2 import checkpoint
-from gpt2.dataset import Epochs, Loader
+from gpt2.data.tokens import Epochs, Loader
 from gpt2.model import GPT2, GPT2Config
+from gpt2.weights import checkpoint
 
 ROOT = Path(train.__file__).parent
 pytestmark = pytest.mark.usefixtures("quick_peak")

@@ -39,7 +39,8 @@ from pathlib import Path
 import numpy as np
 
 import train
-from gpt2 import flops, runs
+from gpt2.storage import runs
+from gpt2.train import flops
 
 SETTINGS = [
     "--tokenizer",

@@ -11,7 +11,7 @@ Layout (that of the safetensors format, so its tools can read the arrays):
 with the 64 digits themselves replaced by zeros. Nothing is ever unpickled or executed.
 
 A save writes a temporary file in the same folder, has the disk confirm it (fsync), and renames it over the
-old one (gpt2/files.py). A process killed at any moment leaves the old file or the new one.
+old one (gpt2/storage/files.py). A process killed at any moment leaves the old file or the new one.
 
 `save` and `load` know nothing of models; `model_arrays` and `load_model` say what of a GPT2 is kept.
 """
@@ -28,8 +28,8 @@ from pathlib import Path
 import numpy as np
 
 from gpt2.errors import UserError
-from gpt2.files import replacing
 from gpt2.model import GPT2, GPT2Config, parameter_table
+from gpt2.storage.files import replacing
 
 FORMAT = "gpt2-numpy checkpoint 1"
 LONGEST_HEADER = 64 << 20  # bytes; a header is some kilobytes, plus the settings

@@ -9,9 +9,9 @@ again by merging the bytes of a token with the more important tokens only, until
 import json
 from pathlib import Path
 
-from gpt2.download import write_atomically
+from gpt2.data.tokenizer import ANY_CHARACTER, END_OF_TEXT, GPT2_PIECES, Tokenizer
 from gpt2.errors import UserError
-from gpt2.tokenizer import ANY_CHARACTER, END_OF_TEXT, GPT2_PIECES, Tokenizer
+from gpt2.storage.files import write_atomically
 
 VOCAB = "vocab.json"
 MERGES = "merges.txt"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt2.download import write_atomically
 from gpt2.errors import UserError
+from gpt2.storage.files import write_atomically
 
 MAGIC = 20240520
 VERSION = 1

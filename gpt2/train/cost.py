@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt2.flops import training_flops
 from gpt2.model import GPT2
 from gpt2.optimizer import AdamW
+from gpt2.train.flops import training_flops
 
 REPEATS = 2  # of a step, after a first one that compiles; the quicker counts
 

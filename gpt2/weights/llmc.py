@@ -1,4 +1,4 @@
-"""llm.c's files: checkpoints, debug states and tokenizers. (Its token files are gpt2.dataset's own format.)
+"""llm.c's files: checkpoints, debug states and tokenizers. (Its token files are the format of gpt2.data.tokens.)
 
 Each begins with 256 int32, little-endian; the rest of the header is zero:
 
@@ -22,12 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt2.download import write_atomically
+from gpt2.data.tokenizer import END_OF_TEXT
 from gpt2.errors import UserError
-from gpt2.formats import bfloat16
-from gpt2.formats.huggingface_tokenizer import from_ranks
 from gpt2.model import GPT2Config, parameter_table
-from gpt2.tokenizer import END_OF_TEXT
+from gpt2.storage.files import write_atomically
+from gpt2.weights import bfloat16
+from gpt2.weights.huggingface_tokenizer import from_ranks
 
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpt2.errors import UserError
-from gpt2.files import leftovers
+from gpt2.storage.files import leftovers
 
 SETTINGS = "settings.toml"  # the recipe; --config reads it
 TOKENIZER = "tokenizer.json"  # ranks included, so that sampling needs nothing else

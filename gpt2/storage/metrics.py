@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt2 import runs
 from gpt2.errors import UserError
+from gpt2.storage import runs
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpt2.errors import UserError
-from gpt2.files import write_atomically
+from gpt2.storage.files import write_atomically
 
 TIMEOUT = 15.0  # seconds without an answer before a download counts as failed
 LONGEST = 600.0  # seconds for the whole of a file; a server may send a byte now and then for ever

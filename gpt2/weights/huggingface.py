@@ -14,9 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt2.download import write_atomically
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config
+from gpt2.storage.files import write_atomically
+from gpt2.weights import huggingface_tokenizer
+from gpt2.weights.bfloat16 import to_float32
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -128,12 +130,11 @@ def size_of_weights(folder):
 def write(folder, params, config, tokenizer=None):
     """Write a folder that transformers' GPT2LMHeadModel.from_pretrained reads; all tensors as float32.
 
-    tokenizer  a gpt2.tokenizer.Tokenizer, written beside the model where it can be expressed there
+    tokenizer  a gpt2.data.tokenizer.Tokenizer, written beside the model where it can be expressed there
 
     Returns whether a tokenizer was written. Linear weights are copied to be transposed, so this takes two
     thirds of the model's memory once more.
     """
-    from gpt2.formats import huggingface_tokenizer
 
     folder = Path(folder)
     try:
@@ -286,7 +287,6 @@ def _read_bfloat16(file, name):
 
     Eight bytes give the length of the table; the table gives where a tensor's bytes lie after it.
     """
-    from gpt2.formats.bfloat16 import to_float32
 
     with open(file, "rb") as handle:
         length = int.from_bytes(handle.read(8), "little")

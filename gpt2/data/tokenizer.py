@@ -20,8 +20,9 @@ from pathlib import Path
 import regex
 import tiktoken
 
-from gpt2.download import cache_folder, fetch, find, sha256_of, write_atomically
 from gpt2.errors import UserError
+from gpt2.storage.download import cache_folder, fetch, find, sha256_of
+from gpt2.storage.files import write_atomically
 
 VOCAB_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
 VOCAB_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"

@@ -20,10 +20,11 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from gpt2 import checkpoint, runs, tokenizer
+from gpt2.data import tokenizer
 from gpt2.errors import UserError
-from gpt2.formats import huggingface, huggingface_tokenizer, llmc
 from gpt2.model import GPT2, GPT2Config
+from gpt2.storage import runs
+from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc
 
 RELEASED = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 RELEASED_VOCABULARY = 50257
