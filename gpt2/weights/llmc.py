@@ -1,4 +1,4 @@
-"""llm.c's files: checkpoints, debug states and tokenizers. (Its token files are the format of gpt2.data.tokens.)
+"""llm.c's files: checkpoints, debug states and tokenizers. (Its token files: gpt2.data.tokens.)
 
 Each begins with 256 int32, little-endian; the rest of the header is zero:
 
