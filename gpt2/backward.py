@@ -6,12 +6,13 @@ mathematics, and the comparison is fair. With compile=False every layer runs as 
 """
 
 import os
+import runpy
 import traceback
 from contextlib import contextmanager
 
 import numpy as np
 
-from gpt2.errors import UserError
+from gpt2.errors import OptionError, UserError
 from gpt2.layers import LAYERS, Layer
 
 MODES = ("manual", "auto")
@@ -35,9 +36,7 @@ def choose(spec="manual", compile=True, elementwise="numpy"):
     for part in exceptions:
         name, equals, mode = part.partition("=")
         if not equals or name not in LAYERS:
-            raise UserError(
-                f"backward {spec!r}: {part!r} is not LAYER=MODE, with LAYER one of {', '.join(LAYERS)}"
-            )
+            raise _not_known(spec, f"{part!r} is not LAYER=MODE, with LAYER one of {', '.join(LAYERS)}")
         modes[name] = _checked(mode, spec)
     options = options_for(elementwise)
 
@@ -65,10 +64,14 @@ class Table(dict):
 
 def _checked(mode, spec):
     if mode == "whole":
-        raise UserError(f"backward {spec!r}: whole stands alone, as the model is then one program")
+        raise _not_known(spec, "whole stands alone, as the model is then one program")
     if mode not in MODES:
-        raise UserError(f"backward {spec!r}: {mode!r} is not one of {', '.join(MODES)}, whole")
+        raise _not_known(spec, f"{mode!r} is not one of {', '.join(MODES)}, whole")
     return mode
+
+
+def _not_known(spec, reason):
+    return OptionError(f"backward {spec!r}: {reason}", as_flag=f"--backward {spec}: {reason}")
 
 
 def options_for(elementwise="numpy"):
@@ -81,8 +84,10 @@ def options_for(elementwise="numpy"):
 
     try:
         return Options(elementwise=elementwise)
-    except (ValueError, ImportError) as error:
-        raise UserError(str(error)) from None
+    except ValueError as error:
+        raise OptionError(str(error), as_flag=f"--elementwise {elementwise}: {error}") from None
+    except ImportError as error:  # "elementwise: the package numexpr is not installed; ..."
+        raise OptionError(str(error), as_flag=f"--{error}") from None
 
 
 def auto(layer: Layer, options=None) -> Layer:
@@ -167,9 +172,5 @@ def _line_of(error):
     return f"{os.path.relpath(frame.filename)}:{frame.lineno}: {error}, in `{frame.line}`"
 
 
-if __name__ == "__main__":
-    import sys
-
-    from gpt2.certificate import main
-
-    sys.exit(main())
+if __name__ == "__main__":  # what this command was called before: python -m gpt2.certificate
+    runpy.run_module("gpt2.certificate", run_name="__main__", alter_sys=True)

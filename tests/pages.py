@@ -108,9 +108,9 @@ def run(command):
 
 def _run(words):
     if words[:2] == ["python", "train.py"]:
-        import train
+        from gpt2.train import program
 
-        return train.main(words[2:])
+        return program.main(words[2:])
     if words[0] == "python" and words[1].endswith(".py"):
         return _script(words[1]).main(words[2:])
     assert words[:2] == ["python", "-m"], f"do not know how to run: {shlex.join(words)}"

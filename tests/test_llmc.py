@@ -540,9 +540,9 @@ def start(peers, tmp_path_factory):
 
 def run_preset(start, folder, capfd, *arguments):
     """What train.py --preset llm.c prints: standard output alone, as lines."""
-    import train
+    from gpt2.train import program
 
-    status = train.main(
+    status = program.main(
         [
             "--preset",
             "llm.c",
@@ -653,11 +653,11 @@ def test_it_generates_as_llmc_does(start, tmp_path, capfd):
 
 
 def test_it_resumes_in_the_same_order(start, tmp_path, capfd):
-    import train
+    from gpt2.train import program
 
     whole = run_preset(start, tmp_path / "whole", capfd, "--steps", "6")
     run_preset(start, tmp_path / "parts", capfd, "--steps", "3")
-    assert train.main(["--resume", str(tmp_path / "parts"), "--steps", "6"]) == 0
+    assert program.main(["--resume", str(tmp_path / "parts"), "--steps", "6"]) == 0
     rest = capfd.readouterr().out.splitlines()
 
     def losses(lines):
@@ -669,14 +669,14 @@ def test_it_resumes_in_the_same_order(start, tmp_path, capfd):
 @pytest.mark.slow
 def test_the_released_weights_give_the_published_losses(tmp_path, capfd, shakespeare, gpt2_tokenizer):
     """What llm.c and its ports print for GPT-2 on tinyshakespeare; needs the weights of gpt2."""
-    import train
+    from gpt2.train import program
 
     try:
         pretrained.find("gpt2")
     except UserError as error:
         pytest.skip(f"needs the released weights: {error}")
     assert (
-        train.main(
+        program.main(
             [
                 "--preset",
                 "llm.c",

@@ -6,7 +6,7 @@ with seed 42, anew in each round; validation takes the first, in order.
 
 import numpy as np
 
-from gpt2.data.tokens import take
+from gpt2.data.tokens import evenly, take
 from gpt2.errors import UserError
 
 SHUFFLE_SEED = 42
@@ -16,9 +16,10 @@ class Loader:
     """Batches of B sequences of T tokens in llm.c's order; stands in for gpt2.data.tokens.Loader.
 
     tokens   (count,) integers; a round has (count - 1) // (B * T) batches
+    seed     not used: the order is always that of SHUFFLE_SEED, as there
     """
 
-    def __init__(self, tokens, B, T):
+    def __init__(self, tokens, B, T, seed=SHUFFLE_SEED):
         self.tokens, self.B, self.T = tokens, B, T
         self.samples = _samples(tokens, B, T)
         self.position = 0  # batches drawn so far
@@ -79,7 +80,13 @@ def permutation(count, twister):
 
 
 def validation(tokens, B, T, batches):
-    """The first `batches` samples in file order, over again where there are fewer: inputs, targets."""
+    """The first `batches` samples in file order, over again where there are fewer: inputs, targets.
+
+    With batches=0 the whole of `tokens`, as gpt2.data.tokens.evenly cuts it: llm.c has no word for that.
+    """
+    if not batches:
+        yield from evenly(tokens, B, T)
+        return
     samples = _samples(tokens, B, T)
     for k in range(batches):
         yield _sample(tokens, B, T, k % samples)

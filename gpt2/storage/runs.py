@@ -13,8 +13,11 @@ BEST = "best.safetensors"  # the weights with the lowest validation loss
 
 RUNS = Path("runs")
 
+# What a person types to train: the script, where it lies beside the package in a checkout, else the program
+TRAIN = "python train.py" if Path(__file__).parents[2].joinpath("train.py").exists() else "gpt2 train"
 
-def new(name, out=""):
+
+def new(name: str, out: str = "") -> Path:
     """The folder for a new run, made here: two runs that start together get two folders.
 
     Without `out` it is runs/NAME-N with the first free N. With `out` there may be a run in it: lock the
@@ -32,7 +35,7 @@ def new(name, out=""):
     return folder
 
 
-def clear(folder, overwrite=False):
+def clear(folder: Path, overwrite: bool = False) -> None:
     """Remove the run that was in `folder`. UserError where there is one that is not to be overwritten."""
     if (folder / SETTINGS).exists() and not overwrite:
         raise UserError(
@@ -42,7 +45,7 @@ def clear(folder, overwrite=False):
     _remove(folder, [folder / file for file in (METRICS, LAST, BEST)])
 
 
-def sweep(folder):
+def sweep(folder: Path) -> None:
     """Remove what a killed run had begun to write. For whoever holds the folder's lock."""
     _remove(folder, leftovers(folder, (SETTINGS, TOKENIZER, METRICS, LAST, BEST)))
 
@@ -70,7 +73,7 @@ def _first_free(name):
             ) from None
 
 
-def existing(folder):
+def existing(folder: str | Path | None) -> Path:
     """`folder` as a Path if a run is in it; for an empty name the newest run in runs/. Else UserError."""
     if not folder:
         return newest()
@@ -79,9 +82,9 @@ def existing(folder):
     return Path(folder)
 
 
-def newest():
+def newest() -> Path:
     """The run in runs/ that was saved last, or UserError where there is none."""
     saved = list(RUNS.glob(f"*/{LAST}"))
     if not saved:
-        raise UserError(f"no run in {RUNS.absolute()}; train one with: python train.py")
+        raise UserError(f"no run in {RUNS.absolute()}; train one with: {TRAIN}")
     return max(saved, key=lambda path: path.stat().st_mtime).parent

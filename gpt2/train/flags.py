@@ -15,12 +15,25 @@ import difflib
 import math
 import textwrap
 import tomllib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 from gpt2.errors import UserError
 
+EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
-def setting(default, group, help, *, minimum=None, below=None, choices=None, fixed=False):
+
+def setting(
+    default: Any,
+    group: str,
+    help: str,
+    *,
+    minimum: float | None = None,
+    below: float | None = None,
+    choices: Sequence[str] | None = None,
+    fixed: bool = False,
+) -> Any:
     """A field of a settings class.
 
     default         also gives the type: int, float, str or bool
@@ -35,7 +48,7 @@ def setting(default, group, help, *, minimum=None, below=None, choices=None, fix
     )
 
 
-def flag(name):
+def flag(name: str) -> str:
     """The command-line spelling of a field's name."""
     return "--" + name.replace("_", "-")
 
@@ -43,11 +56,11 @@ def flag(name):
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are UserError, so that every mistake of the user's ends in one line."""
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         raise UserError(message)
 
 
-def add_arguments(parser, cls):
+def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
     """A flag for every field of the settings class, in groups. Flags not given are absent from the result."""
     groups = {}
     for field in dataclasses.fields(cls):
@@ -64,7 +77,9 @@ def add_arguments(parser, cls):
             groups[group].add_argument(flag(field.name), metavar=metavar, **options)
 
 
-def parse(parser, cls, argv):
+def parse(
+    parser: argparse.ArgumentParser, cls: type, argv: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """(given, other): the fields that `argv` sets, by name and of the right type, and the parser's own flags.
 
     Flags may be spelt with - or _. Raises UserError for an unknown flag, naming the nearest one.
@@ -92,13 +107,13 @@ def _with_dashes(word):
     return name.replace("_", "-") + equals + value
 
 
-def nearest(name, names):
+def nearest(name: str, names: Iterable[str]) -> str:
     """ ", did you mean X?" where some name is close, else a pointer to --help."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else "; --help lists what there is"
 
 
-def read_toml(path, cls):
+def read_toml(path: str | Path, cls: type) -> dict[str, Any]:
     """The fields that a TOML file sets, by name. Tables are allowed, and only for order.
 
     Raises UserError for a file that is missing or not TOML, and for unknown names, naming the nearest one.
@@ -132,7 +147,7 @@ def _flattened(path, table, depth=0):
             yield name, value
 
 
-def convert(cls, name, value, place):
+def convert(cls: type, name: str, value: Any, place: str) -> Any:
     """`value`, a str from the command line or a TOML value, as the type of the field, its limits checked."""
     field = next(field for field in dataclasses.fields(cls) if field.name == name)
     kind = type(field.default)
@@ -152,10 +167,18 @@ def convert(cls, name, value, place):
         else:
             value = float(value)
     except (ValueError, OverflowError):
-        expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
-        raise UserError(f"{place}: expected {expected}, got {value!r}") from None
+        raise UserError(f"{place}: expected {EXPECTED[kind]}, got {value!r}") from None
     _check_limits(field.metadata, value, place)
     return value
+
+
+def check(settings: Any) -> None:
+    """Raise UserError where a field of a settings object is of the wrong type or out of its range."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, str) and not isinstance(field.default, str):  # convert would read it as a number
+            raise UserError(f"{field.name}: expected {EXPECTED[type(field.default)]}, got {value!r}")
+        convert(type(settings), field.name, value, field.name)
 
 
 def _check_limits(limits, value, place):
@@ -168,7 +191,7 @@ def _check_limits(limits, value, place):
         raise UserError(f"{place}: expected less than {below}, got {value}")
 
 
-def table(settings):
+def table(settings: Any) -> str:
     """The settings as text, one paragraph a group, at most 79 columns wide."""
     groups: dict[str, list[str]] = {}
     for field in dataclasses.fields(settings):
@@ -184,7 +207,7 @@ def table(settings):
     return "\n".join(fill(f"{group:<{width}}  {' '.join(items)}") for group, items in groups.items())
 
 
-def to_toml(settings):
+def to_toml(settings: Any) -> str:
     """The settings as a TOML file that --config reads back."""
     lines = []
     group = None

@@ -30,16 +30,15 @@ import time
 import traceback
 from pathlib import Path
 
-import train
 from gpt2 import sample  # noqa: F401  all is imported now
 from gpt2.data import corpora
 from gpt2.errors import UserError
 from gpt2.storage import lock, runs  # noqa: F401  all is imported now
-from gpt2.train import flops, llmc  # noqa: F401  all is imported now
+from gpt2.train import flops, llmc, program  # noqa: F401  all is imported now
 from gpt2.weights import checkpoint, pretrained  # noqa: F401  all is imported now
 from tests.faults import Faults, kill
 
-ROOT = Path(train.__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 24
 SETTINGS = [
     "--tokenizer",
@@ -106,7 +105,7 @@ def fork(argv, log, saved, faults):
         sys.stdout = sys.stderr = open(1, "w", closefd=False)
         tell_saves(saved)
         with faults:
-            status = train.main(argv)
+            status = program.main(argv)
     except BaseException:
         traceback.print_exc()
     finally:
