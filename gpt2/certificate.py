@@ -1,9 +1,9 @@
-"""The certificate and the page behind `python -m gpt2.backward`.
+"""A layer's manual and derived backward, side by side; --check compares all gradients.
 
-    python -m gpt2.backward --check        every layer and the model: manual, derived, differences, forward
-    mode
-    python -m gpt2.backward layernorm      forward, manual backward and derived backward side by side
-    python -m gpt2.backward layernorm --emitted    the programs that run, with buffers and blocks of rows
+    python -m gpt2.certificate --check        every layer and the model, by hand, derived, by differences and
+                                              in forward mode
+    python -m gpt2.certificate layernorm      forward, manual backward and derived backward side by side
+    python -m gpt2.certificate layernorm --emitted    the programs that run, with buffers and blocks of rows
 
 The largest scaled error |x - y| / max(1, |x| + |y|) is printed for each pair, in float64, on random inputs
 and random output gradients. Three independent roads lead to a gradient: the formulas written by hand, reverse
@@ -12,6 +12,7 @@ mode, and forward mode; central differences need no derivative at all.
 
 import argparse
 import inspect
+import sys
 import textwrap
 
 import numpy as np
@@ -237,7 +238,7 @@ def side_by_side(name, emitted=False, width=58):
 def main(argv=None):
     """Exit status 0 if all is well, 1 if a check failed, 2 for a wrong command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m gpt2.backward", description="Look at, and check, both backwards."
+        prog="python -m gpt2.certificate", description="Look at, and check, both backwards."
     )
     parser.add_argument(
         "layer", nargs="?", choices=list(LAYERS), help="show its forward, manual and derived source"
@@ -255,3 +256,7 @@ def main(argv=None):
         parser.error(f"name a layer ({', '.join(LAYERS)}) or --check")
     print(side_by_side(options.layer, options.emitted))
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -24,7 +24,7 @@ def new_settings(given: dict[str, Any]) -> Settings:
     preset = given.get("preset", "shakespeare")
     if preset not in PRESETS:
         raise UserError(f"--preset {preset}: expected one of {', '.join(PRESETS)}")
-    shape = {}
+    shape: dict[str, Any] = {}
     if preset.startswith("gpt2"):
         released = GPT2Config.preset(preset)
         shape = {"n_layer": released.n_layer, "n_head": released.n_head, "n_embd": released.n_embd}
@@ -39,7 +39,7 @@ def weights_config(s: Settings) -> GPT2Config:
 
 def of_weights(s: Settings, config: GPT2Config, given: dict[str, Any]) -> Settings:
     """The settings with the shape that the weights of --init have."""
-    shape = {
+    shape: dict[str, Any] = {
         "n_layer": config.n_layer,
         "n_head": config.n_head,
         "n_embd": config.n_embd,

@@ -34,7 +34,7 @@ from gpt2 import sample  # noqa: F401  all is imported now
 from gpt2.data import corpora
 from gpt2.errors import UserError
 from gpt2.storage import lock, runs  # noqa: F401  all is imported now
-from gpt2.train import flops, llmc, program  # noqa: F401  all is imported now
+from gpt2.train import console, flops, llmc, program  # noqa: F401  all is imported now
 from gpt2.weights import checkpoint, pretrained  # noqa: F401  all is imported now
 from tests.faults import Faults, kill
 
