@@ -21,6 +21,7 @@ import numpy as np
 
 from gpt2.errors import UserError, exit_status
 from gpt2.layers import gelu_forward, layernorm_forward, matmul_forward
+from gpt2.weights import pretrained
 
 
 class Decoder:
@@ -342,8 +343,6 @@ def _check_text(flag, text):
 
 
 def _run(args):
-    from gpt2.weights import pretrained
-
     if args.seed < 0:
         raise UserError(f"--seed {args.seed}: expected 0 or more")
     for flag, text in [("--prompt", args.prompt), *(("--stop", stop) for stop in args.stop)]:

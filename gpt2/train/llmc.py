@@ -1,7 +1,6 @@
 """What llm.c's program for the CPU does around the model: its batches, its sampling, the lines it prints.
 
-    batches        sample k is the B*T + 1 tokens from k*B*T on. Training takes them in an order shuffled by
-                   the Mersenne Twister with seed 42, anew in each round; validation takes the first, in order
+    batches        in gpt2/data/llmc.py
     optimizer      AdamW with lr 1e-4, betas 0.9 and 0.999, eps 1e-8, no decay, no clipping
     sampling       from the whole distribution, by an xorshift generator with seed 1337
 
@@ -101,30 +100,6 @@ def activations_line(config, B, T):
     per_block = 18 * C + 4 + 2 * NH * T
     ends = 2 * C + 2 + 2 * Vp + 1  # encoded, lnf and its mean and rstd, logits, probs, the loss
     return f"num_activations: {B * T * (L * per_block + ends)}"
-
-
-class Progress:
-    """Prints llm.c's line for each step; stands in for gpt2.train.progress.Progress.
-
-    tokens, flops  in one step
-    """
-
-    def __init__(self, tokens, flops):
-        self.tokens, self.flops = tokens, flops
-
-    def step(self, step, seconds, loss):
-        """Print step number `step`, counted from 1; returns its rates, for the metrics."""
-        self.line(step_line(step - 1, loss, seconds))
-        return {
-            "tokens_per_second": round(self.tokens / seconds, 1),
-            "gflops": round(self.flops / seconds / 1e9, 3),
-        }
-
-    def line(self, text=""):
-        print(text, flush=True)
-
-    def close(self):
-        pass
 
 
 def val_line(loss):
