@@ -115,9 +115,7 @@ def _run(words):
         return _script(words[1]).main(words[2:])
     assert words[:2] == ["python", "-m"], f"do not know how to run: {shlex.join(words)}"
     name, arguments = words[2], words[3:]
-    if name == "gpt2.backward":
-        name = "gpt2.certificate"  # where its command lies
-    elif (ROOT / name.replace(".", "/")).is_dir():
+    if (ROOT / name.replace(".", "/")).is_dir():
         name += ".__main__"
     return importlib.import_module(name).main(arguments)
 
