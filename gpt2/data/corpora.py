@@ -38,7 +38,11 @@ class Prepared:
     notes: list = field(default_factory=list)
 
 
-def prepare(corpus="auto", tokenizer="auto", folder=None):
+def prepare(
+    corpus: str | Path = "auto",
+    tokenizer: str | tokenizers.Tokenizer = "auto",
+    folder: str | Path | None = None,
+) -> Prepared:
     """Encode `corpus` with `tokenizer`, write its two token files, and return a Prepared.
 
     tokenizer is a name, or the Tokenizer itself where weights already speak its language.
@@ -46,8 +50,10 @@ def prepare(corpus="auto", tokenizer="auto", folder=None):
     Files from an earlier call with the same text and tokenizer are used again. `folder` is where they lie, by
     default a folder of their own in the cache folder. Raises UserError where text or vocabulary is missing.
     """
-    words = tokenizer if isinstance(tokenizer, tokenizers.Tokenizer) else None
-    if words is None:
+    words = None
+    if isinstance(tokenizer, tokenizers.Tokenizer):
+        words = tokenizer
+    else:
         tokenizers.check_name(tokenizer)
     if str(corpus).endswith(".bin"):
         return _token_files(Path(corpus), tokenizer)
@@ -58,7 +64,7 @@ def prepare(corpus="auto", tokenizer="auto", folder=None):
     if folder is None:
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         stem = Path(name).stem if name.endswith(".txt") else Path(name).name
-        used = tokenizer if words is None else f"{words.name}{_digest(words)[:8]}"
+        used = str(tokenizer) if words is None else f"{words.name}{_digest(words)[:8]}"
         folder = cache_folder() / "tokens" / f"{stem}-{used.replace(':', '')}-{digest}"
     folder = Path(folder)
     paths = folder / "train.bin", folder / "val.bin", folder / "tokenizer.json"

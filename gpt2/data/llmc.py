@@ -4,6 +4,9 @@ Sample k is the B*T + 1 tokens from k*B*T on. Training takes them in an order sh
 with seed 42, anew in each round; validation takes the first, in order.
 """
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import numpy as np
 
 from gpt2.data.tokens import evenly, take
@@ -19,28 +22,28 @@ class Loader:
     seed     not used: the order is always that of SHUFFLE_SEED, as there
     """
 
-    def __init__(self, tokens, B, T, seed=SHUFFLE_SEED):
+    def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = SHUFFLE_SEED) -> None:
         self.tokens, self.B, self.T = tokens, B, T
         self.samples = _samples(tokens, B, T)
         self.position = 0  # batches drawn so far
         self._orders = _Orders(self.samples)
 
-    def next_batch(self):
+    def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
         """The next batch: inputs (B, T) and targets (B, T), int32."""
         batch = self.batch(self.position)
         self.position += 1
         return batch
 
-    def batch(self, k):
+    def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Batch number k, wherever the loader stands."""
         lap, place = divmod(k, self.samples)
         return _sample(self.tokens, self.B, self.T, self._orders[lap][place])
 
-    def state(self):
+    def state(self) -> dict[str, int]:
         """Where the loader stands, as plain numbers for a checkpoint."""
         return {"position": self.position}
 
-    def load_state(self, state):
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue where `state()` was taken."""
         self.position = int(state["position"])
 
@@ -48,7 +51,7 @@ class Loader:
 class _Orders:
     """The order of samples in each round. The twister runs on from one to the next, so they come in turn."""
 
-    def __init__(self, samples):
+    def __init__(self, samples: int) -> None:
         self.samples = samples
         self._restart()
 
@@ -66,7 +69,7 @@ class _Orders:
         return self.order
 
 
-def permutation(count, twister):
+def permutation(count: int, twister: np.random.RandomState) -> list[int]:
     """0 .. count-1 shuffled as llm.c does: from the end, each place swaps with one drawn from those up to it.
 
     twister  a numpy.random.RandomState; count - 1 of its 32-bit numbers are used
@@ -79,7 +82,7 @@ def permutation(count, twister):
     return order
 
 
-def validation(tokens, B, T, batches):
+def validation(tokens: np.ndarray, B: int, T: int, batches: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The first `batches` samples in file order, over again where there are fewer: inputs, targets.
 
     With batches=0 the whole of `tokens`, as gpt2.data.tokens.evenly cuts it: llm.c has no word for that.

@@ -12,7 +12,7 @@ from gpt2.errors import UserError
 LONGEST = 4 << 20  # characters; plenty for a short run, and encoded in about a second
 
 
-def read():
+def read() -> str:
     """The text, at most LONGEST characters."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     parts = []

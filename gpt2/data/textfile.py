@@ -5,7 +5,7 @@ from pathlib import Path
 from gpt2.errors import UserError
 
 
-def read(path):
+def read(path: str | Path) -> str:
     """The text of the UTF-8 file at `path`; a byte-order mark is dropped, line ends stay as they are.
 
     Raises UserError for a file that is missing, empty, or not text.

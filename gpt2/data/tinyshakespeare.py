@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 
+from gpt2.data.tokenizer import Tokenizer
 from gpt2.storage.download import cache_folder, fetch, find
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -16,7 +17,7 @@ FILE = "tinyshakespeare.txt"
 VALIDATION_TOKENS = 32768
 
 
-def read():
+def read() -> str:
     """The text (1,115,394 characters), from GPT2_DATA_DIR, the cache folder, or the network, in this order.
 
     Raises UserError where none of them has it; the message says which file to put where.
@@ -26,13 +27,13 @@ def read():
     return path.read_bytes().decode("ascii")
 
 
-def split_for_gpt2(text, tokenizer):
+def split_for_gpt2(text: str, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """Training tokens and validation tokens in llm.c's split, for a tokenizer with an end-of-text token."""
     sections = text.split("\n\n")
-    tokens = []
+    parts: list[np.ndarray] = []
     for i, section in enumerate(sections):
         last = i == len(sections) - 1
-        tokens.append([tokenizer.end_of_text])
-        tokens.append(tokenizer.encode(section if last else section + "\n\n"))
-    tokens = np.concatenate(tokens)
+        parts.append(np.array([tokenizer.end_of_text]))
+        parts.append(tokenizer.encode(section if last else section + "\n\n"))
+    tokens = np.concatenate(parts)
     return tokens[VALIDATION_TOKENS:], tokens[:VALIDATION_TOKENS]

@@ -15,8 +15,10 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import regex
 import tiktoken
 
@@ -45,7 +47,9 @@ class Tokenizer:
     special   mapping from text to id for tokens that no text produces; ids follow the ranks
     """
 
-    def __init__(self, name, pattern, ranks, special=None):
+    def __init__(
+        self, name: str, pattern: str, ranks: Iterable[bytes], special: Mapping[str, int] | None = None
+    ) -> None:
         self.name = name
         self.pattern = pattern
         self.ranks = list(ranks)
@@ -60,23 +64,23 @@ class Tokenizer:
         self._alphabet = {token.decode() for token in self.ranks} if name == "char" else None
 
     @property
-    def vocab_size(self):
+    def vocab_size(self) -> int:
         """Number of token ids, special ones included."""
         return len(self.ranks) + len(self.special)
 
     @property
-    def end_of_text(self):
+    def end_of_text(self) -> int | None:
         """Id of the token between documents, or None where the vocabulary has none."""
         return self.special.get(END_OF_TEXT)
 
     @property
-    def start(self):
+    def start(self) -> int:
         """Id to begin with where there is no prompt: end of text, else a line break, else token 0."""
         if self.end_of_text is not None:
             return self.end_of_text
         return self.ranks.index(b"\n") if b"\n" in self.ranks else 0
 
-    def encode(self, text):
+    def encode(self, text: str) -> np.ndarray:
         """Token ids of `text`, uint32 array. Text that spells a special token is ordinary text here."""
         if self._alphabet is not None:
             unknown = sorted(set(text) - self._alphabet)
@@ -88,7 +92,7 @@ class Tokenizer:
                 )
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 
-    def decode_bytes(self, tokens):
+    def decode_bytes(self, tokens: Iterable[int]) -> bytes:
         """The bytes of a sequence of token ids."""
         tokens = [int(token) for token in tokens]
         for token in tokens:
@@ -96,11 +100,11 @@ class Tokenizer:
                 raise UserError(f"tokenizer {self.name}: token {token} is outside 0..{self.vocab_size - 1}")
         return self.encoding.decode_bytes(tokens)
 
-    def decode(self, tokens):
+    def decode(self, tokens: Iterable[int]) -> str:
         """The text of a sequence of token ids; bytes that are not UTF-8 show as U+FFFD."""
         return self.decode_bytes(tokens).decode("utf-8", errors="replace")
 
-    def stream(self, tokens):
+    def stream(self, tokens: Iterable[int]) -> Iterator[str]:
         """Text as tokens arrive: each character is given out once its last byte is there.
 
         Special tokens give no text: they are no part of what a reader should see.
@@ -111,7 +115,7 @@ class Tokenizer:
             yield "" if token in special else decoder.decode(self.decode_bytes([token]))
         yield decoder.decode(b"", final=True)
 
-    def to_json(self):
+    def to_json(self) -> str:
         """Everything that `from_json` needs, as a str."""
         ranks = [base64.b64encode(token).decode() for token in self.ranks]
         return json.dumps(
@@ -124,12 +128,12 @@ class Tokenizer:
             }
         )
 
-    def save(self, path):
+    def save(self, path: str | Path) -> None:
         """Write the tokenizer to `path`, atomically."""
         write_atomically(path, self.to_json().encode())
 
 
-def load(path):
+def load(path: str | Path) -> Tokenizer:
     """The tokenizer that `Tokenizer.save` wrote to `path`. Raises UserError for anything else."""
     path = Path(path)
     try:
@@ -166,7 +170,7 @@ def _from_fields(fields):
     return Tokenizer(name, pattern, ranks, special)
 
 
-def check_name(name):
+def check_name(name: str) -> str:
     """Return `name` if it names a tokenizer (or is `auto`), else raise UserError."""
     if name in ("auto", "gpt2", "byte", "char"):
         return name
@@ -178,7 +182,7 @@ def check_name(name):
     raise UserError(f"tokenizer {name!r}: expected gpt2, byte, char or bpe:N")
 
 
-def make(name, text):
+def make(name: str, text: str) -> Tokenizer:
     """The tokenizer called `name`; `char` and `bpe:N` take their vocabulary from `text`."""
     check_name(name)
     if name == "gpt2":
@@ -190,12 +194,12 @@ def make(name, text):
     return bpe(text, int(name.removeprefix("bpe:")))
 
 
-def byte():
+def byte() -> Tokenizer:
     """256 ranks: rank b is the byte b."""
     return Tokenizer("byte", ANY_CHARACTER, [bytes([b]) for b in range(256)])
 
 
-def char(text):
+def char(text: str) -> Tokenizer:
     """One rank a distinct character of `text`, in code-point order."""
     characters = sorted(set(text))
     if not characters:
@@ -208,7 +212,7 @@ def char(text):
     return Tokenizer("char", ANY_CHARACTER, [c.encode() for c in characters])
 
 
-def gpt2():
+def gpt2() -> Tokenizer:
     """GPT-2's own vocabulary: 256 bytes, 50000 merges, end of text.
 
     The file vocab.bpe is looked for in TIKTOKEN_CACHE_DIR (under tiktoken's name for it), in GPT2_DATA_DIR
@@ -238,7 +242,7 @@ def _vocab_file():
     )
 
 
-def bpe(text, size):
+def bpe(text: str, size: int) -> Tokenizer:
     """Byte-pair encoding with `size` ranks trained on `text`.
 
     The most frequent pair of neighbouring tokens inside a piece becomes a token, again and again; of pairs

@@ -4,9 +4,12 @@ A token file is llm.c's: a header of 256 int32 (magic 20240520, version 1, count
 tokens as uint16, everything little-endian. It is read through a memory map, so a corpus costs no memory.
 """
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gpt2.errors import UserError
 from gpt2.storage.files import write_atomically
@@ -17,7 +20,7 @@ HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
 
 
-def write_tokens(path, tokens):
+def write_tokens(path: str | Path, tokens: ArrayLike) -> None:
     """Write token ids (integers from 0 to 65535) to `path` as a token file, atomically."""
     path = Path(path)
     tokens = np.asarray(tokens)
@@ -30,7 +33,7 @@ def write_tokens(path, tokens):
     write_atomically(path, header.tobytes() + tokens.astype("<u2").tobytes())
 
 
-def read_tokens(path):
+def read_tokens(path: str | Path) -> np.memmap:
     """The tokens of a token file: a read-only memory map, uint16, (count,).
 
     Raises UserError where the file is missing, is no token file, or holds another number of tokens than its
@@ -70,7 +73,7 @@ class Loader:
     ahead costs nothing.
     """
 
-    def __init__(self, tokens, B, T, seed=0):
+    def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = 0) -> None:
         if len(tokens) <= T:
             raise UserError(
                 f"the corpus has {len(tokens)} tokens, a sequence of block_size {T} "
@@ -84,23 +87,23 @@ class Loader:
         self.seed = seed
         self.position = 0  # batches drawn so far
 
-    def next_batch(self):
+    def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
         """The next batch: inputs (B, T) and targets (B, T), int32; a target is the token after its input."""
         batch = self.batch(self.position)
         self.position += 1
         return batch
 
-    def batch(self, k):
+    def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Batch number k, wherever the loader stands."""
         draw = np.random.default_rng([self.seed, k])
         starts = draw.integers(0, len(self.tokens) - self.T, size=self.B)
         return take(self.tokens, starts, self.T)
 
-    def state(self):
+    def state(self) -> dict[str, int]:
         """Where the loader stands, as plain numbers for a checkpoint."""
         return {"seed": self.seed, "position": self.position}
 
-    def load_state(self, state):
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue where `state()` was taken."""
         self.seed = int(state["seed"])
         self.position = int(state["position"])
@@ -114,12 +117,12 @@ class Epochs(Loader):
     As many sequences at random places would see 63 % of the corpus.
     """
 
-    def __init__(self, tokens, B, T, seed=0):
+    def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = 0) -> None:
         super().__init__(tokens, B, T, seed)
         self.pieces = max(1, (len(tokens) - 1) // T - 1)  # sequences in an epoch
         self._drawn = None  # (seed, epoch) of the shift and the order that are at hand
 
-    def batch(self, k):
+    def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Batch number k, wherever the loader stands; it may reach into the next epoch."""
         numbers = range(k * self.B, (k + 1) * self.B)
         return take(self.tokens, [self._start(*divmod(n, self.pieces)) for n in numbers], self.T)
@@ -134,14 +137,14 @@ class Epochs(Loader):
         return self._shift + self.T * int(self._order[i])
 
 
-def take(tokens, starts, T):
+def take(tokens: np.ndarray, starts: ArrayLike, T: int) -> tuple[np.ndarray, np.ndarray]:
     """The sequences of T tokens that begin at `starts` (B,), and the tokens after them: two (B, T) int32."""
     window = np.asarray(starts)[:, None] + np.arange(T + 1)  # (B, T + 1)
     taken = np.asarray(tokens[window], dtype=np.int32)
     return taken[:, :-1], taken[:, 1:]
 
 
-def evenly(tokens, B, T, batches=0):
+def evenly(tokens: np.ndarray, B: int, T: int, batches: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Batches for evaluation, the same ones every time: yields inputs and targets, (b, T) int32 with b <= B.
 
     With batches=0 the whole of `tokens` is covered once in file order, in non-overlapping sequences (a last

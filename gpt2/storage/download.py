@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,7 +25,7 @@ LONGEST = 600.0  # seconds for the whole of a file; a server may send a byte now
 LARGEST = 64 << 20  # bytes; a server that sends more than this is not sending what was asked for
 
 
-def cache_folder():
+def cache_folder() -> Path:
     """The folder for downloads and token files. It is made when something is first written there."""
     if os.environ.get("GPT2_CACHE_DIR"):
         return Path(os.environ["GPT2_CACHE_DIR"])
@@ -37,13 +38,13 @@ def cache_folder():
     return base / "gpt2"
 
 
-def sha256_of(path):
+def sha256_of(path: str | Path) -> str:
     """Hexadecimal SHA-256 of a file's content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find(name, sha256, folders):
+def find(name: str, sha256: str, folders: Iterable[str | Path]) -> Path | None:
     """Path of the first `folder/name` whose content has this SHA-256, or None.
 
     A file of the right name with other content is an error: to use it would train on something else, and to
@@ -63,7 +64,7 @@ def find(name, sha256, folders):
     return None
 
 
-def fetch(url, path, sha256, timeout=TIMEOUT):
+def fetch(url: str, path: str | Path, sha256: str, timeout: float = TIMEOUT) -> Path:
     """Download `url` to `path` and return the path.
 
     The content goes to a temporary file in the same folder, is checked against `sha256`, and is then renamed,

@@ -12,8 +12,10 @@ these.
 import os
 import re
 import secrets
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from gpt2.errors import UserError
 
@@ -29,7 +31,7 @@ NEW_MODE = _new_mode()  # read once, before there are threads that create files
 
 
 @contextmanager
-def replacing(path, alone=False):
+def replacing(path: str | Path, alone: bool = False) -> Iterator[BinaryIO]:
     """A file open for writing bytes, which takes the place of `path` at the end of the block.
 
     alone  nobody else writes `path` at the same time, so its temporary file has a fixed name, PATH.tmp, and
@@ -57,7 +59,7 @@ def replacing(path, alone=False):
         _remove(temporary)  # still there only if something failed
 
 
-def write_atomically(path, content):
+def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None:
     """Write bytes, or an iterable of them, to `path` so that no reader ever sees a part of them.
 
     Raises UserError where that cannot be done; an older file is then untouched.
@@ -70,7 +72,7 @@ def write_atomically(path, content):
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def leftovers(folder, names):
+def leftovers(folder: str | Path, names: Iterable[str]) -> list[Path]:
     """Temporary files in `folder` that a killed process was writing for one of these names."""
     either = "|".join(re.escape(name) for name in names)
     ours = re.compile(rf"\.({either})\.[0-9a-f]{{8}}|({either})\.tmp")

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 from gpt2.errors import UserError
 
@@ -31,7 +32,7 @@ class Lock:
     be written to.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / NAME
         self._file = self._take()
         holder = f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
@@ -41,7 +42,7 @@ class Lock:
         except OSError:
             pass  # a full disk; the lock holds without a text
 
-    def release(self):
+    def release(self) -> None:
         """Give the lock back and remove its file. May be called again."""
         file, self._file = self._file, None
         if file is None:
@@ -86,7 +87,7 @@ class Lock:
             file.close()  # who had it before has removed the file since it was opened here
 
 
-def lock_file(file):
+def lock_file(file: IO) -> bool:
     """Lock an open file for this process, without waiting. Returns whether it is locked now."""
     try:
         if sys.platform == "win32":

@@ -7,6 +7,7 @@ and a line a sample {step, sample}. A run may still be going on: a last line tha
 import json
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -26,12 +27,12 @@ class Metrics:
     name: str
     values: dict
 
-    def get(self, what):
+    def get(self, what: str) -> tuple[np.ndarray, np.ndarray]:
         """(steps, numbers) of a measurement; two empty arrays where there is none."""
         return self.values.get(what, (np.empty(0), np.empty(0)))
 
 
-def read(folder):
+def read(folder: str | Path) -> Metrics:
     """The Metrics of the run in `folder`; an empty name is the newest run. Raises UserError without one."""
     folder = runs.existing(folder)
     path = folder / runs.METRICS
@@ -68,7 +69,7 @@ def _points(path, number, line):
         yield name, step, value
 
 
-def smoothed(numbers, span):
+def smoothed(numbers: np.ndarray, span: float) -> np.ndarray:
     """A running mean that forgets over `span` numbers, corrected at its start as Adam's is. Same length.
 
     Numbers that are not finite are passed over.

@@ -8,10 +8,11 @@ import dataclasses
 import time
 import tracemalloc
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from gpt2.model import GPT2
+from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
 from gpt2.train.flops import training_flops
 
@@ -36,7 +37,7 @@ class Cost:
     seconds: float | None
 
 
-def estimate(config, B, T, accumulate=1, **options):
+def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options: Any) -> Cost:
     """The Cost of a step of `accumulate` batches of B sequences of T tokens.
 
     options   for GPT2: backward, compile
@@ -97,7 +98,7 @@ def _quickest(work):
     return min(times)
 
 
-def lines(cost, steps, available=None):
+def lines(cost: Cost, steps: int, available: int | None = None) -> list[str]:
     """A Cost as text.
 
     steps       of the run
@@ -127,7 +128,7 @@ def lines(cost, steps, available=None):
     return [f"{name:<{width}}  {text}" for name, text in rows]
 
 
-def size(count):
+def size(count: float) -> str:
     """Bytes for people."""
     if count < 1024:
         return f"{count:.0f} bytes"
@@ -139,7 +140,7 @@ def size(count):
     return f"{count:.0f} {units[0]}" if count >= 100 else f"{count:.1f} {units[0]}"
 
 
-def duration(seconds):
+def duration(seconds: float) -> str:
     """Seconds for people."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
@@ -150,7 +151,7 @@ def duration(seconds):
     return f"{seconds / 3600:.1f} h"
 
 
-def available_memory():
+def available_memory() -> int | None:
     """Bytes that a new program could have, or None where the system does not say."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:

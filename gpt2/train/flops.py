@@ -8,8 +8,10 @@ import time
 
 import numpy as np
 
+from gpt2.model import GPT2Config
 
-def forward_flops(config, B, T):
+
+def forward_flops(config: GPT2Config, B: int, T: int) -> int:
     """Operations of one forward pass over B sequences of T tokens.
 
     A token meets every weight matrix once, the head included: 12 C^2 weights a block, V C in the head.
@@ -20,12 +22,12 @@ def forward_flops(config, B, T):
     return B * T * per_token
 
 
-def training_flops(config, B, T):
+def training_flops(config: GPT2Config, B: int, T: int) -> int:
     """Operations of forward and backward together."""
     return 3 * forward_flops(config, B, T)
 
 
-def matmul_peak(dtype="float32", n=1024, seconds=0.4):
+def matmul_peak(dtype: str = "float32", n: int = 1024, seconds: float = 0.4) -> float:
     """This machine's best rate for a product of two (n, n) matrices, in operations a second.
 
     NumPy's own product with the threads it has: what the engine could reach if nothing else took any time.

@@ -8,8 +8,12 @@ With `train.py --preset llm.c` the same checkpoint and tokens give the same loss
 formats are in gpt2/weights/llmc.py.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from gpt2.model import GPT2Config
+from gpt2.sample import Decoder
 from gpt2.weights.llmc import padded
 
 SAMPLE_SEED = 1337
@@ -21,10 +25,10 @@ SAMPLE_SEED = 1337
 class Coins:
     """llm.c's random numbers for sampling: xorshift64* (Marsaglia 2003, Vigna 2016), 24 bits of each."""
 
-    def __init__(self, seed=SAMPLE_SEED):
+    def __init__(self, seed: int = SAMPLE_SEED) -> None:
         self.state = seed
 
-    def next(self):
+    def next(self) -> float:
         """A float32 number in [0, 1), as a float."""
         mask = (1 << 64) - 1
         x = self.state
@@ -35,7 +39,7 @@ class Coins:
         return (((x * 0x2545F4914F6CDD1D) & mask) >> 32 >> 8) / 16777216.0
 
 
-def choose(logits, coin):
+def choose(logits: np.ndarray, coin: float) -> int:
     """The first token at which the cumulated probability passes `coin`, all in float32. logits (V,)."""
     probs = np.exp(logits - logits.max(), dtype=np.float32)
     probs /= probs.sum(dtype=np.float32)
@@ -43,7 +47,7 @@ def choose(logits, coin):
     return min(int(np.searchsorted(cumulated, np.float32(coin), side="right")), len(probs) - 1)
 
 
-def generate(decoder, start, count, earlier=0):
+def generate(decoder: Decoder, start: int, count: int, earlier: int = 0) -> Iterator[int]:
     """Yields `count` tokens after the token `start`.
 
     decoder   a fresh gpt2.sample.Decoder
@@ -58,7 +62,7 @@ def generate(decoder, start, count, earlier=0):
         yield token
 
 
-def printable(token):
+def printable(token: bytes) -> bytes:
     """What llm.c prints of a token: its bytes, but nothing for a single one that is no ASCII text."""
     if len(token) == 1 and not (0x20 <= token[0] < 0x7F or token in b"\t\n\v\f\r"):
         return b""
@@ -68,7 +72,7 @@ def printable(token):
 # ---- Lines -----------------------------------------------------------------------------------------------
 
 
-def model_lines(config):
+def model_lines(config: GPT2Config) -> list[str]:
     """What it says of a model when it has read one."""
     Vp = padded(config.vocab_size)
     parameters = config.num_parameters + (Vp - config.vocab_size) * config.n_embd
@@ -84,7 +88,7 @@ def model_lines(config):
     ]
 
 
-def data_lines(train, val, B, T):
+def data_lines(train: np.ndarray, val: np.ndarray, B: int, T: int) -> list[str]:
     """What it says of the two token arrays."""
     return [
         f"train dataset num_batches: {len(train) // (B * T)}",
@@ -92,7 +96,7 @@ def data_lines(train, val, B, T):
     ]
 
 
-def activations_line(config, B, T):
+def activations_line(config: GPT2Config, B: int, T: int) -> str:
     """What it says at the first forward pass: the numbers in all activations together."""
     L, C, NH, Vp = config.n_layer, config.n_embd, config.n_head, padded(config.vocab_size)
     # A position of a block: ln1, atty, attproj, residual2, ln2, fcproj, residual3 have C numbers, qkv 3C, fch
@@ -102,10 +106,10 @@ def activations_line(config, B, T):
     return f"num_activations: {B * T * (L * per_block + ends)}"
 
 
-def val_line(loss):
+def val_line(loss: float) -> str:
     return f"val loss {loss:.6f}"
 
 
-def step_line(step, loss, seconds):
+def step_line(step: int, loss: float, seconds: float) -> str:
     """step counts from 0."""
     return f"step {step}: train loss {loss:.6f} (took {1000 * seconds:.6f} ms)"

@@ -256,7 +256,7 @@ class Run:
 
     def fingerprint(self) -> dict[str, int]:
         """Tells this corpus, as encoded, from another."""
-        return {"train": len(self.train), "val": len(self.val), "crc32": zlib.crc32(self.train)}
+        return {"train": len(self.train), "val": len(self.val), "crc32": zlib.crc32(self.train.data)}
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:

@@ -6,6 +6,8 @@ A spike is no error. Many runs recover, but one that is not noticed is found day
 import math
 import statistics
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
 RECENT = 32  # losses that a new one is compared with
 FEWEST = 16  # before that many there is nothing to compare with
@@ -22,11 +24,11 @@ class Spikes:
     load_state()  takes it over; a ValueError, TypeError, KeyError or OverflowError where it is something else
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.recent = deque(maxlen=RECENT)
         self.above = []  # spikes in a row
 
-    def of(self, loss):
+    def of(self, loss: float) -> float | None:
         if len(self.recent) >= FEWEST:
             usual = statistics.median(self.recent)
             spread = 1.4826 * statistics.median(abs(x - usual) for x in self.recent)  # a deviation, if normal
@@ -41,10 +43,10 @@ class Spikes:
         self.recent.append(loss)
         return None
 
-    def state(self):
+    def state(self) -> dict[str, list[float]]:
         return {"recent": list(self.recent), "above": list(self.above)}
 
-    def load_state(self, state):
+    def load_state(self, state: Mapping[str, Any]) -> None:
         recent, above = ([float(loss) for loss in state[name]] for name in ("recent", "above"))
         if len(recent) > RECENT or len(above) >= FEWEST or not all(map(math.isfinite, recent + above)):
             raise ValueError("these are not the losses of a Spikes")

@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def from_float32(array):
+def from_float32(array: np.ndarray) -> np.ndarray:
     """array as bfloat16 bits, uint16 of the same shape, rounded to nearest with ties to even.
 
     Half of the lower part's range is added, and one less where the last bit that stays is even, so that a
@@ -16,6 +16,6 @@ def from_float32(array):
     return np.where(np.isnan(array), quiet, rounded).astype(np.uint16)
 
 
-def to_float32(bits):
+def to_float32(bits: np.ndarray) -> np.ndarray:
     """The float32 numbers, exactly, that bfloat16 bits (uint16) stand for."""
     return (bits.astype(np.uint32) << 16).view(np.float32)

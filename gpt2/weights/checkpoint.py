@@ -22,8 +22,10 @@ import json
 import math
 import os
 import struct
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +41,7 @@ CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items()}
 CHUNK = 16 << 20  # bytes hashed and written at a time
 
 
-def save(path, arrays, state):
+def save(path: str | Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
     """Write `arrays` (name -> NumPy array) and `state` (what JSON can hold) to `path`, atomically.
 
     Raises UserError where the disk is full or the folder cannot be written; an older file at `path` is then
@@ -63,7 +65,7 @@ def save(path, arrays, state):
         raise UserError(f"cannot write {path}: {error.strerror or error}{hint}{before}") from None
 
 
-def load(path):
+def load(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read what `save` wrote: (arrays, state). Arrays are new, writable, and in the order they were saved in.
 
     Raises UserError for a file that is missing, cut short, damaged, or of another kind. Nothing larger than
@@ -95,7 +97,7 @@ def load(path):
     return arrays, _parse(path, metadata["state"], "state")
 
 
-def load_state(path):
+def load_state(path: str | Path) -> dict[str, Any]:
     """The state alone, from the header. The checksum is not looked at: `load` does that with the arrays."""
     path = Path(path)
     try:
@@ -108,17 +110,17 @@ def load_state(path):
     return _parse(path, header["__metadata__"]["state"], "state")
 
 
-def model_arrays(model):
+def model_arrays(model: GPT2) -> dict[str, np.ndarray]:
     """The sixteen tensors of a GPT2 under the names a checkpoint gives them, as views: "params.wte", ..."""
     return {f"params.{name}": array for name, array in model.params.items()}
 
 
-def model_state(model):
+def model_state(model: GPT2) -> dict[str, Any]:
     """The part of a checkpoint's state from which `load_model` makes the model again."""
     return {"model": asdict(model.config)}
 
 
-def load_model(path, backward="manual"):
+def load_model(path: str | Path, backward: str = "manual") -> tuple[GPT2, dict[str, Any]]:
     """The GPT2 kept in a checkpoint, and the checkpoint's state. An optimizer's arrays are passed over."""
     arrays, state = load(path)
     try:
@@ -132,7 +134,7 @@ def load_model(path, backward="manual"):
     return model, state
 
 
-def check_shapes(path, arrays, config, prefix):
+def check_shapes(path: str | Path, arrays: Mapping[str, np.ndarray], config: GPT2Config, prefix: str) -> None:
     """Raise UserError unless `arrays` has the sixteen tensors of `config` under `prefix`: shape and dtype."""
     for name, shape in parameter_table(config):
         array = arrays.get(prefix + name)
@@ -141,7 +143,7 @@ def check_shapes(path, arrays, config, prefix):
             raise UserError(f"{path}: {prefix}{name}: expected {config.dtype} {shape}, found {found}")
 
 
-def check_finite(path, params):
+def check_finite(path: str | Path, params: Mapping[str, np.ndarray]) -> None:
     """Raise UserError where a weight is infinite or no number: whatever is computed with it is no number."""
     for name, array in params.items():
         # nan is the least and the greatest of all numbers that it is among, so no array of flags is needed
@@ -153,7 +155,7 @@ def check_finite(path, params):
             )
 
 
-def fill(views, arrays, prefix):
+def fill(views: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], prefix: str) -> None:
     """Copy arrays[prefix + name] into views[name] for every name, in place."""
     for name, view in views.items():
         view[...] = arrays[prefix + name]

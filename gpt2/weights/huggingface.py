@@ -10,10 +10,12 @@ Needs the safetensors package: pip install 'gpt2[hf]'.
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config
 from gpt2.storage.files import write_atomically
@@ -60,7 +62,7 @@ EXPECTED = {
 }
 
 
-def read_config(folder, dtype="float32"):
+def read_config(folder: str | Path, dtype: str = "float32") -> GPT2Config:
     """The GPT2Config that config.json describes. Raises UserError where it is another kind of model."""
     path = Path(folder) / CONFIG
     said = _json(path)
@@ -85,7 +87,7 @@ def read_config(folder, dtype="float32"):
     return config
 
 
-def read_into(folder, params, config):
+def read_into(folder: str | Path, params: Mapping[str, np.ndarray], config: GPT2Config) -> None:
     """Fill the sixteen tensors of `params` from the folder's weights, one tensor at a time.
 
     Raises UserError for tensors that are missing, unknown, of another shape or kind, and for a head that is
@@ -121,13 +123,18 @@ def read_into(folder, params, config):
             )
 
 
-def size_of_weights(folder):
+def size_of_weights(folder: str | Path) -> int:
     """Bytes of the files that hold the folder's tensors. Raises UserError where they cannot be opened."""
     with _Tensors(Path(folder)) as tensors:
         return sum(path.stat().st_size for path in tensors.opened)
 
 
-def write(folder, params, config, tokenizer=None):
+def write(
+    folder: str | Path,
+    params: Mapping[str, np.ndarray],
+    config: GPT2Config,
+    tokenizer: Tokenizer | None = None,
+) -> bool:
     """Write a folder that transformers' GPT2LMHeadModel.from_pretrained reads; all tensors as float32.
 
     tokenizer  a gpt2.data.tokenizer.Tokenizer, written beside the model where it can be expressed there

@@ -7,6 +7,7 @@ again by merging the bytes of a token with the more important tokens only, until
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpt2.data.tokenizer import ANY_CHARACTER, END_OF_TEXT, GPT2_PIECES, Tokenizer
@@ -31,12 +32,12 @@ SPELLING = _spelling()
 BYTES = {character: byte for byte, character in SPELLING.items()}
 
 
-def spell(token):
+def spell(token: bytes) -> str:
     """The bytes of a token as text."""
     return "".join(SPELLING[byte] for byte in token)
 
 
-def write(folder, tokenizer, longest):
+def write(folder: str | Path, tokenizer: Tokenizer, longest: int) -> bool:
     """Write the three files; False, and nothing is written, where they cannot say what the tokenizer does.
 
     longest  tokens that the model can read at once
@@ -92,7 +93,7 @@ def _parts(token, rank):
     return tuple(parts)
 
 
-def read(folder):
+def read(folder: str | Path) -> Tokenizer | None:
     """The Tokenizer in a folder of transformers, or None where there is none.
 
     Raises UserError where the files are damaged or say something that a GPT-2 tokenizer does not: ids must go
@@ -122,7 +123,7 @@ def read(folder):
     return from_ranks(path, ranks, special)
 
 
-def from_ranks(path, ranks, special):
+def from_ranks(path: str | Path, ranks: Sequence[bytes], special: Mapping[str, int]) -> Tokenizer:
     """A Tokenizer of tokens (bytes, in the order of their ids) that came from the file `path`."""
     if sorted(ranks[:256]) != [bytes([b]) for b in range(256)]:
         raise UserError(

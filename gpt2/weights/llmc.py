@@ -16,13 +16,14 @@ allocated, so a wrong one costs a line of text and no memory.
 """
 
 import os
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from gpt2.data.tokenizer import END_OF_TEXT
+from gpt2.data.tokenizer import END_OF_TEXT, Tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config, parameter_table
 from gpt2.storage.files import write_atomically
@@ -37,7 +38,7 @@ PADDING = 128  # V is padded to a multiple of this, for the sake of matrix produ
 CHUNK = 1 << 22  # numbers converted at a time: 16 MiB of float32
 
 
-def padded(vocab_size):
+def padded(vocab_size: int) -> int:
     """Vp: V rounded up to a multiple of 128."""
     return -(-vocab_size // PADDING) * PADDING
 
@@ -54,7 +55,7 @@ class Header:
     stored: str  # float32 or bfloat16
 
 
-def read_header(path, dtype="float32"):
+def read_header(path: str | Path, dtype: str = "float32") -> Header:
     """The Header of a checkpoint; its config has the `dtype` given. Raises UserError for any other file."""
     path = Path(path)
     with _opened(path) as (file, size):
@@ -80,12 +81,12 @@ def read_header(path, dtype="float32"):
     return Header(config, Vp, VERSIONS[version])
 
 
-def read_config(path, dtype="float32"):
+def read_config(path: str | Path, dtype: str = "float32") -> GPT2Config:
     """The GPT2Config of a checkpoint."""
     return read_header(path, dtype).config
 
 
-def read_into(path, params, config):
+def read_into(path: str | Path, params: Mapping[str, np.ndarray], config: GPT2Config) -> None:
     """Fill the sixteen tensors of `params` from a checkpoint of this config."""
     path = Path(path)
     header = read_header(path, config.dtype)
@@ -104,7 +105,9 @@ def read_into(path, params, config):
                 )
 
 
-def write(path, params, config, stored="float32"):
+def write(
+    path: str | Path, params: Mapping[str, np.ndarray], config: GPT2Config, stored: str = "float32"
+) -> None:
     """Write a checkpoint, atomically; `stored` is float32 (version 3) or bfloat16 (version 5)."""
     version = next(version for version, name in VERSIONS.items() if name == stored)
     header = [
@@ -149,7 +152,7 @@ class State:
     grads: dict
 
 
-def read_state(path, config):
+def read_state(path: str | Path, config: GPT2Config) -> State:
     """The State in a file, for a model of this config (the file does not say). Raises UserError otherwise."""
     path = Path(path)
     V, C = config.vocab_size, config.n_embd
@@ -185,7 +188,7 @@ def read_state(path, config):
     return State(inputs, targets, logits, loss, grads)
 
 
-def write_state(path, state, config):
+def write_state(path: str | Path, state: State, config: GPT2Config) -> None:
     """Write a State of a model of this config, atomically."""
     B, T = state.inputs.shape
 
@@ -201,7 +204,7 @@ def write_state(path, state, config):
 # ---- Tokenizers ------------------------------------------------------------------------------------------
 
 
-def read_tokenizer(path):
+def read_tokenizer(path: str | Path) -> Tokenizer:
     """The Tokenizer in a file."""
     path = Path(path)
     with _opened(path) as (file, size):
@@ -231,7 +234,7 @@ def read_tokenizer(path):
     return from_ranks(path, tokens, special)
 
 
-def write_tokenizer(path, tokenizer):
+def write_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
     """Write the tokens of a Tokenizer, atomically. Raises UserError for a token of more than 255 bytes."""
     tokens = [*tokenizer.ranks, *(text.encode() for text in tokenizer.special)]
     longest = max(map(len, tokens))

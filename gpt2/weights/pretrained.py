@@ -14,13 +14,17 @@ model, words = load(run="runs/mine")    or load(init="gpt2")
 
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+import numpy as np
+
 from gpt2.data import tokenizer
+from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.storage import runs
@@ -46,7 +50,7 @@ class Pretrained:
     config: GPT2Config
     words: Any = None
 
-    def check(self):
+    def check(self) -> None:
         """Raise UserError where the files are too small for a model of this config. To be asked before one is
         made: what a few bytes of a header promise may be more than any memory."""
         here = (
@@ -60,7 +64,7 @@ class Pretrained:
                 "another model"
             )
 
-    def fill(self, params):
+    def fill(self, params: Mapping[str, np.ndarray]) -> None:
         """Copy the weights into `params`, the sixteen tensors of a model of this config."""
         if self.kind == "huggingface":
             huggingface.read_into(self.path, params, self.config)
@@ -72,14 +76,14 @@ class Pretrained:
             checkpoint.fill(params, arrays, "params.")
         checkpoint.check_finite(self.path, params)
 
-    def model(self, backward="manual"):
+    def model(self, backward: str = "manual") -> GPT2:
         """A GPT2 with these weights."""
         self.check()
         model = GPT2(self.config, backward=backward, seed=None)
         self.fill(model.params)
         return model
 
-    def tokenizer(self):
+    def tokenizer(self) -> Tokenizer:
         """The Tokenizer of these weights: the one beside them, or GPT-2's where they have its vocabulary.
 
         Raises UserError where there is none, or one of another size.
@@ -98,7 +102,7 @@ class Pretrained:
         return words
 
 
-def find(name, dtype=None):
+def find(name: str, dtype: str | None = None) -> Pretrained:
     """What the weights called `name` are. Raises UserError in one line where they cannot be had or read.
 
     dtype   of the model that they are for: float32 or float64. By default the one in which a run computed,
@@ -123,14 +127,14 @@ def find(name, dtype=None):
     return Pretrained(name, path, "llm.c", config, _words_beside(path, config))
 
 
-def find_config(name, dtype=None):
+def find_config(name: str, dtype: str | None = None) -> GPT2Config:
     """The GPT2Config of the weights called `name`. Those of a released model need not be there for it."""
     if name in RELEASED and _at_hand(name) is None:
         return GPT2Config.preset(name, dtype=dtype or "float32")
     return find(name, dtype).config
 
 
-def load(run="", init="", which="best"):
+def load(run: str = "", init: str = "", which: str = "best") -> tuple[GPT2, Tokenizer]:
     """(model, Tokenizer) of a run, or of what `init` names instead.
 
     run     its folder; empty for the newest one
