@@ -2,9 +2,11 @@
 
 import hashlib
 import io
+import os
 import subprocess
 import sys
 import urllib.error
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from gpt2.data import corpora, stdlib, textfile, tinyshakespeare
 from gpt2.data.tokens import read_tokens, write_tokens
 from gpt2.errors import UserError
 from gpt2.storage import download
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -146,13 +150,27 @@ def test_the_standard_library_is_long_enough_and_the_same_each_time():
     assert text == stdlib.read()
 
 
-def test_the_command_writes_files_and_says_where(prose, tmp_path):
-    command = [sys.executable, "-m", "data", str(prose[0]), "--tokenizer=char", f"--out={tmp_path / 'out'}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert str(tmp_path / "out" / "train.bin") in done.stdout
-    wrong = subprocess.run([*command[:3], "nothing.txt"], capture_output=True, text=True)
+@pytest.mark.parametrize("door", [["-m", "data"], ["-m", "gpt2.data"], ["data/textfile.py"]], ids=" ".join)
+def test_the_command_writes_files_and_says_where(prose, tmp_path, door):
+    def run(*words):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, *door, *words]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    done = run(str(prose[0]), "--tokenizer=char", f"--out={tmp_path / 'out'}")
+    assert done.returncode == 0 and str(tmp_path / "out" / "train.bin") in done.stdout
+    wrong = run("nothing.txt")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
+
+
+def test_a_file_for_each_corpus(shakespeare, tmp_path):
+    """python data/tinyshakespeare.py and its neighbours name the corpus themselves."""
+    for name in ("tinyshakespeare", "stdlib"):
+        command = [sys.executable, f"data/{name}.py", "--tokenizer", "byte", "--out", str(tmp_path / name)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        assert told.stdout.startswith(f"{name}, tokenizer byte")
 
 
 # ---- Downloads ---------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
     "weights": {"data", "errors", "model", "storage"},
-    "sample": {"errors", "layers", "weights"},
+    "sample": {"data", "errors", "layers", "model", "weights"},
     "train": {
         "autodiff",  # its threads and what it has measured
         "data",
@@ -37,7 +37,7 @@ MAY_IMPORT = {
     # Commands, and the library's functions
     "certificate": {"autodiff", "backward", "layers", "model"},
     "convert": {"data", "errors", "model", "storage", "weights"},
-    "evaluate": {"data", "errors", "layers", "weights"},
+    "evaluate": {"data", "errors", "layers", "model", "weights"},
     "explain": {"autodiff", "certificate", "errors", "layers", "storage"},
     "plot": {"errors", "storage"},
     "library": {"convert", "data", "model", "weights"},
