@@ -16,14 +16,15 @@ import numpy as np
 
 from bench.cases import cases
 from gpt2.autodiff import passes
-from gpt2.autodiff.differentiate import vjp_graph
+from gpt2.autodiff.derive.differentiate import vjp_graph
+from gpt2.autodiff.emit.layout import lower
+from gpt2.autodiff.emit.program import compile_graph
+from gpt2.autodiff.emit.regions import schedule
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.interpret import evaluate_graph
-from gpt2.autodiff.layout import lower
-from gpt2.autodiff.passes.cost import NS_PER_BYTE
-from gpt2.autodiff.program import compile_graph
-from gpt2.autodiff.record import record
-from gpt2.autodiff.schedule import schedule
+from gpt2.autodiff.keep.partition import partition
+from gpt2.autodiff.ops.cost import NS_PER_BYTE
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.record.record import record
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 
@@ -64,7 +65,7 @@ def compiled(f, args, static, rate=NS_PER_BYTE):
     wrt = [k for k, a in enumerate(arrays) if a.dtype.kind == "f"]
     joint = s.run("derive", vjp_graph, graph, wrt, (0,))
     joint = s.run("simplify 2", passes.simplify, joint)
-    for half in s.run("partition", passes.partition, joint, len(graph.inputs), 1, rate=rate)[:2]:
+    for half in s.run("partition", partition, joint, len(graph.inputs), 1, rate=rate)[:2]:
         half = s.run("simplify 3", passes.simplify, half)
         s.ops += sum(n.op not in ("input", "const") for n in half.nodes)
         scheduling = _milliseconds(functools.partial(_scheduled, half))

@@ -8,6 +8,8 @@ pytest bench/ --benchmark-only --benchmark-compare --benchmark-compare-fail=medi
 
 import pytest
 
+from gpt2.autodiff.run import blas
+
 
 def pytest_addoption(parser):
     group = parser.getgroup("bench", "layers and steps of this engine")
@@ -23,13 +25,13 @@ def pytest_addoption(parser):
 def threads(pytestconfig):
     """Threads of BLAS and of compiled programs, from here on."""
     from bench.machine import available_cores
-    from gpt2.autodiff import runtime
+    from gpt2.autodiff.run import threads
 
     n = pytestconfig.getoption("--bench-threads")
     if not 1 <= n <= available_cores():
         raise pytest.UsageError(f"--bench-threads {n}: expected 1 to {available_cores()}")
-    runtime.set_threads(n)
-    runtime.limit_blas_threads(n)  # for layers as written; set_threads alone leaves the products to its pool
+    threads.set_threads(n)
+    blas.limit_blas_threads(n)  # for layers as written; set_threads alone leaves the products to its pool
     return n
 
 

@@ -95,11 +95,12 @@ def set_threads(variant, threads):
     if variant == "written":
         return
     try:
-        from gpt2.autodiff import choices, runtime
+        from gpt2.autodiff.run import remembered
+        from gpt2.autodiff.run import threads as pool
     except ImportError:
         return
-    choices.remember(cache_folder())
-    runtime.set_threads(threads)
+    remembered.remember(cache_folder())
+    pool.set_threads(threads)
 
 
 # ---- Single layers -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from gpt2.autodiff.choices import processor
+from gpt2.autodiff.run.remembered import processor
 from gpt2.parallel.cores import cores
 
 PACKAGES = ("numpy", "numexpr", "torch", "jax", "jaxlib", "autograd")

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError  # unlike a ValueError's, its text reache
 from pathlib import Path
 
 from bench import contenders, machine
-from gpt2.autodiff.numexprs import BACKENDS
+from gpt2.autodiff.switches import BACKENDS
 from gpt2.backward import options_for
 from gpt2.errors import UserError
 from gpt2.train.flags import Parser

@@ -80,7 +80,7 @@ def options_for(elementwise="numpy"):
 
     Raises UserError for another word, and where numexpr is wanted and not installed.
     """
-    from gpt2.autodiff.passes import Options
+    from gpt2.autodiff import Options
 
     try:
         return Options(elementwise=elementwise)
@@ -95,7 +95,7 @@ def auto(layer: Layer, options=None) -> Layer:
 
     What it saves between the two is its own choice.
     """
-    from gpt2.autodiff.fixed import FixedPair
+    from gpt2.autodiff import FixedPair
 
     pair = FixedPair(layer.forward, options, name=layer.name)
 
@@ -107,7 +107,7 @@ def auto(layer: Layer, options=None) -> Layer:
 
 def compiled(layer: Layer, options=None) -> Layer:
     """The same layer with its two functions compiled as they are written."""
-    from gpt2.autodiff.fixed import Fixed
+    from gpt2.autodiff import Fixed
 
     def separate(dout, *saved, **static):
         return layer.backward(dout, saved, **static)
@@ -138,7 +138,7 @@ def as_written(layer: Layer) -> Layer:
 
 def whole(f, options=None):
     """f(*arrays) -> a scalar, differentiated as one program: an object with forward, backward and both."""
-    from gpt2.autodiff.fixed import FixedPair
+    from gpt2.autodiff import FixedPair
 
     # Small models keep what is fastest (4x128, B=12, T=64, one thread: 0.92 of the time at rate 1.0). Of
     # large ones memory counts more than the last per cent: at rate 1.0 elementwise values are computed again

@@ -18,8 +18,6 @@ import textwrap
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.fixed import FixedPair
-from gpt2.autodiff.plain import plain_source
 from gpt2.backward import auto, compiled
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config, loss_fn
@@ -189,7 +187,7 @@ SHOWN = {"B": 4, "T": 64, "C": 768, "NH": 12, "V": 1024, "OC": 3072, "maxT": 102
 def pair_of(name, sizes=None):
     """The compiler's two graphs for a layer at a training size, and the programs made of them."""
     args, static = inputs_of(name, np.random.default_rng(0), SHOWN if sizes is None else sizes, "float32")
-    entry, _ = FixedPair(LAYERS[name].forward, name=name).entry(args, static)
+    entry, _ = ad.FixedPair(LAYERS[name].forward, name=name).entry(args, static)
     return entry
 
 
@@ -201,9 +199,9 @@ def derived_source(name, emitted=False):
         return entry.forward.source + "\n\n" + entry.backward.program.source
     forward, backward = entry.graphs
     return (
-        plain_source(forward, f"{name}_forward")
+        ad.readable_source(forward, f"{name}_forward")
         + "\n\n"
-        + plain_source(backward, f"{name}_backward").split("\n\n\n", 1)[1]
+        + ad.readable_source(backward, f"{name}_backward").split("\n\n\n", 1)[1]
     )
 
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from gpt2.autodiff import runtime
+from gpt2.autodiff import get_threads, run_on_threads
 
 # Entries handled at once. A block's six arrays stay in cache, so that parameters, gradients and moments cross
 # from memory once a step, whatever the number of operations. Measured for 124 million parameters on one core
@@ -87,7 +87,7 @@ class AdamW:
         pieces = iter(
             list(_pieces(start, stop, self.decayed))
         )  # next() on it is atomic: threads share them out
-        while len(self._scratch) < runtime.get_threads():
+        while len(self._scratch) < get_threads():
             self._scratch.append(np.empty((2, min(BLOCK, self.m.size)), self.params.dtype))
 
         def job(thread):
@@ -96,7 +96,7 @@ class AdamW:
                     first, last, lr, scale, self.weight_decay if decays else 0.0, self._scratch[thread]
                 )
 
-        runtime.share(job)
+        run_on_threads(job)
 
     def _update(self, start, stop, lr, scale, decay, scratch):
         """The formulas on one piece, in place. The corrections for m and v are folded into lr and eps."""
@@ -148,7 +148,7 @@ def sum_of_squares(flat):
             block = flat[start : start + SUM_BLOCK]
             sums[k] = float(np.dot(block, block))
 
-    runtime.share(job)
+    run_on_threads(job)
     return math.fsum(sums)
 
 

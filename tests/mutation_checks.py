@@ -13,7 +13,7 @@ import test_layers
 import test_model
 from mutants import Mutant, Unplantable, planted
 
-from gpt2.autodiff.graph_checks import check_graph
+from gpt2.autodiff.check.numeric import check_graph
 from gpt2.backward import choose as CHOOSE
 
 SECONDS = 5.0  # of processor time, after which a mutant counts as one that does not end
@@ -68,7 +68,7 @@ def checks(m: Mutant):
         yield from layer_checks(layer)
     elif m.module == "gpt2.model":
         yield from model_checks()
-    elif m.module == "gpt2.autodiff.chain":
+    elif m.module.startswith("gpt2.autodiff.derive."):
         yield from chain_checks()
     else:
         yield from row_checks(sorted(m.tests))

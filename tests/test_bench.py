@@ -30,7 +30,8 @@ from bench import (
 from bench.cases import cases, find_batch, find_layers
 from bench.work import step_flops, step_work
 from bench.worker import Worker, digest
-from gpt2.autodiff import choices, numexprs, runtime
+from gpt2.autodiff.emit import numexpr
+from gpt2.autodiff.run import blas, remembered, threads
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config
 from gpt2.train.flops import training_flops
@@ -80,7 +81,7 @@ def quick_rates(monkeypatch):
     monkeypatch.setattr(rates, "SIDES", (96, 50))
     monkeypatch.setattr(rates, "_fastest", lambda product, seconds: product.flops / 1e9)
     yield
-    runtime.set_threads(1)
+    threads.set_threads(1)
 
 
 @pytest.mark.parametrize("way", ["BLAS", "columns"])
@@ -95,7 +96,7 @@ def test_both_ways_do_all_of_the_product(quick_rates, way, threads):
 
 @pytest.mark.parametrize("fast", [(96, "BLAS"), (50, "columns")])
 def test_the_peak_is_the_fastest_of_its_forms(quick_rates, monkeypatch, fast):
-    if runtime.blas_library() is None:
+    if blas.blas_library() is None:
         fast = (fast[0], "BLAS")  # another BLAS cannot be kept to one thread
     monkeypatch.setattr(
         rates,
@@ -108,11 +109,11 @@ def test_the_peak_is_the_fastest_of_its_forms(quick_rates, monkeypatch, fast):
 
 def test_measuring_the_peak_leaves_the_threads_as_they_were(quick_rates, monkeypatch):
     told = []
-    monkeypatch.setattr(runtime, "limit_blas_threads", told.append)
-    for before, blas in ((1, 2), (2, 1)):
-        runtime.set_threads(before)
+    monkeypatch.setattr(blas, "limit_blas_threads", told.append)
+    for before, after in ((1, 2), (2, 1)):
+        threads.set_threads(before)
         rates.sgemm_peak(2)
-        assert (runtime.get_threads(), told[-1]) == (before, blas)
+        assert (threads.get_threads(), told[-1]) == (before, after)
 
 
 @pytest.mark.parametrize("name", sizes.SIZES)
@@ -198,16 +199,16 @@ def test_the_engines_compiled_contenders_are_told_the_backend():
 @pytest.fixture
 def backends(monkeypatch):
     """The backends that programs are compiled for, NumPy's left out; threads and memory are put back."""
-    found, fuse = set(), numexprs.fused_regions
+    found, fuse = set(), numexpr.fused_regions
 
-    def record(graph, regions, backend):
-        found.add(backend)
-        return fuse(graph, regions, backend)
+    def record(graph, regions, pick=None):
+        found.add("tuned" if pick else "numexpr")
+        return fuse(graph, regions, pick)
 
-    monkeypatch.setattr(numexprs, "fused_regions", record)
+    monkeypatch.setattr(numexpr, "fused_regions", record)
     yield found
-    choices.forget()
-    runtime.set_threads(1)
+    remembered.forget()
+    threads.set_threads(1)
 
 
 @pytest.mark.parametrize("variant", ["written", "manual", "auto", "whole"])
@@ -240,7 +241,7 @@ def test_the_engines_processes_are_told_the_backend(monkeypatch):
 
 
 def test_a_backend_that_is_not_installed_is_said_before_anything_is_measured(monkeypatch):
-    monkeypatch.setattr(numexprs, "load", numexprs.load.__wrapped__)  # forgets that it was found before
+    monkeypatch.setattr(numexpr, "load", numexpr.load.__wrapped__)  # forgets that it was found before
     monkeypatch.setitem(sys.modules, "numexpr", None)
     with pytest.raises(ArgumentTypeError, match="numexpr is not installed; pip install numexpr, or choose"):
         program.elementwise("tuned")

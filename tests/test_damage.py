@@ -226,7 +226,11 @@ def test_messages_have_an_end():
 # Workers are told what to do in pickled messages, through pipes that only their parent has; the functions of
 # the compiler are executed from source that it wrote itself.
 PICKLES = {"gpt2/parallel/worker.py", "gpt2/parallel/workers.py"}
-EXECUTES = {"gpt2/autodiff/reuse.py", "gpt2/autodiff/program.py", "gpt2/autodiff/entry.py"}
+EXECUTES = {
+    "gpt2/autodiff/reuse/guard.py",
+    "gpt2/autodiff/emit/program.py",
+    "gpt2/autodiff/api/fast_path.py",
+}
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml"}
 
 

@@ -7,7 +7,7 @@ import pytest
 from cases import CASES, NH, C
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff import runtime
+from gpt2.autodiff.run import blas, threads
 from gpt2.backward import auto, choose
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS
@@ -103,19 +103,19 @@ LARGER = dict(vocab_size=517, block_size=100, n_layer=1, n_head=5, n_embd=155), 
 @pytest.mark.parametrize("backward", ["manual", "auto", "whole"])
 def test_threads_and_repetition_change_no_bit(sizes, backward):
     shape, B, T = sizes
-    runtime.limit_blas_threads(1)
+    blas.limit_blas_threads(1)
     rng = np.random.default_rng(0)
     tokens, targets = rng.integers(0, shape["vocab_size"], (2, B, T))
     found = []
     try:
-        for threads in (1, 2, 3, 1):
-            runtime.set_threads(threads)
+        for n in (1, 2, 3, 1):
+            threads.set_threads(n)
             model = GPT2(GPT2Config(**shape), backward)
             for _ in range(2):  # the second run works in used memory
                 loss = model.loss_and_grads(tokens, targets)
                 found.append((loss, model.flat_grads.copy()))
     finally:
-        runtime.set_threads(1)
+        threads.set_threads(1)
     assert np.abs(found[0][1]).max() > 0
     for loss, grads in found[1:]:
         assert loss == found[0][0]
@@ -125,15 +125,17 @@ def test_threads_and_repetition_change_no_bit(sizes, backward):
 def test_those_products_and_regions_are_cut(monkeypatch):
     """Without this, the test above would hold for a compiler that never shares out work."""
     shared = []
-    original = runtime.share
-    monkeypatch.setattr(runtime, "share", lambda job: (shared.append(job.__qualname__), original(job)))
+    original = threads.run_on_threads
+    monkeypatch.setattr(
+        threads, "run_on_threads", lambda job: (shared.append(job.__qualname__), original(job))
+    )
     shape, B, T = LARGER
     tokens = np.zeros((B, T), int)
-    runtime.set_threads(2)
+    threads.set_threads(2)
     try:
         GPT2(GPT2Config(**shape)).loss_and_grads(tokens, tokens)
     finally:
-        runtime.set_threads(1)
+        threads.set_threads(1)
     assert {"_run.<locals>.job", "run_blocks.<locals>.job"} <= set(shared)
 
 

@@ -75,11 +75,11 @@ def test_arrays_outlive_the_count():
 
 
 def test_threads_are_put_back():
-    from gpt2.autodiff import runtime
+    from gpt2.autodiff.run import threads
 
     with measure.threads(2):
-        assert runtime.get_threads() == 2
-    assert runtime.get_threads() == 1
+        assert threads.get_threads() == 2
+    assert threads.get_threads() == 1
 
 
 # ---- Telling -----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from bench import ratios
 from bench.studies.allocations import counted
+from gpt2.autodiff.run import blas
 
 TURN_S = 2e-3  # a turn repeats short calls until about this time has passed: the clock costs 50 ns
 ROUNDS = 21
@@ -157,14 +158,14 @@ def _calls(f, turn_s):
 @contextmanager
 def threads(n):
     """Compiled programs and BLAS on n threads; one thread afterwards."""
-    from gpt2.autodiff import runtime
+    from gpt2.autodiff.run import threads
 
-    runtime.set_threads(n)
-    runtime.limit_blas_threads(1)  # with more, products are cut in parts by the compiled programs themselves
+    threads.set_threads(n)
+    blas.limit_blas_threads(1)  # with more, products are cut in parts by the compiled programs themselves
     try:
         yield n
     finally:
-        runtime.set_threads(1)
+        threads.set_threads(1)
 
 
 # ---- Memory ------------------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from bench.sizes import Size, batches
 from bench.studies.measure import interleave, peak_and_kept, threads
 from bench.studies.numbers import cell_text
 from bench.studies.study import BYTES, RATIO, SECONDS, Column, Result, Series, Study
-from gpt2.autodiff.differentiate import vjp_graph
-from gpt2.autodiff.fixed import FixedPair
+from gpt2.autodiff.api.fixed import FixedPair
+from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.passes import cost, partition, simplify
-from gpt2.autodiff.record import record
+from gpt2.autodiff.keep.partition import partition
+from gpt2.autodiff.ops import cost
+from gpt2.autodiff.passes import simplify
+from gpt2.autodiff.record.record import record
 from gpt2.model import GPT2, GPT2Config
 
 # Nanoseconds that a kept byte is said to cost: from "keep everything that saves any work" to "keep nothing"

@@ -9,12 +9,13 @@ from bench.studies.layers import plain, study_cases
 from bench.studies.measure import interleave
 from bench.studies.programs import programs
 from bench.studies.study import COUNT, RATIO, SECONDS, Column, Result, Series, Study
-from gpt2.autodiff.call import inline_calls
-from gpt2.autodiff.differentiate import vjp_graph
+from gpt2.autodiff.derive.differentiate import vjp_graph
+from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.passes import PASSES, Options, simplify
-from gpt2.autodiff.program import compile_graph
-from gpt2.autodiff.record import record
+from gpt2.autodiff.passes import PASSES, simplify
+from gpt2.autodiff.passes.inline_calls import inline_calls
+from gpt2.autodiff.record.record import record
+from gpt2.autodiff.switches import Options
 from gpt2.model import GPT2, GPT2Config
 
 # Name -> whether the graph is simplified before it is differentiated, and after

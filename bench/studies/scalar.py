@@ -12,9 +12,10 @@ import numpy as np
 from bench.studies.measure import Sample, seconds_of
 from bench.studies.study import BYTES, COUNT, SECONDS, Column, Result, Series, Study
 from gpt2 import autodiff as ad
-from gpt2.autodiff.differentiate import gradient_graph
-from gpt2.autodiff.pipeline import current_options, optimised_program
-from gpt2.autodiff.record import record
+from gpt2.autodiff.derive.differentiate import gradient_graph
+from gpt2.autodiff.pipeline import optimised_program
+from gpt2.autodiff.record.record import record
+from gpt2.autodiff.switches import current_options
 
 AT = 2.0
 CALLS = 100

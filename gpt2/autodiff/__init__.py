@@ -12,17 +12,25 @@ import importlib
 
 # Loaded on first use: importing the compiler costs nothing until it compiles.
 _EXPORTS = {
-    "anomaly": "AnomalyError detect_anomaly",
-    "transforms": "compile grad hessian hvp jacobian jvp value_and_grad vjp",
-    "enzyme": "Active Const Duplicated autodiff",
-    "custom": "checkpoint custom_jvp custom_vjp stop_gradient",
-    "scans": "scan",
-    "maps": "parallel_map",
-    "show": "source stages why_recorded",
-    "pipeline": "options",
-    "checks": "check_backward check_grads",
+    "api.compile": "compile",
+    "api.custom": "checkpoint custom_jvp custom_vjp stop_gradient",
+    "api.enzyme": "Active Const Duplicated autodiff",
+    "api.fixed": "Fixed FixedPair",
+    "api.forward": "hvp jvp",
+    "api.gradient": "grad value_and_grad",
+    "api.jacobian": "hessian jacobian",
+    "api.parallel_map": "parallel_map",
+    "api.scan": "scan",
+    "api.show": "source stages why_recorded",
+    "api.vjp": "vjp",
+    "check.check_grads": "check_backward check_grads",
     "errors": "AutodiffError",
-    "runtime": "get_threads set_threads",
+    "ops.anomaly": "AnomalyError detect_anomaly",
+    "emit.readable": "readable_source",
+    "run.blas": "limit_blas_threads",
+    "run.remembered": "remember",
+    "run.threads": "get_threads run_on_threads set_threads",
+    "switches": "Options options",
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 

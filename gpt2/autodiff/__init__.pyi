@@ -1,16 +1,24 @@
 """The names of the package, for type checkers: at run time they are loaded on first use."""
 
-from .anomaly import AnomalyError, detect_anomaly
-from .checks import check_backward, check_grads
-from .custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
-from .enzyme import Active, Const, Duplicated, autodiff
+from .api.compile import compile
+from .api.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
+from .api.enzyme import Active, Const, Duplicated, autodiff
+from .api.fixed import Fixed, FixedPair
+from .api.forward import hvp, jvp
+from .api.gradient import grad, value_and_grad
+from .api.jacobian import hessian, jacobian
+from .api.parallel_map import parallel_map
+from .api.scan import scan
+from .api.show import source, stages, why_recorded
+from .api.vjp import vjp
+from .check.check_grads import check_backward, check_grads
+from .emit.readable import readable_source
 from .errors import AutodiffError
-from .maps import parallel_map
-from .pipeline import options
-from .runtime import get_threads, set_threads
-from .scans import scan
-from .show import source, stages, why_recorded
-from .transforms import compile, grad, hessian, hvp, jacobian, jvp, value_and_grad, vjp
+from .ops.anomaly import AnomalyError, detect_anomaly
+from .run.blas import limit_blas_threads
+from .run.remembered import remember
+from .run.threads import get_threads, run_on_threads, set_threads
+from .switches import Options, options
 
 __all__ = [
     "Active",
@@ -18,6 +26,9 @@ __all__ = [
     "AutodiffError",
     "Const",
     "Duplicated",
+    "Fixed",
+    "FixedPair",
+    "Options",
     "autodiff",
     "check_backward",
     "check_grads",
@@ -32,8 +43,12 @@ __all__ = [
     "hvp",
     "jacobian",
     "jvp",
+    "limit_blas_threads",
     "options",
     "parallel_map",
+    "readable_source",
+    "remember",
+    "run_on_threads",
     "scan",
     "set_threads",
     "source",

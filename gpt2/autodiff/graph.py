@@ -93,63 +93,9 @@ class Node:
     def __repr__(self) -> str:
         return f"{self.name or 't'}_{self.id}: {type_text(self)}"
 
-    # Arithmetic on nodes, so that derivative rules read as mathematics.
-    def __add__(self, o):
-        return _apply("add", self, o)
-
-    def __radd__(self, o):
-        return _apply("add", o, self)
-
-    def __sub__(self, o):
-        return _apply("subtract", self, o)
-
-    def __rsub__(self, o):
-        return _apply("subtract", o, self)
-
-    def __mul__(self, o):
-        return _apply("multiply", self, o)
-
-    def __rmul__(self, o):
-        return _apply("multiply", o, self)
-
-    def __truediv__(self, o):
-        return _apply("divide", self, o)
-
-    def __rtruediv__(self, o):
-        return _apply("divide", o, self)
-
-    def __pow__(self, o):
-        return _apply("power", self, o)
-
-    def __rpow__(self, o):
-        return _apply("power", o, self)
-
-    def __neg__(self):
-        return _apply("negative", self)
-
-    def __matmul__(self, o):
-        return _apply("matmul", self, o)
-
-    def __lt__(self, o):
-        return _apply("less", self, o)
-
-    def __le__(self, o):
-        return _apply("less_equal", self, o)
-
-    def __gt__(self, o):
-        return _apply("greater", self, o)
-
-    def __ge__(self, o):
-        return _apply("greater_equal", self, o)
-
+    # Arithmetic on nodes is entered by ops/build.py, which knows the table.
     def __bool__(self):
         raise GraphError(f"a symbolic value has no truth value: {self!r}")
-
-
-def _apply(op: str, *args):
-    from .ops import apply  # the table imports this file
-
-    return apply(op, *args)
 
 
 def freeze(x):
@@ -358,30 +304,3 @@ def attr_text(v: Any) -> str:
     if callable(v):
         return getattr(v, "__name__", "fn")
     return repr(v).replace(" ", "")
-
-
-def check(graph: Graph) -> Graph:
-    """Raise GraphError unless the graph is well formed: order, types as inferred, inputs declared."""
-    from .ops import OPS, infer
-
-    inputs = set(graph.inputs)
-    for n in graph.nodes:
-        if n.op == "input":
-            if n not in inputs:
-                raise GraphError(f"{n!r} is an input that the graph does not list")
-            continue
-        if n.op == "const":
-            v = np.asarray(n.value)
-            if v.shape != n.shape:
-                raise GraphError(f"{n!r} holds a constant of shape {v.shape}")
-            continue
-        if n.op not in OPS:
-            raise GraphError(f"{n!r} has the unknown op {n.op!r}")
-        for a in n.args:
-            if a.id >= n.id:
-                raise GraphError(f"{n!r} = {n.op} reads {a!r}, which is younger")
-        freeze(n.attrs)
-        shape, dtype = infer(n.op, n.args, n.attrs)
-        if shape != n.shape or dtype != n.dtype:
-            raise GraphError(f"{n!r} = {n.op}{[type_text(a) for a in n.args]} should be {shape} {dtype}")
-    return graph

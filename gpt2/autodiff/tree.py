@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .errors import AutodiffError
-from .reuse import same, same_items
+from .same import same, same_items
 
 LEAF = "*"  # stands for one leaf
 

@@ -9,7 +9,7 @@ import struct
 
 import numpy as np
 
-from gpt2.autodiff import runtime
+from gpt2.autodiff import run_on_threads
 from gpt2.optimizer import SUM_BLOCK, sum_of_squares
 
 UNIT = 1024  # entries: parts of a flat buffer begin at a multiple of it, so that no two share a page
@@ -135,7 +135,7 @@ def add_up(arrays, start, stop):
                 first[block] += other[block]
             squares[k] = float(np.dot(first[block], first[block]))
 
-    runtime.share(job)
+    run_on_threads(job)
     return math.fsum(squares)
 
 

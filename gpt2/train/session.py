@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from gpt2 import parallel
-from gpt2.autodiff import choices, set_threads
+from gpt2.autodiff import remember, set_threads
 from gpt2.errors import UserError
 from gpt2.parallel.cores import local_ranks, threads_each
 from gpt2.storage.download import cache_folder
@@ -82,7 +82,7 @@ def share_out_threads(s: Settings) -> None:
     took up to ten times as long.
     """
     if s.compile == "on":
-        choices.remember(cache_folder())
+        remember(cache_folder())
         threads = threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads)
         try:
             set_threads(threads)

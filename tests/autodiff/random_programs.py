@@ -18,12 +18,13 @@ import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff import passes
-from gpt2.autodiff.differentiate import jvp_graph, vjp_graph
+from gpt2.autodiff.check.numeric import central_difference, pairing
+from gpt2.autodiff.derive.differentiate import jvp_graph, vjp_graph
+from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.graph_checks import central_difference, pairing
-from gpt2.autodiff.interpret import evaluate_graph
-from gpt2.autodiff.program import compile_graph
-from gpt2.autodiff.record import record
+from gpt2.autodiff.keep.partition import partition
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.record.record import record
 
 SHAPES = [(), (4,), (3,), (3, 4), (4, 3), (2, 3), (3, 3), (2, 3, 4), (3, 1), (1, 4)]
 LARGEST = 30.0  # entries; larger ones make differences imprecise
@@ -553,7 +554,7 @@ def _same(kind, got, wanted) -> None:
 def _halves(joint, graph, given) -> list:
     """The joint program cut into a forward and a backward by the partitioner."""
     count, outputs = len(graph.inputs), len(graph.outputs)
-    first, second, _ = passes.partition(joint, count, outputs)
+    first, second, _ = partition(joint, count, outputs)
     results = compile_graph(passes.simplify(first))(*given[:count])
     second = compile_graph(passes.simplify(second))
     return [*results[:outputs], *second(*results[outputs:], *given[count:])]

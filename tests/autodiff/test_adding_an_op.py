@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import test_rules
 
-from gpt2.autodiff.graph_checks import GradientMismatch
+from gpt2.autodiff.check.numeric import GradientMismatch
 from gpt2.autodiff.ops import OPS
 
 PAGE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "adding-an-op.md")

@@ -13,13 +13,15 @@ import pytest
 from random_graphs import with_odd_names
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff import buffers, layout, runtime, schedule
-from gpt2.autodiff.graph import Graph, check
+from gpt2.autodiff.emit import buffers, layout, regions
+from gpt2.autodiff.emit.program import compile_graph
+from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, evaluate, input_node
-from gpt2.autodiff.program import compile_graph
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.run import kernels, recycled, threads
 
 F8 = np.dtype(np.float64)
-BLOCK_BYTES = schedule.BLOCK_BYTES
+BLOCK_BYTES = regions.BLOCK_BYTES
 SHAPES = [
     (2, 3, 4, 5),
     (6, 4, 5),
@@ -37,8 +39,8 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def tiny_regions(monkeypatch):
-    monkeypatch.setattr(schedule, "SMALL", 2)
-    monkeypatch.setattr(schedule, "BLOCK_BYTES", 400)
+    monkeypatch.setattr(regions, "SMALL", 2)
+    monkeypatch.setattr(regions, "BLOCK_BYTES", 400)
     monkeypatch.setattr(buffers, "LEND_FROM", 8)
     monkeypatch.setattr(buffers, "LONG", 0.1)
 
@@ -246,8 +248,7 @@ def compare(seed, maker, lend=False):
     arrays = [maker.rng.standard_normal(i.shape) for i in graph.inputs]
     before = [a.copy() for a in arrays]
     want = meaning(graph, arrays)
-    threads = 1 + seed % 2
-    runtime.set_threads(threads)
+    threads.set_threads(1 + seed % 2)
     try:
         for _ in range(2):  # the second call works in used memory
             got = program(*arrays)
@@ -270,12 +271,12 @@ def compare(seed, maker, lend=False):
                     x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, output {k} over an input"
                 )
     finally:
-        runtime.set_threads(1)
+        threads.set_threads(1)
 
 
 def test_numbers_are_handled_by_operators(monkeypatch):
     """float32 to the last number, NumPy's rules for them, and no arrays of one element."""
-    monkeypatch.setattr(schedule, "SMALL", 8192)
+    monkeypatch.setattr(regions, "SMALL", 8192)
     x = input_node((100,), np.dtype(np.float32), "x")
     total = apply("sum", x, axes=(0,), keepdims=False)
     total.name = "total"
@@ -349,7 +350,7 @@ def test_results_that_nobody_needs_are_given_back():
         held = [program(ones) for _ in range(60)]
         assert {a.ctypes.data for (a,) in held} == places
         del held
-        for _ in range(2 * (runtime.ROUND + 4 * 60)):
+        for _ in range(2 * (recycled.ROUND + 4 * 60)):
             program(ones)
         assert tracemalloc.get_traced_memory()[0] < 6 * ones.nbytes
     finally:
@@ -357,7 +358,7 @@ def test_results_that_nobody_needs_are_given_back():
 
 
 def test_threads_do_not_change_a_bit(monkeypatch):
-    monkeypatch.setattr(schedule, "BLOCK_BYTES", BLOCK_BYTES)  # work on tiny blocks is not shared out
+    monkeypatch.setattr(regions, "BLOCK_BYTES", BLOCK_BYTES)  # work on tiny blocks is not shared out
     rng = np.random.default_rng(0)
     x = input_node((300, 4000), F8, "x")
     w = input_node((4000,), F8, "w")
@@ -368,29 +369,29 @@ def test_threads_do_not_change_a_bit(monkeypatch):
     program = compile_graph(graph)
     arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
     want = [a.copy() for a in program(*arrays)]
-    shared, original = [], runtime.share
-    monkeypatch.setattr(runtime, "share", lambda job: (shared.append(job), original(job)))
+    shared, original = [], threads.run_on_threads
+    monkeypatch.setattr(threads, "run_on_threads", lambda job: (shared.append(job), original(job)))
     try:
-        runtime.set_threads(3)
+        threads.set_threads(3)
         for got, alone in zip(program(*arrays), want):
             np.testing.assert_array_equal(got, alone)
     finally:
-        runtime.set_threads(1)
+        threads.set_threads(1)
     assert shared  # else one thread was compared with one
 
 
 def test_threads_follow_the_callers_errstate(monkeypatch):
-    monkeypatch.setattr(schedule, "BLOCK_BYTES", 1 << 17)
+    monkeypatch.setattr(regions, "BLOCK_BYTES", 1 << 17)
     x = input_node((200_000,), F8, "x")
     program = compile_graph(Graph((x,), (apply("log", x) * 2.0,)))
     assert "run_blocks" in program.source and "alone" not in program.source
     seen = []
-    runtime.set_threads(3)
+    threads.set_threads(3)
     try:
         for wanted in ("ignore", "raise", "warn"):
             seen.clear()
             with np.errstate(divide=wanted):
-                runtime.share(lambda thread: seen.append(np.geterr()["divide"]))
+                threads.run_on_threads(lambda thread: seen.append(np.geterr()["divide"]))
             assert seen == [wanted] * 3
         with warnings.catch_warnings(), np.errstate(divide="ignore"):
             warnings.simplefilter("error")
@@ -398,7 +399,7 @@ def test_threads_follow_the_callers_errstate(monkeypatch):
         with pytest.raises(FloatingPointError), np.errstate(divide="raise"):
             program(np.zeros(200_000))
     finally:
-        runtime.set_threads(1)
+        threads.set_threads(1)
 
 
 def test_an_error_in_a_thread_reaches_the_caller():
@@ -406,15 +407,15 @@ def test_an_error_in_a_thread_reaches_the_caller():
         if k == 3:
             raise ZeroDivisionError("block 3")
 
-    runtime.set_threads(2)
+    threads.set_threads(2)
     try:
         with pytest.raises(ZeroDivisionError, match="block 3"):
-            runtime.run_blocks(body, tuple((i, i + 1) for i in range(8)), ((1, (), ()), (1, (), ())))
-        runtime.run_blocks(
+            kernels.run_blocks(body, tuple((i, i + 1) for i in range(8)), ((1, (), ()), (1, (), ())))
+        kernels.run_blocks(
             lambda k, i, j: None, ((0, 1), (1, 2)), ((1, (), ()), (1, (), ()))
         )  # and the pool lives on
     finally:
-        runtime.set_threads(1)
+        threads.set_threads(1)
 
 
 @pytest.mark.parametrize("name", ["update", "from itself", "scatter", "scatter_add", "read later"])

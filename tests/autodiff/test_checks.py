@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from gpt2.autodiff.checks import BackwardMismatch, GradientMismatch, check_backward, check_grads
+from gpt2.autodiff.check.check_grads import BackwardMismatch, check_backward, check_grads
+from gpt2.autodiff.check.numeric import GradientMismatch, check_graph
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.graph_checks import check_graph
 from gpt2.autodiff.ops import OPS, apply, input_node
 
 RNG = np.random.default_rng(0)

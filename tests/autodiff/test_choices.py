@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gpt2.autodiff import choices
-from gpt2.autodiff.choices import Choices
+from gpt2.autodiff.run import remembered
+from gpt2.autodiff.run.remembered import Choices
 
 KEY, TEXT = (3, "C", 4), "3 C 4"
 
@@ -13,13 +13,13 @@ KEY, TEXT = (3, "C", 4), "3 C 4"
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """No other choices than those of the test, and no folder."""
-    monkeypatch.setattr(choices, "_all", [])
-    monkeypatch.setattr(choices, "_folder", None)
+    monkeypatch.setattr(remembered, "_all", [])
+    monkeypatch.setattr(remembered, "_folder", None)
 
 
 def kept(folder, **kwargs):
     """Choices as a new process has them."""
-    choices.remember(folder)
+    remembered.remember(folder)
     return Choices("ways.json", ("left", "right"), **kwargs)
 
 
@@ -29,7 +29,7 @@ def test_without_a_folder_choices_last_as_long_as_the_process(tmp_path, monkeypa
     assert ways.get(KEY) is None
     ways.put(KEY, "left")
     assert ways.get(KEY) == "left"
-    choices.forget()
+    remembered.forget()
     assert ways.get(KEY) is None and not list(tmp_path.iterdir())
 
 
@@ -48,10 +48,10 @@ def test_a_later_process_finds_them(tmp_path):
 
 def test_what_this_process_chose_stays(tmp_path):
     kept(tmp_path).put(KEY, "left")
-    choices.forget()
+    remembered.forget()
     ways = Choices("ways.json", ("left", "right"))
     ways.put(KEY, "right")
-    choices.remember(tmp_path)
+    remembered.remember(tmp_path)
     assert ways.get(KEY) == "right"
 
 
@@ -68,7 +68,7 @@ def test_another_machine_and_another_version_choose_for_themselves(tmp_path, mon
     assert kept(tmp_path, software=lambda: "numexpr 2.11").get(KEY) is None
     for what, value in (("processor", lambda: "Z80"), ("np.__version__", "9.9")):
         with monkeypatch.context() as changed:
-            changed.setattr(f"gpt2.autodiff.choices.{what}", value)
+            changed.setattr(f"gpt2.autodiff.run.remembered.{what}", value)
             ways = kept(tmp_path, software=lambda: "numexpr 2.10")
             assert ways.get(KEY) is None
             ways.put(KEY, "right")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.differentiate import gradient_graph
-from gpt2.autodiff.interpret import evaluate_graph
-from gpt2.autodiff.record import record
+from gpt2.autodiff.derive.differentiate import gradient_graph
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.record.record import record
 
 FUNCTIONS = {
     "absolute": lambda np, z, x: np.sum(np.abs(z * z + x)),

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy_calls import CALLS, CONSTANT
 
-from gpt2.autodiff import coverage
-from gpt2.autodiff.checks import check_grads
+from docs import coverage
+from gpt2.autodiff.check.check_grads import check_grads
 from gpt2.autodiff.ops import OPS
 
 PAGE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "coverage.md")
@@ -57,7 +57,7 @@ def test_every_function_on_the_page_is_called():
 @pytest.mark.skipif(bool(MISSING), reason=f"the page is made with a newer NumPy than {np.__version__}")
 def test_the_page_is_up_to_date():
     with open(PAGE) as f:
-        assert f.read() == coverage.page(), "run: python -m gpt2.autodiff.coverage > docs/coverage.md"
+        assert f.read() == coverage.page(), "run: python -m docs.coverage > docs/coverage.md"
 
 
 # what is not a NumPy function, but a part of that library

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.record import record
+from gpt2.autodiff.record.record import record
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 
-from gpt2.autodiff.diagnose import Problem, likely_cause
-from gpt2.autodiff.differentiate import vjp_graph
+from gpt2.autodiff.check.diagnose import Problem, likely_cause
+from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.ops import apply, input_node
 from gpt2.autodiff.ops.build import expand, sqrt, sum_
+from gpt2.autodiff.ops.interpret import evaluate_graph
 
 B, C = 3, 4
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from random_graphs import random_arrays, random_graph
 
-from gpt2.autodiff.differentiate import gradient_graph, jvp_graph, vjp_graph
+from gpt2.autodiff.check.numeric import check_graph
+from gpt2.autodiff.derive.differentiate import gradient_graph, jvp_graph, vjp_graph
 from gpt2.autodiff.errors import UnsupportedError
-from gpt2.autodiff.graph import Graph, Node, check
-from gpt2.autodiff.graph_checks import check_graph
-from gpt2.autodiff.interpret import evaluate_graph
+from gpt2.autodiff.graph import Graph, Node
 from gpt2.autodiff.ops import OPS, apply, const, input_node, row
 from gpt2.autodiff.ops.build import broadcast, exp, item, log, reshape, slice_, sqrt, sum_, tanh, where
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.ops.interpret import evaluate_graph
 
 
 def derive(f, *values):

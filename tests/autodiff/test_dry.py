@@ -5,20 +5,20 @@ import itertools
 import numpy as np
 import pytest
 
-from gpt2.autodiff import dry
-from gpt2.autodiff.fixed import Fixed
-from gpt2.autodiff.record import record, record_pure
+from gpt2.autodiff.api.fixed import Fixed
+from gpt2.autodiff.record import unevaluated
+from gpt2.autodiff.record.record import record, record_pure
 from gpt2.layers import LAYERS
 from tests.autodiff.random_programs import write
 from tests.cases import CASES
 
-LARGE = 2 * dry.LARGE
+LARGE = 2 * unevaluated.LARGE
 
 
 @pytest.fixture
 def everything(monkeypatch):
     """Values of any size count as large."""
-    monkeypatch.setattr(dry, "LARGE", 0)
+    monkeypatch.setattr(unevaluated, "LARGE", 0)
 
 
 def text(rec):
@@ -188,7 +188,7 @@ def test_stand_ins_lie_as_results_do(seed, everything):
         (np.exp, (operand(),)),
         (np.matmul, (np.ones((3, 2, 4)), np.ones((4, 5), np.float32))),
     ]:
-        want, got = ufunc(*values), dry.stand_in(ufunc, values)
+        want, got = ufunc(*values), unevaluated.stand_in(ufunc, values)
         if want.dtype.kind not in "fc":
             assert got is None
         elif got is None:

@@ -11,13 +11,14 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2 import backward
-from gpt2.autodiff import choices, numexprs, runtime, schedule, tuned
+from gpt2.autodiff.emit import numexpr, regions, tuned
+from gpt2.autodiff.emit.numexpr import Fused
+from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.interpret import evaluate_graph
-from gpt2.autodiff.numexprs import BACKENDS, Fused
 from gpt2.autodiff.ops import apply, input_node
-from gpt2.autodiff.passes import Options
-from gpt2.autodiff.program import compile_graph
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.run import remembered, threads
+from gpt2.autodiff.switches import BACKENDS, Options
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
@@ -29,15 +30,15 @@ SHAPES = [(6, 4, 5), (6, 20), (24, 5), (6, 4, 1), (6, 1), (5,), (20,), (1, 4, 5)
 
 @pytest.fixture
 def tiny_regions(monkeypatch):
-    monkeypatch.setattr(schedule, "SMALL", 2)
-    monkeypatch.setattr(schedule, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(regions, "SMALL", 2)
+    monkeypatch.setattr(regions, "BLOCK_BYTES", 200)
 
 
 @pytest.fixture(autouse=True)
 def nothing_chosen():
-    choices.forget()
+    remembered.forget()
     yield
-    choices.forget()
+    remembered.forget()
 
 
 def random_program(seed, dtype):
@@ -245,7 +246,7 @@ def test_blocks_on_two_threads():
         return (x * y + x / (y * y + 1.0) - 0.5 * x) * (x - y)
 
     x, y = np.random.default_rng(0).standard_normal((2, 300, 4000))
-    runtime.set_threads(2)
+    threads.set_threads(2)
     try:
         with ad.options(elementwise="numexpr"):
             g = ad.compile(f)
@@ -253,7 +254,7 @@ def test_blocks_on_two_threads():
                 np.testing.assert_allclose(g(x, y), f(x, y), rtol=0, atol=1e-12)
             assert "run_blocks" in ad.source(g) and "Fused(" in ad.source(g)
     finally:
-        runtime.set_threads(1)
+        threads.set_threads(1)
 
 
 def test_what_stays_with_numpy():
@@ -280,7 +281,7 @@ def chain_source(elementwise):
 def test_tuned_keeps_the_faster_and_remembers_it(monkeypatch):
     asked = []
 
-    def measure(graph):
+    def measure(graph, compile):
         asked.append(graph)
         return times
 
@@ -308,7 +309,7 @@ def test_tuned_measures_what_it_says(monkeypatch):
     monkeypatch.setattr(Fused, "__call__", slow)
     assert "Fused(" not in chain_source("tuned")
     monkeypatch.undo()
-    choices.forget()
+    remembered.forget()
     monkeypatch.setattr(tuned, "MARGIN", 1e9)
     assert "Fused(" in chain_source("tuned")
 
@@ -322,23 +323,24 @@ def in_a_process(folder, code):
     start = f"""
 import numpy as np
 from gpt2 import autodiff as ad, backward
-from gpt2.autodiff import choices, tuned, runtime
+from gpt2.autodiff.emit import tuned
+from gpt2.autodiff.run import remembered, threads as pool
 from gpt2.layers import LAYERS
-choices.remember({str(folder)!r})
+remembered.remember({str(folder)!r})
 measured, faster = [], "numexpr"
 
-def measure(graph):
+def measure(graph, compile):
     measured.append(graph)
     return (2.0, 1.0) if faster == "numexpr" else (1.0, 2.0)
 
 tuned.measure = measure
 
 def compile(n, threads=1):
-    runtime.set_threads(threads)
+    pool.set_threads(threads)
     layer = backward.auto(LAYERS["gelu"], backward.options_for("tuned"))
     out, saved = layer.forward(np.ones((n, 64), np.float32))
     layer.backward(out, saved)
-    runtime.set_threads(1)
+    pool.set_threads(1)
     return sorted(set(tuned.chosen.made.values()))
 """
     env = {**os.environ, "PYTHONHASHSEED": "random"}
@@ -399,7 +401,7 @@ def test_regions_that_differ_in_anything_have_keys_of_their_own():
 
 
 def test_numexpr_missing(monkeypatch):
-    monkeypatch.setattr(numexprs, "load", numexprs.load.__wrapped__)  # forgets that it was found before
+    monkeypatch.setattr(numexpr, "load", numexpr.load.__wrapped__)  # forgets that it was found before
     monkeypatch.setitem(sys.modules, "numexpr", None)
     for elementwise in ("numexpr", "tuned"):
         with pytest.raises(UserError, match="^elementwise: the package numexpr is not installed") as error:
@@ -428,7 +430,7 @@ def test_expressions_do_not_grow_without_bound():
     for _ in range(40):
         value = apply("square", value) + 0.1
     program = compile_graph(Graph([x], [value * 2.0]), Options(elementwise="numexpr"))
-    assert max(map(len, program.source.splitlines())) < 2 * numexprs.LONGEST
+    assert max(map(len, program.source.splitlines())) < 2 * numexpr.LONGEST
     (got,) = program(np.linspace(-0.5, 0.5, 20_000))
     (want,) = evaluate_graph(Graph([x], [value * 2.0]), [np.linspace(-0.5, 0.5, 20_000)])
     np.testing.assert_allclose(got, want, rtol=1e-12)

@@ -7,9 +7,10 @@ import pytest
 from numpy_calls import CALLS
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff import numpy_functions
-from gpt2.autodiff.graph import check
-from gpt2.autodiff.record import evaluate_graph, record
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.record import dispatch
+from gpt2.autodiff.record.record import record
 from gpt2.autodiff.tree import flatten
 
 F, G, V, W, N = (3, 4), (4, 5), (4,), (3,), ()  # shapes; N: a NumPy scalar
@@ -432,11 +433,11 @@ def compare(f, args):
     before = [np.array(a) for a in args]
     with np.errstate(all="ignore"):
         plain = f(*args)
-        numpy_functions.SETTLED.clear()
+        dispatch.SETTLED.clear()
         rec = record(f, args)
         check(rec.graph)
         again = evaluate_graph(rec.graph, rec.operands(flatten(tuple(args))[0]))
-    assert not numpy_functions.SETTLED, "a node was given NumPy's dtype afterwards"
+    assert not dispatch.SETTLED, "a node was given NumPy's dtype afterwards"
     for a, b in zip(args, before):
         np.testing.assert_array_equal(a, b)
     same(plain, rec.results)

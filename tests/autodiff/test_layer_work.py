@@ -7,11 +7,12 @@ forward and backward together; and in the backward alone, when they may keep no 
 import numpy as np
 import pytest
 
-from gpt2.autodiff.differentiate import vjp_graph
-from gpt2.autodiff.graph import check
-from gpt2.autodiff.interpret import evaluate_graph
-from gpt2.autodiff.passes import partition, simplify
-from gpt2.autodiff.record import record
+from gpt2.autodiff.derive.differentiate import vjp_graph
+from gpt2.autodiff.keep.partition import partition
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.passes import simplify
+from gpt2.autodiff.record.record import record
 from gpt2.layers import LAYERS
 
 B, T, C, NH, V, MAX_T = 2, 16, 64, 4, 512, 24  # T = C // NH: scores are as large as channels

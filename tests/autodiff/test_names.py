@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.emit.scalar import ScalarProgram
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, input_node
-from gpt2.autodiff.scalar import ScalarProgram
 
 X = np.linspace(-1.0, 1.0, 200_000)  # enough for blocks of rows
 

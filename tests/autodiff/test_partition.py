@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from random_graphs import random_arrays, random_graph
 
-import gpt2.autodiff.call  # noqa: F401  its ops enter the table
-from gpt2.autodiff.differentiate import vjp_graph
-from gpt2.autodiff.graph import Graph, check
-from gpt2.autodiff.interpret import evaluate_graph
-from gpt2.autodiff.ops import apply, build, const, input_node
+import gpt2.autodiff.nested.call  # noqa: F401  its ops enter the table
+from gpt2.autodiff.derive.differentiate import vjp_graph
+from gpt2.autodiff.graph import Graph
+from gpt2.autodiff.keep.maxflow import UNLIMITED, Network
+from gpt2.autodiff.keep.partition import PRECISION, _Problem, _root, partition
+from gpt2.autodiff.ops import apply, build, const, cost, input_node
 from gpt2.autodiff.ops.build import exp, log, reshape, sqrt, sum_, swap_last, tanh, transpose
-from gpt2.autodiff.passes import cost, partition, simplify
-from gpt2.autodiff.passes.maxflow import UNLIMITED, Network
-from gpt2.autodiff.passes.partition import PRECISION, _Problem, _root
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.passes import simplify
 
 B, T, C, V = 8, 64, 256, 1024
 

@@ -12,15 +12,17 @@ import pytest
 from random_graphs import RING, random_arrays, random_graph
 from random_graphs import SHAPES as SIZES
 
-import gpt2.autodiff.call  # noqa: F401  its ops enter the table
+import gpt2.autodiff.nested.call  # noqa: F401  its ops enter the table
 from gpt2 import autodiff as ad
-from gpt2.autodiff.differentiate import gradient_graph, vjp_graph
-from gpt2.autodiff.graph import Graph, GraphError, check
-from gpt2.autodiff.interpret import evaluate_graph
+from gpt2.autodiff.derive.differentiate import gradient_graph, vjp_graph
+from gpt2.autodiff.graph import Graph, GraphError
 from gpt2.autodiff.ops import apply, build, const, input_node
 from gpt2.autodiff.ops.build import broadcast, cast, reshape, slice_, sum_, tanh, transpose, where, zeros
-from gpt2.autodiff.passes import FAMILIES, PASSES, Options, simplify
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.passes import FAMILIES, PASSES, simplify
 from gpt2.autodiff.passes.engine import Family, Sweep, sweep_to_end
+from gpt2.autodiff.switches import Options
 
 SHAPES = {
     **{"x": (2, 3, 4), "y": (2, 3, 4), "r": (2, 3, 1), "s": (2, 3, 1), "c": (4,)},

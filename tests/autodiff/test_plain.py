@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from gpt2 import certificate
+from gpt2.autodiff.emit.readable import constants, readable_source
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.ops import apply, input_node
+from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.passes import simplify
-from gpt2.autodiff.plain import constants, plain_source
-from gpt2.autodiff.record import record
+from gpt2.autodiff.record.record import record
 from gpt2.layers import LAYERS
 from tests.autodiff.random_graphs import random_arrays, random_graph
 
@@ -20,7 +20,7 @@ SIZES = {"B": 2, "T": 5, "C": 12, "NH": 3, "V": 11, "OC": 7, "maxT": 8}
 def agrees(graph, arrays, rtol):
     """Run the source. Arguments stay as they are, results have their dtype and shape."""
     env = constants(graph)
-    exec(plain_source(graph, "f"), env)
+    exec(readable_source(graph, "f"), env)
     before = [np.array(a) for a in arrays]
     with np.errstate(all="ignore"):
         got, want = env["f"](*arrays), evaluate_graph(graph, arrays)
@@ -59,7 +59,7 @@ def test_sources_of_random_graphs_run(seed):
 
 
 def text_of(f, *arrays):
-    return plain_source(simplify(record(f, arrays).graph)).split(":\n", 1)[1]
+    return readable_source(simplify(record(f, arrays).graph)).split(":\n", 1)[1]
 
 
 def test_how_it_reads():

@@ -5,18 +5,18 @@ import json
 import numpy as np
 import pytest
 
-from gpt2.autodiff import choices, products, runtime
+from gpt2.autodiff.run import kernels, remembered, split_matmul, threads
 
 
 @pytest.fixture(autouse=True)
 def afresh():
-    choices.forget()
-    products._trials.clear()
-    runtime.set_threads(3)
+    remembered.forget()
+    split_matmul._trials.clear()
+    threads.set_threads(3)
     yield
-    runtime.set_threads(1)
-    choices.forget()
-    products._trials.clear()
+    threads.set_threads(1)
+    remembered.forget()
+    split_matmul._trials.clear()
 
 
 def operands(M, K, N, dtype, transposed=""):
@@ -34,9 +34,9 @@ def operands(M, K, N, dtype, transposed=""):
 def test_every_way_gives_the_bits_of_the_plain_product(shape, transposed, dtype):
     a, b = operands(*shape, dtype, transposed)
     want = a @ b
-    for way in products.WAYS:
+    for way in split_matmul.WAYS:
         out = np.full(want.shape, np.nan, dtype)
-        products._run(way, a, b, out, 3, runtime.share)
+        split_matmul._run(way, a, b, out, 3, threads.run_on_threads)
         np.testing.assert_array_equal(out, want, err_msg=way)
 
 
@@ -47,40 +47,40 @@ def test_sizes_that_no_tile_divides_keep_their_bits(dtype):
         for transposed in ("", "a", "b"):
             a, b = operands(M, K, N, dtype, transposed)
             want, out = a @ b, np.empty((M, N), dtype)
-            for _ in range(3 * products.SAMPLES):
-                np.testing.assert_array_equal(runtime.matmul(a, b, out), want)
+            for _ in range(3 * split_matmul.SAMPLES):
+                np.testing.assert_array_equal(kernels.matmul(a, b, out), want)
 
 
 def test_the_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
-    choices.remember(tmp_path / "folder")
+    remembered.remember(tmp_path / "folder")
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
-    for _ in range(3 * products.SAMPLES):
-        assert runtime.matmul(a, b, out) is out
+    for _ in range(3 * split_matmul.SAMPLES):
+        assert kernels.matmul(a, b, out) is out
         np.testing.assert_array_equal(out, want)
-    ((key, way),) = products.chosen.made.items()
+    ((key, way),) = split_matmul.chosen.made.items()
     assert key == (200, 300, 400, "C", "C", "f", 3)
     stored = json.loads((tmp_path / "folder" / "products.json").read_text())
-    assert stored == {products.chosen.machine(): {"200 300 400 C C f 3": way}}
+    assert stored == {split_matmul.chosen.machine(): {"200 300 400 C C f 3": way}}
 
-    choices.forget()
-    choices.remember(tmp_path / "folder")
-    monkeypatch.setattr(products, "_try", None)  # nothing is tried again
-    runtime.matmul(a, b, out)
-    assert products.chosen.made == {key: way}
+    remembered.forget()
+    remembered.remember(tmp_path / "folder")
+    monkeypatch.setattr(split_matmul, "_try", None)  # nothing is tried again
+    kernels.matmul(a, b, out)
+    assert split_matmul.chosen.made == {key: way}
 
 
 def test_small_products_and_one_thread_take_the_plain_call():
     a, b = operands(100, 100, 100, np.float32)
-    runtime.matmul(a, b, np.empty((100, 100), np.float32))
-    runtime.set_threads(1)
+    kernels.matmul(a, b, np.empty((100, 100), np.float32))
+    threads.set_threads(1)
     a, b = operands(200, 300, 400, np.float32)
-    runtime.matmul(a, b, np.empty((200, 400), np.float32))
-    assert not products.chosen.made and not products._trials
+    kernels.matmul(a, b, np.empty((200, 400), np.float32))
+    assert not split_matmul.chosen.made and not split_matmul._trials
 
 
 def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
-    run = products._run
+    run = split_matmul._run
 
     def off(way, a, b, out, *rest):
         run(way, a, b, out, *rest)
@@ -88,17 +88,17 @@ def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
             out *= 1 + 1e-6
         return out
 
-    monkeypatch.setattr(products, "_run", off)
+    monkeypatch.setattr(split_matmul, "_run", off)
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
-    for _ in range(3 * products.SAMPLES):
-        runtime.matmul(a, b, out)
+    for _ in range(3 * split_matmul.SAMPLES):
+        kernels.matmul(a, b, out)
         np.testing.assert_array_equal(out, want)
-    assert list(products.chosen.made.values()) != ["rows"]
+    assert list(split_matmul.chosen.made.values()) != ["rows"]
 
 
 def test_nothing_large_is_tried(monkeypatch):
-    monkeypatch.setattr(products, "LARGE", 1 << 12)
-    monkeypatch.setattr(products, "_try", None)
+    monkeypatch.setattr(split_matmul, "LARGE", 1 << 12)
+    monkeypatch.setattr(split_matmul, "_try", None)
     a, b = operands(200, 300, 400, np.float32)
-    np.testing.assert_array_equal(runtime.matmul(a, b, np.empty((200, 400), np.float32)), a @ b)
+    np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((200, 400), np.float32)), a @ b)

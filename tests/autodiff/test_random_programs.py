@@ -7,14 +7,15 @@ import random_programs
 from random_programs import Difference, Program, check, shrink, write
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff import schedule
+from gpt2.autodiff.emit import regions
+from gpt2.autodiff.run import kernels
 
 
 @pytest.fixture(autouse=True)
 def tiny_regions(monkeypatch):
     """Arrays of a few numbers take the paths of large ones."""
-    monkeypatch.setattr(schedule, "SMALL", 2)
-    monkeypatch.setattr(schedule, "BLOCK_BYTES", 400)
+    monkeypatch.setattr(regions, "SMALL", 2)
+    monkeypatch.setattr(regions, "BLOCK_BYTES", 400)
 
 
 @pytest.mark.parametrize("start", range(0, 320, 20))
@@ -94,11 +95,10 @@ def test_memory_is_lent_only_where_all_views_of_it_can_be_had():
 
 
 def test_one_row_by_a_constant_number():
-    from gpt2.autodiff import runtime
 
     table, out = np.arange(6.0).reshape(3, 2), np.empty(2)
-    runtime.take_rows(table, 1, out)
-    runtime.add_rows(table, 2, out)
+    kernels.take_rows(table, 1, out)
+    kernels.add_rows(table, 2, out)
     assert np.array_equal(out, [2, 3]) and np.array_equal(table[2], [6, 8])
 
 

@@ -12,15 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from gpt2.autodiff.errors import (
-    AutodiffError,
-    ConversionError,
-    DtypeError,
-    EscapedError,
-    UnsupportedError,
-)
-from gpt2.autodiff.graph import check
-from gpt2.autodiff.record import Recorded, apply_op, evaluate_graph, inline, record
+from gpt2.autodiff.errors import AutodiffError, ConversionError, DtypeError, EscapedError, UnsupportedError
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.record.record import apply_op, inline, record
+from gpt2.autodiff.record.value import Recorded
 from gpt2.autodiff.tree import Tree, flatten, leaf_paths, tree_map, unflatten
 
 X = np.arange(6.0).reshape(2, 3)

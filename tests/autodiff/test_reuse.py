@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff import reuse
-from gpt2.autodiff.derive import derived_of
-from gpt2.autodiff.reads import reads
+from gpt2.autodiff import same
+from gpt2.autodiff.api.derived import derived_of
+from gpt2.autodiff.record.bytecode import reads
+from gpt2.autodiff.reuse import guard
 
 SCALE = 2.0
 TABLE = {"factor": 3.0, "list": [1.0, 2.0]}
@@ -160,8 +161,8 @@ def test_globals_of_equal_value_are_the_same(monkeypatch):
 
 @pytest.mark.parametrize("a, b", [(1, True), (1, 1.0), (0.0, -0.0), (np.float32(1), 1.0)])
 def test_equal_values_that_are_not_the_same(a, b):
-    assert not reuse.same(a, b) and not reuse.same((a,), (b,))
-    assert reuse.same(a, a) and reuse.same(float("nan"), float("nan")) and reuse.same((1, "a"), (1, "a"))
+    assert not same.same(a, b) and not same.same((a,), (b,))
+    assert same.same(a, a) and same.same(float("nan"), float("nan")) and same.same((1, "a"), (1, "a"))
 
 
 def test_functions_called(monkeypatch):
@@ -236,14 +237,14 @@ def test_arrays_are_compared_to_the_last_bit(dtype, size):
     a = np.ones(size).astype(dtype)
     for view in (a, a[::2], a.reshape(-1, 1).T):
         then = view.copy(order="K")
-        assert reuse.same_array(view, then)
+        assert same.same_array(view, then)
         kept = view.flat[-1]
         view.flat[-1] = view.dtype.type(0) if dtype != "U3" else "abc"
-        assert not reuse.same_array(view, then)
+        assert not same.same_array(view, then)
         view.flat[-1] = kept
-    assert not reuse.same_array(np.zeros(3), -np.zeros(3))
-    assert reuse.same_array(np.full(3, np.nan), np.full(3, np.nan))
-    assert not reuse.same_array(np.ones(4), np.ones((2, 2)))
+    assert not same.same_array(np.zeros(3), -np.zeros(3))
+    assert same.same_array(np.full(3, np.nan), np.full(3, np.nan))
+    assert not same.same_array(np.ones(4), np.ones((2, 2)))
 
 
 def test_views_of_edited_arrays():
@@ -608,7 +609,7 @@ def test_derived_of_methods_is_kept():
             return x * 2
 
     m = M()
-    from gpt2.autodiff.transforms import Vjp
+    from gpt2.autodiff.api.vjp import Vjp
 
     assert derived_of(m.f, Vjp()) is derived_of(m.f, Vjp())
 
@@ -688,8 +689,8 @@ def test_reads():
 
 def test_guards_of_plain_functions_are_short():
     """What is asked at every call: the code of the function, and whether np is still np."""
-    guard = reuse.watch(lambda x: np.sum(np.exp(x)))
-    assert guard.watched == 2 and guard.holds()
+    found = guard.watch(lambda x: np.sum(np.exp(x)))
+    assert found.watched == 2 and found.holds()
 
 
 def test_names_as_values(monkeypatch, recwarn):

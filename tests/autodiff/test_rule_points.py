@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from test_rules import ROWS, cases, instance
 
-from gpt2.autodiff.differentiate import vjp_graph
+from gpt2.autodiff.check.numeric import check_graph
+from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.graph_checks import check_graph
-from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.ops import apply, const, input_node
+from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.ops.table import sample
-from gpt2.autodiff.record import record
+from gpt2.autodiff.record.record import record
 
 
 def gradients(f, *args):

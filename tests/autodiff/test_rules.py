@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from gpt2.autodiff.differentiate import jvp_graph, vjp_graph
-from gpt2.autodiff.graph import Graph, check
-from gpt2.autodiff.graph_checks import check_graph
-from gpt2.autodiff.interpret import evaluate_graph
+from gpt2.autodiff.check.numeric import check_graph
+from gpt2.autodiff.derive.differentiate import jvp_graph, vjp_graph
+from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import OPS, apply, const, input_node
 from gpt2.autodiff.ops.build import item
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.ops.interpret import evaluate_graph
 
 SINGLE = {"float64": "float32", "complex128": "complex64"}
 

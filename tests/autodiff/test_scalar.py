@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.emit.scalar import ScalarProgram, is_scalar
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.ops import OPS, apply, const, input_node
-from gpt2.autodiff.scalar import ScalarProgram, is_scalar
+from gpt2.autodiff.ops.interpret import evaluate_graph
 
 
 def f(x):
@@ -193,7 +193,7 @@ def test_not_scalar():
 
 
 def test_every_spelled_op_exists():
-    from gpt2.autodiff.scalar import _INFIX, _MATH, _SPELLED
+    from gpt2.autodiff.emit.scalar import _INFIX, _MATH, _SPELLED
 
     unknown = {*_INFIX, *_MATH, *_SPELLED} - OPS.keys()
     assert not unknown

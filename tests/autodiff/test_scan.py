@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.graph import check
-from gpt2.autodiff.record import record
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.record.record import record
 
 rng = np.random.default_rng(11)
 W, V = 0.5 * rng.normal(size=(3, 3)), rng.normal(size=(2, 3))

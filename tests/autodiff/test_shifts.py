@@ -4,11 +4,11 @@ says."""
 import numpy as np
 import pytest
 
+from gpt2.autodiff.derive.shifts import ADD, RULES, NotUnderstood, effects_of
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.interpret import evaluate_graph
 from gpt2.autodiff.ops import apply, const, input_node
 from gpt2.autodiff.ops.build import exp, log, reshape, sqrt, square, sum_, take_slice, transpose, where
-from gpt2.autodiff.shifts import ADD, RULES, NotUnderstood, effects_of
+from gpt2.autodiff.ops.interpret import evaluate_graph
 
 RNG = np.random.default_rng(0)
 MASK = const(RNG.random((2, 4, 5)) > 0.4)

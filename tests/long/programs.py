@@ -18,7 +18,7 @@ sys.path[:0] = [str(TESTS.parent), str(TESTS / "autodiff")]
 
 from random_programs import Difference, check, shrink, write  # noqa: E402
 
-from gpt2.autodiff import schedule  # noqa: E402
+from gpt2.autodiff.emit import regions  # noqa: E402
 
 
 def main(argv=None):
@@ -26,7 +26,7 @@ def main(argv=None):
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=10_000, help="programs")
     args = parser.parse_args(argv)
-    schedule.SMALL, schedule.BLOCK_BYTES = 2, 400  # arrays of a few numbers take the paths of large ones
+    regions.SMALL, regions.BLOCK_BYTES = 2, 400  # arrays of a few numbers take the paths of large ones
     failed, undecided, statements = collections.Counter(), 0, 0
     begin = time.process_time()
     for seed in range(args.start, args.start + args.count):

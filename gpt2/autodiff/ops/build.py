@@ -131,3 +131,29 @@ def expand(x: Node, axes, ndim: int) -> Node:
         return x
     kept = iter(x.shape)
     return reshape(x, tuple(1 if i in axes else next(kept) for i in range(ndim)))
+
+
+# The operators of nodes, so that derivative rules read as mathematics
+_OPERATORS = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "pow": "power",
+    "matmul": "matmul",
+    "neg": "negative",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+
+
+def _enter_operators() -> None:
+    for name, op in _OPERATORS.items():
+        setattr(Node, f"__{name}__", ufunc(op))
+        if name in ("add", "sub", "mul", "truediv", "pow"):
+            setattr(Node, f"__r{name}__", lambda self, other, op=op: apply(op, other, self))
+
+
+_enter_operators()

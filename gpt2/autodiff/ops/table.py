@@ -145,3 +145,12 @@ def _as_nodes(args) -> tuple[Node, ...]:
     like = [a.dtype for a in args if isinstance(a, (Node, np.ndarray, np.generic))]
     ref = None if not like else like[0] if len(like) == 1 else np.result_type(*like)
     return tuple([as_node(a, ref) for a in args])
+
+
+_ALSO_ELEMENTWISE = frozenset(("where", "cast"))
+
+
+def is_elementwise(op: str) -> bool:
+    """Does the op work element by element, with its arguments broadcast?"""
+    r = OPS.get(op)  # inputs and constants are not ops
+    return r is not None and (r.ufunc is not None or r.kind == "elementwise" or op in _ALSO_ELEMENTWISE)

@@ -19,27 +19,19 @@ from collections.abc import Callable
 import numpy as np
 
 from ..graph import Graph, GraphError, Node, with_args
-from ..ops import OPS
+from ..ops.table import is_elementwise
 from .match import calls_back
 
 Rule = Callable[[Node, "Sweep"], "Node | None"]
 
 ELEMENTWISE = "*elementwise"  # a rule for every op that works element by element
 ANY = "*"  # a rule for every op
-
-_ALSO_ELEMENTWISE = frozenset(("where", "cast"))
 COMMUTATIVE = frozenset(
     "add multiply maximum minimum fmax fmin equal not_equal logical_and logical_or logical_xor "
     "bitwise_and bitwise_or bitwise_xor hypot logaddexp logaddexp2".split()
 )
 _CARRIERS = frozenset(("host", "call", "scan", "map"))  # may run code of the user's
 _DEEPEST = 200  # rewriting one value this many times over means that two rules undo each other
-
-
-def is_elementwise(op: str) -> bool:
-    """Does the op work element by element, with its arguments broadcast?"""
-    r = OPS.get(op)  # inputs and constants are not ops
-    return r is not None and (r.ufunc is not None or r.kind == "elementwise" or op in _ALSO_ELEMENTWISE)
 
 
 class RestlessError(GraphError):
@@ -287,3 +279,18 @@ def renumber(graph: Graph, order: list[Node]) -> Graph:
                 n.op, tuple([new[a.id] for a in n.args]), n.attrs, n.shape, n.dtype, n.name, n.loc
             )
     return Graph(graph.inputs, [new[o.id] for o in graph.outputs], graph.name)
+
+
+def cse(graph: Graph) -> Graph:
+    """Every sweep shares equal values; this one does nothing else."""
+    return sweep_to_end(graph, ())
+
+
+def dce(graph: Graph) -> Graph:
+    """A graph holds what its outputs need, by construction, so this has nothing to do but to say so.
+
+    It is where activity ends, too: the differentiator makes no derivatives for inputs whose gradient nobody
+    asked for, zero derivatives are None there and never become nodes, and forward values that only a dropped
+    derivative read disappear here.
+    """
+    return Graph(graph.inputs, graph.outputs, graph.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..graph import Node
-from ..ops import build
+from ..ops import build, table
 from .engine import Family
 from .match import (
     as_index,
@@ -59,7 +59,7 @@ def reshape_reduction(n: Node, sweep) -> Node | None:
     )
     if n.shape != other:
         return None
-    return build.apply(x.op, x.args[0], axes=axes, keepdims=not keepdims)
+    return table.apply(x.op, x.args[0], axes=axes, keepdims=not keepdims)
 
 
 # transpose

@@ -1,0 +1,118 @@
+"""Which arguments a derivative is taken with respect to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import AutodiffError
+from ..graph import Graph
+from ..tree import LEAF, Tree, leaf_paths
+from .plan import Call, argument_text, result_kind
+
+# --- which arguments
+# ----------------------------------------------------------------------------------------------
+
+
+def checked_argnums(name: str, argnums):
+    """An int or a tuple of ints."""
+
+    def ok(k):
+        return isinstance(k, (int, np.integer)) and not isinstance(k, bool)
+
+    if isinstance(argnums, (tuple, list)) and argnums and all(map(ok, argnums)):
+        return tuple(map(int, argnums))
+    if ok(argnums):
+        return int(argnums)
+    raise AutodiffError(f"{name}: argnums is {argnums!r}, expected an int or a tuple of ints")
+
+
+class Wrt:
+    """The leaves to differentiate with respect to. `tree` and `kinds`: how their gradients are given back."""
+
+    def __init__(self, leaves: list[int], kinds: list[str], tree: Tree):
+        self.leaves = leaves
+        self.kinds = kinds
+        self.tree = tree
+
+
+def differentiated(transform, call: Call, f, strict: bool = True) -> Wrt:
+    """The leaves of the arguments named by argnums. strict: integers among them are an error, else they are
+    None.
+    """
+    single = isinstance(transform.argnums, int)
+    n = len(call.args)
+    leaves, kinds, specs = [], [], []
+    for k in (transform.argnums,) if single else transform.argnums:
+        if not -n <= k < n:
+            raise AutodiffError(
+                f"{transform.name}: argnums={transform.argnums!r}, but the function was called with "
+                f"{n} positional argument{'s' if n != 1 else ''}"
+            )
+        k %= n
+        found = float_leaves(transform.name, call, f, k, strict)
+        leaves += found.leaves
+        kinds += found.kinds
+        specs.append(found.tree.spec)
+    spec = specs[0] if single else (tuple, None, tuple(specs))
+    return Wrt(leaves, kinds, Tree(spec, len(leaves)))
+
+
+def float_leaves(name: str, call: Call, f, k: int, strict: bool = True) -> Wrt:
+    """The differentiable leaves of argument k."""
+    places, tree = call.places(k), call.subtree(k)
+    if not places and strict:
+        spec = tree.spec
+        got = repr(spec[1]) if spec[0] == "static" else f"an empty {spec[0].__name__}"
+        hint = f": pass {float(spec[1])}" if type(spec[1]) in (int, bool) else ""
+        raise AutodiffError(
+            f"{name}: {argument_text(f, k)} is {got}; derivatives are taken with respect to "
+            f"floating-point numbers and arrays{hint}"
+        )
+    chosen = []
+    for i, path in zip(places, leaf_paths(tree)):
+        if _dtype(call.leaves[i]).kind in "fc":
+            chosen.append(i)
+        elif strict:
+            raise AutodiffError(
+                f"{name}: {argument_text(f, k, path)} has dtype {_dtype(call.leaves[i])}; derivatives are "
+                "taken with respect to floating-point arrays. Convert it with x.astype(float), or leave it "
+                "out of argnums"
+            )
+    kinds = [result_kind(call.leaves[i]) for i in chosen]
+    marks = [LEAF if i in chosen else ("static", None) for i in places]
+    return Wrt(chosen, kinds, Tree(_with_marks(tree.spec, iter(marks)), len(chosen)))
+
+
+def inexact_inputs(graph: Graph, n: int) -> list[int]:
+    """Which of the first n inputs have a derivative."""
+    return [i for i, x in enumerate(graph.inputs[:n]) if x.dtype.kind in "fc"]
+
+
+def _dtype(x) -> np.dtype:
+    return getattr(x, "dtype", None) or np.asarray(x).dtype
+
+
+def _with_marks(spec, marks):
+    """The spec with its leaves replaced, and its static values by None: they have no derivative."""
+    if spec is LEAF:
+        return next(marks)
+    if spec[0] == "static":
+        return "static", None
+    return spec[0], spec[1], tuple(_with_marks(c, marks) for c in spec[2])
+
+
+def _described(value) -> str:
+    if isinstance(value, _Leaf):
+        return "an array"
+    if hasattr(value, "shape"):
+        return f"of shape {value.shape}"
+    return (
+        f"a {type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list, dict)) else repr(value)
+    )
+
+
+class _Leaf:
+    """A place in the leaves of a call."""
+
+    def __init__(self, index: int):
+        self.index = index

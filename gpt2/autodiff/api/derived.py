@@ -1,0 +1,324 @@
+"""Derived functions: what `ad.grad(f)` and its kin return, from the call down to the program.
+
+    call -> same types as last time?   yes: the program, at once (entry.py)
+                                       no:  look up the types of the arguments, record f if they are new,
+                                            make the transform's graph, compile it
+
+A Transform says what to compute for a recording, as a Plan: a graph, and how its outputs make up the result.
+While an enclosing function is being recorded nothing is compiled: the plan's graph becomes part of the
+enclosing one.
+
+Programs are found by two keys. The first, of a derived function, is the types of the arguments, and counts as
+long as the guard of the recording holds (reuse.py). The second is the recorded graph itself: a function that
+has to be recorded at every call (it draws random numbers, it branches on values, it is a new lambda each
+time) usually gives the same graph, and then only the recording is repeated, not the compilation.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import types
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import AutodiffError, number_returned
+from ..graph import Graph, Node, rewrite
+from ..ops import input_node
+from ..passes import simplify
+from ..record.bytecode import CATCHES, catches
+from ..record.record import Recording, record
+from ..reuse.cache import Cache
+from ..reuse.conditions import MOST, Path, path_of
+from ..reuse.guard import Guard, trust, watch
+from ..reuse.world import random_state
+from ..switches import overrides
+from ..tree import LEAF, Kind, flatten
+from .fast_path import make_entry
+from .plan import Call, Plan, Transform, check_overlap, leaf_key, output_buffers, result_kind, result_leaves
+from .programs import _programs, structure
+
+DOUBTS = 15  # calls between two looks at a function that cannot be followed
+
+
+@dataclass
+class Compiled:
+    """A program for one combination of argument types."""
+
+    plan: Plan
+    program: Any
+    outside: list
+    guard: Guard
+    path: Path | None = None
+    entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
+
+    def entry(self, derived: Derived, call: Call, out):
+        """The fast entry for calls like this one, written when it is first wanted."""
+        leaves, tree = flatten(out)
+        key = tree, tuple(map(leaf_key, leaves))
+        if key not in self.entries:
+            self.entries[key] = make_entry(derived, self, call, out)
+        return self.entries[key]
+
+
+class Derived:
+    """The state behind one derived function."""
+
+    def __init__(self, f: Callable, transform: Transform, pure: bool = False):
+        if not callable(f):
+            raise TypeError(f"{transform.name}: expected a function, got {f!r}")
+        self.f = f
+        self.transform = transform
+        self.pure = pure
+        self.name = f"{name_of(f)}_{transform.suffix}"
+        self.cache = Cache()
+        self.ways: dict = {}  # key -> how many paths were met
+        self.last: tuple[Plan, Any] | None = None  # the plan that ran last, and its program if it has one
+        self.why: str | None = None  # why the last recording may not be used again
+        self.doubts = 0  # how many calls will be recorded before reuse is considered again
+        self.entry = self.slow
+        self.takes_out = transform.takes_out and not _has_parameter(f, "out")
+
+    def _reuse_roots(self):
+        return (self.f,)
+
+    def slow(self, args: tuple, kwargs: dict):
+        """Any call: the one that sets up the fast entry for the next."""
+        out = None
+        if self.takes_out and "out" in kwargs:
+            kwargs = dict(kwargs)
+            out = kwargs.pop("out")
+        call = Call.of(args, kwargs)
+        if call.recorded():
+            return self.within(call, out)
+        key = call.key()
+        self.entry = self.slow  # whatever runs last is what the entry leads to, and what ad.source shows
+        compiled = self.cache.find(key, lambda c: c.path is None or c.path.taken(call.leaves, c.outside))
+        if compiled is None:
+            compiled = self.compiled(call, key)
+            if isinstance(compiled, Plan):
+                self.last = compiled, None
+                call.check_written(self.name, compiled)
+                return self.transform.interpret(compiled, call.leaves, self.buffers(compiled, out))
+        self.last = compiled.plan, compiled.program
+        call.check_written(self.name, compiled.plan)
+        check_overlap(self.name, compiled.plan.written, call.leaves, compiled.outside)
+        result = self.transform.execute(
+            compiled.program, compiled.plan, call.leaves, compiled.outside, self.buffers(compiled.plan, out)
+        )
+        if compiled.guard.trouble is None and not overrides:
+            self.entry = compiled.entry(self, call, out)
+        return result
+
+    def within(self, call: Call, out):
+        """A call inside a function that is itself being recorded."""
+        if out is not None:
+            raise AutodiffError(
+                f"{self.transform.name}: out= writes into plain arrays, which a function that is "
+                "being differentiated cannot do; use the result"
+            )
+        plan = self.plan(call)
+        check_overlap(self.name, plan.written, call.leaves, plan.outside)
+        return self.transform.inline(plan, call.leaves)
+
+    def plan(self, call: Call, rec: Recording | None = None) -> Plan:
+        if rec is None:
+            rec = record(self.transform.function(self.f), *self.transform.split(call))
+        if self.transform.differentiates:
+            check_returned(self.transform, rec)
+        plan = self.transform.plan(rec, call, self.f)
+        plan.written = tuple(rec.written)
+        return plan
+
+    def compiled(self, call: Call, key) -> Compiled | Plan:
+        """Record anew. A Plan means: not worth compiling."""
+        args, kwargs = self.transform.split(call)
+        guard = self.guard(call)
+        before = random_state() if not self.pure else None
+        rec = record(self.transform.function(self.f), args, kwargs)
+        check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
+        scalar = all(type(x) is float for x in call.leaves) and not rec.captures
+        path, self.why = None, guard.trouble or self._trouble(rec, before, guard)
+        if self.why is None and rec.value_dependent:
+            path, self.why = self._path(rec, key, scalar)
+        if self.why is not None:
+            rec = with_constants_as_inputs(rec)
+        kinds = tuple(map(result_kind, result_leaves(rec)))
+        graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
+        found = _programs.find(graph_key)
+        if found is None:
+            if self.why is not None and not _programs.seen(graph_key):
+                return self.plan(call, rec)
+            if key[-1].before:
+                rec = replace(rec, graph=simplify(rec.graph, key[-1]))
+            plan = self.plan(call, rec)
+            program = self.transform.compile(plan, key[-1], self.name, scalar)
+            _programs.add(graph_key, (replace(plan, outside=[]), program))
+        else:
+            plan, program = found
+        outside = [array for _, array in rec.captures]
+        if self.why is not None:
+            return Compiled(plan, program, outside, Guard(self.why, _false))
+        compiled = Compiled(plan, program, outside, guard, path)
+        self.cache.add(key, guard, compiled)
+        return compiled
+
+    def guard(self, call: Call) -> Guard:
+        if self.pure:
+            return trust()
+        if self.doubts:  # most likely it is as it was a moment ago, and to record anew is always right
+            self.doubts -= 1
+            return Guard(self.why, _false)
+        statics = static_objects(call.tree.spec)
+        if not statics:
+            known = self.cache.guard_that_holds()
+            if known is not None:
+                return known
+        guard = watch(self.f, *statics)
+        self.doubts = 0 if guard.trouble is None else DOUBTS
+        return guard
+
+    def _trouble(self, rec: Recording, before, guard: Guard) -> str | None:
+        if rec.unstable:
+            return rec.unstable[0]
+        if self.pure:
+            code = getattr(self.f, "__code__", None)
+            return CATCHES if code is not None and catches(code) else None
+        if random_state() != before:
+            return "it draws random numbers"
+        return None if guard.holds() else "running it changes what it reads"
+
+    def _path(self, rec: Recording, key, scalar: bool) -> tuple[Path | None, str | None]:
+        """The path of a recording that looked at values; or None, and why it is of no use."""
+        self.ways[key] = self.ways.get(key, 0) + 1
+        if len(self.ways) > self.cache.size:
+            self.ways.clear()
+        elif self.ways[key] > MOST:
+            return None, "it looks at recorded values, and finds others at almost every call"
+        path = path_of(rec, scalar)
+        return (
+            path,
+            None if path else "it looks at results of arithmetic on recorded values, as `if x * x > 2` does",
+        )
+
+    def buffers(self, plan: Plan, out):
+        """The caller's buffers in the order of the graph's outputs, or None."""
+        return None if out is None else output_buffers(self.transform.name, plan, out)
+
+
+def _false() -> bool:
+    return False
+
+
+def check_returned(transform: Transform, rec: Recording) -> None:
+    """`return float(loss)` has the derivative zero, which nobody wants: the result should be recorded."""
+    found = result_leaves(rec)[: 1 if getattr(transform, "has_aux", False) else None]
+    lost = [r for x in found for r in rec.reads if type(x) is float and r.value is x]
+    if found and len(lost) == len(found) and not rec.written:
+        raise number_returned(transform.name, rec.graph.name, lost[0].loc)
+
+
+def static_objects(spec) -> list:
+    """Static arguments that are more than numbers and names: functions, objects. They are watched like f
+    itself.
+    """
+    if spec is LEAF:
+        return []
+    if spec[0] == "static":
+        plain = spec[1] is None or isinstance(spec[1], (bool, int, str, bytes, type, np.dtype))
+        return [] if plain else [spec[1]]
+    held = spec[0].held if isinstance(spec[0], Kind) else ()
+    children = [*(("static", x) for x in held), *spec[2]]
+    return [x for child in children for x in static_objects(child)]
+
+
+def with_constants_as_inputs(rec: Recording) -> Recording:
+    """The recording with its constant arrays as captured ones. The next recording of a function that draws
+    random arrays, or selects by a mask, then has the same graph, and its program can be used again.
+    """
+    found: list[tuple[Node, np.ndarray]] = []
+
+    def lifted(n: Node, args):
+        if n.op != "const" or not n.shape:
+            return None
+        found.append((input_node(n.shape, n.dtype, n.name), n.value))
+        return found[-1][0]
+
+    graph = rewrite(rec.graph, lifted)
+    graph = Graph([*graph.inputs, *(node for node, _ in found)], graph.outputs, graph.name)
+    return replace(rec, graph=graph, captures=[*rec.captures, *found])
+
+
+# --- functions around Derived
+# --------------------------------------------------------------------------------------
+
+
+def derived_function(f: Callable, transform: Transform, pure: bool = False):
+    """The function that the user gets."""
+    state = Derived(f, transform, pure)
+
+    def derived(*args, **kwargs):
+        return state.entry(args, kwargs)
+
+    derived.__name__ = derived.__qualname__ = state.name
+    derived.__doc__ = (
+        f"{transform.name} of {name_of(f)}, made by gpt2.autodiff.\n\n{inspect.getdoc(f) or ''}".rstrip()
+    )
+    derived.__wrapped__ = f
+    derived.__derived__ = state
+    return derived
+
+
+_STATES = "__autodiff_states__"
+_bound: OrderedDict = OrderedDict()  # the same for bound methods, which are made anew at every access
+_bound_lock = threading.Lock()
+
+
+def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived:
+    """The Derived of (f, transform), for what is called with f itself: ad.vjp(f, ...), ad.autodiff(f, ...).
+
+    It is kept with the function itself, so that it goes when that goes. For functions made inside of
+    functions it is kept from the second call on: a lambda that is called once leaves nothing behind.
+    """
+    key = transform.key(), pure
+    try:
+        state = f.__dict__[_STATES][key]
+        if state is not None and state.f is f:
+            return state
+    except (AttributeError, KeyError):
+        pass
+    if type(f) is types.MethodType:
+        with _bound_lock:
+            state = _bound.pop((f, key), None) or Derived(f, transform, pure)
+            _bound[f, key] = state
+            if len(_bound) > 32:
+                _bound.popitem(last=False)
+            return state
+    try:
+        states = f.__dict__.setdefault(_STATES, {})
+    except AttributeError:  # a callable without attributes
+        return Derived(f, transform, pure)
+    if key not in states and "<locals>" in getattr(f, "__qualname__", "<locals>"):
+        states[key] = None
+        return Derived(f, transform, pure)
+    state = states.get(key)
+    if state is None or state.f is not f:  # functools.wraps copies attributes to another function
+        state = Derived(f, transform, pure)
+        f.__dict__[_STATES] = {**states, key: state}
+    return state
+
+
+def name_of(f) -> str:
+    name = getattr(f, "__name__", None) or type(f).__name__
+    return name if name.isidentifier() else "f"
+
+
+def _has_parameter(f, name: str) -> bool:
+    try:
+        return name in inspect.signature(f).parameters
+    except (TypeError, ValueError):
+        return False

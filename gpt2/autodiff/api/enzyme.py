@@ -1,0 +1,224 @@
+"""Enzyme's calling convention: gradients are added into buffers that the caller provides.
+
+    dx = np.zeros_like(x)
+    ad.autodiff(f, ad.Duplicated(x, dx), ad.Const(n))          dx += the gradient of f(x, n) with respect to x
+    (da,) = ad.autodiff(f, ad.Active(a))                       the gradient of a Python number is returned
+
+As in C, an argument that f writes to is a result. For a function that fills preallocated arrays,
+
+    def layernorm(out, mean, rstd, inp, weight, bias): ...     # returns nothing
+    ad.autodiff(layernorm, Duplicated(out, dout), Const(mean), Const(rstd),
+                Duplicated(inp, dinp), Duplicated(weight, dweight), Duplicated(bias, dbias))
+
+runs f, so that out, mean and rstd hold what f writes, and then its backward:
+
+    the shadow of an argument that f only reads      the gradient is added to it
+    the shadow of an argument that f writes to       on entry, the gradient of its final content; on return,
+                                                     that of its content before the call: zero, if f
+                                                     overwrites all of it
+    the result of f, if it is a number               has the gradient 1
+
+That an output's shadow is used up is Enzyme's rule, and what lets chains of such calls run backwards in the
+same buffers. Set gradients that should start from zero to zero before the call. Moses and Churavy 2020,
+Instead of Rewriting Foreign Code for Machine Learning, Automatically Synthesize Fast Gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..derive.differentiate import gradients
+from ..errors import AutodiffError
+from ..graph import Graph
+from ..ops import const, input_node
+from ..record.record import Recording
+from ..record.value import Recorded
+from ..tree import LEAF, Tree, leaf_paths
+from .derived import derived_of
+from .plan import Call, Out, Plan, Transform, Update, argument_text, result_kind, result_outs, select
+
+
+class Const:
+    """An argument that is not differentiated: anything."""
+
+    __slots__ = ("x",)
+    dx = None
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Active:
+    """A floating-point number whose gradient autodiff returns."""
+
+    __slots__ = ("x",)
+    dx = None
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Duplicated:
+    """An array (or a tree of arrays) with a shadow of the same shape and dtype, for its gradient."""
+
+    __slots__ = ("x", "dx")
+
+    def __init__(self, x, dx):
+        self.x = x
+        self.dx = dx
+
+
+class Enzyme(Transform):
+    """Called with (arguments, shadows): shadows has None where there is none."""
+
+    name, suffix, takes_out = "autodiff", "autodiff", False
+
+    def __init__(self, kinds: tuple[type, ...], value: bool = False):
+        self.kinds = kinds
+        self.value = value
+        self._key = type(self), kinds, value
+
+    def key(self):
+        return self._key
+
+    def split(self, call: Call):
+        return call.args[0], {}
+
+    def plan(self, rec: Recording, call: Call, f) -> Plan:
+        n = len(call.places(0))
+        active, shadows = self.roles(call, f)
+        graph = rec.graph
+        inputs: list = []  # shadows that are read: those of the arguments written to
+        feed = list(range(n))
+        seeds = self.result_seed(rec)
+        for position, leaf in enumerate(rec.written):
+            if leaf in shadows:
+                out = graph.outputs[rec.n_results + position]
+                inputs.append(input_node(out.shape, out.dtype, f"d{graph.inputs[leaf].name}"))
+                feed.append(shadows[leaf])
+                seeds.append((out, inputs[-1]))
+        wrt = sorted({*active, *shadows})
+        grads = gradients(seeds, [graph.inputs[i] for i in wrt])
+        outputs = [*graph.outputs, *grads]
+        place = {leaf: len(graph.outputs) + i for i, leaf in enumerate(wrt)}
+        outs = [Out(place[leaf], result_kind(call.leaves[leaf])) for leaf in active]
+        spec = (tuple, None, tuple(LEAF if k is Active else ("static", None) for k in self.kinds))
+        if self.value:
+            spec = (tuple, None, (spec, rec.out_tree.spec))
+            outs += result_outs(rec)
+        joint = Graph([*graph.inputs[:n], *inputs, *graph.inputs[n:]], outputs, graph.name + "_autodiff")
+        written = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
+        moved = [Update(shadows[i], place[i], added=i not in rec.written) for i in wrt if i in shadows]
+        outside = rec.operands(call.leaves[:n])[n:]
+        return select(Plan(joint, feed, outside, Tree(spec, len(outs)), outs, written + moved))
+
+    def roles(self, call: Call, f) -> tuple[list[int], dict[int, int]]:
+        """The leaves that are active, and {leaf: its shadow's leaf}."""
+        active: list[int] = []
+        shadows: dict[int, int] = {}
+        n = len(call.places(0))
+        inner = Call(
+            call.args[0], {}, call.leaves[:n], Tree((tuple, None, (call.subtree(0).spec, (dict, (), ()))), n)
+        )
+        given = Call(
+            call.args[1],
+            {},
+            call.leaves[n:],
+            Tree((tuple, None, (call.subtree(1).spec, (dict, (), ()))), len(call.leaves) - n),
+        )
+        for k, kind in enumerate(self.kinds):
+            places, paths = inner.places(k), leaf_paths(inner.subtree(k))
+            if kind is Active:
+                active.append(active_leaf(inner, k, f))
+            elif kind is Duplicated:
+                own, theirs = paths, leaf_paths(given.subtree(k))
+                if own != theirs or not own:
+                    raise AutodiffError(
+                        f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "
+                        "an array for each array"
+                    )
+                for leaf, shadow, path in zip(places, given.places(k), paths):
+                    check_shadow(inner.leaves[leaf], given.leaves[shadow], argument_text(f, k, path))
+                    shadows[leaf] = n + shadow
+        return active, shadows
+
+    def result_seed(self, rec: Recording) -> list:
+        """The gradient 1 of a number that f returns; nothing for None, and for a written argument handed
+        back.
+        """
+        found = []
+        written = set(rec.graph.outputs[rec.n_results :])
+        for out in rec.graph.outputs[: rec.n_results]:
+            if out in written:
+                continue
+            if out.shape != () or rec.n_results != 1:
+                raise AutodiffError(
+                    f"autodiff: {rec.graph.name} returns an array of shape {out.shape}; it should return one "
+                    "number, or nothing and write its results to arguments"
+                )
+            if out.dtype.kind in "fc":
+                found.append((out, const(1.0, out.dtype)))
+        return found
+
+
+def active_leaf(call: Call, k: int, f) -> int:
+    """The one leaf of an active argument."""
+    places = call.places(k)
+    x = call.leaves[places[0]] if len(places) == 1 else call.args[k]
+    value = x.value if type(x) is Recorded else x
+    if len(places) != 1 or np.ndim(value) or np.asarray(value).dtype.kind not in "fc":
+        got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
+        raise AutodiffError(
+            f"autodiff: Active({argument_text(f, k)}) is {got}, expected a floating-point number. Arrays "
+            "are ad.Duplicated(x, dx): their gradient is added to dx"
+        )
+    return places[0]
+
+
+def check_shadow(x, dx, text: str) -> None:
+    if type(x) is Recorded or type(dx) is Recorded:
+        return
+    if not isinstance(x, np.ndarray) or x.dtype.kind not in "fc":
+        got = f"has dtype {x.dtype}" if hasattr(x, "dtype") else f"is {x!r}"
+        raise AutodiffError(
+            f"autodiff: Duplicated {text} {got}, expected a floating-point array. Numbers are "
+            "ad.Active(x), integers ad.Const(x)"
+        )
+    if not isinstance(dx, np.ndarray) or dx.shape != x.shape or dx.dtype != x.dtype:
+        got = f"has shape {dx.shape} and dtype {dx.dtype}" if isinstance(dx, np.ndarray) else f"is {dx!r}"
+        raise AutodiffError(
+            f"autodiff: the shadow of {text} {got}, expected an array of shape {x.shape} and dtype {x.dtype}"
+        )
+    if not dx.flags.writeable:
+        raise AutodiffError(f"autodiff: the shadow of {text} is read-only; the gradient is added to it")
+
+
+def autodiff(f: Callable, *activities, value: bool = False, pure: bool = False):
+    """Differentiate f at the given arguments, in Enzyme's convention; see the head of this file.
+
+    activities   one for each argument of f: Const(x), Active(x) or Duplicated(x, dx)
+    value        also return what f returns
+    pure         see ad.compile
+
+    Returns a tuple with an entry for each argument: the gradient of an Active one, None for the others. With
+    value=True: (that tuple, the value of f).
+    """
+    kinds = tuple(map(type, activities))
+    transform = _known.get((kinds, value)) or _checked(f, kinds, value)
+    call = tuple([a.x for a in activities]), tuple([a.dx for a in activities])
+    return derived_of(f, transform, pure).entry(call, {})
+
+
+_known: dict = {}  # (types of the activities, value) -> the transform
+
+
+def _checked(f, kinds: tuple[type, ...], value: bool) -> Enzyme:
+    for k, kind in enumerate(kinds):
+        if kind not in (Const, Active, Duplicated):
+            raise AutodiffError(
+                f"autodiff: {argument_text(f, k)} is a {kind.__name__}, expected ad.Const(x), "
+                "ad.Active(x) or ad.Duplicated(x, dx)"
+            )
+    return _known.setdefault((kinds, value), Enzyme(kinds, value))

@@ -1,0 +1,157 @@
+"""Forward mode: ad.jvp and ad.hvp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..derive.differentiate import gradient_graph, pushforward
+from ..errors import AutodiffError
+from ..graph import Graph
+from ..ops import const, input_node
+from ..ops.build import cast
+from ..ops.subgraph import zeros_like
+from ..record.record import Recording
+from ..tree import LEAF, Tree, unflatten
+from .arguments import _described, _dtype, _Leaf, _with_marks, float_leaves
+from .derived import derived_of
+from .gradient import check_number
+from .plan import Call, Out, Plan, Transform, result_outs, select
+
+# --- forward mode
+# -------------------------------------------------------------------------------------------------
+
+
+class Jvp(Transform):
+    """Called with (args, tangents)."""
+
+    name, suffix, takes_out = "jvp", "jvp", False
+
+    def split(self, call: Call):
+        return call.args[0], {}
+
+    def plan(self, rec: Recording, call: Call, f) -> Plan:
+        n = len(call.places(0))
+        given = tangents_for(self.name, call, n)
+        joint, feed, outside = with_tangents(rec, call, given, n)
+        outs = result_outs(rec)
+        m = len(rec.graph.outputs)
+        moves = [rec.graph.outputs[o.index].dtype.kind in "fc" for o in outs]
+        moved = [replace(o, index=m + o.index) for o, has in zip(outs, moves) if has]
+        marks = iter([LEAF if has else ("static", None) for has in moves])
+        spec = (tuple, None, (rec.out_tree.spec, _with_marks(rec.out_tree.spec, marks)))
+        return select(Plan(joint, feed, outside, Tree(spec, len(outs) + len(moved)), outs + moved))
+
+
+def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False):
+    """The value of f and its derivative in a direction: (f(*args), tangent of the result).
+
+    tangents   one for each argument, in its structure; None (for integers and whatever else does not move) is
+               zero
+
+    A result of integers or bools has the tangent None.
+    """
+    for name, value in (("args", args), ("tangents", tangents)):
+        if not isinstance(value, (tuple, list)):
+            raise AutodiffError(
+                f"jvp: {name} is {type(value).__name__}, expected a tuple with one entry per argument"
+            )
+    return derived_of(f, Jvp(), pure).entry((tuple(args), tuple(tangents)), {})
+
+
+def with_tangents(rec: Recording, call: Call, given: dict, n: int) -> tuple[Graph, list[int], list]:
+    """The forward-mode graph of a recording for tangents {argument leaf: leaf of the call, or a number}.
+
+    Returns it with its operands: leaves of the call, and what is outside. A plan has what is outside last.
+    """
+    marks, inputs, feed = {}, [], []
+    for i, t in given.items():
+        x = rec.graph.inputs[i]
+        if isinstance(t, _Leaf):
+            mark = input_node(x.shape, _dtype(call.leaves[t.index]), f"d{x.name}")
+            inputs.append(mark)
+            feed.append(t.index)
+            marks[x] = cast(mark, x.dtype)
+        else:
+            marks[x] = const(t, x.dtype)
+    found = pushforward(rec.graph.outputs, marks)
+    found = [zeros_like(o) if t is None else t for o, t in zip(rec.graph.outputs, found)]
+    joint = Graph(
+        [*rec.graph.inputs[:n], *inputs, *rec.graph.inputs[n:]],
+        [*rec.graph.outputs, *found],
+        rec.graph.name + "_jvp",
+    )
+    return joint, [*range(n), *feed], rec.operands(call.leaves[:n])[n:]
+
+
+def tangents_for(name: str, call: Call, n: int, args: int = 0, tangents: int = 1) -> dict:
+    """{argument leaf: its tangent}, from two arguments of the call that have the same structure."""
+    leaves = call.leaves
+    numbered = unflatten(call.subtree(args), [_Leaf(i) for i in call.places(args)])
+    given = unflatten(call.subtree(tangents), [_Leaf(i) for i in call.places(tangents)])
+    found: dict = {}
+
+    def fail(path, expected, got):
+        raise AutodiffError(f"{name}: tangents{path} is {got}, expected {expected}")
+
+    def walk(a, t, path):
+        if t is None:
+            return
+        if isinstance(a, _Leaf):
+            x = leaves[a.index]
+            value = leaves[t.index] if isinstance(t, _Leaf) else t
+            if _dtype(x).kind not in "fc":
+                fail(path, f"None: the argument has dtype {_dtype(x)}", _described(value))
+            if np.shape(value) != np.shape(x) or not isinstance(t, (_Leaf, int)):
+                fail(path, f"shape {np.shape(x)}, that of the argument", _described(value))
+            found[a.index] = t
+        elif isinstance(a, dict):
+            if not isinstance(t, dict) or t.keys() != a.keys():
+                fail(path, f"a dict with keys {list(a)}", _described(t))
+            for k in a:
+                walk(a[k], t[k], f"{path}[{k!r}]")
+        elif isinstance(a, (tuple, list)):
+            if not isinstance(t, (tuple, list)) or len(t) != len(a):
+                fail(path, f"{len(a)} entries, one for each of the arguments'", _described(t))
+            for k, (x, y) in enumerate(zip(a, t)):
+                walk(x, y, f"{path}[{k}]")
+        elif isinstance(t, _Leaf):
+            fail(path, f"None: the argument is {a!r}", _described(leaves[t.index]))
+
+    walk(numbered, given, "")
+    return found
+
+
+class Hvp(Transform):
+    """Called with (x, v)."""
+
+    name, suffix, takes_out = "hvp", "hvp", False
+
+    def split(self, call: Call):
+        return call.args[:1], {}
+
+    def plan(self, rec: Recording, call: Call, f) -> Plan:
+        n = len(call.places(0))
+        wrt = float_leaves(self.name, call, f, 0)
+        check_number(self.name, rec, wrt.leaves)
+        gradient = gradient_of(rec.graph, wrt.leaves)
+        given = tangents_for(self.name, call, n)
+        joint, feed, outside = with_tangents(replace(rec, graph=gradient), call, given, n)
+        m = len(wrt.leaves)
+        return select(Plan(joint, feed, outside, wrt.tree, [Out(m + i, k) for i, k in enumerate(wrt.kinds)]))
+
+
+def hvp(f: Callable, x, v, *, pure: bool = False):
+    """The Hessian of a scalar function f at x times v, both in the structure of x: forward over reverse.
+
+    Costs a small multiple of the gradient; the Hessian is never formed. Pearlmutter 1994.
+    """
+    return derived_of(f, Hvp(), pure).entry((x, v), {})
+
+
+def gradient_of(graph: Graph, wrt) -> Graph:
+    """The graph of the gradient alone."""
+    joint = gradient_graph(graph, wrt)
+    return Graph(joint.inputs, joint.outputs[len(graph.outputs) :], joint.name)

@@ -1,0 +1,120 @@
+"""The public transforms: what each computes for a recorded function.
+
+    grad(f)(x)               value_and_grad(f)(x)          compile(f)(x)
+    vjp(f, x) -> out, pullback                             jvp(f, (x,), (dx,)) -> out, dout
+    jacobian(f)(x)           hessian(f)(x)                 hvp(f, x, v)
+
+Each is a Transform (derive.py): from a recording to a Plan, which is a graph and the way its outputs make up
+the result. All of them nest in each other, to any depth: inside a function that is being recorded, a plan's
+graph becomes part of the enclosing graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..derive.differentiate import gradient_graph
+from ..errors import AutodiffError
+from ..record.record import Recording
+from ..tree import LEAF, Tree
+from .arguments import checked_argnums, differentiated
+from .derived import derived_function
+from .plan import Call, Out, Plan, Transform, operands_of, result_outs, select
+
+# --- grad
+# ---------------------------------------------------------------------------------------------------------
+
+
+class Grad(Transform):
+    """Gradients, with or without the value, of a function with one number as its result."""
+
+    name, suffix = "grad", "grad"
+
+    def __init__(self, argnums, value: bool, has_aux: bool):
+        self.argnums = checked_argnums(self.name if not value else "value_and_grad", argnums)
+        self.value = value
+        self.has_aux = has_aux
+        if value:
+            self.name = "value_and_grad"
+
+    def key(self) -> tuple:
+        return type(self), self.argnums, self.value, self.has_aux
+
+    def plan(self, rec: Recording, call: Call, f) -> Plan:
+        wrt = differentiated(self, call, f)
+        check_number(self.name, rec, wrt.leaves, self.has_aux)
+        joint = gradient_graph(rec.graph, wrt.leaves)
+        n = len(rec.graph.outputs)
+        outs = result_outs(rec) if self.value else []
+        spec = rec.out_tree.spec
+        if self.has_aux and not self.value:  # (gradient, aux)
+            outs, spec = result_outs(rec)[1:], spec[2][1]
+        grads = [Out(n + i, k) for i, k in enumerate(wrt.kinds)]
+        if self.value:
+            outs, spec = outs + grads, (tuple, None, (spec, wrt.tree.spec))
+        elif self.has_aux:
+            outs, spec = grads + outs, (tuple, None, (wrt.tree.spec, spec))
+        else:
+            outs, spec = grads, wrt.tree.spec
+        return select(Plan(joint, *operands_of(rec, call), Tree(spec, len(outs)), outs))
+
+
+def check_number(name: str, rec: Recording, wrt: Sequence[int], has_aux: bool = False) -> None:
+    """A gradient is that of one number, and of a real one where an argument is real."""
+    spec = rec.out_tree.spec
+    if has_aux:
+        if spec is LEAF or spec[0] is not tuple or len(spec[2]) != 2:
+            raise AutodiffError(
+                f"{name}: with has_aux=True {rec.graph.name} has to return a pair (value, aux)"
+            )
+        spec = spec[2][0]
+    if spec is not LEAF:
+        got = (
+            "None"
+            if spec == ("static", None)
+            else "a plain " + type(spec[1]).__name__
+            if spec[0] == "static"
+            else f"a {spec[0].__name__}"
+        )
+        hint = " (has_aux=True differentiates the first of two results)" if spec[0] is tuple else ""
+        raise AutodiffError(f"{name}: {rec.graph.name} returns {got}, expected one number{hint}")
+    out = rec.graph.outputs[0]
+    if out.shape != ():
+        raise AutodiffError(
+            f"{name}: {rec.graph.name} returns an array of shape {out.shape}, expected one number. "
+            "Sum it, or use ad.vjp or ad.jacobian"
+        )
+    if out.dtype.kind not in "fc":
+        raise AutodiffError(f"{name}: {rec.graph.name} returns {out.dtype}, which has no derivative")
+    real = [rec.graph.inputs[i] for i in wrt if rec.graph.inputs[i].dtype.kind == "f"]
+    if real and out.dtype.kind == "c":  # its derivative is complex, the gradient of a real argument is not
+        raise AutodiffError(
+            f"{name}: {rec.graph.name} returns {out.dtype}, and {real[0].name} is real. Return its real or "
+            "imaginary part or its absolute value, or use ad.jvp or ad.jacobian"
+        )
+
+
+def grad(f: Callable, argnums=0, has_aux: bool = False, *, pure: bool = False):
+    """The gradient of a function whose result is one number.
+
+    argnums   the positional argument to differentiate with respect to, or a tuple of several: then the result
+              is a tuple. An argument may be a nested tuple, list or dict of arrays; its gradient has the same
+              structure.
+    has_aux   f returns (value, aux), and the derived function (gradient, aux)
+    pure      see ad.compile
+
+    The derived function takes out=: buffers, in the structure of the result, that the results are written
+    into (None for those that are to be new arrays). For a complex argument and a real result u the gradient
+    is du/dx - i du/dy, as in JAX; for a holomorphic f it is df/dz.
+
+        >>> ad.grad(lambda x: x**3)(2.0)
+        12.0
+    """
+    return derived_function(f, Grad(argnums, False, has_aux), pure)
+
+
+def value_and_grad(f: Callable, argnums=0, has_aux: bool = False, *, pure: bool = False):
+    """Like grad, with the value: the derived function returns (value, gradient), or ((value, aux),
+    gradient).
+    """
+    return derived_function(f, Grad(argnums, True, has_aux), pure)

@@ -1,0 +1,173 @@
+"""ad.jacobian and ad.hessian: derivatives as arrays, by rows or by columns, whichever are fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..derive.differentiate import gradients, pushforward
+from ..errors import AutodiffError
+from ..graph import Graph, Node, reachable, with_args
+from ..nested.map import map_node
+from ..ops import apply, const, input_node
+from ..ops.build import broadcast, cast, reshape, transpose
+from ..ops.subgraph import zeros_like
+from ..record.record import Recording
+from ..tree import LEAF, Tree, leaf_paths
+from .arguments import Wrt, checked_argnums, differentiated
+from .derived import derived_function
+from .forward import gradient_of
+from .gradient import check_number
+from .plan import ARRAY, NUMBER, SCALAR, Call, Out, Plan, Transform, operands_of, result_outs
+
+# --- Jacobians
+# ----------------------------------------------------------------------------------------------------
+
+
+class Jacobian(Transform):
+    """One row of a Jacobian is one pullback, one column one tangent; all of them run as one `map` (maps.py)
+    over what the forward saved. Of rows and columns the fewer are computed.
+    """
+
+    name, suffix = "jacobian", "jacobian"
+
+    def __init__(self, argnums):
+        self.argnums = checked_argnums(self.name, argnums)
+
+    def key(self):
+        return type(self), self.argnums
+
+    def plan(self, rec: Recording, call: Call, f) -> Plan:
+        wrt = differentiated(self, call, f)
+        graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
+        outs = result_outs(rec)
+        return self.of_graph(graph, rec, call, wrt, rec.out_tree, outs)
+
+    def of_graph(self, graph: Graph, rec: Recording, call: Call, wrt: Wrt, out_tree: Tree, outs) -> Plan:
+        for path, o in zip(leaf_paths(out_tree), outs):
+            if graph.outputs[o.index].dtype.kind not in "fc":
+                raise AutodiffError(
+                    f"{self.name}: {rec.graph.name} returns {graph.outputs[o.index].dtype}"
+                    f"{' at ' + str(path) if path else ''}, which has no derivative"
+                )
+        blocks = jacobian_blocks(graph, wrt.leaves, [o.index for o in outs])
+        kinds = [
+            [
+                _block_kind(graph.outputs[o.index], o.kind, graph.inputs[i], k)
+                for i, k in zip(wrt.leaves, wrt.kinds)
+            ]
+            for o in outs
+        ]
+        flat = [Out(r * len(wrt.leaves) + c, k) for r, row in enumerate(kinds) for c, k in enumerate(row)]
+        spec = _product(out_tree.spec, wrt.tree.spec)
+        joint = Graph(graph.inputs, [b for row in blocks for b in row], graph.name + "_jacobian")
+        return Plan(joint, *operands_of(rec, call), Tree(spec, len(flat)), flat)
+
+
+class Hessian(Jacobian):
+    name, suffix = "hessian", "hessian"
+
+    def plan(self, rec: Recording, call: Call, f) -> Plan:
+        wrt = differentiated(self, call, f)
+        check_number(self.name, rec, wrt.leaves)
+        gradient = gradient_of(rec.graph, wrt.leaves)
+        outs = [Out(i, k) for i, k in enumerate(wrt.kinds)]
+        return self.of_graph(gradient, rec, call, wrt, wrt.tree, outs)
+
+
+def _block_kind(out, out_kind: str, x, x_kind: str) -> str:
+    if out.shape or x.shape:
+        return ARRAY
+    return NUMBER if out_kind == x_kind == NUMBER else SCALAR
+
+
+def _product(outer, inner):
+    """The spec with each leaf replaced by another spec."""
+    if outer is LEAF:
+        return inner
+    return (
+        outer if outer[0] == "static" else (outer[0], outer[1], tuple(_product(c, inner) for c in outer[2]))
+    )
+
+
+def jacobian_blocks(graph: Graph, wrt: Sequence[int], outs: Sequence[int]) -> list[list[Node]]:
+    """For each output and each input the array of partial derivatives, of shape output.shape +
+    input.shape.
+    """
+    xs, ys = [graph.inputs[i] for i in wrt], [graph.outputs[i] for i in outs]
+    # a row for a real argument would keep only the real part of what a complex result has
+    mixed = any(x.dtype.kind == "f" for x in xs) and any(y.dtype.kind == "c" for y in ys)
+    if mixed or sum(x.size for x in xs) < sum(y.size for y in ys):
+        columns = [_by_columns(x, ys) for x in xs]
+        return [[column[r] for column in columns] for r in range(len(ys))]
+    return [_by_rows(y, xs) for y in ys]
+
+
+def _by_rows(y: Node, xs) -> list[Node]:
+    """d y / d x for each x: one pullback for each element of y."""
+    if not y.shape:
+        return gradients([(y, const(1.0, y.dtype))], xs)
+    i, unit = _unit_vector(y)
+    return [
+        reshape(d, (*y.shape, *x.shape)) for d, x in zip(_mapped(i, gradients([(y, unit)], xs), y.size), xs)
+    ]
+
+
+def _by_columns(x: Node, ys) -> list[Node]:
+    """d y / d x for each y: one tangent for each element of x."""
+    if not x.shape:
+        found = pushforward(ys, {x: const(1.0, x.dtype)})
+        return [zeros_like(y) if d is None else d for y, d in zip(ys, found)]
+    i, unit = _unit_vector(x)
+    found = [zeros_like(y) if d is None else d for y, d in zip(ys, pushforward(ys, {x: unit}))]
+    columns = [reshape(d, (x.size, y.size)) for y, d in zip(ys, _mapped(i, found, x.size))]
+    return [reshape(transpose(d, (1, 0)), (*y.shape, *x.shape)) for y, d in zip(ys, columns)]
+
+
+def _unit_vector(like: Node) -> tuple[Node, Node]:
+    """An index, as an input, and the array in the shape of `like` that is 1 there and 0 elsewhere."""
+    i = input_node((), np.int64, "i")
+    one = apply("equal", const(np.arange(like.size)), i)
+    return i, reshape(cast(one, like.dtype), like.shape)
+
+
+def _mapped(i: Node, results: list[Node], n: int) -> list[Node]:
+    """The results for i = 0 .. n - 1, stacked. What does not depend on i is computed once, outside the
+    map.
+    """
+    inner = {i}
+    for m in reachable(results):
+        if any(a in inner for a in m.args):
+            inner.add(m)
+    made: dict[Node, Node] = {i: i}
+    outside: list[Node] = []  # what the body reads from the graph around it
+    for m in reachable(results):
+        if m in inner and m is not i:
+            for a in m.args:
+                if a not in made:
+                    made[a] = a if a.op == "const" else input_node(a.shape, a.dtype, a.name)
+                    outside += [] if a.op == "const" else [a]
+            made[m] = with_args(m, tuple(made[a] for a in m.args))
+    fixed = {k for k, r in enumerate(results) if r not in inner}
+    varying = [made[r] for k, r in enumerate(results) if k not in fixed]
+    body = Graph([i, *(made[a] for a in outside)], varying, "row")
+    stacked = iter(map_node(body, [const(np.arange(n)), *outside], n, 1) if varying else ())
+    return [broadcast(r, (n, *r.shape)) if k in fixed else next(stacked) for k, r in enumerate(results)]
+
+
+def jacobian(f: Callable, argnums=0, *, pure: bool = False):
+    """All partial derivatives: the derived function returns an array of shape out.shape + in.shape.
+
+    For nested results and arguments, the result is nested: in the structure of f's result, each leaf replaced
+    by the structure of the argument (for a tuple of argnums, a tuple of those).
+    """
+    return derived_function(f, Jacobian(argnums), pure)
+
+
+def hessian(f: Callable, argnums=0, *, pure: bool = False):
+    """Second derivatives of a scalar function, forward over reverse: an array of shape x.shape + x.shape.
+
+    Nested arguments give nested results, as with jacobian: entry [a][b] is d2 f / da db.
+    """
+    return derived_function(f, Hessian(argnums), pure)

@@ -1,0 +1,89 @@
+"""ad.parallel_map: a body over slices of arrays, on several cores; its derivative is parallel too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import AutodiffError
+from ..graph import Graph
+from ..nested.map import _evaluate
+from ..record import recording
+from ..record.record import apply_op, record
+from ..record.source_lines import here
+from ..record.value import Recorded
+from ..reuse.guard import watch
+from ..tree import flatten, is_dynamic, unflatten
+from .derived import derived_of
+from .plan import Compile
+
+# --- what the user calls
+# ------------------------------------------------------------------------------------------
+
+
+def parallel_map(body: Callable, *arrays, pure: bool = False):
+    """body over the slices of the arrays along their leading axis, the results stacked: np.stack([body(x, y),
+    ...]).
+
+    arrays   arrays with leading axes of one length, or trees of such
+    body     body(*slices) -> an array, a number, or a tree of them; the same shapes for every slice. It may
+             write to its slices, which are its own: the arrays stay as they are
+
+    body is recorded once, and the slices are shared out over the threads (ad.set_threads). The derivative is
+    again a parallel map, with the gradients of what body reads from outside added up. A body that cannot
+    stand for all slices (it branches on values, draws random numbers, prints) is run slice by slice, in
+    order.
+    """
+    if recording.current() is None and not any(type(x) is Recorded for x in flatten(arrays)[0]):
+        return derived_of(body, ParallelMap(), pure).entry(arrays, {})
+    return _mapped(body, arrays)
+
+
+class ParallelMap(Compile):
+    """A map outside of any recording: compiled, and kept with body."""
+
+    name, suffix, takes_out = "parallel_map", "map", False
+
+    def function(self, f):
+        def mapped(*arrays):
+            return _mapped(f, arrays)
+
+        return mapped
+
+
+def _mapped(body: Callable, arrays):
+    leaves, tree = flatten(arrays)
+    lengths = {np.shape(getattr(x, "value", x))[:1] for x in leaves}
+    if len(lengths) != 1 or () in lengths or (0,) in lengths:
+        raise AutodiffError(
+            "parallel_map: the arrays should have leading axes of one length, at least 1; got "
+            f"{sorted(n[0] if n else 'none' for n in lengths)}",
+            here(),
+        )
+    ((n,),) = lengths
+
+    def one(slices):
+        out, out_tree = flatten(
+            body(*unflatten(tree, slices)), lambda x: is_dynamic(x) or isinstance(x, (int, bool))
+        )
+        return unflatten(out_tree, [np.asarray(v) if isinstance(v, (int, bool)) else v for v in out])
+
+    one.__name__ = getattr(body, "__name__", "body")
+    if not watch(body).trouble:
+        rec = record(one, ([x[0].value if type(x) is Recorded else x[0] for x in leaves],))
+        if not rec.value_dependent and not rec.unstable:
+            operands = [*leaves, *rec.operands([None] * len(leaves))[len(leaves) :]]
+            operands = [
+                x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
+                for x, i in zip(operands, rec.graph.inputs)
+            ]
+            graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
+            attrs = dict(body=graph, n=n, slices=len(leaves), sums=0)
+            recorded = any(type(x) is Recorded for x in operands)
+            return unflatten(
+                rec.out_tree,
+                apply_op("map", *operands, **attrs) if recorded else _evaluate(*operands, **attrs),
+            )
+    results = [flatten(one([x[i].copy() for x in leaves])) for i in range(n)]
+    return unflatten(results[0][1], [np.stack(parts) for parts in zip(*(r[0] for r in results))])

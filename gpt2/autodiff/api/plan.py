@@ -1,0 +1,341 @@
+"""What a derived function computes: a Transform turns a recording into a Plan, which is a graph and the way
+its outputs make up the result.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..errors import AutodiffError
+from ..graph import Graph
+from ..ops.interpret import evaluate_graph
+from ..pipeline import optimised_program
+from ..record import recording
+from ..record.record import Recording, inline
+from ..record.recording import computes_as_ndarray, native
+from ..record.value import Recorded
+from ..switches import current_options
+from ..tree import LEAF, Tree, flatten, unflatten
+
+# What a result is given back as: kinds of Out
+ARRAY, SCALAR, NUMBER, CONSTANT = "array", "scalar", "number", "constant"
+
+
+@dataclass(frozen=True)
+class Out:
+    """A leaf of the result: output `index` of the graph, as an array, a NumPy scalar, or a Python number."""
+
+    index: int
+    kind: str = ARRAY
+
+
+@dataclass(frozen=True)
+class Update:
+    """Output `index` of the graph becomes the new content of a leaf of the call, or is added to it."""
+
+    leaf: int
+    index: int
+    added: bool = False
+
+
+@dataclass
+class Plan:
+    """What to compute. The graph's inputs are the call's leaves numbered in `feed`, then the captured arrays
+    (and, in an enclosing recording, lifted values) in `outside`.
+    """
+
+    graph: Graph
+    feed: list[int]
+    outside: list
+    tree: Tree
+    outs: list[Out]
+    updates: list[Update] = field(default_factory=list)
+    written: tuple[int, ...] = ()  # leaves that f writes to, whether or not the caller is to see it
+
+    def operands(self, leaves) -> list:
+        return [*(leaves[i] for i in self.feed), *self.outside]
+
+
+@dataclass
+class Call:
+    """The arguments of one call, taken apart. `copies`: leaves that are copies, which nobody sees written."""
+
+    args: tuple
+    kwargs: dict
+    leaves: list
+    tree: Tree
+    copies: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, args: tuple, kwargs: dict) -> Call:
+        given, tree = flatten((args, kwargs))
+        leaves = list(map(plain_array, given))
+        copies = [
+            i for i, (x, y) in enumerate(zip(given, leaves)) if x is not y and not np.may_share_memory(x, y)
+        ]
+        return cls(args, kwargs, leaves, tree, tuple(copies))
+
+    def key(self) -> tuple:
+        return self.tree, tuple(map(leaf_key, self.leaves)), current_options()
+
+    def places(self, k: int, of: tuple = (0,)) -> range:
+        """Which leaves belong to positional argument k."""
+        sizes = [_size(spec) for spec in self.tree.spec[2][0][2]]
+        start = sum(sizes[:k])
+        return range(start, start + sizes[k])
+
+    def subtree(self, k: int) -> Tree:
+        spec = self.tree.spec[2][0][2][k]
+        return Tree(spec, _size(spec))
+
+    def check_written(self, name: str, plan: Plan) -> None:
+        """What f writes to has to be the caller's own array."""
+        for i in self.copies:
+            if i in plan.written or any(u.leaf == i for u in plan.updates):
+                raise AutodiffError(
+                    f"{name}: it writes to an array in a byte order that is not this machine's. Pass "
+                    'x.astype(x.dtype.newbyteorder("="))'
+                )
+
+    def recorded(self) -> bool:
+        return recording.current() is not None or any(type(x) is Recorded for x in self.leaves)
+
+
+def _size(spec) -> int:
+    if spec is LEAF:
+        return 1
+    return 0 if spec[0] == "static" else sum(map(_size, spec[2]))
+
+
+def plain_array(x):
+    """An argument as programs take it: an array of a subclass that computes like any other (np.memmap) as a
+    plain view of the same memory, and one in another byte order as a copy in this machine's.
+    """
+    if not isinstance(x, np.ndarray) or type(x) is np.ndarray and x.dtype.isnative:
+        return x
+    return np.asarray(x, native(x.dtype)) if computes_as_ndarray(x) else x
+
+
+def leaf_key(x) -> tuple:
+    """What a program depends on in an argument: all but its numbers."""
+    if isinstance(x, np.ndarray):
+        return type(x), x.dtype, x.shape, layout(x)
+    return (type(x), x.dtype) if isinstance(x, np.generic) else (type(x), getattr(x, "shape", None))
+
+
+def layout(x: np.ndarray):
+    """C-contiguous or not: whether a reshape is a view, and so what a write through it reaches."""
+    return x.flags.c_contiguous or x.strides
+
+
+class Transform:
+    """What is derived from a function. `name` is the public one; the derived function is called
+    f_<suffix>.
+    """
+
+    name = "compile"
+    suffix = "compiled"
+    takes_out = True
+    differentiates = True
+
+    def key(self) -> tuple:
+        """Equal for transforms that make the same plan of the same recording."""
+        return (type(self),)
+
+    def function(self, f: Callable) -> Callable:
+        """The function that is recorded."""
+        return f
+
+    def split(self, call: Call) -> tuple[tuple, dict]:
+        """The part of the call that f is called with."""
+        return call.args, call.kwargs
+
+    def plan(self, rec: Recording, call: Call, f) -> Plan:
+        raise NotImplementedError
+
+    # A transform that needs more than one program (vjp) replaces these.
+    def compile(self, plan: Plan, opts, name: str, scalar: bool):
+        return optimised_program(plan.graph, opts, name, scalar)
+
+    def execute(self, program, plan: Plan, leaves, outside, out):
+        """The result, from a program."""
+        results = program(*(leaves[i] for i in plan.feed), *outside, out=out)
+        return finish(plan, leaves, results)
+
+    def interpret(self, plan: Plan, leaves, out):
+        """The result without compiling, for graphs that were never seen before and may never be again."""
+        return finish(plan, leaves, interpreted(plan.graph, plan.operands(leaves), out))
+
+    def inline(self, plan: Plan, leaves):
+        """The result as values of the enclosing recording."""
+        results = inline(plan.graph, plan.operands(leaves))
+        for u in plan.updates:
+            x, new = leaves[u.leaf], results[u.index]
+            x[...] = x + new if u.added else new
+        return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
+
+
+def interpreted(graph: Graph, operands, out=None) -> list:
+    """The graph's outputs without compiling, in memory of their own or in the buffers of `out`."""
+    results = [np.array(r) for r in evaluate_graph(graph, operands)]
+    for k, buffer in enumerate(out or ()):
+        if buffer is not None:
+            np.copyto(buffer, results[k])
+            results[k] = buffer
+    return results
+
+
+def finish(plan: Plan, leaves, results):
+    """Write what is to be written, and put the result together."""
+    for u in plan.updates:
+        x = leaves[u.leaf]
+        if u.added:
+            np.add(x, results[u.index], out=x)
+        else:
+            np.copyto(x, results[u.index])
+    return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
+
+
+def as_kind(value, kind: str):
+    if kind == ARRAY:
+        return value
+    if type(value) is Recorded:
+        return Recorded(value._rec, value.node, np.asarray(value.value).item()) if kind == NUMBER else value
+    if type(value) in (float, bool, complex, int):
+        return value
+    return value[()] if kind == SCALAR else value.item()
+
+
+def result_kind(x) -> str:
+    """How a result like this one is given back."""
+    value = x.value if type(x) is Recorded else x
+    if isinstance(value, np.ndarray):
+        return ARRAY
+    return SCALAR if isinstance(value, np.generic) else NUMBER
+
+
+class Compile(Transform):
+    """The program of f itself. Arguments that f writes to are written to, as f does."""
+
+    name, suffix = "compile", "compiled"
+    differentiates = False
+
+    def plan(self, rec: Recording, call: Call, f) -> Plan:
+        updates = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
+        return Plan(rec.graph, *operands_of(rec, call), rec.out_tree, result_outs(rec), updates)
+
+
+def operands_of(rec: Recording, call: Call) -> tuple[list[int], list]:
+    """Where the recorded graph's inputs come from: the call's leaves, and what is outside."""
+    n = len(call.leaves)
+    return list(range(n)), rec.operands(call.leaves)[n:]
+
+
+def result_outs(rec: Recording) -> list[Out]:
+    return [Out(i, result_kind(x)) for i, x in enumerate(result_leaves(rec))]
+
+
+def result_leaves(rec: Recording) -> list:
+    """The concrete results, flat. A recorded number may be a Python int, which flatten would take for
+    static.
+    """
+    found: list = []
+
+    def walk(spec, value):
+        if spec is LEAF:
+            found.append(value)
+        elif spec[0] != "static":
+            for part, child in zip(value.values() if spec[1] is not None else value, spec[2]):
+                walk(child, part)
+
+    walk(rec.out_tree.spec, rec.results)
+    return found
+
+
+def select(plan: Plan) -> Plan:
+    """The plan with only those outputs of the graph that the result needs."""
+    used = sorted({o.index for o in plan.outs} | {u.index for u in plan.updates})
+    place = {old: new for new, old in enumerate(used)}
+    graph = Graph(plan.graph.inputs, [plan.graph.outputs[i] for i in used], plan.graph.name)
+    outs = [replace(o, index=place[o.index]) for o in plan.outs]
+    updates = [replace(u, index=place[u.index]) for u in plan.updates]
+    return replace(plan, graph=graph, outs=outs, updates=updates)
+
+
+# --- buffers of the caller's
+
+
+def output_buffers(name: str, plan: Plan, out) -> tuple:
+    leaves, tree = flatten(out)
+    expected = unflatten(plan.tree, list(range(len(plan.outs))))
+    chosen: list = [None] * len(plan.graph.outputs)
+    for o, buffer, path in matched_buffers(name, plan, expected, out):
+        node = plan.graph.outputs[o.index]
+        if buffer is None:
+            continue
+        if o.kind == NUMBER:
+            raise AutodiffError(f"{name}: out{path} stands for a Python number, which cannot be written into")
+        if type(buffer) is not np.ndarray or buffer.shape != node.shape or buffer.dtype != node.dtype:
+            got = (
+                f"an array of shape {buffer.shape} and dtype {buffer.dtype}"
+                if isinstance(buffer, np.ndarray)
+                else repr(buffer)
+            )
+            raise AutodiffError(
+                f"{name}: out{path} is {got}, expected an array of shape {node.shape} and dtype {node.dtype}"
+            )
+        if not buffer.flags.writeable:
+            raise AutodiffError(f"{name}: out{path} is read-only. Pass an array that can be written to")
+        chosen[o.index] = buffer
+    return tuple(chosen)
+
+
+def matched_buffers(name: str, plan: Plan, expected, out, path: str = ""):
+    """(Out, buffer or None, path) for each leaf of the result."""
+    if out is None:
+        return
+    if isinstance(expected, int):
+        yield plan.outs[expected], out, path
+    elif isinstance(expected, dict):
+        if not isinstance(out, dict) or out.keys() != expected.keys():
+            raise AutodiffError(f"{name}: out{path} should be a dict with keys {list(expected)}")
+        for k in expected:
+            yield from matched_buffers(name, plan, expected[k], out[k], f"{path}[{k!r}]")
+    elif isinstance(expected, (tuple, list)):
+        if not isinstance(out, (tuple, list)) or len(out) != len(expected):
+            raise AutodiffError(f"{name}: out{path} should have {len(expected)} entries, like the result")
+        for k, (e, o) in enumerate(zip(expected, out)):
+            yield from matched_buffers(name, plan, e, o, f"{path}[{k}]")
+
+
+def argument_text(f, k: int, path: Sequence = ()) -> str:
+    """How the user would name the argument: `params['w']`."""
+    try:
+        names = list(inspect.signature(f).parameters)
+    except (TypeError, ValueError):
+        names = []
+    text = names[k] if k < len(names) else f"argument {k}"
+    return text + "".join(f"[{p!r}]" for p in path)
+
+
+def check_overlap(name: str, written: Sequence[int], leaves, outside=()) -> None:
+    """An argument that is written to must not share memory with another, or with an array from outside that
+    is read: the recording took them for two.
+    """
+    leaves, outside = [list(map(_concrete, part)) for part in (leaves, outside)] if written else ((), ())
+    for i in written:
+        for k, x in enumerate((*leaves, *outside)):
+            if k != i and isinstance(x, np.ndarray) and np.may_share_memory(x, leaves[i]):
+                other = "another argument" if k < len(leaves) else "an array that it reads from outside"
+                raise AutodiffError(
+                    f"{name}: it writes to an argument that shares memory with {other}. Pass a copy of "
+                    "one of them"
+                )
+
+
+def _concrete(x):
+    return x.value if type(x) is Recorded else x

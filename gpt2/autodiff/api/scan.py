@@ -1,0 +1,209 @@
+"""ad.scan: a loop whose body is recorded once, of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import AutodiffError
+from ..graph import Graph
+from ..nested.scan import _evaluate, default_every
+from ..record import recording
+from ..record.record import apply_op, record
+from ..record.source_lines import here
+from ..record.value import Recorded
+from ..reuse.guard import watch
+from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
+from .derived import derived_of
+from .plan import Compile, as_kind, result_kind
+
+# --- what the user calls
+# ------------------------------------------------------------------------------------------
+
+
+def scan(
+    body: Callable,
+    init,
+    xs=None,
+    *,
+    length: int | None = None,
+    every: int | None = None,
+    reverse: bool = False,
+):
+    """Carry a value through a loop: returns (final carry, stacked ys).
+
+    body     body(carry, x) -> (carry, y). The carry keeps its structure, shapes and dtypes; y is anything
+             made of arrays, or None. It may write to both; init and xs stay as they are
+    init     the first carry: arrays and numbers, nested as you like
+    xs       arrays, nested as you like, taken slice by slice along the leading axis; None if body needs none
+    length   the number of steps, where xs is None
+    every    how far apart the carries are that the backward keeps (1: all of them); by default about sqrt(n)
+    reverse  from the last slice to the first; ys stay in the order of xs
+
+    body is recorded once. One that cannot stand for all steps (it branches on values, draws random numbers,
+    prints) is run step by step instead, as a Python loop would, and so is its derivative.
+    """
+    if recording.current() is None:
+        leaves, _ = flatten((init, xs))
+        if not any(type(x) is Recorded for x in leaves):
+            how = Scan(length, every, reverse)
+            return derived_of(body, how).entry((init, xs), {})
+    return _scan(body, init, xs, length, every, reverse)
+
+
+class Scan(Compile):
+    """A scan outside of any recording: compiled, and kept with body."""
+
+    name, suffix, takes_out = "scan", "scan", False
+
+    def __init__(self, length, every, reverse):
+        self.arguments = length, every, reverse
+
+    def key(self):
+        return type(self), *self.arguments
+
+    def function(self, f):
+        def loop(init, xs):
+            return _scan(f, init, xs, *self.arguments)
+
+        return loop
+
+
+def _scan(body: Callable, init, xs, length, every, reverse: bool):
+    """A scan whose arguments are recorded values, or that reads some."""
+    carry, carry_tree = flatten(init, is_number)
+    slices, xs_tree = flatten(xs, lambda x: is_dynamic(x) or type(x) is np.ndarray)
+    n = _length(slices, length)
+    every = default_every(n) if every is None else every
+    if not isinstance(every, int) or every < 1:
+        raise AutodiffError(f"scan: every is {every!r}, expected a positive int", here())
+    if reverse:
+        slices = [x[::-1] for x in slices]
+    step = _step(body, carry_tree, xs_tree)
+    if watch(body).trouble:
+        return _unrolled(step, carry, carry_tree, slices, n, reverse)
+    kinds = [result_kind(_plain(x)) for x in carry]
+    carry, rec = _recorded_step(step, carry, carry_tree, slices)
+    if rec.value_dependent or rec.unstable:
+        return _unrolled(step, carry, carry_tree, slices, n, reverse)
+    consts = rec.operands([None] * (len(carry) + len(slices)))[len(carry) + len(slices) :]
+    types = rec.graph.inputs
+    operands = [
+        x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
+        for x, i in zip((*carry, *slices, *consts), types)
+    ]
+    graph = Graph(types, rec.graph.outputs[: rec.n_results], rec.graph.name)
+    attrs = dict(body=graph, n=n, carries=len(carry), slices=len(slices), every=min(every, n))
+    if any(type(x) is Recorded for x in operands):
+        found = apply_op("scan", *operands, **attrs)
+    else:
+        found = _evaluate(*operands, **attrs)
+    ys = found[len(carry) : len(graph.outputs)]
+    y_tree = Tree(rec.out_tree.spec[2][1], len(ys))
+    final = [as_kind(x, kind) for x, kind in zip(found, kinds)]
+    return unflatten(carry_tree, final), unflatten(y_tree, [y[::-1] for y in ys] if reverse else ys)
+
+
+def is_number(x) -> bool:
+    """Leaves of a carry: what changes from step to step, Python ints and bools included."""
+    return is_dynamic(x) or isinstance(x, (int, bool))
+
+
+def _length(slices, length: int | None) -> int:
+    lengths = {np.shape(getattr(x, "value", x))[:1] for x in slices}
+    if length is not None:
+        lengths.add((length,))
+    if not lengths:
+        raise AutodiffError("scan: without xs it needs length=, the number of steps", here())
+    if len(lengths) > 1 or () in lengths:
+        raise AutodiffError(
+            f"scan: the leading axes of xs{' and length' if length is not None else ''} should be the "
+            f"same, got {sorted(n[0] if n else 'none' for n in lengths)}",
+            here(),
+        )
+    ((n,),) = lengths
+    if n < 1:
+        raise AutodiffError("scan: there is no step to record: xs are empty", here())
+    return n
+
+
+def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:
+    """body on flat values: (carry leaves, x leaves) -> (carry leaves, y)."""
+
+    def step(carry, x):
+        pair = body(unflatten(carry_tree, carry), unflatten(xs_tree, x))
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise AutodiffError(f"scan: body should return (carry, y), it gave {type(pair).__name__}", here())
+        new, new_tree = flatten(pair[0], is_number)
+        if new_tree != carry_tree:
+            raise AutodiffError(
+                f"scan: body turned a carry with the structure {carry_tree} into {new_tree}", here()
+            )
+        y, y_tree = flatten(pair[1], is_number)
+        return new, unflatten(y_tree, [np.asarray(v) if isinstance(v, (int, bool)) else v for v in y])
+
+    step.__name__ = getattr(body, "__name__", "body")
+    return step
+
+
+def _recorded_step(step: Callable, carry, carry_tree: Tree, slices):
+    """(carry, recording of one step), the carry in the dtypes that the step gives it back in."""
+    for _ in range(3):
+        # A Python float takes the dtype of what it meets, here as in a loop. An int is a number that changes.
+        first = [np.asarray(v)[()] if isinstance(v, (int, bool)) else v for v in map(_plain, carry)]
+        rec = record(step, (first, [_plain(x[0]) for x in slices]))
+        outs = rec.graph.outputs[: len(carry)]
+        changed = False
+        for k, (c, o, path) in enumerate(zip(first, outs, leaf_paths(carry_tree))):
+            if o.shape != np.shape(c):
+                raise AutodiffError(
+                    f"scan: body turned carry{_path(path)} of shape {np.shape(c)} into one of shape "
+                    f"{o.shape}",
+                    here(),
+                )
+            before = np.asarray(c).dtype
+            if o.dtype != before:
+                if not np.can_cast(
+                    before, o.dtype, "same_kind" if isinstance(_plain(carry[k]), (int, float)) else "safe"
+                ):
+                    raise AutodiffError(
+                        f"scan: body turned carry{_path(path)} of dtype {before} into {o.dtype}. Give "
+                        f"init that dtype",
+                        here(),
+                    )
+                changed = True
+                carry[k] = (
+                    carry[k].astype(o.dtype)
+                    if hasattr(carry[k], "astype")
+                    else np.asarray(carry[k], o.dtype)[()]
+                )
+        if not changed:
+            return carry, rec
+    raise AutodiffError(
+        "scan: the dtype of the carry changes from step to step; convert it in body with .astype", here()
+    )
+
+
+def _plain(x):
+    return x.value if type(x) is Recorded else x
+
+
+def _own(x):
+    """x, for a body that may write to it: what it was is the carry before, or a y that was kept."""
+    return x.copy() if hasattr(x, "copy") else x
+
+
+def _path(path) -> str:
+    return "".join(f"[{p!r}]" for p in path)
+
+
+def _unrolled(step: Callable, carry, carry_tree: Tree, slices, n: int, reverse: bool):
+    ys = []
+    for t in range(n):
+        carry, y = step(list(map(_own, carry)), [_own(x[t]) for x in slices])
+        ys.append(y)
+    leaves = [flatten(y)[0] for y in (reversed(ys) if reverse else ys)]
+    return unflatten(carry_tree, carry), unflatten(
+        flatten(ys[0])[1], [np.stack(parts) for parts in zip(*leaves)]
+    )

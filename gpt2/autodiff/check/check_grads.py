@@ -1,0 +1,179 @@
+"""Checks for users: check_grads(f, args), of the derivatives of a function; check_backward(forward, backward,
+cases), of a backward written by hand, with what is probably wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+
+import numpy as np
+
+from ..derive.differentiate import vjp_graph
+from ..ops.interpret import evaluate_graph
+from ..record.record import Recording, record
+from ..tree import flatten, unflatten
+from .diagnose import Problem, likely_cause
+from .numeric import check_graph
+
+
+def check_grads(f: Callable, args: Sequence, order: int = 2, modes=("fwd", "rev"), *, rtol=1e-6, seed=0):
+    """Raise GradientMismatch unless the derivatives of f at `args` are right.
+
+    f       takes and returns arrays, floats, and nested tuples, lists and dicts of them
+    args    the point, a tuple; float32 and complex64 are raised to double precision
+    order   how many times to differentiate: 1, 2, ...
+    modes   "fwd", "rev": which modes to check; for higher orders every combination of them
+    rtol    largest difference allowed, relative to the largest entry of the derivative
+    seed    of the random directions
+
+    First derivatives are compared with central differences of f itself, which moves by 1e-3, and where that
+    crosses a kink by 1e-5. A function that is random or uses stop_gradient cannot be checked. Raises
+    AutodiffError where f cannot be recorded.
+    """
+    if not isinstance(args, (tuple, list)):
+        kind = type(args).__name__
+        raise TypeError(f"check_grads: args must be a tuple of arguments, got {kind}: write (x,)")
+    leaves, tree = flatten(tuple(args))
+    leaves = [in_double_precision(x) for x in leaves]
+    rec = record(f, unflatten(tree, leaves))
+    values = [*leaves, *(a for _, a in rec.captures)]
+
+    def run(*values):
+        given = [_like_argument(v, x) for v, x in zip(values, leaves)]
+        results = flatten(f(*unflatten(tree, given)))[0]
+        return [*results, *(given[i] for i in rec.written)]
+
+    wrt = [i for i, x in enumerate(leaves) if np.asarray(x).dtype.kind in "fc"]
+    check_graph(rec.graph, values, order, modes, wrt=wrt, rtol=rtol, seed=seed, f=run)
+
+
+def in_double_precision(x):
+    """float16 and float32 as float64, complex64 as complex128, anything else as it is."""
+    dtype = np.asarray(x).dtype
+    if isinstance(x, (float, complex)) or dtype.kind not in "fc":
+        return x
+    return np.asarray(x, np.result_type(dtype, np.float64))
+
+
+def _like_argument(value, example):
+    """A copy that f may write to; a Python number where f was given one."""
+    return type(example)(value) if isinstance(example, (float, complex)) else np.array(value)
+
+
+# --- a backward written by hand -------------------------------------------------------------------------
+
+
+class BackwardMismatch(AssertionError):
+    """A hand-written backward that is not the derivative of its forward."""
+
+
+def check_backward(forward: Callable, backward: Callable, cases: Iterable, *, rtol=None, seed=0) -> None:
+    """Compare backward, written by hand, with the derivative of forward; raise BackwardMismatch with a
+    report.
+
+    forward    forward(*inputs, **static) -> out, or -> (out, saved) with saved a tuple
+    backward   backward(dout, saved, **static) -> one gradient per input, None for integers;
+               where forward saves nothing, backward(dout, *inputs, **static)
+    cases      each a tuple of inputs, or a pair (inputs, static) with static a dict. Use sizes that all
+               differ, and values that a typical call has
+    rtol       largest difference allowed, relative to the largest entry; by default 1e-9 for float64 inputs
+               and 2e-4 for float32
+
+    Each case gets a random output gradient. The report says for each wrong gradient which input it is, at how
+    many entries and where most it is wrong, and what mistake would give just this result.
+    """
+    lines: list[str] = []
+    for number, case in enumerate(cases):
+        inputs, static = case if _has_static(case) else (case, {})
+        rng = np.random.default_rng(seed + number)
+        found = check_one(forward, backward, tuple(inputs), static, rtol, rng)
+        lines += [f"  case {number}, {line}" for line in found]
+    if lines:
+        name = getattr(backward, "__name__", "backward")
+        raise BackwardMismatch("\n".join([f"{name} is not the derivative of its forward:", *lines]))
+
+
+def _has_static(case) -> bool:
+    return len(case) == 2 and isinstance(case[0], (tuple, list)) and isinstance(case[1], dict)
+
+
+def check_one(forward, backward, inputs, static, rtol, rng) -> list[str]:
+    """What is wrong in one case, a line each."""
+    result = forward(*inputs, **static)
+    saves = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
+    out = np.asarray(result[0] if saves else result)
+    dout = rng.standard_normal(out.shape).astype(out.dtype)
+    kept, given = dout.copy(), [np.array(x) for x in inputs]
+    got = backward(dout, result[1], **static) if saves else backward(dout, *inputs, **static)
+    got = got if isinstance(got, (tuple, list)) else (got,)
+    if len(got) != len(inputs):
+        count = f"{len(got)} gradients are returned for {len(inputs)} inputs"
+        return [f"{count}: return one for each, None for integers"]
+    lines = [f"{what} is written to" for what in _written(dout, kept, inputs, given)]
+
+    double = tuple(in_double_precision(x) for x in given)
+
+    @wraps(forward)  # for the names of the inputs
+    def out_of(*xs):
+        result = forward(*xs, **static)
+        return result[0] if saves else result
+
+    rec = record(out_of, double)
+    right = derived_gradients(rec, double, kept)
+    for i, (g, x) in enumerate(zip(got, given)):
+        found = wrong(rec, double, i, kept, g, right, x, rtol)
+        lines += [f"gradient {i}{name_of(rec, i)}: {text}" for text in found]
+    return lines
+
+
+def _written(dout, kept, inputs, given):
+    if not np.array_equal(dout, kept, equal_nan=True):
+        yield "dout"
+    for i, (x, before) in enumerate(zip(inputs, given)):
+        if not np.array_equal(x, before, equal_nan=before.dtype.kind in "fc"):
+            yield f"input {i}"
+
+
+def name_of(rec: Recording, i: int) -> str:
+    name = rec.graph.inputs[i].name
+    return f" ({name})" if name else ""
+
+
+def derived_gradients(rec: Recording, values, dout) -> list:
+    wrt = [i for i, x in enumerate(values) if np.asarray(x).dtype.kind in "fc"]
+    captured = [a for _, a in rec.captures]
+    found = evaluate_graph(vjp_graph(rec.graph, wrt, [0]), [*values, *captured, dout])
+    gradients = dict(zip(wrt, found[len(rec.graph.outputs) :]))
+    return [gradients.get(i) for i in range(len(values))]
+
+
+def wrong(rec: Recording, values, i: int, dout, g, right, x, rtol) -> list[str]:
+    """What is wrong with one gradient."""
+    want = right[i]
+    if want is None or g is None:
+        if (want is None) == (g is None):
+            return []
+        return ["an integer input has no gradient: return None"] if want is None else ["None is returned"]
+    g = np.asarray(g)
+    lines = []
+    if g.dtype != x.dtype:
+        dtypes = f"it has dtype {g.dtype}, and its input {x.dtype}"
+        lines.append(f"{dtypes}: a constant or a sum is in another precision")
+    single = x.dtype in (np.float16, np.float32, np.complex64)
+    tolerance = rtol if rtol is not None else 2e-4 if single else 1e-9
+    scale = np.max(np.abs(want), initial=0.0)
+    if g.shape != want.shape:
+        text = f"it has shape {g.shape}, expected {want.shape}"
+    else:
+        apart = np.where(np.isfinite(g), np.abs(g - want), np.inf)
+        bad = apart > tolerance * scale
+        if not bad.any():
+            return lines
+        at = np.unravel_index(np.argmax(apart), apart.shape)
+        place = f", most at {list(map(int, at))}" if at else ""
+        text = f"wrong at {np.count_nonzero(bad)} of {bad.size}{place}: {g[at]:.6g}, should be {want[at]:.6g}"
+    captured = [a for _, a in rec.captures]
+    problem = Problem(rec.graph, [*values, *captured], i, dout.astype(want.dtype), right)
+    cause = likely_cause(problem, g, max(tolerance, 1e-9))
+    return [*lines, text + (f"\n      likely cause: {cause}" if cause else "")]

@@ -1,0 +1,167 @@
+"""Are the derivatives of a graph right? Three questions, each able to fail on its own:
+
+forward    is the tangent that of the function?      against central differences in a random direction
+reverse    is the gradient the transpose of it?      <cotangent, tangent> = <gradient, direction>
+order 2    the same two questions of the derivative programs themselves
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..derive.differentiate import jvp_graph, vjp_graph
+from ..graph import Graph
+from ..ops.check import check
+from ..ops.interpret import evaluate_graph
+from .diagnose import input_name
+
+# f'(x) = sum of weight * f(x + multiple * step) / step, exact for polynomials of degree 6
+STENCIL = ((1, 3 / 4), (2, -3 / 20), (3, 1 / 60), (-1, -3 / 4), (-2, 3 / 20), (-3, -1 / 60))
+# With the first, truncation is about 1e-18 times the seventh derivative, and rounding 1e-13 times the
+# function. The second is coarser and sees less far: it passes kinks that lie near but not at the point.
+STEPS = (1e-3, 1e-5)
+
+
+class GradientMismatch(AssertionError):
+    """A derivative that is not that of the function."""
+
+
+def check_graph(graph: Graph, values, order=2, modes=("fwd", "rev"), *, wrt=None, rtol=1e-7, seed=0, f=None):
+    """Raise GradientMismatch unless the derivatives of `graph` at `values` are right, up to `order`.
+
+    values   one array per input, in double precision where it is differentiated
+    modes    "fwd", "rev": which programs to derive, and to derive again for the second order
+    wrt      indices of the inputs to differentiate; None: all that are real or complex
+    f        stands in for the graph in differences: (*values) -> outputs
+    """
+    if not modes or set(modes) - {"fwd", "rev"}:
+        raise ValueError(f'modes must be some of "fwd" and "rev", got {modes!r}')
+    at = Point(graph, values, wrt, f or (lambda *values: evaluate_graph(graph, values)), seed)
+    derived: list[tuple[Graph, list]] = []
+    tangent = gradient = None
+    if "fwd" in modes:
+        forward, tangent = at.forward()
+        derived.append((forward, at.direction))
+    if "rev" in modes:
+        reverse, gradient = at.reverse()
+        derived.append((reverse, at.cotangent))
+    at.compare_with_differences(tangent, gradient, rtol)
+    if tangent is not None and gradient is not None:
+        at.pair(tangent, gradient, 1e-11)  # two modes of one program agree to rounding
+    for program, extra in derived if order > 1 else ():
+        wrt = [*at.wrt, *range(len(graph.inputs), len(program.inputs))]
+        check_graph(program, [*values, *extra], order - 1, modes, wrt=wrt, rtol=rtol * 10, seed=seed + 1)
+
+
+class Point:
+    """Where a graph is checked: inputs, a random direction among them, a random cotangent of the outputs."""
+
+    def __init__(self, graph: Graph, values, wrt, f, seed: int):
+        rng = np.random.default_rng(seed)
+        self.graph, self.values, self.f = graph, list(values), f
+        floats = [i for i, n in enumerate(graph.inputs) if n.dtype.kind in "fc"]
+        self.wrt = floats if wrt is None else list(wrt)
+        self.outs = [i for i, n in enumerate(graph.outputs) if n.dtype.kind in "fc"]
+        primal = evaluate_graph(graph, values)
+        self.primal = [np.asarray(primal[i]) for i in self.outs]
+        self.direction = [random_like(values[i], rng) for i in self.wrt]
+        self.cotangent = [random_like(x, rng) for x in self.primal]
+
+    def forward(self) -> tuple[Graph, list]:
+        """The forward program without the primal outputs, and the tangents of those that have one."""
+        program = check(jvp_graph(self.graph, self.wrt))
+        program = Graph(program.inputs, program.outputs[len(self.graph.outputs) :], program.name)
+        found = evaluate_graph(program, [*self.values, *self.direction])
+        return program, [found[i] for i in self.outs]
+
+    def reverse(self) -> tuple[Graph, list]:
+        """The reverse program without the primal outputs, and the gradients."""
+        program = check(vjp_graph(self.graph, self.wrt, self.outs))
+        program = Graph(program.inputs, program.outputs[len(self.graph.outputs) :], program.name)
+        found = evaluate_graph(program, [*self.values, *self.cotangent])
+        for i, g in zip(self.wrt, found):
+            x, g = self.graph.inputs[i], np.asarray(g)
+            if (g.shape, g.dtype) != (x.shape, x.dtype):
+                raise GradientMismatch(
+                    f"{self.graph.name}: the gradient of {input_name(self.graph, i)} has shape {g.shape} and "
+                    f"dtype {g.dtype}, expected {x.shape} and {x.dtype}"
+                )
+        return program, found
+
+    def compare_with_differences(self, tangent, gradient, rtol: float) -> None:
+        first = None
+        for step in STEPS:
+            difference = central_difference(self.f, self.values, self.wrt, self.direction, self.outs, step)
+            try:
+                if tangent is None:
+                    return self.pair(difference, gradient, rtol)
+                return self.compare(tangent, difference, rtol, 1e-13 / step)
+            except GradientMismatch as e:
+                first = first or e
+        raise first
+
+    def compare(self, tangent, difference, rtol: float, rounding: float) -> None:
+        for i, x, t, d in zip(self.outs, self.primal, tangent, difference):
+            what = f"{self.graph.name}: forward mode, tangent of {output_name(self.graph, i)}"
+            compare(what, t, d, rtol, rounding * np.max(np.abs(x), initial=0.0))
+
+    def pair(self, tangent, gradient, rtol: float) -> None:
+        """<cotangent, tangent> = <gradient, direction>"""
+        left, size = pairing(self.cotangent, tangent)
+        right, more = pairing(gradient, self.direction)
+        if not abs(left - right) <= rtol * (size + more):
+            raise GradientMismatch(
+                f"{self.graph.name}: reverse mode: <cotangent, tangent> is {left:.12g}, "
+                f"<gradient, direction> {right:.12g}{self.blame(gradient)}"
+            )
+
+    def blame(self, gradient) -> str:
+        """Which input's gradient is wrong: each is paired with its own direction."""
+        wrong = []
+        for i, d, g in zip(self.wrt, self.direction, gradient):
+            difference = central_difference(self.f, self.values, [i], [d], self.outs, STEPS[0])
+            (left, size), (right, more) = pairing(self.cotangent, difference), pairing([g], [d])
+            if not abs(left - right) <= 1e-6 * (size + more):
+                wrong.append(input_name(self.graph, i))
+        return f"; wrong with respect to {', '.join(wrong)}" if wrong else ""
+
+
+def output_name(graph: Graph, i: int) -> str:
+    name = graph.outputs[i].name
+    return f"output {i} ({name})" if name else f"output {i}"
+
+
+def random_like(x, rng) -> np.ndarray:
+    d = rng.standard_normal(np.shape(x))
+    return d + 1j * rng.standard_normal(np.shape(x)) if np.iscomplexobj(x) else d
+
+
+def pairing(a, b) -> tuple[float, float]:
+    """The sum of products, without conjugation, of complex values its real part; and that of their
+    magnitudes."""
+    products = [np.asarray(x) * y for x, y in zip(a, b)]
+    return float(sum(np.sum(p).real for p in products)), float(sum(np.sum(np.abs(p)) for p in products))
+
+
+def central_difference(f, values, wrt, direction, outs, step: float) -> list[np.ndarray]:
+    """The derivative of the outputs in a direction."""
+    total = [0.0 for _ in outs]
+    for multiple, weight in STENCIL:
+        moved = list(values)
+        for i, d in zip(wrt, direction):
+            moved[i] = values[i] + multiple * step * d
+        found = f(*moved)
+        total = [t + weight / step * np.asarray(found[i]) for t, i in zip(total, outs)]
+    return total
+
+
+def compare(what: str, got, expected, rtol: float, noise: float = 0.0) -> None:
+    got, expected = np.asarray(got), np.asarray(expected)
+    if got.shape != expected.shape:
+        raise GradientMismatch(f"{what}: shape {got.shape}, expected {expected.shape}")
+    apart = np.abs(got - expected)
+    size = np.max(np.abs(got), initial=0.0) + np.max(np.abs(expected), initial=0.0)
+    if not np.max(apart, initial=0.0) <= rtol * size + noise:
+        at = np.unravel_index(np.argmax(np.where(np.isnan(apart), np.inf, apart)), apart.shape)
+        place = f" at {list(map(int, at))}" if at else ""
+        raise GradientMismatch(f"{what}: {got[at]:.8g}{place}, by central differences {expected[at]:.8g}")

@@ -1,0 +1,1 @@
+"""From a graph to the graph of its derivative, forward or reverse."""

@@ -1,0 +1,200 @@
+"""Derivatives of graphs, in both modes, from the one table of rules (ops/table.py).
+
+    vjp_graph(graph, wrt, cts)   reverse: inputs and cotangents -> outputs and gradients
+    gradient_graph(graph, wrt)   reverse, for a scalar first output: the seed 1 is folded in
+    jvp_graph(graph, wrt)        forward: inputs and tangents -> outputs and their tangents
+
+None is the symbolic zero: what does not depend on `wrt`, or does not lead to a cotangent, has no derivative
+and costs nothing. chain.py has the steps of the chain rule.
+
+Gradients flow with the linear transpose, without conjugation (JAX's convention): the gradient of a real
+function of z = u + iv is df/du - i df/dv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..errors import unsupported
+from ..graph import Graph, Node, next_id
+from ..ops import OPS, input_node
+from ..ops.build import full, zeros
+from .chain import Masked, applied, errors_at, fit, force, pull_elementwise, pull_where, push, total
+from .shifts import invariant_shifts
+
+__all__ = ["backprop", "gradient_graph", "gradients", "jvp_graph", "pushforward", "vjp_graph"]
+
+
+def vjp_graph(graph: Graph, wrt: Sequence[int], cts: Sequence[int]) -> Graph:
+    """The graph of the outputs and of the gradients.
+
+    wrt   indices of the inputs whose gradients are wanted
+    cts   indices of the outputs that get a cotangent
+
+    inputs    those of `graph`, then one cotangent for each of `cts`, like the output and named "d" + its name
+    outputs   those of `graph`, then one gradient for each of `wrt`, like the input and named "d" + its name
+    """
+    outs = [graph.outputs[i] for i in cts]
+    ct_nodes = [input_node(o.shape, o.dtype, "d" + (o.name or "out")) for o in outs]
+    grads = gradients(list(zip(outs, ct_nodes)), [graph.inputs[i] for i in wrt])
+    return Graph((*graph.inputs, *ct_nodes), (*graph.outputs, *grads), graph.name + "_vjp")
+
+
+def gradient_graph(graph: Graph, wrt: Sequence[int]) -> Graph:
+    """vjp_graph for a first output that is one number, with cotangent 1: no further inputs."""
+    out = graph.outputs[0]
+    if isinstance(out.dtype, tuple) or out.dtype.kind not in "fc" or out.size != 1:
+        raise ValueError(f"a gradient needs one floating-point number as the first result, got {out!r}")
+    grads = gradients([(out, full(out.shape, 1.0, out.dtype))], [graph.inputs[i] for i in wrt])
+    return Graph(graph.inputs, (*graph.outputs, *grads), graph.name + "_grad")
+
+
+def jvp_graph(graph: Graph, wrt: Sequence[int]) -> Graph:
+    """The graph of the outputs and of their tangents.
+
+    inputs    those of `graph`, then one tangent for each of `wrt`, like the input and named "d" + its name
+    outputs   those of `graph`, then one tangent for each output: zeros where it does not depend on `wrt`
+    """
+    xs = [graph.inputs[i] for i in wrt]
+    tangents = [input_node(x.shape, x.dtype, "d" + (x.name or "x")) for x in xs]
+    found = pushforward(graph.outputs, dict(zip(xs, tangents)))
+    outs = [zeros(o.shape, o.dtype) if t is None else t for o, t in zip(graph.outputs, found)]
+    return Graph((*graph.inputs, *tangents), (*graph.outputs, *outs), graph.name + "_jvp")
+
+
+def gradients(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[Node]:
+    """One gradient per node of `wrt`, given pairs (output, its cotangent); zeros where nothing leads
+    there."""
+    return [zeros(x.shape, x.dtype) if g is None else g for x, g in zip(wrt, backprop(seeds, wrt))]
+
+
+def active_nodes(outputs: Iterable[Node], wrt: Iterable[Node]) -> list[Node]:
+    """What leads from `wrt` to `outputs` through differentiable values, in topological order."""
+    active = set(wrt)
+    oldest = min((n.id for n in active), default=0)  # nothing older depends on wrt
+    between: dict[int, Node] = {}
+    outputs = [o for o in outputs if o.id >= oldest]
+    stack = list(outputs)
+    while stack and active:
+        n = stack.pop()
+        if n.id not in between:
+            between[n.id] = n
+            stack.extend(a for a in n.args if a.id >= oldest and a.id not in between)
+    nodes = [between[i] for i in sorted(between)]
+    still = invariant_shifts(nodes, outputs)
+    for n in nodes:
+        if carries_derivative(n) and n not in still and any(a in active for a in n.args):
+            active.add(n)
+    return [n for n in nodes if n in active]
+
+
+def carries_derivative(n: Node) -> bool:
+    if n.op in ("input", "const") or OPS[n.op].kind == "nondiff":
+        return False
+    dtypes = n.dtype if isinstance(n.dtype, tuple) else (n.dtype,)
+    return any(d.kind in "fc" for d in dtypes)
+
+
+def backprop(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[Node | None]:
+    """The gradient of each node of `wrt`, given pairs (output, its cotangent). None is zero.
+
+    Nodes are visited from the youngest to the oldest, so that each gradient is complete before it is passed
+    on, and gradients are summed in the same order every time.
+    """
+    wanted, first_new = set(wrt), next_id()
+    active = active_nodes([o for o, _ in seeds], wrt)
+    is_active = set(active)
+    parts: dict[Node, list] = {}  # what was found so far of each node's gradient
+    for out, ct in seeds:
+        if out in is_active:
+            parts.setdefault(out, []).append(ct)
+    done: dict[Node, Node] = {}
+    for n in reversed(active):
+        if n not in parts:
+            continue
+        start = next_id()
+        if isinstance(n.dtype, tuple):
+            g = [total(found) if found else None for found in parts.pop(n)]
+        else:
+            g = total(parts.pop(n))
+            if n in wanted:
+                g = done[n] = applied(g)
+            if isinstance(g, Node) and g.name is None and n.name is not None and g.id > first_new:
+                g.name = "d" + n.name
+        found = []
+        if n.op == "item":
+            (source,) = n.args
+            slots = parts.setdefault(source, [[] for _ in source.dtype])
+            slots[n.attrs["i"]].append(g)
+        elif n.args:
+            with errors_at(n):
+                found = pull(n, g, [a in is_active for a in n.args])
+            for a, d in zip(n.args, found):
+                if d is not None:
+                    parts.setdefault(a, []).append(d)
+        locate((g, *found), n.loc, start)
+    return [done.get(x) for x in wrt]
+
+
+def locate(made: Iterable, loc, start: int) -> None:
+    """Give the new nodes among `made`, and those they read, the source line of the forward statement."""
+    stack = [x.value if isinstance(x, Masked) else x for x in made]
+    while stack:
+        n = stack.pop()
+        if isinstance(n, Node) and n.loc is None and n.id > start and n.op != "input":
+            n.loc = loc
+            stack.extend(n.args)
+
+
+def pushforward(outputs: Sequence[Node], tangents: dict[Node, Node]) -> list[Node | None]:
+    """The tangent of each output, given those of some nodes. None is zero."""
+    found: dict[Node, object] = dict(tangents)
+    for n in active_nodes(outputs, tangents):
+        if n in tangents:
+            continue
+        of_args = [found.get(a) for a in n.args]
+        if any(t is not None for t in of_args):
+            start = next_id()
+            with errors_at(n):
+                found[n] = t = push(n, of_args)
+            if isinstance(t, Node) and t.name is None and n.name is not None and t.id > start:
+                t.name = "d" + n.name
+            locate(t if isinstance(t, tuple) else (t,), n.loc, start)
+    return [force(found.get(o)) for o in outputs]
+
+
+# --- reverse --------------------------------------------------------------------------------------------
+
+
+def pull(node: Node, g, needed: Sequence[bool]) -> list:
+    """The gradient for each argument, in its shape and dtype; None where it is zero or not needed.
+
+    g   the node's gradient, or for a tuple node a list of gradients or None
+    """
+    op = OPS[node.op]
+    if op.vjp_rule is not None:
+        g = [applied(c) for c in g] if isinstance(g, list) else applied(g)
+        found = op.vjp_rule(g, node, *node.args, wanted=tuple(needed), **node.attrs)
+    elif node.op == "where":
+        return pull_where(node, applied(g), needed)
+    elif op.kind == "elementwise":
+        return pull_elementwise(node, g, needed)
+    elif op.transpose is not None:
+        found = op.transpose(applied(g), node, *node.args, **node.attrs)
+    elif op.jvp is not None:
+        found = transposed_jvp(node, g, needed)
+    else:
+        raise unsupported(f"np.{node.op}", node.loc)
+    return [fit(force(d), a) if need else None for d, a, need in zip(found, node.args, needed)]
+
+
+def transposed_jvp(node: Node, g, needed) -> list:
+    """Reverse mode of a rule written forward: its tangent is linear in the arguments' ones, so transpose."""
+    tangents = [input_node(a.shape, a.dtype) if need else None for a, need in zip(node.args, needed)]
+    out = OPS[node.op].jvp(tangents, node, *node.args, **node.attrs)
+    if isinstance(node.dtype, tuple):
+        seeds = [(force(t), applied(c)) for t, c in zip(out, g) if t is not None and c is not None]
+    else:
+        seeds = [(out, applied(g))]
+    found = iter(backprop(seeds, [t for t in tangents if t is not None]))
+    return [next(found) if need else None for need in needed]

@@ -1,0 +1,254 @@
+"""Text for arrays in emitted code: arguments, results, places in the arena and in each other, their views."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
+from .buffers import Plan
+from .layout import VIEWS, chain, root, slices_text
+from .regions import Region
+from .rowwise import row_axes
+
+# Names in emitted code that no variable may have; those of Places.own give way to variables instead
+RESERVED = {
+    *("np", "Fused", "matmul", "run_blocks", "memory", "setup", "arena", "slice", "complex", "k", "i", "j"),
+    *(f"i{axis}" for axis in range(64)),
+}
+
+
+class Places:
+    """What the arrays of a program are called, and the lines that make them.
+
+    setup and prelude hold lines: for each workspace once, and for the start of each call. env is what the
+    source finds defined.
+    """
+
+    def __init__(self, graph: Graph, name: str, where, p: Plan, nested, stands):
+        self.graph, self.where, self.plan, self.nested, self.stands = graph, where, p, nested, stands
+        self.function = source_name(name, RESERVED)
+        self.names = source_names(graph, {*RESERVED, self.function})
+        self.taken = {*self.names.values(), self.function}
+        self.owned_names: dict[str, str] = {}
+        self.env: dict = {"np": np}
+        self.setup: list[str] = []  # lines that make views of the arena, once
+        self.kept: list[str] = []  # names that setup hands over
+        self.prelude: list[str] = []  # views of this call's arguments and results
+        self.full: dict = {}  # node (or node and rows) -> text for the whole array
+        made = [o for o in graph.outputs if o.op != "input"]
+        self.output_index = {o: k for k, o in enumerate(made)}
+        self.result_names = [self.unique(_result_name(o)) for o in made]
+
+    def unique(self, text: str) -> str:
+        base, k = text, 2
+        while text in self.taken or text in RESERVED:
+            text, k = f"{base}_{k}", k + 1
+        self.taken.add(text)
+        return text
+
+    def own(self, text: str) -> str:
+        """The name of something that the emitter brings along: the same one each time, and no variable's."""
+        if text not in self.owned_names:
+            self.owned_names[text] = self.unique(text)
+        return self.owned_names[text]
+
+    # ---- whole arrays ----
+
+    def whole(self, n: Node) -> str:
+        """Text for all of n, defined in setup or at the start of the call."""
+        if is_scalar_const(n):
+            return scalar_text(n)
+        if n in self.full:
+            return self.full[n]
+        if n.op == "input":
+            text = self.names[n]
+        elif n.op == "const":
+            text = self.names[n]
+            value = np.asarray(n.value)
+            value.flags.writeable = False
+            self.env[text] = value
+        elif n.op in VIEWS:
+            text = self.view_of(n)
+        elif self.plan.kind[n] in ("free", "number"):
+            text = self.names[n]
+        else:
+            text = self.owned(n)
+        self.full[n] = text
+        return text
+
+    def owned(self, n: Node) -> str:
+        """A result, an arena array, or a place inside one."""
+        place = self.plan.placed.get(n)
+        base = place.base if place else n
+        if base in self.output_index:
+            owner = self.result_names[self.output_index[base]]
+            if place is None or not place.steps:
+                return owner
+            text = self.whole_name(n)
+            self.prelude.append(f"{text} = {owner}{place.text()}")
+            return text
+        if place is not None:
+            owner = self.whole(base)
+            if not place.steps:
+                return owner
+            text = self.whole_name(n)
+            if self.plan.kind[n] == "lent":
+                self.prelude.append(f"{text} = {owner}{place.text()}")
+                return text
+            self.setup.append(f"{text} = {owner}{place.text()}")
+        else:
+            s = self.plan.storage[n]
+            text = self.whole_name(n)
+            if s.lender is not None:
+                first = s.offset // n.dtype.itemsize
+                part = f"{self.flat(s.lender)}[{first}:{first + n.size}]"
+                self.prelude.append(f"{text} = {part}.reshape({n.shape})")
+                return text
+            self.setup.append(f"{text} = {_arena_text(s.offset, n)}")
+        self.kept.append(text)
+        return text
+
+    def flat(self, o: Node) -> str:
+        """The memory of a result that lends it, as one row."""
+        key = ("flat", o)
+        if key not in self.full:
+            owner = self.result_names[self.output_index[o]]
+            self.full[key] = self.unique(f"{owner}_memory")
+            self.prelude.append(f"{self.full[key]} = {owner}.reshape(-1)")
+        return self.full[key]
+
+    def whole_name(self, n: Node) -> str:
+        """The user's name; with an underscore where the plain name is a block of rows."""
+        if n in self.where and self.where[n].N > 1:
+            return self.unique(self.names[n] + "_")
+        return self.names[n]
+
+    def view_of(self, n: Node) -> str:
+        r = root(n)
+        base = self.whole(r)
+        if is_scalar_const(r):
+            base = f"np.asarray({base}, np.{_dtype_name(r.dtype)})"
+        expression = base + "".join(view_text(v) for v in chain(n))
+        if chain(n)[-1].op == "broadcast" or any(v.op == "broadcast" for v in chain(n)):
+            expression = base
+            for v in chain(n):
+                expression = (
+                    f"np.broadcast_to({expression}, {v.shape})"
+                    if v.op == "broadcast"
+                    else expression + view_text(v)
+                )
+        if self.plan.kind.get(r) in ("free", "number"):
+            return expression
+        return self.define(expression, self.names[n], r)
+
+    def define(self, expression: str, hint: str, r: Node) -> str:
+        text = self.unique(hint)
+        line = f"{text} = {expression}"
+        if r.op == "const":
+            self.setup.append(line)
+            self.kept.append(text)
+        elif r.op == "input" or self.plan.kind[r] in ("result", "lent"):
+            self.prelude.append(line)
+        else:
+            self.setup.append(line)
+            self.kept.append(text)
+        return text
+
+    def whole_rows(self, n: Node, r: Region) -> str:
+        """Text for all of n with its rows along the first axis (or, nested, along the leading axes)."""
+        p = row_axes(n.shape, r.N)
+        if self.nested[r] or p == 1:
+            return self.whole(n)
+        base, whole = root(n), self.whole(n)
+        expression = f"{whole}.reshape({(r.N, *n.shape[p:])})"
+        if self.plan.kind.get(base) in ("free", "number"):
+            return expression
+        if expression not in self.full:
+            self.full[expression] = self.define(expression, whole.rstrip("_") + "_rows", base)
+        return self.full[expression]
+
+    # ---- beside them
+
+    def helper(self, function) -> str:
+        """The name of a function of the runtime."""
+        name = self.own(function.__name__)
+        self.env[name] = function
+        return name
+
+    def ones(self, count: int, dtype) -> str:
+        """A constant vector of ones: a product with it is the fastest sum NumPy has."""
+        text = self.own(f"ones_{count}" + ("" if dtype == np.float32 else f"_{dtype}"))
+        self.env.setdefault(text, np.ones(count, dtype))
+        return text
+
+    def partial(self, n: Node) -> str:
+        key = ("partial", n)
+        if key not in self.full:
+            s = self.plan.partials[n]
+            blocks = s.nbytes // max(1, n.nbytes)
+            text = self.unique(f"{self.names[n]}_parts")
+            place = f"arena[{s.offset}:{s.offset + s.nbytes}]"
+            self.setup.append(f"{text} = {place}.view(np.{n.dtype}).reshape({(blocks, *n.shape)})")
+            self.kept.append(text)
+            self.full[key] = text
+        return self.full[key]
+
+    def invariant(self, a: Node, user: Node, r: Region) -> str:
+        """A whole argument beside blocks of rows, without axes of length 1 that stand for the row axes."""
+        if user.op in ("gather",):
+            return self.whole(a)
+        target = user.args[0] if user in r.sums else user
+        p = row_axes(target.shape, r.N)
+        extra = a.ndim - (target.ndim - p)
+        if extra <= 0:
+            return self.whole(a)
+        key = (a, "tail", extra)
+        if key not in self.full:
+            text = self.whole(a)
+            expression = f"{text}.reshape({a.shape[extra:]})"
+            if self.plan.kind.get(root(a)) not in ("free", "number"):  # those come into being on the way
+                expression = self.define(expression, text.rstrip("_") + "_tail", root(a))
+            self.full[key] = expression
+        return self.full[key]
+
+
+def index_text(index, shape) -> str:
+    return slices_text(index, shape) if index else "..."
+
+
+def _arena_text(offset: int, n: Node) -> str:
+    if n.nbytes == 0:
+        return f"np.empty({n.shape}, np.{n.dtype})"
+    return f"arena[{offset}:{offset + n.nbytes}].view(np.{_dtype_name(n.dtype)}).reshape({n.shape})"
+
+
+def _dtype_name(dtype) -> str:
+    return "bool_" if dtype.kind == "b" else str(dtype)
+
+
+def view_text(n: Node) -> str:
+    if n.op == "reshape":
+        return f".reshape({n.shape})"
+    if n.op == "transpose":
+        return f".transpose({n.attrs['perm']})"
+    if n.op == "slice":
+        return f"[{index_text(n.attrs['index'], n.args[0].shape)}]"
+    return ""
+
+
+def row_view_text(n: Node, N: int) -> str:
+    """A view op inside a block, where the row axes are one axis in front."""
+    p = row_axes(n.shape, N)
+    q = row_axes(n.args[0].shape, N)
+    if n.op == "reshape":
+        return f".reshape({', '.join(map(str, (-1, *n.shape[p:])))})"
+    if n.op == "transpose":
+        return f".transpose({(0, *(a - q + 1 for a in n.attrs['perm'][p:]))})"
+    if n.op == "slice":
+        return f"[:, {index_text(n.attrs['index'][q:], n.args[0].shape[q:])}]"
+    return ""  # broadcasts in a row: the ufunc does them
+
+
+def _result_name(o: Node) -> str:
+    name = root(o.args[0]).name or "result"
+    return "result" if name in ("out", "result") else f"{name}_out"

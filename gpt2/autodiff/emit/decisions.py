@@ -1,0 +1,55 @@
+"""What is settled before lines are written: how rows are reached, what is folded, what is written over."""
+
+from __future__ import annotations
+
+from ..graph import Graph, Node
+from .layout import reshape_view, root
+from .regions import Region, flags_of, prefix
+from .rowwise import ROW, row_axes
+
+
+def ends(r: Region, where) -> list[Node]:
+    """The arrays that a region reads or writes by rows."""
+    found = []
+    for n in r.members:
+        if n not in r.sums:
+            found.append(n)
+        found += [
+            a for a, flag in zip(n.args, flags_of(n, r.N)) if flag is ROW and where.get(root(a)) is not r
+        ]
+    return found
+
+
+def flat(r: Region, where, stands) -> bool:
+    """Whether each array that it reads or writes by rows has a view with its rows along one axis."""
+    for a in ends(r, where):
+        p = row_axes(a.shape, r.N)
+        if p != 1 and reshape_view(stands[a], (r.N, *a.shape[p:])) is None:
+            return False
+    return True
+
+
+def one_prefix(r: Region, where) -> bool:
+    """Whether the same leading axes number the rows of all those arrays, so that one index reaches them."""
+    axes = prefix(r)
+    return axes is not None and all(a.shape[: row_axes(a.shape, r.N)] == axes for a in ends(r, where))
+
+
+def folded(graph: Graph, where, placed) -> set[Node]:
+    """Products that only a sum over the last axis reads: the pair is one np.vecdot."""
+    users = graph.users()
+    found = set()
+    for n in graph.nodes:
+        if n.op == "sum" and n.args[0].op in ("multiply", "square"):
+            m = n.args[0]
+            if (
+                len(users[m]) == 1
+                and n.attrs["axes"] == (m.ndim - 1,)
+                and m not in placed
+                and where[m] is where[n]
+                and all(a.shape == m.shape and a.dtype == m.dtype for a in m.args)
+                and m.dtype.kind == "f"
+                and n not in where[n].sums
+            ):
+                found.add(m)
+    return found

@@ -1,0 +1,250 @@
+"""The second elementwise backend: trees of elementwise ops as one numexpr expression each.
+
+A tree is a chain of ops whose values in between nobody else reads. It becomes one node, `fused`, that a
+region runs like any other elementwise op: numexpr walks over its arguments in pieces of a thousand elements
+and keeps what lies between in its own registers. What numexpr cannot spell, or takes fifty times as long for
+as NumPy, stays with NumPy.
+
+numexpr is loaded when a program first asks for it, and told to use one thread: regions bring their own. That
+holds for the whole process. Unlike NumPy it gives no warnings where numbers overflow.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from ..graph import Graph, Node, is_scalar_const, with_args
+from ..switches import NO_NUMEXPR
+from .layout import root
+
+ARITHMETIC = {
+    "add": "({} + {})",
+    "subtract": "({} - {})",
+    "multiply": "({} * {})",
+    "divide": "({} / {})",
+    "negative": "(-{})",
+    "positive": "{}",
+    "square": "({0} * {0})",
+    "reciprocal": "(1.0 / {})",
+    "absolute": "abs({})",
+    "sqrt": "sqrt({})",
+    "less": "({} < {})",
+    "less_equal": "({} <= {})",
+    "greater": "({} > {})",
+    "greater_equal": "({} >= {})",
+    "equal": "({} == {})",
+    "not_equal": "({} != {})",
+    "where": "where({}, {}, {})",
+}
+LOGIC = {"logical_and": "({} & {})", "logical_or": "({} | {})", "logical_not": "(~{})"}  # of bools alone
+# Only where numexpr was built on Intel's VML. Its wheels call the C library for each element: 15 to 25 ns for
+# a tanh in float32, where NumPy's vector loops take 0.35. GELU's forward took 13.8 ms so, 2.3 with the tanh
+# left to NumPy, and 1.2 by NumPy alone (B=4, T=64, C=3072, one thread).
+FUNCTIONS = (
+    "exp expm1 log log1p log10 sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh"
+)
+LONGEST = 1000  # characters of an expression: a square spells its argument twice
+MOST_ARGUMENTS = 16
+
+
+@cache
+def load():
+    """The numexpr module, on one thread. Raises ImportError, in one line, where there is none."""
+    try:
+        import numexpr
+    except ImportError:
+        raise ImportError(NO_NUMEXPR) from None
+    numexpr.set_num_threads(1)
+    return numexpr
+
+
+def spellings() -> dict[str, str]:
+    """How this numexpr writes each op that is given to it."""
+    functions = FUNCTIONS.split() if load().use_vml else ()
+    return {**ARITHMETIC, **LOGIC, **{name: f"{name}({{}})" for name in functions}}
+
+
+class Fused:
+    """A numexpr expression of named arrays: fused(*arrays, out=array) -> out.
+
+    types  for each name, in the order of the arguments, "float32", "float64" or "bool"
+
+    Numbers in the text get the type of the floating-point arrays: numexpr takes them for float64, and would
+    compute in float64 from there on. A compiled expression holds its registers, and lets go of the
+    interpreter lock: two threads inside one of them crash. So each thread inside a call has one to itself.
+    """
+
+    def __init__(self, text: str, /, **types: str):
+        self.text = text
+        found = [t for t in types.values() if t != "bool"]
+        self.kind = np.dtype(found[0])
+        numbers = _Numbers(types)
+        self.spelling = ast.unparse(numbers.visit(ast.parse(text, mode="eval")))
+        self.numbers = [np.asarray(v, self.kind) for v in numbers.values]
+        names = [*types.items(), *((name, self.kind.name) for name in numbers.names)]
+        # in numexpr a signature's float is single precision
+        kinds = {"bool": bool, "float32": float, "float64": np.double}
+        self.signature = [(name, kinds[t]) for name, t in names]
+        self.vml = load().use_vml
+        self.free: list = []
+
+    def compile(self):
+        # "none": no quotient by a number turned into a product, which would round twice
+        options = dict(sanitize=False, optimization="none", truediv=True)
+        return load().NumExpr(self.spelling, self.signature, **options)
+
+    def __call__(self, *arrays, out):
+        try:
+            run = self.free.pop()  # atomic under the interpreter lock
+        except IndexError:
+            run = self.compile()
+        run(*arrays, *self.numbers, out=out, order="K", casting="equiv", ex_uses_vml=self.vml)
+        self.free.append(run)
+        return out
+
+
+class _Numbers(ast.NodeTransformer):
+    """Puts names, none of them in `taken`, in the place of floating-point numbers."""
+
+    def __init__(self, taken: Container[str]):
+        self.values: list[float] = []
+        self.names: list[str] = []
+        self.free = (name for k in itertools.count() if (name := f"number_{k}") not in taken)
+
+    def visit_Constant(self, node):
+        self.values.append(node.value)
+        self.names.append(next(self.free))
+        return ast.Name(self.names[-1], ast.Load())
+
+    def visit_UnaryOp(self, node):
+        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            return self.visit_Constant(ast.Constant(-node.operand.value))
+        return self.generic_visit(node)
+
+
+@dataclass(eq=False)
+class Tree:
+    root: Node
+    inner: set[Node]
+    leaves: list[Node]
+    text: str  # with {0}, {1}, ... for the leaves
+
+
+def trees_of(members: list[Node], users: dict, spell: dict[str, str]) -> list[Tree]:
+    """The largest trees of two ops or more among a region's members that are one expression each."""
+    inside = set(members)
+    taken: set[Node] = set()
+    found = []
+    for n in reversed(members):
+        if n in taken or not _spelled(n, spell) or _folds(n, users):
+            continue
+        tree = _grow(n, inside, users, spell)
+        if tree is not None:
+            taken |= tree.inner
+            found.append(tree)
+    return found[::-1]
+
+
+def _grow(n: Node, inside: set[Node], users, spell) -> Tree | None:
+    inner: set[Node] = set()
+    leaves: dict[Node, str] = {}
+
+    def spelled(m: Node) -> str:
+        texts = []
+        for a in m.args:
+            if is_scalar_const(a):
+                texts.append(f"({float(a.value)!r})")
+            elif a in inside and a.shape == n.shape and len(users[a]) == 1 and _spelled(a, spell):
+                inner.add(a)
+                texts.append(spelled(a))
+            else:
+                texts.append(leaves.setdefault(a, f"{{{len(leaves)}}}"))
+        made = spell[m.op].format(*texts)
+        if len(made) > LONGEST:
+            raise OverflowError
+        return made
+
+    try:
+        text = spelled(n)
+    except OverflowError:
+        return None
+    kinds = {m.dtype for m in (n, *inner, *leaves) if m.dtype.kind == "f"}
+    if (
+        not inner
+        or len(leaves) > MOST_ARGUMENTS
+        or len(kinds) != 1
+        or len({root(a) for a in leaves}) < len(leaves)  # one may be written over while another is read
+    ):
+        return None
+    return Tree(n, inner, list(leaves), text)
+
+
+def _spelled(n: Node, spell) -> bool:
+    """Whether numexpr computes n as NumPy does, in n's own type."""
+    if n.op not in spell or n.size <= 1:
+        return False
+    floats = [a for a in n.args if a.dtype.kind != "b"]
+    if n.op in LOGIC:
+        return not floats
+    if n.op == "where" and (n.args[0].dtype.kind != "b" or len(floats) != 2):
+        return False
+    kinds = {a.dtype.name for a in floats}
+    if kinds != {"float32"} and kinds != {"float64"}:
+        return False
+    return all(math.isfinite(a.value) for a in floats if is_scalar_const(a))
+
+
+def _folds(n: Node, users) -> bool:
+    """A product that only a sum over the last axis reads: both are one call of NumPy's (decide.folded)."""
+    last = (n.ndim - 1,)
+    return n.op in ("multiply", "square") and all(u.op == "sum" and u.attrs["axes"] == last for u in users[n])
+
+
+def fuse(graph: Graph, regions: list, chosen: list[Tree]) -> Graph:
+    """The graph with these trees as one node each; the regions' members are changed to its nodes."""
+    inner = {m for t in chosen for m in t.inner}
+    tree = {t.root: t for t in chosen}
+    new: dict[Node, Node] = {}
+    for n in graph.nodes:
+        if n in inner:
+            continue
+        if n in tree:
+            t = tree[n]
+            args = tuple(new[a] for a in t.leaves)
+            new[n] = Node("fused", args, {"text": t.text}, n.shape, n.dtype, n.name, n.loc)
+        else:
+            args = tuple(new[a] for a in n.args)
+            new[n] = n if args == n.args else with_args(n, args)
+    for r in regions:
+        r.members = [new[m] for m in r.members if m not in inner]
+        r.sums = [new[m] for m in r.sums]
+    return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)
+
+
+def fused_regions(graph: Graph, regions: list, pick: Callable | None = None) -> Graph:
+    """The graph with its trees given to numexpr: all, or those that pick(region, trees, users) takes."""
+    spell = spellings()
+    users = graph.users()
+    chosen = []
+    for r in regions:
+        trees = trees_of(r.members, users, spell)
+        chosen += pick(r, trees, users) if pick and trees else trees
+    return fuse(graph, regions, chosen) if chosen else graph
+
+
+def expression(n: Node, names: list[str]) -> tuple[str, str]:
+    """A fused node in the user's names: the expression, and the types of the names as keyword arguments."""
+    functions = load().expressions.functions
+    for k, name in enumerate(names):
+        while name in functions or name in names[:k]:
+            name += "_"
+        names[k] = name
+    text = ast.unparse(ast.parse(n.attrs["text"].format(*names), mode="eval"))
+    return text, ", ".join(f'{name}="{a.dtype}"' for name, a in zip(names, n.args))

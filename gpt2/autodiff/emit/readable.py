@@ -1,0 +1,343 @@
+"""A graph as a person would write it down: NumPy expressions, without buffers and blocks.
+
+    text = readable_source(graph)       can be run; its constant arrays are globals: constants(graph)
+
+A value that has a name in the user's source, or is read more than once, gets a line of its own. Products are
+put in order, so they may differ from the program's in the last bit: constants first, what is divided by last,
+`x * x * x` as a power, a sum over n elements times 1 / n as a mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
+from ..ops import OPS
+from .layout import covers, disjoint, slices_text
+
+SUM, MATRIX, PRODUCT, FACTOR = 1, 2, 3, 4  # how tightly a text binds
+LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
+RESERVED = {"np", "complex", "list", "tuple"}  # what the text calls by these names
+
+
+@dataclass
+class Text:
+    """An expression. Products keep their factors, because more may join them."""
+
+    text: str
+    level: int = FACTOR
+    product: Product | None = None
+
+    def at(self, level: int) -> str:
+        return self.text if self.level >= level else f"({self.text})"
+
+
+@dataclass
+class Product:
+    negative: bool = False
+    numbers: tuple[float, ...] = ()
+    above: tuple[tuple[str, Node], ...] = ()
+    below: tuple[str, ...] = ()
+
+    def times(self, other: Product) -> Product:
+        return Product(
+            self.negative != other.negative,
+            self.numbers + other.numbers,
+            self.above + other.above,
+            self.below + other.below,
+        )
+
+
+@dataclass
+class Writer:
+    graph: Graph
+    name: str
+    users: dict = field(default_factory=dict)
+    names: dict = field(default_factory=dict)
+    texts: dict = field(default_factory=dict)  # values that are written where they are read
+    lines: list = field(default_factory=list)
+
+    def __post_init__(self):
+        self.users = self.graph.users()
+        given = source_names(self.graph, RESERVED)
+        self.names = {n: text for n, text in given.items() if n.name is not None}
+        self.taken = {*self.names.values(), *RESERVED}
+        self.results = set(self.graph.outputs)
+        self.there: set[Node] = set()  # values that have a line by now
+
+    def source(self) -> str:
+        for n in self.graph.inputs:
+            self.begin(n, "saved")
+        inputs = ", ".join(self.names[n] for n in self.graph.inputs)
+        head = f"def {source_name(self.name, RESERVED)}({inputs}):"
+        for n in self.graph.nodes:
+            if n.op == "const" and n.shape:
+                self.lines.append(f"# {self.begin(n, 'constant')}: {n.dtype} {n.shape}, never changed")
+            elif n.op not in ("input", "const"):
+                self.value(n)
+        returned = ", ".join(self.ref(o).at(SUM) for o in self.graph.outputs)
+        single = len(self.graph.outputs) == 1
+        self.lines.append(f"return ({returned},)" if single else f"return {returned or '()'}")
+        return "\n".join(["import numpy as np", "", "", head, *(f"    {line}" for line in self.lines)]) + "\n"
+
+    # ---- values
+
+    def value(self, n: Node) -> None:
+        """Keep the expression for where it is read, or give it a line."""
+        statement = getattr(self, f"write_{n.op}", None)
+        if statement is not None and statement(n):
+            return
+        text = self.expression(n)
+        alone = n.name is None and len(self.users[n]) == 1 and n not in self.results
+        if alone and len(text.text) < (SHORT if self.users[n][0].op == "assemble" else LONGEST):
+            self.texts[n] = text
+        else:
+            self.lines.append(f"{self.begin(n)} = {text.text}")
+
+    def ref(self, n: Node) -> Text:
+        if is_scalar_const(n):
+            return Text(scalar_text(n), FACTOR if not scalar_text(n).startswith("-") else PRODUCT)
+        return self.texts.get(n) or Text(self.names[n])
+
+    def begin(self, n: Node, hint: str | None = None) -> str:
+        """The name of a value that is there from now on."""
+        self.there.add(n)
+        return self.named(n, hint)
+
+    def named(self, n: Node, hint: str | None = None) -> str:
+        """A name: the user's, or one that says how it is made, or t1, t2, ..."""
+        if n in self.names:
+            return self.names[n]
+        if hint is None:
+            hint = "out" if n in self.graph.outputs[:1] else self.made_of(n)
+        number = 1 if hint == "t" else 2
+        name = f"t{number}" if hint == "t" else hint
+        while name in self.taken:
+            number += name[-1].isdigit()
+            name = f"{hint}{number}" if hint == "t" else f"{hint}_{number}"
+        self.taken.add(name)
+        self.names[n] = name
+        return name
+
+    def made_of(self, n: Node) -> str:
+        simple = OPS[n.op].ufunc is not None and len(n.args) == 1 and n.op not in ("negative", "positive")
+        argument = self.names.get(n.args[0]) if simple else None
+        return f"{n.op}_{argument}" if argument and argument.isalpha() else "t"
+
+    # ---- expressions
+
+    def expression(self, n: Node) -> Text:
+        op = n.op
+        if op in ("multiply", "divide", "negative") or op == "square" and n.args[0] in self.there:
+            return self.rendered(self.product_of(n))
+        if op in ("add", "subtract"):
+            return self.sum_of(*map(self.ref, n.args), minus=op == "subtract")
+        if op == "matmul":
+            a, b = map(self.ref, n.args)
+            return Text(f"{a.at(MATRIX)} @ {b.at(FACTOR)}", MATRIX)
+        return Text(self.call(n))
+
+    def sum_of(self, a: Text, b: Text, minus: bool) -> Text:
+        if not minus and a.text.startswith("-") and not b.text.startswith("-"):
+            a, b = b, a
+        right = b.at(PRODUCT if minus else SUM)
+        if right.startswith("-"):
+            right, minus = right[1:], not minus
+        return Text(f"{a.at(SUM)} {'-' if minus else '+'} {right}", SUM)
+
+    def product_of(self, n: Node) -> Product:
+        """n as a product; of what it reads, as far as that is not given a line of its own."""
+        if is_scalar_const(n):
+            v = n.value
+            if isinstance(v, float) and np.isfinite(v):
+                return Product(v < 0, (abs(v),))
+            return Product(above=((scalar_text(n), n),))
+        known = self.texts.get(n)
+        if n in self.there:
+            return Product(above=((self.names[n], n),))
+        if known is not None:
+            return known.product or Product(above=((known.at(PRODUCT), n),))
+        first = self.product_of(n.args[0])
+        if n.op == "square":
+            return first.times(first)
+        if n.op == "negative":
+            return first.times(Product(True))
+        if n.op == "multiply":
+            return first.times(self.product_of(n.args[1]))
+        return first.times(Product(below=(self.ref(n.args[1]).at(FACTOR),)))
+
+    def rendered(self, p: Product) -> Text:
+        above, numbers, below = list(p.above), [], list(p.below)
+        for c in p.numbers:
+            n = round(1 / c) if c else 0
+            if len(repr(c)) < 8 or n < 3 or abs(n * c - 1) > 1e-15:
+                numbers.append(repr(c))
+                continue
+            k = next((k for k, (_, m) in enumerate(above) if self.averages(m, n)), None)
+            if k is None:
+                below.insert(0, str(n))
+            else:
+                above[k] = self.call(above[k][1]).replace("np.sum", "np.mean", 1), above[k][1]
+        factors = [text for text, _ in above]
+        powers = [
+            f"{text}**{factors.count(text)}" if factors.count(text) > 1 and text.isidentifier() else text
+            for k, text in enumerate(factors)
+            if not text.isidentifier() or text not in factors[:k]
+        ]
+        text = " / ".join([" * ".join(numbers + powers) or "1.0", *below])
+        level = FACTOR if text in factors and text.isidentifier() and not p.negative else PRODUCT
+        return Text("-" + text if p.negative else text, level, p)
+
+    def averages(self, n: Node, count: int) -> bool:
+        """Is n, which is written where it is read, the sum over so many elements?"""
+        return n.op == "sum" and n in self.texts and count * n.size == n.args[0].size
+
+    def call(self, n: Node) -> str:
+        args, attrs = n.args, n.attrs
+        if n.op == "reshape":
+            return self.entry(n) or f"{self.ref(args[0]).at(FACTOR)}.reshape({n.shape})"
+        if n.op == "transpose":
+            return f"{self.ref(args[0]).at(FACTOR)}{_transposed(attrs['perm'])}"
+        if n.op == "slice":
+            return f"{self.ref(args[0]).at(FACTOR)}[{slices_text(attrs['index'], args[0].shape)}]"
+        if n.op == "gather":
+            return f"{self.ref(args[0]).at(FACTOR)}[{self.spec(n, args[1:])}]"
+        if n.op == "broadcast" and is_scalar_const(args[0]):
+            return f"np.full({n.shape}, {scalar_text(args[0])}, np.{n.dtype})"
+        if n.op == "assemble" and (axis := _axis(n)) is not None:
+            order = sorted(range(len(args)), key=lambda k: attrs["indices"][k][axis][0])
+            return f"np.concatenate(({', '.join(self.ref(args[k]).text for k in order)}), axis={axis})"
+        code = OPS[n.op].code
+        if code is not None:
+            return code(*(self.ref(a).text for a in args), **attrs)
+        settings = [f"{k}={v!r}" for k, v in attrs.items()]
+        return f"{n.op}({', '.join([self.ref(a).text for a in args] + settings)})"
+
+    def entry(self, n: Node) -> str | None:
+        """x[:, 0] for a slice of length 1 whose axis is then dropped."""
+        s = n.args[0]
+        if s.op != "slice" or s not in self.texts:
+            return None
+        index, shape = s.attrs["index"], s.args[0].shape
+        dropped = [k for k, m in enumerate(s.shape) if m == 1 and shape[k] > 1]
+        if not dropped or tuple(m for k, m in enumerate(s.shape) if k not in dropped) != n.shape:
+            return None
+        parts = [
+            str(i[0]) if k in dropped else slices_text((i,), (m,))
+            for k, (i, m) in enumerate(zip(index, shape))
+        ]
+        while parts[-1] == ":":
+            parts.pop()
+        return f"{self.ref(s.args[0]).at(FACTOR)}[{', '.join(parts)}]"
+
+    def spec(self, n: Node, arrays) -> str:
+        """The index of gather and its kin."""
+        parts, axis = [], 0
+        for s in n.attrs["spec"]:
+            if s == "new":
+                parts.append("None")
+                continue
+            length = n.args[0].shape[axis]
+            parts.append(self.ref(arrays[s[1]]).text if s[0] == "array" else slices_text((s,), (length,)))
+            axis += 1
+        while len(parts) > 1 and parts[-1] == ":":
+            parts.pop()
+        return ", ".join(parts)
+
+    # ---- what takes more than one line: True where it was written
+
+    def begun(self, n: Node) -> str:
+        """A name for n, which starts as a copy of its first argument."""
+        x = n.args[0]
+        start = self.ref(x)
+        fresh = x in self.texts and (OPS[x.op].ufunc is not None or x.op == "matmul")
+        name = self.begin(n)
+        while x.op == "broadcast":
+            x = x.args[0]
+        if is_scalar_const(x) and x.value == 0:
+            self.lines.append(f"{name} = np.zeros({n.shape}, np.{n.dtype})")
+        else:
+            self.lines.append(f"{name} = {start.text if fresh else f'{start.at(FACTOR)}.copy()'}")
+        return name
+
+    def write_assemble(self, n: Node) -> bool:
+        if _axis(n) is not None:
+            return False
+        name = self.begin(n)
+        self.lines.append(f"{name} = np.zeros({n.shape}, np.{n.dtype})")
+        sign = "=" if disjoint(n) else "+="
+        for x, index in zip(n.args, n.attrs["indices"]):
+            self.lines.append(f"{name}[{slices_text(index, n.shape) or '...'}] {sign} {self.ref(x).text}")
+        return True
+
+    def write_update(self, n: Node) -> bool:
+        name = self.begun(n)
+        index = slices_text(n.attrs["index"], n.shape) or "..."
+        self.lines.append(f"{name}[{index}] = {self.ref(n.args[1]).text}")
+        return True
+
+    def write_scatter(self, n: Node) -> bool:
+        name = self.begun(n)
+        self.lines.append(f"{name}[{self.spec(n, n.args[2:])}] = {self.ref(n.args[1]).text}")
+        return True
+
+    def write_scatter_add(self, n: Node) -> bool:
+        name = self.begun(n)
+        index = self.spec(n, n.args[2:])
+        if len(n.attrs["spec"]) > 1 and ", " in index:
+            index = f"np.s_[{index}]"
+        self.lines.append(f"np.add.at({name}, {index}, {self.ref(n.args[1]).text})")
+        return True
+
+    def write_scatter_along_add(self, n: Node) -> bool:
+        name, (_, index, v), axis = self.begun(n), n.args, n.attrs["axis"]
+        if index.shape[axis] != 1:
+            return self.grid(n, name)
+        at = self.ref(index).text
+        if index in self.texts:
+            at = self.begin(index, "index")
+            self.lines.append(f"{at} = {self.texts[index].text}")
+        taken = f"np.take_along_axis({name}, {at}, axis={axis})"
+        added = self.sum_of(Text(taken), self.ref(v), minus=False).text
+        self.lines.append(f"np.put_along_axis({name}, {at}, {added}, axis={axis})")
+        return True
+
+    def grid(self, n: Node, name: str) -> bool:
+        """Entries that may be hit more than once."""
+        _, index, v = n.args
+        grid = self.named(Node("grid", (), {}, (), n.dtype), "grid")
+        at = self.begin(index, "index")
+        if index in self.texts:
+            self.lines.append(f"{at} = {self.texts[index].text}")
+        self.lines.append(f"{grid} = list(np.indices({index.shape}, sparse=True))")
+        self.lines.append(f"{grid}[{n.attrs['axis']}] = {at}")
+        self.lines.append(f"np.add.at({name}, tuple({grid}), {self.ref(v).text})")
+        return True
+
+
+def _axis(n: Node) -> int | None:
+    """The axis along which an assemble puts its parts side by side; None where it does more than that."""
+    indices = n.attrs["indices"]
+    axes = [a for a in range(n.ndim) if any(i[a] != (0, n.shape[a], 1) for i in indices)]
+    return axes[0] if len(axes) == 1 and len(indices) > 1 and covers(n) else None
+
+
+def _transposed(perm) -> str:
+    moved = [k for k, p in enumerate(perm) if k != p]
+    if tuple(perm) == (1, 0):
+        return ".T"
+    return f".swapaxes({moved[0]}, {moved[1]})" if len(moved) == 2 else f".transpose({tuple(perm)})"
+
+
+def readable_source(graph: Graph, name: str | None = None) -> str:
+    """The graph as a NumPy function for people: names, chains of operators, no buffers. It can be run."""
+    return Writer(graph, name or graph.name).source()
+
+
+def constants(graph: Graph) -> dict[str, np.ndarray]:
+    """The constant arrays that readable_source refers to, by name."""
+    writer = Writer(graph, graph.name)
+    writer.source()
+    return {writer.names[n]: np.asarray(n.value) for n in graph.nodes if n.op == "const" and n.shape}

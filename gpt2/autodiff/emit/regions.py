@@ -1,0 +1,269 @@
+"""Which ops run together: the graph cut into regions.
+
+A region with N rows runs its ops one after another on a block of rows that stays in cache, block after block,
+on several threads. Matrix products, small values and ops that do not work row by row make regions with N = 1:
+plain statements in order.
+
+Ops are visited as the products, and the results, ask for them, so that what is cheap is computed
+next to where it is used. Each joins the region that made its latest argument, where rows agree;
+otherwise it opens a new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..graph import Graph, Node
+from .layout import VIEWS, chain, root
+from .rowwise import ROW, by_rows, finest, row_axes, sums_rows
+
+SMALL = 8192  # elements: below, the overhead of a region is more than it saves
+BLOCK_BYTES = 1 << 20  # of the widest value in a block of rows. Smaller ones stay in L2 but cost more calls
+ROW_LIMIT = 1 << 20  # bytes: rows wider than this are not joined to a region of narrower ones
+
+
+@dataclass(eq=False)
+class Region:
+    N: int  # rows; 1: plain statements
+    members: list[Node] = field(default_factory=list)  # in order of execution
+    sums: list[Node] = field(default_factory=list)  # members that add up all rows
+    index: int = 0
+
+
+def widest_row(r: Region) -> int:
+    """Bytes of the widest row that a member writes or reads."""
+    sizes = [n.nbytes for n in r.members if n not in r.sums]
+    sizes += [
+        a.nbytes
+        for n in r.members
+        for a, flag in zip(n.args, flags_of(n, r.N))
+        if flag is ROW and a.op != "broadcast"
+    ]
+    return max(1, max(sizes, default=1) // r.N)
+
+
+def schedule(graph: Graph) -> list[Region]:
+    """The regions in order of execution; views, inputs and constants are in none."""
+    regions: list[Region] = []
+    where: dict[Node, Region] = {}
+
+    for n in demanded(graph):
+        if n.op in VIEWS or n.op in ("input", "const"):
+            continue
+        _place(n, regions, where)
+    return merge(regions, where)
+
+
+def demanded(graph: Graph) -> list[Node]:
+    """The nodes in an order in which each cheap one comes just before the first that needs it."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+
+    def visit(n: Node) -> None:
+        stack = [(n, iter(n.args))]
+        if n in seen:
+            return
+        seen.add(n)
+        while stack:
+            top, args = stack[-1]
+            for a in args:
+                if a not in seen:
+                    seen.add(a)
+                    stack.append((a, iter(a.args)))
+                    break
+            else:
+                stack.pop()
+                order.append(top)
+
+    digests = _digests(graph)
+    for n in digests.get(None, ()):
+        visit(n)
+    for n in graph.nodes:
+        if n.op in ANCHORS:
+            visit(n)
+            for d in digests.get(n, ()):
+                visit(d)
+    for n in graph.outputs:
+        visit(n)
+    return order
+
+
+ANCHORS = ("matmul", "einsum", "scan", "call")
+
+
+def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
+    """What only needs to look at large arrays once, by the last anchor it depends on.
+
+    Sums over rows (a bias's gradient) and single elements (the target's logit) are small. Computed as soon as
+    they can be, they do not keep what they are computed from alive until somebody asks for them.
+    """
+    last: dict[Node, int] = {}
+    anchors: list[Node] = []
+    found: dict[Node | None, list[Node]] = {}
+    for n in graph.nodes:
+        if n.op in ANCHORS:
+            anchors.append(n)
+            last[n] = len(anchors)
+            continue
+        last[n] = max((last[a] for a in n.args), default=0)
+        big = max([a.size for a in n.args if not isinstance(a.dtype, tuple)], default=0)
+        if big >= SMALL and not isinstance(n.dtype, tuple) and n.size * 8 <= big:
+            if n.op in ("take_along", "gather") or sums_rows(n) > 1:
+                found.setdefault(anchors[last[n] - 1] if last[n] else None, []).append(n)
+    return found
+
+
+def _place(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
+    sources = [(a, where[root(a)]) for a in n.args if root(a) in where]
+    latest = max((r.index for _, r in sources), default=-1)
+    N = wanted_rows(n)
+    after = latest  # the first region index that n may join
+    if N == 1 and sources and _small(n):  # row scalars and the like run where their arguments were made
+        r = regions[latest]
+        if r.N > 1 and _on_rows(n, r.N, r, where) is not None:
+            return _join(n, r, where)
+    if N == 1:
+        # plain statements run in order, so n may join the plain region that made its arguments
+        if any(r.index == latest and (r.N > 1) for _, r in sources):
+            after = latest + 1
+        for r in regions[max(after, 0) :][::-1]:
+            if r.N == 1:
+                return _join(n, r, where)
+        return _join(n, _open(regions, 1), where)
+    for r in regions[max(latest, 0) :][::-1] if latest >= 0 or regions else []:
+        if r.N > 1 and _fits(n, r, where) and _open_until(n, r, where):
+            return _join(n, r, where)
+        if r.index == latest:
+            break
+    _join(n, _open(regions, N), where)
+
+
+def _open_until(n: Node, r: Region, where) -> bool:
+    return all(where[root(a)].index <= r.index for a in n.args if root(a) in where)
+
+
+def wanted_rows(n: Node) -> int:
+    """The rows that a region for n alone would have."""
+    if _small(n) or isinstance(n.dtype, tuple):
+        return 1
+    N = sums_rows(n)
+    if N > 1:
+        return N
+    if n.op == "matmul" and n.ndim == 2:
+        return 1
+    return finest(n)
+
+
+def _small(n: Node) -> bool:
+    return max([m.size for m in (n, *n.args) if not isinstance(m.dtype, tuple)], default=0) < SMALL
+
+
+def _fits(n: Node, r: Region, where) -> bool:
+    """Whether n can run in r, on r's rows (or on fewer, wider ones, if the others can as well)."""
+    if _on_rows(n, r.N, r, where) is not None:
+        return n.nbytes // r.N <= ROW_LIMIT or n.size // r.N <= max(m.size for m in r.members) // r.N
+    N = wanted_rows(n)
+    if N < r.N and r.N % N == 0 and _on_rows(n, N, r, where) is not None:
+        members = set(r.members)
+        if all(m.nbytes // N <= ROW_LIMIT for m in r.members if m not in r.sums) and all(
+            _on_rows(m, N, r, where, members) is not None for m in r.members
+        ):
+            r.N = N
+            return True
+    return False
+
+
+def _on_rows(n: Node, N: int, r: Region, where, members=None) -> tuple[bool, ...] | None:
+    """Which arguments n reads by rows, with N rows; None if it cannot run in r so."""
+    flags = flags_of(n, N)
+    if flags is None:
+        return None
+    for a, flag in zip(n.args, flags):
+        inside = where.get(root(a)) is r
+        if not inside:
+            continue
+        if flag is not ROW or root(a) in r.sums:
+            return None
+        if any(by_rows(v, N) != (ROW,) for v in chain(a)):
+            return None
+    return flags
+
+
+def flags_of(n: Node, N: int) -> tuple[bool, ...] | None:
+    """by_rows, or for an op that adds up N rows (ROW,)."""
+    M = sums_rows(n)
+    if M > 1 and n.op == "sum":
+        p = row_axes(n.args[0].shape, N)
+        if p is not None and p > 0 and all(a in n.attrs["axes"] for a in range(p)):
+            return (ROW,)
+    return by_rows(n, N)
+
+
+def _join(n: Node, r: Region, where) -> None:
+    r.members.append(n)
+    where[n] = r
+    if r.N > 1 and by_rows(n, r.N) is None:
+        r.sums.append(n)
+
+
+def _open(regions: list[Region], N: int) -> Region:
+    r = Region(N, index=len(regions))
+    regions.append(r)
+    return r
+
+
+def merge(regions: list[Region], where) -> list[Region]:
+    """A region whose rows fit in one block is no better than plain statements; join neighbours of those."""
+    out: list[Region] = []
+    for r in regions:
+        if r.N > 1 and len(blocks_of(r)) == 1:
+            r.N, r.sums = 1, []
+        if out and r.N == 1 and out[-1].N == 1:
+            for n in r.members:
+                where[n] = out[-1]
+            out[-1].members.extend(r.members)
+        else:
+            out.append(r)
+    for k, r in enumerate(out):
+        r.index = k
+    return out
+
+
+def prefix(r: Region) -> tuple[int, ...] | None:
+    """The axes that make up the rows, if all members agree on them."""
+    found = None
+    for n in r.members:
+        x = n.args[0] if n in r.sums else n
+        p = row_axes(x.shape, r.N)
+        shape = x.shape[:p]
+        if found is not None and shape != found:
+            return None
+        found = shape
+    return found
+
+
+def blocks_of(r: Region, nested: bool = False) -> tuple[tuple[int, ...], ...]:
+    """The blocks of rows: (i, j), or with `nested` (leading indices..., i, j) along the last row axis.
+
+    The same for any number of threads, so that sums over blocks do not depend on it.
+    """
+    row = widest_row(r)
+    per_block = max(1, BLOCK_BYTES // row)
+    if not nested:
+        return _cut(r.N, per_block, even=r.N * row >= BLOCK_BYTES // 2)
+    axes = prefix(r)
+    assert axes is not None
+    inner = _cut(axes[-1], per_block, even=False)
+    outer: list[tuple[int, ...]] = [()]
+    for s in axes[:-1]:
+        outer = [(*o, k) for o in outer for k in range(s)]
+    return tuple((*o, *b) for o in outer for b in inner)
+
+
+def _cut(N: int, per_block: int, even: bool) -> tuple[tuple[int, int], ...]:
+    """Blocks of nearly equal size; `even`: at least two of them, so that two threads have work."""
+    count = -(-N // per_block)
+    if even and count % 2:
+        count = min(N, count + 1)
+    size = -(-N // count)
+    return tuple((i, min(i + size, N)) for i in range(0, N, size))

@@ -1,0 +1,136 @@
+"""Which elementwise backend a region runs faster on, found by running it on both.
+
+A region of row blocks is timed as a whole, a tree among plain statements by itself: as small programs of
+their own, while the program that they belong to is compiled, with as many threads as are set, on arrays that
+hold nothing in particular. What was found is kept (run/remembered.py) by what the region computes: the
+twelve layers of a model are measured once, and so is a machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ..graph import Graph, Node, is_scalar_const, with_args
+from ..ops import input_node
+from ..run import threads
+from ..run.remembered import Choices
+from . import numexpr
+from .layout import VIEWS
+
+TURNS = 5  # of which the fastest counts
+MARGIN = 0.95  # numexpr has to win by this much: the same program should not change with the noise
+
+
+def software() -> str:
+    """What the times depend on besides the region."""
+    found = numexpr.load()
+    return f"numexpr {found.__version__}" + " with VML" * bool(found.use_vml)
+
+
+chosen = Choices("elementwise.json", ("numpy", "numexpr"), software)
+
+
+def faster(region, trees: list, users: dict, compile: Callable) -> list:
+    """Those of a region's trees that numexpr should compute here.
+
+    compile(graph, backend)   the program of a graph under "numpy" or "numexpr"
+    """
+    if region.N > 1:
+        return trees if wins(alone(region.members, users), compile) else []
+    found = []
+    for t in trees:
+        members = [m for m in region.members if m is t.root or m in t.inner]
+        if wins(alone(members, users), compile):
+            found.append(t)
+    return found
+
+
+def wins(graph: Graph, compile: Callable) -> bool:
+    """Whether numexpr runs this graph faster than NumPy."""
+    key = key_of(graph)
+    if chosen.get(key) is None:
+        numpy_time, numexpr_time = measure(graph, compile)
+        chosen.put(key, "numexpr" if numexpr_time < MARGIN * numpy_time else "numpy")
+    return chosen.get(key) == "numexpr"
+
+
+def measure(graph: Graph, compile: Callable) -> tuple[float, float]:
+    """Seconds of the graph under numpy and under numexpr: the least of a few turns."""
+    programs = [compile(graph, backend) for backend in ("numpy", "numexpr")]
+    arrays = [np.full(i.shape, i.dtype.kind in "fc", i.dtype) for i in graph.inputs]  # ones; indices are 0
+    best = [float("inf")] * 2
+    for turn in range(1 + TURNS):
+        for k, program in enumerate(programs):
+            start = time.perf_counter()
+            program(*arrays)
+            if turn:  # the first one compiles expressions and touches new memory
+                best[k] = min(best[k], time.perf_counter() - start)
+    return best[0], best[1]
+
+
+def alone(members: list[Node], users: dict) -> Graph:
+    """A program of these nodes by themselves: what they read from outside are its inputs."""
+    inside = set(members)
+    new: dict[Node, Node] = {}
+
+    def of(a: Node) -> Node:
+        if a not in new:
+            if a in inside or a.op in VIEWS:
+                new[a] = with_args(a, tuple(of(b) for b in a.args))
+            else:
+                new[a] = a if a.op == "const" else input_node(a.shape, a.dtype, a.name)
+        return new[a]
+
+    def read_outside(n: Node) -> bool:
+        return not users[n] or any(read_outside(u) if u.op in VIEWS else u not in inside for u in users[n])
+
+    outputs = [of(m) for m in members if read_outside(m)]
+    inputs = [n for n in new.values() if n.op == "input"]
+    return Graph(inputs, outputs, "region")
+
+
+def key_of(graph: Graph) -> tuple:
+    """What tells a region from others in any process: the first items for people, the last for sure."""
+    widest = max(graph.nodes, key=lambda n: n.size)
+    digest = hashlib.sha256(repr(structure(graph)).encode()).hexdigest()[:24]
+    ops = sum(n.op not in ("input", "const") for n in graph.nodes)
+    return (
+        f"{threads.get_threads()} threads,",
+        f"{ops} ops on",
+        "x".join(map(str, widest.shape)),
+        widest.dtype.name,
+        digest,
+    )
+
+
+def structure(graph: Graph) -> tuple:
+    """What a graph computes, without names and source lines: plain values, the same in every process."""
+    number = {n: k for k, n in enumerate(graph.nodes)}
+
+    def attributes(n: Node):
+        return n.shape if n.op == "const" and not is_scalar_const(n) else plain(n.attrs)
+
+    return (
+        tuple(
+            (n.op, tuple(number[a] for a in n.args), attributes(n), n.shape, n.dtype.name)
+            for n in graph.nodes
+        ),
+        tuple(number[n] for n in graph.outputs),
+    )
+
+
+def plain(x):
+    """A stand-in for an attribute whose text says all that matters for time."""
+    if isinstance(x, dict):
+        return tuple((k, plain(v)) for k, v in sorted(x.items()))
+    if isinstance(x, (list, tuple)):
+        return tuple(plain(v) for v in x)
+    if isinstance(x, Graph):
+        return structure(x)
+    if isinstance(x, np.ndarray):
+        return x.shape, x.dtype.name
+    return f"{x.__module__}.{x.__qualname__}" if hasattr(x, "__qualname__") else x

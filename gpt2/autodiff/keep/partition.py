@@ -1,0 +1,322 @@
+"""Keep or recompute: what the forward program hands to the backward, as a minimum cut.
+
+The backward needs values that depend on the program's inputs alone. For each the compiler has three choices:
+
+    kept          the forward stores it; costs the time to write and read its bytes
+    recomputed    the backward computes it again; costs that time, and its arguments are needed in turn
+    not needed
+
+The cheapest choice for all values at once is a minimum cut. Each value v gets two nodes: `needed` and
+`recomputed`, which are on the source's side where the answer is yes.
+
+    source    -> needed v       unlimited     the backward reads v
+    needed v  -> recomputed v   keep(v)       cut where v is needed and not recomputed: it is kept
+    recomputed v -> sink        compute(v)    cut where v is recomputed
+    recomputed v -> needed a    unlimited     for each argument a of v
+
+The program's arguments and constants are free: they are there anyway. So are its results, which the caller
+holds. A view (reshape, transpose, slice, broadcast) costs nothing to make again, so a view is never kept, but
+what it views.
+
+Some values depend on the inputs alone and yet only the backward wants them, such as the derivative of tanh.
+They have to be computed once, on either side; on the forward's they can replace what they were computed from.
+So in the backward they are free of charge, unless the forward computes something kept from them as well:
+
+    recomputed a -> recomputed v   compute(a)    where the forward does not want a, an argument of v
+
+The cost of keeping is bytes times NS_PER_BYTE; of equal choices the one that keeps less is taken. With a
+budget, that rate is raised until the kept bytes fit: then even matrix products may be computed again. Chen et
+al. 2016, "Training deep nets with sublinear memory cost", is the aim; the cut is that of PyTorch AOTAutograd
+("min-cut rematerialization"), with recomputation priced and values of the backward moved forward.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..graph import Graph, Node
+from ..ops import build, cost, input_node
+from ..passes.engine import renumber
+from ..passes.match import calls_back, disjoint, ranges
+from .maxflow import UNLIMITED, Network
+
+PRECISION = 1000  # the network counts in thousandths of a nanosecond
+LASTING = 0.5
+_STEPS = 24  # of the search for the rate that meets a budget
+
+
+def partition(
+    joint: Graph,
+    n_inputs: int,
+    n_outputs: int,
+    budget: int | None = None,
+    rate: float = cost.NS_PER_BYTE,
+    ample: int = 0,
+) -> tuple[Graph, Graph, tuple[Node, ...]]:
+    """Split a graph of results and gradients into a forward and a backward program.
+
+    joint      result of vjp_graph: inputs (the primal ones, cotangents), outputs (the primal ones, gradients)
+    n_inputs   how many inputs are primal;  n_outputs   how many outputs are
+    budget     bytes that may be kept beyond the program's inputs and outputs; None: whatever is fastest.
+               A budget that no choice meets gives the choice that keeps least.
+    rate       nanoseconds for keeping a byte
+    ample      bytes that may be kept at the low rate NS_PER_CACHED_BYTE: if the choice at that rate keeps no
+               more, it is taken, whatever `rate` says
+
+    Returns (fwd, bwd, saved). saved: the nodes of `joint` that are handed over; fwd's outputs are the primal
+    outputs and then saved, bwd's inputs stand for saved and then the cotangents.
+    """
+    problem = _Problem(joint, n_inputs, n_outputs)
+    kept = problem.solve(min(rate, cost.NS_PER_CACHED_BYTE) if ample else rate)
+    if ample and problem.kept_bytes(kept) > ample:
+        kept = problem.solve(rate)
+    if budget is not None and problem.kept_bytes(kept) > budget:
+        kept = problem.within(budget, rate)
+    return problem.split(kept)
+
+
+def _hangs_on_bits(n: Node) -> bool:
+    """Whether another rounding turns the answer around, such as whether a maximum equals an argument: what is
+    computed again may be simplified otherwise, so the answer is kept, whatever the budget."""
+    return n.op in ("equal", "not_equal") and any(a.dtype.kind in "fc" for a in n.args)
+
+
+class _Problem:
+    def __init__(self, joint: Graph, n_inputs: int, n_outputs: int):
+        self.joint = joint
+        self.n_inputs = n_inputs
+        self.n_outputs = n_outputs
+        self.results = joint.outputs[:n_outputs]
+        cotangents = joint.inputs[n_inputs:]
+        self.backward = _dependent(joint, cotangents)  # ids of nodes that only the backward can compute
+        self.primal = _ancestors(self.results)  # ids of what the forward computes for its own results
+        self.free = {n.id for n in joint.inputs} | {n.id for n in joint.nodes if n.op == "const"}
+        self.handed_out = {_root(o).id for o in self.results}
+        self.wholes = self._wholes()
+        self.seeds = self._seeds()
+        self.values = self._values()
+
+    def _read(self) -> list[Node]:
+        """What the backward reads first-hand, views looked through."""
+        found = [a for n in self.joint.nodes if n.id in self.backward for a in n.args]
+        found += self.joint.outputs[self.n_outputs :]
+        return [r for r in {r.id: r for r in map(_root, found)}.values() if r.id not in self.backward]
+
+    def _wholes(self) -> dict[int, tuple[Node, tuple]]:
+        """Id of a part -> what it was assembled into, and where it lies: a part that can be cut out of the
+        whole.
+
+        Only of wholes that the backward reads itself or that are there anyway: then the part need not be kept
+        beside.
+        """
+        found = {}
+        read = {r.id for r in self._read()} | self.handed_out
+        for n in self.joint.nodes:
+            if n.op == "assemble" and n.id in read and n.id in self.primal:
+                boxes = [ranges(i, n.shape) for i in n.attrs["indices"]]
+                for k, (p, box) in enumerate(zip(n.args, boxes)):
+                    if all(disjoint(box, other) for j, other in enumerate(boxes) if j != k):
+                        found[p.id] = (n, n.attrs["indices"][k])
+        return found
+
+    def _seeds(self) -> list[Node]:
+        """What the backward reads and can be handed."""
+        read = [self.wholes[r.id][0] if r.id in self.wholes else r for r in self._read()]
+        return [r for r in {r.id: r for r in read}.values() if r.id not in self.free]
+
+    def _values(self) -> list[Node]:
+        """The seeds and all that they are computed from, views and free values left out, in order."""
+        needed = {r.id for r in self.seeds}
+        found = []
+        for n in reversed(self.joint.nodes):
+            if n.id in needed:
+                found.append(n)
+                needed.update(a.id for a in self._arguments(n))
+        return found[::-1]
+
+    def _arguments(self, n: Node) -> list[Node]:
+        """What the value is computed from, as values of the network."""
+        return [r for r in map(_root, n.args) if r.id not in self.free]
+
+    def solve(self, rate: float, lasting: float = 0.0, largest: float = math.inf) -> set[int]:
+        """The ids of the values to keep, if a byte costs `rate` nanoseconds.
+
+        What is computed first is needed last. `lasting` makes its bytes dearer, by up to that part: then the
+        layers of a deep model give way one after another as the rate rises, and a budget is filled. Values of
+        more bytes than `largest` are not kept.
+        """
+        number = {n.id: i for i, n in enumerate(self.values)}
+        source, sink = 2 * len(self.values), 2 * len(self.values) + 1
+        net = Network(sink + 1)
+        for n in self.seeds:
+            net.edge(source, 2 * number[n.id], UNLIMITED)
+        for i, n in enumerate(self.values):
+            needed, again = 2 * i, 2 * i + 1
+            dearer = 1.0 + lasting * (1.0 - i / len(self.values))
+            net.edge(needed, again, self._keep(n, rate * dearer, largest))
+            if _hangs_on_bits(n):
+                net.edge(again, sink, UNLIMITED)
+            elif n.id in self.primal:
+                net.edge(again, sink, _time(n))
+            for a in self._arguments(n):
+                k = number[a.id]
+                net.edge(again, 2 * k, UNLIMITED)
+                if a.id not in self.primal:
+                    net.edge(2 * k + 1, again, _time(a))
+        side = net.cut(source, sink)
+        return {n.id for i, n in enumerate(self.values) if 2 * i in side and 2 * i + 1 not in side}
+
+    def _keep(self, n: Node, rate: float, largest: float = math.inf) -> int:
+        if n.id in self.handed_out:
+            return 0
+        if isinstance(n.dtype, tuple):
+            return UNLIMITED  # of several results the items are kept
+        if cost.nbytes(n) > largest and not any(map(calls_back, n.args)):
+            return UNLIMITED
+        return min(round(PRECISION * rate * cost.nbytes(n)) + 1, UNLIMITED)
+
+    def kept_bytes(self, kept: set[int]) -> int:
+        return sum(cost.nbytes(n) for n in self.values if n.id in kept and n.id not in self.handed_out)
+
+    def within(self, budget: int, rate: float) -> set[int]:
+        """The choice at the lowest rate that fits into the budget."""
+        low, high = rate, rate
+        while True:
+            kept = self.solve(high, LASTING, budget)
+            if self.kept_bytes(kept) <= budget or high > 1e6 * rate:
+                break
+            low, high = high, 8.0 * high
+        for _ in range(_STEPS):
+            middle = (low * high) ** 0.5
+            found = self.solve(middle, LASTING, budget)
+            if self.kept_bytes(found) <= budget:
+                kept, high = found, middle
+            else:
+                low = middle
+            if high / low < 1.001:
+                break
+        return kept
+
+    def split(self, kept: set[int]) -> tuple[Graph, Graph, tuple[Node, ...]]:
+        joint = self.joint
+        cotangents = joint.inputs[self.n_inputs :]
+        by_id = {n.id: n for n in joint.nodes}
+        wholes = {i: whole for i, whole in self.wholes.items() if whole[0].id in kept}
+        saved = _Handover(by_id, kept | {n.id for n in joint.inputs[: self.n_inputs]}, wholes)
+        for c in cotangents:
+            saved.image[c.id] = c
+        for n in joint.nodes:  # the backward's order; what is recomputed comes just before its first use
+            if n.id in self.backward:
+                saved.make(n)
+        gradients = [saved.make(o) for o in joint.outputs[self.n_outputs :]]
+        handed = [by_id[i] for i in sorted(saved.inputs)]
+        bwd = Graph((*(saved.inputs[n.id] for n in handed), *cotangents), gradients, joint.name + "_bwd")
+        fwd = Graph(joint.inputs[: self.n_inputs], (*self.results, *handed), joint.name + "_fwd")
+        return renumber(fwd, self._forward_order(fwd)), bwd, tuple(handed)
+
+    def _forward_order(self, fwd: Graph) -> list[Node]:
+        """The program's order, in which what the backward alone wants comes as soon as it can be computed.
+
+        The joint program has it after all results, when what it is made from would have to be there still.
+        """
+        results = [n for n in fwd.nodes if n.id in self.primal or n.op == "input"]
+        place = {n.id: k for k, n in enumerate(results)}
+        due: dict[int, list[Node]] = {}  # place of the last of those values that it needs -> value to make
+        last: dict[int, int] = {}
+        for n in fwd.nodes:
+            last[n.id] = place.get(n.id, max((last[a.id] for a in n.args), default=-1))
+        for n in fwd.outputs[self.n_outputs :]:
+            if n.id not in place:
+                due.setdefault(last[n.id], []).append(n)
+        order: list[Node] = []
+        done: set[int] = set()
+        for k, n in enumerate([None, *results]):
+            for wanted in ([] if n is None else [n], due.get(k - 1, [])):
+                for w in wanted:
+                    _emit(w, done, order)
+        return order
+
+
+def _emit(n: Node, done: set[int], order: list[Node]) -> None:
+    """Append what `n` is computed from, and `n`, as far as it is not there yet."""
+    stack = [n]
+    while stack:
+        n = stack[-1]
+        missing = [a for a in n.args if a.id not in done]
+        if n.id in done or not missing:
+            stack.pop()
+            if n.id not in done:
+                done.add(n.id)
+                order.append(n)
+        else:
+            stack.extend(reversed(missing))
+
+
+class _Handover:
+    """Builds the backward: nodes of the joint graph anew, with inputs in the place of what is kept."""
+
+    def __init__(self, by_id: dict[int, Node], kept: set[int], wholes: dict[int, tuple[Node, tuple]]):
+        self.by_id = by_id
+        self.kept = kept
+        self.wholes = wholes
+        self.inputs: dict[int, Node] = {}  # id of the kept node -> the backward's input
+        self.image: dict[int, Node] = {}
+
+    def make(self, n: Node) -> Node:
+        stack = [n]
+        while stack:
+            n = stack[-1]
+            if n.id in self.image:
+                stack.pop()
+            elif n.id in self.kept:
+                self.image[n.id] = self.inputs[n.id] = input_node(n.shape, n.dtype, n.name)
+                stack.pop()
+            elif n.op == "const":
+                self.image[n.id] = n
+                stack.pop()
+            elif n.id in self.wholes:
+                whole, index = self.wholes[n.id]
+                if whole.id in self.image:
+                    self.image[n.id] = build.slice_(self.image[whole.id], index)
+                else:
+                    stack.append(whole)
+            else:
+                missing = [a for a in n.args if a.id not in self.image]
+                if missing:
+                    stack.extend(reversed(missing))
+                    continue
+                args = tuple(self.image[a.id] for a in n.args)
+                self.image[n.id] = Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc)
+                stack.pop()
+        return self.image[n.id]
+
+
+def _time(n: Node) -> int:
+    return UNLIMITED if calls_back(n) else round(PRECISION * cost.nanoseconds(n))
+
+
+def _root(n: Node) -> Node:
+    """What a chain of views looks at."""
+    while cost.is_view(n):
+        n = n.args[0]
+    return n
+
+
+def _dependent(graph: Graph, sources) -> set[int]:
+    """The ids of all that is computed from `sources`, themselves included."""
+    found = {n.id for n in sources}
+    for n in graph.nodes:
+        if any(a.id in found for a in n.args):
+            found.add(n.id)
+    return found
+
+
+def _ancestors(nodes) -> set[int]:
+    found: set[int] = set()
+    stack = list(nodes)
+    while stack:
+        n = stack.pop()
+        if n.id not in found:
+            found.add(n.id)
+            stack.extend(n.args)
+    return found

@@ -1,0 +1,1 @@
+"""The ops that carry a graph of their own: call, scan and map."""

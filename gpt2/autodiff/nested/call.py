@@ -1,0 +1,184 @@
+"""The ops `call`, a graph used as one op with a derivative rule of its own, and `host`, a Python function.
+
+    call(*args; graph, rule) -> (*results)       what checkpoint, custom_vjp and custom_jvp leave in a graph
+    host(*args; function, shapes, dtypes) -> (*results)
+
+A rule object says how the call is differentiated:
+
+    Checkpoint   keeps the arguments only; the backward is another call, which runs the graph again
+    CustomVJP    a graph for the forward (results and residuals) and one for the backward, both the user's
+    CustomJVP    a graph for the tangents, the user's
+
+The user gives one direction, and the other follows, because a derivative is linear in the gradient or tangent
+that it is given: the tangent program of a CustomVJP is the transpose of its backward, found by
+differentiating that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from ..derive.chain import applied
+from ..derive.differentiate import backprop, gradients, pushforward
+from ..errors import UnsupportedError
+from ..graph import Graph, Node
+from ..ops import apply
+from ..ops.subgraph import inputs_like, is_float, items, result_types, splice, zeros_like
+from ..ops.table import row
+from ..pipeline import program_of
+
+
+def call(graph: Graph, rule, args: Sequence[Node]) -> list[Node]:
+    """The results of a call."""
+    return items(apply("call", *args, graph=graph, rule=rule))
+
+
+class Checkpoint:
+    """Nothing computed inside is kept for the backward."""
+
+    inlined = False
+
+    def pull(self, graph: Graph, cts, args, wanted) -> list:
+        """cts, wanted: one per result, one per argument. Gradients for those wanted, None for the others."""
+        seeds = [(o, c) for o, c in zip(graph.outputs, cts) if c is not None]
+        given = inputs_like([o for o, _ in seeds], "d")
+        wrt = [i for i, w in zip(graph.inputs, wanted) if w]
+        found = backprop([(o, g) for (o, _), g in zip(seeds, given)], wrt)
+        moving = [(x, d) for x, d in zip(wrt, found) if d is not None]
+        back = Graph([*graph.inputs, *given], [d for _, d in moving], graph.name + "_back")
+        grads = call(back, self, [*args, *(c for _, c in seeds)]) if moving else []
+        by_input = dict(zip((x for x, _ in moving), grads))
+        return [by_input.get(i) for i in graph.inputs]
+
+    def push(self, graph: Graph, tangents, args) -> list:
+        given = {i: t for i, t in zip(graph.inputs, inputs_like(graph.inputs, "d"))}
+        given = {i: given[i] for i, t in zip(graph.inputs, tangents) if t is not None}
+        found = pushforward(graph.outputs, given)
+        moving = [t for t in found if t is not None]
+        forward = Graph([*graph.inputs, *given.values()], moving, graph.name + "_jvp")
+        made = iter(call(forward, self, [*args, *(t for t in tangents if t is not None)]) if moving else ())
+        return [None if t is None else next(made) for t in found]
+
+
+class CustomVJP:
+    """forward: args -> (*results, *residuals); backward: (*residuals, *cotangents) -> a gradient per float
+    argument.
+
+    Cotangents are given for the floating-point results only.
+    """
+
+    inlined = True
+
+    def __init__(self, make: Callable[[], tuple[Graph, Graph]]):
+        self._make = make
+
+    @cached_property
+    def graphs(self) -> tuple[Graph, Graph]:
+        """(forward, backward). Recorded on first use: a forward may call the function whose rule it is."""
+        return self._make()
+
+    @property
+    def forward(self) -> Graph:
+        return self.graphs[0]
+
+    @property
+    def backward(self) -> Graph:
+        return self.graphs[1]
+
+    def pull(self, graph: Graph, cts, args, wanted) -> list:
+        residuals = splice(self.forward, args)[len(graph.outputs) :]
+        cts = [zeros_like(o) if c is None else c for o, c in zip(graph.outputs, cts) if is_float(o)]
+        grads = iter(splice(self.backward, [*residuals, *cts]))
+        return [next(grads) if is_float(a) else None for a in args]
+
+    def push(self, graph: Graph, tangents, args) -> list:
+        residuals = splice(self.forward, args)[len(graph.outputs) :]
+        floats = [o for o in graph.outputs if is_float(o)]
+        marks = inputs_like(floats)  # cotangents: the backward is linear in them
+        grads = splice(self.backward, [*residuals, *marks])
+        given = [t for a, t in zip(args, tangents) if is_float(a)]
+        found = iter(gradients([(g, t) for g, t in zip(grads, given) if t is not None], marks))
+        return [next(found) if is_float(o) else None for o in graph.outputs]
+
+
+class CustomJVP:
+    """tangent: (*args, *tangents of the float arguments) -> (*results, *tangents of the float results)."""
+
+    inlined = True
+
+    def __init__(self, make: Callable[[], tuple[Graph]]):
+        self._make = make
+
+    graphs = CustomVJP.graphs
+
+    @property
+    def tangent(self) -> Graph:
+        return self.graphs[0]
+
+    def push(self, graph: Graph, tangents, args) -> list:
+        given = [zeros_like(a) if t is None else t for a, t in zip(args, tangents) if is_float(a)]
+        found = iter(splice(self.tangent, [*args, *given])[len(graph.outputs) :])
+        return [next(found) if is_float(o) else None for o in graph.outputs]
+
+    def pull(self, graph: Graph, cts, args, wanted) -> list:
+        marks = {
+            i: m for i, m in enumerate(inputs_like(args)) if is_float(args[i])
+        }  # tangents: push is linear in them
+        moved = self.push(graph, [marks.get(i) for i in range(len(args))], args)
+        seeds = [(t, c) for t, c in zip(moved, cts) if t is not None and c is not None]
+        found = dict(zip(marks, backprop(seeds, list(marks.values()))))
+        return [found.get(i) for i in range(len(args))]
+
+
+def _types(*args, graph: Graph, rule):
+    return result_types(graph)
+
+
+def _vjp(g, out, *args, wanted, graph: Graph, rule):
+    return rule.pull(graph, [None if d is None else applied(d) for d in g], args, wanted)
+
+
+def _jvp(tangents, out, *args, graph: Graph, rule):
+    return tuple(rule.push(graph, tangents, args))
+
+
+row(
+    "call",
+    "structural",
+    infer=_types,
+    evaluate=lambda *values, graph, rule: program_of(graph)(*values),
+    vjp_rule=_vjp,
+    jvp_rule=_jvp,
+    cost=1000.0,
+)
+
+
+# --- a function of the user's that cannot be recorded, called as it is when the program runs
+# -----------------------
+
+
+def _host(*values, function, shapes, dtypes):
+    return function(*values)
+
+
+def _no_rule(first, out, *args, function, **attrs):
+    raise UnsupportedError(
+        f"{function.__name__} runs as plain Python, so there is no derivative through it. Give it a rule "
+        "with @ad.custom_vjp; for derivatives of derivatives the rule has to be written in NumPy functions, "
+        "or with functions that have rules themselves",
+        out.loc,
+    )
+
+
+row(
+    "host",
+    "structural",
+    evaluate=_host,
+    cost=1000.0,
+    vjp_rule=_no_rule,
+    jvp_rule=_no_rule,
+    infer=lambda *args, function, shapes, dtypes: (shapes, tuple(map(np.dtype, dtypes))),
+)

@@ -1,0 +1,123 @@
+"""`parallel_map(body, *arrays)`: body over the slices of the leading axis, the slices shared out over the
+threads.
+
+The op
+
+    map(*arrays, *consts; body, n, slices, sums) -> (*stacked, *summed)
+
+takes `slices` arrays slice by slice and consts as they are, values from outside that body reads. The last
+`sums` results of body are added up over the slices, the others are stacked. Sums are what makes the
+derivative of a map a map again: the gradient of a const is the sum of what each slice says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..derive.chain import applied
+from ..derive.differentiate import backprop, pushforward
+from ..graph import Graph, Node
+from ..ops import apply
+from ..ops.subgraph import inputs_like, items, result_types
+from ..ops.table import row
+from ..pipeline import program_of
+from ..run import threads
+
+CHUNKS = 16  # the slices are cut into at most so many parts: each adds up its own sums, in order
+
+
+def map_node(body: Graph, args, n: int, slices: int, sums: int = 0) -> list[Node]:
+    return items(apply("map", *args, body=body, n=n, slices=slices, sums=sums))
+
+
+def _infer(*args, body: Graph, n: int, slices: int, sums: int):
+    shapes, dtypes = result_types(body)
+    stacked = len(shapes) - sums
+    return (*((n, *s) for s in shapes[:stacked]), *shapes[stacked:]), dtypes
+
+
+def _evaluate(*values, body: Graph, n: int, slices: int, sums: int):
+    program = program_of(body)
+    values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
+    arrays, consts = values[:slices], values[slices:]
+    n_stacked = len(body.outputs) - sums
+    stacked = [np.empty((n, *o.shape), o.dtype) for o in body.outputs[:n_stacked]]
+    chunks = min(n, CHUNKS) or 1
+    summed = [[np.zeros(o.shape, o.dtype) for o in body.outputs[n_stacked:]] for _ in range(chunks)]
+    todo = iter(range(chunks))
+
+    def job(thread: int) -> None:
+        parts = [np.empty(o.shape, o.dtype) for o in body.outputs[n_stacked:]]
+        with program.borrowed() as run:
+            for c in todo:
+                for i in range(c * n // chunks, (c + 1) * n // chunks):
+                    run((*[a[i, ...] for a in arrays], *consts), (*[s[i, ...] for s in stacked], *parts))
+                    for total, part in zip(summed[c], parts):
+                        total += part
+
+    threads.run_on_threads(job)
+    for others in summed[1:]:  # in order, so that the sum does not depend on the number of threads
+        for total, part in zip(summed[0], others):
+            total += part
+    return (*stacked, *summed[0])
+
+
+def _jvp(tangents, out, *args, body: Graph, n: int, slices: int, sums: int):
+    moving = [t is not None for t in tangents]
+    marks = {i: m for i, m, has in zip(body.inputs, inputs_like(body.inputs, "d"), moving) if has}
+    found = pushforward(body.outputs, marks)
+    n_stacked = len(body.outputs) - sums
+
+    def both(values, extra):
+        """Sliced values, then the others, each followed by its tangents."""
+        values = list(values)
+        return [
+            *values[:slices],
+            *(e for e, has in zip(extra[:slices], moving) if has),
+            *values[slices:],
+            *(e for e, has in zip(extra[slices:], moving[slices:]) if has),
+        ]
+
+    inputs = both(body.inputs, [marks.get(i) for i in body.inputs])
+    stacked = [t for t in found[:n_stacked] if t is not None]
+    summed = [t for t in found[n_stacked:] if t is not None]
+    if not stacked and not summed:
+        return (None,) * len(found)
+    tangent_body = Graph(inputs, [*stacked, *summed], body.name + "_jvp")
+    made = iter(map_node(tangent_body, both(args, tangents), n, slices + sum(moving[:slices]), len(summed)))
+    return tuple(None if t is None else next(made) for t in found)
+
+
+def _vjp(g, out, *args, wanted, body: Graph, n: int, slices: int, sums: int):
+    g = [None if d is None else applied(d) for d in g]
+    n_stacked = len(body.outputs) - sums
+    cts = [None if d is None else m for d, m in zip(g, inputs_like(body.outputs, "d"))]
+    asked = [i for i, w in zip(body.inputs, wanted) if w]
+    grads = backprop([(o, c) for o, c in zip(body.outputs, cts) if c is not None], asked)
+    found = {i: d for i, d in zip(asked, grads) if d is not None}
+    xs = [i for i in body.inputs[:slices] if i in found]
+    ws = [i for i in body.inputs[slices:] if i in found]
+    sliced = [c for c in cts[:n_stacked] if c is not None]
+    whole = [c for c in cts[n_stacked:] if c is not None]
+    back = Graph(
+        [*body.inputs[:slices], *sliced, *body.inputs[slices:], *whole],
+        [found[i] for i in (*xs, *ws)],
+        body.name + "_back",
+    )
+    given = [d for d in g[:n_stacked] if d is not None]
+    made = (
+        map_node(
+            back,
+            [*args[:slices], *given, *args[slices:], *(d for d in g[n_stacked:] if d is not None)],
+            n,
+            slices + len(sliced),
+            len(ws),
+        )
+        if found
+        else []
+    )
+    by_input = dict(zip((*xs, *ws), made))
+    return tuple(by_input.get(i) for i in body.inputs)
+
+
+row("map", "structural", infer=_infer, evaluate=_evaluate, jvp_rule=_jvp, vjp_rule=_vjp, cost=1000.0)

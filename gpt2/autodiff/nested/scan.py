@@ -1,0 +1,349 @@
+"""Loops of many steps: `scan(body, init, xs)` records the body once, and its derivative is again a scan.
+
+    carry = init
+    for x in xs:                 over the leading axis of every array in xs
+        carry, y = body(carry, x)
+        keep y
+    final, ys = carry, the y's stacked
+
+A Python loop works as well; it is recorded step by step, so that its program grows with the number of steps,
+and its backward keeps every step's values. A scan's program is as long as its body, and its backward keeps
+every k-th carry and computes the carries between again when it comes to them: with k = sqrt(n) the memory for
+n steps is that of about 2 sqrt(n) carries, at the price of one more forward run. Griewank and Walther 2008,
+Evaluating Derivatives, section 12 (with one level of checkpoints).
+
+The op
+
+    scan(*carry, *xs, *consts; body, n, carries, slices, every) -> (*final, *ys, *checkpoints)
+
+has `carries` carries and `slices` xs; body is a graph from (carry, x, consts) to (carry, y), where consts are
+the values from outside that it reads. Checkpoint j of a carry is its value before step j * every, so
+checkpoints have the shape (ceil(n / every), *carry.shape).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..derive.chain import applied
+from ..derive.differentiate import backprop, pushforward
+from ..graph import Graph, Node
+from ..ops import apply, input_node
+from ..ops.build import concatenate, reshape, take_slice
+from ..ops.subgraph import inputs_like, is_float, items, splice, zeros_like
+from ..ops.table import row
+from ..pipeline import program_of
+
+
+def n_checkpoints(n: int, every: int) -> int:
+    return -(-n // every)
+
+
+def default_every(n: int) -> int:
+    """The spacing of checkpoints that keeps the fewest carries alive."""
+    return max(1, math.isqrt(n))
+
+
+# --- the op
+# ---------------------------------------------------------------------------------------------------
+
+
+def _infer(*args, body: Graph, n: int, carries: int, slices: int, every: int):
+    carry, ys = body.outputs[:carries], body.outputs[carries:]
+    shapes = [c.shape for c in carry] + [(n, *y.shape) for y in ys]
+    shapes += [(n_checkpoints(n, every), *c.shape) for c in carry]
+    return tuple(shapes), tuple(o.dtype for o in (*body.outputs, *carry))
+
+
+def _evaluate(*values, body: Graph, n: int, carries: int, slices: int, every: int):
+    values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
+    carry, xs, consts = _split(values, carries, slices)
+    ys = [np.empty((n, *y.shape), y.dtype) for y in body.outputs[carries:]]
+    checkpoints = [np.empty((n_checkpoints(n, every), *c.shape), c.dtype) for c in body.outputs[:carries]]
+    # Two sets of buffers: a step reads the one and writes the other.
+    now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs[:carries]] for _ in range(2))
+    with program_of(body).borrowed() as run:
+        for t in range(n):
+            if t % every == 0:
+                for kept, c in zip(checkpoints, carry):
+                    kept[t // every] = c
+            run((*carry, *[x[t, ...] for x in xs], *consts), (*now, *[y[t, ...] for y in ys]))
+            carry, now, then = now, then, now
+    return (*carry, *ys, *checkpoints)
+
+
+def _split(args, carries: int, slices: int) -> tuple[tuple, tuple, tuple]:
+    return args[:carries], args[carries : carries + slices], args[carries + slices :]
+
+
+# --- forward mode: the tangents are carried along
+# ---------------------------------------------------------------
+
+
+def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, every: int):
+    active = _active_inputs(body, [t is not None for t in tangents], carries)
+    tangent_in = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
+    found = pushforward(body.outputs, tangent_in)
+    carry, xs, consts = _split(body.inputs, carries, slices)
+    dcarry_out = [_or_zeros(found[i], o) for i, o in enumerate(body.outputs[:carries]) if active[carry[i]]]
+    moving_ys = [j for j in range(carries, len(found)) if found[j] is not None]
+
+    def with_tangents(part):
+        return [*part, *(tangent_in[i] for i in part if active[i])]
+
+    jvp_body = Graph(
+        [*with_tangents(carry), *with_tangents(xs), *with_tangents(consts)],
+        [*body.outputs[:carries], *dcarry_out, *body.outputs[carries:], *(found[j] for j in moving_ys)],
+        body.name + "_jvp",
+    )
+    given = dict(zip(body.inputs, zip(args, tangents)))
+
+    def values(part):
+        moving = [(a, t) for i in part if active[i] for a, t in [given[i]]]
+        return [*(given[i][0] for i in part), *(_or_zeros(t, a) for a, t in moving)]
+
+    n_moving = sum(active[c] for c in carry)
+    made = items(
+        apply(
+            "scan",
+            *values(carry),
+            *values(xs),
+            *values(consts),
+            body=jvp_body,
+            n=n,
+            carries=carries + n_moving,
+            slices=len(with_tangents(xs)),
+            every=every,
+        )
+    )
+    # items: final, dfinal, ys, dys, checkpoints, dcheckpoints
+    n_ys = len(body.outputs) - carries
+    dfinal, rest = made[carries : carries + n_moving], made[carries + n_moving + n_ys :]
+    dys, dcheckpoints = rest[: len(moving_ys)], rest[len(moving_ys) + carries :]
+    places = [i for i, c in enumerate(carry) if active[c]]
+    result: list[Node | None] = [None] * len(out.shape)
+    for i, final, kept in zip(places, dfinal, dcheckpoints):
+        result[i], result[len(body.outputs) + i] = final, kept
+    for j, dy in zip(moving_ys, dys):
+        result[j] = dy
+    return tuple(result)
+
+
+def _active_inputs(body: Graph, given, carries: int) -> dict[Node, bool]:
+    """Which inputs of the body get a tangent: a carry does if it starts with one, or if a step gives it
+    one.
+    """
+    active = {i: bool(g) and is_float(i) for i, g in zip(body.inputs, given)}
+    while True:
+        marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs)) if active[i]}
+        found = pushforward(body.outputs[:carries], marks)
+        news = [i for i, t in zip(body.inputs, found) if t is not None and not active[i]]
+        if not news:
+            return active
+        active.update(dict.fromkeys(news, True))
+
+
+def _or_zeros(x: Node | None, like: Node) -> Node:
+    return zeros_like(like) if x is None else x
+
+
+# --- reverse mode: segments from the last to the first, each run forward again from its checkpoint
+# ---------------
+
+
+def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, every: int):
+    g = [None if d is None else applied(d) for d in g]
+    back = _Backward(body, carries, slices, [dy is not None for dy in g[carries : len(body.outputs)]], wanted)
+    init, xs, consts = _split(args, carries, slices)
+    dys = [dy for dy in g[carries : len(body.outputs)] if dy is not None]
+    checkpoints = items(out)[len(body.outputs) :]
+    dcheckpoints = g[len(body.outputs) :]  # second derivatives: an earlier backward read the checkpoints
+    dcarry = [_or_zeros(g[i], init[i]) for i in back.float_carry]
+    dconsts = [zeros_like(consts[i]) for i in back.read_consts]
+    whole, left = divmod(n, every)
+    dxs_parts = []
+
+    def cut(nodes, start, stop):
+        """Rows start:stop; without the axis if there is one, as a segment of one step wants it."""
+        parts = [take_slice(x, 0, start, stop) for x in nodes]
+        return [reshape(x, x.shape[1:]) for x in parts] if stop - start == 1 else parts
+
+    def add_kept(dcarry, j):
+        kept = [dcheckpoints[i] for i in back.float_carry]
+        return [
+            d if k is None else d + reshape(take_slice(k, 0, j, j + 1), d.shape) for d, k in zip(dcarry, kept)
+        ]
+
+    if left:  # the last segment is shorter
+        done = splice(
+            back.segment(left),
+            [
+                *dcarry,
+                *dconsts,
+                *cut(checkpoints, whole, whole + 1),
+                *cut(xs, n - left, n),
+                *cut(dys, n - left, n),
+                *consts,
+            ],
+        )
+        dcarry, dconsts, dxs = back.split(done)
+        dcarry = add_kept(dcarry, whole)
+        dxs_parts.append([reshape(d, (left, *x.shape)) for d, x in zip(dxs, back.dx_like)])
+    if whole:
+
+        def rows(
+            x,
+        ):  # (n, ...) -> (whole, every, ...), the last segment first; (n, ...) for segments of one step
+            x = take_slice(x, 0, 0, whole * every)
+            return flip(reshape(x, (whole, every, *x.shape[1:]) if every > 1 else x.shape))
+
+        kept = [dcheckpoints[i] for i in back.float_carry]
+        has_kept = tuple(k is not None for k in kept)
+        made = items(
+            apply(
+                "scan",
+                *dcarry,
+                *dconsts,
+                *(flip(take_slice(c, 0, 0, whole)) for c in checkpoints),
+                *map(rows, xs),
+                *map(rows, dys),
+                *(flip(take_slice(k, 0, 0, whole)) for k in kept if k is not None),
+                *consts,
+                body=back.segment(every, has_kept),
+                n=whole,
+                carries=len(dcarry) + len(dconsts),
+                slices=carries + slices + len(dys) + sum(has_kept),
+                every=default_every(whole),
+            )
+        )
+        dcarry, dconsts, dxs = back.split(made)
+        dxs_parts.append([reshape(flip(d), (whole * every, *x.shape)) for d, x in zip(dxs, back.dx_like)])
+    dxs = [concatenate(parts[::-1], 0) if len(parts) > 1 else parts[0] for parts in zip(*dxs_parts)]
+
+    result: list[Node | None] = [None] * len(args)
+    for places, found in (
+        (back.float_carry, dcarry),
+        ([carries + i for i in back.float_xs], dxs),
+        ([carries + slices + i for i in back.read_consts], dconsts),
+    ):
+        for i, d in zip(places, found):
+            result[i] = d
+    return tuple(result)
+
+
+def flip(x: Node) -> Node:
+    """x with its leading axis from the last to the first."""
+    return take_slice(x, 0, x.shape[0] - 1, None, -1) if x.shape[0] > 1 else x
+
+
+class _Backward:
+    """The bodies of the backward scans: one step back, and a segment of k steps.
+
+    step     (dcarry, dconsts | carry, x, dy | consts) -> (dcarry, dconsts | dx)
+    segment  (dcarry, dconsts | first carry, k of x, k of dy | consts) -> (dcarry, dconsts | k of dx)
+
+    Only what a derivative leads through appears: floating-point carries, and the wanted among xs and consts.
+    """
+
+    def __init__(self, body: Graph, carries: int, slices: int, has_dy, wanted):
+        carry, xs, consts = _split(body.inputs, carries, slices)
+        self.body, self.carries, self.slices = body, carries, slices
+        self.again = Graph(body.inputs, body.outputs[:carries], body.name)  # for the carries alone
+        self.float_carry = [i for i, c in enumerate(carry) if is_float(c)]
+        ys = [y for y, has in zip(body.outputs[carries:], has_dy) if has]
+        self.n_dys = len(ys)
+        seeded = [*(body.outputs[i] for i in self.float_carry), *ys]
+        cts = inputs_like(seeded, "d")
+        asked = [i for i, w in zip(body.inputs, wanted) if w or i in carry]  # a carry's leads to all others
+        found = dict.fromkeys(body.inputs) | dict(zip(asked, backprop(list(zip(seeded, cts)), asked)))
+        self.float_xs = [i for i, x in enumerate(xs) if found[x] is not None]
+        self.read_consts = [i for i, w in enumerate(consts) if found[w] is not None]
+        self.dx_like = [xs[i] for i in self.float_xs]
+        sums = inputs_like([consts[i] for i in self.read_consts], "d")
+        n = len(self.float_carry)
+        self.step = Graph(
+            [*cts[:n], *sums, *carry, *xs, *cts[n:], *consts],
+            [
+                *(_or_zeros(found[carry[i]], carry[i]) for i in self.float_carry),
+                *(s + found[consts[i]] for s, i in zip(sums, self.read_consts)),
+                *(found[xs[i]] for i in self.float_xs),
+            ],
+            body.name + "_back",
+        )
+
+    def split(self, nodes) -> tuple[list, list, list]:
+        """The results of a backward scan or segment: dcarry, dconsts, dx."""
+        n, m = len(self.float_carry), len(self.read_consts)
+        return list(nodes[:n]), list(nodes[n : n + m]), list(nodes[n + m : n + m + len(self.float_xs)])
+
+    def segment(self, k: int, has_kept=()) -> Graph:
+        """has_kept: which carries also get the gradient of their checkpoint, the last of the sliced
+        arguments.
+        """
+        if k == 1:
+            return self.single(has_kept)
+        n_sums = len(self.float_carry) + len(self.read_consts)
+        step_inputs = inputs_like(self.step.inputs)
+        for fresh, old in zip(step_inputs, self.step.inputs):
+            fresh.name = old.name
+        sums = step_inputs[:n_sums]
+        carry, xs, rest = _split(step_inputs[n_sums:], self.carries, self.slices)
+        dys, consts = rest[: self.n_dys], rest[self.n_dys :]
+        xs, dys = [rows_of(x, k) for x in xs], [rows_of(d, k) for d in dys]
+        forward = items(
+            apply(
+                "scan",
+                *carry,
+                *xs,
+                *consts,
+                body=self.again,
+                n=k,
+                carries=self.carries,
+                slices=self.slices,
+                every=1,
+            )
+        )
+        carried = forward[self.carries :]  # before every step
+        made = items(
+            apply(
+                "scan",
+                *sums,
+                *map(flip, carried),
+                *map(flip, xs),
+                *map(flip, dys),
+                *consts,
+                body=self.step,
+                n=k,
+                carries=n_sums,
+                slices=self.carries + self.slices + self.n_dys,
+                every=default_every(k),
+            )
+        )
+        dcarry, dconsts, dxs = self.split(made)
+        kept = {i: inputs_like([dcarry[i]])[0] for i, has in enumerate(has_kept) if has}
+        dcarry = [d + kept[i] if i in kept else d for i, d in enumerate(dcarry)]
+        return Graph(
+            [*sums, *carry, *xs, *dys, *kept.values(), *consts],
+            [*dcarry, *dconsts, *map(flip, dxs)],
+            self.body.name + "_segment",
+        )
+
+    def single(self, has_kept) -> Graph:
+        """A segment of one step, whose checkpoint is its carry; without the axis of length 1."""
+        n_consts = len(self.body.inputs) - self.carries - self.slices
+        step = self.step
+        first = list(step.inputs[: len(step.inputs) - n_consts])
+        consts = step.inputs[len(first) :]
+        kept = {i: inputs_like([step.outputs[i]])[0] for i, has in enumerate(has_kept) if has}
+        outputs = [o + kept[i] if i in kept else o for i, o in enumerate(step.outputs)]
+        return Graph([*first, *kept.values(), *consts], outputs, step.name)
+
+
+def rows_of(x: Node, k: int) -> Node:
+    """An input with k of x."""
+    return input_node((k, *x.shape), x.dtype, x.name)
+
+
+row("scan", "structural", infer=_infer, evaluate=_evaluate, jvp_rule=_jvp, vjp_rule=_vjp, cost=100.0)

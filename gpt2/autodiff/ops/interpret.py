@@ -1,0 +1,44 @@
+"""The meaning of a graph: every node evaluated by its row of the table, one after another. Slow, and the
+reference that passes, derivatives and emitted programs are tested against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..graph import Graph, Node
+from . import evaluate
+
+
+def evaluate_graph(graph: Graph, arrays: Sequence) -> list:
+    """The outputs of the graph at these inputs. A value is let go after its last use."""
+    if len(arrays) != len(graph.inputs):
+        raise ValueError(
+            f"evaluate_graph: {graph.name} has {len(graph.inputs)} inputs, {len(arrays)} were given"
+        )
+    values = {n: np.asarray(x, n.dtype) for n, x in zip(graph.inputs, arrays)}
+    drop = last_uses(graph)
+    for n in graph.nodes:
+        if n.op == "const":
+            values[n] = np.asarray(n.value, n.dtype)
+        elif n.op != "input":
+            values[n] = evaluate(n.op, [values[a] for a in n.args], n.attrs)
+            for a in drop.get(n, ()):
+                del values[a]
+    return [values[o] for o in graph.outputs]
+
+
+def last_uses(graph: Graph) -> dict[Node, list[Node]]:
+    """Node -> the values that nobody reads after it."""
+    last: dict[Node, Node] = {}
+    for n in graph.nodes:
+        for a in n.args:
+            last[a] = n
+    kept = {*graph.outputs, *graph.inputs}
+    drop: dict[Node, list[Node]] = {}
+    for a, n in last.items():
+        if a not in kept:
+            drop.setdefault(n, []).append(a)
+    return drop

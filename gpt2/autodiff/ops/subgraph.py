@@ -1,0 +1,47 @@
+"""Graphs inside graphs: what the ops that carry a graph as an attribute (call, scan, map) have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..graph import Graph, Node, with_args
+from . import apply, input_node
+from .build import zeros
+
+
+def splice(graph: Graph, args: Sequence[Node]) -> list[Node]:
+    """The graph's outputs computed from other arguments: its nodes made anew, with their names and source
+    lines.
+    """
+    for a, i in zip(args, graph.inputs, strict=True):
+        if a.shape != i.shape or a.dtype != i.dtype:
+            raise ValueError(f"{graph.name} takes {i!r}, got {a!r}")
+    new: dict[Node, Node] = dict(zip(graph.inputs, args))
+    for n in graph.nodes:
+        if n not in new:
+            new[n] = n if n.op == "const" else with_args(n, tuple(new[a] for a in n.args))
+    return [new[o] for o in graph.outputs]
+
+
+def result_types(graph: Graph) -> tuple[tuple, tuple]:
+    """Shapes and dtypes of the outputs: the type of a tuple node."""
+    return tuple(o.shape for o in graph.outputs), tuple(o.dtype for o in graph.outputs)
+
+
+def inputs_like(nodes: Sequence[Node], prefix: str = "") -> list[Node]:
+    """Fresh inputs of the same types."""
+    return [input_node(n.shape, n.dtype, prefix + n.name if n.name else None) for n in nodes]
+
+
+def zeros_like(node: Node) -> Node:
+    return zeros(node.shape, node.dtype)
+
+
+def is_float(node: Node) -> bool:
+    """Can a derivative lead through this value?"""
+    return node.dtype.kind in "fc"
+
+
+def items(node: Node) -> list[Node]:
+    """The elements of a tuple node."""
+    return [apply("item", node, i=i) for i in range(len(node.shape))]

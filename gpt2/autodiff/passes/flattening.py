@@ -1,0 +1,83 @@
+"""One shape for what belongs together: reshapes of leading axes move to the matrix products.
+
+A matrix product likes its rows flattened, (B, T, C) -> (B*T, C); the program around it is written on (B, T,
+C). If each goes its way, elementwise chains between two products alternate between the shapes, and no back
+end can fuse them. The canonical form is the user's: elementwise ops and reductions work on the shape with
+more axes, and the flattening stands at the product alone. Only reshapes that leave the last axis alone are
+moved; those that cut channels into heads stay where they are.
+
+    towards what makes them   reshape(f(x, y), (B, T, C))       -> f(reshape(x, (B, T, C)), reshape(y, ...))
+    towards what reads them   f(reshape(x, (B*T, C)), y)        -> reshape(f(x, reshape(y, ...)), (B*T, C))
+                              sum(reshape(x, (B*T, C)), axis 0) -> sum(x, axes (0, 1))
+"""
+
+from __future__ import annotations
+
+from ..graph import Node
+from ..ops import apply, build
+from ..ops.table import is_elementwise
+from .engine import ELEMENTWISE, Family
+from .match import groups, reshaped_operand, strip_ones
+
+rows = Family("rows")
+
+
+def cuts_rows(n: Node) -> bool:
+    """Is `n` a reshape that cuts leading axes into more, the last axis left alone?"""
+    return n.op == "reshape" and n.ndim > n.args[0].ndim > 0 and _same_last(n)
+
+
+def joins_rows(n: Node) -> bool:
+    """Is `n` a reshape that joins leading axes, the last axis left alone?"""
+    return n.op == "reshape" and 0 < n.ndim < n.args[0].ndim and _same_last(n)
+
+
+def _same_last(n: Node) -> bool:
+    x = n.args[0]
+    if n.shape[-1] != x.shape[-1] or 0 in x.shape:
+        return False
+    # more than 1s must move: (C,) -> (1, C) is what broadcasting does anyway
+    return strip_ones(n.shape) != strip_ones(x.shape) and n.ndim > 1 and x.ndim > 1
+
+
+@rows.rule("reshape")
+def cut_before_elementwise(n: Node, sweep) -> Node | None:
+    (f,) = n.args
+    if not (cuts_rows(n) and is_elementwise(f.op) and sweep.single(f)):
+        return None
+    return apply(f.op, *[_reshaped(a, f.shape, n.shape) for a in f.args], **f.attrs)
+
+
+@rows.rule(ELEMENTWISE)
+def join_after_elementwise(n: Node, sweep) -> Node | None:
+    for a in n.args:
+        if a.shape == n.shape and joins_rows(a):
+            target = a.args[0].shape
+            args = [_reshaped(b, n.shape, target) for b in n.args]
+            return build.reshape(apply(n.op, *args, **n.attrs), n.shape)
+    return None
+
+
+def _reshaped(x: Node, a: tuple, b: tuple) -> Node:
+    """`x`, which broadcasts to shape `a`, for where everything was reshaped to `b`, with more axes."""
+    shape = reshaped_operand(x.shape, a, b)
+    assert shape is not None, (x, a, b)  # cutting axes never fails
+    return build.reshape(x, strip_ones(shape) if strip_ones(shape) == strip_ones(x.shape) else shape)
+
+
+@rows.rule("sum", "max", "min", "prod", "any", "all")
+def reduce_before_joining(n: Node, sweep) -> Node | None:
+    """A reduction of joined axes is one of the axes that were joined."""
+    (x,) = n.args
+    if not joins_rows(x):
+        return None
+    y, axes, keepdims = x.args[0], n.attrs["axes"], n.attrs["keepdims"]
+    pairs = groups(y.shape, x.shape)
+    gone: list[int] = []
+    for old, new in pairs:
+        taken = [j in axes for j in new]
+        if any(taken) and not all(taken):
+            return None
+        if any(taken):
+            gone.extend(old)
+    return build.reshape(apply(n.op, y, axes=tuple(gone), keepdims=keepdims), n.shape)

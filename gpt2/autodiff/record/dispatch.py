@@ -1,0 +1,230 @@
+"""NumPy's functions, each as a composition of ops.
+
+`@handles(np.var)` names the NumPy function that a handler stands for. The handler takes the same arguments,
+with nodes in place of recorded values, and returns the node of the result, or a tuple or list of them.
+NumPy itself computes the concrete value, so value, shape, dtype and errors are its own; that the node
+agrees in shape and dtype is checked at each call. Where NumPy gives a view, the handler's node is reached
+from the argument's by ops that can be undone (views.py).
+
+A handler under `@raw(np.put)` gets the recorded values themselves: it writes to one, or gives no array.
+
+The handlers stand in functions/, one family a file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import AutodiffError, located, unsupported, written_to_plain
+from ..graph import Node
+from ..ops import build
+from . import recording, source_lines
+from .recording import NUMBERS, Run, current, innermost
+from .value import ANSWERS, Recorded, as_node, node_in
+
+HANDLERS: dict[Callable, Callable] = {}
+RAW: dict[Callable, Callable] = {}
+HELPERS: dict[Callable, Callable] = {}  # as HANDLERS, for functions of functions/ that are none of NumPy's
+REFUSED: dict[Callable, str] = {}  # functions that must not even be tried, and why
+SETTLED: set[str] = (
+    set()
+)  # functions whose node had another dtype than NumPy's result: a test keeps this empty
+_building = threading.local()
+
+
+def handles(*functions):
+    """Enter a handler for these NumPy functions into the table."""
+
+    def enter(handler):
+        for function in functions:
+            HANDLERS[function] = handler
+        return handler
+
+    return enter
+
+
+def since(name):
+    """The function np.NAME as a tuple of one; empty where this NumPy is too old to have it."""
+    return (getattr(np, name),) if hasattr(np, name) else ()
+
+
+def raw(*functions):
+    """The same, for a handler that takes recorded values rather than nodes."""
+
+    def enter(handler):
+        for function in functions:
+            RAW[function] = handler
+        return handler
+
+    return enter
+
+
+def helper(function):
+    """Enter a handler for a function of our own, which computes with NumPy what the handler records."""
+
+    def enter(handler):
+        HELPERS[function] = handler
+        return handler
+
+    return enter
+
+
+def operand(x, like: np.dtype | None = None) -> Node:
+    """A handler's argument as a node. Python numbers take their dtype from `like`."""
+    return as_node(_building.recording, x, like)
+
+
+def operands(*xs) -> list[Node]:
+    """Several, with Python numbers in the dtype that NumPy 2 gives them beside the others."""
+    dtypes = [x.dtype for x in xs if hasattr(x, "dtype")]
+    like = np.result_type(*dtypes) if dtypes else None
+    return [operand(x, like) for x in xs]
+
+
+def call_function(function, args, kwargs):
+    """What Recorded.__array_function__ does."""
+    if function in RAW:
+        return RAW[function](*args, **kwargs)
+    if function in REFUSED:
+        raise unsupported(full_name(function), source_lines.here(), REFUSED[function])
+    found: list[Recorded] = []
+    out = None
+    if kwargs.get("out") is not None:
+        kwargs = dict(kwargs)
+        out = kwargs.pop("out")
+        out = out[0] if isinstance(out, tuple) else out
+        if type(out) is not Recorded:
+            raise written_to_plain(source_lines.here(), f"{full_name(function)}(..., out=)")
+    values = _values(args, found)
+    options = {k: _values(v, found) for k, v in kwargs.items()} if kwargs else {}
+    if not found:  # only `like=` or `out=` is recorded
+        rec = innermost((out,)) if out is not None else _like_recording()
+    else:
+        rec = innermost(found)
+    site = source_lines.site()
+    rec.check_computed()
+    handler = HANDLERS.get(function) or HELPERS.get(function)
+    try:
+        value = function(*values, **options)
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
+        if isinstance(error, AutodiffError):
+            raise
+        raise located(error, full_name(function), site.loc) from error
+    if handler is None:
+        return _without_handler(function, value, found, site)
+    before, _building.recording = getattr(_building, "recording", None), rec
+    try:
+        made = handler(*_nodes(rec, args), **{k: _nodes(rec, v) for k, v in kwargs.items()})
+    except NotImplementedError as error:
+        if isinstance(error, AutodiffError):
+            raise
+        raise unsupported(
+            full_name(function), site.loc, str(error) or "called like this is not recorded"
+        ) from error
+    finally:
+        _building.recording = before
+    result = _wrap(rec, made, value, found, site, function)
+    if out is None:
+        return result
+    if not np.can_cast(result.dtype, out.dtype, "same_kind"):
+        raise TypeError(
+            f"Cannot cast array data from {result.dtype!r} to {out.dtype!r} according to 'same_kind'"
+        )
+    out[...] = result
+    return out
+
+
+def _like_recording() -> Run:
+    rec = current()
+    if rec is None:
+        raise AutodiffError("like= names a recorded value whose recording has ended", source_lines.here())
+    return rec
+
+
+def _without_handler(function, value, found, site):
+    """A function that no handler knows gives no derivative: fine for integers, bools and text."""
+    if _carries_derivative(value) and any(x.dtype.kind in "fc" for x in found):
+        raise unsupported(full_name(function), site.loc)
+    for x in found:
+        x._read(np.array(x.value), "array")
+    return value
+
+
+def _carries_derivative(value) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_carries_derivative, value))
+    return (
+        value is None
+        or isinstance(value, (float, complex))
+        or getattr(value, "dtype", np.dtype(int)).kind in "fcO"
+    )
+
+
+def full_name(function) -> str:
+    module = (getattr(function, "__module__", None) or "numpy").replace("numpy", "np", 1)
+    return f"{module}.{function.__name__}"
+
+
+def _values(x, found: list):
+    """x with concrete values in place of recorded ones, which are collected in `found`."""
+    kind = type(x)
+    if kind is Recorded:
+        found.append(x)
+        return x.value
+    if kind is list:
+        return [_values(v, found) for v in x]
+    if kind is tuple:
+        return tuple([_values(v, found) for v in x])
+    return x
+
+
+def _nodes(rec: Run, x):
+    kind = type(x)
+    if kind is Recorded:
+        return node_in(rec, x)
+    if kind is list:
+        return [_nodes(rec, v) for v in x]
+    if kind is tuple:
+        return tuple([_nodes(rec, v) for v in x])
+    return x
+
+
+def _wrap(rec: Run, made, value, found, site, function):
+    """The handler's nodes and NumPy's values, joined. None in place of a node: a value without derivative."""
+    if made is None:
+        return _without_handler(function, value, found, site)
+    if not isinstance(made, Node):
+        parts = [_wrap(rec, m, v, found, site, function) for m, v in zip(made, value, strict=True)]
+        kind = type(value)
+        return parts if kind is list else kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    recording.label(made, site)
+    shape, dtype = np.shape(value), getattr(value, "dtype", None) or np.asarray(value).dtype
+    if dtype.kind not in NUMBERS:
+        raise AutodiffError(
+            f"{full_name(function)} gave dtype {dtype}; only numbers can be recorded", site.loc
+        )
+    if made.shape != shape or made.dtype != dtype:
+        if made.shape != shape:
+            raise AssertionError(f"{full_name(function)}: recorded as {made.shape}, but NumPy gives {shape}")
+        if not any(x.weak for x in found):
+            SETTLED.add(full_name(function))
+        made = build.cast(made, dtype)
+        recording.label(made, site)
+    if isinstance(value, np.ndarray) and (
+        value.base is not None or not value.flags.owndata or _is_operand(value, found)
+    ):
+        for x in found:
+            if x._rec is rec and isinstance(x._value, np.ndarray) and np.may_share_memory(value, x._value):
+                return x.view_of(made, value)
+        return Recorded(rec, made, value, owned=value.base is None)
+    return Recorded(rec, made, value)
+
+
+def _is_operand(value, found) -> bool:
+    return any(value is x._value for x in found)
+
+
+ANSWERS["function"] = call_function

@@ -1,0 +1,267 @@
+"""numpy.linalg."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...graph import Node
+from ...ops import apply, build, table
+from ..dispatch import call_function, handles, helper, operand, raw
+from ..ufuncs import matmul
+from ..value import Recorded
+from .products import pair
+from .reduce import max_, min_, plain_sum
+from .shape import moveaxis, normalize_axis_tuple
+
+
+def floating(x) -> Node:
+    x = operand(x)
+    return x if x.dtype.kind in "fc" else build.cast(x, float)
+
+
+@handles(np.linalg.inv)
+def inv(a):
+    return apply("inv", floating(a))
+
+
+@handles(np.linalg.tensorinv)
+def tensorinv(a, ind=2):
+    shape = a.shape[ind:] + a.shape[:ind]
+    n = int(np.prod(a.shape[:ind]))
+    return build.reshape(inv(build.reshape(a, (n, a.size // n))), shape)
+
+
+@handles(np.linalg.det)
+def det(a):
+    return apply("det", floating(a))
+
+
+@handles(np.linalg.slogdet)
+def slogdet(a):
+    return items(apply("slogdet", floating(a)))
+
+
+def items(node: Node) -> tuple[Node, ...]:
+    return tuple(build.item(node, i) for i in range(len(node.shape)))
+
+
+@handles(np.linalg.solve)
+def solve(a, b):
+    a, b = floating(a), floating(b)
+    dtype = np.result_type(a.dtype, b.dtype)
+    a, b = build.cast(a, dtype), build.cast(b, dtype)
+    if b.ndim == 1:
+        out = apply("solve", a, build.reshape(b, (b.size, 1)))
+        return build.reshape(out, out.shape[:-1])
+    return apply("solve", a, b)
+
+
+@handles(np.linalg.tensorsolve)
+def tensorsolve(a, b, axes=None):
+    a, b = operand(a), operand(b)
+    if axes is not None:
+        raise NotImplementedError("with axes is not recorded; np.moveaxis first")
+    n = b.size
+    return build.reshape(solve(build.reshape(a, (n, n)), build.reshape(b, (n,))), a.shape[b.ndim :])
+
+
+@raw(np.linalg.lstsq)
+def lstsq(a, b, rcond=None):
+    """By the pseudoinverse, which is the same solution. Rank, and whether there are residuals, are plain."""
+    plain = [x.value if type(x) is Recorded else x for x in (a, b)]
+    _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)
+    x, residuals, values = call_function(_lstsq, (a, b, rcond, residuals.shape), {})
+    return x, residuals, rank, values
+
+
+def _lstsq(a, b, rcond, residual_shape):
+    x, residuals, _, values = np.linalg.lstsq(a, b, rcond)
+    return x, residuals, values
+
+
+@helper(_lstsq)
+def lstsq_nodes(a, b, rcond, residual_shape):
+    a, b = pair(floating(a), floating(b))
+    if rcond is None:
+        rcond = np.finfo(a.dtype).eps * max(a.shape)
+    x = matmul(apply("pinv", a, rcond=float(rcond)), b)
+    left_over = build.zeros((0,), build.real(x).dtype)
+    if residual_shape != (0,):
+        left_over = build.reshape(plain_sum(squares(b - matmul(a, x)), 0), residual_shape)
+    return x, left_over, svd(a, compute_uv=False)
+
+
+@handles(np.linalg.pinv)
+def pinv(a, rcond=None, hermitian=False, *, rtol=np._NoValue):
+    if hermitian or isinstance(rcond, Node):
+        raise NotImplementedError("with hermitian=True or a recorded rcond is not recorded")
+    cut = rcond if rtol is np._NoValue else rtol
+    return apply("pinv", floating(a), rcond=None if cut is None else float(cut))
+
+
+@handles(np.linalg.cholesky)
+def cholesky(a, /, *, upper=False):
+    a = floating(a)
+    if upper:
+        return build.adjoint(apply("cholesky", build.adjoint(a)))
+    return apply("cholesky", a)
+
+
+@handles(np.linalg.qr)
+def qr(a, mode="reduced"):
+    a = floating(a)
+    if mode not in ("reduced", "r") and not (mode == "complete" and a.shape[-2] <= a.shape[-1]):
+        raise NotImplementedError(f"with mode={mode!r} is not recorded; mode='reduced' is")
+    q, r = items(apply("qr", a))
+    return r if mode == "r" else (q, r)
+
+
+@handles(np.linalg.eigh)
+def eigh(a, UPLO="L"):
+    return items(apply("eigh", floating(a), uplo=UPLO.upper()))
+
+
+@raw(np.linalg.eig)
+def eig(a):
+    values, vectors = call_function(_eig, (a, str(np.linalg.eig(a.value)[0].dtype)), {})
+    return _EigResult(values, vectors)
+
+
+@raw(np.linalg.eigvals)
+def eigvals(a):
+    return eig(a)[0]
+
+
+_EigResult = type(np.linalg.eig(np.eye(1)))
+
+
+def _eig(a, dtype):
+    return tuple(x.astype(dtype) for x in np.linalg.eig(a))
+
+
+@helper(_eig)
+def eig_nodes(a, dtype):
+    """NumPy gives reals where all values happen to be real; the recording keeps to what it gave."""
+    return items(apply("eig", floating(a), dtype=dtype))
+
+
+@handles(np.linalg.eigvalsh)
+def eigvalsh(a, UPLO="L"):
+    return eigh(a, UPLO)[0]
+
+
+@handles(np.linalg.svd)
+def svd(a, full_matrices=True, compute_uv=True, hermitian=False):
+    if hermitian:
+        raise NotImplementedError("with hermitian=True is not recorded; np.linalg.eigh is")
+    parts = items(apply("svd", floating(a), full_matrices=bool(full_matrices) if compute_uv else False))
+    return parts if compute_uv else parts[1]
+
+
+@handles(np.linalg.svdvals)
+def svdvals(x, /):
+    return svd(x, compute_uv=False)
+
+
+@handles(np.linalg.matrix_power)
+def matrix_power(a, n):
+    a = floating(a) if n < 0 else operand(a)
+    if n == 0:
+        return build.broadcast(table.const(np.eye(a.shape[-1], dtype=a.dtype)), a.shape)
+    base = inv(a) if n < 0 else a
+    n = abs(n)
+    out = None
+    while n:
+        if n & 1:
+            out = base if out is None else matmul(out, base)
+        n >>= 1
+        base = matmul(base, base) if n else base
+    return out
+
+
+@handles(np.linalg.norm)
+def norm(x, ord=None, axis=None, keepdims=False):
+    x = floating(x)
+    if axis is None:
+        if ord is None or (ord == 2 and x.ndim == 1) or (ord in ("f", "fro") and x.ndim == 2):
+            total = build.sqrt(plain_sum(squares(x), None))
+            return build.reshape(total, (1,) * x.ndim) if keepdims else total
+        axis = tuple(range(x.ndim))
+    axes = normalize_axis_tuple(axis, x.ndim)
+    if len(axes) == 1:
+        return vector_norm_along(x, 2 if ord is None else ord, axes[0], keepdims)
+    return matrix_norm_along(x, "fro" if ord is None else ord, axes, keepdims)
+
+
+def squares(x: Node) -> Node:
+    if x.dtype.kind == "c":
+        return build.square(build.real(x)) + build.square(build.imag(x))
+    return build.square(x)
+
+
+def vector_norm_along(x: Node, order, axis, keepdims) -> Node:
+    if order == np.inf:
+        return max_(build.absolute(x), axis, keepdims=keepdims)
+    if order == -np.inf:
+        return min_(build.absolute(x), axis, keepdims=keepdims)
+    if order == 0:
+        return plain_sum(build.cast(apply("not_equal", x, 0), build.real(x).dtype), axis, keepdims)
+    if order == 1:
+        return plain_sum(build.absolute(x), axis, keepdims)
+    if order == 2:
+        return build.sqrt(plain_sum(squares(x), axis, keepdims))
+    return plain_sum(build.absolute(x) ** float(order), axis, keepdims) ** (1.0 / order)
+
+
+def matrix_norm_along(x: Node, order, axes, keepdims) -> Node:
+    row, column = axes
+    if order in ("fro", "f"):
+        return build.sqrt(plain_sum(squares(x), axes, keepdims))
+    if order in (1, -1, np.inf, -np.inf):
+        summed, other = (row, column) if abs(order) == 1 else (column, row)
+        totals = plain_sum(build.absolute(x), summed, True)
+        best = (max_ if order > 0 else min_)(totals, other, keepdims=True)
+    elif order in (2, -2, "nuc"):
+        values = svd(moveaxis(x, axes, (-2, -1)), compute_uv=False)
+        best = plain_sum(values, -1) if order == "nuc" else (max_ if order > 0 else min_)(values, -1)
+        shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+        best = build.reshape(best, shape)
+    else:
+        raise NotImplementedError(f"with ord={order!r} is not recorded")
+    if keepdims:
+        return best
+    return build.reshape(best, tuple(n for i, n in enumerate(x.shape) if i not in axes))
+
+
+@handles(np.linalg.vector_norm)
+def vector_norm(x, /, *, axis=None, keepdims=False, ord=2):
+    x = floating(x)
+    if axis is None or isinstance(axis, tuple):
+        axes = tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
+        rest = [i for i in range(x.ndim) if i not in axes]
+        lead = tuple(x.shape[i] for i in rest)
+        flat = build.reshape(
+            build.transpose(x, (*axes, *rest)), (x.size // max(int(np.prod(lead)), 1), *lead)
+        )
+        out = vector_norm_along(flat, ord, 0, False)
+        return (
+            build.reshape(out, tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
+            if keepdims
+            else out
+        )
+    return norm(x, ord, axis, keepdims)
+
+
+@handles(np.linalg.matrix_norm)
+def matrix_norm(x, /, *, keepdims=False, ord="fro"):
+    return norm(x, ord, (-2, -1), keepdims)
+
+
+@handles(np.linalg.cond)
+def cond(x, p=None):
+    x = floating(x)
+    if p in (None, 2, -2):
+        values = svd(x, compute_uv=False)
+        big, small = max_(values, -1), min_(values, -1)
+        return small / big if p == -2 else big / small
+    return norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))

@@ -1,0 +1,117 @@
+"""np.piecewise: functions that are each given only the part of an array where their condition holds.
+
+A function is recorded on its part. If it works element by element, it is then applied to the whole array
+and the conditions choose, so that the program does not depend on which elements a part has; where a condition
+does not hold, the function gets an element of its part, at which it can be computed. Any other function
+(v - v.mean()) has to be given the part, and the recording holds for this part alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...graph import Graph, Node
+from ...ops import apply, build, input_node
+from ...ops.table import is_elementwise
+from ...tree import LEAF
+from .. import record
+from ..dispatch import raw
+from ..value import Recorded
+
+
+@raw(np.piecewise)
+def piecewise(x, condlist, funclist, *args, **kw):
+    x = x if type(x) is Recorded else np.asarray(x)
+    conditions, functions = _pairs(x, condlist, list(funclist))
+    some = x if type(x) is Recorded else next(c for c in conditions if type(c) is Recorded)
+    out = np.zeros(x.shape, x.dtype, like=some)
+    for condition, function in zip(conditions, functions):
+        if not callable(function):
+            out[condition] = function
+        elif _is_anywhere(condition):
+            out = _with_part(x, condition, lambda v, f=function: f(v, *args, **kw), out)
+    return out
+
+
+def _pairs(x, conditions, functions: list) -> tuple[list, list]:
+    """A condition for each function; the last may be for the elements at which none of the others holds."""
+    several = isinstance(conditions, (list, tuple))
+    depth = 1 + np.ndim(conditions[0]) if several else np.ndim(conditions)
+    if depth < 2 and (x.ndim or not several):
+        conditions = [conditions]
+    conditions = [c if type(c) is Recorded else np.asarray(c, bool) for c in conditions]
+    conditions = [c if c.dtype.kind == "b" else c != 0 for c in conditions]
+    if len(functions) == len(conditions) + 1:
+        found = conditions[0]
+        for condition in conditions[1:]:
+            found = np.logical_or(found, condition)
+        conditions.append(np.logical_not(found))
+    if len(functions) != len(conditions):
+        n = len(conditions)
+        raise ValueError(f"with {n} condition(s), either {n} or {n + 1} functions are expected")
+    return conditions, functions
+
+
+def _is_anywhere(condition) -> bool:
+    """NumPy does not call a function for nothing. Only that there is nothing has to be noted."""
+    return bool(np.any(_concrete(condition))) or bool(np.any(condition))
+
+
+def _concrete(x):
+    return np.asarray(x.value if type(x) is Recorded else x)
+
+
+def _with_part(x, condition, function: Callable, out):
+    """out, where the condition holds with the function's results in their place."""
+    part = _concrete(x)[_concrete(condition)]
+    trial = record.record(function, (part.copy(),))
+    if _is_elementwise(trial):
+        inside = condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
+        given = np.where(inside, x, part.flat[0])
+        (value,) = record.inline(_widened(trial.graph, x.shape), trial.operands([given]))
+        return np.where(inside, value.astype(out.dtype), out)
+    part = x[condition]
+    if type(part) is Recorded:
+        record.pass_on(trial, [part])
+    if trial.out_tree.spec is LEAF:
+        out[condition] = record.inline(trial.graph, trial.operands([part]))[0]
+    else:
+        out[condition] = trial.results
+    return out
+
+
+def _is_elementwise(trial: record.Recording) -> bool:
+    """Is every element of the result that of one element of the argument, and of numbers?"""
+    if trial.out_tree.spec is not LEAF or trial.reads or trial.unstable or trial.written:
+        return False
+    part = trial.graph.inputs[0]
+    return all(n is part or _keeps_places(n, part.shape) for n in trial.graph.nodes)
+
+
+def _keeps_places(n: Node, whole: tuple) -> bool:
+    if n.op in ("input", "const"):
+        return n.shape == ()
+    spread = n.op == "broadcast" and n.args[0].shape == ()
+    return (spread or is_elementwise(n.op)) and n.shape in ((), whole)
+
+
+def _widened(graph: Graph, shape: tuple) -> Graph:
+    """The graph for a first input of this shape."""
+    part = graph.inputs[0]
+    new: dict[Node, Node] = {}
+    for n in graph.nodes:
+        if n is part:
+            new[n] = input_node(shape, n.dtype, n.name)
+        elif not n.args:
+            new[n] = n
+        else:
+            args = [new[a] for a in n.args]
+            if n.op == "broadcast":
+                new[n] = build.broadcast(args[0], shape if n.shape else ())
+            else:
+                new[n] = apply(n.op, *args, **n.attrs)
+            if new[n] not in args:
+                new[n].name, new[n].loc = n.name, n.loc
+    return Graph([new[i] for i in graph.inputs], [new[graph.outputs[0]]], graph.name)

@@ -1,0 +1,222 @@
+"""Products of vectors, matrices and tensors."""
+
+from __future__ import annotations
+
+import string
+
+import numpy as np
+
+from ...graph import Node
+from ...ops import apply, build
+from ..dispatch import handles, operand
+from ..ufuncs import BUILDERS, matmul
+from .reduce import plain_sum
+from .shape import diagonal_view, moveaxis, normalize_axis_tuple
+
+
+def pair(a, b) -> tuple[Node, Node]:
+    """Both operands in their common dtype."""
+    a, b = operand(a), operand(b)
+    dtype = np.result_type(a.dtype, b.dtype)
+    return build.cast(a, dtype), build.cast(b, dtype)
+
+
+@handles(np.dot)
+def dot(a, b, out=None):
+    a, b = pair(a, b)
+    if a.ndim == 0 or b.ndim == 0:
+        return apply("multiply", a, b)
+    if b.ndim <= 2:
+        if a.ndim <= 2:
+            return matmul(a, b)
+        rows = build.reshape(a, (a.size // a.shape[-1] if a.shape[-1] else 0, a.shape[-1]))
+        return build.reshape(matmul(rows, b), a.shape[:-1] + b.shape[1:])
+    return _contract(a, b, [a.ndim - 1], [b.ndim - 2])
+
+
+@handles(np.inner)
+def inner(a, b, /):
+    a, b = pair(a, b)
+    if a.ndim == 0 or b.ndim == 0:
+        return apply("multiply", a, b)
+    return _contract(a, b, [a.ndim - 1], [b.ndim - 1])
+
+
+@handles(np.vdot)
+def vdot(a, b, /):
+    a, b = pair(a, b)
+    a = build.conjugate(a) if a.dtype.kind == "c" else a
+    return matmul(build.reshape(a, (a.size,)), build.reshape(b, (b.size,)))
+
+
+@handles(np.outer)
+def outer(a, b, out=None):
+    a, b = operand(a), operand(b)
+    return apply("multiply", build.reshape(a, (a.size, 1)), build.reshape(b, (1, b.size)))
+
+
+@handles(np.linalg.outer)
+def linalg_outer(x1, x2, /):
+    return outer(x1, x2)
+
+
+def _contract(a: Node, b: Node, axes_a, axes_b) -> Node:
+    """The sum over pairs of axes, as one matrix product."""
+    keep_a = [i for i in range(a.ndim) if i not in axes_a]
+    keep_b = [i for i in range(b.ndim) if i not in axes_b]
+    inner = int(np.prod([a.shape[i] for i in axes_a]))
+    out_a, out_b = tuple(a.shape[i] for i in keep_a), tuple(b.shape[i] for i in keep_b)
+    rows = build.reshape(build.transpose(a, (*keep_a, *axes_a)), (int(np.prod(out_a)), inner))
+    columns = build.reshape(build.transpose(b, (*axes_b, *keep_b)), (inner, int(np.prod(out_b))))
+    return build.reshape(apply("matmul", rows, columns), out_a + out_b)
+
+
+def _tensordot(a, b, axes):
+    a, b = pair(a, b)
+    if isinstance(axes, (int, np.integer)):
+        n = int(axes)
+        return _contract(a, b, list(range(a.ndim - n, a.ndim)), list(range(n)))
+    first, second = axes
+    return _contract(
+        a, b, list(normalize_axis_tuple(first, a.ndim)), list(normalize_axis_tuple(second, b.ndim))
+    )
+
+
+@handles(np.tensordot)
+def tensordot(a, b, axes=2):
+    return _tensordot(a, b, axes)
+
+
+@handles(np.linalg.tensordot)
+def linalg_tensordot(x1, x2, /, *, axes=2):
+    return _tensordot(x1, x2, axes)
+
+
+@handles(np.linalg.matmul)
+def linalg_matmul(x1, x2, /):
+    return matmul(*pair(x1, x2))
+
+
+@handles(np.linalg.vecdot)
+def linalg_vecdot(x1, x2, /, *, axis=-1):
+    a, b = operand(x1), operand(x2)
+    return BUILDERS["vecdot"](moveaxis(a, axis, -1), moveaxis(b, axis, -1))
+
+
+@handles(np.kron)
+def kron(a, b):
+    a, b = operand(a), operand(b)
+    n = max(a.ndim, b.ndim)
+    a_shape, b_shape = (1,) * (n - a.ndim) + a.shape, (1,) * (n - b.ndim) + b.shape
+    a = build.reshape(a, tuple(v for m in a_shape for v in (m, 1)))
+    b = build.reshape(b, tuple(v for m in b_shape for v in (1, m)))
+    return build.reshape(apply("multiply", a, b), tuple(p * q for p, q in zip(a_shape, b_shape)))
+
+
+@handles(np.trace)
+def trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
+    d = diagonal_view(a, offset, axis1, axis2)
+    return plain_sum(build.cast(d, dtype) if dtype is not None else d, -1)
+
+
+@handles(np.linalg.trace)
+def linalg_trace(x, /, *, offset=0, dtype=None):
+    return trace(x, offset, -2, -1, dtype)
+
+
+@handles(np.cross)
+def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
+    axisa, axisb, axisc = (axis,) * 3 if axis is not None else (axisa, axisb, axisc)
+    a, b = operand(a), operand(b)
+    a, b = moveaxis(a, axisa, -1), moveaxis(b, axisb, -1)
+
+    def parts(x):
+        return [build.reshape(build.take_slice(x, -1, i, i + 1), x.shape[:-1]) for i in range(x.shape[-1])]
+
+    p, q = parts(a), parts(b)
+    if len(p) == len(q) == 2:
+        return p[0] * q[1] - p[1] * q[0]
+    zero = build.zeros((), np.result_type(a.dtype, b.dtype))
+    (a0, a1, a2), (b0, b1, b2) = (x if len(x) == 3 else [*x, zero] for x in (p, q))
+    columns = [a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0]
+    shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+    columns = [build.reshape(build.broadcast(c, shape), (*shape, 1)) for c in columns]
+    return moveaxis(build.concatenate(columns, len(shape)), -1, axisc)
+
+
+@handles(np.linalg.cross)
+def linalg_cross(x1, x2, /, *, axis=-1):
+    return cross(x1, x2, axis=axis)
+
+
+@handles(np.linalg.multi_dot)
+def multi_dot(arrays, *, out=None):
+    product = operand(arrays[0])
+    for x in arrays[1:]:
+        product = matmul(*pair(product, x))
+    return product
+
+
+# einsum
+@handles(np.einsum)
+def einsum(*args, out=None, optimize=False, dtype=None, order="K", casting="safe"):
+    if isinstance(args[0], str):
+        text, nodes = args[0], [operand(x) for x in args[1:]]
+    else:
+        text, nodes = _from_lists(args)
+    if dtype is not None:
+        nodes = [build.cast(x, dtype) for x in nodes]
+    inputs, output = explicit(text.replace(" ", ""), [x.ndim for x in nodes])
+    nodes, inputs = zip(*(_without_repeats(x, letters) for x, letters in zip(nodes, inputs)))
+    common = np.result_type(*(x.dtype for x in nodes))
+    nodes = [build.cast(x, common) for x in nodes]
+    if len(nodes) == 1:
+        return _rearranged(nodes[0], inputs[0], output)
+    return apply("einsum", *nodes, subscripts=",".join(inputs) + "->" + output)
+
+
+def _from_lists(args) -> tuple[str, list[Node]]:
+    """einsum(a, [0, 1], b, [1, 2], [0, 2]) as subscripts."""
+    nodes = [operand(x) for x in args[0 : len(args) - len(args) % 2 : 2]]
+    lists = list(args[1::2])
+
+    def letters(places):
+        return "".join("..." if p is Ellipsis else string.ascii_letters[p] for p in places)
+
+    text = ",".join(map(letters, lists[: len(nodes)]))
+    return text + ("->" + letters(args[-1]) if len(args) % 2 else ""), nodes
+
+
+def explicit(text: str, ndims) -> tuple[list[str], str]:
+    """Subscripts with the output written out and letters in place of the ellipsis."""
+    left, arrow, output = text.partition("->")
+    inputs = left.split(",")
+    spare = [c for c in string.ascii_letters if c not in text]
+    rest = [n - len(s.replace("...", "")) if "..." in s else 0 for s, n in zip(inputs, ndims)]
+    most = max(rest, default=0)
+    axes = "".join(spare[:most])
+    inputs = [s.replace("...", axes[most - r :]) for s, r in zip(inputs, rest)]
+    if arrow:
+        return inputs, output.replace("...", axes)
+    counts = "".join(inputs)
+    once = sorted({c for c in counts if counts.count(c) == 1 and c not in axes})
+    return inputs, axes + "".join(once)
+
+
+def _without_repeats(x: Node, letters: str) -> tuple[Node, str]:
+    """Take diagonals until no letter stands twice."""
+    for c in letters:
+        while letters.count(c) > 1:
+            i = letters.index(c)
+            j = letters.index(c, i + 1)
+            x = diagonal_view(x, 0, i, j)  # its axis comes last
+            letters = letters[:i] + letters[i + 1 : j] + letters[j + 1 :] + c
+    return x, letters
+
+
+def _rearranged(x: Node, letters: str, output: str) -> Node:
+    """One operand: sums, then a transpose."""
+    gone = [i for i, c in enumerate(letters) if c not in output]
+    x = build.sum_(x, gone) if gone else x
+    letters = "".join(c for c in letters if c in output)
+    return build.transpose(x, [letters.index(c) for c in output])

@@ -1,0 +1,512 @@
+"""Reductions: sums, means, extrema, products, running sums, norms of spread, order statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...graph import Node
+from ...ops import apply, build, table
+from ..dispatch import handles, operand, since
+from .shape import axis_of, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
+
+NONE = np._NoValue
+
+
+def axes_of(axis, ndim: int) -> tuple[int, ...]:
+    if axis is None:
+        return tuple(range(ndim))
+    return tuple(sorted(normalize_axis_tuple(axis, ndim)))
+
+
+def reduce_op(op: str, x: Node, axis, keepdims) -> Node:
+    return apply(op, x, axes=axes_of(axis, x.ndim), keepdims=_flag(keepdims))
+
+
+def _flag(keepdims) -> bool:
+    return False if keepdims is NONE else bool(keepdims)
+
+
+def masked(x: Node, where, neutral) -> Node:
+    """x where the mask holds, and what changes nothing elsewhere."""
+    if where is True or where is NONE:
+        return x
+    shape = np.broadcast_shapes(x.shape, np.shape(where))
+    return build.where(build.broadcast(operand(where), shape), build.broadcast(x, shape), neutral)
+
+
+def plain_sum(x: Node, axis, keepdims=False) -> Node:
+    axes = axes_of(axis, x.ndim)
+    return apply("sum", x, axes=axes, keepdims=_flag(keepdims)) if axes or x.dtype.kind not in "fc" else x
+
+
+@handles(np.sum)
+def sum_(a, axis=None, dtype=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+    a = operand(a)
+    a = build.cast(a, dtype) if dtype is not None else a
+    total = plain_sum(masked(a, where, 0), axis, keepdims)
+    return total if initial is NONE or initial is None else _with(total, "add", initial)
+
+
+def _with(x: Node, op: str, initial) -> Node:
+    return build.cast(apply(op, x, operand(initial, x.dtype)), x.dtype)
+
+
+@handles(np.prod)
+def prod(a, axis=None, dtype=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+    a = build.cast(a, dtype) if dtype is not None else a
+    total = reduce_op("prod", masked(a, where, 1), axis, keepdims)
+    return total if initial is NONE or initial is None else _with(total, "multiply", initial)
+
+
+def _extremum(op: str, ufunc: str, worst):
+    def handler(a, axis=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+        a = masked(operand(a), where, worst(a.dtype))
+        best = reduce_op(op, a, axis, keepdims)
+        return best if initial is NONE or initial is None else _with(best, ufunc, initial)
+
+    return handler
+
+
+def lowest(dtype):
+    return -np.inf if dtype.kind in "fc" else False if dtype.kind == "b" else int(np.iinfo(dtype).min)
+
+
+def highest(dtype):
+    return np.inf if dtype.kind in "fc" else True if dtype.kind == "b" else int(np.iinfo(dtype).max)
+
+
+max_ = handles(np.max, np.amax)(_extremum("max", "maximum", lowest))
+min_ = handles(np.min, np.amin)(_extremum("min", "minimum", highest))
+
+
+def _truth(op: str, neutral: bool):
+    def handler(a, axis=None, out=None, keepdims=NONE, *, where=NONE):
+        return reduce_op(
+            op, masked(build.cast(a, bool) if where is not NONE else a, where, neutral), axis, keepdims
+        )
+
+    return handler
+
+
+handles(np.any)(_truth("any", False))
+handles(np.all)(_truth("all", True))
+
+
+def _position(op: str):
+    def handler(a, axis=None, out=None, *, keepdims=NONE):
+        if axis is None:
+            found = apply(op, build.reshape(a, (a.size,)), axis=0)
+            return build.reshape(found, (1,) * a.ndim) if _flag(keepdims) else found
+        axis = axis_of(axis, a.ndim)
+        found = apply(op, a, axis=axis)
+        return expand_dims(found, axis) if _flag(keepdims) else found
+
+    return handler
+
+
+handles(np.argmax)(_position("argmax"))
+handles(np.argmin)(_position("argmin"))
+
+
+# means and spread
+def count_of(x: Node, axis) -> int:
+    return int(np.prod([x.shape[i] for i in axes_of(axis, x.ndim)]))
+
+
+def mean_dtype(dtype, wanted):
+    """(what the sum is taken in, what the mean has)."""
+    if wanted is not None:
+        return np.dtype(wanted), np.dtype(wanted)
+    if dtype == np.float16:
+        return np.dtype(np.float32), dtype
+    return (dtype, dtype) if dtype.kind in "fc" else (np.dtype(np.float64),) * 2
+
+
+@handles(np.mean)
+def mean(a, axis=None, dtype=None, out=None, keepdims=NONE, *, where=NONE):
+    inner, outer = mean_dtype(a.dtype, dtype)
+    total = plain_sum(masked(build.cast(a, inner), where, 0), axis, keepdims)
+    return build.cast(total / counted(a, axis, keepdims, where, inner), outer)
+
+
+def counted(a: Node, axis, keepdims, where, dtype):
+    """How many elements a mean is over: a number, or with a mask a node."""
+    if where is True or where is NONE:
+        return float(count_of(a, axis))
+    return build.cast(plain_sum(build.broadcast(operand(where), a.shape), axis, keepdims), build_real(dtype))
+
+
+def build_real(dtype) -> np.dtype:
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+@handles(np.var)
+def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE):
+    ddof = ddof if correction is NONE else correction
+    inner, outer = mean_dtype(a.dtype, dtype)
+    x = build.cast(a, inner)
+    if mean is NONE:
+        centre = plain_sum(masked(x, where, 0), axis, True) / counted(a, axis, True, where, inner)
+    else:
+        centre = operand(mean, inner)
+    d = x - centre
+    squares = build.real(d * build.conjugate(d)) if inner.kind == "c" else d * d
+    total = plain_sum(masked(squares, where, 0), axis, keepdims)
+    count = counted(a, axis, keepdims, where, inner)
+    count = max(count - ddof, 0.0) if isinstance(count, float) else apply("maximum", count - float(ddof), 0.0)
+    if count == 0.0:
+        return build.cast(total / 0.0, build_real(outer))
+    return build.cast(total / count, build_real(outer))
+
+
+@handles(np.std)
+def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE):
+    inner, outer = mean_dtype(a.dtype, dtype)
+    spread = var(a, axis, inner, None, ddof, keepdims, where=where, mean=mean, correction=correction)
+    return build.cast(build.sqrt(spread), build_real(outer))
+
+
+@handles(np.average)
+def average(a, axis=None, weights=None, returned=False, *, keepdims=NONE):
+    a = operand(a)
+    if weights is None:
+        out = mean(a, axis, keepdims=keepdims)
+        return (out, build.full(out.shape, count_of(a, axis), out.dtype)) if returned else out
+    w = operand(weights)
+    dtype = (
+        np.result_type(a.dtype, w.dtype) if a.dtype.kind in "fc" or w.dtype.kind in "fc" else np.dtype(float)
+    )
+    dtype = np.result_type(a.dtype, w.dtype, np.float64) if a.dtype.kind in "iub" else dtype
+    if w.shape != a.shape:
+        axes = normalize_axis_tuple(axis, a.ndim)
+        w = build.transpose(w, np.argsort(axes).tolist()) if w.ndim > 1 else w
+        w = build.reshape(w, tuple(n if i in axes else 1 for i, n in enumerate(a.shape)))
+    w = build.cast(w, dtype)
+    scale = plain_sum(build.broadcast(w, a.shape), axis, keepdims)
+    out = plain_sum(build.cast(a, dtype) * w, axis, keepdims) / scale
+    return (out, build.broadcast(scale, out.shape)) if returned else out
+
+
+@handles(np.ptp)
+def ptp(a, axis=None, out=None, keepdims=NONE):
+    return max_(a, axis, keepdims=keepdims) - min_(a, axis, keepdims=keepdims)
+
+
+# running
+def _running(op: str):
+    def handler(a, axis=None, dtype=None, out=None):
+        a = build.cast(a, dtype) if dtype is not None else a
+        if axis is None:
+            a, axis = build.reshape(a, (a.size,)), 0
+        more = {"reverse": False} if op == "cumsum" else {}
+        return apply(op, a, axis=axis_of(axis, a.ndim), **more)
+
+    return handler
+
+
+cumsum = handles(np.cumsum)(_running("cumsum"))
+cumprod = handles(np.cumprod)(_running("cumprod"))
+
+
+def _running_array_api(running, start):
+    def handler(x, /, *, axis=None, dtype=None, out=None, include_initial=False):
+        out = running(x, axis, dtype)
+        if not include_initial:
+            return out
+        axis = axis_of(0 if axis is None else axis, out.ndim)
+        shape = tuple(1 if i == axis else n for i, n in enumerate(out.shape))
+        return build.concatenate([build.full(shape, start, out.dtype), out], axis)
+
+    return handler
+
+
+handles(*since("cumulative_sum"))(_running_array_api(cumsum, 0))
+handles(*since("cumulative_prod"))(_running_array_api(cumprod, 1))
+
+
+# differences and integrals
+@handles(np.diff)
+def diff(a, n=1, axis=-1, prepend=NONE, append=NONE):
+    a = operand(a)
+    axis = axis_of(axis, a.ndim)
+    parts = [a]
+    for value, where in ((prepend, 0), (append, 2)):
+        if value is not NONE:
+            value = operand(value)
+            if value.ndim == 0:
+                value = build.broadcast(value, tuple(1 if i == axis else m for i, m in enumerate(a.shape)))
+            parts.insert(0 if where == 0 else len(parts), value)
+    if len(parts) > 1:
+        dtype = np.result_type(*(p.dtype for p in parts))
+        a = build.concatenate([build.cast(p, dtype) for p in parts], axis)
+    for _ in range(n):
+        m = a.shape[axis]
+        later, earlier = build.take_slice(a, axis, 1, m), build.take_slice(a, axis, 0, m - 1)
+        a = apply("not_equal", later, earlier) if a.dtype.kind == "b" else later - earlier
+    return a
+
+
+@handles(np.ediff1d)
+def ediff1d(ary, to_end=None, to_begin=None):
+    flat = build.reshape(ary, (ary.size,))
+    parts = [flat for flat in (to_begin, diff(flat), to_end) if flat is not None]
+    parts = [build.reshape(build.cast(p, ary.dtype), (p.size,)) for p in map(operand, parts)]
+    return parts[0] if len(parts) == 1 else build.concatenate(parts, 0)
+
+
+@handles(np.trapezoid)
+def trapezoid(y, x=None, dx=1.0, axis=-1):
+    y = operand(y)
+    axis = axis_of(axis, y.ndim)
+    n = y.shape[axis]
+    if x is None:
+        d = operand(dx, y.dtype)
+    else:
+        x = operand(x)
+        d = diff(x)
+        if x.ndim == 1:
+            d = build.reshape(d, tuple(n - 1 if i == axis else 1 for i in range(y.ndim)))
+        else:
+            d = diff(x, axis=axis)
+    pair = build.take_slice(y, axis, 1, n) + build.take_slice(y, axis, 0, n - 1)
+    return plain_sum(d * pair / 2.0, axis)
+
+
+@handles(np.gradient)
+def gradient(f, *varargs, axis=None, edge_order=1):
+    axes = axes_of(axis, f.ndim) if axis is None or isinstance(axis, tuple) else (axis_of(axis, f.ndim),)
+    if axis is not None and isinstance(axis, tuple):
+        axes = normalize_axis_tuple(axis, f.ndim)
+    steps = [1.0] * len(axes) if not varargs else list(varargs) * (len(axes) if len(varargs) == 1 else 1)
+    f = f if f.dtype.kind in "fc" else build.cast(f, float)
+    out = tuple(_gradient_along(f, h, a, edge_order) for h, a in zip(steps, axes))
+    return out[0] if len(axes) == 1 else out
+
+
+def _gradient_along(f: Node, h, axis: int, edge_order: int) -> Node:
+    n = f.shape[axis]
+
+    def part(a, b):
+        return build.take_slice(f, axis, a, b)
+
+    if not isinstance(h, (int, float)) and operand(h).ndim:
+        x = build.cast(operand(h), f.dtype)
+        gaps = build.reshape(diff(x), tuple(n - 1 if i == axis else 1 for i in range(f.ndim)))
+
+        def gap(a, b):
+            return build.take_slice(gaps, axis, a, b)
+
+        before, after = gap(0, n - 2), gap(1, n - 1)
+        inner = (
+            part(0, n - 2) * (-after / (before * (before + after)))
+            + part(1, n - 1) * ((after - before) / (before * after))
+            + part(2, n) * (before / (after * (before + after)))
+        )
+        first, second, last, second_last = gap(0, 1), gap(1, 2), gap(n - 2, n - 1), gap(n - 3, n - 2)
+    else:
+        h = operand(h, f.dtype)
+        inner = (part(2, n) - part(0, n - 2)) / (2.0 * h)
+        first = second = last = second_last = h
+    if edge_order == 1:
+        start, end = (part(1, 2) - part(0, 1)) / first, (part(n - 1, n) - part(n - 2, n - 1)) / last
+    else:
+        start = (
+            part(0, 1) * (-(2.0 * first + second) / (first * (first + second)))
+            + part(1, 2) * ((first + second) / (first * second))
+            + part(2, 3) * (-first / (second * (first + second)))
+        )
+        end = (
+            part(n - 3, n - 2) * (last / (second_last * (second_last + last)))
+            + part(n - 2, n - 1) * (-(last + second_last) / (second_last * last))
+            + part(n - 1, n) * ((2.0 * last + second_last) / (last * (second_last + last)))
+        )
+    return build.concatenate([start, inner, end], axis)
+
+
+# sorting and order statistics
+@handles(np.sort)
+def sort(a, axis=-1, kind=None, order=None, *, stable=None):
+    if axis is None:
+        a, axis = build.reshape(a, (a.size,)), 0
+    axis = axis_of(axis, a.ndim)
+    return table.apply("take_along", a, argsort(a, axis, kind, stable=stable), axis=axis)
+
+
+@handles(np.argsort)
+def argsort(a, axis=-1, kind=None, order=None, *, stable=None):
+    if axis is None:
+        a, axis = build.reshape(a, (a.size,)), 0
+    return apply("argsort", a, axis=axis_of(axis, a.ndim), kind="stable" if stable else kind)
+
+
+@handles(np.partition)
+def partition(a, kth, axis=-1, kind="introselect", order=None):
+    if axis is None:
+        a, axis = build.reshape(a, (a.size,)), 0
+    axis = axis_of(axis, a.ndim)
+    return apply("take_along", a, argpartition(a, kth, axis), axis=axis)
+
+
+@handles(np.argpartition)
+def argpartition(a, kth, axis=-1, kind="introselect", order=None):
+    if axis is None:
+        a, axis = build.reshape(a, (a.size,)), 0
+    kth = tuple(kth) if isinstance(kth, (tuple, list)) else int(kth)
+    return apply("argpartition", a, kth=kth, axis=axis_of(axis, a.ndim))
+
+
+def flat_axes(x: Node, axis, keepdims) -> tuple[Node, tuple]:
+    """x with the reduced axes as one, the last; and the shape of the result."""
+    axes = axes_of(axis, x.ndim)
+    rest = [i for i in range(x.ndim) if i not in axes]
+    size = int(np.prod([x.shape[i] for i in axes]))
+    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if _flag(keepdims) or i not in axes)
+    x = build.transpose(x, (*rest, *axes))
+    return build.reshape(x, (*x.shape[: len(rest)], size)), shape
+
+
+@handles(np.median)
+def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
+    x, shape = flat_axes(a, axis, keepdims)
+    n = x.shape[-1]
+    x = sort(x)
+    dtype = mean_dtype(a.dtype, None)[1]
+    if n % 2:
+        middle = item_at(x, x.ndim - 1, n // 2)
+    else:
+        middle = mean(build.take_slice(x, -1, n // 2 - 1, n // 2 + 1), -1)
+    nan = _nan_anywhere(x)
+    middle = build.cast(middle, dtype)
+    return build.reshape(middle if nan is None else build.where(nan, np.nan, middle), shape)
+
+
+def _nan_anywhere(x: Node) -> Node | None:
+    """Sorting puts nan last; a statistic of data with nan is nan."""
+    return apply("isnan", item_at(x, x.ndim - 1, x.shape[-1] - 1)) if x.dtype.kind in "fc" else None
+
+
+def _quantile(a, q, axis, keepdims, method) -> Node:
+    if isinstance(q, Node):
+        raise NotImplementedError("with a recorded q is not recorded")
+    if method != "linear":
+        raise NotImplementedError(f"with method={method!r} is not recorded; method='linear' is")
+    q = np.asarray(q, float)
+    x, shape = flat_axes(a, axis, keepdims)
+    x = sort(x if x.dtype.kind == "f" else build.cast(x, float))
+    at = q.ravel() * (x.shape[-1] - 1)
+    low = np.floor(at).astype(np.intp)
+    weight = (at - low).astype(x.dtype)
+    last = x.ndim - 1
+    below, above = take(x, low, last), take(x, np.minimum(low + 1, x.shape[-1] - 1), last)
+    out = below + (above - below) * table.const(weight)
+    out = build.where(expand_dims(_nan_anywhere(x), -1), np.nan, out)
+    return build.reshape(moveaxis(out, -1, 0), q.shape + shape)
+
+
+@handles(np.quantile)
+def quantile(
+    a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None
+):
+    if weights is not None:
+        raise NotImplementedError("with weights is not recorded")
+    return _quantile(a, q, axis, keepdims, method)
+
+
+@handles(np.percentile)
+def percentile(
+    a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None
+):
+    if isinstance(q, Node) or weights is not None:
+        raise NotImplementedError("with a recorded q or with weights is not recorded")
+    return _quantile(a, np.true_divide(q, 100), axis, keepdims, method)
+
+
+# reductions that pass over nan
+def _zero_for_nan(x: Node, value=0):
+    return build.where(apply("isnan", x), value, x) if x.dtype.kind in "fc" else x
+
+
+def _present(x: Node) -> Node:
+    if x.dtype.kind in "fc":
+        return apply("logical_not", apply("isnan", x))
+    return build.broadcast(table.const(True), x.shape)
+
+
+def _and(where, x: Node):
+    return (
+        _present(x) if where is NONE or where is True else apply("logical_and", operand(where), _present(x))
+    )
+
+
+@handles(np.nansum)
+def nansum(a, axis=None, dtype=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+    return sum_(_zero_for_nan(a), axis, dtype, None, keepdims, initial, where)
+
+
+@handles(np.nanprod)
+def nanprod(a, axis=None, dtype=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+    return prod(_zero_for_nan(a, 1), axis, dtype, None, keepdims, initial, where)
+
+
+@handles(np.nancumsum)
+def nancumsum(a, axis=None, dtype=None, out=None):
+    return cumsum(_zero_for_nan(a), axis, dtype)
+
+
+@handles(np.nancumprod)
+def nancumprod(a, axis=None, dtype=None, out=None):
+    return cumprod(_zero_for_nan(a, 1), axis, dtype)
+
+
+@handles(np.nanmean)
+def nanmean(a, axis=None, dtype=None, out=None, keepdims=NONE, *, where=NONE):
+    return mean(_zero_for_nan(a), axis, dtype, None, keepdims, where=_and(where, a))
+
+
+@handles(np.nanvar)
+def nanvar(
+    a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE
+):
+    return var(
+        _zero_for_nan(a),
+        axis,
+        dtype,
+        None,
+        ddof,
+        keepdims,
+        where=_and(where, a),
+        mean=mean,
+        correction=correction,
+    )
+
+
+@handles(np.nanstd)
+def nanstd(
+    a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE
+):
+    return std(
+        _zero_for_nan(a),
+        axis,
+        dtype,
+        None,
+        ddof,
+        keepdims,
+        where=_and(where, a),
+        mean=mean,
+        correction=correction,
+    )
+
+
+def _nan_extremum(extremum, worst):
+    def handler(a, axis=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+        best = extremum(_zero_for_nan(a, worst(a.dtype)), axis, None, keepdims, initial, where)
+        if a.dtype.kind not in "fc" or initial is not NONE:
+            return best
+        some = reduce_op("any", _and(where, a), axis, keepdims)
+        return build.where(some, best, np.nan)
+
+    return handler
+
+
+handles(np.nanmax)(_nan_extremum(max_, lowest))
+handles(np.nanmin)(_nan_extremum(min_, highest))

@@ -1,0 +1,533 @@
+"""Choosing and looking up: where, clip, select, take, indexing by masks, and what cleans values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...graph import Node
+from ...ops import apply, build, table
+from ..dispatch import REFUSED, call_function, handles, helper, operand, operands, raw
+from ..ufuncs import operate
+from ..value import Recorded
+from .shape import axis_of
+
+
+@raw(np.where)
+def where(condition, x=None, y=None, /):
+    if x is None and y is None:
+        return nonzero(condition)
+    return call_function(_where, (condition, x, y), {})
+
+
+def _where(condition, x, y):
+    return np.where(condition, x, y)
+
+
+_where.__module__, _where.__name__ = "numpy", "where"
+
+
+@helper(_where)
+def where_node(condition, x, y):
+    x, y = weak_operands(x, y)
+    condition = operand(condition)
+    return apply(
+        "where", condition if condition.dtype.kind == "b" else apply("not_equal", condition, 0), x, y
+    )
+
+
+def weak_operands(*xs) -> list[Node]:
+    """Nodes in one dtype; Python numbers take that of the arrays, with whatever kind they need (NEP 50)."""
+    arrays = [x for x in xs if not isinstance(x, (bool, int, float, complex)) or isinstance(x, np.generic)]
+    nodes = [operand(x) for x in arrays]
+    numbers = [x for x in xs if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic)]
+    dtype = np.result_type(*(n.dtype for n in nodes), *(type(v)(0) for v in numbers))
+    made = iter(nodes)
+    return [build.cast(next(made), dtype) if any(x is a for a in arrays) else operand(x, dtype) for x in xs]
+
+
+@raw(np.clip)
+def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, max=np._NoValue, **kwargs):
+    low = a_min if a_min is not np._NoValue else min
+    high = a_max if a_max is not np._NoValue else max
+    bounds = [
+        (u, b) for u, b in ((np.maximum, low), (np.minimum, high)) if b is not None and b is not np._NoValue
+    ]
+    x = a
+    for ufunc, bound in bounds:
+        if type(x) is not Recorded and type(bound) is not Recorded:
+            x = ufunc(x, bound, **kwargs)
+        elif kwargs:
+            x = ufunc(x, bound, **kwargs)
+        else:
+            x = operate(ufunc, ufunc, x, bound)
+    if not bounds:
+        x = a.copy()
+    if out is None:
+        return x
+    out[...] = x
+    return out
+
+
+@raw(np.select)
+def select(condlist, choicelist, default=0):
+    if not condlist or len(condlist) != len(choicelist):
+        raise ValueError("select: condlist and choicelist must have the same length, at least 1")
+    shape = np.broadcast_shapes(*map(np.shape, (*condlist, *choicelist)))
+    out = default
+    for condition, choice in zip(reversed(condlist), reversed(choicelist)):
+        out = np.where(condition, choice, out)
+    return np.broadcast_to(out, shape).copy()
+
+
+@raw(np.choose)
+def choose(a, choices, out=None, mode="raise"):
+    index = a.astype(np.intp) if type(a) is Recorded else np.asarray(a, np.intp)
+    choices = np.stack(np.broadcast_arrays(*choices)) if isinstance(choices, (list, tuple)) else choices
+    index = _in_range(index, choices.shape[0], mode)
+    shape = np.broadcast_shapes(index.shape, choices.shape[1:])
+    result = np.take_along_axis(
+        np.broadcast_to(choices, (choices.shape[0], *shape)), np.broadcast_to(index, shape)[None], 0
+    )[0]
+    return result if out is None else _store(out, result)
+
+
+def _in_range(index, n: int, mode: str):
+    if mode == "wrap":
+        return index % n
+    if mode == "clip":
+        return np.clip(index, 0, n - 1)
+    return index
+
+
+def _store(out, result):
+    out[...] = result
+    return out
+
+
+# looking up
+@raw(np.take)
+def take(a, indices, axis=None, out=None, mode="raise"):
+    if type(a) is not Recorded and type(indices) is not Recorded and out is not None:
+        out[...] = np.take(a, indices, axis, mode=mode)
+        return out
+    if axis is None:
+        a, axis = np.reshape(a, -1), 0
+    axis = axis_of(axis, np.ndim(a))
+    if not isinstance(indices, (Recorded, np.ndarray)):
+        indices = np.asarray(indices) if isinstance(indices, (list, tuple)) else indices
+    if mode != "raise":
+        indices = _in_range(indices, np.shape(a)[axis], mode)
+    key = (slice(None),) * axis + (indices,)
+    if type(a) is not Recorded:  # a plain table, looked up at recorded places
+        result = call_function(_look_up, (a, indices, axis), {})
+    else:
+        result = a[key]
+        result = result.copy() if result._root is not None else result
+    return result if out is None else _store(out, result)
+
+
+def _look_up(table, indices, axis):
+    return np.take(table, indices, axis)
+
+
+@helper(_look_up)
+def look_up(table, indices, axis):
+    table = operand(table)
+    spec = (
+        *((0, n, 1) for n in table.shape[:axis]),
+        ("array", 0),
+        *((0, n, 1) for n in table.shape[axis + 1 :]),
+    )
+    return apply("gather", table, operand(indices), spec=spec)
+
+
+@handles(np.take_along_axis)
+def take_along_axis(arr, indices, axis=-1):
+    arr, indices = operand(arr), operand(indices)
+    if axis is None:
+        arr, axis = build.reshape(arr, (arr.size,)), 0
+    return apply("take_along", arr, indices, axis=axis_of(axis, arr.ndim))
+
+
+@raw(np.compress)
+def compress(condition, a, axis=None, out=None):
+    condition = np.asarray(condition) if type(condition) is not Recorded else np.asarray(condition != 0)
+    if axis is None:
+        a, axis = np.reshape(a, -1), 0
+    result = np.take(a, np.flatnonzero(condition), axis)
+    return result if out is None else _store(out, result)
+
+
+@raw(np.extract)
+def extract(condition, arr):
+    return np.compress(np.ravel(condition), np.ravel(arr))
+
+
+# what looks at values: the places are plain integers, and the recording notes that it looked
+@raw(np.nonzero)
+def nonzero(a):
+    return np.nonzero(_looked_at(a))
+
+
+@raw(np.flatnonzero)
+def flatnonzero(a):
+    return np.flatnonzero(_looked_at(a))
+
+
+@raw(np.argwhere)
+def argwhere(a):
+    return np.argwhere(_looked_at(a))
+
+
+def _looked_at(a: Recorded) -> np.ndarray:
+    """Which elements are not zero, as a plain array."""
+    a = a if a.dtype.kind == "b" else a != 0
+    return np.asarray(a)
+
+
+@handles(np.count_nonzero)
+def count_nonzero(a, axis=None, *, keepdims=False):
+    axes = (
+        tuple(range(a.ndim))
+        if axis is None
+        else tuple(sorted(np.lib.array_utils.normalize_axis_tuple(axis, a.ndim)))
+    )
+    return apply("sum", build.cast(a, bool), axes=axes, keepdims=keepdims)
+
+
+@raw(np.unique, np.unique_values)
+def unique(ar, return_index=False, return_inverse=False, return_counts=False, axis=None, **kwargs):
+    """The sorted different values: which they are is looked at, and they are taken from where they first
+    stand.
+    """
+    value = ar.value
+    ar._read(np.array(value), "array")
+    found = np.unique(value, True, return_inverse, return_counts, axis, **kwargs)
+    wanted = [np.take(ar, found[1], axis)]
+    wanted += [found[1]] * return_index + list(found[2:])
+    return wanted[0] if len(wanted) == 1 else tuple(wanted)
+
+
+@handles(np.searchsorted)
+def searchsorted(a, v, side="left", sorter=None):
+    a = operand(a)
+    if sorter is not None:
+        a = apply("gather", a, operand(sorter), spec=(("array", 0),))
+    return apply("searchsorted", a, operand(v, a.dtype), side=side)
+
+
+@handles(np.interp)
+def interp(x, xp, fp, left=None, right=None, period=None):
+    """Piecewise linear: the derivative of each piece, and 0 beyond the ends."""
+    x, xp, fp = operand(x, np.dtype(float)), operand(xp, np.dtype(float)), operand(fp)
+    x, xp = build.cast(x, float), build.cast(xp, float)
+    fp = build.cast(fp, complex if fp.dtype.kind == "c" else float)
+    if period is not None:
+        x, xp, fp = _periodic(x, xp, fp, abs(period))
+        left = right = None
+    n = xp.shape[0]
+    if n == 1:
+        inside = build.broadcast(build.reshape(fp, ()), x.shape)
+    else:
+        i = apply("searchsorted", xp, x, side="right") - 1
+        i = apply("minimum", apply("maximum", i, 0), n - 2)
+        x0, f0 = _at(xp, i), _at(fp, i)
+        inside = f0 + (x - x0) * ((_at(fp, i + 1) - f0) / (_at(xp, i + 1) - x0))
+    first, last = (build.reshape(build.take_slice(fp, 0, k, k + 1), ()) for k in (0, n - 1))
+    ends = [build.reshape(build.take_slice(xp, 0, k, k + 1), ()) for k in (0, n - 1)]
+    out = build.where(x >= ends[1], last, inside)
+    out = build.where(x > ends[1], last if right is None else operand(right, fp.dtype), out)
+    return build.where(x < ends[0], first if left is None else operand(left, fp.dtype), out)
+
+
+def _at(x: Node, i: Node) -> Node:
+    return apply("gather", x, i, spec=(("array", 0),))
+
+
+def _periodic(x: Node, xp: Node, fp: Node, period: float):
+    """Everything within one period, sorted, and a neighbour from the periods around it at each end."""
+    x, xp = apply("remainder", x, float(period)), apply("remainder", xp, float(period))
+    order = apply("argsort", xp, axis=0, kind=None)
+    xp, fp = _at(xp, order), _at(fp, order)
+    n = xp.shape[0]
+
+    def ends(v):
+        return build.take_slice(v, 0, n - 1, n), build.take_slice(v, 0, 0, 1)
+
+    (last, first), (f_last, f_first) = ends(xp), ends(fp)
+    xp = build.concatenate([last - float(period), xp, first + float(period)], 0)
+    return x, xp, build.concatenate([f_last, fp, f_first], 0)
+
+
+# comparisons that are not ufuncs
+@handles(np.isclose)
+def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
+    a, b = operands(a, b)
+    close = apply("less_equal", build.absolute(a - b), operand(atol) + operand(rtol) * build.absolute(b))
+    close = apply("logical_and", close, apply("isfinite", b))
+    close = apply("logical_or", close, build.equal(a, b))
+    if equal_nan:
+        close = apply("logical_or", close, apply("logical_and", apply("isnan", a), apply("isnan", b)))
+    return close
+
+
+@raw(np.allclose)
+def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
+    return bool(np.all(np.isclose(a, b, rtol, atol, equal_nan)))
+
+
+@raw(np.array_equal)
+def array_equal(a1, a2, equal_nan=False):
+    if np.shape(a1) != np.shape(a2):
+        return False
+    same = a1 == a2
+    if equal_nan:
+        same = same | (np.isnan(a1) & np.isnan(a2))
+    return bool(np.all(same))
+
+
+@raw(np.array_equiv)
+def array_equiv(a1, a2):
+    try:
+        np.broadcast_shapes(np.shape(a1), np.shape(a2))
+    except ValueError:
+        return False
+    return bool(np.all(a1 == a2))
+
+
+@handles(np.isneginf)
+def isneginf(x, out=None):
+    return apply("equal", x, -np.inf)
+
+
+@handles(np.isposinf)
+def isposinf(x, out=None):
+    return apply("equal", x, np.inf)
+
+
+@handles(np.isreal)
+def isreal(x):
+    return apply("equal", build.imag(x), 0) if x.dtype.kind == "c" else build.full(x.shape, 1, bool)
+
+
+@handles(np.iscomplex)
+def iscomplex(x):
+    return apply("not_equal", build.imag(x), 0) if x.dtype.kind == "c" else build.full(x.shape, 0, bool)
+
+
+# values
+@handles(np.real)
+def real(val):
+    return build.real(val) if val.dtype.kind == "c" else val
+
+
+@handles(np.imag)
+def imag(val):
+    return build.imag(val) if val.dtype.kind == "c" else build.zeros(val.shape, val.dtype)
+
+
+@handles(np.angle)
+def angle(z, deg=False):
+    z = z if z.dtype.kind in "fc" else build.cast(z, float)
+    phase = apply("angle", z)
+    return phase * (180 / np.pi) if deg else phase
+
+
+@handles(np.real_if_close)
+def real_if_close(a, tol=100):
+    if a.dtype.kind == "c":
+        raise NotImplementedError("gives a dtype that depends on values; np.real(x) is recorded")
+    return a
+
+
+@handles(np.sinc)
+def sinc(x):
+    return apply("sinc", x if x.dtype.kind in "fc" else build.cast(x, float))
+
+
+@handles(np.i0)
+def i0(x):
+    """The modified Bessel function, as the mean of exp(x cos t) over a circle: the trapezoidal rule is
+    exact to the last digits on so smooth a function (256 points up to |x| = 700, where exp overflows).
+    """
+    x = build.absolute(x if x.dtype.kind == "f" else build.cast(x, float))
+    cosines = table.const(np.cos(np.arange(256) * (2 * np.pi / 256)).astype(x.dtype) - x.dtype.type(1))
+    return build.sum_(build.exp(build.reshape(x, (*x.shape, 1)) * cosines), x.ndim) / 256.0 * build.exp(x)
+
+
+@handles(np.fix)
+def fix(x, out=None):
+    return apply("trunc", x) if x.dtype.kind == "f" else x
+
+
+@handles(np.round, np.around)
+def round_(a, decimals=0, out=None):
+    if a.dtype.kind not in "fc":
+        return a
+    if a.dtype.kind == "c":
+        raise NotImplementedError("of complex numbers is not recorded")
+    if decimals == 0:
+        return apply("rint", a)
+    scale = 10.0 ** abs(decimals)
+    return apply("rint", a * scale) / scale if decimals > 0 else apply("rint", a / scale) * scale
+
+
+@raw(np.nan_to_num)
+def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
+    result = call_function(_nan_to_num, (x,), dict(nan=nan, posinf=posinf, neginf=neginf))
+    if copy or not isinstance(x.value, np.ndarray):
+        return result
+    return _store(x, result)
+
+
+def _nan_to_num(x, nan, posinf, neginf):
+    return np.nan_to_num(x, True, nan, posinf, neginf)
+
+
+_nan_to_num.__module__, _nan_to_num.__name__ = "numpy", "nan_to_num"
+
+
+@helper(_nan_to_num)
+def nan_to_num_node(x, nan, posinf, neginf):
+    if x.dtype.kind == "c":
+        parts = [nan_to_num_node(p, nan, posinf, neginf) for p in (build.real(x), build.imag(x))]
+        return build.cast(parts[0] + parts[1] * 1j, x.dtype)
+    if x.dtype.kind != "f":
+        return x
+    limits = np.finfo(x.dtype)
+    high = float(limits.max) if posinf is None else posinf
+    low = float(limits.min) if neginf is None else neginf
+    x = build.where(apply("isnan", x), operand(nan, x.dtype), x)
+    x = build.where(apply("equal", x, np.inf), operand(high, x.dtype), x)
+    return build.where(apply("equal", x, -np.inf), operand(low, x.dtype), x)
+
+
+@raw(np.apply_along_axis)
+def apply_along_axis(func1d, axis, arr, *args, **kwargs):
+    axis = axis_of(axis, arr.ndim)
+    moved = np.moveaxis(arr, axis, -1)
+    lead = moved.shape[:-1]
+    rows = moved.reshape(-1, moved.shape[-1])
+    out = np.stack([np.asarray(func1d(rows[i], *args, **kwargs), like=arr) for i in range(rows.shape[0])])
+    if out.ndim == 1:
+        return out.reshape(lead)
+    out = out.reshape(*lead, *out.shape[1:])
+    return np.moveaxis(out, range(len(lead), out.ndim), range(axis, axis + out.ndim - len(lead)))
+
+
+@raw(np.apply_over_axes)
+def apply_over_axes(func, a, axes):
+    for axis in (axes,) if isinstance(axes, int) else axes:
+        result = func(a, axis)
+        a = result if result.ndim == a.ndim else np.expand_dims(result, axis)
+    return a
+
+
+@handles(np.convolve)
+def convolve(a, v, mode="full"):
+    a, v = operand(a), operand(v)
+    return _slide(a, build.slice_(v, ((v.size - 1, None, -1),)) if v.size else v, mode)
+
+
+@handles(np.correlate)
+def correlate(a, v, mode="valid"):
+    a, v = operand(a), operand(v)
+    return _slide(a, build.conjugate(v) if v.dtype.kind == "c" else v, mode)
+
+
+def _slide(a: Node, kernel: Node, mode: str) -> Node:
+    """sum_j a[i + j] kernel[j], with a between zeros as far as the mode asks."""
+    dtype = np.result_type(a.dtype, kernel.dtype)
+    a, kernel = build.cast(a, dtype), build.cast(kernel, dtype)
+    if kernel.size > a.size:
+        if mode == "valid":
+            raise NotImplementedError("with mode='valid' and a longer second argument is not recorded")
+        n, m = a.size, kernel.size
+        full = _slide(a, kernel, "full")
+        return full if mode == "full" else build.take_slice(full, 0, (n - 1) // 2, (n - 1) // 2 + m)
+    n, m = a.size, kernel.size
+    before, after = {"full": (m - 1, m - 1), "valid": (0, 0), "same": (m // 2, m - 1 - m // 2)}[mode]
+    if before or after:
+        a = build.assemble([a], (n + before + after,), [((before, before + n, 1),)], dtype)
+    places = np.arange(a.size - m + 1)[:, None] + np.arange(m)
+    windows = apply("gather", a, table.const(places), spec=(("array", 0),))
+    out = apply("matmul", windows, build.reshape(kernel, (m, 1)))
+    return build.reshape(out, (out.shape[0],))
+
+
+@handles(np.vander)
+def vander(x, N=None, increasing=False):
+    n = x.size if N is None else N
+    x = build.cast(x, np.promote_types(x.dtype, int))
+    columns = [build.full(x.shape, 1, x.dtype)]
+    while len(columns) < n:
+        columns.append(columns[-1] * x)
+    columns = [build.reshape(c, (x.size, 1)) for c in (columns if increasing else reversed(columns))]
+    return build.concatenate(columns, 1) if n else build.zeros((x.size, 0), x.dtype)
+
+
+@raw(np.unwrap)
+def unwrap(p, discont=None, axis=-1, *, period=2 * np.pi):
+    """Jumps of more than half a period are moved by whole periods. Integers stay what they are where the
+    period is one too; their differences overflow as NumPy's do.
+    """
+    axis = axis_of(axis, p.ndim)
+    first, rest = ((slice(None),) * axis + (part,) for part in (slice(None, 1), slice(1, None)))
+    step = np.diff(p, axis=axis)
+    dtype = np.result_type(step.dtype, period)
+    half, odd = divmod(period, 2) if dtype.kind in "iu" else (period / 2, 0)
+    least = -half  # which an unsigned type cannot hold: NumPy's error
+    within = np.remainder(step - least, period) + least
+    if not odd:  # a jump of exactly half a period keeps its sign
+        within = np.where((within == least) & (step > 0), half, within)
+    shift = np.where(np.abs(step) < (period / 2 if discont is None else discont), 0, within - step)
+    moved = p[rest] + np.cumsum(shift, axis)
+    return np.concatenate([p[first].astype(dtype), moved.astype(dtype)], axis)
+
+
+@handles(np.polyval)
+def polyval(p, x):
+    p = operand(p)
+    x = operand(x, p.dtype)
+    out = build.zeros(x.shape, np.result_type(p.dtype, x.dtype))
+    for i in range(p.shape[0]):
+        out = out * x + build.reshape(build.take_slice(p, 0, i, i + 1), ())
+    return out
+
+
+@handles(np.cov)
+def cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=None, *, dtype=None):
+    if fweights is not None or aweights is not None:
+        raise NotImplementedError("with weights is not recorded")
+    x = _variables(operand(m), rowvar)
+    if y is not None:
+        x = build.concatenate([x, _variables(operand(y), rowvar)], 0)
+    n = x.shape[1]
+    x = build.cast(x, dtype or np.result_type(x.dtype, np.float64))
+    x = x - build.sum_(x, 1, True) / float(n)
+    out = x @ build.adjoint(x) / float(n - (ddof if ddof is not None else 0 if bias else 1))
+    return build.reshape(out, ()) if out.shape == (1, 1) else out
+
+
+def _variables(x: Node, rowvar: bool) -> Node:
+    """One variable a row."""
+    if x.ndim < 2:
+        return build.reshape(x, (1, x.size))
+    return x if rowvar or x.shape[0] == 1 else build.swap_last(x)
+
+
+@handles(np.corrcoef)
+def corrcoef(x, y=None, rowvar=True, *, dtype=None):
+    c = cov(x, y, rowvar, dtype=dtype)
+    if c.ndim == 0:
+        return c / c
+    spread = build.sqrt(build.real(build.sum_(c * table.const(np.eye(c.shape[0])), 1)))
+    return c / build.reshape(spread, (-1 % (c.shape[0] + 1), 1)) / spread
+
+
+REFUSED.update({
+    np.save: "writes a file, which would happen only when the function is recorded",
+    np.savez: "writes a file, which would happen only when the function is recorded",
+    np.savez_compressed: "writes a file, which would happen only when the function is recorded",
+    np.savetxt: "writes a file, which would happen only when the function is recorded",
+})  # fmt: skip

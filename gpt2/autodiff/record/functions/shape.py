@@ -1,0 +1,565 @@
+"""Functions that move values without computing: shapes, axes, joining, splitting, repeating, triangles,
+padding.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from ...graph import Node
+from ...ops import build, table
+from ..dispatch import HANDLERS, handles, operand, raw, since
+from ..value import Recorded
+
+normalize_axis_index = np.lib.array_utils.normalize_axis_index
+normalize_axis_tuple = np.lib.array_utils.normalize_axis_tuple
+
+
+def axis_of(axis, ndim: int) -> int:
+    return normalize_axis_index(operator.index(axis), ndim)
+
+
+# the same elements in the same order
+@handles(np.reshape)
+def reshape(a, /, shape=None, order="C", *, copy=None):
+    shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(map(operator.index, shape))
+    if -1 in shape:
+        known = int(np.prod([n for n in shape if n != -1], dtype=np.int64))
+        shape = (
+            tuple(a.size // known if n == -1 else n for n in shape)
+            if known
+            else np.empty(a.shape).reshape(shape).shape
+        )
+    if order in ("F", "A") and a.ndim > 1 and order == "F":
+        return reverse_axes(build.reshape(reverse_axes(a), shape[::-1]))
+    if order == "F":
+        return reverse_axes(build.reshape(a, shape[::-1]))
+    if order == "A":
+        raise NotImplementedError("order='A' depends on the array's layout in memory")
+    return build.reshape(a, shape)
+
+
+def reverse_axes(x: Node) -> Node:
+    return build.transpose(x, tuple(reversed(range(x.ndim))))
+
+
+@handles(np.ravel)
+def ravel(a, order="C"):
+    return reshape(a, -1 if a.size else 0, order="C" if order == "K" else order)
+
+
+@handles(np.squeeze)
+def squeeze(a, axis=None):
+    axes = (
+        [i for i, n in enumerate(a.shape) if n == 1] if axis is None else normalize_axis_tuple(axis, a.ndim)
+    )
+    return build.reshape(a, tuple(n for i, n in enumerate(a.shape) if i not in axes))
+
+
+@handles(np.expand_dims)
+def expand_dims(a, axis):
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = normalize_axis_tuple(axes, a.ndim + len(axes))
+    lengths = iter(a.shape)
+    return build.reshape(a, tuple(1 if i in axes else next(lengths) for i in range(a.ndim + len(axes))))
+
+
+def _at_least(ndim: int, place):
+    def handler(*arys):
+        made = [x if x.ndim >= ndim else build.reshape(x, place(x.shape)) for x in map(operand, arys)]
+        return made[0] if len(made) == 1 else made
+
+    return handler
+
+
+handles(np.atleast_1d)(_at_least(1, lambda s: (1,)))
+handles(np.atleast_2d)(_at_least(2, lambda s: (1, *s) if s else (1, 1)))
+handles(np.atleast_3d)(_at_least(3, lambda s: {0: (1, 1, 1), 1: (1, *s, 1), 2: (*s, 1)}[len(s)]))
+
+
+# axes
+@handles(np.transpose, np.permute_dims)
+def transpose(a, axes=None):
+    return build.transpose(
+        a, tuple(reversed(range(a.ndim))) if axes is None else normalize_axis_tuple(axes, a.ndim)
+    )
+
+
+@handles(np.matrix_transpose, np.linalg.matrix_transpose)
+def matrix_transpose(x, /):
+    return build.swap_last(x)
+
+
+@handles(np.swapaxes)
+def swapaxes(a, axis1, axis2):
+    perm = list(range(a.ndim))
+    i, j = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
+    perm[i], perm[j] = j, i
+    return build.transpose(a, perm)
+
+
+@handles(np.moveaxis)
+def moveaxis(a, source, destination):
+    source, destination = normalize_axis_tuple(source, a.ndim), normalize_axis_tuple(destination, a.ndim)
+    perm = [i for i in range(a.ndim) if i not in source]
+    for to, axis in sorted(zip(destination, source)):
+        perm.insert(to, axis)
+    return build.transpose(a, perm)
+
+
+@handles(np.rollaxis)
+def rollaxis(a, axis, start=0):
+    axis, start = axis_of(axis, a.ndim), axis_of(start, a.ndim + 1)
+    return moveaxis(a, axis, start - 1 if axis < start else start)
+
+
+@handles(np.flip)
+def flip(m, axis=None):
+    axes = range(m.ndim) if axis is None else normalize_axis_tuple(axis, m.ndim)
+    index = [(n - 1, None, -1) if i in axes and n else (0, n, 1) for i, n in enumerate(m.shape)]
+    return build.slice_(m, index)
+
+
+@handles(np.fliplr)
+def fliplr(m):
+    return flip(m, 1)
+
+
+@handles(np.flipud)
+def flipud(m):
+    return flip(m, 0)
+
+
+@handles(np.rot90)
+def rot90(m, k=1, axes=(0, 1)):
+    first, second = normalize_axis_tuple(axes, m.ndim)
+    if k % 4 == 0:
+        return m
+    if k % 4 == 2:
+        return flip(flip(m, first), second)
+    if k % 4 == 1:
+        return swapaxes(flip(m, second), first, second)
+    return flip(swapaxes(m, first, second), second)
+
+
+# broadcasting
+@handles(np.broadcast_to)
+def broadcast_to(array, shape, subok=False):
+    return build.broadcast(array, (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape))
+
+
+@handles(np.broadcast_arrays)
+def broadcast_arrays(*args, subok=False):
+    nodes = [operand(x) for x in args]
+    shape = np.broadcast_shapes(*(x.shape for x in nodes))
+    return [build.broadcast(x, shape) for x in nodes]
+
+
+@handles(np.meshgrid)
+def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
+    nodes = [build.reshape(x, (x.size,)) for x in map(operand, xi)]
+    n = len(nodes)
+    order = [1, 0, *range(2, n)] if indexing == "xy" and n > 1 else list(range(n))
+    nodes = [
+        build.reshape(x, tuple(x.size if order[i] == j else 1 for j in range(n))) for i, x in enumerate(nodes)
+    ]
+    if not sparse:
+        shape = np.broadcast_shapes(*(x.shape for x in nodes))
+        nodes = [build.broadcast(x, shape) for x in nodes]
+    return nodes
+
+
+# joining
+def same_dtype(arrays, dtype=None) -> list[Node]:
+    nodes = [operand(x) for x in arrays]
+    dtype = dtype or np.result_type(*(x.dtype for x in nodes))
+    return [build.cast(x, dtype) for x in nodes]
+
+
+def parts_of(arrays) -> list:
+    """The arrays to be joined, where they may come as one array along its first axis."""
+    if isinstance(arrays, Node):
+        return [item_at(arrays, 0, i) for i in range(arrays.shape[0])]
+    return list(arrays)
+
+
+def item_at(x: Node, axis: int, i: int) -> Node:
+    part = build.take_slice(x, axis, i, i + 1)
+    return build.reshape(part, tuple(n for j, n in enumerate(x.shape) if j != axis))
+
+
+@handles(np.concatenate, np.concat)
+def concatenate(arrays, /, axis=0, out=None, *, dtype=None, casting="same_kind"):
+    nodes = same_dtype(parts_of(arrays), dtype)
+    if axis is None:
+        nodes, axis = [build.reshape(x, (x.size,)) for x in nodes], 0
+    return nodes[0] if len(nodes) == 1 else build.concatenate(nodes, axis_of(axis, nodes[0].ndim))
+
+
+@handles(np.stack)
+def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
+    nodes = same_dtype(parts_of(arrays), dtype)
+    axis = axis_of(axis, nodes[0].ndim + 1)
+    return concatenate([expand_dims(x, axis) for x in nodes], axis)
+
+
+def _at_least_nd(ndim):
+    return {1: np.atleast_1d, 2: np.atleast_2d, 3: np.atleast_3d}[ndim]
+
+
+def _joined(ndim: int, axis_for):
+    """hstack, vstack, dstack: at least so many axes, joined along one."""
+
+    def handler(tup, *, dtype=None, casting="same_kind"):
+        nodes = [HANDLERS[_at_least_nd(ndim)](x) for x in same_dtype(parts_of(tup), dtype)]
+        return concatenate(nodes, axis_for(nodes[0].ndim))
+
+    return handler
+
+
+handles(np.hstack)(_joined(1, lambda n: 0 if n == 1 else 1))
+handles(np.vstack)(_joined(2, lambda n: 0))
+handles(np.dstack)(_joined(3, lambda n: 2))
+
+
+@handles(np.column_stack)
+def column_stack(tup):
+    nodes = same_dtype(parts_of(tup))
+    return concatenate([build.reshape(x, (x.size, 1)) if x.ndim < 2 else x for x in nodes], 1)
+
+
+@handles(np.block)
+def block(arrays):
+    nodes = _leaves(arrays)
+    depth = _depth(arrays)
+    ndim = max([depth, *(x.ndim for x in nodes)])
+    dtype = np.result_type(*(x.dtype for x in nodes))
+
+    def join(x, level):
+        if isinstance(x, list):
+            return concatenate([join(v, level + 1) for v in x], ndim - depth + level)
+        x = build.cast(operand(x), dtype)
+        return build.reshape(x, (1,) * (ndim - x.ndim) + x.shape)
+
+    return join(arrays, 0)
+
+
+def _leaves(x) -> list[Node]:
+    return [n for v in x for n in _leaves(v)] if isinstance(x, list) else [operand(x)]
+
+
+def _depth(x) -> int:
+    return 1 + _depth(x[0]) if isinstance(x, list) else 0
+
+
+@handles(np.append)
+def append(arr, values, axis=None):
+    arr, values = operand(arr), operand(values)
+    if axis is None:
+        arr, values, axis = build.reshape(arr, (arr.size,)), build.reshape(values, (values.size,)), 0
+    return concatenate([arr, values], axis)
+
+
+# splitting
+@handles(np.split, np.array_split)
+def split(ary, indices_or_sections, axis=0):
+    axis = axis_of(axis, ary.ndim)
+    n = ary.shape[axis]
+    try:
+        pieces = len(indices_or_sections) + 1
+        cuts = [0, *(slice(0, operator.index(i)).indices(n)[1] for i in indices_or_sections), n]
+    except TypeError:
+        pieces = operator.index(indices_or_sections)
+        each, extra = divmod(n, pieces)
+        cuts = np.cumsum([0] + [each + 1] * extra + [each] * (pieces - extra)).tolist()
+    return [
+        build.take_slice(ary, axis, a, b) if a < b else build.take_slice(ary, axis, 0, 0)
+        for a, b in zip(cuts[:-1], cuts[1:])
+    ]
+
+
+@handles(np.hsplit)
+def hsplit(ary, indices_or_sections):
+    return split(ary, indices_or_sections, 1 if ary.ndim > 1 else 0)
+
+
+@handles(np.vsplit)
+def vsplit(ary, indices_or_sections):
+    return split(ary, indices_or_sections, 0)
+
+
+@handles(np.dsplit)
+def dsplit(ary, indices_or_sections):
+    return split(ary, indices_or_sections, 2)
+
+
+@handles(*since("unstack"))
+def unstack(x, /, *, axis=0):
+    axis = axis_of(axis, x.ndim)
+    return tuple(item_at(x, axis, i) for i in range(x.shape[axis]))
+
+
+# repeating and moving along
+def take(x: Node, indices, axis: int) -> Node:
+    """The elements at constant positions of one axis."""
+    spec = ((0, None, 1),) * axis + (("array", 0),)
+    spec = tuple((0, x.shape[i], 1) if s == (0, None, 1) else s for i, s in enumerate(spec))
+    return table.apply("gather", x, table.const(np.asarray(indices, np.intp)), spec=spec)
+
+
+@handles(np.repeat)
+def repeat(a, repeats, axis=None):
+    if axis is None:
+        a, axis = build.reshape(a, (a.size,)), 0
+    axis = axis_of(axis, a.ndim)
+    repeats = _static(repeats)
+    if np.size(repeats) == 1:  # broadcast, whose derivative is a sum
+        k = int(np.reshape(repeats, ()))
+        lead, n, tail = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
+        wide = build.broadcast(build.reshape(a, (*lead, n, 1, *tail)), (*lead, n, k, *tail))
+        return build.reshape(wide, (*lead, n * k, *tail))
+    return take(a, np.repeat(np.arange(a.shape[axis]), repeats), axis)
+
+
+def _static(x):
+    if isinstance(x, Node):
+        raise NotImplementedError("with counts that are recorded values is not recorded")
+    return np.asarray(x)
+
+
+@handles(np.tile)
+def tile(A, reps):
+    reps = (reps,) if isinstance(reps, (int, np.integer)) else tuple(map(operator.index, reps))
+    ndim = max(A.ndim, len(reps))
+    shape = (1,) * (ndim - A.ndim) + A.shape
+    reps = (1,) * (ndim - len(reps)) + reps
+    wide = build.reshape(A, tuple(v for n in shape for v in (1, n)))
+    wide = build.broadcast(wide, tuple(v for n, r in zip(shape, reps) for v in (r, n)))
+    return build.reshape(wide, tuple(n * r for n, r in zip(shape, reps)))
+
+
+@handles(np.resize)
+def resize(a, new_shape):
+    new_shape = (new_shape,) if isinstance(new_shape, (int, np.integer)) else tuple(new_shape)
+    size = int(np.prod(new_shape))
+    if size == 0 or a.size == 0:
+        return build.zeros(new_shape, a.dtype)
+    flat = tile(build.reshape(a, (a.size,)), -(-size // a.size))
+    return build.reshape(build.take_slice(flat, 0, 0, size), new_shape)
+
+
+@handles(np.roll)
+def roll(a, shift, axis=None):
+    if axis is None:
+        return build.reshape(roll(build.reshape(a, (a.size,)), shift, 0), a.shape)
+    shifts, axes = np.broadcast_arrays(_static(shift), axis)
+    for by, ax in zip(shifts.ravel().tolist(), axes.ravel().tolist()):
+        ax = axis_of(ax, a.ndim)
+        n = a.shape[ax]
+        by = by % n if n else 0
+        if by:
+            a = build.concatenate(
+                [build.take_slice(a, ax, n - by, n), build.take_slice(a, ax, 0, n - by)], ax
+            )
+    return a
+
+
+@handles(np.fft.fftshift)
+def fftshift(x, axes=None):
+    axes = tuple(range(x.ndim)) if axes is None else normalize_axis_tuple(axes, x.ndim)
+    return roll(x, [x.shape[i] // 2 for i in axes], axes) if axes else x
+
+
+@handles(np.fft.ifftshift)
+def ifftshift(x, axes=None):
+    axes = tuple(range(x.ndim)) if axes is None else normalize_axis_tuple(axes, x.ndim)
+    return roll(x, [-(x.shape[i] // 2) for i in axes], axes) if axes else x
+
+
+@handles(np.delete)
+def delete(arr, obj, axis=None):
+    if axis is None:
+        arr, axis = build.reshape(arr, (arr.size,)), 0
+    axis = axis_of(axis, arr.ndim)
+    return take(arr, np.delete(np.arange(arr.shape[axis]), obj), axis)
+
+
+@handles(np.insert)
+def insert(arr, obj, values, axis=None):
+    arr = operand(arr)
+    if axis is None:
+        arr, axis = build.reshape(arr, (arr.size,)), 0
+    axis = axis_of(axis, arr.ndim)
+    n = arr.shape[axis]
+    places = np.insert(np.arange(n), obj, -1)  # -1: one of the new values
+    value = build.cast(operand(values), arr.dtype)
+    count = len(places) - n
+    if value.ndim and isinstance(obj, (int, np.integer)):
+        value = moveaxis(build.reshape(value, (1,) * (arr.ndim - value.ndim) + value.shape), 0, axis)
+        count = max(count, value.shape[axis])
+        places = np.insert(np.arange(n), [obj] * count, -1)
+    value = build.broadcast(value, tuple(count if i == axis else m for i, m in enumerate(arr.shape)))
+    order = np.empty(len(places), np.intp)
+    order[places >= 0] = np.arange(n)
+    order[places < 0] = n + (
+        np.arange(count) if np.ndim(obj) == 0 else np.argsort(np.argsort(obj, kind="stable"))
+    )
+    return take(build.concatenate([arr, value], axis), order, axis)
+
+
+# diagonals and triangles
+def diagonal_view(a: Node, offset: int, axis1: int, axis2: int) -> Node:
+    """A diagonal as a slice of the flattened matrix, last axis of the result."""
+    axis1, axis2 = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
+    rest = [i for i in range(a.ndim) if i not in (axis1, axis2)]
+    a = build.transpose(a, (*rest, axis1, axis2))
+    n, m = a.shape[-2:]
+    length = max(0, min(n + min(offset, 0), m - max(offset, 0)))
+    start = offset if offset >= 0 else -offset * m
+    flat = build.reshape(a, (*a.shape[:-2], n * m))
+    if length == 0:
+        return build.take_slice(flat, -1, 0, 0)
+    return build.take_slice(flat, -1, start, start + (length - 1) * (m + 1) + 1, m + 1)
+
+
+@handles(np.diagonal)
+def diagonal(a, offset=0, axis1=0, axis2=1):
+    return diagonal_view(a, offset, axis1, axis2)
+
+
+@handles(np.linalg.diagonal)
+def linalg_diagonal(x, /, *, offset=0):
+    return diagonal_view(x, offset, -2, -1)
+
+
+@handles(np.diag)
+def diag(v, k=0):
+    if v.ndim == 2:
+        return diagonal_view(v, k, 0, 1)
+    return diagflat(v, k)
+
+
+@handles(np.diagflat)
+def diagflat(v, k=0):
+    v = build.reshape(v, (v.size,))
+    n = v.size + abs(k)
+    start = k if k >= 0 else -k * n
+    index = ((start, start + (v.size - 1) * (n + 1) + 1, n + 1),) if v.size else ((0, 0, 1),)
+    return build.reshape(build.assemble([v], (n * n,), [index], v.dtype), (n, n))
+
+
+def _triangle(mask):
+    def handler(m, k=0):
+        m = build.broadcast(m, (m.shape[0], m.shape[0])) if m.ndim == 1 else m
+        keep = table.const(mask(np.ones(m.shape[-2:], bool), k))
+        return build.where(keep, m, table.const(np.zeros((), m.dtype).item(), m.dtype))
+
+    return handler
+
+
+tril, triu = handles(np.tril)(_triangle(np.tril)), handles(np.triu)(_triangle(np.triu))
+
+
+# padding
+@handles(np.pad)
+def pad(array, pad_width, mode="constant", **options):
+    x = array
+    if isinstance(pad_width, dict):
+        widths = [(0, 0)] * x.ndim
+        for axis, width in pad_width.items():
+            widths[axis] = (width, width) if isinstance(width, (int, np.integer)) else tuple(width)
+    else:
+        widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
+    if mode == "constant":
+        return _pad_constant(x, widths, options.get("constant_values", 0))
+    if mode not in ("edge", "wrap", "reflect", "symmetric") or options.get("reflect_type", "even") != "even":
+        raise NotImplementedError(
+            f"with mode={mode!r} is not recorded; constant, edge, wrap, reflect and symmetric are"
+        )
+    for axis, width in enumerate(widths):
+        if any(width):  # NumPy's own choice of positions
+            x = take(x, np.pad(np.arange(x.shape[axis]), width, mode=mode), axis)
+    return x
+
+
+def _pad_constant(x: Node, widths, values) -> Node:
+    if isinstance(values, Node) or not isinstance(values, (int, float, complex)):
+        values = operand(values)
+        values = build.broadcast(build.cast(values, x.dtype), (x.ndim, 2))
+    for axis, (before, after) in enumerate(widths):
+        shape = list(x.shape)
+        parts = []
+        for side, width in enumerate((before, after)):
+            shape[axis] = width
+            if isinstance(values, Node):
+                value = build.slice_(values, ((axis, axis + 1, 1), (side, side + 1, 1)))
+                part = build.broadcast(build.reshape(value, ()), tuple(shape))
+            else:
+                part = build.full(tuple(shape), values, x.dtype)
+            parts.append(part)
+        if isinstance(values, Node) or values:
+            kept = [p for p in (parts[0], x, parts[1]) if p.shape[axis]]
+            x = build.concatenate(kept, axis) if len(kept) > 1 else x
+    if isinstance(values, Node) or values:
+        return x
+    shape = tuple(n + a + b for n, (a, b) in zip(x.shape, widths))
+    index = tuple((a, a + n, 1) for n, (a, _) in zip(x.shape, widths))
+    return x if shape == x.shape else build.assemble([x], shape, [index], x.dtype)
+
+
+# asked, not computed
+@raw(np.shape)
+def shape_of(a):
+    return a.shape
+
+
+@raw(np.ndim)
+def ndim_of(a):
+    return a.ndim
+
+
+@raw(np.size)
+def size_of(a, axis=None):
+    return a.size if axis is None else a.shape[axis]
+
+
+def type_question(function):
+    """Questions about types alone, answered with empty arrays of those types."""
+
+    def handler(*args, **kwargs):
+        return function(*(_like(a) for a in args), **kwargs)
+
+    raw(function)(handler)
+
+
+def _like(x):
+    return (x.dtype.type(0) if x.weak else np.empty(x.shape, x.dtype)) if type(x) is Recorded else x
+
+
+for _function in (
+    np.iscomplexobj,
+    np.isrealobj,
+    np.result_type,
+    np.common_type,
+    np.can_cast,
+    np.min_scalar_type,
+):
+    type_question(_function)
+
+
+@raw(np.shares_memory, np.may_share_memory)
+def shares_memory(a, b, max_work=None):
+    value_a, value_b = (x.value if type(x) is Recorded else x for x in (a, b))
+    return np.shares_memory(value_a, value_b)
+
+
+@handles(np.lib.stride_tricks.sliding_window_view)
+def sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=False):
+    windows = (window_shape,) if isinstance(window_shape, (int, np.integer)) else tuple(window_shape)
+    axes = range(x.ndim) if axis is None else normalize_axis_tuple(axis, x.ndim, allow_duplicate=True)
+    for axis, width in zip(axes, windows):
+        n = x.shape[axis] - width + 1
+        x = moveaxis(take(x, np.arange(n)[:, None] + np.arange(width), axis), axis + 1, -1)
+    return x

@@ -1,0 +1,98 @@
+"""The user's index, in the terms of the op table.
+
+x[basic]      slice, then a reshape that drops integer axes and adds new ones
+x[advanced]   gather, with an index array for every array, list and integer of the index
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from .source_lines import here
+
+INTEGER = (int, np.integer)
+
+
+def expand(key, ndim: int) -> list:
+    """The index as a list with one entry per axis (new axes besides): Ellipsis and what is left out are
+    full slices.
+    """
+    items = list(key) if type(key) is tuple else [key]
+    taken = sum(_axes(k) for k in items)
+    full = [slice(None)] * (ndim - taken)
+    for i, k in enumerate(items):
+        if k is Ellipsis:
+            return items[:i] + full + items[i + 1 :]
+    return items + full
+
+
+def _axes(k) -> int:
+    """How many axes of the array an entry uses up."""
+    if k is None or k is Ellipsis:
+        return 0
+    dtype = getattr(k, "dtype", None)
+    return k.ndim if dtype is not None and dtype.kind == "b" else 1
+
+
+def is_basic(items) -> bool:
+    return all(
+        k is None or type(k) is slice or (isinstance(k, INTEGER) and not isinstance(k, bool)) for k in items
+    )
+
+
+def normal_slice(s: slice, n: int) -> tuple:
+    """(start, stop, step) with 0 <= start, and stop None where a negative step runs to the beginning."""
+    start, stop, step = s.indices(n)
+    length = len(range(start, stop, step))
+    if length == 0:
+        return 0, 0, 1
+    if step > 0:
+        return start, min(stop, n), step
+    return start, None if stop < 0 else stop, step
+
+
+def basic(items, shape) -> tuple[tuple, tuple]:
+    """A basic index as (slices, final shape)."""
+    slices, final = [], []
+    axis = 0
+    for k in items:
+        if k is None:
+            final.append(1)
+            continue
+        n = shape[axis]
+        if type(k) is slice:
+            s = normal_slice(k, n)
+            final.append(len(range(*slice(*s).indices(n))))
+        else:
+            i = operator.index(k)
+            i += n if i < 0 else 0
+            s = (i, i + 1, 1)
+        slices.append(s)
+        axis += 1
+    return tuple(slices), tuple(final)
+
+
+def advanced(items, shape, as_index) -> tuple[tuple, list]:
+    """An advanced index as (spec, index arrays). `as_index(entry, spec position)` gives the entry's index
+    arrays: one, or for a mask one per axis of it.
+    """
+    spec: list = []
+    arrays: list = []
+    axis = 0
+    for k in items:
+        if k is None:
+            spec.append("new")
+        elif type(k) is slice:
+            spec.append(normal_slice(k, shape[axis]))
+            axis += 1
+        else:
+            if isinstance(k, (bool, np.bool_)) or (getattr(k, "ndim", 1) == 0 and k.dtype.kind == "b"):
+                raise UnsupportedError("an index that is a single bool is not recorded; use np.where", here())
+            for array in as_index(k):
+                spec.append(("array", len(arrays)))
+                arrays.append(array)
+                axis += 1
+    return tuple(spec), arrays

@@ -1,0 +1,280 @@
+"""Run a function under observation, and what can be done with the graph of it: `record` and `inline`.
+
+rec = record(f, (x, w))
+rec.graph        inputs: the array and float arguments, flattened; then captured arrays; then values of an
+                 enclosing recording. Outputs: the results of f, flattened; then the final contents of the
+                 arguments that f wrote to
+rec.in_tree      the structure of (args, kwargs), with everything that is static
+rec.out_tree     the structure of the results
+rec.captures     (input, the array itself) for arrays from outside that somebody else still holds
+rec.lifted       (input, outer recorded value)
+rec.written      flat positions of the arguments that f wrote to, in the order of their outputs
+rec.reads        values that f looked at (`if x > 0`): another run takes the same path if they are the same
+rec.unstable     reasons why another run might give another graph though the reads are the same
+rec.results      what f returned, with concrete values
+rec.contents     the final concrete contents of the arguments written to
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import DtypeError
+from ..graph import Graph, Node
+from ..ops import build, evaluate, infer, input_node
+from ..ops.interpret import evaluate_graph, last_uses
+from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
+from . import recording
+from .recording import NUMBERS, Read, Run, check_kind, innermost, label, native
+from .results import check_results
+from .source_lines import here, observer, site
+from .unevaluated import Unknown
+from .value import Recorded, as_node
+
+__all__ = ["Recorded", "Recording", "apply_op", "evaluate_graph", "inline", "record", "record_pure"]
+
+
+@dataclass
+class Recording:
+    """What `record` gives; see the head of this file."""
+
+    graph: Graph
+    in_tree: Tree
+    out_tree: Tree
+    captures: list[tuple[Node, np.ndarray]]
+    lifted: list[tuple[Node, Recorded]]
+    written: list[int]
+    reads: list[Read]
+    unstable: list[str]
+    results: Any
+    contents: list[np.ndarray]
+
+    @property
+    def value_dependent(self) -> bool:
+        """Did f look at a value?"""
+        return bool(self.reads)
+
+    @property
+    def n_results(self) -> int:
+        """How many outputs are results; the rest are arguments written to."""
+        return self.out_tree.size
+
+    def operands(self, leaves: Sequence) -> list:
+        """The graph's inputs at these flat arguments: they, then the captured arrays, then the lifted
+        values.
+        """
+        return [*leaves, *(array for _, array in self.captures), *(x for _, x in self.lifted)]
+
+    def takes_same_path(self, leaves: Sequence) -> bool:
+        """Would f look at the same values at these flat arguments? Computes only what leads to them."""
+        graph = Graph(self.graph.inputs, [r.node for r in self.reads], self.graph.name)
+        values = evaluate_graph(graph, self.operands(leaves))
+        return all(_same_read(r, v) for r, v in zip(self.reads, values))
+
+
+_TAKE = {"bool": bool, "int": int, "float": complex}
+
+
+def _same_read(read: Read, value) -> bool:
+    if read.kind == "text":  # how it prints is not worth finding out
+        return False
+    if read.kind == "array":
+        return np.array_equal(read.value, value, equal_nan=np.asarray(value).dtype.kind in "fc")
+    new, old = _TAKE[read.kind](value), read.value
+    return new == old or (new != new and old != old)
+
+
+def record_pure(
+    f: Callable, args: Sequence, kwargs: dict | None = None, *, name: str | None = None
+) -> Recording:
+    """`record` for a function without side effects: it may run twice, and `results` mean nothing.
+
+    The first run is dry (dry.py): its time hardly depends on the size of the arrays.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            return record(f, args, kwargs, name=name, dry=True)
+    except (Exception, Unknown):  # or the stand-ins made f fail: a real error comes again
+        return record(f, args, kwargs, name=name)
+
+
+def record(
+    f: Callable, args: Sequence, kwargs: dict | None = None, *, name: str | None = None, dry: bool = False
+) -> Recording:
+    """Record one run of f(*args, **kwargs). What f raises comes through.
+
+    dry   leave large values uncomputed; raises dry.Unknown if f looks at one
+    """
+    leaves, in_tree = flatten((tuple(args), kwargs or {}))
+    name = name or getattr(f, "__name__", None) or type(f).__name__
+    rec = Run(name if name.isidentifier() else "f", dry)
+    for i, (x, text) in enumerate(zip(leaves, input_names(f, in_tree))):
+        rec.arguments.append(_argument(rec, i, x, text))
+    inputs = [x.node for x in rec.arguments]
+    recording.push(rec)
+    try:
+        out_leaves, out_tree = flatten(_call(rec, f, unflatten(in_tree, rec.arguments)), _is_result)
+        check_results(rec, out_tree)
+        outputs = [as_node(rec, x) for x in out_leaves]
+        results = unflatten(out_tree, [_concrete(x) for x in out_leaves])
+        outputs += [rec.arguments[i].node for i in rec.written]
+        contents = [rec.arguments[i].value for i in rec.written]
+    finally:
+        recording.pop()
+        rec.active = False
+        rec.arguments = []  # lets go of the arrays
+    out_leaves.clear()
+    captures = rec.close()
+    lifted = list(rec.lifted.values())
+    graph = Graph([*inputs, *(n for n, _ in captures), *(n for n, _ in lifted)], outputs, rec.name)
+    done = Recording(
+        graph, in_tree, out_tree, captures, lifted, rec.written, rec.reads, rec.unstable, results, contents
+    )
+    pass_on(done, leaves)
+    return done
+
+
+@observer
+def _call(rec: Run, f, arguments):
+    args, kwargs = arguments
+    try:
+        return f(*args, **kwargs)
+    except Exception as error:
+        if rec.refused is not None and error is not rec.refused and _place_of(error) == rec.refused.loc[:2]:
+            raise rec.refused from None  # where an item is set, NumPy covers our error with its own
+        raise
+
+
+def _place_of(error: Exception) -> tuple:
+    """File and line that raised."""
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename, trace.tb_lineno
+
+
+def _argument(rec: Run, position: int, x, text: str) -> Recorded:
+    """The recorded value that stands for one flat argument."""
+    value = x.value if type(x) is Recorded else x
+    dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
+    if dtype.kind not in NUMBERS:
+        raise DtypeError(
+            f"{rec.name}: argument {text} has dtype {dtype}, expected numbers or bools. Convert it, for "
+            "example with x.astype(float)",
+            here(),
+        )
+    if isinstance(value, np.ndarray):
+        check_kind(value, f"{rec.name}: argument {text} is a {type(value).__name__}")
+        dtype = native(dtype)
+        value = np.asarray(value, dtype)
+    r = Recorded(rec, input_node(np.shape(value), dtype, text), value, owned=False)
+    r._argument = position
+    return r
+
+
+def _concrete(x):
+    """A result as NumPy would give it; a plain array as a copy, so that what was captured stays as it is."""
+    return x.value if type(x) is Recorded else np.array(x) if isinstance(x, np.ndarray) else x
+
+
+def _is_result(x) -> bool:
+    return type(x) is Recorded or is_dynamic(x)
+
+
+def pass_on(inner: Recording, leaves) -> None:
+    """What the inner function looked at, an enclosing recording has looked at too, as far as it knows the
+    values.
+    """
+    outer = recording.current()
+    if outer is None:
+        return
+    outer.unstable += inner.unstable
+    if not inner.reads:
+        return
+    graph = Graph(inner.graph.inputs, [r.node for r in inner.reads], inner.graph.name)
+    values = inline(graph, inner.operands(leaves))
+    for read, x in zip(inner.reads, values):
+        if type(x) is Recorded:
+            x._rec.note(Read(x.node, read.value, read.kind, read.loc))
+
+
+def inline(graph: Graph, args: Sequence) -> list:
+    """The outputs of the graph at these arguments (recorded or plain), recorded where an argument is.
+
+    The graph's nodes are made again, in the innermost recording that an argument belongs to, and computed.
+    """
+    recorded = [x for x in args if type(x) is Recorded]
+    if not recorded:
+        return evaluate_graph(graph, args)
+    rec = innermost(recorded)
+    rec.check_computed()
+    made: dict[Node, Node] = {}
+    values: dict[Node, Any] = {}
+    for n, x in zip(graph.inputs, args, strict=True):
+        made[n] = build.cast(as_node(rec, x, n.dtype), n.dtype)
+        value = x.value if type(x) is Recorded else x
+        values[n] = value if getattr(value, "dtype", None) == n.dtype else np.asarray(value, n.dtype)[()]
+    drop = last_uses(graph)
+    where = site()
+    for n in graph.nodes:
+        if n.op == "const":
+            made[n], values[n] = n, np.asarray(n.value, n.dtype)
+        elif n.op != "input":
+            made[n] = Node(
+                n.op, tuple([made[a] for a in n.args]), n.attrs, n.shape, n.dtype, n.name, n.loc or where.loc
+            )
+            values[n] = evaluate(n.op, [values[a] for a in n.args], n.attrs)
+            for a in drop.get(n, ()):
+                del values[a]
+    return [_result(rec, made[o], values[o]) for o in graph.outputs]
+
+
+def apply_op(op: str, *args, **attrs):
+    """One op of the table on recorded or plain operands: a recorded value, or a tuple of them for a tuple
+    node.
+    """
+    rec = innermost([x for x in args if type(x) is Recorded])
+    rec.check_computed()
+    dtypes = [x.dtype for x in args if hasattr(x, "dtype")]
+    like = np.result_type(*dtypes) if dtypes else None
+    nodes = tuple(as_node(rec, x, like) for x in args)
+    shape, dtype = infer(op, nodes, attrs)
+    node = Node(op, nodes, attrs, shape, dtype)
+    label(node, site())
+    value = evaluate(op, [x.value if type(x) is Recorded else x for x in args], attrs)
+    if not isinstance(dtype, tuple):
+        return _result(rec, node, value)
+    return tuple(_result(rec, build.item(node, i), v) for i, v in enumerate(value))
+
+
+def _result(rec: Run, node: Node, value) -> Recorded:
+    """A result whose array may be shared with others: it is copied before the first write to it."""
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        value = value.copy()
+    return Recorded(rec, node, value, owned=False)
+
+
+def input_names(f, tree: Tree) -> list[str]:
+    """A name for each flat argument: the parameter's, and where it is nested the way to it, as in
+    params_qkvw.
+    """
+    try:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "arg")
+    names = []
+    for group, key, *path in leaf_paths(tree):
+        if group == 0:
+            first = positional[key] if key < len(positional) else f"{rest}_{key - len(positional)}"
+        else:
+            first = key
+        text = "_".join(map(str, (first, *path)))
+        names.append("".join(c if c.isalnum() or c == "_" else "_" for c in text))
+    return names

@@ -1,0 +1,326 @@
+"""One run of a function under observation: its inputs, what it captured from outside, and which values it
+looked at.
+
+Recordings nest. A value belongs to the recording in which it was made; an operation belongs to the innermost
+recording that one of its operands belongs to, and operands of the others are lifted: they become inputs of
+the inner graph.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import AutodiffError, DtypeError, EscapedError, place
+from ..graph import Node
+from ..ops import const, input_node
+from . import unevaluated
+from .source_lines import error_is_awaited, here, user_frame
+
+NUMBERS = "biufc"  # dtype kinds
+_serials = itertools.count(1)
+_local = threading.local()
+
+
+class Read(NamedTuple):
+    """A recorded value that became a plain one: `if x > 0`, `float(x)`, `range(n)`, `x[mask]`, `print(x)`."""
+
+    node: Node
+    value: object  # what it was: a Python or NumPy scalar, or an array
+    kind: str  # "bool" | "int" | "float" | "array" | "text"
+    loc: tuple
+
+
+class Capture:
+    """An array from outside, and what it held when it was first read."""
+
+    __slots__ = ("array", "node", "content")
+
+    def __init__(self, array: np.ndarray, node: Node, content: np.ndarray | None):
+        self.array = array
+        self.node = node
+        self.content = content  # None: nobody can write to the array
+
+
+class Run:
+    def __init__(self, name: str, dry: bool = False):
+        self.name = name
+        self.dry = dry  # large values are not computed (dry.py)
+        self.guessed: set[Node] = set()  # those that were not
+        self.serial = next(_serials)  # inner recordings have larger ones
+        self.active = True
+        self.arguments: list = []  # a Recorded for each flat input
+        self.captures: dict[int, list[Capture]] = {}  # by id of the array
+        self.lifted: dict[Node, tuple[Node, object]] = {}  # outer node -> (input, outer Recorded)
+        self.reads: list[Read] = []
+        self.written: list[int] = []  # flat positions of arguments, in the order of the first write
+        # raised where NumPy may replace it with an error of its own
+        self.refused: AutodiffError | None = None
+        self.unstable: list[str] = []  # why another run might give another graph
+
+    def refuse(self, error: AutodiffError) -> AutodiffError:
+        self.refused = error
+        return error
+
+    def read(self, node: Node, value, kind: str) -> None:
+        self.note(Read(node, value, kind, here()))
+
+    def note(self, read: Read) -> None:
+        """Something looks at a value."""
+        if self.guessed and unevaluated.hangs_on(read.node, self.guessed):
+            raise unevaluated.Unknown
+        self.reads.append(read)
+
+    def check_computed(self) -> None:
+        """In a dry run: values that might raise what the function is waiting for have to be computed."""
+        if self.dry and error_is_awaited():
+            raise unevaluated.Unknown
+
+    def stand_in(self, ufunc: np.ufunc, values):
+        """In a dry run, what takes the place of ufunc(*values); None where it has to be computed."""
+        return unevaluated.stand_in(ufunc, values) if self.dry else None
+
+    def leaves_out(self, target: np.ndarray, node: Node) -> bool:
+        """Is this a dry run that does not write the node's value into the target?"""
+        if not self.dry or target.size < unevaluated.LARGE or target.dtype.kind not in "fc":
+            return False
+        self.guessed.add(node)
+        return True
+
+    def lift(self, outer) -> Node:
+        """The input that stands for a value of an enclosing recording."""
+        node = outer.node
+        found = self.lifted.get(node)
+        if found is None:
+            inp = input_node(node.shape, node.dtype, node.name)
+            inp.loc = node.loc
+            found = self.lifted[node] = (inp, outer.snapshot())
+        return found[0]
+
+    def capture(self, array: np.ndarray) -> Node:
+        """The input that stands for an array from outside, with the content that it has now."""
+        if array.dtype.kind not in NUMBERS:
+            raise DtypeError(
+                f"an array of dtype {array.dtype} met a recorded value; only arrays of numbers and "
+                "bools can be recorded",
+                here(),
+            )
+        if not array.dtype.isnative:
+            raise DtypeError(
+                f"an array of dtype {array.dtype} met a recorded value, and that is not this machine's byte "
+                'order. Convert it with a.astype(a.dtype.newbyteorder("="))',
+                here(),
+            )
+        check_kind(array, f"a {type(array).__name__} met a recorded value")
+        known = self.captures.get(id(array))
+        if known is not None:
+            last = known[-1]
+            if last.content is None or same_content(array, last.content):
+                return last.node
+        content = None if is_frozen(array) else np.array(array, order="K")
+        node = input_node(array.shape, array.dtype, known[-1].node.name if known else variable_name(array))
+        self.captures.setdefault(id(array), []).append(Capture(array, node, content))
+        return node
+
+    def close(self) -> list[tuple[Node, np.ndarray]]:
+        """End the recording. Arrays that nobody else can reach become constants; the others are returned, as
+        (input, array) in the order of their first use.
+        """
+        self.active = False
+        found = []
+        views = Counter(id(captured[0].array.base) for captured in self.captures.values())
+        # all are asked before any becomes a constant, which holds its array as well
+        privacy = [self._is_private(captured, views) for captured in self.captures.values()]
+        for captured, private in zip(self.captures.values(), privacy):
+            for i, c in enumerate(captured):
+                changed = i + 1 < len(captured) or not (c.content is None or same_content(c.array, c.content))
+                if changed and not private:
+                    self.unstable.append(
+                        f"it writes to an array from outside ({c.node.name or 'without a name'})"
+                    )
+                if changed or private and c.node.shape != ():
+                    _make_constant(c.node, c.content if changed else c.array)
+                else:
+                    found.append((c.node, c.array))
+        return found
+
+    def _is_private(self, captured: list[Capture], views: Counter) -> bool:
+        """Does nobody but the recording hold this array, nor the array that it is a view of?"""
+        array = captured[0].array
+        if sys.getrefcount(array) > len(captured) + views[id(array)] + _SEEN:
+            return False
+        base = array.base
+        del array
+        if base is None:
+            return True
+        own = self.captures.get(id(base), ())
+        held = sys.getrefcount(base) <= len(own) + views[id(base)] + _SEEN
+        return isinstance(base, np.ndarray) and base.base is None and held
+
+
+def _count_seen() -> int:
+    """What sys.getrefcount counts besides: a local variable and, before Python 3.14, its own argument."""
+    holder = [np.zeros(1)]
+    array = holder[0]
+    return sys.getrefcount(array) - 1
+
+
+_SEEN = _count_seen()
+
+
+def _make_constant(node: Node, value: np.ndarray) -> None:
+    """Before anyone has seen the graph, so that this is part of making the node."""
+    node.op = "const"
+    node.attrs = {"value": value if value.ndim else value.item()}
+    node._key = None
+
+
+# What a subclass of ndarray may give another meaning
+_MEANINGS = "__array_ufunc__ __array_function__ __add__ __mul__ __matmul__ __pow__ __truediv__".split()
+
+
+def computes_as_ndarray(array: np.ndarray) -> bool:
+    """np.memmap does, np.matrix and arrays with units do not."""
+    kind = type(array)
+    return kind is np.ndarray or all(getattr(kind, m) is getattr(np.ndarray, m) for m in _MEANINGS)
+
+
+def native(dtype: np.dtype) -> np.dtype:
+    """The dtype in this machine's byte order."""
+    return dtype if dtype.isnative else np.dtype(dtype.type)
+
+
+def check_kind(array: np.ndarray, what: str) -> None:
+    if isinstance(array, np.ma.MaskedArray):
+        raise DtypeError(f"{what}: masked arrays are not recorded; pass the data and the mask", here())
+    if not computes_as_ndarray(array):
+        raise DtypeError(
+            f"{what}, which computes in a way of its own; only plain arrays can be recorded. Convert it with "
+            "np.asarray(x)",
+            here(),
+        )
+
+
+def is_frozen(array: np.ndarray) -> bool:
+    """Can nobody write to this memory?"""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        array = array.base
+    return array is None or isinstance(array, bytes)
+
+
+def same_content(a: np.ndarray, b: np.ndarray) -> bool:
+    """Equal to the last bit: nan equals nan, and 0.0 does not equal -0.0."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.itemsize <= 8:
+        word = f"u{a.itemsize}"
+        return bool((a.view(word) == b.view(word)).all())
+    return a.tobytes() == b.tobytes()
+
+
+def variable_name(value) -> str | None:
+    """What the user's function calls this object, if it has a name there."""
+    frame = user_frame()
+    for names in (frame.f_locals, frame.f_globals):
+        for name, held in names.items():
+            if held is value:
+                return name
+    return None
+
+
+def innermost(operands) -> Run:
+    """The recording that an operation on these recorded values belongs to."""
+    rec = None
+    for x in operands:
+        r = x._rec
+        if not r.active:
+            raise escaped(x)
+        if rec is None or r.serial > rec.serial:
+            rec = r
+    if rec is None:
+        raise AutodiffError("no recorded value among the operands", here())
+    return rec
+
+
+def escaped(x) -> EscapedError:
+    made = f"made at {place(x._node.loc)}" if x._node.loc else "an argument"
+    what = f"{x._node.name!r}, " if x._node.name else ""
+    return EscapedError(
+        f"a recorded value ({what}{made} while {x._rec.name} was recorded) is used after that recording "
+        "ended. Return it from the function instead of keeping it in a global or a list outside",
+        here(),
+    )
+
+
+def push(rec: Run) -> None:
+    _stack().append(rec)
+
+
+def pop() -> None:
+    _stack().pop()
+
+
+def current() -> Run | None:
+    """The innermost recording of this thread."""
+    stack = _stack()
+    return stack[-1] if stack else None
+
+
+def _stack() -> list[Run]:
+    try:
+        return _local.stack
+    except AttributeError:
+        _local.stack = []
+        return _local.stack
+
+
+_PYTHON_KINDS = {bool: "b", int: "i", float: "f", complex: "c"}
+
+
+def scalar_const(value, dtype: np.dtype) -> Node:
+    """A Python scalar as a constant of the dtype it takes beside arrays of `dtype`."""
+    target = weak_dtype(dtype, type(value))
+    if target.kind in "iu" and type(value) is int and not _fits(value, target):
+        target = np.dtype(np.int64 if -(2**63) <= value < 2**63 else np.float64)
+    if target.kind == "f" and type(value) is not float:
+        value = float(value)
+    return const(value, target)
+
+
+def _fits(value: int, dtype: np.dtype) -> bool:
+    info = np.iinfo(dtype)
+    return info.min <= value <= info.max
+
+
+_weak: dict[tuple, np.dtype] = {}
+
+
+def weak_dtype(dtype: np.dtype, kind: type) -> np.dtype:
+    """What NumPy 2 computes in when an array of `dtype` meets a Python scalar of this type (NEP 50)."""
+    key = (dtype, kind)
+    found = _weak.get(key)
+    if found is None:
+        found = _weak[key] = np.result_type(dtype, kind(0))
+    return found
+
+
+def label(node: Node, site) -> None:
+    """Give a new node, and the new ones that it was composed of, their place in the user's source."""
+    if node.loc is not None or node.op == "input":
+        return
+    if node.op != "const" and node.name is None:
+        node.name = site.name
+    loc = site.loc
+    todo = [node]
+    while todo:
+        n = todo.pop()
+        if n.loc is None and n.op != "input":
+            n.loc = loc
+            todo.extend(n.args)

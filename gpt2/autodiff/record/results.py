@@ -1,0 +1,91 @@
+"""What a recorded function may return: arrays and numbers, in nested tuples, lists and dicts. Values inside
+of anything else would come out dead, as parts of a recording that has ended, so they are looked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterator
+
+from ..errors import AutodiffError
+from ..tree import LEAF, Tree
+from .recording import Run
+from .source_lines import here
+from .value import Recorded
+
+LIMIT = 1000  # objects that are looked at
+_ATOMS = (type(None), bool, int, float, complex, str, bytes)
+_PLAIN = (*_ATOMS, type, types.ModuleType, types.BuiltinFunctionType)
+
+
+def check_results(rec: Run, tree: Tree) -> None:
+    """Raise where a result that is no array, number or container of them holds a value of this recording."""
+    for x in _statics(tree.spec):
+        if isinstance(x, _PLAIN):
+            continue
+        if isinstance(x, Iterator):
+            raise AutodiffError(
+                f"{rec.name} returns a {type(x).__name__}, whose values would be computed after the "
+                "recording has ended. Return a list of them",
+                here(),
+            )
+        if _holds(x, rec):
+            raise AutodiffError(
+                f"{rec.name} returns a {type(x).__name__} with a recorded value inside, which would be of no "
+                "use outside. Return arrays and numbers, in tuples, lists and dicts where there are several",
+                here(),
+            )
+
+
+def _statics(spec):
+    if spec is LEAF:
+        return
+    if spec[0] == "static":
+        yield spec[1]
+        return
+    for child in spec[2]:
+        yield from _statics(child)
+
+
+def _holds(x, rec: Run) -> bool:
+    seen: dict[int, object] = {}
+    todo = [x]
+    while todo and len(seen) < LIMIT:
+        x = todo.pop()
+        if type(x) is Recorded:
+            if x._rec is rec:
+                return True
+        elif not isinstance(x, _PLAIN) and id(x) not in seen:
+            seen[id(x)] = x
+            todo += _parts(x)
+    return False
+
+
+def _parts(x) -> list:
+    """What an object holds: items, attributes, and what a function closes over."""
+    parts = list(getattr(x, "__dict__", {}).values())
+    parts += [getattr(x, n) for c in type(x).__mro__ for n in _slots(c) if hasattr(x, n)]
+    if isinstance(x, dict):
+        parts += x.values()
+    elif isinstance(x, (list, tuple, set, frozenset)):
+        parts += x
+    elif isinstance(x, types.FunctionType):
+        parts += [x.__defaults__, x.__kwdefaults__, *map(_content, x.__closure__ or ())]
+    elif isinstance(x, types.MethodType):
+        parts.append(x.__self__)
+    elif isinstance(x, functools.partial):
+        parts += [x.func, x.args, x.keywords]
+    return parts
+
+
+def _slots(c: type):
+    slots = c.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else slots
+
+
+def _content(cell):
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None

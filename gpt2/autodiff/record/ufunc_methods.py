@@ -1,0 +1,152 @@
+"""reduce, accumulate and at of NumPy's ufuncs, recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import located, unsupported, written_to_plain
+from ..ops import apply
+from . import dispatch, source_lines, writes
+from .indexing import advanced, expand
+from .recording import label
+from .value import Recorded, as_node, check_level, copied, index_arrays
+
+# methods
+REDUCTIONS = {
+    "add": np.sum,
+    "multiply": np.prod,
+    "maximum": np.max,
+    "minimum": np.min,
+    "logical_and": np.all,
+    "logical_or": np.any,
+}
+ACCUMULATIONS = {"add": np.cumsum, "multiply": np.cumprod}
+
+
+def call_method(ufunc, method, inputs, kwargs):
+    if method == "reduce":
+        return _reduce(ufunc, *inputs, **kwargs)
+    if method == "accumulate":
+        return _accumulate(ufunc, *inputs, **kwargs)
+    if method == "outer":
+        a, b = (x if type(x) is Recorded else np.asarray(x) for x in inputs)
+        return ufunc(a.reshape(a.shape + (1,) * b.ndim), b, **kwargs)
+    if method == "at":
+        return _at(ufunc, *inputs)
+    raise unsupported(f"np.{ufunc.__name__}.{method}", source_lines.here())
+
+
+def _given(**kwargs) -> dict:
+    return {k: v for k, v in kwargs.items() if v is not None and v is not np._NoValue}
+
+
+def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
+    out = out[0] if isinstance(out, tuple) else out
+    function = REDUCTIONS.get(ufunc.__name__)
+    if function is not None and _is_whole(function, dtype, initial):
+        options = _given(out=out, initial=initial)
+        if where is not True:
+            options["where"] = where
+        if dtype is not None:
+            options["dtype"] = dtype
+        return dispatch.call_function(function, (x,), dict(axis=axis, keepdims=bool(keepdims), **options))
+    if where is not True:
+        raise unsupported(f"np.{ufunc.__name__}.reduce(where=)", source_lines.here(), "is not recorded")
+    axes = tuple(range(x.ndim)) if axis is None else np.lib.array_utils.normalize_axis_tuple(axis, x.ndim)
+    x = _in_loop_dtype(ufunc.reduce, x, axis=axis, dtype=dtype)
+    rest = [n for k, n in enumerate(x.shape) if k not in axes]
+    parts = _slices(np.moveaxis(x, axes, range(len(axes))).reshape(-1, *rest))
+    if initial is np._NoValue or initial is None:
+        if not parts:  # NumPy's own answer, or error, to nothing
+            return np.asarray(ufunc.reduce(np.empty(x.shape, x.dtype), axes, keepdims=keepdims), like=x)
+        total, parts = parts[0], parts[1:]
+        if not parts:  # of one slice, never a view of it; begun as NumPy does, which makes hypot's the size
+            total = total.copy() if ufunc.identity is None else ufunc(ufunc.identity, total)
+    else:
+        start = initial if type(initial) is Recorded else x.dtype.type(initial)
+        total = start if parts else np.full(rest, start, like=x)
+    for part in parts:
+        total = ufunc(total, part)
+    result = np.expand_dims(total, axes) if keepdims else total
+    return result if out is None else copied(out, result)
+
+
+def _is_whole(function, dtype, initial) -> bool:
+    """Does NumPy's function stand for the reduction with these options too?"""
+    if function in (np.sum, np.prod):
+        return True
+    return dtype is None and (function in (np.max, np.min) or initial is np._NoValue or initial is None)
+
+
+def _in_loop_dtype(method, x, **options):
+    """x in the dtype that a ufunc's reduce or accumulate computes in. One element brings NumPy's errors."""
+    one = np.ones((1,) * x.ndim, x.dtype)
+    try:
+        dtype = method(one, **options).dtype
+    except (ValueError, TypeError) as error:
+        raise located(
+            error, f"np.{method.__self__.__name__}.{method.__name__}", source_lines.here()
+        ) from error
+    return x if dtype == x.dtype else x.astype(dtype)
+
+
+def _slices(x) -> list:
+    return [x[i] for i in range(len(x))]
+
+
+def _accumulate(ufunc, x, axis=0, dtype=None, out=None):
+    out = out[0] if isinstance(out, tuple) else out
+    function = ACCUMULATIONS.get(ufunc.__name__)
+    if function is not None:
+        return dispatch.call_function(function, (x,), dict(axis=axis, **_given(dtype=dtype, out=out)))
+    x = _in_loop_dtype(ufunc.accumulate, x, axis=axis, dtype=dtype)
+    parts = _slices(np.moveaxis(x, axis, 0))
+    totals = parts[:1]
+    for part in parts[1:]:
+        totals.append(ufunc(totals[-1], part))
+    result = np.stack(totals, axis)
+    return result if out is None else copied(out, result)
+
+
+def _at(ufunc, x, index, values=None):
+    """ufunc.at: every repetition of an index counts."""
+    if type(x) is not Recorded:
+        raise written_to_plain(source_lines.here(), f"np.{ufunc.__name__}.at")
+    if ufunc.__name__ not in ("add", "subtract"):
+        return _at_in_rounds(ufunc, x, index, values)
+    rec = x._rec
+    if type(values) is Recorded:
+        check_level(x, values)
+    value = as_node(rec, values if not isinstance(values, (list, tuple)) else np.asarray(values), x.dtype)
+    value = -value if ufunc is np.subtract else value
+    spec, arrays = advanced(expand(index, x.ndim), x.shape, lambda k: index_arrays(rec, k))
+    shape = apply("gather", x.node, *arrays, spec=spec).shape
+    new = apply("scatter_add", x.node, writes.assigned(value, shape, x.dtype), *arrays, spec=spec)
+    label(new, source_lines.site())
+    plain, concrete = _plain_index(index), values.value if type(values) is Recorded else values
+    writes.write(x, new, lambda array: ufunc.at(array, plain, concrete))
+
+
+def _plain_index(index):
+    if isinstance(index, tuple):
+        return tuple(map(_plain_index, index))
+    return index.value if type(index) is Recorded else index
+
+
+def _at_in_rounds(ufunc, x, index, values):
+    """Any other ufunc: the first occurrences of each index, then the second ones, and so on."""
+    where = np.arange(x.size).reshape(x.shape)[_plain_index(index)]
+    if values is not None:
+        shape = np.broadcast_shapes(where.shape, np.shape(values))
+        where, values = np.broadcast_to(where, shape).ravel(), np.broadcast_to(values, shape).reshape(-1)
+    where = where.ravel()
+    order = np.argsort(where, kind="stable")
+    new_group = np.flatnonzero(np.r_[True, np.diff(where[order]) != 0])
+    rank = np.empty(len(where), int)
+    rank[order] = np.arange(len(where)) - np.repeat(new_group, np.diff(np.r_[new_group, len(where)]))
+    flat = x.reshape(-1).copy()
+    for turn in range(rank.max(initial=-1) + 1):
+        chosen = np.flatnonzero(rank == turn)
+        at = where[chosen]
+        flat[at] = ufunc(flat[at]) if values is None else ufunc(flat[at], values[chosen])
+    x[...] = flat.reshape(x.shape)

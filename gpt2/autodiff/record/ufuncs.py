@@ -1,0 +1,457 @@
+"""Run NumPy's universal functions and the operators that stand for them: plain calls, `out=`, `where=`,
+`dtype=`, and the methods reduce, accumulate, outer and at.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from ..errors import AutodiffError, DtypeError, located, unsupported, written_to_plain
+from ..graph import Node
+from ..ops import OPS, apply, build, table
+from . import source_lines, writes
+from .recording import NUMBERS, Run, escaped, innermost, label, scalar_const, weak_dtype
+from .ufunc_methods import call_method
+from .value import ANSWERS, SCALARS, Recorded, as_node, copied, node_in
+
+# ufunc -> op. NumPy has several names for some ufuncs; they are the same object
+OP_OF = {u: u.__name__ for u in vars(np).values() if isinstance(u, np.ufunc) and u.__name__ in OPS}
+# A base's array x**n is computed by these, for n a Python number, and gives what they give to the last bit.
+POWERS = {2: "square", 0.5: "sqrt", 1: "positive", -1: "reciprocal"}
+
+
+def call_ufunc(ufunc, method, inputs, kwargs):
+    """What Recorded.__array_ufunc__ does."""
+    if method != "__call__":
+        return call_method(ufunc, method, inputs, kwargs)
+    if not kwargs and ufunc.nout == 1:
+        return operate(ufunc, ufunc, *inputs)
+    kwargs = dict(kwargs)
+    outs = kwargs.pop("out", None)
+    where = kwargs.pop("where", True)
+    if outs is None and where is True and not kwargs:
+        return _several(ufunc, inputs)
+    return _general(ufunc, inputs, outs, where, kwargs)
+
+
+# plain calls
+def operate(ufunc, function, *inputs):
+    """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator that stood in
+    the source, which differs for Python numbers.
+    """
+    rec = None
+    values = []
+    for x in inputs:
+        if type(x) is Recorded:
+            own = x._rec
+            if not own.active:
+                raise escaped(x)
+            if rec is None or own.serial > rec.serial:
+                rec = own
+            values.append(x.value)
+        elif type(x) in _KNOWN:
+            values.append(x)
+        elif _lists_recorded(x):
+            return operate(ufunc, function, *map(_as_array, inputs))
+        elif _understood(x):
+            values.append(x)
+        else:
+            return NotImplemented
+    site = source_lines.site()
+    rec.check_computed()
+    guess = rec.stand_in(ufunc, values)
+    try:
+        value = function(*values) if guess is None else guess
+        if type(value) is complex and complex not in map(type, values):
+            value = ufunc(*values).item()
+    except ArithmeticError:
+        # Python numbers follow NumPy's rules while they are recorded, as they will in the program: 1.0 / 0.0
+        # is inf, (-1.0) ** 0.5 is nan. Not where the user's function may be waiting for the error
+        if source_lines.error_is_awaited():
+            raise
+        value = ufunc(*values).item()
+    except (ValueError, TypeError, IndexError) as error:
+        raise _at_fault(error, ufunc, values, site) from error
+    builder = BUILDERS.get(ufunc.__name__)
+    if any(v is None for v in values):  # x == None: False, whatever the numbers are
+        node = table.const(value)
+    elif builder is not None:
+        node = builder(*operands(rec, inputs, values))
+    else:
+        name, args = op_and_operands(rec, ufunc, inputs, values, function is not ufunc)
+        dtype = value.dtype if hasattr(value, "dtype") else _PYTHON_DTYPES[type(value)]
+        node = Node(name, tuple(args), {}, getattr(value, "shape", ()), dtype)
+    if guess is not None:
+        rec.guessed.add(node)
+    return finish(rec, node, value, site)
+
+
+_PYTHON_DTYPES = {kind: np.dtype(kind) for kind in SCALARS}
+
+
+_KNOWN = frozenset({Recorded, np.ndarray, int, float, complex, bool})
+
+
+def _lists_recorded(x) -> bool:
+    """Is x a list with recorded values in it, as in `x + [a, b]`?"""
+    if type(x) in (list, tuple):
+        return any(type(v) is Recorded or _lists_recorded(v) for v in x)
+    return False
+
+
+def _as_array(x):
+    """A list of recorded values as one value; anything else as it is."""
+    return np.array(x, like=_first(x)) if _lists_recorded(x) else x
+
+
+def _first(x):
+    """Some recorded value in nested lists."""
+    while type(x) is not Recorded:
+        x = next(v for v in x if type(v) is Recorded or _lists_recorded(v))
+    return x
+
+
+def _understood(x) -> bool:
+    """Does the other operand leave the operation to us?"""
+    if isinstance(x, (np.generic, list, tuple)) or isinstance(x, (np.ndarray, int, float, complex)):
+        return True
+    return hasattr(x, "__array__") or hasattr(x, "__array_interface__") or x is None
+
+
+def _at_fault(error: Exception, ufunc, values, site) -> Exception:
+    """NumPy's error, with the place; or what is behind it."""
+    if isinstance(error, AutodiffError):
+        return error
+    if any(getattr(v, "dtype", np.dtype(int)).kind == "O" for v in values):
+        return DtypeError(
+            f"np.{ufunc.__name__} of a recorded value and an array of dtype object; only arrays of numbers "
+            "and bools can be recorded. Convert it, for example with a.astype(float)",
+            site.loc,
+        )
+    return located(error, describe(ufunc.__name__, values), site.loc)
+
+
+def describe(name: str, values) -> str:
+    shapes = ", ".join(
+        f"{np.shape(v)} {v.dtype}" if isinstance(v, (np.ndarray, np.generic)) else repr(v) for v in values
+    )
+    return f"np.{name} of {shapes}"
+
+
+def op_and_operands(rec: Run, ufunc, inputs, values, is_operator: bool = False) -> tuple[str, list[Node]]:
+    name = OP_OF.get(ufunc)
+    if name is None:
+        if ufunc.__name__ not in OPS:
+            raise unsupported(f"np.{ufunc.__name__}", source_lines.here())
+        name = ufunc.__name__  # a row added since
+    args = operands(rec, inputs, values, name)
+    if name == "power" and is_operator and type(inputs[1]) in (int, float) and args[0].shape:
+        short = POWERS.get(values[1])
+        if short == "square" or short and args[0].dtype.kind in "fc":
+            return short, args[:1]
+    return name, args
+
+
+def operands(rec: Run, inputs, values, name: str = "") -> list[Node]:
+    """Arguments of an elementwise op, cast so that constants may be written as Python numbers (NEP 50)."""
+    if len(inputs) == 2 and name != "ldexp":  # the frequent case of an array and a Python number
+        for i, (x, c) in enumerate((inputs, inputs[::-1])):
+            if type(c) in SCALARS and type(x) is Recorded and x._rec is rec and not x.weak:
+                node = x.node
+                number = scalar_const(c, node.dtype)
+                return [number, node] if i else [node, number]
+    strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
+    if (
+        len(strong) < len(values)
+        or len(values) > 1
+        and any(isinstance(v, np.generic) and type(x) is not Recorded for v, x in zip(values, inputs))
+    ):
+        return _mixed_operands(rec, inputs, values, strong, name)
+    return [x.node if type(x) is Recorded and x._rec is rec else as_node(rec, x) for x in inputs]
+
+
+def _mixed_operands(rec, inputs, values, strong, name) -> list[Node]:
+    inputs = [
+        np.asarray(x) if isinstance(x, (list, tuple)) and not any(map(_is_recorded, x)) else x for x in inputs
+    ]
+    values = [
+        np.asarray(v) if isinstance(v, (list, tuple)) and type(x) is not Recorded else v
+        for v, x in zip(values, inputs)
+    ]
+    strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
+    common = np.result_type(*strong) if strong else None
+    nodes = []
+    for x, v in zip(inputs, values):
+        if type(v) in SCALARS:
+            if type(x) is Recorded:  # a Python number of the user's, an input of the graph
+                node = node_in(rec, x)
+                node = node if common is None else build.cast(node, weak_dtype(common, type(v)))
+            elif name == "ldexp":
+                node = table.const(x)
+            else:
+                others = common if common is not None else np.result_type(*(type(u) for u in values))
+                node = as_node(rec, x, np.dtype(others))
+        else:
+            node = as_node(rec, x)
+        nodes.append(node)
+    constants = [n for n, x in zip(nodes, inputs) if isinstance(x, np.generic)]
+    if constants and name != "ldexp":
+        # np.float64(2) * float32 array is float64, though 2.0 * float32 array is not: say so with a cast
+        rest = [n.dtype for n in nodes if n.op != "const"]
+        if rest:
+            full = np.result_type(*(n.dtype for n in nodes))
+            if np.result_type(*rest, *(type(c.value)(0) for c in constants)) != full:
+                nodes = [n if n.op == "const" else build.cast(n, full) for n in nodes]
+    return nodes
+
+
+def _is_recorded(x) -> bool:
+    return type(x) is Recorded
+
+
+def finish(rec: Run, node: Node, value, site) -> Recorded:
+    """The result of an operation that makes fresh memory."""
+    label(node, site)
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None:
+        if dtype.kind not in NUMBERS:
+            raise AutodiffError(
+                f"the result has dtype {dtype}; only numbers and bools can be recorded", site.loc
+            )
+        if dtype != node.dtype:
+            node = _settle(node, dtype, site)
+    elif type(value) is complex and node.dtype.kind != "c":
+        raise AutodiffError("a Python number became complex here; pass a complex argument instead", site.loc)
+    return Recorded(rec, node, value)
+
+
+def _settle(node: Node, dtype: np.dtype, site) -> Node:
+    new = build.cast(node, dtype)
+    new.name, new.loc = site.name, site.loc
+    return new
+
+
+def _several(ufunc, inputs):
+    """A ufunc with two results."""
+    if ufunc.nout == 1:
+        return operate(ufunc, ufunc, *inputs)
+    if ufunc is np.divmod:
+        return operate(np.floor_divide, np.floor_divide, *inputs), operate(
+            np.remainder, np.remainder, *inputs
+        )
+    if ufunc is np.modf:
+        return _modf(*inputs)
+    raise unsupported(f"np.{ufunc.__name__}", source_lines.here())
+
+
+def _modf(x: Recorded):
+    """Both parts with the sign of x, 0 beyond the point of an infinity."""
+    dtype = np.modf.resolve_dtypes((x.dtype, None, None))[-1]
+    x = x if x.dtype == dtype else x.astype(dtype)
+    finite = np.where(np.isinf(x), np.copysign(x.dtype.type(0), x), x)
+    return np.fmod(finite, x.dtype.type(1)), operate(np.trunc, np.trunc, x)
+
+
+# operators
+def unary(ufunc, function, x: Recorded):
+    rec = x._rec
+    if not rec.active:
+        innermost((x,))
+    value, node = x.value, apply(OP_OF[ufunc], x.node)
+    rec.check_computed()
+    guess = rec.stand_in(ufunc, (value,))
+    if guess is not None:
+        rec.guessed.add(node)
+    return finish(rec, node, function(value) if guess is None else guess, source_lines.site())
+
+
+def in_place(ufunc, function, x: Recorded, other):
+    """x += other: writes into arrays; numbers are made anew, as Python does."""
+    if not isinstance(x._value, np.ndarray):
+        return operate(ufunc, function, x, other)
+    if type(other) not in _KNOWN and not _understood(other):
+        return NotImplemented
+    return _general(ufunc, (x, other), (x,), True, {}, function)
+
+
+# out=, where=, dtype=
+def _general(ufunc, inputs, outs, where, kwargs, function=None):
+    site = source_lines.site()
+    inputs = tuple(map(_as_array, inputs))
+    if outs is not None and type(outs[0]) is not Recorded:
+        raise written_to_plain(site.loc, f"np.{ufunc.__name__}(..., out=)")
+    if ufunc.nout != 1:
+        return _several_out(ufunc, inputs, outs, where, kwargs)
+    if any(kwargs.get(k) is not None for k in ("signature", "sig", "axes", "axis", "keepdims")):
+        raise unsupported(f"np.{ufunc.__name__}(signature=, axes=)", site.loc, "is not recorded")
+    rec = innermost([x for x in (*inputs, where, *(outs or ())) if type(x) is Recorded])
+    values = [x.value if type(x) is Recorded else x for x in inputs]
+    mask = where.value if type(where) is Recorded else where
+    try:
+        node = _typed_node(rec, ufunc, inputs, values, kwargs.get("dtype"), function is not None)
+        if outs is not None:
+            return _into(ufunc, rec, node, values, outs[0], where, mask, kwargs, site)
+        value = ufunc(*values, **kwargs)
+    except (ValueError, TypeError, IndexError) as error:
+        raise _at_fault(error, ufunc, values, site) from error
+    if mask is not True:  # what NumPy leaves undefined is 0
+        node = build.where(as_node(rec, where if type(where) is Recorded else np.asarray(mask)), node, 0)
+        value = np.where(mask, value, np.zeros((), value.dtype))
+    return finish(rec, node, value, site)
+
+
+def _into(ufunc, rec, node, values, target, where, mask, kwargs, site) -> Recorded:
+    if rec is not target._rec:
+        raise AutodiffError(
+            f"np.{ufunc.__name__}(..., out=) of a value of {rec.name} writes into an array of "
+            f"{target._rec.name}, which encloses it",
+            site.loc,
+        )
+    if np.broadcast_shapes(node.shape, target.shape) != target.shape:
+        raise ValueError(
+            f"non-broadcastable output operand with shape {target.shape} doesn't match the broadcast "
+            f"shape {np.broadcast_shapes(node.shape, target.shape)}"
+        )
+    node = build.broadcast(build.cast(node, target.dtype), target.shape)
+    if mask is not True:
+        chosen = as_node(rec, where if type(where) is Recorded else np.asarray(mask))
+        node = build.where(build.broadcast(chosen, target.shape), node, target.node)
+    label(node, site)
+    options = kwargs if mask is True else {**kwargs, "where": mask}
+    writes.write(target, node, lambda array: ufunc(*values, out=array, **options))
+    return target
+
+
+def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
+    """The node of a call, with its inputs cast to the loop's types where the caller chose a dtype."""
+    if ufunc.__name__ in BUILDERS:
+        return BUILDERS[ufunc.__name__](*operands(rec, inputs, values))
+    name, nodes = op_and_operands(rec, ufunc, inputs, values, is_operator)
+    if dtype is None:
+        return apply(name, *nodes)
+    types = ufunc.resolve_dtypes(
+        (*(n.dtype for n in nodes), None),
+        signature=(None,) * ufunc.nin + (np.dtype(dtype),),
+        casting="unsafe",
+    )
+    return build.cast(apply(name, *(build.cast(n, d) for n, d in zip(nodes, types))), types[-1])
+
+
+def _several_out(ufunc, inputs, outs, where, kwargs):
+    if where is not True or kwargs:
+        raise unsupported(f"np.{ufunc.__name__}(where=, dtype=)", source_lines.here(), "is not recorded")
+    results = _several(ufunc, inputs)
+    return tuple(r if o is None else copied(o, r) for r, o in zip(results, outs))
+
+
+# ufuncs that are compositions of ops
+def matmul(a: Node, b: Node) -> Node:
+    """numpy.matmul of nodes: vectors become matrices and back."""
+    if a.ndim > 1 and b.ndim > 1:
+        return _same_type(a, b, lambda a, b: apply("matmul", a, b))
+    rows = a if a.ndim > 1 else build.reshape(a, (1, a.shape[0]))
+    columns = b if b.ndim > 1 else build.reshape(b, (b.shape[0], 1))
+    out = _same_type(rows, columns, lambda a, b: apply("matmul", a, b))
+    shape = (
+        out.shape[: out.ndim - 2]
+        + (out.shape[-2:-1] if a.ndim > 1 else ())
+        + (out.shape[-1:] if b.ndim > 1 else ())
+    )
+    return build.reshape(out, shape)
+
+
+def _same_type(a, b, make):
+    dtype = np.result_type(a.dtype, b.dtype)
+    return make(build.cast(a, dtype), build.cast(b, dtype))
+
+
+def _clip(x, low, high):
+    dtype = np.result_type(x.dtype, low.dtype, high.dtype)
+    return apply(
+        "minimum", apply("maximum", build.cast(x, dtype), build.cast(low, dtype)), build.cast(high, dtype)
+    )
+
+
+def _vecdot(a, b):
+    a = build.conjugate(a) if a.dtype.kind == "c" else a
+    return build.sum_(apply("multiply", a, b), -1)
+
+
+def _matvec(a, b):
+    out = matmul(a, build.reshape(b, (*b.shape, 1)))
+    return build.reshape(out, out.shape[:-1])
+
+
+def _vecmat(a, b):
+    a = build.conjugate(a) if a.dtype.kind == "c" else a
+    out = matmul(build.reshape(a, (*a.shape[:-1], 1, a.shape[-1])), b)
+    return build.reshape(out, (*out.shape[:-2], out.shape[-1]))
+
+
+BUILDERS = {"matmul": matmul, "clip": _clip, "vecdot": _vecdot, "matvec": _matvec, "vecmat": _vecmat}
+
+
+# operators
+def _add_operators() -> None:
+    def binary(name, ufunc, op):
+        def forward(self, other):
+            return operate(ufunc, op, self, other)
+
+        def reflected(self, other):
+            return operate(ufunc, op, other, self)
+
+        def augmented(self, other):
+            return in_place(ufunc, op, self, other)
+
+        setattr(Recorded, f"__{name}__", forward)
+        setattr(Recorded, f"__r{name}__", reflected)
+        setattr(Recorded, f"__i{name}__", augmented)
+
+    for name, ufunc in (
+        ("add", np.add),
+        ("sub", np.subtract),
+        ("mul", np.multiply),
+        ("truediv", np.divide),
+        ("floordiv", np.floor_divide),
+        ("mod", np.remainder),
+        ("pow", np.power),
+        ("matmul", np.matmul),
+        ("lshift", np.left_shift),
+        ("rshift", np.right_shift),
+        ("and", np.bitwise_and),
+        ("or", np.bitwise_or),
+        ("xor", np.bitwise_xor),
+    ):
+        binary(name, ufunc, getattr(operator, name if name not in ("and", "or") else name + "_"))
+
+    def comparison(ufunc, op):
+        return lambda self, other: operate(ufunc, op, self, other)
+
+    for name, ufunc in (
+        ("lt", np.less),
+        ("le", np.less_equal),
+        ("gt", np.greater),
+        ("ge", np.greater_equal),
+        ("eq", np.equal),
+        ("ne", np.not_equal),
+    ):
+        setattr(Recorded, f"__{name}__", comparison(ufunc, getattr(operator, name)))
+
+    def one(ufunc, op):
+        return lambda self: unary(ufunc, op, self)
+
+    for name, ufunc in (
+        ("neg", np.negative),
+        ("pos", np.positive),
+        ("abs", np.absolute),
+        ("invert", np.invert),
+    ):
+        setattr(Recorded, f"__{name}__", one(ufunc, getattr(operator, name)))
+    Recorded.__divmod__ = lambda self, other: (self // other, self % other)
+    Recorded.__rdivmod__ = lambda self, other: (other // self, other % self)
+
+
+_add_operators()
+ANSWERS["ufunc"] = call_ufunc

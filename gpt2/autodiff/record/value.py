@@ -1,0 +1,642 @@
+"""A value under observation. It looks like the array (or the scalar) that it stands for: operators, ufuncs,
+NumPy functions, methods, indexing and writing in place all work, each computed by NumPy at once and noted
+in the graph.
+
+What NumPy's protocols cannot see is an error that names the spelling that works. `isinstance(x,
+np.ndarray)` is False.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from ..errors import (
+    AutodiffError,
+    ConversionError,
+    UnsupportedError,
+    array_lost,
+    located,
+    number_lost,
+    written_to_plain,
+)
+from ..graph import Node, type_text
+from ..ops import build, table
+from . import recording, source_lines, writes
+from .indexing import advanced, basic, expand, is_basic
+from .recording import Run, escaped, innermost, native, scalar_const
+
+SCALARS = (bool, int, float, complex)
+# What answers NumPy's two protocols, "ufunc" and "function": ufuncs.py and dispatch.py enter it, which need
+# the class below.
+ANSWERS: dict = {}
+
+
+class Recorded:
+    """node, value, recording; for views also the root and the path to it (views.py)."""
+
+    __slots__ = (
+        "_rec",
+        "_node",
+        "_value",
+        "_root",
+        "_path",
+        "_version",
+        "_memory",
+        "_owned",
+        "_argument",
+        "_lows",
+        "_buffer",
+        "__weakref__",
+    )
+    __array_priority__ = 1000.0
+
+    def __init__(self, rec: Run, node: Node, value, owned: bool = True):
+        self._rec = rec
+        self._node = node
+        self._value = value
+        self._root = None
+        self._path = ()
+        self._version = 0
+        self._memory = 0
+        self._owned = owned
+        self._argument = None
+        self._lows = ()
+        self._buffer = None
+
+    # what it stands for
+    @property
+    def node(self) -> Node:
+        root = self._root
+        if root is not None and self._version != root._version:
+            writes.refresh(self)
+        return self._node
+
+    @property
+    def value(self):
+        """The concrete value: an array, a NumPy scalar, or a Python number."""
+        root = self._root
+        if root is not None and self._version != root._version:
+            writes.refresh(self)
+        return self._value
+
+    @property
+    def root(self) -> Recorded:
+        """The recorded value that owns the memory."""
+        return self if self._root is None else self._root
+
+    @property
+    def weak(self) -> bool:
+        """Is it a Python number, which takes the dtype of the arrays it meets (NEP 50)?"""
+        return type(self._value) in SCALARS
+
+    @property
+    def __autodiff_node__(self) -> Node:
+        return self.node
+
+    def snapshot(self) -> Recorded:
+        """The value as it is now; later writes to self leave it alone."""
+        if isinstance(self._value, np.ndarray):
+            self.root._owned = False
+        return Recorded(self._rec, self.node, self.value, owned=False)
+
+    def _read(self, value, kind: str):
+        if not self._rec.active:
+            raise escaped(self)
+        self._rec.read(self.node, value, kind)
+        return value
+
+    def view_of(self, node: Node, value) -> Recorded:
+        """The result of an op on self whose concrete array shares memory with self's."""
+        if value is self._value:
+            return self
+        path = writes.path_between(self.node, node)
+        if path is None:
+            value = value.copy()
+            return Recorded(self._rec, node, value)
+        x = Recorded(self._rec, node, value)
+        x._root = self.root
+        x._path = self._path + path
+        x._version = x._root._version
+        x._memory = x._root._memory
+        return x
+
+    # attributes
+    @property
+    def shape(self):
+        return self._node.shape
+
+    @property
+    def dtype(self):
+        return self._node.dtype
+
+    @property
+    def ndim(self):
+        return len(self._node.shape)
+
+    @property
+    def size(self):
+        return self._node.size
+
+    @property
+    def itemsize(self):
+        return self._node.dtype.itemsize
+
+    @property
+    def nbytes(self):
+        return self._node.nbytes
+
+    @property
+    def strides(self):
+        return np.asarray(self.value).strides
+
+    @property
+    def flags(self):
+        return np.asarray(self.value).flags
+
+    @property
+    def T(self):
+        return _function(np.transpose, self)
+
+    @property
+    def mT(self):
+        return _function(np.matrix_transpose, self)
+
+    @property
+    def real(self):
+        return _function(np.real, self)
+
+    @real.setter
+    def real(self, value):
+        _function(np.real, self)[...] = value
+
+    @property
+    def imag(self):
+        return _function(np.imag, self)
+
+    @imag.setter
+    def imag(self, value):
+        if self.dtype.kind != "c":
+            raise TypeError("array does not have imaginary part to set")
+        _function(np.imag, self)[...] = value
+
+    @property
+    def flat(self):
+        return Flat(self)
+
+    @flat.setter
+    def flat(self, value):
+        Flat(self)[:] = value
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError("len() of unsized object")
+        return self.shape[0]
+
+    def __iter__(self):
+        if not self.shape:
+            raise TypeError("iteration over a 0-d array")
+        return (self[i] for i in range(self.shape[0]))
+
+    __hash__ = None  # as arrays
+
+    # indexing
+    def __getitem__(self, key):
+        rec = innermost(_recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))
+        value = self.value
+        if not isinstance(value, (np.ndarray, np.generic)):
+            raise TypeError(f"'{type(value).__name__}' object is not subscriptable")
+        if isinstance(value, np.ndarray) and value.dtype.kind == "V" or isinstance(key, str):
+            raise UnsupportedError("fields of structured arrays are not recorded", source_lines.here())
+        key = _static_slices(key)
+        try:
+            result = value[_plain_key(key)]
+        except IndexError as error:
+            raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
+        site = source_lines.site()
+        x = node_in(rec, self)
+        items = expand(key, len(x.shape))
+        if is_basic(items):
+            slices, shape = basic(items, x.shape)
+            node = build.reshape(build.slice_(x, slices), shape)
+        else:
+            node = _gather(rec, x, items)
+        if node is not x:
+            recording.label(node, site)
+        if isinstance(result, np.ndarray) and rec is self._rec and np.may_share_memory(result, value):
+            return self.view_of(node, result) if node is not x else self._alias(result)
+        return Recorded(rec, node, result)
+
+    def _alias(self, value):
+        """x[...]: another array object over all of the same memory."""
+        x = Recorded(self._rec, self.node, value)
+        x._root = self.root
+        x._path = self._path
+        x._version = x._root._version
+        x._memory = x._root._memory
+        return x
+
+    def __setitem__(self, key, value):
+        if not isinstance(self._value, np.ndarray):
+            raise TypeError(f"'{type(self._value).__name__}' object does not support item assignment")
+        key = _static_slices(key)
+        if not _has_recorded(key):
+            items = expand(key, self.ndim)
+            if is_basic(items):
+                if not any(k is Ellipsis for k in (key if type(key) is tuple else (key,))):
+                    key = (*(key if type(key) is tuple else (key,)), Ellipsis)
+                view = self[key]
+                if not (isinstance(value, Recorded) and _same_place(view, value)):
+                    store(view, value)
+                return
+        _assign_advanced(self, key, value)
+
+    def __contains__(self, item):
+        return bool((self == item).any())
+
+    # numbers out of it
+    def __bool__(self):
+        value = bool(self.value)
+        return self._read(value, "bool")
+
+    def __int__(self):
+        return self._read(int(self._number("int")), "int")
+
+    def __index__(self):
+        return self._read(operator.index(self.value), "int")
+
+    def __float__(self):
+        opposite = -float(self._number("float"))
+        return self._read(-opposite, "float")  # a new object, by which check_returned knows it again
+
+    def __complex__(self):
+        return self._read(complex(self._number("complex")), "float")
+
+    def __round__(self, digits=None):
+        if digits is None:
+            value = self._number("round")
+            self._read(float(value), "float")
+            return round(value)
+        return _function(np.round, self, digits)
+
+    def _number(self, kind: str):
+        """The concrete value, after asking what it is wanted for."""
+        if self.dtype.kind in "fc":
+            what = source_lines.taker(source_lines.user_frame())
+            if what == "assignment":
+                raise self._rec.refuse(written_to_plain(source_lines.here()))
+            if what is not None:
+                raise self._rec.refuse(number_lost(what, source_lines.here()))
+        return self.value
+
+    def item(self, *index):
+        """A Python number: one that is still recorded if it is real or complex."""
+        found = self.value.item(*index)
+        x = self
+        if len(index) == 1:
+            x = self[index[0]] if isinstance(index[0], tuple) else self.reshape(-1)[index[0]]
+        elif index:
+            x = self[index]
+        if self.dtype.kind in "fc":
+            wide = np.complex128 if self.dtype.kind == "c" else np.float64
+            return Recorded(self._rec, build.cast(build.reshape(x.node, ()), wide), found)
+        return x._read(found, "int")
+
+    def tolist(self):
+        """Nested lists of recorded numbers; of plain ones where they are integers."""
+        if self.dtype.kind not in "fc":
+            return self._read(np.asarray(self.value), "array").tolist()
+        if not self.shape:
+            return self.item()
+        return [x.tolist() for x in self]
+
+    def __array__(self, dtype=None, copy=None):
+        """Integers and bools carry no derivative and may leave; other numbers would lose theirs."""
+        if self.dtype.kind not in "fc":
+            value = np.array(self.value, dtype)
+            self._read(value.copy(), "array")
+            return value
+        if source_lines.taker(source_lines.user_frame()) == "assignment":
+            raise self._rec.refuse(written_to_plain(source_lines.here()))
+        raise self._rec.refuse(array_lost(source_lines.here()))
+
+    @property
+    def __array_interface__(self):
+        raise AttributeError("__array_interface__")  # NumPy then asks __array__, which explains
+
+    def __repr__(self):
+        name = f"{self._node.name}: " if self._node.name else ""
+        if not self._rec.active:
+            return f"Recorded({name}{type_text(self._node)}, recording ended)"
+        return f"Recorded({name}{type_text(self._node)} = {self.value!r})"
+
+    def __str__(self):
+        return self._read(str(self.value), "text")
+
+    def __format__(self, spec):
+        return self._read(format(self.value, spec), "text")
+
+    # copies
+    def copy(self, order="C"):
+        rec = innermost((self,))
+        value = self.value
+        return Recorded(rec, self.node, value.copy(order) if isinstance(value, np.ndarray) else value)
+
+    def __copy__(self):
+        return self.copy(order="K")
+
+    def __deepcopy__(self, memo):
+        memo[id(self)] = new = self.copy(order="K")
+        return new
+
+    def __reduce_ex__(self, protocol):
+        raise ConversionError(
+            "a recorded value cannot be pickled: it exists only while its function is recorded. "
+            "Return it from the function, and pickle the result",
+            source_lines.here(),
+        )
+
+    def astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
+        rec = innermost((self,))
+        dtype = native(np.dtype(dtype))
+        value = np.asarray(self.value).astype(dtype, order=order, casting=casting, copy=True)
+        if not copy and dtype == self.dtype:
+            return self
+        node = build.cast(self.node, dtype)
+        if node is not self._node:
+            recording.label(node, source_lines.site())
+        return Recorded(rec, node, value if isinstance(self._value, np.ndarray) else value[()])
+
+    def view(self, dtype=None, type=None):
+        if (dtype is None or dtype is np.ndarray or dtype == self.dtype) and type is None:
+            return self[...]
+        raise UnsupportedError(
+            "x.view(dtype) looks at the bits of a number, which has no derivative. x.astype(dtype) converts",
+            source_lines.here(),
+        )
+
+    def reshape(self, *shape, order="C", copy=None):
+        shape = shape[0] if len(shape) == 1 else shape
+        kw = {} if copy is None else {"copy": copy}
+        return _function(np.reshape, self, shape, order=order, **kw)
+
+    def transpose(self, *axes):
+        axes = (
+            axes[0]
+            if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list)))
+            else axes or None
+        )
+        return _function(np.transpose, self, axes)
+
+    def conjugate(self):
+        return np.conjugate(self) if self.dtype.kind == "c" else self
+
+    conj = conjugate
+
+    def flatten(self, order="C"):
+        return _function(np.ravel, self, order=order).copy()
+
+    def compress(self, condition, axis=None, out=None):
+        return _function(np.compress, condition, self, axis=axis, out=out)
+
+    def dot(self, b, out=None):
+        return _function(np.dot, self, b, out=out)
+
+    # in place
+    def fill(self, value):
+        store(self[...], value)
+
+    def sort(self, axis=-1, kind=None, order=None):
+        self[...] = _function(np.sort, self, axis=axis, kind=kind)
+
+    def partition(self, kth, axis=-1, kind="introselect", order=None):
+        self[...] = _function(np.partition, self, kth, axis=axis)
+
+    def put(self, indices, values, mode="raise"):
+        _function(np.put, self, indices, values, mode=mode)
+
+    def resize(self, *shape, refcheck=True):
+        raise UnsupportedError(
+            "x.resize changes an array's size in place; use np.resize(x, shape)", source_lines.here()
+        )
+
+    # protocols
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        return ANSWERS["ufunc"](ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function, types, args, kwargs):
+        return ANSWERS["function"](function, args, kwargs)
+
+
+class Flat:
+    """x.flat: the elements one after another, to read and to assign."""
+
+    def __init__(self, x: Recorded):
+        self.x = x
+
+    def __len__(self):
+        return self.x.size
+
+    def __iter__(self):
+        return iter(self.x.reshape(-1))
+
+    def __getitem__(self, key):
+        return self.x.reshape(-1)[key]
+
+    def __setitem__(self, key, value):
+        """A value that is too short is repeated, as in NumPy."""
+        whole = self.x.reshape(-1).copy()
+        shape = whole[key].shape
+        whole[key] = np.resize(value, shape) if shape else value
+        self.x[...] = whole.reshape(self.x.shape)
+
+    def __array_function__(self, function, types, args, kwargs):
+        args = [a.x.reshape(-1) if isinstance(a, Flat) else a for a in args]
+        return function(*args, **kwargs)
+
+
+def _function(function, *args, **kwargs):
+    return ANSWERS["function"](function, args, kwargs)
+
+
+# operands
+def node_in(rec: Run, x: Recorded) -> Node:
+    """The node of x as the recording sees it."""
+    if x._rec is rec:
+        return x.node
+    if not x._rec.active:
+        raise escaped(x)
+    return rec.lift(x)
+
+
+def as_node(rec: Run, x, dtype: np.dtype | None = None) -> Node:
+    """Any operand as a node. `dtype` is what Python numbers take theirs from."""
+    if isinstance(x, Node):
+        return x
+    if type(x) is Recorded:
+        return node_in(rec, x)
+    if type(x) in SCALARS:
+        return scalar_const(x, dtype) if dtype is not None else table.const(x)
+    if isinstance(x, np.generic):
+        return table.const(x.item(), x.dtype)
+    if isinstance(x, np.ndarray):
+        return rec.capture(x)
+    if isinstance(x, (list, tuple)):
+        if _has_recorded(x):
+            return node_in(rec, _function(np.array, x))
+        if _has_node(x):
+            return _stacked([as_node(rec, v, dtype) for v in x])
+    return table.const(np.asarray(x))
+
+
+def _has_node(x) -> bool:
+    return isinstance(x, Node) or type(x) in (tuple, list) and any(map(_has_node, x))
+
+
+def _stacked(parts: list[Node]) -> Node:
+    """A list of values along a new first axis, as np.array makes it."""
+    dtype = np.result_type(*(p.dtype for p in parts))
+    rows = [build.reshape(build.cast(p, dtype), (1, *p.shape)) for p in parts]
+    return build.concatenate(rows, 0) if len(rows) > 1 else rows[0]
+
+
+def _has_recorded(key) -> bool:
+    if type(key) in (tuple, list):
+        return any(map(_has_recorded, key))
+    return type(key) is Recorded
+
+
+def _recorded_in(key) -> list:
+    if type(key) in (tuple, list):
+        return [r for k in key for r in _recorded_in(k)]
+    return [key] if type(key) is Recorded else []
+
+
+def _static_slices(key):
+    """Bounds of slices as plain integers: they settle a shape, so they are looked at."""
+    if type(key) is slice:
+        parts = (key.start, key.stop, key.step)
+        if any(type(p) is Recorded for p in parts):
+            return slice(*(operator.index(p) if p is not None else None for p in parts))
+    elif type(key) is tuple and any(type(k) is slice for k in key):
+        return tuple(map(_static_slices, key))
+    return key
+
+
+def _plain_key(key):
+    if type(key) is tuple:
+        return tuple(map(_plain_key, key))
+    if type(key) is list:
+        return [_plain_key(k) for k in key]
+    return key.value if type(key) is Recorded else key
+
+
+def _gather(rec: Run, x: Node, items) -> Node:
+    spec, arrays = advanced(items, x.shape, lambda k: index_arrays(rec, k))
+    return table.apply("gather", x, *arrays, spec=spec)
+
+
+def index_arrays(rec: Run, k) -> list[Node]:
+    """The index arrays of one entry of the index."""
+    if isinstance(k, (list, tuple)):
+        k = np.asarray(k) if not _has_recorded(k) else _function(np.array, k)
+        if k.size == 0:
+            k = np.asarray(k, np.intp)
+    if k.__class__ is int:
+        return [table.const(k, np.intp)]
+    if k.dtype.kind != "b":
+        return [as_node(rec, k)]
+    mask = k.value if type(k) is Recorded else k
+    rec.read(as_node(rec, k), np.array(mask), "array")
+    return [table.const(i) for i in np.nonzero(mask)]
+
+
+def _same_place(a: Recorded, b: Recorded) -> bool:
+    """Do both name the same elements of the same memory, in the same order?"""
+    return a.root is b.root and a.shape == b.shape and writes.same_path(a._path, b._path)
+
+
+def store(target: Recorded, value) -> None:
+    """target[...] = value"""
+    rec = target._rec
+    if type(value) is Recorded:
+        check_level(target, value)
+    elif isinstance(value, (list, tuple)):
+        value = _function(np.array, value) if _has_recorded(value) else np.asarray(value)
+    if getattr(value, "dtype", None) is not None and value.dtype.kind == "O":
+        value = np.asarray(value)
+    concrete = value.value if type(value) is Recorded else value
+    _check_fits(np.shape(concrete), target.shape)
+    node = writes.assigned(as_node(rec, value, target.dtype), target.shape, target.dtype)
+    writes.write(target, node, lambda array: array.__setitem__(Ellipsis, concrete))
+
+
+def _check_fits(shape: tuple, target: tuple) -> None:
+    """Can a value of this shape be assigned? NumPy lets leading axes of length 1 go."""
+    if shape in (target, ()):
+        return
+    extra = max(len(shape) - len(target), 0)
+    if shape[:extra] == (1,) * extra and all(
+        n in (1, m) for n, m in zip(reversed(shape[extra:]), reversed(target))
+    ):
+        return
+    error = ValueError(f"could not broadcast input array from shape {shape} into shape {target}")
+    raise located(error, "assignment", source_lines.here())
+
+
+def check_level(target: Recorded, value: Recorded) -> None:
+    if value._rec.serial > target._rec.serial:
+        raise AutodiffError(
+            f"a value of {value._rec.name} is written into one of {target._rec.name}, which encloses it. "
+            "Return it from the inner function, and write it outside",
+            source_lines.here(),
+        )
+
+
+def _assign_advanced(x: Recorded, key, value) -> None:
+    rec = x._rec
+    for r in (*_recorded_in(key), *([value] if type(value) is Recorded else ())):
+        check_level(x, r)
+    if isinstance(value, (list, tuple)):
+        value = _function(np.array, value) if _has_recorded(value) else np.asarray(value)
+    plain, concrete = _plain_key(key), value.value if type(value) is Recorded else value
+    node = as_node(rec, value, x.dtype)
+    if type(key) is Recorded and key.dtype.kind == "b" and node.ndim <= x.ndim - key.ndim:
+        mask = build.reshape(node_in(rec, key), key.shape + (1,) * (x.ndim - key.ndim))
+        mask = build.broadcast(mask, x.shape)
+        new = build.where(mask, writes.assigned(node, x.shape, x.dtype), x.node)
+    else:
+        items = expand(key, x.ndim)
+        spec, arrays = advanced(items, x.shape, lambda k: index_arrays(rec, k))
+        shape = table.apply("gather", x.node, *arrays, spec=spec).shape
+        new = table.apply("scatter", x.node, writes.assigned(node, shape, x.dtype), *arrays, spec=spec)
+    writes.write(x, new, lambda array: array.__setitem__(plain, concrete))
+
+
+# methods that are NumPy functions of the same arguments
+def _add_methods() -> None:
+    def method(function):
+        def call(self, *args, **kwargs):
+            return _function(function, self, *args, **kwargs)
+
+        return call
+
+    names = (
+        "sum prod mean std var max min argmax argmin all any cumsum cumprod clip take repeat ravel squeeze "
+        "swapaxes trace diagonal argsort argpartition searchsorted nonzero round choose"
+    ).split()
+    for name in names:
+        function = method(getattr(np, name))
+        function.__name__ = name
+        setattr(Recorded, name, function)
+
+
+_add_methods()
+
+
+def copied(target, value):
+    if type(target) is not Recorded:
+        raise written_to_plain(source_lines.here())
+    target[...] = value
+    return target

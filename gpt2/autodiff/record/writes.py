@@ -1,0 +1,163 @@
+"""Writing in place, as values that never change.
+
+Each piece of memory has a root: the recorded value that owns it. A view knows its root and its path, the
+ops that lead from the root's node to its own (slice, reshape, transpose, ...). Writing through a view makes
+a new node for the root, by undoing the path step by step, and the other views derive theirs again when they
+are next read.
+
+The concrete arrays share memory just as the user's do, so overlapping reads and writes, casts and errors
+are NumPy's own. Memory that someone else can see (an argument, an array handed to an inner recording) is
+copied before the first write, byte for byte in the same layout, and the views are moved over.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import AutodiffError, WriteError
+from ..graph import Node
+from ..ops import build, table
+from .recording import escaped
+from .source_lines import here
+
+byte_bounds = np.lib.array_utils.byte_bounds
+
+
+def path_between(start: Node, end: Node) -> tuple[Node, ...] | None:
+    """The nodes from `start` (left out) to `end`, each the first argument of the next; None if there is no
+    such path.
+    """
+    path = []
+    node = end
+    while node is not start:
+        if not node.args:
+            return None
+        path.append(node)
+        node = node.args[0]
+    return tuple(reversed(path))
+
+
+def follow(node: Node, path) -> Node:
+    """The path again, from another node."""
+    for step in path:
+        node = Node(step.op, (node, *step.args[1:]), step.attrs, step.shape, step.dtype, step.name, step.loc)
+    return node
+
+
+def same_path(a, b) -> bool:
+    return len(a) == len(b) and all(
+        x.op == y.op and x.attrs == y.attrs and x.args[1:] == y.args[1:] for x, y in zip(a, b)
+    )
+
+
+def write_back(node: Node, path, new: Node, loc) -> Node:
+    """The root's node after the end of the path was replaced by `new`. `node` is what the root was."""
+    before = [node]
+    for step in path[:-1]:
+        before.append(follow(before[-1], (step,)))
+    for step, whole in zip(reversed(path), reversed(before)):
+        new = _undo(step, whole, new)
+        new.loc = new.loc or loc
+    return new
+
+
+def _undo(step: Node, whole: Node, new: Node) -> Node:
+    op, attrs = step.op, step.attrs
+    if op == "reshape":
+        return build.reshape(new, whole.shape)
+    if op == "transpose":
+        return build.transpose(new, tuple(np.argsort(attrs["perm"]).tolist()))
+    if op == "slice":
+        return build.update(whole, new, attrs["index"])
+    if op == "gather":
+        return table.apply("scatter", whole, new, *step.args[1:], spec=attrs["spec"])
+    if op == "real":
+        return build.cast(new + 1j * build.imag(whole), whole.dtype)
+    if op == "imag":
+        return build.cast(build.real(whole) + 1j * new, whole.dtype)
+    raise AutodiffError(f"cannot write through a view made by {op}", here())
+
+
+def refresh(x) -> None:
+    """Bring a view up to date with its root."""
+    root = x._root
+    if x._memory != root._memory:
+        x._value = _moved(x._value, root._lows[x._memory], root)
+        x._memory = root._memory
+    x._node = follow(root._node, x._path)
+    x._version = root._version
+
+
+def _moved(value: np.ndarray, low: int, root) -> np.ndarray:
+    """The same part of the root's new memory as `value` was of the old, which began at address `low`."""
+    offset = value.__array_interface__["data"][0] - low
+    return np.ndarray(value.shape, value.dtype, root._buffer, offset, value.strides)
+
+
+def own(root) -> None:
+    """Give the root memory that nobody else sees."""
+    if root._owned:
+        return
+    old = root._value
+    if root._argument is not None:
+        _mark_written(root)
+    low, high = byte_bounds(old)
+    buffer = np.empty(high - low, np.uint8)
+    new = np.ndarray(old.shape, old.dtype, buffer, old.__array_interface__["data"][0] - low, old.strides)
+    new[...] = old
+    root._lows = (*root._lows, low)
+    root._buffer, root._value = buffer, new
+    root._memory += 1
+    root._version += 1  # so that views look
+    root._owned = True
+
+
+def _mark_written(root) -> None:
+    rec = root._rec
+    if root._argument in rec.written:
+        return
+    for other in rec.arguments:
+        if (
+            other is not root
+            and isinstance(other._value, np.ndarray)
+            and np.may_share_memory(other._value, root._value)
+        ):
+            raise WriteError(
+                f"{rec.name} writes to its argument {root._node.name!r}, which shares memory with its "
+                f"argument {other._node.name!r}. Pass a copy of one of them",
+                here(),
+            )
+    rec.written.append(root._argument)
+
+
+def write(x, new: Node, store) -> None:
+    """The content of x becomes the node `new`; `store(array)` does the same to the concrete array."""
+    root = x.root
+    if not x._rec.active:
+        raise escaped(x)
+    if not isinstance(x._value, np.ndarray):
+        raise TypeError(f"'{type(x._value).__name__}' object does not support item assignment")
+    if not x._value.flags.writeable:
+        raise ValueError("assignment destination is read-only")
+    loc = here()
+    own(root)
+    if not x._rec.leaves_out(x.value, new):
+        store(x.value)
+    name = root._node.name
+    node = write_back(root._node, x._path, new, loc) if x._root is not None else new
+    if node.loc is None:
+        node.loc = loc
+    if name is not None and node.name is None and node.op not in ("const", "input"):
+        node.name = name
+    root._node = node
+    root._version += 1
+    if x is not root:
+        x._node = new
+        x._version = root._version
+
+
+def assigned(value: Node, shape, dtype) -> Node:
+    """What an assignment stores: the value in the target's shape and dtype."""
+    if value.ndim > len(shape):  # NumPy lets leading axes of length 1 go
+        value = build.reshape(value, value.shape[value.ndim - len(shape) :])
+    return build.broadcast(build.cast(value, dtype), shape)

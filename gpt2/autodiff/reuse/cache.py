@@ -1,0 +1,51 @@
+"""The programs of one derived function, kept by the shapes, dtypes and static values of its arguments."""
+
+from __future__ import annotations
+
+import threading
+
+from .guard import Guard
+
+
+class Cache:
+    """A bounded store of programs under keys; for each key a few, told apart by their guards.
+
+    Reading takes no lock: a reader sees a tuple that is never changed. `find(key)` gives the entry whose
+    guard holds, or None. The least recently made keys go first when there are more than `size`.
+    """
+
+    VARIANTS = 4  # of one key: a setting that flips back and forth between a few values keeps its programs
+
+    def __init__(self, size: int = 64):
+        self.size = size
+        self._entries: dict = {}  # key -> tuple of (guard, entry), newest first
+        self._lock = threading.Lock()
+
+    def find(self, key, accept=None):
+        for guard, entry in self._entries.get(key, ()):
+            if guard.holds() and (accept is None or accept(entry)):
+                return entry
+        return None
+
+    def add(self, key, guard: Guard, entry) -> None:
+        with self._lock:
+            others = self._entries.pop(key, ())
+            self._entries[key] = ((guard, entry), *others)[: self.VARIANTS]
+            while len(self._entries) > self.size:
+                del self._entries[next(iter(self._entries))]
+
+    def guard_that_holds(self) -> Guard | None:
+        """A guard made earlier that still holds: the same world need not be walked again for another
+        shape.
+        """
+        for variants in tuple(self._entries.values())[-1:]:
+            if variants[0][0].holds():
+                return variants[0][0]
+        return None
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+
+    def __len__(self) -> int:
+        return len(self._entries)

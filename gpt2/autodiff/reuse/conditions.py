@@ -1,0 +1,95 @@
+"""Which way did a function go? `if x > 0`, `range(n)`, `x[mask]` make a recording that holds for one path
+only.
+
+A recording is used again for arguments at which the function would take the same path: at which all that it
+looked at is the same. Before the program runs, a small program computes what was looked at, and the answers
+are compared.
+
+That has to be exact. Sums and products of floats come out differently to the last bit in a program that was
+optimised, and a comparison of such a number could go the other way than it does in the function itself. So
+only what involves no rounding counts: comparisons of arguments, extrema, indices, integers. The sign of a
+number, the range of an index and a mask are of this kind; an error that has become small enough is not, and a
+function that looks at one is recorded at each call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..emit.scalar import ScalarProgram
+from ..graph import Graph, Node
+from ..pipeline import optimised_program
+from ..record.record import Recording
+
+MOST = 12  # recordings of one combination of types; a function that goes another way each time gains nothing
+
+# Ops whose results are copies of their arguments' elements, or decided by comparing them.
+EXACT = frozenset(
+    "reshape transpose broadcast slice copy gather take_along update assemble where max min maximum minimum "
+    "fmax fmin argmax argmin argsort searchsorted any all equal not_equal less less_equal greater "
+    "greater_equal logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit absolute fabs "
+    "negative positive sign floor ceil trunc rint real imag stop_gradient".split()
+)
+# Exact on integers besides
+EXACT_INTEGERS = frozenset(
+    "add subtract multiply floor_divide remainder square sum cumsum prod bitwise_and bitwise_or bitwise_xor "
+    "left_shift right_shift invert gcd lcm cast".split()
+)
+
+
+@dataclass
+class Path:
+    """`program` computes, from the arguments and what is outside, the values that were looked at:
+    `expected`.
+    """
+
+    program: Any
+    expected: list
+    n_arguments: int
+
+    def taken(self, leaves, outside) -> bool:
+        """Would the function take this path?"""
+        try:
+            found = self.program(*leaves[: self.n_arguments], *outside)
+        except (
+            Exception
+        ):  # what is looked at on this path may not even exist on another: an index out of range
+            return False
+        return all(map(agree, found, self.expected))
+
+
+def path_of(rec: Recording, scalar: bool) -> Path | None:
+    """The path of a recording, or None if it cannot be told exactly."""
+    if any(r.kind == "text" for r in rec.reads) or not _all_exact([r.node for r in rec.reads]):
+        return None
+    looked_at = {r.node: r.value for r in rec.reads}  # of what was read twice, once
+    graph = Graph(rec.graph.inputs, looked_at, rec.graph.name + "_path")
+    program = optimised_program(graph, scalar=scalar)
+    if type(program) is ScalarProgram:
+        program = program.__call__
+    return Path(program, list(looked_at.values()), rec.in_tree.size)
+
+
+def _all_exact(nodes) -> bool:
+    known: set[Node] = set()
+    todo = list(nodes)
+    while todo:
+        n = todo.pop()
+        if n in known:
+            continue
+        known.add(n)
+        whole = n.op in EXACT_INTEGERS and all(x.dtype.kind in "biu" for x in (n, *n.args))
+        if n.op not in ("input", "const") and n.op not in EXACT and not whole:
+            return False
+        todo.extend(n.args)
+    return True
+
+
+def agree(found, expected) -> bool:
+    """Equal in value. What was read as a number or a truth value is an array of one element in the graph."""
+    if isinstance(expected, np.ndarray):
+        return np.array_equal(found, expected)
+    return (found if isinstance(found, (bool, float)) else found.item()) == expected

@@ -1,0 +1,41 @@
+"""The BLAS library that NumPy uses, and its number of threads."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+
+import numpy as np
+
+
+def blas_library():
+    """The OpenBLAS that NumPy's wheel carries, and the suffix of its names; None for another BLAS."""
+    paths = []
+    try:
+        with open("/proc/self/maps") as maps:
+            paths = sorted({line.split()[-1] for line in maps if "openblas" in line and ".so" in line})
+    except OSError:
+        root = os.path.dirname(np.__file__)
+        for folder in (os.path.join(os.path.dirname(root), "numpy.libs"), os.path.join(root, ".dylibs")):
+            if os.path.isdir(folder):
+                paths += [os.path.join(folder, f) for f in sorted(os.listdir(folder)) if "openblas" in f]
+    for path in paths:
+        try:
+            lib = ctypes.CDLL(path)
+        except OSError:
+            continue
+        for prefix, suffix in itertools.product(("scipy_openblas", "openblas"), ("64_", "_64", "")):
+            if hasattr(lib, f"{prefix}_set_num_threads{suffix}"):
+                return lib, prefix, suffix
+    return None
+
+
+def limit_blas_threads(n: int) -> bool:
+    """Give BLAS n threads. False where it is no OpenBLAS that can be told: set OMP_NUM_THREADS then."""
+    found = blas_library()
+    if found is None:
+        return False
+    lib, prefix, suffix = found
+    getattr(lib, f"{prefix}_set_num_threads{suffix}")(ctypes.c_int(n))
+    return True

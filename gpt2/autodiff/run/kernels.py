@@ -1,0 +1,61 @@
+"""What emitted programs call: blocks on several threads, products, and adding rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from . import threads
+from .split_matmul import product
+
+
+def run_blocks(body: Callable, blocks: tuple, scratch: tuple, alone: bool = False) -> None:
+    """body(k, *block, *scratch arrays) for every block, on all threads or on the caller's alone.
+
+    scratch[t] belongs to thread t: (rows in a block, arrays of that many rows, arrays for a shorter last
+    block). The blocks are handed out one by one, so a thread that is held up does fewer of them.
+    """
+    todo = iter(enumerate(blocks))  # next() on it is atomic under the interpreter lock
+
+    def job(thread: int) -> None:
+        size, full, last = scratch[thread]
+        for k, block in todo:
+            body(k, *block, *(full if block[-1] - block[-2] == size else last))
+
+    if alone or threads.count == 1 or len(blocks) == 1:
+        job(0)
+    else:
+        threads.run_on_threads(job)
+
+
+def matmul(a, b, out):
+    """np.matmul(a, b, out=out) for 2-D operands, shared out over the pool (split_matmul.py). Returns out."""
+    return product(a, b, out, threads.count, threads.run_on_threads)
+
+
+def take_rows(table, index, out) -> None:
+    """out[...] = table[index], without the temporary array that NumPy's indexing makes."""
+    index = np.asarray(index)  # a constant may be a plain number
+    if index.size and index.dtype.kind in "iu" and index.min() >= 0 and index.max() < len(table):
+        # they were looked at, and only "clip" writes straight to out
+        np.take(table, index, axis=0, out=out, mode="clip")
+    else:
+        out[...] = table[index]  # negative indices, and NumPy's own error for those out of range
+
+
+def add_rows(table, index, rows) -> None:
+    """np.add.at(table, index, rows): a loop of row additions takes a seventh of its time."""
+    rows = rows.reshape(-1, rows.shape[-1])  # one a index, also where the index is one number
+    for k, t in enumerate(np.ravel(index).tolist()):
+        table[t] += rows[k]
+
+
+def add_along(x, index, values, axis) -> None:
+    """Add values to x at index along one axis; repeated indices add up."""
+    grid = list(np.ogrid[tuple(slice(n) for n in index.shape)])
+    grid[axis] = index
+    if index.shape[axis] == 1:
+        x[tuple(grid)] += values  # one entry a row: nothing is hit twice
+    else:
+        np.add.at(x, tuple(grid), values)

@@ -1,0 +1,77 @@
+"""What a caller may switch: passes left out, the backend of elementwise regions, `with options(...)`."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+# The names of the passes, in the order in which their rules are tried: those that make things disappear come
+# first, then those that rearrange. The passes themselves stand in gpt2/autodiff/passes.
+PASSES = ("fold", "views", "place", "rows", "reduce", "matrix", "algebra", "cse", "dce")
+BACKENDS = ("numpy", "numexpr", "tuned")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What simplify does, and when.
+
+    off      names of passes to leave out: some of PASSES
+    before   simplify what was recorded before it is differentiated, and not only the derivative
+
+    elementwise  what computes chains of elementwise ops in the emitted program: "numpy", "numexpr", or
+                 "tuned", which times each region both ways. They differ by rounding
+
+    Raises ValueError for a name that does not exist, and ImportError where numexpr is asked for and missing.
+    """
+
+    off: frozenset = frozenset()
+    before: bool = True
+    elementwise: str = "numpy"
+
+    def __post_init__(self):
+        object.__setattr__(self, "off", frozenset(self.off))
+        unknown = sorted(self.off - set(PASSES))
+        if unknown:
+            raise ValueError(
+                f"Options: no pass {unknown[0]!r} to switch off, expected one of {', '.join(PASSES)}"
+            )
+        if self.elementwise not in BACKENDS:
+            raise ValueError(
+                f"Options: elementwise is {self.elementwise!r}, expected one of {', '.join(BACKENDS)}"
+            )
+        if self.elementwise != "numpy" and importlib.util.find_spec("numexpr") is None:
+            raise ImportError(NO_NUMEXPR)
+
+
+NO_NUMEXPR = "elementwise: the package numexpr is not installed; pip install numexpr, or choose numpy"
+DEFAULT = Options()
+_local = threading.local()
+# One entry for each `with options(...)` that is open in any thread. While it is empty, programs made with the
+# default options may be called without a look at the thread's own.
+overrides: list = []
+
+
+def current_options() -> Options:
+    """The options of this thread."""
+    return getattr(_local, "options", DEFAULT)
+
+
+@contextmanager
+def options(**fields):
+    """Compile with other options, in this thread: `with ad.options(off={"cse"}): ...`
+
+    off      names of passes to leave out (switches.PASSES)
+    before   False: simplify only after differentiating, not what was recorded as well
+
+    Programs are kept apart by the options that they were made with.
+    """
+    before = current_options()
+    _local.options = replace(before, **fields)
+    overrides.append(None)
+    try:
+        yield _local.options
+    finally:
+        overrides.pop()
+        _local.options = before
