@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from gpt2 import autodiff as ad
 from gpt2.errors import OptionError, UserError
 from gpt2.layers import LAYERS, Layer
 
@@ -80,10 +81,8 @@ def options_for(elementwise="numpy"):
 
     Raises UserError for another word, and where numexpr is wanted and not installed.
     """
-    from gpt2.autodiff import Options
-
     try:
-        return Options(elementwise=elementwise)
+        return ad.Options(elementwise=elementwise)
     except ValueError as error:
         raise OptionError(str(error), as_flag=f"--elementwise {elementwise}: {error}") from None
     except ImportError as error:  # "elementwise: the package numexpr is not installed; ..."
@@ -95,9 +94,7 @@ def auto(layer: Layer, options=None) -> Layer:
 
     What it saves between the two is its own choice.
     """
-    from gpt2.autodiff import FixedPair
-
-    pair = FixedPair(layer.forward, options, name=layer.name)
+    pair = ad.FixedPair(layer.forward, options, name=layer.name)
 
     def backward(dout, saved, out=None, add=False, **static):
         return pair.backward(dout, saved, out, add)
@@ -107,13 +104,12 @@ def auto(layer: Layer, options=None) -> Layer:
 
 def compiled(layer: Layer, options=None) -> Layer:
     """The same layer with its two functions compiled as they are written."""
-    from gpt2.autodiff import Fixed
 
     def separate(dout, *saved, **static):
         return layer.backward(dout, saved, **static)
 
-    forward = Fixed(layer.forward, options, name=f"{layer.name}_forward")
-    gradients = Fixed(separate, options, name=f"{layer.name}_backward")
+    forward = ad.Fixed(layer.forward, options, name=f"{layer.name}_forward")
+    gradients = ad.Fixed(separate, options, name=f"{layer.name}_backward")
 
     def backward(dout, saved, out=None, add=False, **static):
         return gradients(dout, *saved, out=out, add=add, **static)
@@ -138,12 +134,10 @@ def as_written(layer: Layer) -> Layer:
 
 def whole(f, options=None):
     """f(*arrays) -> a scalar, differentiated as one program: an object with forward, backward and both."""
-    from gpt2.autodiff import FixedPair
-
     # Small models keep what is fastest (4x128, B=12, T=64, one thread: 0.92 of the time at rate 1.0). Of
     # large ones memory counts more than the last per cent: at rate 1.0 elementwise values are computed again
     # (124M, B=4, T=256: 0.3 GB instead of 1.0 beside the parameters, in the same time within the noise).
-    return FixedPair(f, options, name="loss", rate=1.0, ample=AMPLE)
+    return ad.FixedPair(f, options, name="loss", rate=1.0, ample=AMPLE)
 
 
 @contextmanager
@@ -155,9 +149,7 @@ def traced(compile=True):
     """
     try:
         if compile:
-            from gpt2.autodiff import detect_anomaly
-
-            with detect_anomaly():
+            with ad.detect_anomaly():
                 yield
         else:
             with np.errstate(over="raise", divide="raise", invalid="raise"):

@@ -47,7 +47,6 @@ MAY_IMPORT = {
 NUMPY_LATER = "NumPy reads the number of its threads when it is imported, and what decides on it comes first"
 OPTIONAL = "a package that need not be there"
 PLATFORM = "a module of one operating system"
-COMPILER = "a model that runs as written does without the compiler"
 INSIDE_FUNCTIONS = {
     ("train/program.py", "gpt2.train"): NUMPY_LATER,
     ("parallel/__init__.py", "gpt2.parallel.one"): NUMPY_LATER,
@@ -56,7 +55,6 @@ INSIDE_FUNCTIONS = {
     ("parallel/__init__.py", "gpt2.parallel.processes"): NUMPY_LATER,
     ("parallel/worker.py", "gpt2.parallel.memory"): NUMPY_LATER,
     ("parallel/worker.py", "gpt2.parallel.pipes"): NUMPY_LATER,
-    ("backward.py", "gpt2.autodiff"): COMPILER,
     ("parallel/mpi.py", "mpi4py"): OPTIONAL,
     ("plot.py", "matplotlib.figure"): OPTIONAL,
     ("plot.py", "tensorboard.compat.proto.event_pb2"): OPTIONAL,
