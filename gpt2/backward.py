@@ -5,10 +5,14 @@ differentiates, as C's hand-written and Enzyme's derived code both go through LL
 mathematics, and the comparison is fair. With compile=False every layer runs as it is written.
 """
 
+from __future__ import annotations  # the compiler is loaded once it compiles
+
 import os
 import runpy
 import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +24,7 @@ MODES = ("manual", "auto")
 AMPLE = 256 << 20  # bytes of activations that `whole` may keep where that is faster
 
 
-def choose(spec="manual", compile=True, elementwise="numpy"):
+def choose(spec: str = "manual", compile: bool = True, elementwise: str = "numpy") -> Table:
     """The table of layers that a model runs with: a dict from name to Layer.
 
     spec is a mode for all layers, then exceptions, separated by commas: "manual", "auto", "whole",
@@ -75,7 +79,7 @@ def _not_known(spec, reason):
     return OptionError(f"backward {spec!r}: {reason}", as_flag=f"--backward {spec}: {reason}")
 
 
-def options_for(elementwise="numpy"):
+def options_for(elementwise: str = "numpy") -> ad.Options:
     """The compiler's options. elementwise says what computes chains of elementwise operations: "numpy",
     "numexpr", or "tuned", which times each region both ways and keeps the faster. Results differ by rounding.
 
@@ -89,7 +93,7 @@ def options_for(elementwise="numpy"):
         raise OptionError(str(error), as_flag=f"--{error}") from None
 
 
-def auto(layer: Layer, options=None) -> Layer:
+def auto(layer: Layer, options: ad.Options | None = None) -> Layer:
     """The same layer with a backward that the compiler derives from layer.forward.
 
     What it saves between the two is its own choice.
@@ -102,7 +106,7 @@ def auto(layer: Layer, options=None) -> Layer:
     return Placed(layer.name, pair.forward, backward, "auto")
 
 
-def compiled(layer: Layer, options=None) -> Layer:
+def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
     """The same layer with its two functions compiled as they are written."""
 
     def separate(dout, *saved, **static):
@@ -132,7 +136,7 @@ def as_written(layer: Layer) -> Layer:
     return Placed(layer.name, layer.forward, backward, layer.kind)
 
 
-def whole(f, options=None):
+def whole(f: Callable[..., Any], options: ad.Options | None = None) -> ad.FixedPair:
     """f(*arrays) -> a scalar, differentiated as one program: an object with forward, backward and both."""
     # Small models keep what is fastest (4x128, B=12, T=64, one thread: 0.92 of the time at rate 1.0). Of
     # large ones memory counts more than the last per cent: at rate 1.0 elementwise values are computed again
@@ -141,7 +145,7 @@ def whole(f, options=None):
 
 
 @contextmanager
-def traced(compile=True):
+def traced(compile: bool = True) -> Iterator[None]:
     """Within this context the first nan or infinity is a UserError that names the op and line that made it.
 
     compile   whether layers run as compiled programs, which are then followed op by op; as they are written
