@@ -134,6 +134,15 @@ def test_a_loop_of_ones_own(settings):
         assert run.step == 0
 
 
+def test_a_loop_whose_body_fails_lets_go_of_the_folder(settings):
+    with pytest.raises(ZeroDivisionError) as error, opened(settings) as run:
+        for step in steps(run):
+            assert step.run is run
+            1 / 0  # noqa: B018
+    assert error.traceback  # kept, as a notebook keeps it
+    assert list(steps(settings, overwrite=True))[-1].number == 6
+
+
 @pytest.mark.parametrize(
     "given, message",
     [

@@ -8,7 +8,7 @@
     Settings, from_preset        everything that decides what a run computes; by name: from_preset("llm.c")
     steps(settings)              an iterator: a Step after every optimizer step
     train(settings, callbacks)   all steps at once, with functions that are called after each; returns the Run
-    opened(settings)             a context: the Run itself, for a loop that is not this one
+    opened(settings)             a context with the Run itself, for steps(run) or a loop of another kind
     resumed_settings(folder)     the settings with which `train(..., resume=True)` goes on with a run
     Step, Run, Reporter          what was done, what is trained, and who is told
 

@@ -43,15 +43,24 @@ def train(
     return run
 
 
-def steps(settings: Settings, *, resume: bool = False, overwrite: bool = False) -> Iterator[Step]:
+def steps(what: Settings | Run, *, resume: bool = False, overwrite: bool = False) -> Iterator[Step]:
     """Train, and yield the Step after every step: `for step in steps(settings): ...`
 
     A `break` saves the run as it is. The other arguments, and what is raised, as for `train`.
+
+    Where the body of the loop may fail, open the run first, so that its folder is let go of at once (else that
+    is done when Python forgets the loop, which in a notebook keeps the last error and all that belongs to it):
+
+        with opened(settings) as run:
+            for step in steps(run): ...
     """
-    with opened(settings, resume=resume, overwrite=overwrite) as run:
+    if isinstance(what, Run):
         reporter = Reporter()
-        reporter.begin(run)
-        yield from loop(run, reporter)
+        reporter.begin(what)
+        yield from loop(what, reporter)
+    else:
+        with opened(what, resume=resume, overwrite=overwrite) as run:
+            yield from steps(run)
 
 
 @contextmanager
