@@ -453,3 +453,9 @@ def test_stand_ins_never_share_an_address():
     spans = sorted(np.lib.array_utils.byte_bounds(s) for s in stands if s.size)
     assert all(stop < start for (_, stop), (start, _) in zip(spans, spans[1:]))
     assert stands[1].flags.c_contiguous and stands[0].shape == (0, 50, 3)
+
+
+def test_slice_of_no_axes_is_a_view():
+    """`x[()]` of a stand-in is the number in it, and there is no memory to read one from: the process died."""
+    x = input_node((), np.float64, "x")
+    assert compile_graph(Graph([x], [apply("slice", x, index=())]))(2.0)[0] == 2.0

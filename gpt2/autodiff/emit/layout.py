@@ -54,7 +54,7 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
     if n.op == "transpose":
         return x.transpose(n.attrs["perm"])
     if n.op == "slice":
-        return x[index_slices(n.attrs["index"])]
+        return x[(*index_slices(n.attrs["index"]), ...)]  # "...": of no axes, an array still and not its number
     if n.op == "broadcast":
         return np.broadcast_to(x, n.shape)
     return reshape_view(x, n.shape)
