@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
+from ..ops.rowwise import row_axes
+from ..ops.table import VIEWS
 from .buffers import Plan
-from .layout import VIEWS, chain, root, slices_text
+from .layout import chain, root, slices_text
 from .regions import Region
-from .rowwise import row_axes
 
 # Names in emitted code that no variable may have; those of Places.own give way to variables instead
 RESERVED = {

@@ -21,33 +21,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const
-from ..ops import OPS
-from .layout import CHANGE_FIRST, VIEWS, Place, chain, is_elementwise, root
+from ..ops.rowwise import ROW, row_axes
+from ..ops.table import VIEWS, facts
+from .layout import Place, chain, root
 from .regions import Region, flags_of
-from .rowwise import ROW, by_rows, row_axes
+from .rowwise import by_rows
 
-WRITES_OUT = frozenset(
-    (
-        "copy",
-        "cast",
-        "where",
-        "sum",
-        "max",
-        "min",
-        "prod",
-        "any",
-        "all",
-        "matmul",
-        "assemble",
-        "cumsum",
-        "gather",
-        "take_along",
-        "real",  # this and the next two are views in NumPy, at times: of memory that is used for other values
-        "imag",
-        "einsum",
-        *CHANGE_FIRST,
-    )
-)
 ALIGN = 64
 # Lent memory is for what is kept long: what is made and used up at once does better in an arena that stays in
 # cache. Bytes, and the share of all steps.
@@ -110,7 +89,7 @@ def plan(
                 kind[n] = "arena"
             elif r.N == 1 and is_number(n) and n not in r.sums and _read_as_number(n, uses, folded):
                 kind[n] = "number"
-            elif r.N == 1 and not (is_elementwise(n) or n.op in WRITES_OUT):
+            elif r.N == 1 and not (_fills(n)):
                 kind[n] = "free"
             elif r.N > 1 and n not in r.sums and all(where.get(u) is r for u in readers(n)):
                 kind[n] = "scratch"
@@ -146,10 +125,16 @@ def plan(
     return Plan(kind, storage, placed, slots, slot_bytes, partials, total, folded)
 
 
+def _fills(n: Node) -> bool:
+    """Whether its statement writes the result into memory that the program gives it."""
+    op = facts(n)
+    return op.streams or op.changes_first or op.writes_out
+
+
 def is_number(n: Node) -> bool:
     """A single real number, made by a ufunc from numbers of its type or by adding up an array of them."""
     summed = n.op == "sum"
-    if n.op == "fused" or not summed and OPS[n.op].ufunc is None:
+    if not summed and facts(n).ufunc is None:
         return False
     if n.size != 1 or n.dtype.kind != "f" or any(a.dtype != n.dtype for a in n.args):
         return False
@@ -161,7 +146,7 @@ def is_number(n: Node) -> bool:
 
 def _read_as_number(n: Node, uses: Uses, folded: set[Node]) -> bool:
     """Whether its readers care for the number alone, not for an array of the shape (1, ..., 1)."""
-    return n.shape == () or all(is_elementwise(u) and u not in folded for u, _ in uses.readers(n))
+    return n.shape == () or all(facts(u).streams and u not in folded for u, _ in uses.readers(n))
 
 
 class Uses:
@@ -188,7 +173,7 @@ class Uses:
         """Whether n may write over x, which it reads: nothing reads x later, not in a later block either."""
         r = self.region[n]
         made_here = self.region.get(x) is r
-        if not is_elementwise(n) and sum(root(a) is x for a in n.args) > 1:
+        if not facts(n).streams and sum(root(a) is x for a in n.args) > 1:
             return False  # what is written over by one argument's sake is read for another's
         if n.op == "fused" and not all(_element_by_element(a, n) for a in n.args if root(a) is x):
             return False  # ufuncs look whether what they read and write overlaps; numexpr does not
@@ -298,11 +283,11 @@ def _done_with(x: Node, n: Node, direct: bool, readers, uses: Uses, r: Region) -
 
 def overwritable(n: Node) -> tuple[Node, ...]:
     """Arguments whose memory n may take over while it reads them."""
-    if n.op in CHANGE_FIRST:
+    if facts(n).changes_first:
         return n.args[:1]
     if n.op == "where":  # two copies: what is taken where the condition is false comes first
         return n.args[2:]
-    return n.args if is_elementwise(n) else ()
+    return n.args if facts(n).streams else ()
 
 
 def _offsets(storages: list[Storage]) -> int:
@@ -453,8 +438,8 @@ def may_overwrite(o: Node, x: Node, placed, uses: Uses) -> bool:
         return False
     first = min(writers, key=uses.order.__getitem__)
     # what copies its first argument has no need to where the result is that very array
-    read = first.args[1:] if first.op in CHANGE_FIRST and first.args[0] is x else first.args
-    if not is_elementwise(first) and any(root(a) is x for a in read):
+    read = first.args[1:] if facts(first).changes_first and first.args[0] is x else first.args
+    if not facts(first).streams and any(root(a) is x for a in read):
         return False
     if uses.region[first].N > 1 and row_axes(x.shape, uses.region[first].N) is None:
         return False

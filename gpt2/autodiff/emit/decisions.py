@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..graph import Graph, Node
+from ..ops.rowwise import ROW, row_axes
 from .layout import reshape_view, root
 from .regions import Region, flags_of, prefix
-from .rowwise import ROW, row_axes
 
 
 def ends(r: Region, where) -> list[Node]:

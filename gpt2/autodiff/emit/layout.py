@@ -13,15 +13,11 @@ from collections import defaultdict
 
 import numpy as np
 
-from ..graph import Graph, Node, rewrite
-from ..ops import OPS, apply
+from ..graph import Graph, GraphError, Node, rewrite, with_args
+from ..ops import apply
+from ..ops.rowwise import row_axes
 from ..ops.shape import index_slices
-from .rowwise import row_axes
-
-VIEWS = ("reshape", "transpose", "slice", "broadcast")
-# Ops that copy their first argument and then change a part of the copy: free where that argument is not
-# needed again.
-CHANGE_FIRST = ("update", "scatter", "scatter_add", "scatter_along_add")
+from ..ops.table import VIEWS, facts
 
 
 def stand_in(shape, dtype) -> np.ndarray:
@@ -54,10 +50,14 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
     if n.op == "transpose":
         return x.transpose(n.attrs["perm"])
     if n.op == "slice":
-        return x[(*index_slices(n.attrs["index"]), ...)]  # "...": of no axes, an array still and not its number
+        return x[
+            (*index_slices(n.attrs["index"]), ...)
+        ]  # "...": of no axes, an array still and not its number
     if n.op == "broadcast":
         return np.broadcast_to(x, n.shape)
-    return reshape_view(x, n.shape)
+    if n.op == "reshape":
+        return reshape_view(x, n.shape)
+    raise GraphError(f"{n.op} is said to be a view, of a kind that the emitter does not know")
 
 
 def reshape_view(x: np.ndarray, shape) -> np.ndarray | None:
@@ -104,10 +104,6 @@ def _reshaped_strides(old, strides, new) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def is_elementwise(n: Node) -> bool:
-    return n.op in ("where", "cast", "copy", "fused") or (n.op in OPS and OPS[n.op].ufunc is not None)
-
-
 def lower(graph: Graph, share_inputs: bool = False) -> Graph:
     """The graph with every copy that NumPy would make spelled out, and each result a value of its own.
 
@@ -121,23 +117,15 @@ def lower(graph: Graph, share_inputs: bool = False) -> Graph:
     def rule(n: Node, args: tuple) -> Node | None:
         if n.op in VIEWS:
             x = args[0]
-            if view(stand(x), with_(n, args)) is None:
+            if view(stand(x), with_args(n, args)) is None:
                 x = apply("copy", x)
                 x.loc, x.name = n.loc, None
-                return with_(n, (x,))
+                return with_args(n, (x,))
             return None
-        if is_elementwise(n) or n.op in CHANGE_FIRST:
-            bare = tuple(
-                a.args[0] if a.op == "broadcast" and keeps_shape(n, args, i) else a
-                for i, a in enumerate(args)
-            )
-            if bare != args:
-                return with_(n, bare)
+        if facts(n).streams and any(a.op == "broadcast" for a in args):
+            # the result is written into memory of the full shape, so even all arguments may be smaller
+            return with_args(n, tuple(a.args[0] if a.op == "broadcast" else a for a in args))
         return None
-
-    def keeps_shape(n: Node, args: tuple, i: int) -> bool:
-        # the result is written into memory of the full shape, so even all arguments may be smaller
-        return is_elementwise(n)
 
     def stand(n: Node) -> np.ndarray:
         if n not in stands:
@@ -156,10 +144,6 @@ def lower(graph: Graph, share_inputs: bool = False) -> Graph:
         )
         outputs.append(c)
     return Graph(graph.inputs, outputs, graph.name)
-
-
-def with_(n: Node, args: tuple) -> Node:
-    return Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc)
 
 
 def root(n: Node) -> Node:
@@ -343,7 +327,7 @@ def hosts(graph: Graph, uses) -> tuple[dict[Node, Place], dict[Node, np.ndarray]
                 slices = index_slices(index)
                 inner = Place(at.base, (*at.steps, ("slice", index, n.shape)), at.stand[slices])
                 settle(part, inverse(inner, chain(part)), n, spoils=not together)
-        elif n.op in CHANGE_FIRST:
+        elif facts(n).changes_first:
             x = n.args[0]
             settle(x, inverse(of(n), chain(x)), n, spoils=True)
     stands: dict[Node, np.ndarray] = {}

@@ -20,7 +20,9 @@ from functools import cache
 
 import numpy as np
 
-from ..graph import Graph, Node, is_scalar_const, with_args
+from ..graph import Graph, GraphError, Node, is_scalar_const, with_args
+from ..ops import rowwise
+from ..ops.table import row
 from ..switches import NO_NUMEXPR
 from .layout import root
 
@@ -50,6 +52,22 @@ LOGIC = {"logical_and": "({} & {})", "logical_or": "({} | {})", "logical_not": "
 FUNCTIONS = (
     "exp expm1 log log1p log10 sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh"
 )
+
+
+def _not_recorded(*args, **attrs):
+    raise GraphError("fused stands in no graph but the one that is being emitted")
+
+
+# A tree as one node. Its text has {0}, {1}, ... for the arguments
+row(
+    "fused",
+    "structural",
+    infer=_not_recorded,
+    evaluate=_not_recorded,
+    streams=True,
+    by_rows=rowwise.elementwise,
+)
+
 LONGEST = 1000  # characters of an expression: a square spells its argument twice
 MOST_ARGUMENTS = 16
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..graph import Graph, Node
-from .layout import VIEWS, chain, root
-from .rowwise import ROW, by_rows, finest, row_axes, sums_rows
+from ..ops.rowwise import ROW, row_axes
+from ..ops.table import VIEWS, facts
+from .layout import chain, root
+from .rowwise import by_rows, finest, sums_rows
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
 BLOCK_BYTES = 1 << 20  # of the widest value in a block of rows. Smaller ones stay in L2 but cost more calls
@@ -79,16 +81,13 @@ def demanded(graph: Graph) -> list[Node]:
     for n in digests.get(None, ()):
         visit(n)
     for n in graph.nodes:
-        if n.op in ANCHORS:
+        if facts(n).anchor:
             visit(n)
             for d in digests.get(n, ()):
                 visit(d)
     for n in graph.outputs:
         visit(n)
     return order
-
-
-ANCHORS = ("matmul", "einsum", "scan", "call")
 
 
 def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
@@ -101,14 +100,14 @@ def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
     anchors: list[Node] = []
     found: dict[Node | None, list[Node]] = {}
     for n in graph.nodes:
-        if n.op in ANCHORS:
+        if facts(n).anchor:
             anchors.append(n)
             last[n] = len(anchors)
             continue
         last[n] = max((last[a] for a in n.args), default=0)
         big = max([a.size for a in n.args if not isinstance(a.dtype, tuple)], default=0)
         if big >= SMALL and not isinstance(n.dtype, tuple) and n.size * 8 <= big:
-            if n.op in ("take_along", "gather") or sums_rows(n) > 1:
+            if facts(n).picks or sums_rows(n) > 1:
                 found.setdefault(anchors[last[n] - 1] if last[n] else None, []).append(n)
     return found
 

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
 from ..ops.cost import nanoseconds
+from ..ops.rowwise import ROW, row_axes
+from ..ops.table import facts
 from . import numexpr
 from .array_names import Places, row_view_text
 from .buffers import Plan, Uses, lends, may_overwrite, plan
 from .decisions import flat, folded, one_prefix
-from .layout import chain, hosts, is_elementwise, lower, root
+from .layout import chain, hosts, lower, root
 from .regions import Region, blocks_of, flags_of, prefix, schedule
-from .rowwise import ROW, row_axes
 from .statements import Frame, Statement, sum_rows
 
 # One number at a time, Python's operators are several times as fast as a ufunc that writes to an array
@@ -156,7 +157,7 @@ class Emitter(Places):
 
     def operand(self, a: Node, user: Node) -> str:
         """All of a, for an op: where that is elementwise, a number is as good as an array of one element."""
-        if self.is_number(a) and is_elementwise(user):
+        if self.is_number(a) and facts(user).streams:
             return self.names[root(a)]
         return self.whole(a)
 
@@ -234,7 +235,7 @@ class Emitter(Places):
             if is_scalar_const(a):
                 return scalar_text(a)
             x = root(a)
-            if self.is_number(a) and is_elementwise(user):
+            if self.is_number(a) and facts(user).streams:
                 return self.names[x]
             if self.where.get(x) is r and x not in r.sums:
                 return local[x] + "".join(row_view_text(v, r.N) for v in chain(a))
@@ -289,7 +290,7 @@ class Emitter(Places):
 
     def pays_to_share(self, r: Region, blocks: int) -> bool:
         """Whether a statement of one block takes long enough to be worth a thread."""
-        costs = [nanoseconds(n) if n.op in OPS else NS_FUSED * n.size for n in r.members]
+        costs = [NS_FUSED * n.size if n.op == "fused" else nanoseconds(n) for n in r.members]
         return sum(costs) / len(r.members) / blocks >= SHARE_FROM
 
     def fused_name(self, n: Node) -> str:

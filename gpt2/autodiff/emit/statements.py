@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from ..graph import Node
 from ..ops import OPS
+from ..ops.rowwise import row_axes, takes_rows
 from ..ops.shape import index_slices
 from ..run import kernels
 from .array_names import index_text
 from .layout import chain, disjoint, root, same_memory
 from .regions import Region, blocks_of
-from .rowwise import row_axes, takes_rows
 
 
 @dataclass

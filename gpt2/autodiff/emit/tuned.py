@@ -16,10 +16,10 @@ import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, with_args
 from ..ops import input_node
+from ..ops.table import VIEWS
 from ..run import threads
 from ..run.remembered import Choices
 from . import numexpr
-from .layout import VIEWS
 
 TURNS = 5  # of which the fastest counts
 MARGIN = 0.95  # numexpr has to win by this much: the same program should not change with the noise

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from . import rowwise
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
 from .table import BOTH, REAL, apply, row, sample
 
@@ -42,6 +43,9 @@ def reduction_row(name: str, kind: str, result=lambda dtype: dtype, **columns):
         infer=lambda x, axes, keepdims: (reduced_shape(x.shape, axes, keepdims), result(x.dtype)),
         evaluate=lambda x, axes, keepdims: function(x, axis=axes, keepdims=keepdims),
         code=code,
+        work="reduces",
+        writes_out=True,
+        by_rows=rowwise.reduction,
         samples=[
             sample((3, 4, 5), axes=axes, keepdims=keepdims, dtypes=BOTH if name in ("sum", "prod") else REAL)
             for axes, keepdims in (((1,), False), ((0, 2), True), ((0, 1, 2), False))
@@ -101,6 +105,8 @@ def _arg_row(name):
         infer=lambda x, axis: (reduced_shape(x.shape, (axis,), False), np.dtype(np.intp)),
         evaluate=lambda x, axis: getattr(np, name)(x, axis=axis),
         code=lambda x, axis: f"np.{name}({x}, axis={axis})",
+        work="reduces",
+        by_rows=rowwise.reduction,
         samples=[sample((3, 4), axis=0), sample((3, 4), axis=1)],
     )
 
@@ -125,6 +131,8 @@ row(
         else f"np.cumsum({x}, axis={axis})"
     ),
     transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
+    writes_out=True,
+    by_rows=rowwise.along_axis,
     samples=[sample((3, 4), axis=0, reverse=False, dtypes=BOTH), sample((3, 4), axis=1, reverse=True)],
 )
 
