@@ -456,6 +456,6 @@ def test_stand_ins_never_share_an_address():
 
 
 def test_slice_of_no_axes_is_a_view():
-    """`x[()]` of a stand-in is the number in it, and there is no memory to read one from: the process died."""
+    """`x[()]` of a stand-in is the number in it, and there is no memory to read it from: the process died."""
     x = input_node((), np.float64, "x")
     assert compile_graph(Graph([x], [apply("slice", x, index=())]))(2.0)[0] == 2.0

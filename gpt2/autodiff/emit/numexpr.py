@@ -24,28 +24,21 @@ from ..graph import Graph, GraphError, Node, is_scalar_const, with_args
 from ..ops import rowwise
 from ..ops.table import row
 from ..switches import NO_NUMEXPR
+from .expressions import ATOM, BITS, FORMS, UNARY, Forms, Text, is_written, number_text, written
 from .layout import root
 
-ARITHMETIC = {
-    "add": "({} + {})",
-    "subtract": "({} - {})",
-    "multiply": "({} * {})",
-    "divide": "({} / {})",
-    "negative": "(-{})",
-    "positive": "{}",
-    "square": "({0} * {0})",
-    "reciprocal": "(1.0 / {})",
-    "absolute": "abs({})",
-    "sqrt": "sqrt({})",
-    "less": "({} < {})",
-    "less_equal": "({} <= {})",
-    "greater": "({} > {})",
-    "greater_equal": "({} >= {})",
-    "equal": "({} == {})",
-    "not_equal": "({} != {})",
-    "where": "where({}, {}, {})",
+# What numexpr takes besides Python's signs
+_FORMS: Forms = {
+    **FORMS,
+    "absolute": (ATOM, "abs({0})"),
+    "sqrt": (ATOM, "sqrt({0})"),
+    "where": (ATOM, "where({0}, {1}, {2})"),
 }
-LOGIC = {"logical_and": "({} & {})", "logical_or": "({} | {})", "logical_not": "(~{})"}  # of bools alone
+_LOGIC: Forms = {
+    "logical_and": (BITS, "{0} & {1}"),
+    "logical_or": (BITS, "{0} | {1}"),
+    "logical_not": (UNARY, "~{0}"),
+}
 # Only where numexpr was built on Intel's VML. Its wheels call the C library for each element: 15 to 25 ns for
 # a tanh in float32, where NumPy's vector loops take 0.35. GELU's forward took 13.8 ms so, 2.3 with the tanh
 # left to NumPy, and 1.2 by NumPy alone (B=4, T=64, C=3072, one thread).
@@ -83,10 +76,11 @@ def load():
     return numexpr
 
 
-def spellings() -> dict[str, str]:
-    """How this numexpr writes each op that is given to it."""
+@cache
+def forms() -> Forms:
+    """How this numexpr writes the ops that are given to it, besides those with a sign of Python's."""
     functions = FUNCTIONS.split() if load().use_vml else ()
-    return {**ARITHMETIC, **LOGIC, **{name: f"{name}({{}})" for name in functions}}
+    return {**_FORMS, **_LOGIC, **{name: (ATOM, f"{name}({{0}})") for name in functions}}
 
 
 class Fused:
@@ -155,42 +149,42 @@ class Tree:
     text: str  # with {0}, {1}, ... for the leaves
 
 
-def trees_of(members: list[Node], users: dict, spell: dict[str, str]) -> list[Tree]:
+def trees_of(members: list[Node], users: dict) -> list[Tree]:
     """The largest trees of two ops or more among a region's members that are one expression each."""
     inside = set(members)
     taken: set[Node] = set()
     found = []
     for n in reversed(members):
-        if n in taken or not _spelled(n, spell) or _folds(n, users):
+        if n in taken or not _is_spelled(n) or _folds(n, users):
             continue
-        tree = _grow(n, inside, users, spell)
+        tree = _grow(n, inside, users)
         if tree is not None:
             taken |= tree.inner
             found.append(tree)
     return found[::-1]
 
 
-def _grow(n: Node, inside: set[Node], users, spell) -> Tree | None:
+def _grow(n: Node, inside: set[Node], users) -> Tree | None:
     inner: set[Node] = set()
     leaves: dict[Node, str] = {}
 
-    def spelled(m: Node) -> str:
+    def spelled(m: Node) -> Text:
         texts = []
         for a in m.args:
             if is_scalar_const(a):
-                texts.append(f"({float(a.value)!r})")
-            elif a in inside and a.shape == n.shape and len(users[a]) == 1 and _spelled(a, spell):
+                texts.append(number_text(repr(float(a.value))))
+            elif a in inside and a.shape == n.shape and len(users[a]) == 1 and _is_spelled(a):
                 inner.add(a)
                 texts.append(spelled(a))
             else:
-                texts.append(leaves.setdefault(a, f"{{{len(leaves)}}}"))
-        made = spell[m.op].format(*texts)
-        if len(made) > LONGEST:
+                texts.append(Text(leaves.setdefault(a, f"{{{len(leaves)}}}")))
+        made = written(m.op, texts, forms())
+        if len(made.text) > LONGEST:
             raise OverflowError
         return made
 
     try:
-        text = spelled(n)
+        text = spelled(n).text
     except OverflowError:
         return None
     kinds = {m.dtype for m in (n, *inner, *leaves) if m.dtype.kind == "f"}
@@ -204,12 +198,12 @@ def _grow(n: Node, inside: set[Node], users, spell) -> Tree | None:
     return Tree(n, inner, list(leaves), text)
 
 
-def _spelled(n: Node, spell) -> bool:
+def _is_spelled(n: Node) -> bool:
     """Whether numexpr computes n as NumPy does, in n's own type."""
-    if n.op not in spell or n.size <= 1:
+    if not is_written(n.op, forms()) or n.size <= 1:
         return False
     floats = [a for a in n.args if a.dtype.kind != "b"]
-    if n.op in LOGIC:
+    if n.op in _LOGIC:
         return not floats
     if n.op == "where" and (n.args[0].dtype.kind != "b" or len(floats) != 2):
         return False
@@ -248,11 +242,10 @@ def fuse(graph: Graph, regions: list, chosen: list[Tree]) -> Graph:
 
 def fused_regions(graph: Graph, regions: list, pick: Callable | None = None) -> Graph:
     """The graph with its trees given to numexpr: all, or those that pick(region, trees, users) takes."""
-    spell = spellings()
     users = graph.users()
     chosen = []
     for r in regions:
-        trees = trees_of(r.members, users, spell)
+        trees = trees_of(r.members, users)
         chosen += pick(r, trees, users) if pick and trees else trees
     return fuse(graph, regions, chosen) if chosen else graph
 

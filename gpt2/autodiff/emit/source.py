@@ -25,19 +25,11 @@ from . import numexpr
 from .array_names import Places, row_view_text
 from .buffers import Plan, Uses, lends, may_overwrite, plan
 from .decisions import flat, folded, one_prefix
+from .expressions import is_written, number_text, written
 from .layout import chain, hosts, lower, root
 from .regions import Region, blocks_of, flags_of, prefix, schedule
 from .statements import Frame, Statement, sum_rows
 
-# One number at a time, Python's operators are several times as fast as a ufunc that writes to an array
-NUMBER_SIGNS = {
-    "add": "{} + {}",
-    "subtract": "{} - {}",
-    "multiply": "{} * {}",
-    "divide": "{} / {}",
-    "negative": "-{}",
-    "square": "{0} * {0}",
-}
 # Nanoseconds that a statement of one block takes on the average, as passes/cost.py counts, from which a
 # region is spread over threads. Shorter ones lose more by passing on the interpreter lock than a core gives.
 SHARE_FROM = 8_000.0
@@ -169,8 +161,10 @@ class Emitter(Places):
         if n.op == "sum":
             return self.total(n)
         texts = [self.scalar(a) for a in n.args]
-        if n.op in NUMBER_SIGNS:
-            return NUMBER_SIGNS[n.op].format(*texts)
+        if is_written(
+            n.op
+        ):  # Python's operators are several times as fast as a ufunc that writes to an array
+            return written(n.op, map(number_text, texts)).text
         return self.expression(n, texts, n.attrs)
 
     def scalar(self, a: Node) -> str:
