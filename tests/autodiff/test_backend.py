@@ -16,7 +16,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import buffers, layout, regions
 from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.ops import apply, evaluate, input_node
+from gpt2.autodiff.ops import OPS, apply, evaluate, input_node, row
 from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.run import kernels, recycled, threads
 
@@ -459,3 +459,22 @@ def test_slice_of_no_axes_is_a_view():
     """`x[()]` of a stand-in is the number in it, and there is no memory to read it from: the process died."""
     x = input_node((), np.float64, "x")
     assert compile_graph(Graph([x], [apply("slice", x, index=())]))(2.0)[0] == 2.0
+
+
+def test_text_of_an_op_may_hold_any_sign():
+    """Its result is copied to where it belongs: an "@" in the row's text stood for that place once."""
+    row(
+        "gram_test",
+        "nondiff",
+        infer=lambda x: ((x.shape[0],) * 2, x.dtype),
+        evaluate=lambda x: x @ x.T,
+        code=lambda x: f"{x} @ {x}.T",
+        writes_out=True,
+    )
+    try:
+        x = input_node((3, 4), np.float64, "x")
+        program = compile_graph(Graph([x], [apply("gram_test", x)]))
+        array = np.arange(12.0).reshape(3, 4)
+        np.testing.assert_array_equal(program(array)[0], array @ array.T)
+    finally:
+        del OPS["gram_test"]

@@ -7,25 +7,25 @@ import numpy as np
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops.rowwise import row_axes
 from ..ops.table import VIEWS
-from .buffers import Plan
+from .buffers import UNOWNED, BufferPlan, Kind
 from .layout import chain, root, slices_text
 from .regions import Region
 
-# Names in emitted code that no variable may have; those of Places.own give way to variables instead
+# Names in emitted code that no variable may have; those of ArrayNames.own give way to variables instead
 RESERVED = {
     *("np", "Fused", "matmul", "run_blocks", "memory", "setup", "arena", "slice", "complex", "k", "i", "j"),
     *(f"i{axis}" for axis in range(64)),
 }
 
 
-class Places:
+class ArrayNames:
     """What the arrays of a program are called, and the lines that make them.
 
     setup and prelude hold lines: for each workspace once, and for the start of each call. env is what the
     source finds defined.
     """
 
-    def __init__(self, graph: Graph, name: str, where, p: Plan, nested, stands):
+    def __init__(self, graph: Graph, name: str, where, p: BufferPlan, nested, stands):
         self.graph, self.where, self.plan, self.nested, self.stands = graph, where, p, nested, stands
         self.function = source_name(name, RESERVED)
         self.names = source_names(graph, {*RESERVED, self.function})
@@ -70,7 +70,7 @@ class Places:
             self.env[text] = value
         elif n.op in VIEWS:
             text = self.view_of(n)
-        elif self.plan.kind[n] in ("free", "number"):
+        elif self.plan.kind[n] in UNOWNED:
             text = self.names[n]
         else:
             text = self.owned(n)
@@ -79,24 +79,24 @@ class Places:
 
     def owned(self, n: Node) -> str:
         """A result, an arena array, or a place inside one."""
-        place = self.plan.placed.get(n)
-        base = place.base if place else n
+        window = self.plan.windows.get(n)
+        base = window.base if window else n
         if base in self.output_index:
             owner = self.result_names[self.output_index[base]]
-            if place is None or not place.steps:
+            if window is None or not window.steps:
                 return owner
             text = self.whole_name(n)
-            self.prelude.append(f"{text} = {owner}{place.text()}")
+            self.prelude.append(f"{text} = {owner}{window.text()}")
             return text
-        if place is not None:
+        if window is not None:
             owner = self.whole(base)
-            if not place.steps:
+            if not window.steps:
                 return owner
             text = self.whole_name(n)
-            if self.plan.kind[n] == "lent":
-                self.prelude.append(f"{text} = {owner}{place.text()}")
+            if self.plan.kind[n] is Kind.LENT:
+                self.prelude.append(f"{text} = {owner}{window.text()}")
                 return text
-            self.setup.append(f"{text} = {owner}{place.text()}")
+            self.setup.append(f"{text} = {owner}{window.text()}")
         else:
             s = self.plan.storage[n]
             text = self.whole_name(n)
@@ -138,7 +138,7 @@ class Places:
                     if v.op == "broadcast"
                     else expression + view_text(v)
                 )
-        if self.plan.kind.get(r) in ("free", "number"):
+        if self.plan.kind.get(r) in UNOWNED:
             return expression
         return self.define(expression, self.names[n], r)
 
@@ -148,7 +148,7 @@ class Places:
         if r.op == "const":
             self.setup.append(line)
             self.kept.append(text)
-        elif r.op == "input" or self.plan.kind[r] in ("result", "lent"):
+        elif r.op == "input" or self.plan.kind[r] in (Kind.RESULT, Kind.LENT):
             self.prelude.append(line)
         else:
             self.setup.append(line)
@@ -162,7 +162,7 @@ class Places:
             return self.whole(n)
         base, whole = root(n), self.whole(n)
         expression = f"{whole}.reshape({(r.N, *n.shape[p:])})"
-        if self.plan.kind.get(base) in ("free", "number"):
+        if self.plan.kind.get(base) in UNOWNED:
             return expression
         if expression not in self.full:
             self.full[expression] = self.define(expression, whole.rstrip("_") + "_rows", base)
@@ -188,15 +188,15 @@ class Places:
             s = self.plan.partials[n]
             blocks = s.nbytes // max(1, n.nbytes)
             text = self.unique(f"{self.names[n]}_parts")
-            place = f"arena[{s.offset}:{s.offset + s.nbytes}]"
-            self.setup.append(f"{text} = {place}.view(np.{n.dtype}).reshape({(blocks, *n.shape)})")
+            memory = f"arena[{s.offset}:{s.offset + s.nbytes}]"
+            self.setup.append(f"{text} = {memory}.view(np.{n.dtype}).reshape({(blocks, *n.shape)})")
             self.kept.append(text)
             self.full[key] = text
         return self.full[key]
 
     def invariant(self, a: Node, user: Node, r: Region) -> str:
         """A whole argument beside blocks of rows, without axes of length 1 that stand for the row axes."""
-        if user.op in ("gather",):
+        if user.op == "gather":  # the table
             return self.whole(a)
         target = user.args[0] if user in r.sums else user
         p = row_axes(target.shape, r.N)
@@ -207,7 +207,7 @@ class Places:
         if key not in self.full:
             text = self.whole(a)
             expression = f"{text}.reshape({a.shape[extra:]})"
-            if self.plan.kind.get(root(a)) not in ("free", "number"):  # those come into being on the way
+            if self.plan.kind.get(root(a)) not in UNOWNED:  # those come into being on the way
                 expression = self.define(expression, text.rstrip("_") + "_tail", root(a))
             self.full[key] = expression
         return self.full[key]

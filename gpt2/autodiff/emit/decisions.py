@@ -35,7 +35,7 @@ def one_prefix(r: Region, where) -> bool:
     return axes is not None and all(a.shape[: row_axes(a.shape, r.N)] == axes for a in ends(r, where))
 
 
-def folded(graph: Graph, where, placed) -> set[Node]:
+def folded(graph: Graph, where, windows) -> set[Node]:
     """Products that only a sum over the last axis reads: the pair is one np.vecdot."""
     users = graph.users()
     found = set()
@@ -45,7 +45,7 @@ def folded(graph: Graph, where, placed) -> set[Node]:
             if (
                 len(users[m]) == 1
                 and n.attrs["axes"] == (m.ndim - 1,)
-                and m not in placed
+                and m not in windows
                 and where[m] is where[n]
                 and all(a.shape == m.shape and a.dtype == m.dtype for a in m.args)
                 and m.dtype.kind == "f"

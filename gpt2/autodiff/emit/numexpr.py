@@ -63,6 +63,9 @@ row(
 
 LONGEST = 1000  # characters of an expression: a square spells its argument twice
 MOST_ARGUMENTS = 16
+MOST_INPUTS = (
+    30  # arguments and different numbers: numexpr takes NumPy's NPY_MAXARGS, once 32, with the result
+)
 
 
 @cache
@@ -99,8 +102,8 @@ class Fused:
         self.kind = np.dtype(found[0])
         numbers = _Numbers(types)
         self.spelling = ast.unparse(numbers.visit(ast.parse(text, mode="eval")))
-        self.numbers = [np.asarray(v, self.kind) for v in numbers.values]
-        names = [*types.items(), *((name, self.kind.name) for name in numbers.names)]
+        self.numbers = [np.asarray(float(text), self.kind) for text in numbers.names]
+        names = [*types.items(), *((name, self.kind.name) for name in numbers.names.values())]
         # in numexpr a signature's float is single precision
         kinds = {"bool": bool, "float32": float, "float64": np.double}
         self.signature = [(name, kinds[t]) for name, t in names]
@@ -123,17 +126,17 @@ class Fused:
 
 
 class _Numbers(ast.NodeTransformer):
-    """Puts names, none of them in `taken`, in the place of floating-point numbers."""
+    """Puts names, none of them in `taken`, in the place of floating-point numbers: one for each number."""
 
     def __init__(self, taken: Container[str]):
-        self.values: list[float] = []
-        self.names: list[str] = []
+        self.names: dict[str, str] = {}  # the number's text, as 0.0 == -0.0 -> its name
         self.free = (name for k in itertools.count() if (name := f"number_{k}") not in taken)
 
     def visit_Constant(self, node):
-        self.values.append(node.value)
-        self.names.append(next(self.free))
-        return ast.Name(self.names[-1], ast.Load())
+        text = repr(node.value)
+        if text not in self.names:
+            self.names[text] = next(self.free)
+        return ast.Name(self.names[text], ast.Load())
 
     def visit_UnaryOp(self, node):
         if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
@@ -167,11 +170,13 @@ def trees_of(members: list[Node], users: dict) -> list[Tree]:
 def _grow(n: Node, inside: set[Node], users) -> Tree | None:
     inner: set[Node] = set()
     leaves: dict[Node, str] = {}
+    numbers: set[str] = set()
 
     def spelled(m: Node) -> Text:
         texts = []
         for a in m.args:
             if is_scalar_const(a):
+                numbers.add(repr(float(a.value)))
                 texts.append(number_text(repr(float(a.value))))
             elif a in inside and a.shape == n.shape and len(users[a]) == 1 and _is_spelled(a):
                 inner.add(a)
@@ -191,6 +196,7 @@ def _grow(n: Node, inside: set[Node], users) -> Tree | None:
     if (
         not inner
         or len(leaves) > MOST_ARGUMENTS
+        or len(leaves) + len(numbers) > MOST_INPUTS
         or len(kinds) != 1
         or len({root(a) for a in leaves}) < len(leaves)  # one may be written over while another is read
     ):

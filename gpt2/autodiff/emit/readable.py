@@ -16,7 +16,8 @@ import numpy as np
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops import OPS
 from .expressions import ATOM, PRODUCT, SUM, Text, infix, number_text
-from .layout import covers, disjoint, slices_text
+from .layout import slices_text
+from .windows import covers, parts_apart
 
 LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
 RESERVED = {"np", "complex", "list", "tuple"}  # what the text calls by these names
@@ -155,10 +156,10 @@ class Writer:
         known = self.texts.get(n)
         if n in self.there:
             return Factors(above=((self.names[n], n),))
+        if isinstance(known, ProductText):
+            return known.factors
         if known is not None:
-            return (
-                known.factors if isinstance(known, ProductText) else Factors(above=((known.at(PRODUCT), n),))
-            )
+            return Factors(above=((known.at(PRODUCT), n),))
         first = self.product_of(n.args[0])
         if n.op == "square":
             return first.times(first)
@@ -267,7 +268,7 @@ class Writer:
             return False
         name = self.begin(n)
         self.lines.append(f"{name} = np.zeros({n.shape}, np.{n.dtype})")
-        sign = "=" if disjoint(n) else "+="
+        sign = "=" if parts_apart(n) else "+="
         for x, index in zip(n.args, n.attrs["indices"]):
             self.lines.append(f"{name}[{slices_text(index, n.shape) or '...'}] {sign} {self.ref(x).text}")
         return True

@@ -30,8 +30,8 @@ def axes_text(axes) -> str:
     return str(axes[0]) if len(axes) == 1 else str(axes)
 
 
-def reduction_row(name: str, kind: str, result=lambda dtype: dtype, **columns):
-    """A row for the NumPy reduction of that name."""
+def reduction_row(name: str, ufunc: str, kind: str, result=lambda dtype: dtype, **columns):
+    """A row for the NumPy reduction of that name, which is ufunc.reduce."""
     function = getattr(np, name)
 
     def code(x, axes, keepdims):
@@ -44,6 +44,7 @@ def reduction_row(name: str, kind: str, result=lambda dtype: dtype, **columns):
         evaluate=lambda x, axes, keepdims: function(x, axis=axes, keepdims=keepdims),
         code=code,
         work="reduces",
+        reducer=ufunc,
         writes_out=True,
         by_rows=rowwise.reduction,
         samples=[
@@ -60,6 +61,7 @@ def _bool(dtype):
 
 reduction_row(
     "sum",
+    "add",
     "linear",
     sum_dtype,
     transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),),
@@ -73,8 +75,8 @@ def _extreme_jvp(t, out, x, axes, keepdims):
     return sum_(where(chosen, t[0], 0.0), axes, keepdims) / count
 
 
-reduction_row("max", "nonlinear", jvp=_extreme_jvp)
-reduction_row("min", "nonlinear", jvp=_extreme_jvp)
+reduction_row("max", "maximum", "nonlinear", jvp=_extreme_jvp)
+reduction_row("min", "minimum", "nonlinear", jvp=_extreme_jvp)
 
 
 def _prod_jvp(t, out, x, axes, keepdims):
@@ -93,9 +95,9 @@ def _prod_jvp(t, out, x, axes, keepdims):
     return reshape(sum_(d, -1), out.shape)  # of length 1, or 0 for an empty product
 
 
-reduction_row("prod", "nonlinear", sum_dtype, jvp=_prod_jvp)
-reduction_row("any", "nondiff", _bool)
-reduction_row("all", "nondiff", _bool)
+reduction_row("prod", "multiply", "nonlinear", sum_dtype, jvp=_prod_jvp)
+reduction_row("any", "logical_or", "nondiff", _bool)
+reduction_row("all", "logical_and", "nondiff", _bool)
 
 
 def _arg_row(name):

@@ -89,6 +89,7 @@ class Op:
     streams: bool = (
         False  # reads and writes element by element, so it broadcasts, and may write over arguments
     )
+    reducer: str | None = None  # the ufunc whose `reduce` it is
     changes_first: bool = False  # copies its first argument, then changes a part of the copy
     writes_out: bool = False  # NumPy writes the result where it is told to
     anchor: bool = False  # long work in which nothing else joins: what it needs is computed just before
