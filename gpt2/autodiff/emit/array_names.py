@@ -1,4 +1,4 @@
-"""Text for arrays in emitted code: arguments, results, places in the arena and in each other, their views."""
+"""The text for each array of an emitted program: arguments, results, parts of the arena, views of these."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class ArrayNames:
         self.result_names = [self.unique(_result_name(o)) for o in made]
 
     def unique(self, text: str) -> str:
+        """The text as a name that nothing has yet, numbered if need be."""
         base, k = text, 2
         while text in self.taken or text in RESERVED:
             text, k = f"{base}_{k}", k + 1
@@ -78,36 +79,26 @@ class ArrayNames:
         return text
 
     def owned(self, n: Node) -> str:
-        """A result, an arena array, or a place inside one."""
+        """A result, a stretch of the arena or of a result, or a window into one of those."""
         window = self.plan.windows.get(n)
         base = window.base if window else n
         if base in self.output_index:
             owner = self.result_names[self.output_index[base]]
-            if window is None or not window.steps:
-                return owner
-            text = self.whole_name(n)
-            self.prelude.append(f"{text} = {owner}{window.text()}")
-            return text
-        if window is not None:
+        elif window is not None:
             owner = self.whole(base)
-            if not window.steps:
-                return owner
-            text = self.whole_name(n)
-            if self.plan.kind[n] is Kind.LENT:
-                self.prelude.append(f"{text} = {owner}{window.text()}")
-                return text
-            self.setup.append(f"{text} = {owner}{window.text()}")
         else:
-            s = self.plan.storage[n]
-            text = self.whole_name(n)
-            if s.lender is not None:
-                first = s.offset // n.dtype.itemsize
-                part = f"{self.flat(s.lender)}[{first}:{first + n.size}]"
-                self.prelude.append(f"{text} = {part}.reshape({n.shape})")
-                return text
-            self.setup.append(f"{text} = {_arena_text(s.offset, n)}")
-        self.kept.append(text)
-        return text
+            return self.define(self.whole_name(n), self.stretch(n), n)
+        if window is None or not window.steps:
+            return owner
+        return self.define(self.whole_name(n), owner + window.text(), n)
+
+    def stretch(self, n: Node) -> str:
+        """The memory that the plan gives a value: in the arena, or in a result that lends it."""
+        s = self.plan.storage[n]
+        if s.lender is None:
+            return _arena_text(s.offset, n)
+        first = s.offset // n.dtype.itemsize
+        return f"{self.flat(s.lender)}[{first}:{first + n.size}].reshape({n.shape})"
 
     def flat(self, o: Node) -> str:
         """The memory of a result that lends it, as one row."""
@@ -125,35 +116,26 @@ class ArrayNames:
         return self.names[n]
 
     def view_of(self, n: Node) -> str:
+        """A view of a whole array; of one that comes into being on the way, the expression for it."""
         r = root(n)
-        base = self.whole(r)
+        text = self.whole(r)
         if is_scalar_const(r):
-            base = f"np.asarray({base}, np.{_dtype_name(r.dtype)})"
-        expression = base + "".join(view_text(v) for v in chain(n))
-        if chain(n)[-1].op == "broadcast" or any(v.op == "broadcast" for v in chain(n)):
-            expression = base
-            for v in chain(n):
-                expression = (
-                    f"np.broadcast_to({expression}, {v.shape})"
-                    if v.op == "broadcast"
-                    else expression + view_text(v)
-                )
+            text = f"np.asarray({text}, np.{_dtype_name(r.dtype)})"
+        for v in chain(n):
+            text = f"np.broadcast_to({text}, {v.shape})" if v.op == "broadcast" else text + view_text(v)
         if self.plan.kind.get(r) in UNOWNED:
-            return expression
-        return self.define(expression, self.names[n], r)
+            return text
+        return self.define(self.unique(self.names[n]), text, r)
 
-    def define(self, expression: str, hint: str, r: Node) -> str:
-        text = self.unique(hint)
-        line = f"{text} = {expression}"
-        if r.op == "const":
-            self.setup.append(line)
-            self.kept.append(text)
-        elif r.op == "input" or self.plan.kind[r] in (Kind.RESULT, Kind.LENT):
+    def define(self, name: str, expression: str, owner: Node) -> str:
+        """Give a view of the owner's memory a name: for each workspace once, or at the start of each call."""
+        line = f"{name} = {expression}"
+        if owner.op == "input" or self.plan.kind.get(owner) in (Kind.RESULT, Kind.LENT):
             self.prelude.append(line)
         else:
             self.setup.append(line)
-            self.kept.append(text)
-        return text
+            self.kept.append(name)
+        return name
 
     def whole_rows(self, n: Node, r: Region) -> str:
         """Text for all of n with its rows along the first axis (or, nested, along the leading axes)."""
@@ -165,7 +147,7 @@ class ArrayNames:
         if self.plan.kind.get(base) in UNOWNED:
             return expression
         if expression not in self.full:
-            self.full[expression] = self.define(expression, whole.rstrip("_") + "_rows", base)
+            self.full[expression] = self.define(self.unique(whole.rstrip("_") + "_rows"), expression, base)
         return self.full[expression]
 
     # ---- beside them
@@ -183,6 +165,7 @@ class ArrayNames:
         return text
 
     def partial(self, n: Node) -> str:
+        """The array of the sums of n over each block of rows."""
         key = ("partial", n)
         if key not in self.full:
             s = self.plan.partials[n]
@@ -196,7 +179,7 @@ class ArrayNames:
 
     def invariant(self, a: Node, user: Node, r: Region) -> str:
         """A whole argument beside blocks of rows, without axes of length 1 that stand for the row axes."""
-        if user.op == "gather":  # the table
+        if user.op == "gather":  # its table
             return self.whole(a)
         target = user.args[0] if user in r.sums else user
         p = row_axes(target.shape, r.N)
@@ -208,12 +191,13 @@ class ArrayNames:
             text = self.whole(a)
             expression = f"{text}.reshape({a.shape[extra:]})"
             if self.plan.kind.get(root(a)) not in UNOWNED:  # those come into being on the way
-                expression = self.define(expression, text.rstrip("_") + "_tail", root(a))
+                expression = self.define(self.unique(text.rstrip("_") + "_tail"), expression, root(a))
             self.full[key] = expression
         return self.full[key]
 
 
 def index_text(index, shape) -> str:
+    """A static index as text: "..." for an array of no axes."""
     return slices_text(index, shape) if index else "..."
 
 
@@ -228,6 +212,7 @@ def _dtype_name(dtype) -> str:
 
 
 def view_text(n: Node) -> str:
+    """What turns the text of an array into that of a view of it."""
     if n.op == "reshape":
         return f".reshape({n.shape})"
     if n.op == "transpose":

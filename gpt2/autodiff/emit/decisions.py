@@ -1,4 +1,4 @@
-"""What is settled before lines are written: how rows are reached, what is folded, what is written over."""
+"""Decisions made before any line is written: how a block reaches its rows, which products fold into a sum."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def one_prefix(r: Region, where) -> bool:
 
 
 def folded(graph: Graph, where, windows) -> set[Node]:
-    """Products that only a sum over the last axis reads: the pair is one np.vecdot."""
+    """The products that only a sum over the last axis reads: each such pair is one np.vecdot."""
     users = graph.users()
     found = set()
     for n in graph.nodes:

@@ -1,5 +1,4 @@
-"""Where values live: which nodes are mere views, and which values can be written straight into another's
-memory.
+"""Views, and stand-ins for arrays: which nodes are mere views of memory that another value owns.
 
 Everything is static. A stand-in array with the right shape and strides, and no memory of its own, answers the
 one hard question, whether NumPy can reshape without copying, by asking NumPy.
@@ -164,6 +163,7 @@ def chain(n: Node) -> list[Node]:
 
 
 def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays, or stand-ins, are the same view of the same memory."""
     return (
         a.shape == b.shape
         and a.strides == b.strides
@@ -172,6 +172,8 @@ def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def slices_text(index, shape) -> str:
+    """A static index as short text: full slices at the end are left out."""
+
     def one(s, m):
         r = range(*slice(*s).indices(m))
         if len(r) == m and (s[2] in (1, None)):

@@ -57,6 +57,7 @@ row(
     "structural",
     infer=_not_recorded,
     evaluate=_not_recorded,
+    work="streams",
     streams=True,
     by_rows=rowwise.elementwise,
 )
@@ -145,14 +146,16 @@ class _Numbers(ast.NodeTransformer):
 
 
 @dataclass(eq=False)
-class Tree:
+class OpTree:
+    """A tree of elementwise ops that is one expression."""
+
     root: Node
     inner: set[Node]
     leaves: list[Node]
     text: str  # with {0}, {1}, ... for the leaves
 
 
-def trees_of(members: list[Node], users: dict) -> list[Tree]:
+def trees_of(members: list[Node], users: dict) -> list[OpTree]:
     """The largest trees of two ops or more among a region's members that are one expression each."""
     inside = set(members)
     taken: set[Node] = set()
@@ -167,7 +170,8 @@ def trees_of(members: list[Node], users: dict) -> list[Tree]:
     return found[::-1]
 
 
-def _grow(n: Node, inside: set[Node], users) -> Tree | None:
+def _grow(n: Node, inside: set[Node], users) -> OpTree | None:
+    """The largest tree with this root; None where there is none that numexpr takes."""
     inner: set[Node] = set()
     leaves: dict[Node, str] = {}
     numbers: set[str] = set()
@@ -201,7 +205,7 @@ def _grow(n: Node, inside: set[Node], users) -> Tree | None:
         or len({root(a) for a in leaves}) < len(leaves)  # one may be written over while another is read
     ):
         return None
-    return Tree(n, inner, list(leaves), text)
+    return OpTree(n, inner, list(leaves), text)
 
 
 def _is_spelled(n: Node) -> bool:
@@ -220,12 +224,12 @@ def _is_spelled(n: Node) -> bool:
 
 
 def _folds(n: Node, users) -> bool:
-    """A product that only a sum over the last axis reads: both are one call of NumPy's (decide.folded)."""
+    """A product that only a sum over the last axis reads: both are one call of NumPy's (decisions.folded)."""
     last = (n.ndim - 1,)
     return n.op in ("multiply", "square") and all(u.op == "sum" and u.attrs["axes"] == last for u in users[n])
 
 
-def fuse(graph: Graph, regions: list, chosen: list[Tree]) -> Graph:
+def fuse(graph: Graph, regions: list, chosen: list[OpTree]) -> Graph:
     """The graph with these trees as one node each; the regions' members are changed to its nodes."""
     inner = {m for t in chosen for m in t.inner}
     tree = {t.root: t for t in chosen}

@@ -1,4 +1,4 @@
-"""A graph as a person would write it down: NumPy expressions, without buffers and blocks.
+"""Writes a graph as a person would: NumPy expressions, without buffers and blocks.
 
     text = readable_source(graph)       can be run; its constant arrays are globals: constants(graph)
 

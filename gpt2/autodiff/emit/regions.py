@@ -1,4 +1,4 @@
-"""Which ops run together: the graph cut into regions.
+"""Cuts the graph into regions: ops that run together.
 
 A region with N rows runs its ops one after another on a block of rows that stays in cache, block after block,
 on several threads. Matrix products, small values and ops that do not work row by row make regions with N = 1:
@@ -26,6 +26,8 @@ ROW_LIMIT = 1 << 20  # bytes: rows wider than this are not joined to a region of
 
 @dataclass(eq=False)
 class Region:
+    """Ops that run together, on the same rows."""
+
     N: int  # rows; 1: plain statements
     members: list[Node] = field(default_factory=list)  # in order of execution
     sums: list[Node] = field(default_factory=list)  # members that add up all rows
@@ -52,7 +54,7 @@ def schedule(graph: Graph) -> list[Region]:
     for n in demanded(graph):
         if n.op in VIEWS or n.op in ("input", "const"):
             continue
-        _place(n, regions, where)
+        _assign(n, regions, where)
     return merge(regions, where)
 
 
@@ -112,7 +114,8 @@ def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
     return found
 
 
-def _place(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
+def _assign(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
+    """Put n into the first region that it can join after its arguments were made, or into a new one."""
     sources = [(a, where[root(a)]) for a in n.args if root(a) in where]
     latest = max((r.index for _, r in sources), default=-1)
     N = wanted_rows(n)

@@ -1,4 +1,4 @@
-"""Which nodes work row by row: what may run in one region, block after block, on several cores.
+"""Says which nodes work row by row, and so may run in one region, block after block, on several cores.
 
 What a row is, and how each op treats rows, stands in ops/rowwise.py.
 """

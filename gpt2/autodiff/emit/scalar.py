@@ -1,4 +1,4 @@
-"""Programs of Python floats only, as plain `math` code.
+"""Programs of Python floats, as plain `math` code.
 
 A NumPy call on one number costs about a microsecond, and `math.sin` thirty nanoseconds; so a graph in which
 every value is a single float64 (or bool) is written out in Python's own arithmetic:

@@ -1,4 +1,4 @@
-"""From regions to NumPy source: `out=` everywhere, the user's names, and where each statement comes from.
+"""Writes NumPy source: `out=` everywhere, the user's names, and where each statement comes from.
 
     def f(inputs..., results..., memory):            the program
         def rows(k, i, j, ...):                      a region: block k, rows i:j, and this thread's scratch
@@ -29,14 +29,15 @@ from .row_blocks import RowBlocks
 from .statements import Statement, with_source
 from .windows import hosts
 
-# Nanoseconds that a statement of one block takes on the average, as passes/cost.py counts, from which a
+# Nanoseconds that a statement of one block takes on the average, as ops/cost.py counts, from which a
 # region is spread over threads. Shorter ones lose more by passing on the interpreter lock than a core gives.
 SHARE_FROM = 8_000.0
-NS_FUSED = 1.0  # an element of a numexpr expression
 
 
 @dataclass
 class Emitted:
+    """The source of a program, and what is needed to run it."""
+
     function: str  # the name that the program has in the source
     source: str
     env: dict
@@ -163,6 +164,7 @@ class Emitter(ArrayNames):
         return self.whole(a)
 
     def is_held_as_number(self, a: Node) -> bool:
+        """Whether a name in the source stands for the number itself, not for an array."""
         return self.plan.kind.get(root(a)) is Kind.NUMBER
 
     def number(self, n: Node) -> str:
@@ -195,6 +197,7 @@ class Emitter(ArrayNames):
         return f"np.add.reduce({self.whole(x)}, axis={n.attrs['axes']})"
 
     def expression(self, n: Node, args: list[str], attrs: dict) -> str:
+        """The op as its row writes it, or as a call of the function that evaluates it."""
         op = OPS[n.op]
         if op.code is not None:
             return op.code(*args, **attrs)
@@ -231,8 +234,7 @@ class Emitter(ArrayNames):
 
     def pays_to_share(self, r: Region, blocks: int) -> bool:
         """Whether a statement of one block takes long enough to be worth a thread."""
-        costs = [NS_FUSED * n.size if n.op == "fused" else nanoseconds(n) for n in r.members]
-        return sum(costs) / len(r.members) / blocks >= SHARE_FROM
+        return sum(map(nanoseconds, r.members)) / len(r.members) / blocks >= SHARE_FROM
 
     def function_of(self, n: Node) -> str | None:
         """The function that computes n and takes out=, if there is one."""

@@ -1,7 +1,8 @@
-"""Values that are computed in the memory of a later one: copies and parts of an assemble cost nothing then."""
+"""Finds values to compute in the memory of later ones: copies and parts of an assemble then cost nothing."""
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 import numpy as np
@@ -70,20 +71,18 @@ def inverse(window: Window, views: list[Node]) -> Window | None:
 
 
 def covers(n: Node) -> bool:
-    """An assemble whose parts do not overlap and leave no gap."""
+    """Whether an assemble's parts do not overlap and leave no gap."""
     return parts_apart(n) and sum(p.size for p in n.args) == n.size
 
 
 def parts_apart(n: Node) -> bool:
+    """Whether no two parts of an assemble overlap."""
     indices = n.attrs["indices"]
     spans = [[_span(s, m) for s, m in zip(i, n.shape)] for i in indices]
-    # sorted along each axis' start, neighbours decide most cases; assembles have few parts or stack along
-    # one axis
-    for i in range(len(spans)):
-        for j in range(i):
-            if all(a0 < b1 and b0 < a1 for (a0, a1), (b0, b1) in zip(spans[i], spans[j])):
-                return False
-    return True
+    return not any(
+        all(a0 < b1 and b0 < a1 for (a0, a1), (b0, b1) in zip(one, other))
+        for one, other in itertools.combinations(spans, 2)
+    )
 
 
 def _span(s, m) -> tuple[int, int]:

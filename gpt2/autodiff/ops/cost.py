@@ -50,6 +50,7 @@ def _computes(n: Node, op: Op) -> float:
 
 _WORK: dict[str, Callable[[Node, Op], float]] = {
     "computes": _computes,
+    "streams": lambda n, op: op.cost * n.size,
     "free": lambda n, op: 0.0,
     "moves": lambda n, op: NS_MOVE * 2 * n.nbytes,
     "scatters": lambda n, op: NS_MOVE * (2 * n.nbytes + 10 * n.args[1].nbytes),

@@ -81,7 +81,7 @@ class Op:
     ufunc: np.ufunc | None = None  # elementwise ops that are one NumPy ufunc
     # What computing it costs (ops/cost.py): how it is counted, and for "computes" the nanoseconds an element,
     # roughly: float32 in cache, NumPy 2.4's AVX-512 loops
-    work: str = "computes"  # computes | free | moves | scatters | reduces | multiplies
+    work: str = "computes"  # computes | streams | free | moves | scatters | reduces | multiplies
     cost: float = 1.0
     # How emitted programs run it. An op that says nothing of these runs on whole arrays, and NumPy allocates
     # its result.
