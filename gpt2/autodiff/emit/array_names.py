@@ -25,8 +25,8 @@ class ArrayNames:
     source finds defined.
     """
 
-    def __init__(self, graph: Graph, name: str, where, p: BufferPlan, nested, stands):
-        self.graph, self.where, self.plan, self.nested, self.stands = graph, where, p, nested, stands
+    def __init__(self, graph: Graph, name: str, where, p: BufferPlan, stands):
+        self.graph, self.where, self.plan, self.stands = graph, where, p, stands
         self.function = source_name(name, RESERVED)
         self.names = source_names(graph, {*RESERVED, self.function})
         self.taken = {*self.names.values(), self.function}
@@ -140,7 +140,7 @@ class ArrayNames:
     def whole_rows(self, n: Node, r: Region) -> str:
         """Text for all of n with its rows along the first axis (or, nested, along the leading axes)."""
         p = row_axes(n.shape, r.N)
-        if self.nested[r] or p == 1:
+        if r.nested or p == 1:
             return self.whole(n)
         base, whole = root(n), self.whole(n)
         expression = f"{whole}.reshape({(r.N, *n.shape[p:])})"

@@ -15,7 +15,7 @@ from ..graph import Graph, Node, is_scalar_const
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
 from .layout import chain, root
-from .regions import Region, flags_of
+from .regions import Region, blocks_of, flags_of
 from .rowwise import by_rows
 from .windows import Window
 
@@ -62,7 +62,6 @@ class BufferPlan:
     storage: dict[Node, Storage]  # arena values that own memory (none that live in another's window)
     windows: dict[Node, Window]
     slots: dict[Node, int]  # scratch values: number of their slot in the region
-    slot_bytes: dict[Region, list[int]]  # bytes a row of each slot
     partials: dict[Node, Storage]  # for each sum over blocks of rows, the block sums
     arena_bytes: int
     folded: set[Node]
@@ -75,7 +74,6 @@ def plan(
     windows: dict[Node, Window],
     folded: set[Node],
     uses: Uses,
-    n_blocks,
     stands=None,
 ) -> BufferPlan:
     """`stands` (windows.hosts) where results lend their memory, else None."""
@@ -85,18 +83,13 @@ def plan(
     for r in regions:
         _share(r, storage, values)
     start, end = values.start, values.end
-    partials = {n: Storage(n.nbytes * n_blocks(r), start[n], end[n]) for r in regions for n in r.sums}
+    partials = {n: Storage(n.nbytes * len(blocks_of(r)), start[n], end[n]) for r in regions for n in r.sums}
     if stands is not None:
         _lend(kind, storage, values, stands)
     own = {id(s): s for s in storage.values() if s.lender is None}
     total = _offsets([*own.values(), *partials.values()])
-    slots, slot_bytes = {}, {}
-    for r in regions:
-        if r.N > 1:
-            slots_of_region = _Slots(r, kind, values)
-            slots.update(slots_of_region.slots)
-            slot_bytes[r] = slots_of_region.sizes
-    return BufferPlan(kind, storage, windows, slots, slot_bytes, partials, total, folded)
+    slots = {n: slot for r in regions if r.N > 1 for n, slot in _Slots(r, kind, values).slots.items()}
+    return BufferPlan(kind, storage, windows, slots, partials, total, folded)
 
 
 class Values:

@@ -8,6 +8,13 @@ from .layout import reshape_view, root
 from .regions import Region, flags_of, prefix
 
 
+def reach_rows(r: Region, where, stands) -> None:
+    """Decide how a block reaches its rows: along one axis, or nested; else the ops are plain statements."""
+    r.nested = r.N > 1 and not flat(r, where, stands)
+    if r.nested and not one_prefix(r, where):  # no single index reaches them
+        r.N, r.sums, r.nested = 1, [], False
+
+
 def ends(r: Region, where) -> list[Node]:
     """The arrays that a region reads or writes by rows."""
     found = []

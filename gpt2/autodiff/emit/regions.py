@@ -32,6 +32,7 @@ class Region:
     members: list[Node] = field(default_factory=list)  # in order of execution
     sums: list[Node] = field(default_factory=list)  # members that add up all rows
     index: int = 0
+    nested: bool = False  # whether a block has an index for each leading row axis, as rows are on no one axis
 
 
 def widest_row(r: Region) -> int:
@@ -244,14 +245,14 @@ def prefix(r: Region) -> tuple[int, ...] | None:
     return found
 
 
-def blocks_of(r: Region, nested: bool = False) -> tuple[tuple[int, ...], ...]:
-    """The blocks of rows: (i, j), or with `nested` (leading indices..., i, j) along the last row axis.
+def blocks_of(r: Region) -> tuple[tuple[int, ...], ...]:
+    """The blocks of rows: (i, j), or of a nested region (leading indices..., i, j) along the last row axis.
 
     The same for any number of threads, so that sums over blocks do not depend on it.
     """
     row = widest_row(r)
     per_block = max(1, BLOCK_BYTES // row)
-    if not nested:
+    if not r.nested:
         return _cut(r.N, per_block, even=r.N * row >= BLOCK_BYTES // 2)
     axes = prefix(r)
     assert axes is not None

@@ -51,9 +51,8 @@ class RowBlocks:
 
     def __init__(self, emitter, r: Region):
         self.emitter, self.region = emitter, r
-        nested = emitter.nested[r]
-        axes = prefix(r) if nested else (r.N,)
-        self.blocks = blocks_of(r, nested)
+        axes = prefix(r) if r.nested else (r.N,)
+        self.blocks = blocks_of(r)
         self.outer = [f"i{a}" for a in range(len(axes) - 1)]  # nested: an index for each leading row axis
         self.index = ", ".join([*self.outer, "i:j"])
         self.title = f"{' x '.join(map(str, axes))} rows in {len(self.blocks)} blocks"

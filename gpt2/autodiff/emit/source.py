@@ -21,10 +21,10 @@ from ..ops.table import facts
 from . import numexpr
 from .array_names import ArrayNames
 from .buffers import BufferPlan, Kind, Uses, lends, may_overwrite, plan
-from .decisions import flat, folded, one_prefix
+from .decisions import folded, reach_rows
 from .expressions import is_written, number_text, written
 from .layout import lower, root
-from .regions import Region, blocks_of, schedule
+from .regions import Region, schedule
 from .row_blocks import RowBlocks
 from .statements import Statement, with_source
 from .windows import hosts
@@ -63,76 +63,70 @@ def emit(
     uses = Uses(graph, regions)
     windows, stands = hosts(graph, uses)
     products = folded(graph, where, windows)
-    nested: dict[Region, bool] = {}
     for r in regions:
-        nested[r] = r.N > 1 and not flat(r, where, stands)
-        if nested[r] and not one_prefix(r, where):  # rows that no single index reaches: plain statements
-            r.N, r.sums, nested[r] = 1, [], False
+        reach_rows(r, where, stands)
     overwrites = {
         (k, i)
         for k, o in enumerate(graph.outputs)
         for i, x in enumerate(graph.inputs)
         if may_overwrite(o, x, windows, uses) and not (lend and lends(o))
     }
-
-    def n_blocks(r: Region) -> int:
-        return len(blocks_of(r, nested[r]))
-
-    p = plan(graph, regions, where, windows, products, uses, n_blocks, stands if lend else None)
-    emitted = Emitter(graph, name, regions, where, p, nested, stands).emit()
-    emitted.overwrites = overwrites
-    return emitted
+    p = plan(graph, regions, where, windows, products, uses, stands if lend else None)
+    emitter = Emitter(graph, name, where, p, stands)
+    for r in regions:
+        emitter.region(r)
+    results = [None if o.op == "input" else (o.shape, o.dtype) for o in graph.outputs]
+    source, env = emitter.source(), emitter.env
+    return Emitted(emitter.function, source, env, emitter.block_regions, p.arena_bytes, results, overwrites)
 
 
 class Emitter(ArrayNames):
     """Writes the program, region by region."""
 
-    def __init__(self, graph: Graph, name: str, regions, where, p: BufferPlan, nested, stands):
-        super().__init__(graph, name, where, p, nested, stands)
-        self.regions = regions
+    def __init__(self, graph: Graph, name: str, where, p: BufferPlan, stands):
+        super().__init__(graph, name, where, p, stands)
         self.fused: list[str] = []  # lines that make numexpr's expressions
         self.body: list[str] = []
         self.block_regions: list = []
 
-    # ---- regions ----
+    def source(self) -> str:
+        """All of the text, once every region has its lines."""
+        imports = "\n".join(["import numpy as np", *self.fused])
+        return f"{imports}\n\n\n{self.setup_source()}{self.program_source()}"
 
-    def emit(self) -> Emitted:
-        for r in self.regions:
-            if r.N == 1:
-                for n in r.members:
-                    self.plain(n)
-            else:
-                self.blocks(r)
+    def setup_source(self) -> str:
+        """The function that makes views of the arena, for each workspace once."""
+        if not self.kept:
+            return ""
+        lines = [*self.setup, f"return ({', '.join(self.kept)},)"]
+        return "def setup(arena):\n" + "".join(f"    {line}\n" for line in lines) + "\n\n"
+
+    def program_source(self) -> str:
+        """The function that a call of the program runs."""
         inputs = [self.names[i] for i in self.graph.inputs]
-        head = f"def {self.function}({', '.join(inputs + self.result_names + ['memory'])}):"
-        text = []
-        if self.kept:
-            names = ", ".join(self.kept)
-            text.append(
-                "def setup(arena):\n"
-                + "".join(f"    {line}\n" for line in self.setup)
-                + f"    return ({names},)\n"
-            )
-            self.prelude.insert(0, f"({names},) = memory.arrays")
+        memory = []
         if self.block_regions:
             scratch = ", ".join(self.own(f"scratch{k + 1}") for k in range(len(self.block_regions)))
-            self.prelude.insert(0, f"({scratch},) = memory.scratch")
-        lines = [f"    {line}" if line else "" for line in self.prelude + self.body]
+            memory.append(f"({scratch},) = memory.scratch")
+        if self.kept:
+            memory.append(f"({', '.join(self.kept)},) = memory.arrays")
         returned = "".join(
             f"{self.names[o] if o.op == 'input' else self.result_names[self.output_index[o]]}, "
             for o in self.graph.outputs
         )
-        text.append("\n".join([head, *lines, f"    return ({returned.strip()})"]) + "\n")
-        source = "\n".join(["import numpy as np", *self.fused]) + "\n\n\n" + "\n\n".join(text)
-        return Emitted(
-            self.function,
-            source,
-            self.env,
-            self.block_regions,
-            self.plan.arena_bytes,
-            [None if o.op == "input" else (o.shape, o.dtype) for o in self.graph.outputs],
-            set(),
-        )
+        lines = [*memory, *self.prelude, *self.body, f"return ({returned.strip()})"]
+        head = f"def {self.function}({', '.join([*inputs, *self.result_names, 'memory'])}):"
+        return "\n".join([head, *(f"    {line}" if line else "" for line in lines)]) + "\n"
+
+    # ---- regions ----
+
+    def region(self, r: Region) -> None:
+        """Write the lines of one region."""
+        if r.N > 1:
+            self.blocks(r)
+        else:
+            for n in r.members:
+                self.plain(n)
 
     def plain(self, n: Node) -> None:
         """The statement for n on whole arrays."""

@@ -284,7 +284,7 @@ def sum_rows(e, n: Node, target: str, x, r: Region) -> Lines:
     p = row_axes(a.shape, r.N)
     axes = (0, *(ax - p + 1 for ax in n.attrs["axes"] if ax >= p))
     if axes == (0,) and a.ndim - p == 1 and a.dtype.kind == "f" and a.dtype == n.dtype:
-        sizes = {b[-1] - b[-2] for b in blocks_of(r, e.nested[r])}
+        sizes = {b[-1] - b[-2] for b in blocks_of(r)}
         ones = e.ones(max(sizes), a.dtype)
         yield f"np.matmul({ones if len(sizes) == 1 else f'{ones}[:j - i]'}, {x}, out={target})"
         return
