@@ -42,9 +42,8 @@ def one_prefix(r: Region, where) -> bool:
     return axes is not None and all(a.shape[: row_axes(a.shape, r.N)] == axes for a in ends(r, where))
 
 
-def folded(graph: Graph, where, windows) -> set[Node]:
+def folded(graph: Graph, users, where, windows) -> set[Node]:
     """The products that only a sum over the last axis reads: each such pair is one np.vecdot."""
-    users = graph.users()
     found = set()
     for n in graph.nodes:
         if n.op == "sum" and n.args[0].op in ("multiply", "square"):

@@ -62,7 +62,7 @@ def emit(
     where = {n: r for r in regions for n in r.members}
     uses = Uses(graph, regions)
     windows, stands = hosts(graph, uses)
-    products = folded(graph, where, windows)
+    products = folded(graph, uses.users, where, windows)
     for r in regions:
         reach_rows(r, where, stands)
     overwrites = {
