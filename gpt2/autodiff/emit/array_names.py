@@ -6,7 +6,7 @@ import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops.rowwise import row_axes
-from ..ops.table import VIEWS
+from ..ops.table import OPS, VIEWS
 from .buffers import UNOWNED, BufferPlan, Kind
 from .layout import chain, root, slices_text
 from .regions import Region
@@ -122,7 +122,7 @@ class ArrayNames:
         if is_scalar_const(r):
             text = f"np.asarray({text}, np.{_dtype_name(r.dtype)})"
         for v in chain(n):
-            text = f"np.broadcast_to({text}, {v.shape})" if v.op == "broadcast" else text + view_text(v)
+            text = view_text(text, v)
         if self.plan.kind.get(r) in UNOWNED:
             return text
         return self.define(self.unique(self.names[n]), text, r)
@@ -211,15 +211,11 @@ def _dtype_name(dtype) -> str:
     return "bool_" if dtype.kind == "b" else str(dtype)
 
 
-def view_text(n: Node) -> str:
-    """What turns the text of an array into that of a view of it."""
-    if n.op == "reshape":
-        return f".reshape({n.shape})"
-    if n.op == "transpose":
-        return f".transpose({n.attrs['perm']})"
+def view_text(text: str, n: Node) -> str:
+    """The text of a view, from that of the array that it is a view of."""
     if n.op == "slice":
-        return f"[{index_text(n.attrs['index'], n.args[0].shape)}]"
-    return ""
+        return f"{text}[{index_text(n.attrs['index'], n.args[0].shape)}]"
+    return OPS[n.op].code(text, **n.attrs)
 
 
 def row_view_text(n: Node, N: int) -> str:

@@ -86,9 +86,7 @@ class Op:
     # How emitted programs run it. An op that says nothing of these runs on whole arrays, and NumPy allocates
     # its result.
     view: bool = False  # computes nothing: NumPy hands out the argument's memory. The emitter knows how to
-    streams: bool = (
-        False  # reads and writes element by element, so it broadcasts, and may write over arguments
-    )
+    streams: bool = False  # goes element by element: it broadcasts arguments, and may write over them
     reducer: str | None = None  # the ufunc whose `reduce` it is
     changes_first: bool = False  # copies its first argument, then changes a part of the copy
     writes_out: bool = False  # NumPy writes the result where it is told to
