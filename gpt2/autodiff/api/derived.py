@@ -34,8 +34,8 @@ from ..record.bytecode import CATCHES, catches
 from ..record.record import Recording, record
 from ..reuse.cache import Cache
 from ..reuse.conditions import MOST, Path, path_of
-from ..reuse.guard import Guard, trust, watch
-from ..reuse.world import random_state
+from ..reuse.guard import Guard, never, trust
+from ..reuse.world import Watch
 from ..switches import overrides
 from ..tree import LEAF, Kind, flatten
 from .fast_path import make_entry
@@ -137,12 +137,10 @@ class Derived:
     def compiled(self, call: Call, key) -> Compiled | Plan:
         """Record anew. A Plan means: not worth compiling."""
         args, kwargs = self.transform.split(call)
-        guard = self.guard(call)
-        before = random_state() if not self.pure else None
-        rec = record(self.transform.function(self.f), args, kwargs)
+        rec, guard = self.recorded(call, args, kwargs)
         check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
         scalar = all(type(x) is float for x in call.leaves) and not rec.captures
-        path, self.why = None, guard.trouble or self._trouble(rec, before, guard)
+        path, self.why = None, guard.trouble or self._trouble(rec)
         if self.why is None and rec.value_dependent:
             path, self.why = self._path(rec, key, scalar)
         if self.why is not None:
@@ -162,35 +160,32 @@ class Derived:
             plan, program = found
         outside = [array for _, array in rec.captures]
         if self.why is not None:
-            return Compiled(plan, program, outside, Guard(self.why, _false))
+            return Compiled(plan, program, outside, Guard(self.why, never))
         compiled = Compiled(plan, program, outside, guard, path)
         self.cache.add(key, guard, compiled)
         return compiled
 
-    def guard(self, call: Call) -> Guard:
+    def recorded(self, call: Call, args, kwargs) -> tuple[Recording, Guard]:
+        """A recording, and the guard of what it read."""
+        function = self.transform.function(self.f)
         if self.pure:
-            return trust()
+            return record(function, args, kwargs), trust()
         if self.doubts:  # most likely it is as it was a moment ago, and to record anew is always right
             self.doubts -= 1
-            return Guard(self.why, _false)
-        statics = static_objects(call.tree.spec)
-        if not statics:
-            known = self.cache.guard_that_holds()
-            if known is not None:
-                return known
-        guard = watch(self.f, *statics)
+            return record(function, args, kwargs), Guard(self.why, never)
+        with Watch(self.f, *static_objects(call.tree.spec)) as world:
+            rec = record(function, args, kwargs)
+        guard = world.guard()
         self.doubts = 0 if guard.trouble is None else DOUBTS
-        return guard
+        return rec, guard
 
-    def _trouble(self, rec: Recording, before, guard: Guard) -> str | None:
+    def _trouble(self, rec: Recording) -> str | None:
         if rec.unstable:
             return rec.unstable[0]
         if self.pure:
             code = getattr(self.f, "__code__", None)
             return CATCHES if code is not None and catches(code) else None
-        if random_state() != before:
-            return "it draws random numbers"
-        return None if guard.holds() else "running it changes what it reads"
+        return None
 
     def _path(self, rec: Recording, key, scalar: bool) -> tuple[Path | None, str | None]:
         """The path of a recording that looked at values; or None, and why it is of no use."""
@@ -210,10 +205,6 @@ class Derived:
         return None if out is None else output_buffers(self.transform.name, plan, out)
 
 
-def _false() -> bool:
-    return False
-
-
 def check_returned(transform: Transform, rec: Recording) -> None:
     """`return float(loss)` has the derivative zero, which nobody wants: the result should be recorded."""
     found = result_leaves(rec)[: 1 if getattr(transform, "has_aux", False) else None]
@@ -229,7 +220,7 @@ def static_objects(spec) -> list:
     if spec is LEAF:
         return []
     if spec[0] == "static":
-        plain = spec[1] is None or isinstance(spec[1], (bool, int, str, bytes, type, np.dtype))
+        plain = spec[1] is None or isinstance(spec[1], (bool, int, str, bytes, np.dtype))
         return [] if plain else [spec[1]]
     held = spec[0].held if isinstance(spec[0], Kind) else ()
     children = [*(("static", x) for x in held), *spec[2]]

@@ -1,318 +1,614 @@
-"""What a function reads besides its arguments: globals, closures, attributes, and what they hold."""
+"""What a function reads besides its arguments, noted while it runs: the World of one recording.
+
+    with Watch(f) as world:
+        record(f, ...)
+    guard = world.guard()
+
+The interpreter tells of each function that begins to run (sys.setprofile). Before it does, world looks up the
+names that its bytecode mentions, and takes down what they stand for: numbers, containers, the bytes of
+arrays; of an object those attributes whose names some code that ran has. So a branch into another function, an
+object that is merely held, and a `print` that is not reached count for nothing, and whatever runs, by
+whichever way it came to, is seen.
+
+Run again in an equal world, the function does the same, as far as everything it touched is of a kind that is
+understood: kinds.py has the list. Code that was reached in a way that is not followed, a function written in
+C or an object that is not on the list: then world.trouble says so, and the function is recorded at each call.
+"""
 
 from __future__ import annotations
 
-import builtins
 import collections
-import enum
 import functools
-import gc
+import os
 import sys
+import threading
 import types
 
 import numpy as np
 
-from ..record.bytecode import OPAQUE_NUMPY, is_trusted, reads
-from ..same import ATOMS
+from ..record import source_lines
+from ..record.bytecode import CATCHES, reads, returns_nothing
+from ..record.dispatch import HANDLERS, RAW, REFUSED
+from ..record.value import Recorded
+from .guard import Guard, make_guard, never
+from .kinds import ATOMS, BASES, LISTED, METHODS, SCALARS, is_exception, is_pure_method
 
-PURE_BUILTINS = frozenset(
-    "abs all any ascii bin bool bytearray bytes callable chr classmethod complex delattr dict dir divmod "
-    "enumerate filter float format frozenset getattr hasattr hash hex int isinstance issubclass iter len "
-    "list map max min next object oct ord pow property range repr reversed round set setattr slice sorted "
-    "staticmethod str sum super tuple type zip __build_class__ NotImplemented Ellipsis True False None "
-    "__name__ __debug__ __file__ __doc__".split()
-)
 LIMIT = 20_000  # facts; a larger world is cheaper to record again than to look over
-
 BYTES_LIMIT = 1 << 28  # of arrays, each of which is copied
 
-_DESCRIPTORS = (
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.MethodWrapperType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.GenericAlias,
-    types.UnionType,
-    type(collections.namedtuple("_", "a").a),
-)
-# Bases written in C whose instances are understood; `object` and exceptions besides.
-_OPEN_BASES = (
-    tuple,
-    list,
-    dict,
-    set,
-    frozenset,
-    collections.deque,
-    collections.OrderedDict,
-    collections.defaultdict,
-)
+LISTED.add({*HANDLERS, *RAW} - {*REFUSED})
+_PACKAGE = __package__.rpartition(".")[0]
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_WRITTEN_FOR = (_PACKAGE, "numpy.", "namedtuple_")  # modules whose classes Python writes methods for
+_C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.MethodWrapperType)
+_DISPATCHER = type(np.sum)
+# NumPy asks any object for these
+_ASKED_FOR = frozenset("shape ndim size dtype __array__ __array_ufunc__ __array_function__".split())
+_NAMES_OF_CODE = ("__name__", "__qualname__", "__module__")
 _C_MEMBERS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
-# Entries of a class that no computation reads
-_NOT_CODE = frozenset(
-    "__repr__ __str__ __format__ __del__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __doc__ "
-    "__module__ __qualname__ __annotations__ __annotate__ __annotate_func__ __annotations_cache__ __dict__ "
-    "__weakref__ __dataclass_fields__ __dataclass_params__ __match_args__ __firstlineno__ "
-    "__static_attributes__ __slots__ _abc_impl __abstractmethods__ __orig_bases__ __parameters__ "
-    "__type_params__".split()
-)
+_ERRSTATE = np.errstate.__init__.__code__
+_LOUD = ("raise", "call", "print", "log")
 _MISSING = object()
 
 
-class _Walk:
-    """Visits what is reachable, and notes facts: tuples whose first entry names a template in _TEMPLATES."""
+def is_inside(code) -> bool:
+    """Is it code of this package or of NumPy?"""
+    return source_lines.is_inside(code.co_filename)
+
+
+def _serves_inside(frame) -> bool:
+    """Is it code of the standard library that this package or NumPy has called, or part of an import?"""
+    if frame.f_globals.get("__name__", "").startswith(_WRITTEN_FOR):
+        return True
+    standard = True
+    while frame is not None and not is_inside(frame.f_code):
+        file = frame.f_code.co_filename
+        if file.startswith("<frozen importlib"):
+            return True
+        standard = standard and source_lines.is_standard(file)
+        frame = frame.f_back
+    return standard and frame is not None
+
+
+class World:
+    """See the head of this file. `facts` are tuples whose first entry names a template of guard.py."""
 
     def __init__(self):
-        self.todo: list = []
-        self.seen: dict[int, object] = {}  # keeps what was seen alive, so that an id means one object
-        self.facts: list[tuple] = []
         self.trouble: str | None = None
-        self.nbytes = 0
+        self.facts: dict[tuple, tuple] = {}  # by what they are of
+        self.names: set[str] = set(_ASKED_FOR)
+        self._seen: dict[int, object] = {}  # keeps what was seen alive, so that an id means one object
+        self._todo: list = []
+        self._open: list[_Names] = []  # what is looked into by name
+        self._functions: dict[int, list] = {}  # id of code -> functions that were reached
+        self._ran: dict[int, object] = {}  # id of code -> code that ran
+        self._known: dict[int, object] = {}  # id of code -> code inside of what ran, and of ours and NumPy's
+        self._refused: dict[int, str] = {}  # id of code -> a function that may be mentioned and not called
+        self._exits: list = []
+        self._enters = False
+        self._nbytes = 0
 
-    def run(self) -> None:
-        while self.todo and self.trouble is None:
-            value = self.todo.pop()
-            if isinstance(value, ATOMS) and type(value) in ATOMS or id(value) in self.seen:
-                continue
-            self.seen[id(value)] = value
-            self.visit(value)
-            if len(self.facts) > LIMIT:
-                self.trouble = f"more than {LIMIT} values can be reached from it"
+    def guard(self) -> Guard:
+        if self.trouble is None:
+            self._finish()
+        if self.trouble is not None:
+            return Guard(self.trouble, never)
+        guard = make_guard(self.facts.values())
+        if not guard.holds():
+            return Guard("running it changes what it reads", never)
+        return guard
+
+    def _finish(self) -> None:
+        for found in self._open:
+            found.note(self)
+        if self._enters and not all(map(_lets_through, self._exits)):
+            self.fail(CATCHES)
+        if len(self.facts) > LIMIT:
+            self.fail(f"more than {LIMIT} values can be reached from it")
 
     def fail(self, why: str) -> None:
         self.trouble = self.trouble or why
 
-    def visit(self, v) -> None:
-        t = type(v)
-        if t is types.FunctionType:
-            self.function(v)
-        elif t is types.MethodType:
-            self.todo += (v.__func__, v.__self__)
-        elif t is types.ModuleType:
-            if not is_trusted(v.__name__):
-                self.fail(f"it passes the module {v.__name__} around")
-        elif isinstance(v, np.ndarray):
-            self.array(v)
-        elif isinstance(v, type):
-            self.class_(v)
-        elif t is types.BuiltinFunctionType or t is np.ufunc or t in _DESCRIPTORS:
-            self.builtin(v)
-        elif isinstance(v, (np.generic, np.dtype, enum.Enum)):
-            if isinstance(v, (np.void, np.object_)):
-                self.fail(f"it reads a {type(v).__name__}")
-        elif t is slice:
-            self.todo += (v.start, v.stop, v.step)
-        elif t is functools.partial:
-            self.todo += (v.func, v.args, v.keywords, v.__dict__)
-        elif t in (staticmethod, classmethod):
-            self.todo.append(v.__func__)
-        elif t is property:
-            self.todo += (v.fget, v.fset, v.fdel)
-        elif t is functools._lru_cache_wrapper:
-            self.remembered(v)
-        elif t is types.CellType:
-            self.cell(v, "a cell")
-        elif hasattr(t, "_reuse_roots"):  # the compiler's own objects say which of the user's they hold
-            self.todo += v._reuse_roots()
-        elif t.__module__ in ("typing", "types"):
-            pass
-        elif t.__module__.startswith("numpy") and t.__name__ == "_ArrayFunctionDispatcher":
-            pass
-        else:
-            self.instance(v, t)
+    def fact(self, kind: str, *parts) -> None:
+        key = (kind, id(parts[0]), parts[1] if kind in ("entry", "absent", "attribute") else None)
+        self.facts.setdefault(key, (kind, *parts))
 
-    # functions
+    # what runs
 
-    def function(self, f) -> None:
-        code = f.__code__
-        self.facts.append(("function", f, code, f.__defaults__, f.__kwdefaults__))
-        self.todo += (f.__defaults__, f.__kwdefaults__)
-        trusted = is_trusted(f.__globals__.get("__name__"))
-        own = {k: v for k, v in f.__dict__.items() if k != "__autodiff_states__"}
-        self.todo += own.values()
-        if own and not trusted:  # attributes may be read, or counted up: f.calls += 1
-            self.facts.append(("attributes", f, tuple(own), tuple(own.values())))
-        found = reads(code)
-        if found.troubles and not trusted:
-            self.fail(f"{found.troubles[0]} ({_where(f)})")
-        for name, cell in zip(code.co_freevars, f.__closure__ or ()):
-            self.cell(cell, name, () if trusted else found.free.get(name, ()))
-        if not trusted:
-            for name, chains in found.globals.items():
-                self.named(f.__globals__, name, chains)
-
-    def cell(self, cell, name, chains=()) -> None:
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not assigned yet
-            return self.fail(f"its variable {name!r} has no value yet")
-        self.facts.append(("cell", cell, value))
-        self.follow(value, chains)
-
-    def named(self, namespace: dict, name: str, chains) -> None:
-        """A global variable, or else a built-in name."""
-        value = namespace.get(name, _MISSING)
-        if value is not _MISSING:
-            self.facts.append(("global", namespace, name, value))
-            return self.follow(value, chains)
-        self.facts.append(("absent", namespace, name))
-        if hasattr(builtins, name):
-            if name not in PURE_BUILTINS and not _is_exception(getattr(builtins, name)):
-                self.fail(f"it uses {name}()")
-
-    def follow(self, value, chains) -> None:
-        """What is read of `value`: of a module the attributes named, of anything else all of it."""
-        if not isinstance(value, types.ModuleType):
-            return self.todo.append(value)
-        if is_trusted(value.__name__):
-            if value is np and any(chain and chain[0] in OPAQUE_NUMPY for chain in chains):
-                self.fail("it reads or writes a file")
+    def runs(self, frame) -> None:
+        """A Python function begins to run."""
+        code = frame.f_code
+        if id(code) in self._ran:
             return None
-        for chain in chains:
-            if not chain or chain[0] not in value.__dict__:
-                return self.fail(f"it uses the module {value.__name__}")
-            self.facts.append(("global", value.__dict__, chain[0], value.__dict__[chain[0]]))
-            self.follow(value.__dict__[chain[0]], [chain[1:]])
+        if is_inside(code):
+            if frame.f_back is not None and id(frame.f_back.f_code) in self._ran:
+                self._enters_ours(frame)
+            return None
+        self._ran[id(code)] = code
+        functions = self._functions.get(id(code)) or self._in_classes(code)
+        if not functions and id(code) not in self._known:
+            if _serves_inside(frame):
+                del self._ran[id(code)]
+                return None
+            return self.fail(f"it runs {_of(code)}, which it came to in a way that is not followed")
+        found = self._code(code)
+        for f in functions:
+            self._free(f, found)
+        self._globals(found, frame.f_globals, frame.f_builtins)
+        return self.walk()
+
+    def _enters_ours(self, frame) -> None:
+        """The user's code calls a function of NumPy's, or of the compiler's."""
+        code = frame.f_code
+        if id(code) in self._refused:
+            self.fail(self._refused[id(code)])
+        elif code is _ERRSTATE and any(v in _LOUD for v in frame.f_locals.values() if type(v) is str):
+            self.fail("it has floating-point errors raised (np.errstate)")
+
+    def calls(self, function) -> None:
+        """Code that ran calls a function written in C."""
+        if function in LISTED:
+            return
+        owner = function.__self__
+        if owner is not None and type(owner) is not types.ModuleType:
+            if is_pure_method(function):
+                return
+            return self.fail(f"it calls {function.__name__}() of a {_name(type(owner))}")
+        self.fail(f"it calls {_name(function)}()")
+
+    def _code(self, code):
+        found = reads(code)
+        if found.trouble:
+            self.fail(f"{found.trouble} ({_of(code)})")
+        self._enters |= found.enters
+        self._known.update((id(c), c) for c in code.co_consts if type(c) is types.CodeType)
+        new = found.names - self.names
+        if new:
+            self.names |= new
+            for opened in tuple(self._open):
+                for name in new:
+                    opened.reach(self, name)
+        return found
+
+    def _in_classes(self, code) -> list:
+        """Methods run without being mentioned: for operators, by other names."""
+        for opened in tuple(self._open):
+            if type(opened) is _Class:
+                for v in opened.then.values():
+                    for f in _functions_of(v):
+                        if f.__code__ is code:
+                            self._reach(f)
+        self.walk()
+        return self._functions.get(id(code), [])
+
+    def _globals(self, found, namespace: dict, builtin: dict) -> None:
+        for name, uses in found.globals.items():
+            value = namespace.get(name, _MISSING)
+            if value is not _MISSING:
+                self.fact("entry", namespace, name, value)
+            else:
+                self.fact("absent", namespace, name)
+                value = builtin.get(name, _MISSING)
+                self._entry(builtin, name, value)
+            if value is not _MISSING:
+                self._used(value, uses)
+        for name in found.imports:
+            self._entry(sys.modules, name, sys.modules.get(name, _MISSING))
+            if name in sys.modules:
+                self._reach(sys.modules[name.split(".", 1)[0]])
+                self._reach(sys.modules[name])
+
+    def _entry(self, namespace: dict, name: str, value) -> None:
+        if value is _MISSING:
+            self.fact("absent", namespace, name)
+        else:
+            self.fact("entry", namespace, name, value)
+
+    def _free(self, f, found) -> None:
+        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # not assigned yet
+                return self.fail(f"its variable {name!r} has no value yet")
+            self.fact("cell", cell, value)
+            self._used(value, found.free.get(name, ()))
         return None
 
-    def builtin(self, v) -> None:
-        """Functions written in C: those of trusted modules, and methods of values that are visited in
-        turn.
-        """
-        owner = getattr(v, "__self__", None)
-        if isinstance(v, np.ufunc):
-            if getattr(np, v.__name__, None) is not v:
-                self.fail(f"it uses the ufunc {v.__name__!r}, which is not NumPy's")
-        elif isinstance(v, _DESCRIPTORS):
-            self.todo.append(owner)
-        elif owner is builtins:
-            if v.__name__ not in PURE_BUILTINS:
-                self.fail(f"it uses {v.__name__}()")
-        elif owner is None or isinstance(owner, types.ModuleType):
-            module = v.__module__ or getattr(owner, "__name__", None)
-            if not is_trusted(module) or v.__name__ in OPAQUE_NUMPY and module.startswith("numpy"):
-                self.fail(f"it uses {module}.{v.__name__}()")
+    def _used(self, value, uses) -> None:
+        """What is read of `value`: of a module the attributes named, of anything else what the kind says."""
+        for chain, called in uses:
+            v = value
+            for k, name in enumerate(chain):
+                if type(v) is not types.ModuleType:
+                    called = False
+                    break
+                if name not in v.__dict__:
+                    return self.fail(f"it uses {v.__name__}.{name}, which is not there")
+                self.fact("entry", v.__dict__, name, v.__dict__[name])
+                v = v.__dict__[name]
+            self._reach(v, called)
+        return None
+
+    # what is there
+
+    def walk(self) -> None:
+        while self._todo and self.trouble is None:
+            self._visit(self._todo.pop())
+
+    def reach_root(self, value) -> None:
+        self._reach(value)
+        self.walk()
+
+    def _reach(self, v, called: bool = False) -> None:
+        """Something that may be read. `called`: nothing but a call is done with it."""
+        if type(v) in ATOMS or v in LISTED or self.trouble:
+            return
+        if called and type(v) is types.FunctionType and is_inside(v.__code__) and not _is_own(v.__code__):
+            self._refused[id(v.__code__)] = f"it calls {_name(v)}()"
+        elif called and (type(v) in _C_FUNCTIONS or type(v) is _DISPATCHER):
+            # `calls` sees a function written in C, `runs` what a dispatcher leads to
+            if type(v) is _DISPATCHER:
+                self._refused[id(v._implementation.__code__)] = f"it calls {_name(v)}()"
+        elif id(v) not in self._seen:
+            self._seen[id(v)] = v
+            self._todo.append(v)
+
+    def _visit(self, v) -> None:
+        t = type(v)
+        visit = _VISITS.get(t)
+        if visit is not None:
+            visit(self, v)
+        elif isinstance(v, SCALARS) and not isinstance(v, np.ndarray):
+            pass
+        elif issubclass(t, type):
+            self._class(v)
+        elif t.__module__.startswith(_PACKAGE):
+            self._of_ours(v)
+        elif t.__module__ == "typing" or t in (types.GenericAlias, types.UnionType):
+            pass
         else:
-            self.todo.append(owner)
+            self._instance(v, t)
 
-    def remembered(self, f) -> None:
-        """A function under functools.lru_cache: it, and what it has in store."""
-        info = f.cache_info()
-        self.facts.append(("cache", f, info.misses, info.currsize))
-        self.todo.append(f.__wrapped__)
-        # its results, and its own furniture: the store itself, a marker, a class
-        for kept in gc.get_referents(f):
-            kept = kept.values() if type(kept) is dict and kept is not f.__dict__ else [kept]
-            self.todo += [
-                k for k in kept if type(k) not in (object, type) and type(k).__name__ != "_lru_list_elem"
-            ]
+    def _function(self, f) -> None:
+        code = f.__code__
+        if is_inside(code) and not _is_own(code):
+            return self.fail(f"it uses {_name(f)}")
+        self.fact("function", f, code, f.__defaults__, f.__kwdefaults__)
+        self._reach(f.__defaults__)
+        self._reach(f.__kwdefaults__)
+        if _is_own(code):  # what the compiler made of the user's functions
+            state = getattr(f, "__derived__", None)
+            for v in [state] if state is not None else [c.cell_contents for c in f.__closure__ or ()]:
+                self._reach(v)
+            return None
+        self._functions.setdefault(id(code), []).append(f)
+        self._opened(_Function(f))
+        if id(code) in self._ran:
+            found = reads(code)
+            self._free(f, found)
+            self._globals(found, f.__globals__, f.__builtins__)
+        return None
 
-    # data
+    def _module(self, m) -> None:
+        """A module that is passed around. NumPy makes some names up."""
+        made_up = m.__dict__.get("__getattr__")
+        if type(made_up) is types.FunctionType:
+            self._refused[id(made_up.__code__)] = f"it uses a name of {m.__name__} that is not there"
+        self._opened(_Module(m))
 
-    def array(self, a) -> None:
-        if type(a) is not np.ndarray or a.dtype.hasobject:
-            return self.fail(f"it reads a {type(a).__name__} of dtype {a.dtype}")
-        self.nbytes += a.nbytes
-        if self.nbytes > BYTES_LIMIT:
-            return self.fail(f"arrays of more than {BYTES_LIMIT >> 20} MiB can be reached from it")
-        self.facts.append(("array", a))
+    def _array(self, a) -> None:
+        if a.dtype.hasobject:
+            return self.fail(f"it reads an array of dtype {a.dtype}")
+        self._nbytes += a.nbytes
+        if self._nbytes > BYTES_LIMIT:
+            return self.fail(f"it reads arrays of more than {BYTES_LIMIT >> 20} MiB")
+        self.fact("array", a, a.copy(order="K"), a.strides)
+        return None
 
-    def instance(self, v, t) -> None:
-        if not is_trusted(t.__module__) and t not in _OPEN_BASES and not self.python_class(t):
-            return self.fail(f"it reads a {t.__module__}.{t.__qualname__}")
-        held = False
-        if isinstance(v, dict):
-            self.facts.append(("dict", v, tuple(v), tuple(v.values())))
-            self.todo += (*v, *v.values())
-            self.todo.append(getattr(v, "default_factory", None))
-            held = True
-        elif isinstance(v, (tuple, list, collections.deque)):
-            if not isinstance(v, tuple):
-                self.facts.append(("items", v, tuple(v)))
-            self.todo += v
-            held = True
-        elif isinstance(v, (set, frozenset)):
-            if not isinstance(v, frozenset):
-                self.facts.append(("set", v, frozenset(v)))
-            self.todo += v
-            held = True
-        if t not in _OPEN_BASES:
-            held |= self.attributes(v, t)
-            if not is_trusted(t.__module__):
-                self.todo.append(t)
-        if not held:
-            self.fail(f"it reads a {t.__module__}.{t.__qualname__}")
+    def _dict(self, d) -> None:
+        self.fact("dict", d, tuple(d), tuple(d.values()))
+        for v in (*d, *d.values()):
+            self._reach(v)
 
-    def attributes(self, v, t) -> bool:
-        """What an object holds under names. False if there is no place where it could."""
-        self.facts.append(("type", v, t))
-        slots = [n for c in t.__mro__ for n in _slots(c)]
-        if slots:
-            self.facts.append(("slots", v, tuple(slots), tuple(getattr(v, n, _MISSING) for n in slots)))
-            self.todo += [getattr(v, n) for n in slots if hasattr(v, n)]
-        names = getattr(v, "__dict__", None)
-        if isinstance(names, dict):
-            self.todo.append(names)
-        return bool(slots) or isinstance(names, dict) or any("__slots__" in c.__dict__ for c in t.__mro__)
+    def _items(self, items) -> None:
+        if type(items) is not tuple:
+            self.fact("items", items, tuple(items))
+        for v in items:
+            self._reach(v)
 
-    def class_(self, c) -> None:
-        if is_trusted(c.__module__) or _is_exception(c) and c.__module__ == "builtins":
-            return
-        if c.__module__ == "builtins" and getattr(builtins, c.__name__, None) is c:
-            if c.__name__ not in PURE_BUILTINS:
-                self.fail(f"it uses {c.__name__}")
-            return
-        if c in _DESCRIPTORS or c.__module__ in ("typing", "types"):
-            return
-        if not self.python_class(c):
-            return self.fail(f"it uses {c.__module__}.{c.__qualname__}")
-        own = {k: v for k, v in c.__dict__.items() if k not in _NOT_CODE}
-        self.facts.append(("class", c, tuple(c.__dict__), tuple(c.__dict__.values()), c.__mro__))
-        members = own.values()
-        if isinstance(c, enum.EnumMeta):
-            members = [v for v in members if isinstance(v, (types.FunctionType, property))]
-        self.todo += members
-        self.todo += [b for b in c.__bases__ if b is not object]
+    def _parts(self, v, *names: str) -> None:
+        """An object of Python's own whose parts these are."""
+        for name in names:
+            part = getattr(v, name)
+            if type(v) is functools.partial:
+                self.fact("attribute", v, name, part)
+            self._reach(part)
+
+    def _recorded(self, x) -> None:
+        self.fact("attribute", x, "node", x.node)
+
+    def _bound(self, v) -> None:
+        """A method of an object written in C, as `add = items.append`."""
+        if type(v.__self__) is types.ModuleType or v.__self__ is None or not is_pure_method(v):
+            return self._refuse_c(v)
+        return self._reach(v.__self__)
+
+    def _of_type(self, v) -> None:
+        """A method of a type written in C, as `str.upper`."""
+        if v.__name__ not in METHODS.get(v.__objclass__, ()):
+            self._refuse_c(v)
+
+    def _refuse_c(self, v) -> None:
+        self.fail(f"it uses {_name(v)}")
+
+    def _of_ours(self, v) -> None:
+        if hasattr(type(v), "_reuse_roots"):  # says which of the user's objects it holds
+            self.fact("roots", v, v._reuse_roots())
+            for part in v._reuse_roots():
+                self._reach(part)
+
+    def _class(self, c) -> None:
+        kinds = _looked_into(c)
+        for k in kinds:
+            if k in LISTED or not _is_written_in_python(k):
+                return self.fail(f"it uses {_name(k)}")
+        for k in kinds:
+            self._opened(_Class(k))
+            exit = k.__dict__.get("__exit__")
+            if exit is not None:
+                self._exits.append(exit)
         if type(c) is not type:
-            self.todo.append(type(c))
+            self._reach(type(c))
+        return None
 
-    def python_class(self, t) -> bool:
-        """Is the class, with all its bases, written in Python or understood?"""
+    def _instance(self, v, t) -> None:
+        for c in _looked_into(t):
+            if c in LISTED or not _is_written_in_python(c) or _hides_attributes(c):
+                return self.fail(f"it reads a {_name(t)}")
+        self.fact("type", v, t)
+        self._reach(t)
+        self._opened(_Instance(v, t))
+        if isinstance(v, tuple):
+            for part in tuple.__iter__(v):
+                self._reach(part)
+        return None
+
+    def _opened(self, found) -> None:
+        self._open.append(found)
+        for name in self.names:
+            found.reach(self, name)
+
+
+# What is looked into by name. `then` is what it held when it was first met: names that come up later were not
+# changed until then, as what changes a name has it.
+
+
+class _Names:
+    def __init__(self, holder, then):
+        self.holder = holder
+        self.then = dict(then)
+
+    def reach(self, world: World, name: str) -> None:
+        """Some code reads this name, perhaps of this object."""
+        value = self.then.get(name, _MISSING)
+        if value is not _MISSING:
+            world._reach(value)
+
+    def note(self, world: World) -> None:
+        """Enter what the guard has to look at."""
+        names = tuple(n for n in self.then if n in world.names)
+        absent = frozenset(world.names.difference(names))
+        world.fact("attributes", self.holder, names, tuple(self.then[n] for n in names), absent)
+
+
+class _Module(_Names):
+    def __init__(self, module):
+        super().__init__(module, module.__dict__)
+
+
+class _Function(_Names):
+    def __init__(self, f):
+        super().__init__(f, f.__dict__)
+
+    def note(self, world: World) -> None:
+        if self.then:
+            super().note(world)
+        else:
+            world.fact("bare", self.holder)
+        _note_names(world, self.holder)
+
+
+class _Class(_Names):
+    def __init__(self, c):
+        super().__init__(c, c.__dict__)
+
+    def note(self, world: World) -> None:
+        c = self.holder
+        world.fact("class", c, tuple(self.then), tuple(self.then.values()), c.__mro__)
+        _note_names(world, c)
+
+
+class _Instance(_Names):
+    def __init__(self, v, t):
+        super().__init__(v, getattr(v, "__dict__", ()))
+        self.has_dict = bool(t.__dictoffset__)
+        self.slots = {}
         for c in t.__mro__:
-            if c is object or c in _OPEN_BASES or c is type or is_trusted(c.__module__):
-                continue
-            if c.__module__ == "builtins" and not _is_exception(c):
-                return False
-            if any(isinstance(m, _C_MEMBERS) and m.__objclass__ is c for m in c.__dict__.values()):
-                return _is_exception(c) and c.__module__ == "builtins"
-        return True
+            for name, member in c.__dict__.items():
+                if type(member) is types.MemberDescriptorType and name not in self.slots:
+                    try:
+                        self.slots[name] = member, member.__get__(v)
+                    except AttributeError:
+                        self.slots[name] = member, _MISSING
+
+    def reach(self, world: World, name: str) -> None:
+        super().reach(world, name)
+        value = self.slots.get(name, (None, _MISSING))[1]
+        if value is not _MISSING:
+            world._reach(value)
+
+    def note(self, world: World) -> None:
+        if self.has_dict:
+            super().note(world)
+        for name, (member, value) in self.slots.items():
+            if name in world.names:
+                fact = ("no slot", self.holder, member) if value is _MISSING else ("slot", self.holder, member, value)
+                world.facts["slot", id(self.holder), name] = fact
 
 
-def _is_exception(c) -> bool:
-    return isinstance(c, type) and issubclass(c, BaseException)
+def _note_names(world: World, holder) -> None:
+    for name in _NAMES_OF_CODE:
+        if name in world.names:
+            world.fact("attribute", holder, name, getattr(holder, name))
 
 
-def _slots(c) -> tuple[str, ...]:
-    """The names of the class's own slots, as they are stored."""
-    return tuple(n for n, m in c.__dict__.items() if isinstance(m, types.MemberDescriptorType))
+_VISITS = {
+    types.FunctionType: World._function,
+    types.MethodType: lambda w, v: w._parts(v, "__func__", "__self__"),
+    types.ModuleType: World._module,
+    np.ndarray: World._array,
+    Recorded: World._recorded,
+    dict: World._dict,
+    tuple: World._items,
+    list: World._items,
+    set: World._items,
+    frozenset: World._items,
+    slice: lambda w, v: w._parts(v, "start", "stop", "step"),
+    functools.partial: lambda w, v: w._parts(v, "func", "args", "keywords", "__dict__"),
+    staticmethod: lambda w, v: w._parts(v, "__func__"),
+    classmethod: lambda w, v: w._parts(v, "__func__"),
+    property: lambda w, v: w._parts(v, "fget", "fset", "fdel"),
+    types.MemberDescriptorType: lambda w, v: None,  # a slot: the instance has the value
+    types.GetSetDescriptorType: lambda w, v: None,
+    types.WrapperDescriptorType: lambda w, v: None,
+    types.MethodDescriptorType: World._of_type,
+    type(collections.namedtuple("_", "a").a): lambda w, v: None,
+    types.BuiltinFunctionType: lambda w, v: w._bound(v),
+    np.ufunc: World._refuse_c,
+    _DISPATCHER: World._refuse_c,
+}
 
 
-def _where(f) -> str:
-    return f"{f.__code__.co_filename}:{f.__code__.co_firstlineno}"
+def _functions_of(v):
+    """The functions behind an entry of a class."""
+    if type(v) is types.FunctionType:
+        return [v]
+    if type(v) in (staticmethod, classmethod):
+        return _functions_of(v.__func__)
+    if type(v) is property:
+        return [f for part in (v.fget, v.fset, v.fdel) for f in _functions_of(part)]
+    return []
 
 
-def _cached(f):
-    info = f.cache_info()
-    return info.misses, info.currsize
+def _looked_into(c) -> list[type]:
+    """The class and its bases, without those that hold nothing by name."""
+    return [k for k in c.__mro__ if k not in BASES and not is_exception(k)]
 
 
-def random_state() -> tuple:
-    """The state of the global random generators; a recording that moves it has drawn from them."""
-    state = []
-    if "numpy.random" in sys.modules:
-        name, key, position, *rest = np.random.get_state()
-        state.append((name, key.tobytes(), position, *rest))
-    if "random" in sys.modules:
-        state.append(sys.modules["random"].getstate())
-    return tuple(state)
+def _hides_attributes(c) -> bool:
+    """Are its attributes not simply what is in __dict__ and in slots?"""
+    names = c.__dict__.get("__dict__")
+    return "__getattribute__" in c.__dict__ or names is not None and type(names) is not types.GetSetDescriptorType
+
+
+def _lets_through(exit) -> bool:
+    """Does this __exit__ let exceptions through?"""
+    return type(exit) is types.FunctionType and returns_nothing(exit.__code__)
+
+
+def _is_written_in_python(c) -> bool:
+    """A class from a `class` statement, or made as one is."""
+    own = c.__dict__
+    return bool(c.__flags__ & 1 << 9) and "__module__" in own and not any(
+        isinstance(m, _C_MEMBERS) and m.__objclass__ is c
+        or isinstance(m, types.BuiltinFunctionType) and m.__self__ is c
+        for m in own.values()
+    )
+
+
+def _is_own(code) -> bool:
+    return code.co_filename.startswith(_OWN)
+
+
+def _name(v) -> str:
+    name = getattr(v, "__qualname__", None) or getattr(v, "__name__", None) or type(v).__name__
+    module = getattr(v, "__module__", None)
+    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
+
+
+def _of(code) -> str:
+    return f"{code.co_name}, {code.co_filename}:{code.co_firstlineno}"
+
+
+# --- watching
+
+_local = threading.local()
+
+
+class Watch:
+    """Watch one recording, in the thread that makes it. Watches nest: the inner one sees the inner part, the
+    outer one all.
+    """
+
+    def __init__(self, *roots):
+        self.world = World()
+        self.roots = roots
+
+    def __enter__(self) -> World:
+        worlds = _worlds()
+        for root in self.roots:
+            self.world.reach_root(root)
+        worlds.append(self.world)
+        if len(worlds) == 1:
+            self.others = _suspend()
+            sys.setprofile(_observe)
+        return self.world
+
+    def __exit__(self, *error) -> None:
+        worlds = _worlds()
+        worlds.remove(self.world)
+        if not worlds:
+            sys.setprofile(None)
+            _resume(self.others)
+
+
+def watched(f, run) -> tuple:
+    """(what run() gives, why f may do something else when it is called again, or None)"""
+    with Watch(f) as world:
+        found = run()
+    return found, world.guard().trouble
+
+
+def _worlds() -> list[World]:
+    try:
+        return _local.worlds
+    except AttributeError:
+        _local.worlds = []
+        return _local.worlds
+
+
+def _observe(frame, event: str, arg) -> None:
+    """Called by the interpreter at each call and return in this thread."""
+    if event == "call":
+        for world in _local.worlds:
+            if world.trouble is None:
+                world.runs(frame)
+    elif event == "c_call":
+        for world in _local.worlds:
+            if id(frame.f_code) in world._ran and world.trouble is None:
+                world.calls(arg)
+
+
+def _suspend():
+    """Set a profiler aside: it would see the compiler, and there is room for one."""
+    other = sys.getprofile()
+    if other is not None and hasattr(other, "disable"):  # cProfile before Python 3.12
+        other.disable()
+    return other
+
+
+def _resume(other) -> None:
+    if other is not None and hasattr(other, "enable"):
+        other.enable()
+    elif other is not None:
+        sys.setprofile(other)
