@@ -217,7 +217,7 @@ def _instruction(code, lasti: int):
         if len(_instructions) >= _LIMIT:
             _instructions.clear()
         found = _instructions[id(code)] = code, list(dis.get_instructions(code))
-    k = next(k for k, ins in enumerate(found[1]) if ins.offset == lasti)
+    k = max(k for k, ins in enumerate(found[1]) if ins.offset <= lasti)  # a call may stand in its cache
     return found[1][k], found[1][:k]
 
 
@@ -225,21 +225,20 @@ _instructions: dict[int, tuple] = {}
 
 
 def _begins_with(whole, part) -> bool:
-    """Does the text of one instruction begin with that of the other?"""
+    """Does the text of one instruction begin with that of the other, and go on?"""
     a, b = whole.positions, part.positions
     if a is None or b is None or None in (*a, *b):
         return False
-    return (a.lineno, a.col_offset) == (b.lineno, b.col_offset)
+    same_start = (a.lineno, a.col_offset) == (b.lineno, b.col_offset)
+    return same_start and (b.end_lineno, b.end_col_offset) < (a.end_lineno, a.end_col_offset)
 
 
 def _callee(frame, call, before) -> tuple[tuple[str, ...], object]:
     """What a call calls, as names and as an object; nothing where it is no name."""
-    parts = [ins for ins in before if _begins_with(call, ins) and ins.opname != "PUSH_NULL"]
-    # what stands there twice (a loop unrolled, a copied `finally`) is the same text
-    loads = [ins for ins in parts if ins.opname.startswith("LOAD_")]
-    if not loads or any(not ins.opname.startswith(("LOAD_", "PRECALL", "CACHE")) for ins in parts):
+    parts = [ins for ins in before if _begins_with(call, ins)]
+    if not parts or any(not ins.opname.startswith(("LOAD_", "PUSH_NULL")) for ins in parts):
         return (), None
-    names = tuple(dict.fromkeys(ins.argval for ins in loads))
+    names = tuple(dict.fromkeys(ins.argval for ins in parts if ins.opname.startswith("LOAD_")))
     found = _value(frame, names[0])
     for name in names[1:]:
         found = getattr(found, name, None) if type(found) is types.ModuleType else None

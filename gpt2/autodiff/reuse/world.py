@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import os
 import sys
 import threading
@@ -560,6 +561,8 @@ class Watch:
             self.world.reach_root(root)
         worlds.append(self.world)
         if len(worlds) == 1:
+            self.collects = gc.isenabled()  # what it runs (gc.callbacks, __del__) is none of f's doing
+            gc.disable()
             self.others = _suspend()
             sys.setprofile(_observe)
         return self.world
@@ -570,6 +573,8 @@ class Watch:
         if not worlds:
             sys.setprofile(None)
             _resume(self.others)
+            if self.collects:
+                gc.enable()
 
 
 def watched(f, run) -> tuple:
