@@ -214,14 +214,11 @@ def check_returned(transform: Transform, rec: Recording) -> None:
 
 
 def static_objects(spec) -> list:
-    """Static arguments that are more than numbers and names: functions, objects. They are watched like f
-    itself.
-    """
+    """Static arguments: functions, objects, settings. They are watched like f itself."""
     if spec is LEAF:
         return []
     if spec[0] == "static":
-        plain = spec[1] is None or isinstance(spec[1], (bool, int, str, bytes, np.dtype))
-        return [] if plain else [spec[1]]
+        return [spec[1]]
     held = spec[0].held if isinstance(spec[0], Kind) else ()
     children = [*(("static", x) for x in held), *spec[2]]
     return [x for child in children for x in static_objects(child)]

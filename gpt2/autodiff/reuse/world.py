@@ -41,10 +41,9 @@ LISTED.add({*HANDLERS, *RAW} - {*REFUSED})
 _PACKAGE = __package__.rpartition(".")[0]
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _WRITTEN_FOR = (_PACKAGE, "numpy.", "namedtuple_")  # modules whose classes Python writes methods for
-_C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.MethodWrapperType)
 _DISPATCHER = type(np.sum)
-# NumPy asks any object for these
-_ASKED_FOR = frozenset("shape ndim size dtype __array__ __array_ufunc__ __array_function__".split())
+# NumPy asks any object for these, and Python a module for the first
+_ASKED_FOR = frozenset("__getattr__ shape ndim size dtype __array__ __array_ufunc__ __array_function__".split())
 _NAMES_OF_CODE = ("__name__", "__qualname__", "__module__")
 _C_MEMBERS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 _ERRSTATE = np.errstate.__init__.__code__
@@ -150,12 +149,10 @@ class World:
         """Code that ran calls a function written in C."""
         if function in LISTED:
             return
-        owner = function.__self__
-        if owner is not None and type(owner) is not types.ModuleType:
-            if is_pure_method(function):
-                return
-            return self.fail(f"it calls {function.__name__}() of a {_name(type(owner))}")
-        self.fail(f"it calls {_name(function)}()")
+        if _is_of_a_module(function):
+            self.fail(f"it calls {_name(function)}()")
+        elif not is_pure_method(function):
+            self.fail(f"it calls {function.__name__}() of a {_name(type(function.__self__))}")
 
     def _code(self, code):
         found = reads(code)
@@ -225,6 +222,7 @@ class World:
                     break
                 if name not in v.__dict__:
                     return self.fail(f"it uses {v.__name__}.{name}, which is not there")
+                self.fact("type", v, types.ModuleType)
                 self.fact("entry", v.__dict__, name, v.__dict__[name])
                 v = v.__dict__[name]
             self._reach(v, called)
@@ -246,10 +244,10 @@ class World:
             return
         if called and type(v) is types.FunctionType and is_inside(v.__code__) and not _is_own(v.__code__):
             self._refused[id(v.__code__)] = f"it calls {_name(v)}()"
-        elif called and (type(v) in _C_FUNCTIONS or type(v) is _DISPATCHER):
-            # `calls` sees a function written in C, `runs` what a dispatcher leads to
-            if type(v) is _DISPATCHER:
-                self._refused[id(v._implementation.__code__)] = f"it calls {_name(v)}()"
+        elif called and type(v) is types.BuiltinFunctionType and _is_of_a_module(v):
+            pass  # `calls` sees it
+        elif called and type(v) is _DISPATCHER:
+            self._refused[id(v._implementation.__code__)] = f"it calls {_name(v)}()"
         elif id(v) not in self._seen:
             self._seen[id(v)] = v
             self._todo.append(v)
@@ -295,6 +293,7 @@ class World:
         made_up = m.__dict__.get("__getattr__")
         if type(made_up) is types.FunctionType:
             self._refused[id(made_up.__code__)] = f"it uses a name of {m.__name__} that is not there"
+        self.fact("type", m, types.ModuleType)
         self._opened(_Module(m))
 
     def _array(self, a) -> None:
@@ -330,7 +329,7 @@ class World:
 
     def _bound(self, v) -> None:
         """A method of an object written in C, as `add = items.append`."""
-        if type(v.__self__) is types.ModuleType or v.__self__ is None or not is_pure_method(v):
+        if _is_of_a_module(v) or not is_pure_method(v):
             return self._refuse_c(v)
         return self._reach(v.__self__)
 
@@ -354,6 +353,7 @@ class World:
             if k in LISTED or not _is_written_in_python(k):
                 return self.fail(f"it uses {_name(k)}")
         for k in kinds:
+            self.fact("type", k, type(k))
             self._opened(_Class(k))
             exit = k.__dict__.get("__exit__")
             if exit is not None:
@@ -488,6 +488,11 @@ _VISITS = {
     np.ufunc: World._refuse_c,
     _DISPATCHER: World._refuse_c,
 }
+
+
+def _is_of_a_module(function) -> bool:
+    """A function written in C that is no method."""
+    return function.__self__ is None or type(function.__self__) is types.ModuleType
 
 
 def _functions_of(v):
