@@ -1,5 +1,4 @@
-"""The same to any function that could look: equality to the last bit and the type, for values that cannot change.
-"""
+"""The same to any function that could look: equality to the last bit and the type, for values that cannot change."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ import itertools
 import operator
 import random
 import string
+import sys
 import threading
 import types
 import weakref
@@ -805,6 +806,66 @@ def built_in_names(rng):
 
 
 @kind
+def imported(rng):
+    v = sys.modules["settings_of_the_fuzzer"] = types.ModuleType("settings_of_the_fuzzer")
+    v.rate = 2
+
+    def other(n):
+        sys.modules["settings_of_the_fuzzer"] = types.SimpleNamespace(rate=n)
+
+    return Thing(
+        0,
+        "imported_rate({v})",
+        None,
+        [("attribute", lambda n: setattr(v, "rate", n)), ("module", other)],
+        lambda: sys.modules.pop("settings_of_the_fuzzer", None),
+    )
+
+
+def imported_rate(zero):
+    import settings_of_the_fuzzer
+    from settings_of_the_fuzzer import rate
+
+    return settings_of_the_fuzzer.rate + rate + zero
+
+
+@kind
+def flags_of_an_array(rng):
+    base = np.zeros((2, 2))
+    v = base[:]
+    return Thing(
+        v,
+        "(1 if {v}.flags.writeable else 2) + {v}.strides[0] + (3 if {v}.base is None else 4) + {v}.base.ndim",
+        lambda r: np.zeros((2, 2), order="CF"[r.integers(2)])[:],
+        [
+            ("writeable", lambda n: setattr(v.flags, "writeable", n % 2 == 0)),
+            ("strides", lambda n: setattr(v, "strides", (8, 16) if n % 2 else (16, 8))),
+            ("shape of the base", lambda n: setattr(base, "shape", (4,) if n % 2 else (2, 2))),
+        ],
+    )
+
+
+@kind
+def functions_inside(rng):
+    state = {"rate": 2}
+
+    def outer(n):
+        class Inside:
+            rate = state["rate"]
+
+            def scaled(self, x):
+                return x * state["rate"] + self.rate
+
+        def generate():
+            for k in range(3):
+                yield k * state["rate"]
+
+        return Inside().scaled(n) + sum(generate()) + sum(k * state["rate"] for k in range(n))
+
+    return Thing(outer, "{v}(2)", None, [("what they read", lambda n: state.__setitem__("rate", n))])
+
+
+@kind
 def error_state(rng):
     before = np.geterr()
     return Thing(
@@ -1085,6 +1146,7 @@ HELPERS = dict(
     number=number,
     entered=entered,
     written_out=written_out,
+    imported_rate=imported_rate,
     matched=matched,
     operator=operator,
     dataclasses=dataclasses,
@@ -1154,7 +1216,11 @@ class World:
         place = PLACES[self.rng.integers(len(PLACES))]
         dynamic = (list, dict, tuple, float, complex, np.ndarray, np.generic)  # arguments that are recorded
         again = thing.again(self.rng) if thing.again is not None else None
-        return "closure" if place == "argument" and (isinstance(thing.value, dynamic) or isinstance(again, dynamic)) else place
+        return (
+            "closure"
+            if place == "argument" and (isinstance(thing.value, dynamic) or isinstance(again, dynamic))
+            else place
+        )
 
     def _places(self) -> None:
         n = self.namespace
@@ -1231,20 +1297,21 @@ class World:
                 thing.undo()
 
 
-def check_worlds(seeds, steps: int = 20, kinds=None) -> tuple[int, int]:
-    """(changes made, of the checks how many did not run the function again)"""
-    changes = reused = 0
-    for seed in seeds:
-        world = World(seed, kinds)
-        try:
-            world.check()
-            for _ in range(steps):
-                world.step()
-                changes += 1
-                reused += ad.why_recorded(world.g) is None
-        finally:
-            world.close()
-    return changes, reused
+STEPS = 20  # changes of one world
+
+
+def check_world(seed: int, kinds=None) -> int:
+    """After how many of STEPS changes was the function understood, so that it need not run at each call?"""
+    world = World(seed, kinds)
+    understood = 0
+    try:
+        world.check()
+        for _ in range(STEPS):
+            world.step()
+            understood += ad.why_recorded(world.g) is None
+    finally:
+        world.close()
+    return understood
 
 
 def check_acting(name: str, calls: int = 20) -> None:

@@ -35,7 +35,7 @@ from ..record.record import Recording, record
 from ..reuse.cache import Cache
 from ..reuse.conditions import MOST, Path, path_of
 from ..reuse.guard import Guard, never, trust
-from ..reuse.world import Watch
+from ..reuse.watch import Watch
 from ..switches import overrides
 from ..tree import LEAF, Kind, flatten
 from .fast_path import make_entry

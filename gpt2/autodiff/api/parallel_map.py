@@ -13,7 +13,7 @@ from ..record import recording
 from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded
-from ..reuse.world import watched
+from ..reuse.watch import watched
 from ..tree import flatten, is_dynamic, unflatten
 from .derived import derived_of
 from .plan import Compile
@@ -70,6 +70,7 @@ def _mapped(body: Callable, arrays):
         return unflatten(out_tree, [np.asarray(v) if isinstance(v, (int, bool)) else v for v in out])
 
     one.__name__ = getattr(body, "__name__", "body")
+
     def at(i):
         return flatten(one([x[i].copy() for x in leaves]))
 

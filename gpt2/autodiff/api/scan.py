@@ -13,7 +13,7 @@ from ..record import recording
 from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded
-from ..reuse.world import watched
+from ..reuse.watch import watched
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
 from .derived import derived_of
 from .plan import Compile, as_kind, result_kind

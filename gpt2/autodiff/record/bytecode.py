@@ -135,7 +135,9 @@ def _use(instructions, i: int) -> Use:
 
 def _by_name(found: Reads, instructions, i: int) -> None:
     """getattr(x, "rate"), with or without a default: the name counts as read."""
-    call = next((k for k in range(i + 1, len(instructions)) if is_call_of(instructions[k], instructions[i])), i)
+    call = next(
+        (k for k in range(i + 1, len(instructions)) if is_call_of(instructions[k], instructions[i])), i
+    )
     before = [ins for ins in instructions[i + 1 : call] if ins.opname not in ("PRECALL", "CACHE")]
     n = instructions[call].arg if instructions[call].opname == "CALL" else 0
     name = before[-1] if n == 2 else before[-2] if n == 3 and len(before) > 2 else None

@@ -123,7 +123,8 @@ def _may_be_equal(value) -> bool:
 def same_class(c, names, values, mro) -> bool:
     now = c.__dict__
     return (
-        c.__mro__ == mro
+        len(c.__mro__) == len(mro)
+        and all(map(operator.is_, c.__mro__, mro))
         and len(now) == len(names)
         and all(map(operator.is_, now.values(), values))
         and tuple(now) == names

@@ -19,6 +19,9 @@ import types
 
 import numpy as np
 
+from ..record.bytecode import returns_nothing
+from ..record.dispatch import HANDLERS, RAW, REFUSED
+
 # Compared by type and value
 ATOMS = (type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), type(NotImplemented))
 SCALARS = (np.bool_, np.number, np.str_, np.bytes_, np.datetime64, np.timedelta64)
@@ -89,7 +92,9 @@ def _listed() -> list:
     found = [getattr(builtins, n) for n in (_PURE_BUILTINS + " " + _TYPES).split()]
     found += [v for v in vars(builtins).values() if is_exception(v)]
     found += [v for v in (*_entries(math), *_entries(cmath)) if callable(v)]
-    found += [v for v in _entries(operator) if isinstance(v, types.BuiltinFunctionType)] + [operator.itemgetter]
+    found += [v for v in _entries(operator) if isinstance(v, types.BuiltinFunctionType)] + [
+        operator.itemgetter
+    ]
     found += [v for v in _entries(itertools) if isinstance(v, type)]
     found += [functools.reduce, functools.partial, types.SimpleNamespace]
     found += [collections.deque, collections.OrderedDict, collections.defaultdict]
@@ -115,6 +120,7 @@ class Listed:
 
 LISTED = Listed()
 LISTED.add(_listed())
+LISTED.add({*HANDLERS, *RAW} - {*REFUSED})
 
 
 def is_pure_method(function) -> bool:
@@ -122,3 +128,62 @@ def is_pure_method(function) -> bool:
     owner = function.__self__
     kinds = owner.__mro__ if isinstance(owner, type) else ()
     return any(function.__name__ in METHODS.get(kind, ()) for kind in (*kinds, *type(owner).__mro__))
+
+
+# --- questions about things
+
+_C_MEMBERS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+
+
+def is_of_a_module(function) -> bool:
+    """A function written in C that is no method."""
+    return function.__self__ is None or type(function.__self__) is types.ModuleType
+
+
+def functions_of(v):
+    """The functions behind an entry of a class."""
+    if type(v) is types.FunctionType:
+        return [v]
+    if type(v) in (staticmethod, classmethod):
+        return functions_of(v.__func__)
+    if type(v) is property:
+        return [f for part in (v.fget, v.fset, v.fdel) for f in functions_of(part)]
+    return []
+
+
+def looked_into(c) -> list[type]:
+    """The class and its bases, without those that hold nothing by name."""
+    return [k for k in c.__mro__ if k not in BASES and not is_exception(k)]
+
+
+def hides_attributes(c) -> bool:
+    """Are its attributes not simply what is in __dict__ and in slots?"""
+    names = c.__dict__.get("__dict__")
+    plain = names is None or type(names) is types.GetSetDescriptorType
+    return "__getattribute__" in c.__dict__ or not plain
+
+
+def lets_through(exit) -> bool:
+    """Does this __exit__ let exceptions through?"""
+    return type(exit) is types.FunctionType and returns_nothing(exit.__code__)
+
+
+def is_written_in_python(c) -> bool:
+    """A class from a `class` statement, or made as one is."""
+    own = c.__dict__
+    if not c.__flags__ & 1 << 9 or "__module__" not in own:  # Py_TPFLAGS_HEAPTYPE
+        return False
+    members = [m for m in own.values() if isinstance(m, (*_C_MEMBERS, types.BuiltinFunctionType))]
+    return not any(
+        getattr(m, "__objclass__", None) is c or getattr(m, "__self__", None) is c for m in members
+    )
+
+
+def name_of(v) -> str:
+    name = getattr(v, "__qualname__", None) or getattr(v, "__name__", None) or type(v).__name__
+    module = getattr(v, "__module__", None)
+    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
+
+
+def place_of(code) -> str:
+    return f"{code.co_name}, {code.co_filename}:{code.co_firstlineno}"
