@@ -1,4 +1,6 @@
-"""The same to any function that could look: equality to the last bit and the type, for values that cannot change."""
+"""The same to any function that could look: equal in type and to the last bit, for values that cannot
+change.
+"""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@
     world.step()              changes something, or nothing, and raises Stale where the compiled function and
                               the function itself differ
 
-A kind is made by a function below under @kind: a value, the text that reads it, how to make another one of its
-kind, and what can be done to it. Kinds that the compiler's guard understands and kinds that it does not stand
-side by side: the answer has to be right for all of them. Numbers are small integers, so that every order of
-arithmetic gives the same.
+A kind is made by a function below under @kind: a value, the text that reads it, how to make another one of
+its kind, and what can be done to it. Kinds that the compiler's guard understands and kinds that it does not
+stand side by side: the answer has to be right for all of them. Numbers are small integers, so that every
+order of arithmetic gives the same.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Stale(AssertionError):
 
 @dataclass
 class Thing:
-    """`read`: an expression over {v}, the value's place. `again(rng)`: another value for that place. `changes`:
-    what to do to the value, as (name, function of a number).
+    """`read`: an expression over {v}, the value's place. `again(rng)`: another value for that place.
+    `changes`: what to do to the value, as (name, function of a number).
     """
 
     value: object
@@ -1268,7 +1268,8 @@ class World:
         if not self._equal(found, expected):
             again = self._outcome(ad.compile(self.f))
             raise Stale(
-                f"{self.source}\n{chr(10).join(self.log)}\nfound {found}, expected {expected}, recorded anew {again}, "
+                "\n".join([self.source, *self.log])
+                + f"\nfound {found}, expected {expected}, recorded anew {again}, "
                 f"why_recorded: {ad.why_recorded(self.g)}"
             )
 

@@ -28,9 +28,9 @@ def test_functions_that_act_run_at_each_call(name):
 
 
 UNDERSTOOD = (
-    "a_dict a_list a_set a_frozenset an_array array_as_operand a_dtype instance instance_with_slots data_class namespace "
-    "named_tuple class_made_at_run_time class_itself function bound_method a_partial module scalar "
-    "functions_inside"
+    "a_dict a_list a_set a_frozenset an_array array_as_operand a_dtype scalar instance instance_with_slots "
+    "data_class namespace named_tuple enumeration class_made_at_run_time class_itself function bound_method "
+    "a_partial module functions_inside"
 ).split()
 
 

@@ -1,7 +1,7 @@
 """What f reads changes between two calls: the second answer is that of the world as it is then.
 
-Each world here once gave the answer of the day before. `stays_current` calls a derived function before and after a
-change, and compares it with one that was never called before.
+Each world here once gave the answer of the day before. `stays_current` calls a derived function before and
+after a change, and compares it with one that was never called before.
 """
 
 import abc

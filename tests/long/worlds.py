@@ -1,4 +1,5 @@
-"""Change random worlds a hundred thousand times (tests/autodiff/random_worlds.py), and look for yesterday's answers.
+"""Change random worlds (tests/autodiff/random_worlds.py) a hundred thousand times, and look for stale
+answers.
 
 python tests/long/worlds.py                       100,000 changes, some minutes
 python tests/long/worlds.py --start 50000 --count 2000 --kind module
@@ -47,9 +48,9 @@ def main(argv=None):
             print(f"seed {seed}\n", flush=True)
     changes = args.count * STEPS
     print(
-        f"{changes} changes of {args.count} worlds: {sum(failed.values())} failed {dict(failed) or ''}; after "
-        f"{reused} of them the function was understood and not run again; {time.process_time() - begin:.0f} s of "
-        "one core"
+        f"{changes} changes of {args.count} worlds: {sum(failed.values())} failed {dict(failed) or ''}; "
+        f"after {reused} of them the function was understood, and would not be run again; "
+        f"{time.process_time() - begin:.0f} s of one core"
     )
     sys.exit(bool(failed))
 

@@ -42,7 +42,8 @@ from .fast_path import make_entry
 from .plan import Call, Plan, Transform, check_overlap, leaf_key, output_buffers, result_kind, result_leaves
 from .programs import _programs, structure
 
-DOUBTS = 15  # calls between two looks at a function that cannot be followed
+DOUBTS = 63  # calls between two looks at a function that cannot be followed
+CHANGES = "what it reads is different at almost every call"
 
 
 @dataclass
@@ -76,10 +77,11 @@ class Derived:
         self.pure = pure
         self.name = f"{name_of(f)}_{transform.suffix}"
         self.cache = Cache()
-        self.ways: dict = {}  # key -> how many paths were met
+        self.ways: dict = {}  # key -> how many paths and worlds were met
         self.last: tuple[Plan, Any] | None = None  # the plan that ran last, and its program if it has one
         self.why: str | None = None  # why the last recording may not be used again
         self.doubts = 0  # how many calls will be recorded before reuse is considered again
+        self.doubt: str | None = None  # and why
         self.entry = self.slow
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
 
@@ -137,7 +139,10 @@ class Derived:
     def compiled(self, call: Call, key) -> Compiled | Plan:
         """Record anew. A Plan means: not worth compiling."""
         args, kwargs = self.transform.split(call)
-        rec, guard = self.recorded(call, args, kwargs)
+        if len(self.ways) > self.cache.size:
+            self.ways.clear()
+        self.ways[key] = self.ways.get(key, 0) + 1
+        rec, guard = self.recorded(call, key, args, kwargs)
         check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
         scalar = all(type(x) is float for x in call.leaves) and not rec.captures
         path, self.why = None, guard.trouble or self._trouble(rec)
@@ -165,18 +170,19 @@ class Derived:
         self.cache.add(key, guard, compiled)
         return compiled
 
-    def recorded(self, call: Call, args, kwargs) -> tuple[Recording, Guard]:
+    def recorded(self, call: Call, key, args, kwargs) -> tuple[Recording, Guard]:
         """A recording, and the guard of what it read."""
         function = self.transform.function(self.f)
         if self.pure:
             return record(function, args, kwargs), trust()
         if self.doubts:  # most likely it is as it was a moment ago, and to record anew is always right
             self.doubts -= 1
-            return record(function, args, kwargs), Guard(self.why, never)
+            return record(function, args, kwargs), Guard(self.doubt, never)
         with Watch(self.f, *static_objects(call.tree.spec)) as world:
             rec = record(function, args, kwargs)
         guard = world.guard()
-        self.doubts = 0 if guard.trouble is None else DOUBTS
+        self.doubt = guard.trouble or (CHANGES if self.ways[key] > MOST else None)
+        self.doubts = DOUBTS if self.doubt else 0
         return rec, guard
 
     def _trouble(self, rec: Recording) -> str | None:
@@ -189,10 +195,7 @@ class Derived:
 
     def _path(self, rec: Recording, key, scalar: bool) -> tuple[Path | None, str | None]:
         """The path of a recording that looked at values; or None, and why it is of no use."""
-        self.ways[key] = self.ways.get(key, 0) + 1
-        if len(self.ways) > self.cache.size:
-            self.ways.clear()
-        elif self.ways[key] > MOST:
+        if self.ways[key] > MOST:
             return None, "it looks at recorded values, and finds others at almost every call"
         path = path_of(rec, scalar)
         return (

@@ -81,8 +81,8 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     if reverse:
         slices = [x[::-1] for x in slices]
     step = _step(body, carry_tree, xs_tree)
-    # The first step as in a Python loop. If it shows a body that counts, draws or prints, the others follow it so;
-    # if not, it leaves no trace: what it computed is not used.
+    # The first step as in a Python loop. If it shows a body that counts, draws or prints, the others follow
+    # it so; if not, it leaves no trace: what it computed is not used.
     first, trouble = watched(body, lambda: _one_step(step, carry, slices, 0))
     if trouble:
         return _unrolled(step, first, carry_tree, slices, n, reverse)

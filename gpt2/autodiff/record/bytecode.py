@@ -53,7 +53,9 @@ class Reads:
     free: dict[str, set[Use]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
-    enters: bool = False  # does it have a `with`?
+    catches: bool = False
+    withs: int = 0
+    errstates: int = 0  # those of NumPy let exceptions through
     trouble: str | None = None
 
     def fail(self, why: str) -> None:
@@ -101,12 +103,14 @@ def _scan(code: CodeType) -> Reads:
         elif op == "MATCH_CLASS":
             _matched(found, instructions, i)
         elif op == "WITH_EXCEPT_START":
-            found.enters = True
+            found.withs += 1
+        found.errstates += op in _ATTRIBUTE | _GLOBAL and name == "errstate"
         if op in _NAMES:
             found.names.add(name)
             if name in OPAQUE_ATTRIBUTES:
                 found.fail(f"it uses .{name}")
         if _catches(instructions, i):
+            found.catches = True
             found.fail(CATCHES)
     if code.co_name == "__exit__" and not returns_nothing(code):
         found.fail(CATCHES)
@@ -225,6 +229,8 @@ def returns_nothing(code: CodeType) -> bool:
 
 @functools.lru_cache(4096)
 def catches(code: CodeType) -> bool:
-    """Does the function, or one inside it, end exceptions? A `with` counts: nobody knows its __exit__ here."""
+    """Does the function, or one inside it, end exceptions? Nobody knows here what the __exit__ of a `with`
+    does.
+    """
     found = reads(code)
-    return found.enters or found.trouble == CATCHES or any(map(catches, _inner(code)))
+    return found.withs > found.errstates or found.catches or any(map(catches, _inner(code)))

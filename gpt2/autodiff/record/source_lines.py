@@ -177,8 +177,8 @@ def _span_of(node) -> tuple[int, int, int, int]:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 
-# Where a number may leave: these, called by the user where it can be seen. Their results are no functions of it
-# that have a slope, or plain numbers that the user asked for.
+# Where a number may leave: these, called by the user where it can be seen. Their results have no slope, or
+# are plain numbers that the user asked for.
 _MAY_TAKE = (float, int, complex, bool, round, format, str, repr, print) + tuple(
     getattr(math, name) for name in "floor ceil trunc isnan isinf isfinite isclose".split()
 )

@@ -90,8 +90,8 @@ def _all_exact(nodes) -> bool:
 
 
 def agree(found, expected) -> bool:
-    """Equal to the last bit, the sign of a zero included. What was read as a number or a truth value is an array
-    of one element in the graph.
+    """Equal to the last bit, the sign of a zero included. What was read as a number or a truth value is an
+    array of one element in the graph.
     """
     if isinstance(expected, np.ndarray):
         return same_array(np.asarray(found, expected.dtype), expected)

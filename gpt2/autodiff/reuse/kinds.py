@@ -1,9 +1,9 @@
 """What is understood: the kinds of things that a guard can compare completely, and the functions written in C
 that compute from their arguments alone.
 
-This is the whole list. What is not on it, and is read by a function, is a reason to record it at each call.
-Numbers, texts, containers, arrays, Python's functions, classes and their instances are looked into (world.py);
-this file has what is taken as it is.
+This is the whole list. What is not on it, and is read by a function, is a reason to record it anew each time.
+Numbers, texts, containers, arrays, Python's functions, classes and their instances are looked into
+(world.py); this file has what is taken as it is.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _TYPES = (
     "property range reversed set slice staticmethod str super tuple type zip"
 )
 _NUMPY = """
-    array asarray asanyarray ascontiguousarray asfortranarray copy require empty zeros ones full eye identity tri
-    arange indices fromfunction fromiter diag_indices diag_indices_from tril_indices triu_indices
+    array asarray asanyarray ascontiguousarray asfortranarray copy require empty zeros ones full eye identity
+    tri arange indices fromfunction fromiter diag_indices diag_indices_from tril_indices triu_indices
     tril_indices_from triu_indices_from mask_indices ix_ unravel_index ravel_multi_index
     bartlett blackman hamming hanning kaiser
     bincount digitize histogram histogram2d histogramdd histogram_bin_edges
@@ -49,11 +49,11 @@ _NUMPY = """
 """.split()
 
 _METHODS_OF_ARRAYS = frozenset(
-    "all any argmax argmin argpartition argsort astype byteswap choose clip compress conj conjugate copy cumprod "
-    "cumsum diagonal dot fill flatten item itemset max mean min nonzero partition prod ptp put ravel repeat "
-    "reshape round searchsorted sort squeeze std sum swapaxes take tobytes tolist trace transpose var view "
-    "__array__ __array_ufunc__ __copy__ __deepcopy__ __format__ __class_getitem__ is_integer as_integer_ratio "
-    "hex".split()
+    "all any argmax argmin argpartition argsort astype byteswap choose clip compress conj conjugate copy "
+    "cumprod cumsum diagonal dot fill flatten item itemset max mean min nonzero partition prod ptp put ravel "
+    "repeat reshape round searchsorted sort squeeze std sum swapaxes take tobytes tolist trace transpose var "
+    "view __array__ __array_ufunc__ __copy__ __deepcopy__ __format__ __class_getitem__ is_integer "
+    "as_integer_ratio hex".split()
 )
 
 
@@ -62,7 +62,7 @@ def _methods(*kinds, but: str = "") -> dict:
     return {kind: frozenset(dir(kind)) - set(but.split()) for kind in kinds}
 
 
-# Methods that compute from, or change, nothing but their own object. The names in `but` take an attribute's name
+# Methods that compute from, or change, nothing but their own object. Those in `but` take an attribute's name
 # out of a text.
 METHODS = {
     **_methods(str, bytes, bytearray, but="format format_map"),

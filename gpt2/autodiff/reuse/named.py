@@ -1,8 +1,8 @@
-"""Things that hold others under names: objects, classes, modules, functions. Only names that some code has can be
-read of them, so nothing else is followed or compared.
+"""Things that hold others under names: objects, classes, modules, functions. Only names that some code has
+can be read of them, so nothing else is followed or compared.
 
-`then` is what such a thing held when it was first met. Names that come up later, in other code, were not changed
-until then: what changes them has them.
+`then` is what such a thing held when it was first met. Names that come up later, in other code, were not
+changed until then: what changes them has them.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ _local = threading.local()
 
 
 class Watch:
-    """Watch what runs in this thread, beginning with what `roots` are. Watches nest: the inner one sees the inner
-    part, the outer one all.
+    """Watch what runs in this thread, beginning with what `roots` are. Watches nest: the inner one sees the
+    inner part, the outer one all.
 
     The garbage collector waits: what it runs (finalizers, gc.callbacks) is none of the function's doing.
     """

@@ -2,8 +2,8 @@
 
 The interpreter tells of each function that begins to run (watch.py). Before it does, world looks up the
 names that its bytecode mentions, and takes down what they stand for: numbers, containers, the bytes of
-arrays; of an object those attributes whose names some code that ran has. So a branch into another function, an
-object that is merely held, and a `print` that is not reached count for nothing, and whatever runs, by
+arrays; of an object those attributes whose names some code that ran has. So a branch into another function,
+an object that is merely held, and a `print` that is not reached count for nothing, and whatever runs, by
 whichever way it came to, is seen.
 
 Run again in an equal world, the function does the same, as far as everything it touched is of a kind that is
@@ -169,7 +169,7 @@ class World:
         found = reads(code)
         if found.trouble:
             self.fail(f"{found.trouble} ({place_of(code)})")
-        self._enters |= found.enters
+        self._enters |= found.withs > 0
         self._known.update((id(c), c) for c in code.co_consts if type(c) is types.CodeType)
         new = found.names - self.names
         if new:
@@ -227,7 +227,7 @@ class World:
         """What is read of `value`: of a module the attributes named, of anything else what the kind says."""
         for chain, called in uses:
             v = value
-            for k, name in enumerate(chain):
+            for name in chain:
                 if type(v) is not types.ModuleType:
                     called = False
                     break
@@ -252,7 +252,7 @@ class World:
         self._safely(self.walk)
 
     def _safely(self, act, *args) -> None:
-        """Strange objects may raise when they are looked at. This runs in the middle of the user's function."""
+        """Strange objects may raise when they are looked at, and this runs inside of the user's function."""
         if self.trouble is None:
             try:
                 act(*args)
