@@ -1,4 +1,4 @@
-"""Change random worlds (tests/autodiff/random_worlds.py) a hundred thousand times, and look for stale
+"""Change random worlds (tests/autodiff/reuse/random_worlds.py) a hundred thousand times, and look for stale
 answers.
 
 python tests/long/worlds.py                       100,000 changes, some minutes
@@ -16,7 +16,7 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS.parent), str(TESTS / "autodiff")]
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "autodiff" / "reuse")]
 
 from random_worlds import ACTING, KINDS, STEPS, Stale, check_acting, check_world  # noqa: E402
 
