@@ -151,6 +151,8 @@ class World:
         code = frame.f_code
         if id(code) in self.refused:
             self.fail(self.refused[id(code)])
+        elif frame.f_globals.get("__name__", "").endswith(".arrayprint"):
+            self.fail("it writes an array as text, for which NumPy has settings")
         elif code is _ERRSTATE and any(v in _LOUD for v in frame.f_locals.values() if type(v) is str):
             self.fail("it has floating-point errors raised (np.errstate)")
 

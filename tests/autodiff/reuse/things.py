@@ -203,6 +203,18 @@ def array_as_operand(rng):
 
 
 @kind
+def text_of_an_array(rng):
+    read = ("len(str({v}))", "len(repr({v}))", "len('%s' % ({v},))")[rng.integers(3)]
+    return Thing(
+        np.array([1 / 3, 2.0]),
+        read,
+        None,
+        [("settings", lambda n: np.set_printoptions(precision=n))],
+        lambda: np.set_printoptions(precision=8),
+    )
+
+
+@kind
 def array_of_objects(rng):
     v = np.array([[1], [2]], object)
     return Thing(v, "weigh({v}[0, 0:1])", None, [("item", lambda n: v.__setitem__((0, 0), n))])
