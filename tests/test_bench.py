@@ -33,8 +33,8 @@ from bench.worker import Worker, digest
 from gpt2.autodiff.emit import numexpr
 from gpt2.autodiff.run import blas, remembered, threads
 from gpt2.errors import UserError
-from gpt2.flops import training_flops
 from gpt2.model import GPT2Config
+from gpt2.train.flops import training_flops
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,7 +56,7 @@ def test_geometric_mean():
 def test_operations_agree_with_the_engines_own_count(name):
     size = sizes.SIZES[name]
     counted = step_flops(size)
-    # gpt2.flops counts all of attention's square, the bound below it the lower triangle alone
+    # gpt2.train.flops counts all of attention's square, the bound below it the lower triangle alone
     config, N, T = size.config, size.B * size.T, size.T
     above = 3 * 4 * config.n_layer * config.n_embd * N * (T - (T + 1) / 2)
     assert math.isclose(counted, training_flops(config, size.B, T) - above, rel_tol=1e-6)
@@ -167,6 +167,28 @@ def test_the_share_of_the_peak_is_taken_within_a_round():
     del contest.samples["peak"], contest.facts["peak"]
     result["rows"] = step.rows_of(contest, "whole", flops=8e9)
     assert "of_peak" not in result["rows"]["whole"] and "sgemm" not in step.as_text(result)
+
+
+def test_ratios_are_to_the_fastest_pytorch_of_the_run():
+    times = {"torch": 3.0, "torch-tuned": 2.0, "torch-compile-tuned": 1.0, "whole": 0.5, "jax": 0.4}
+    samples = {name: {"step": [[t], [t]]} for name, t in times.items()}
+    assert contenders.fastest_peer(samples) == "torch-compile-tuned"
+    del samples["torch-compile-tuned"]
+    assert contenders.fastest_peer(samples) == "torch-tuned"
+    assert contenders.fastest_peer({"whole": samples["whole"]}) is None
+
+
+def test_a_tuned_peer_keeps_its_memory(monkeypatch):
+    """The variables reach its process, and no other's."""
+    started = {}
+    monkeypatch.setattr(turns, "reason_missing", lambda name: None)
+    monkeypatch.setattr(
+        turns.subprocess, "Popen", lambda command, env, **rest: started.setdefault(command[3], env)
+    )
+    for name in ("torch", "torch-tuned", "torch-compile-tuned", "jax", "whole"):
+        turns.Player(name, 2)
+    keeping = {name for name, env in started.items() if "MALLOC_TRIM_THRESHOLD_" in env}
+    assert keeping == {"torch-tuned", "torch-compile-tuned", "jax"}
 
 
 def test_the_peak_is_no_reference_and_has_no_losses():

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt2 import download
 from gpt2.errors import UserError
+from gpt2.storage import download
 
 ROOT = Path(__file__).parents[1]
 URL = "https://example.invalid/file.txt"
@@ -174,7 +174,9 @@ def test_shared_memory_is_this_users_alone():
 
 
 def test_what_is_needed_has_a_lowest_version():
-    """And no highest: for the packages that the engine needs tests.long.versions tries both ends."""
+    """And no highest: for the packages that the engine needs tests.long.versions tries both ends. Only the
+    formatter has one, as each of its versions formats differently.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     everything = [
         *project["dependencies"],
@@ -182,4 +184,6 @@ def test_what_is_needed_has_a_lowest_version():
     ]
     for requirement in everything:
         name = requirement.split(";")[0]
+        if name.startswith("ruff"):
+            continue
         assert ">=" in name and not set("<=~!").intersection(name.replace(">=", "")), requirement

@@ -11,14 +11,15 @@ printed.
 import argparse
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpt2.errors import UserError, exit_status
 from gpt2.explain.page import page
 from gpt2.explain.parts import explain
 from gpt2.explain.text import text
-from gpt2.files import write_atomically
 from gpt2.layers import LAYERS
+from gpt2.storage.files import write_atomically
 
 WIDTH = 180  # characters, where the output is no terminal
 
@@ -52,7 +53,7 @@ def _run(args):
     print(f"wrote {args.out}")
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     return exit_status(_run, args)
 
