@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import builtins
 import collections
 import contextvars
 import fractions
@@ -156,6 +157,16 @@ for _name, _make in {
     "nested_getattr": other_container(
         lambda: ("ra", Root()),
         "getattr({v}[1], {v}[0] + 'te')",
+        ("attribute", lambda v, n: setattr(v[1], "rate", n)),
+    ),
+    "getattr_by_another_name": other_container(
+        lambda: (getattr, types.SimpleNamespace(rate=1), "rate"),
+        "{v}[0]({v}[1], {v}[2])",
+        ("attribute", lambda v, n: setattr(v[1], "rate", n)),
+    ),
+    "getattr_of_a_module": other_container(
+        lambda: (builtins, types.SimpleNamespace(rate=1), "rate"),
+        "{v}[0].getattr({v}[1], {v}[2])",
         ("attribute", lambda v, n: setattr(v[1], "rate", n)),
     ),
     "by_vars": other_container(
