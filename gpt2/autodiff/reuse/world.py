@@ -395,9 +395,15 @@ class World:
         for c in looked_into(t):
             if c in LISTED or not is_written_in_python(c) or hides_attributes(c):
                 return self.fail(f"it reads a {name_of(t)}")
+        if issubclass(t, BaseException):
+            return self.fail(f"it reads a {name_of(t)}")
         self.fact("type", v, t)
         self.reach(t)
         self._opened(InstanceNames(v, t))
+        if issubclass(t, types.SimpleNamespace):  # its text and == have all of it, names or not
+            self.fact("namespace", v, tuple(v.__dict__), tuple(v.__dict__.values()))
+            for part in v.__dict__.values():
+                self.reach(part)
         if isinstance(v, tuple):
             for part in tuple.__iter__(v):
                 self.reach(part)
