@@ -202,9 +202,10 @@ def taker(name: str) -> str | None:
     if ins.opname.startswith("STORE_"):
         return "assignment"
     if ins.opname.startswith(("CALL", "PRECALL")):
-        called = _callee(frame, ins, before)
-        text = ".".join(called[0]) or "a function that cannot be seen"
-        return None if called[0][-1:] in _CONVERSIONS or called[1] in _MAY_TAKE else text
+        names, called = _callee(frame, ins, before)
+        if names and (names[-1] in _CONVERSIONS or any(called is f for f in _MAY_TAKE)):
+            return None
+        return ".".join(names) or "a function that cannot be seen"
     if ins.opname == "BINARY_OP" and ins.argrepr.startswith("%") and _starts_as(ins, before, str, frame):
         return None
     return "a function that cannot be seen"

@@ -57,6 +57,7 @@ _TEMPLATES = {
     "no slot": "is_unset({a}, {b})",
     "attribute": "same({a}.{b}, {c})",
     "attributes": "same_attributes({a}.__dict__, {b}, {c}, {d})",
+    "namespace": "same_items({a}.__dict__.values(), {c}) and same_items({a}.__dict__, {b})",
     "class": "same_class({a}, {b}, {c}, {d})",
     "dict": "same_items({a}.values(), {c}) and same_items({a}, {b})",
     "items": "same_items({a}, {b})",

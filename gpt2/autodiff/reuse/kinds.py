@@ -19,7 +19,7 @@ import types
 
 import numpy as np
 
-from ..record.bytecode import returns_nothing
+from ..record.bytecode import BY_NAME, returns_nothing
 from ..record.dispatch import HANDLERS, RAW, REFUSED
 
 # Compared by type and value
@@ -27,8 +27,8 @@ ATOMS = (type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis
 SCALARS = (np.bool_, np.number, np.str_, np.bytes_, np.datetime64, np.timedelta64)
 
 _PURE_BUILTINS = (
-    "abs all any ascii bin callable chr delattr divmod format getattr hasattr hash hex isinstance issubclass "
-    "iter len max min next oct ord pow repr round setattr sorted sum __build_class__"
+    "abs all any ascii bin callable chr divmod format hash hex isinstance issubclass iter len max min next "
+    "oct ord pow repr round sorted sum __build_class__"
 )
 _TYPES = (
     "bool bytearray bytes classmethod complex dict enumerate filter float frozenset int list map object "
@@ -103,6 +103,10 @@ def _listed() -> list:
         found += [getattr(module, n) for n in _NUMPY if hasattr(module, n)]
     found += [v for v in vars(np).values() if isinstance(v, type) and issubclass(v, np.generic)]
     return found
+
+
+# These take the name of an attribute: bytecode.py looks for it where they are called by their own names.
+NAMING = {name: getattr(builtins, name) for name in BY_NAME}
 
 
 class Listed:

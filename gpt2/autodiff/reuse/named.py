@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 
 MISSING = object()
-_NAMES_OF_CODE = ("__name__", "__qualname__", "__module__")
+_NAMES_OF_CODE = ("__name__", "__qualname__", "__module__")  # of functions
 
 
 class Names:
@@ -72,7 +72,8 @@ class ClassNames(Names):
     def note(self, world) -> None:
         c = self.holder
         world.fact("class", c, tuple(self.then), tuple(self.then.values()), c.__mro__)
-        _note_names(world, c)
+        for name in ("__name__", "__qualname__"):  # the text of an instance has them
+            world.fact("attribute", c, name, getattr(c, name))
 
 
 class InstanceNames(Names):

@@ -29,6 +29,7 @@ from .kinds import (
     ATOMS,
     LISTED,
     METHODS,
+    NAMING,
     SCALARS,
     functions_of,
     hides_attributes,
@@ -159,9 +160,11 @@ class World:
     def calls(self, code, function) -> None:
         """A function written in C is called. What NumPy and this package call is theirs."""
         if self.trouble is None and id(code) in self._ran and function not in LISTED:
-            self._safely(self._calls, function)
+            self._safely(self._calls, code, function)
 
-    def _calls(self, function) -> None:
+    def _calls(self, code, function) -> None:
+        if function in NAMING.values() and function.__name__ in reads(code).globals:
+            return
         if is_of_a_module(function):
             self.fail(f"it calls {name_of(function)}()")
         elif not is_pure_method(function):
@@ -201,7 +204,7 @@ class World:
                 self.fact("absent", namespace, name)
                 value = builtin.get(name, MISSING)
                 self._entry(builtin, name, value)
-            if value is not MISSING:
+            if value is not MISSING and value is not NAMING.get(name):
                 self._used(value, uses)
         for name in found.imports:
             self._entry(sys.modules, name, sys.modules.get(name, MISSING))
@@ -267,7 +270,9 @@ class World:
             return
         if called and type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
             self.refused[id(v.__code__)] = f"it calls {name_of(v)}()"
-        elif called and type(v) is types.BuiltinFunctionType and is_of_a_module(v):
+        elif (
+            called and type(v) is types.BuiltinFunctionType and is_of_a_module(v) and v not in NAMING.values()
+        ):
             pass  # `calls` sees it
         elif called and type(v) is _DISPATCHER and hasattr(v._implementation, "__code__"):
             self.refused[id(v._implementation.__code__)] = f"it calls {name_of(v)}()"
@@ -390,9 +395,15 @@ class World:
         for c in looked_into(t):
             if c in LISTED or not is_written_in_python(c) or hides_attributes(c):
                 return self.fail(f"it reads a {name_of(t)}")
+        if issubclass(t, BaseException):
+            return self.fail(f"it reads a {name_of(t)}")
         self.fact("type", v, t)
         self.reach(t)
         self._opened(InstanceNames(v, t))
+        if issubclass(t, types.SimpleNamespace):  # its text and == have all of it, names or not
+            self.fact("namespace", v, tuple(v.__dict__), tuple(v.__dict__.values()))
+            for part in v.__dict__.values():
+                self.reach(part)
         if isinstance(v, tuple):
             for part in tuple.__iter__(v):
                 self.reach(part)

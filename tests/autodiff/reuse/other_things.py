@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import builtins
 import collections
 import contextvars
 import fractions
@@ -157,6 +158,28 @@ for _name, _make in {
         lambda: ("ra", Root()),
         "getattr({v}[1], {v}[0] + 'te')",
         ("attribute", lambda v, n: setattr(v[1], "rate", n)),
+    ),
+    "getattr_by_another_name": other_container(
+        lambda: (getattr, types.SimpleNamespace(rate=1), "rate"),
+        "{v}[0]({v}[1], {v}[2])",
+        ("attribute", lambda v, n: setattr(v[1], "rate", n)),
+    ),
+    "getattr_of_a_module": other_container(
+        lambda: (builtins, types.SimpleNamespace(rate=1), "rate"),
+        "{v}[0].getattr({v}[1], {v}[2])",
+        ("attribute", lambda v, n: setattr(v[1], "rate", n)),
+    ),
+    "text_of_a_namespace": other_container(
+        lambda: types.SimpleNamespace(rate=[1]),
+        "len(repr({v})) + (2 if {v} == types.SimpleNamespace(rate=[1]) else 3)",
+        ("attribute", lambda v, n: setattr(v, "rate", [n] * n)),
+        ("inside", lambda v, n: v.rate.__setitem__(0, 10**n)),
+    ),
+    "an_exception": other_container(
+        lambda: ValueError([1]),
+        "{v}.args[0][0]",
+        ("args", lambda v, n: setattr(v, "args", ([n],))),
+        ("inside", lambda v, n: v.args[0].__setitem__(0, n)),
     ),
     "by_vars": other_container(
         lambda: types.SimpleNamespace(rate=1),

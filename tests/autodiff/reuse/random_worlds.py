@@ -30,6 +30,7 @@ class Stale(AssertionError):
 
 HELPERS = dict(
     np=np,
+    types=types,
     weigh=weigh,
     number=number,
     entered=entered,

@@ -57,6 +57,8 @@ def test_no_escape_without_source():
         lambda x: x * int(x),
         lambda x: x * float(np.sin(x)) if x > 0 else x,
         lambda x: x * builtins.float(x),
+        lambda x: x * x.__float__(),
+        lambda x: x * float(x if x > 0 else -x),
         lambda x: x * len(f"{x:.1f}"),
         lambda x: x * len("%.1f" % x),  # noqa: UP031
         lambda x: x * math.floor(x),
