@@ -16,6 +16,9 @@ Lives are counted in steps: a plain statement is one step, and so is a whole reg
 
 from __future__ import annotations
 
+import bisect
+import heapq
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,6 +52,7 @@ WRITES_OUT = frozenset(
     )
 )
 ALIGN = 64
+MOST_COMPARED = 1000  # stretches of memory whose lives are compared in pairs: 0.1 s for so many
 # Lent memory is for what is kept long: what is made and used up at once does better in an arena that stays in
 # cache. Bytes, and the share of all steps.
 LEND_FROM = 1 << 16
@@ -171,6 +175,7 @@ class Uses:
         self.users = graph.users()
         self.region = {n: r for r in regions for n in r.members}
         self.order = {n: k for k, n in enumerate(m for r in regions for m in r.members)}
+        self._last: dict[Node, int] = {}
 
     def readers(self, x: Node) -> list[tuple[Node, Node]]:
         """(op, the argument through which it reads x), for x itself and for views of x."""
@@ -184,19 +189,22 @@ class Uses:
                     found.append((u, y))
         return found
 
+    def last_read(self, x: Node) -> int:
+        """The place in the order of the op that reads x last; -1 where none does."""
+        if x not in self._last:
+            self._last[x] = max((self.order[u] for u, _ in self.readers(x)), default=-1)
+        return self._last[x]
+
     def last_use(self, x: Node, n: Node) -> bool:
         """Whether n may write over x, which it reads: nothing reads x later, not in a later block either."""
+        if self.last_read(x) > self.order[n]:
+            return False
         r = self.region[n]
         made_here = self.region.get(x) is r
         if not is_elementwise(n) and sum(root(a) is x for a in n.args) > 1:
             return False  # what is written over by one argument's sake is read for another's
         if n.op == "fused" and not all(_element_by_element(a, n) for a in n.args if root(a) is x):
             return False  # ufuncs look whether what they read and write overlaps; numexpr does not
-        for u, _ in self.readers(x):
-            if u is n:
-                continue
-            if self.order[u] >= self.order[n]:
-                return False
         if r.N > 1 and not made_here:
             for u, y in self.readers(x):
                 if self.region[u] is r and not reads_own_rows(u, y, r):
@@ -306,22 +314,90 @@ def overwritable(n: Node) -> tuple[Node, ...]:
 
 
 def _offsets(storages: list[Storage]) -> int:
-    """Place every stretch, large ones first, at the lowest offset free for its whole life; give the total."""
-    placed: list[Storage] = []
+    """Place every stretch at an offset that is free for its whole life; give the total."""
+    if len(storages) > MOST_COMPARED:
+        return _offsets_in_time(storages)
+    return _offsets_by_size(storages)
+
+
+def _offsets_by_size(storages: list[Storage]) -> int:
+    """Large ones first, at the lowest offset. Each is compared with all before it."""
+    placed: list[tuple[int, int, int, int]] = []  # (offset, its end, start, end in steps), by offset
     total = 0
     for s in sorted(storages, key=lambda s: (-s.nbytes, s.start)):
-        taken = sorted(
-            (t.offset, t.offset + _round(t.nbytes)) for t in placed if t.start <= s.end and s.start <= t.end
-        )
         at = 0
-        for lo, hi in taken:
-            if lo - at >= s.nbytes:
-                break
-            at = max(at, hi)
+        for lo, hi, start, end in placed:
+            if start <= s.end and s.start <= end:
+                if lo - at >= s.nbytes:
+                    break
+                at = max(at, hi)
         s.offset = at
-        placed.append(s)
+        bisect.insort(placed, (at, at + _round(s.nbytes), s.start, s.end))
         total = max(total, at + _round(s.nbytes))
     return total
+
+
+def _offsets_in_time(storages: list[Storage]) -> int:
+    """In the order of their lives, as an allocator would that is told when each begins and ends.
+
+    The time grows with their number and not with its square. Memory is a little worse: it holds gaps that
+    nothing fits in. The smallest gap that is wide enough is taken; neighbouring gaps become one.
+    """
+    free = Gaps()
+    ending: list[tuple[int, int, int]] = []  # (last step, offset, bytes) of those that live, as a heap
+    for s in sorted(storages, key=lambda s: (s.start, -s.nbytes)):
+        while ending and ending[0][0] < s.start:
+            _, at, nbytes = heapq.heappop(ending)
+            free.give(at, nbytes)
+        s.offset = free.take(_round(s.nbytes))
+        heapq.heappush(ending, (s.end, s.offset, _round(s.nbytes)))
+    return free.total
+
+
+class Gaps:
+    """The stretches of an arena that are free, found by their width, and by where they begin and end."""
+
+    def __init__(self):
+        self.total = 0  # bytes that the arena has so far
+        self.by_width: list[tuple[int, int]] = []  # (bytes, offset), sorted
+        self.ends: dict[int, int] = {}  # offset -> where that gap ends
+        self.begins: dict[int, int] = {}  # where a gap ends -> its offset
+
+    def take(self, nbytes: int) -> int:
+        k = bisect.bisect_left(self.by_width, (nbytes, -1))
+        if k < len(self.by_width):
+            width, at = self.by_width[k]
+        elif self.total in self.begins:  # the last gap grows
+            at = self.begins[self.total]
+            width = self.total - at
+            self.total = at + nbytes
+        else:
+            at, self.total = self.total, self.total + nbytes
+            return at
+        self._remove(at, at + width)
+        if width > nbytes:
+            self._add(at + nbytes, at + width)
+        return at
+
+    def give(self, at: int, nbytes: int) -> None:
+        end = at + nbytes
+        if at in self.begins:
+            before = self.begins[at]
+            self._remove(before, at)
+            at = before
+        if end in self.ends:
+            after = self.ends[end]
+            self._remove(end, after)
+            end = after
+        self._add(at, end)
+
+    def _add(self, at: int, end: int) -> None:
+        self.ends[at], self.begins[end] = end, at
+        bisect.insort(self.by_width, (end - at, at))
+
+    def _remove(self, at: int, end: int) -> None:
+        del self.ends[at], self.begins[end]
+        del self.by_width[bisect.bisect_left(self.by_width, (end - at, at))]
 
 
 def lends(o: Node) -> bool:
@@ -444,18 +520,38 @@ def _expire(live, free, lasts, now):
         free.append(live.pop(x))
 
 
-def may_overwrite(o: Node, x: Node, placed, uses: Uses) -> bool:
-    """Whether output o may be computed in the memory of input x: nothing reads x once that is written."""
-    if o.op == "input" or x.shape != o.shape or x.dtype != o.dtype:
-        return False
-    writers = [n for n in uses.order if n is o or (n in placed and placed[n].base is o)]
-    if any(step[0] != "reshape" for n in writers if n in placed for step in placed[n].steps):
-        return False
-    first = min(writers, key=uses.order.__getitem__)
-    # what copies its first argument has no need to where the result is that very array
-    read = first.args[1:] if first.op in CHANGE_FIRST and first.args[0] is x else first.args
-    if not is_elementwise(first) and any(root(a) is x for a in read):
-        return False
-    if uses.region[first].N > 1 and row_axes(x.shape, uses.region[first].N) is None:
-        return False
-    return uses.last_use(x, first)
+class Overwrites:
+    """Which pairs (result, input) are such that the result may be written over that input's memory.
+
+    Found out when a caller asks: a program with thousands of parameters has millions of pairs, of which few
+    are ever wanted.
+    """
+
+    def __init__(self, graph: Graph, placed, uses: Uses, barred: Callable[[Node], bool]):
+        self.graph, self.placed, self.uses, self.barred = graph, placed, uses, barred
+        self.known: dict[tuple[int, int], bool] = {}
+        self.writers: dict[Node, list[Node]] = {}
+        for n in uses.order:
+            self.writers.setdefault(placed[n].base if n in placed else n, []).append(n)
+
+    def __contains__(self, pair: tuple[int, int]) -> bool:
+        if pair not in self.known:
+            o, x = self.graph.outputs[pair[0]], self.graph.inputs[pair[1]]
+            self.known[pair] = not self.barred(o) and self._may(o, x)
+        return self.known[pair]
+
+    def _may(self, o: Node, x: Node) -> bool:
+        """Whether output o may be computed in the memory of input x: nothing reads x once that is written."""
+        if o.op == "input" or x.shape != o.shape or x.dtype != o.dtype:
+            return False
+        writers, placed, uses = self.writers[o], self.placed, self.uses
+        if any(step[0] != "reshape" for n in writers if n in placed for step in placed[n].steps):
+            return False
+        first = writers[0]
+        # what copies its first argument has no need to where the result is that very array
+        read = first.args[1:] if first.op in CHANGE_FIRST and first.args[0] is x else first.args
+        if not is_elementwise(first) and any(root(a) is x for a in read):
+            return False
+        if uses.region[first].N > 1 and row_axes(x.shape, uses.region[first].N) is None:
+            return False
+        return uses.last_use(x, first)

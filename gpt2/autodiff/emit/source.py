@@ -21,7 +21,7 @@ from ..ops import OPS
 from ..ops.cost import nanoseconds
 from . import numexpr
 from .array_names import Places, row_view_text
-from .buffers import Plan, Uses, lends, may_overwrite, plan
+from .buffers import Overwrites, Plan, Uses, lends, plan
 from .decisions import flat, folded, one_prefix
 from .layout import chain, hosts, is_elementwise, lower, root
 from .regions import Region, blocks_of, flags_of, prefix, schedule
@@ -51,7 +51,7 @@ class Emitted:
     regions: list  # (blocks, slot shapes) of each region of row blocks, in order
     arena_bytes: int
     results: list  # shape and dtype of each result; None for an input handed back
-    overwrites: set  # (result, input): the result may be written over that input's memory
+    overwrites: Overwrites | None  # (result, input): the result may be written over that input's memory
 
 
 def emit(
@@ -75,12 +75,7 @@ def emit(
         nested[r] = r.N > 1 and not flat(r, where, stands)
         if nested[r] and not one_prefix(r, where):  # rows that no single index reaches: plain statements
             r.N, r.sums, nested[r] = 1, [], False
-    overwrites = {
-        (k, i)
-        for k, o in enumerate(graph.outputs)
-        for i, x in enumerate(graph.inputs)
-        if may_overwrite(o, x, placed, uses) and not (lend and lends(o))
-    }
+    overwrites = Overwrites(graph, placed, uses, lambda o: lend and lends(o))
 
     def n_blocks(r: Region) -> int:
         return len(blocks_of(r, nested[r]))
@@ -138,7 +133,7 @@ class Emitter(Places):
             self.block_regions,
             self.plan.arena_bytes,
             [None if o.op == "input" else (o.shape, o.dtype) for o in self.graph.outputs],
-            set(),
+            None,
         )
 
     def plain(self, n: Node) -> None:

@@ -227,8 +227,7 @@ class Region:
         if self.dissolves(x):
             return True
         if x.dtype == self.dtype and _scaled(x) is not None:
-            self.scaled.add(x.id)
-            return self.see_through
+            return self._sees_through(x)
         return False
 
     def terms(self, x: Node, coef=1.0) -> list[Product]:
@@ -248,9 +247,14 @@ class Region:
         if x.shape == self.root.shape and self.dissolves(x):
             return True
         if x.shape == self.root.shape and x.dtype == self.dtype and _affine(x):
-            self.scaled.add(x.id)
-            return self.see_through
+            return self._sees_through(x)
         return False
+
+    def _sees_through(self, x: Node) -> bool:
+        if len(self.scaled) >= _MOST_DISSOLVED:
+            return False
+        self.scaled.add(x.id)
+        return self.see_through
 
     # putting together
     def old_cost(self) -> float:
