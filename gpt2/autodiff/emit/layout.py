@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 
 from ..graph import Graph, Node, rewrite
 from ..ops import OPS, apply
 from ..ops.shape import index_slices
+from ..passes.match import FEW_BOXES, all_disjoint
 from .rowwise import row_axes
 
 VIEWS = ("reshape", "transpose", "slice", "broadcast")
@@ -254,8 +255,8 @@ def covers(n: Node) -> bool:
 def disjoint(n: Node) -> bool:
     indices = n.attrs["indices"]
     spans = [[_span(s, m) for s, m in zip(i, n.shape)] for i in indices]
-    # sorted along each axis' start, neighbours decide most cases; assembles have few parts or stack along
-    # one axis
+    if len(spans) > FEW_BOXES:  # drawn on a map: the time for comparing pairs grows with the square
+        return all_disjoint([[range(a, b) for a, b in s] for s in spans], n.shape)
     for i in range(len(spans)):
         for j in range(i):
             if all(a0 < b1 and b0 < a1 for (a0, a1), (b0, b1) in zip(spans[i], spans[j])):
@@ -334,10 +335,11 @@ def hosts(graph: Graph, uses) -> tuple[dict[Node, Place], dict[Node, np.ndarray]
             if not together:
                 full = [k for k, p in enumerate(n.args) if p.size == n.size]
                 biggest = full[0] if full else None
+            often = Counter(n.args)
             for k, (part, index) in enumerate(zip(n.args, n.attrs["indices"])):
                 if not together and k != biggest:
                     continue
-                if n.args.count(part) > 1:
+                if often[part] > 1:
                     continue
                 at = of(n)
                 slices = index_slices(index)

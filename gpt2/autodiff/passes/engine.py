@@ -91,10 +91,12 @@ class Sweep:
         self._retired: set[int] = set()
         self._depth = 0
         self.user: Node | None = None  # the only user, in the old graph, of the node being looked at
+        self.written_over = False  # is it, in the old graph, what another `update` changes?
 
     def run(self) -> Graph:
         graph = self.graph
         uses, users = _count_uses(graph, self.old_order)
+        written_over = {n.args[0].id for n in self.old_order if n.op == "update"}
         image = {n.id: n for n in graph.inputs}
         for n in graph.inputs:
             self._uses[n.id] = uses.get(n.id, 0)
@@ -108,6 +110,7 @@ class Sweep:
                     m = with_args(n, args)
                     break
             self.user = users.get(n.id)
+            self.written_over = n.id in written_over
             got = self._reduce(m, n)
             image[n.id] = got
             self._uses[got.id] = self._uses.get(got.id, 0) + uses.get(n.id, 0)
@@ -251,8 +254,30 @@ def sweep_to_end(
             continue
         if not sweep.changed:
             break
-        graph, order = new, _alive(new, sweep.order)
+        alive = _alive(new, sweep.order)
+        again = order is not None and _same_program(order, alive)
+        graph, order = new, alive
+        if again:  # what one rule did, another undid
+            break
     return graph if order is None else renumber(graph, order)
+
+
+def _same_program(before: list[Node], after: list[Node]) -> bool:
+    """Do two lists of nodes, each in order, compute the same in the same way?"""
+    if len(before) != len(after):
+        return False
+    image: dict[int, int] = {}
+    for a, b in zip(before, after):
+        if a.op != b.op or a.dtype != b.dtype or a.shape != b.shape or len(a.args) != len(b.args):
+            return False
+        if any(image.get(x.id, x.id) != y.id for x, y in zip(a.args, b.args)):
+            return False
+        if a.attrs is not b.attrs and (a.key()[2:] if a.args else a.key()) != (
+            b.key()[2:] if b.args else b.key()
+        ):
+            return False
+        image[a.id] = b.id
+    return True
 
 
 def _alive(graph: Graph, order: list[Node]) -> list[Node]:
