@@ -89,7 +89,7 @@ class Sweep:
         self._settled: set[int] = {n.id for n in graph.inputs}
         self._uses: dict[int, int] = {}
         self._retired: set[int] = set()
-        self._depth = 0
+        self.depth = 0  # how many rules wait for what they made to be simplified
         self.user: Node | None = None  # the only user, in the old graph, of the node being looked at
         self.written_over = False  # is it, in the old graph, what another `update` changes?
 
@@ -167,8 +167,8 @@ class Sweep:
     def _adopt(self, n: Node, got: Node, origin: Node, rule: Rule) -> Node:
         """Simplify what a rule gave for `n`; the new node takes the name and the place of the old one."""
         self.changed = True
-        self._depth += 1
-        if self._depth > _DEEPEST:
+        self.depth += 1
+        if self.depth > _DEEPEST:
             raise RestlessError(rule, n)
         if (got.dtype, got.shape) != (n.dtype, n.shape):
             raise GraphError(f"rule {rule.__name__} turned {n!r} = {n.op} into {got!r} = {got.op}")
@@ -178,7 +178,7 @@ class Sweep:
         if fresh and got.name is None:
             got.name = origin.name
         self.user = user
-        self._depth -= 1
+        self.depth -= 1
         return got
 
     def _settle(self, n: Node, origin: Node) -> Node:

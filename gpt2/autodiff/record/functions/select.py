@@ -426,25 +426,28 @@ def apply_over_axes(func, a, axes):
 @handles(np.convolve)
 def convolve(a, v, mode="full"):
     a, v = operand(a), operand(v)
-    return _slide(a, build.slice_(v, ((v.size - 1, None, -1),)) if v.size else v, mode)
+    if v.size > a.size:  # NumPy exchanges them, too
+        a, v = v, a
+    return _slide(a, _turned(v) if v.size else v, mode)
 
 
 @handles(np.correlate)
 def correlate(a, v, mode="valid"):
     a, v = operand(a), operand(v)
-    return _slide(a, build.conjugate(v) if v.dtype.kind == "c" else v, mode)
+    v = build.conjugate(v) if v.dtype.kind == "c" else v
+    if v.size > a.size:  # the same sums, the last one first
+        return _turned(_slide(v, a, mode))
+    return _slide(a, v, mode)
+
+
+def _turned(x: Node) -> Node:
+    return build.slice_(x, ((x.size - 1, None, -1),))
 
 
 def _slide(a: Node, kernel: Node, mode: str) -> Node:
-    """sum_j a[i + j] kernel[j], with a between zeros as far as the mode asks."""
+    """sum_j a[i + j] kernel[j], with a between zeros as far as the mode asks; kernel is not the longer."""
     dtype = np.result_type(a.dtype, kernel.dtype)
     a, kernel = build.cast(a, dtype), build.cast(kernel, dtype)
-    if kernel.size > a.size:
-        if mode == "valid":
-            raise NotImplementedError("with mode='valid' and a longer second argument is not recorded")
-        n, m = a.size, kernel.size
-        full = _slide(a, kernel, "full")
-        return full if mode == "full" else build.take_slice(full, 0, (n - 1) // 2, (n - 1) // 2 + m)
     n, m = a.size, kernel.size
     before, after = {"full": (m - 1, m - 1), "valid": (0, 0), "same": (m // 2, m - 1 - m // 2)}[mode]
     if before or after:
