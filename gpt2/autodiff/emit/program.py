@@ -16,7 +16,7 @@ from ..ops import anomaly
 from ..run import kernels, recycled, threads
 from ..switches import Options
 from . import numexpr, tuned
-from .buffers import ALIGN
+from .arena import ALIGN
 from .source import emit
 
 _serial = itertools.count(1)

@@ -158,11 +158,6 @@ def _apart(x: range, y: range) -> bool:
     return False
 
 
-def all_disjoint(boxes, shape) -> bool:
-    """Are boxes of steps of 1 or more within an array of that shape disjoint, each from all others?"""
-    return all(alone(boxes, shape))
-
-
 FEW_BOXES = 32  # up to here boxes are compared in pairs
 _MOST_MARKED = 1 << 24  # elements: of larger arrays no map is drawn
 
