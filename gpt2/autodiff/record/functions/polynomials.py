@@ -102,6 +102,7 @@ def _polyfit(x, y, deg, rcond, w):
 def polyfit_nodes(x, y, deg, rcond, w):
     """Least squares on the powers of x, each scaled to length 1, as NumPy does it."""
     x, y = (operand(v) for v in (x, y))
+    given = y.dtype if y.dtype.kind in "fc" else np.dtype(float)
     x, y = (build.cast(v, np.promote_types(v.dtype, float)) for v in (x, y))
     if rcond is None:
         rcond = x.size * np.finfo(x.dtype).eps
@@ -109,7 +110,8 @@ def polyfit_nodes(x, y, deg, rcond, w):
     if w is not None:
         w = build.cast(operand(w), np.result_type(powers.dtype, operand(w).dtype))
         powers = powers * build.reshape(w, (w.size, 1))
-        y = y * (build.reshape(w, (w.size, 1)) if y.ndim == 2 else w)
+        product = y * (build.reshape(w, (w.size, 1)) if y.ndim == 2 else w)
+        y = build.cast(build.cast(product, given), y.dtype)  # NumPy multiplies in place
     scale = apply("sqrt", apply("sum", powers * powers, axes=(0,), keepdims=False))
     found, _, _ = lstsq_nodes(powers / scale, y, rcond, (0,))
     return found / (build.reshape(scale, (deg + 1, 1)) if found.ndim == 2 else scale)
@@ -156,23 +158,36 @@ def histogram(a, bins=10, range=None, density=None, weights=None):
     if type(weights) is not Recorded:
         return np.histogram(a, bins, range, density, weights)
     edges = np.histogram_bin_edges(a, bins, range)  # these say nothing of the weights
-    return call_function(_histogram, (a, edges, density, weights), {}), edges
+    return call_function(_histogram, (a, bins, range, density, weights), {}), edges
 
 
-def _histogram(a, edges, density, weights):
-    return np.histogram(a, edges, density=density, weights=weights)[0]
+def _histogram(a, bins, range, density, weights):
+    return np.histogram(a, bins, range, density, weights)[0]
 
 
 @helper(_histogram)
-def histogram_nodes(a, edges, density, weights):
-    weights, n = operand(weights), len(edges) - 1
-    places = np.searchsorted(edges, a.ravel(), "right") - 1
-    places[a.ravel() == edges[-1]] = n - 1
-    inside = np.flatnonzero((places >= 0) & (places < n))
+def histogram_nodes(a, bins, range, density, weights):
+    """Bins of one width are added up one weight after another, others as differences of running sums."""
+    weights, edges = operand(weights), np.histogram_bin_edges(a, bins, range)
+    a, n = a.ravel(), len(edges) - 1
     flat = build.reshape(weights, (weights.size,))
-    taken = apply("gather", flat, table.const(inside), spec=(("array", 0),)) if inside.size else flat
-    found = _added(build.cast(taken, weights.dtype), places[inside], n)
+    if np.ndim(bins) == 0:
+        places = np.searchsorted(edges, a, "right") - 1
+        places[a == edges[-1]] = n - 1
+        inside = np.flatnonzero((places >= 0) & (places < n))
+        found = _added(build.cast(_taken(flat, inside), float), places[inside], n)
+        found = build.cast(found, weights.dtype)
+    else:
+        order = np.argsort(a)
+        sums = apply("cumsum", _taken(flat, order), axis=0, reverse=False)
+        ends = np.append(np.searchsorted(a[order], edges[:-1]), np.searchsorted(a[order], edges[-1], "right"))
+        sums = _taken(concatenate((build.zeros((1,), sums.dtype), sums)), ends)
+        found = build.slice_(sums, ((1, n + 1, 1),)) - build.slice_(sums, ((0, n, 1),))
     if density:
         total = apply("sum", found, axes=(0,), keepdims=False)
         found = found / table.const(np.diff(edges)) / total
     return found
+
+
+def _taken(x: Node, places: np.ndarray) -> Node:
+    return apply("gather", x, table.const(places), spec=(("array", 0),))

@@ -385,9 +385,24 @@ def _nan_anywhere(x: Node) -> Node | None:
     return apply("isnan", item_at(x, x.ndim - 1, x.shape[-1] - 1)) if x.dtype.kind in "fc" else None
 
 
+_WITHOUT_INTERPOLATION = ("inverted_cdf", "closest_observation", "lower", "higher", "nearest")
+
+
+def _between(below: Node, above: Node, weight: Node) -> Node:
+    """From one neighbour to the other; where the weight is the wider type, from the nearer, as NumPy does."""
+    if weight.dtype == below.dtype:
+        return below + (above - below) * weight
+    far = apply("greater_equal", weight, 0.5)
+    step = build.where(far, weight - 1.0, weight)
+    near = build.where(build.broadcast(far, below.shape), above, below)
+    return near + (above - below) * step
+
+
 def _quantile(a, q, axis, keepdims, method) -> Node:
     if isinstance(q, Node):
         raise NotImplementedError("with a recorded q is not recorded")
+    # NumPy interpolates in the dtype of a beside a single q, else in float64
+    single = isinstance(q, (int, float)) or method in _WITHOUT_INTERPOLATION
     q = np.asarray(q, float)
     x, shape = flat_axes(a, axis, keepdims)
     x = sort(x if x.dtype.kind == "f" else build.cast(x, float))
@@ -399,10 +414,10 @@ def _quantile(a, q, axis, keepdims, method) -> Node:
         else np.quantile(np.arange(float(n)), q.ravel(), method=method)
     )
     low = np.floor(at).astype(np.intp)
-    weight = (at - low).astype(x.dtype)
+    weight = (at - low).astype(x.dtype if single else float)
     last = x.ndim - 1
     below, above = take(x, low, last), take(x, np.minimum(low + 1, x.shape[-1] - 1), last)
-    out = below + (above - below) * table.const(weight)
+    out = _between(below, above, table.const(weight))
     out = build.where(expand_dims(_nan_anywhere(x), -1), np.nan, out)
     return build.reshape(moveaxis(out, -1, 0), q.shape + shape)
 
@@ -429,6 +444,8 @@ def _nanquantile(a, q, axis, keepdims, method) -> Node:
     """As _quantile, with the number of elements, and so the places, of each slice a value of its own."""
     if isinstance(q, Node):
         raise NotImplementedError("with a recorded q is not recorded")
+    # NumPy interpolates in the dtype of a beside a single q, else in float64
+    single = isinstance(q, (int, float)) or method in _WITHOUT_INTERPOLATION
     q = np.asarray(q, float)
     x, shape = flat_axes(a, axis, keepdims)
     x = sort(x if x.dtype.kind == "f" else build.cast(x, float))  # nan comes last
@@ -438,11 +455,11 @@ def _nanquantile(a, q, axis, keepdims, method) -> Node:
     at = apply("gather", table.const(places), present, spec=(("array", 0),))  # (..., 1, quantiles)
     at = build.reshape(at, (*x.shape[:-1], q.size))
     low = build.cast(apply("floor", at), np.intp)
-    weight = build.cast(at - build.cast(low, at.dtype), x.dtype)
+    weight = build.cast(at - build.cast(low, at.dtype), x.dtype if single else np.dtype(float))
     high = apply("minimum", low + 1, apply("maximum", build.broadcast(present, low.shape) - 1, 0))
     below = apply("take_along", x, low, axis=last)
     above = apply("take_along", x, high, axis=last)
-    out = below + (above - below) * weight
+    out = _between(below, above, weight)
     return build.reshape(moveaxis(out, -1, 0), q.shape + shape)
 
 

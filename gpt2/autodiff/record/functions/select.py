@@ -37,9 +37,19 @@ def where_node(condition, x, y):
 
 def weak_operands(*xs) -> list[Node]:
     """Nodes in one dtype; Python numbers take that of the arrays, with whatever kind they need (NEP 50)."""
-    arrays = [x for x in xs if not isinstance(x, (bool, int, float, complex)) or isinstance(x, np.generic)]
+    arrays = [
+        x
+        for x in xs
+        if not isinstance(x, (bool, int, float, complex)) or type(x) is Recorded or isinstance(x, np.generic)
+    ]
     nodes = [operand(x) for x in arrays]
-    numbers = [x for x in xs if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic)]
+    numbers = [
+        x
+        for x in xs
+        if isinstance(x, (bool, int, float, complex))
+        and type(x) is not Recorded
+        and not isinstance(x, np.generic)
+    ]
     dtype = np.result_type(*(n.dtype for n in nodes), *(type(v)(0) for v in numbers))
     made = iter(nodes)
     return [build.cast(next(made), dtype) if any(x is a for a in arrays) else operand(x, dtype) for x in xs]
