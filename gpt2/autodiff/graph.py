@@ -228,6 +228,7 @@ def node_names(graph: Graph) -> dict[Node, str]:
     names: dict[Node, str] = {}
     taken: set[str] = set()
     counter = itertools.count(1)
+    tried: dict[str, int] = {}  # hint -> the number that was tried last: a loop gives thousands the same hint
     for n in graph.nodes:
         base = n.name
         if base is None:
@@ -235,9 +236,11 @@ def node_names(graph: Graph) -> dict[Node, str]:
             while name in taken:
                 name = f"t{next(counter)}"
         else:
-            name, k = base, 2
+            name, k = base, tried.get(base, 1)
             while name in taken:
-                name, k = f"{base}_{k}", k + 1
+                k += 1
+                name = f"{base}_{k}"
+            tried[base] = k
         taken.add(name)
         names[n] = name
     return names

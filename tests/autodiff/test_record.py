@@ -402,8 +402,8 @@ def test_unsupported_functions_show_a_rule():
     text = message(f, X, kind=UnsupportedError)
     assert "np.spacing has no derivative rule yet" in text and "custom_vjp" in text
     assert issubclass(UnsupportedError, NotImplementedError)
-    text = message(lambda x: np.quantile(x, 0.5, method="nearest"), X, kind=UnsupportedError)
-    assert "method='nearest'" in text
+    text = message(lambda x: np.quantile(x, 0.5, weights=x, method="inverted_cdf"), X, kind=UnsupportedError)
+    assert "with weights" in text
     message(lambda x: np.savetxt("nowhere", x), X, kind=UnsupportedError)
 
 
@@ -492,7 +492,7 @@ def test_copies_and_pickles():
 
 def test_looks_like_an_array():
     def f(x):
-        assert isinstance(x, Recorded) and not isinstance(x, np.ndarray)
+        assert type(x) is Recorded and isinstance(x, np.ndarray) and not isinstance(x, float)
         assert not np.isscalar(x) and np.ndim(x) == 2 and len(x) == 2
         with pytest.raises(TypeError, match="unhashable"):
             hash(x)

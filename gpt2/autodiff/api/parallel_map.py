@@ -67,7 +67,10 @@ def _mapped(body: Callable, arrays):
         out, out_tree = flatten(
             body(*unflatten(tree, slices)), lambda x: is_dynamic(x) or isinstance(x, (int, bool))
         )
-        return unflatten(out_tree, [np.asarray(v) if isinstance(v, (int, bool)) else v for v in out])
+        return unflatten(
+            out_tree,
+            [np.asarray(v) if type(v) is not Recorded and isinstance(v, (int, bool)) else v for v in out],
+        )
 
     one.__name__ = getattr(body, "__name__", "body")
 

@@ -144,7 +144,10 @@ def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:
                 f"scan: body turned a carry with the structure {carry_tree} into {new_tree}", here()
             )
         y, y_tree = flatten(pair[1], is_number)
-        return new, unflatten(y_tree, [np.asarray(v) if isinstance(v, (int, bool)) else v for v in y])
+        return new, unflatten(
+            y_tree,
+            [np.asarray(v) if type(v) is not Recorded and isinstance(v, (int, bool)) else v for v in y],
+        )
 
     step.__name__ = getattr(body, "__name__", "body")
     return step

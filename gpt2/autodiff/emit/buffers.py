@@ -6,6 +6,7 @@ is a whole region of row blocks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -14,12 +15,12 @@ import numpy as np
 from ..graph import Graph, Node, is_scalar_const
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
+from .arena import offsets, rounded
 from .layout import chain, root
 from .regions import Region, blocks_of, flags_of
 from .rowwise import by_rows
 from .windows import Window
 
-ALIGN = 64
 # Lent memory is for what is kept long: what is made and used up at once does better in an arena that stays in
 # cache. Bytes, and the share of all steps.
 LEND_FROM = 1 << 16
@@ -87,7 +88,7 @@ def plan(
     if stands is not None:
         _lend(kind, storage, values, stands)
     own = {id(s): s for s in storage.values() if s.lender is None}
-    total = _offsets([*own.values(), *partials.values()])
+    total = offsets([*own.values(), *partials.values()])
     slots = {n: slot for r in regions if r.N > 1 for n, slot in _Slots(r, kind, values).slots.items()}
     return BufferPlan(kind, storage, windows, slots, partials, total, folded)
 
@@ -201,6 +202,7 @@ class Uses:
         self.users = graph.users()
         self.region = {n: r for r in regions for n in r.members}
         self.order = {n: k for k, n in enumerate(m for r in regions for m in r.members)}
+        self._last: dict[Node, int] = {}
 
     def readers(self, x: Node) -> list[tuple[Node, Node]]:
         """(op, the argument through which it reads x), for x itself and for views of x."""
@@ -214,19 +216,22 @@ class Uses:
                     found.append((u, y))
         return found
 
+    def last_read(self, x: Node) -> int:
+        """The place in the order of the op that reads x last; -1 where none does."""
+        if x not in self._last:
+            self._last[x] = max((self.order[u] for u, _ in self.readers(x)), default=-1)
+        return self._last[x]
+
     def last_use(self, x: Node, n: Node) -> bool:
         """Whether n may write over x, which it reads: nothing reads x later, not in a later block either."""
+        if self.last_read(x) > self.order[n]:
+            return False
         r = self.region[n]
         made_here = self.region.get(x) is r
         if not facts(n).streams and sum(root(a) is x for a in n.args) > 1:
             return False  # what is written over by one argument's sake is read for another's
         if n.op == "fused" and not all(_element_by_element(a, n) for a in n.args if root(a) is x):
             return False  # ufuncs look whether what they read and write overlaps; numexpr does not
-        for u, _ in self.readers(x):
-            if u is n:
-                continue
-            if self.order[u] >= self.order[n]:
-                return False
         if r.N > 1 and not made_here:
             for u, y in self.readers(x):
                 if self.region[u] is r and not reads_own_rows(u, y, r):
@@ -318,30 +323,14 @@ def overwritable(n: Node) -> tuple[Node, ...]:
     return n.args if facts(n).streams else ()
 
 
-def _offsets(storages: list[Storage]) -> int:
-    """Give every stretch, large ones first, the lowest offset free for its whole life; return the total."""
-    settled: list[Storage] = []
-    total = 0
-    for s in sorted(storages, key=lambda s: (-s.nbytes, s.start)):
-        taken = ((t.offset, t.offset + t.nbytes) for t in settled if t.start <= s.end and s.start <= t.end)
-        s.offset = _gap(taken, s.nbytes)
-        settled.append(s)
-        total = max(total, s.offset + _round(s.nbytes))
-    return total
-
-
 def _gap(taken, nbytes: int) -> int:
     """The lowest offset at which nbytes are free of all spans (from byte, to byte) that are taken."""
     at = 0
     for lo, hi in sorted(taken):
         if lo - at >= nbytes:
             break
-        at = max(at, _round(hi))
+        at = max(at, rounded(hi))
     return at
-
-
-def _round(nbytes: int) -> int:
-    return -(-max(nbytes, 1) // ALIGN) * ALIGN
 
 
 def lends(o: Node) -> bool:
@@ -403,7 +392,7 @@ def _borrow(s: Storage, lenders: dict[Node, list[_Span]]) -> None:
                 best = back, o, at
     if best is not None:
         _, s.lender, s.offset = best
-        lenders[s.lender].append(_Span(s.offset, s.offset + _round(s.nbytes), s.start, s.end))
+        lenders[s.lender].append(_Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end))
 
 
 class _Slots:
@@ -446,18 +435,38 @@ class _Slots:
             self.free.append(self.live.pop(x))
 
 
-def may_overwrite(o: Node, x: Node, windows, uses: Uses) -> bool:
-    """Whether output o may be computed in the memory of input x: nothing reads x once that is written."""
-    if o.op == "input" or x.shape != o.shape or x.dtype != o.dtype:
-        return False
-    writers = [n for n in uses.order if n is o or (n in windows and windows[n].base is o)]
-    if any(step[0] != "reshape" for n in writers if n in windows for step in windows[n].steps):
-        return False
-    first = min(writers, key=uses.order.__getitem__)
-    # what copies its first argument has no need to where the result is that very array
-    read = first.args[1:] if facts(first).changes_first and first.args[0] is x else first.args
-    if not facts(first).streams and any(root(a) is x for a in read):
-        return False
-    if uses.region[first].N > 1 and row_axes(x.shape, uses.region[first].N) is None:
-        return False
-    return uses.last_use(x, first)
+class Overwrites:
+    """Which pairs (result, input) are such that the result may be written over that input's memory.
+
+    Found out when a caller asks: a program with thousands of parameters has millions of pairs, of which few
+    are ever wanted.
+    """
+
+    def __init__(self, graph: Graph, windows, uses: Uses, barred: Callable[[Node], bool]):
+        self.graph, self.windows, self.uses, self.barred = graph, windows, uses, barred
+        self.known: dict[tuple[int, int], bool] = {}
+        self.writers: dict[Node, list[Node]] = {}  # of each memory, in the order of execution
+        for n in uses.order:
+            self.writers.setdefault(windows[n].base if n in windows else n, []).append(n)
+
+    def __contains__(self, pair: tuple[int, int]) -> bool:
+        if pair not in self.known:
+            o, x = self.graph.outputs[pair[0]], self.graph.inputs[pair[1]]
+            self.known[pair] = not self.barred(o) and self._may(o, x)
+        return self.known[pair]
+
+    def _may(self, o: Node, x: Node) -> bool:
+        """Whether output o may be computed in the memory of input x: nothing reads x once that is written."""
+        if o.op == "input" or x.shape != o.shape or x.dtype != o.dtype:
+            return False
+        writers, windows, uses = self.writers[o], self.windows, self.uses
+        if any(step[0] != "reshape" for n in writers if n in windows for step in windows[n].steps):
+            return False
+        first = writers[0]
+        # what copies its first argument has no need to where the result is that very array
+        read = first.args[1:] if facts(first).changes_first and first.args[0] is x else first.args
+        if not facts(first).streams and any(root(a) is x for a in read):
+            return False
+        if uses.region[first].N > 1 and row_axes(x.shape, uses.region[first].N) is None:
+            return False
+        return uses.last_use(x, first)

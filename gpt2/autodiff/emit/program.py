@@ -17,7 +17,7 @@ from ..ops.exactness import decided
 from ..run import kernels, recycled, threads
 from ..switches import FAST, Options
 from . import numexpr, tuned
-from .buffers import ALIGN
+from .arena import ALIGN
 from .source import emit
 
 _serial = itertools.count(1)

@@ -20,7 +20,7 @@ from ..ops.cost import nanoseconds
 from ..ops.table import facts
 from . import numexpr
 from .array_names import ArrayNames
-from .buffers import BufferPlan, Kind, Uses, lends, may_overwrite, plan
+from .buffers import BufferPlan, Kind, Overwrites, Uses, lends, plan
 from .decisions import folded, reach_rows
 from .expressions import is_written, number_text, written
 from .layout import lower, root
@@ -44,7 +44,7 @@ class Emitted:
     regions: list  # (blocks, slot shapes) of each region of row blocks, in order
     arena_bytes: int
     results: list  # shape and dtype of each result; None for an input handed back
-    overwrites: set  # (result, input): the result may be written over that input's memory
+    overwrites: Overwrites  # (result, input): the result may be written over that input's memory
 
 
 def emit(
@@ -68,12 +68,7 @@ def emit(
     products = folded(graph, uses.users, where, windows)
     for r in regions:
         reach_rows(r, where, stands)
-    overwrites = {
-        (k, i)
-        for k, o in enumerate(graph.outputs)
-        for i, x in enumerate(graph.inputs)
-        if may_overwrite(o, x, windows, uses) and not (lend and lends(o))
-    }
+    overwrites = Overwrites(graph, windows, uses, lambda o: lend and lends(o))
     p = plan(graph, regions, where, windows, products, uses, stands if lend else None)
     emitter = Emitter(graph, name, where, p, stands)
     for r in regions:

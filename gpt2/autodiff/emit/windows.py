@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 
 from ..graph import Graph, Node
 from ..ops.rowwise import row_axes
 from ..ops.table import VIEWS, facts
+from ..passes.match import FEW_BOXES, alone
 from .layout import chain, part, reshape_view, root, slices_text, stand_in, view
 
 
@@ -79,6 +80,8 @@ def parts_apart(n: Node) -> bool:
     """Whether no two parts of an assemble overlap."""
     indices = n.attrs["indices"]
     spans = [[_span(s, m) for s, m in zip(i, n.shape)] for i in indices]
+    if len(spans) > FEW_BOXES:  # drawn on a map: the time for comparing pairs grows with the square
+        return all(alone([[range(a, b) for a, b in s] for s in spans], n.shape))
     return not any(
         all(a0 < b1 and b0 < a1 for (a0, a1), (b0, b1) in zip(one, other))
         for one, other in itertools.combinations(spans, 2)
@@ -134,8 +137,9 @@ class _Hosts:
         together = covers(n)
         full = next((k for k, p in enumerate(n.args) if p.size == n.size), None)
         at = self.of(n)
+        often = Counter(n.args)
         for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
-            if (together or k == full) and n.args.count(x) == 1:
+            if (together or k == full) and often[x] == 1:
                 steps = (*at.steps, ("slice", index, n.shape))
                 self.settle(x, Window(at.base, steps, part(at.stand, index)), n, not together)
 

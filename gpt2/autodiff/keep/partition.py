@@ -38,7 +38,7 @@ from ..graph import Graph, Node, with_args
 from ..ops import build, cost, input_node
 from ..ops.table import VIEWS
 from ..passes.engine import renumber
-from ..passes.match import calls_back, disjoint, ranges
+from ..passes.match import alone, calls_back, ranges
 from .maxflow import UNLIMITED, Network
 
 PRECISION = 1000  # the network counts in thousandths of a nanosecond
@@ -115,8 +115,8 @@ class _Problem:
         for n in self.joint.nodes:
             if n.op == "assemble" and n.id in read and n.id in self.primal:
                 boxes = [ranges(i, n.shape) for i in n.attrs["indices"]]
-                for k, (p, box) in enumerate(zip(n.args, boxes)):
-                    if all(disjoint(box, other) for j, other in enumerate(boxes) if j != k):
+                for k, (p, apart) in enumerate(zip(n.args, alone(boxes, n.shape))):
+                    if apart:
                         found[p.id] = (n, n.attrs["indices"][k])
         return found
 

@@ -33,6 +33,7 @@ RING = frozenset(("add", "subtract", "multiply", "negative", "divide", "square")
 _WORTHWHILE = 0.5  # of an operation on the whole result: what must be saved to change the program's form
 _MOST_TERMS = 12  # factors are searched for in sums up to here: the search grows with the square
 _MOST_FACTORS = 12  # pairs are searched for in products up to here: the search grows with the cube
+_DEEPEST = 4  # values made for a value made for ... by these rules: the next sweep looks at what is left
 _MOST_DISSOLVED = 32  # taken apart at once: a loop that is written out can be one chain of thousands
 
 
@@ -227,8 +228,7 @@ class Region:
         if self.dissolves(x):
             return True
         if x.dtype == self.dtype and _scaled(x) is not None:
-            self.scaled.add(x.id)
-            return self.see_through
+            return self._sees_through(x)
         return False
 
     def terms(self, x: Node, coef=1.0) -> list[Product]:
@@ -248,9 +248,14 @@ class Region:
         if x.shape == self.root.shape and self.dissolves(x):
             return True
         if x.shape == self.root.shape and x.dtype == self.dtype and _affine(x):
-            self.scaled.add(x.id)
-            return self.see_through
+            return self._sees_through(x)
         return False
+
+    def _sees_through(self, x: Node) -> bool:
+        if len(self.scaled) >= _MOST_DISSOLVED:
+            return False
+        self.scaled.add(x.id)
+        return self.see_through
 
     # putting together
     def old_cost(self) -> float:
@@ -346,7 +351,7 @@ def improve(root: Node, sweep) -> Node | None:
     """A cheaper node for `root`, or None."""
     if not is_inexact(root) or not root.size:
         return None
-    if not any(a.op in RING for a in root.args):
+    if not any(a.op in RING for a in root.args) or sweep.depth > _DEEPEST:
         return None
     region = Region(root, sweep)
     terms = region.terms(root)

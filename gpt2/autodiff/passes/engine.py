@@ -117,12 +117,14 @@ class Sweep:
         self._settled: set[int] = {n.id for n in graph.inputs}
         self._uses: dict[int, int] = {}
         self._retired: set[int] = set()
-        self._depth = 0
+        self.depth = 0  # how many rules wait for what they made to be simplified
         self.user: Node | None = None  # the only user, in the old graph, of the node being looked at
+        self.written_over = False  # is it, in the old graph, what another `update` changes?
 
     def run(self) -> Graph:
         graph = self.graph
         uses, users = _count_uses(graph, self.old_order)
+        written_over = {n.args[0].id for n in self.old_order if n.op == "update"}
         image = {n.id: n for n in graph.inputs}
         for n in graph.inputs:
             self._uses[n.id] = uses.get(n.id, 0)
@@ -137,6 +139,7 @@ class Sweep:
                     break
             self.user = users.get(n.id)
             self._exactly = n.id in self._exact
+            self.written_over = n.id in written_over
             got = self._reduce(m, n)
             image[n.id] = got
             self._uses[got.id] = self._uses.get(got.id, 0) + uses.get(n.id, 0)
@@ -215,8 +218,8 @@ class Sweep:
     def _adopt(self, n: Node, got: Node, origin: Node, rule: Rule) -> Node:
         """Simplify what a rule gave for `n`; the new node takes the name and the place of the old one."""
         self.changed = True
-        self._depth += 1
-        if self._depth > _DEEPEST:
+        self.depth += 1
+        if self.depth > _DEEPEST:
             raise RestlessError(rule, n)
         if (got.dtype, got.shape) != (n.dtype, n.shape):
             raise GraphError(f"rule {rule.__name__} turned {n!r} = {n.op} into {got!r} = {got.op}")
@@ -226,7 +229,7 @@ class Sweep:
         if fresh and got.name is None:
             got.name = origin.name
         self.user = user
-        self._depth -= 1
+        self.depth -= 1
         return got
 
     def _settle(self, n: Node, origin: Node) -> Node:
@@ -307,8 +310,30 @@ def sweep_to_end(
             continue
         if not sweep.changed:
             break
-        graph, order = new, _alive(new, sweep.order)
+        alive = _alive(new, sweep.order)
+        again = order is not None and _same_program(order, alive)
+        graph, order = new, alive
+        if again:  # what one rule did, another undid
+            break
     return graph if order is None else renumber(graph, order)
+
+
+def _same_program(before: list[Node], after: list[Node]) -> bool:
+    """Do two lists of nodes, each in order, compute the same in the same way?"""
+    if len(before) != len(after):
+        return False
+    image: dict[int, int] = {}
+    for a, b in zip(before, after):
+        if a.op != b.op or a.dtype != b.dtype or a.shape != b.shape or len(a.args) != len(b.args):
+            return False
+        if any(image.get(x.id, x.id) != y.id for x, y in zip(a.args, b.args)):
+            return False
+        if a.attrs is not b.attrs and (a.key()[2:] if a.args else a.key()) != (
+            b.key()[2:] if b.args else b.key()
+        ):
+            return False
+        image[a.id] = b.id
+    return True
 
 
 def _alive(graph: Graph, order: list[Node]) -> list[Node]:

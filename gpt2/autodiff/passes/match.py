@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..graph import Graph, Node
@@ -155,6 +157,29 @@ def _apart(x: range, y: range) -> bool:
     if abs(x.step) == abs(y.step):
         return (x[0] - y[0]) % abs(x.step) != 0
     return False
+
+
+FEW_BOXES = 32  # up to here boxes are compared in pairs
+_MOST_MARKED = 1 << 24  # elements: of larger arrays no map is drawn
+
+
+def alone(boxes, shape) -> list[bool]:
+    """For each box: does it share no element with any other?
+
+    Many are drawn on a map of the array, since the time for comparing pairs grows with the square.
+    """
+    if len(boxes) <= FEW_BOXES or math.prod(shape) > _MOST_MARKED:
+        return [all(disjoint(b, c) for j, c in enumerate(boxes) if j != k) for k, b in enumerate(boxes)]
+    drawn = np.zeros(shape, np.int32)
+    places = [place_of(b) for b in boxes]
+    for p in places:
+        drawn[p] += 1
+    return [bool((drawn[p] == 1).all()) for p in places]
+
+
+def place_of(box) -> tuple[slice, ...]:
+    """The index that takes a box out of an array."""
+    return tuple(slice(*s) for s in as_index(box))
 
 
 def inside(inner, outer) -> tuple[range, ...] | None:

@@ -4,14 +4,21 @@ assemble(a) + assemble(b)              -> assemble(a, b)
 x + scatter_add(zeros, v)              -> scatter_add(x, v)
 zeros; x[0] = a; x[1] = b              -> assemble(a, b)
 assemble(a, b)[where a lies]           -> a
+
+What is built up part by part in a loop of thousands waits until it is complete, and is then put together at
+once: copying all parts for each new one would take time that grows with the square.
 """
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from ..graph import Node
 from ..ops import apply, build
 from .engine import BITS, DIGITS, Family
-from .match import as_index, disjoint, inside, is_full, is_zeros, ranges
+from .match import FEW_BOXES, as_index, disjoint, inside, is_full, is_zeros, place_of, ranges
 
 place = Family("place")
 
@@ -70,8 +77,41 @@ def _opened(p: Node, rs, sweep) -> list | None:
 def add_assembles(n: Node, sweep) -> Node | None:
     a, b = n.args
     if a.op == b.op == "assemble" and a.shape == b.shape and sweep.single(a) and sweep.single(b):
-        return assembled(parts_of(a) + parts_of(b), n)
+        if len(a.args) + len(b.args) <= FEW_BOXES or not _added_to(n, sweep):
+            return assembled(parts_of(a) + parts_of(b), n)
+    elif not _added_to(n, sweep):
+        return _added_parts(n, sweep)
     return None
+
+
+def _added_to(n: Node, sweep) -> bool:
+    """Is `n` a term of a longer sum, which looks at all of it?"""
+    return sweep.user is not None and sweep.user.op == "add" and sweep.user.shape == n.shape
+
+
+def _added_parts(n: Node, sweep) -> Node | None:
+    """A long sum in which assembles stand: one of all their parts, and what else is added."""
+    parts: list = []
+    rest: list[Node] = []
+    found = 0
+    stack = [n]
+    while stack:
+        x = stack.pop()
+        if x is not n and not (sweep.single(x) and x.shape == n.shape and x.dtype == n.dtype):
+            rest.append(x)
+        elif x.op == "add":
+            stack.extend(reversed(x.args))
+        elif x.op == "assemble" and x.args:
+            parts.extend(parts_of(x))
+            found += 1
+        else:
+            rest.append(x)
+    if found < 2 or len(parts) <= FEW_BOXES:
+        return None
+    total = assembled(parts, n)
+    for x in rest:
+        total = build.add(x, total)
+    return total
 
 
 @place.rule("slice", keeps=BITS)
@@ -116,7 +156,7 @@ def update_everything(n: Node, sweep) -> Node | None:
 def add_to_part(n: Node, sweep) -> Node | None:
     """x[i] += v adds a part, if x is assembled from parts: no slice has to be read."""
     x, v = n.args
-    if v.op != "add" or x.op != "assemble" or not x.args:
+    if v.op != "add" or x.op != "assemble" or not 0 < len(x.args) < FEW_BOXES:
         return None
     for old, extra in (v.args, v.args[::-1]):
         if (
@@ -137,12 +177,51 @@ def update_zeros(n: Node, sweep) -> Node | None:
     box = ranges(n.attrs["index"], x.shape)
     if is_zeros(x):
         return assembled([(v, box)], n)
-    if x.op != "assemble":
+    if x.op == "update" and not sweep.written_over:
+        return _written_parts(n, sweep)
+    if x.op != "assemble" or len(x.args) >= FEW_BOXES and sweep.written_over:
         return None
     left = [(p, rs) for p, rs in parts_of(x) if inside(rs, box) is None]
     if all(disjoint(box, rs) for _, rs in left):
         return assembled([*left, (v, box)], n)
     return None
+
+
+_MOST_MARKED = 1 << 24  # elements of an array in which many parts are written
+
+
+def _written_parts(n: Node, sweep) -> Node | None:
+    """Many writes into zeros, the last of which is `n`: the parts that are there to be seen at the end.
+
+    None where one write covers another in part only.
+    """
+    writes = []  # the last one first
+    x = n
+    while x.op == "update" and (x is n or sweep.single(x)):
+        writes.append((x.args[1], ranges(x.attrs["index"], x.shape)))
+        x = x.args[0]
+    if not (is_zeros(x) or x.op == "assemble") or math.prod(x.shape) > _MOST_MARKED:
+        return None
+    if x.op == "assemble" and not sweep.single(x) and x.args:
+        return None
+    before = [] if is_zeros(x) else parts_of(x)
+    taken = np.zeros(x.shape, bool)
+    parts = []
+    for v, box in writes:
+        there = taken[place_of(box)]
+        if not there.any():
+            parts.append((v, box))
+            there[...] = True
+        elif not there.all():
+            return None
+    kept = []
+    for p, box in before:
+        there = taken[place_of(box)]
+        if not there.any():
+            kept.append((p, box))
+        elif not there.all():
+            return None
+    return assembled(kept + parts[::-1], n)
 
 
 @place.rule("update", keeps=BITS)

@@ -163,10 +163,13 @@ def slice_update(n: Node, sweep) -> Node | None:
     (x,) = n.args
     if x.op != "update":
         return None
-    root, v = x.args
     want, box = ranges(n.attrs["index"], x.shape), ranges(x.attrs["index"], x.shape)
     if disjoint(want, box):
+        root = x.args[0]  # a loop makes thousands of writes, so all that miss the slice are passed at once
+        while root.op == "update" and disjoint(want, ranges(root.attrs["index"], x.shape)):
+            root = root.args[0]
         return build.slice_(root, n.attrs["index"])
+    v = x.args[1]
     within = inside(want, box)
     if within is None:
         return None

@@ -203,7 +203,7 @@ def _mixed_operands(rec, inputs, values, strong, name) -> list[Node]:
         else:
             node = as_node(rec, x)
         nodes.append(node)
-    constants = [n for n, x in zip(nodes, inputs) if isinstance(x, np.generic)]
+    constants = [n for n, x in zip(nodes, inputs) if isinstance(x, np.generic) and type(x) is not Recorded]
     if constants and name != "ldexp":
         # np.float64(2) * float32 array is float64, though 2.0 * float32 array is not: say so with a cast
         rest = [n.dtype for n in nodes if n.op != "const"]

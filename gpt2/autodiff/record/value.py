@@ -2,8 +2,8 @@
 NumPy functions, methods, indexing and writing in place all work, each computed by NumPy at once and noted
 in the graph.
 
-What NumPy's protocols cannot see is an error that names the spelling that works. `isinstance(x,
-np.ndarray)` is False.
+What NumPy's protocols cannot see is an error that names the spelling that works. `isinstance(x, np.ndarray)`
+and `isinstance(k, float)` answer as for the value itself, and so does np.isscalar.
 """
 
 from __future__ import annotations
@@ -66,6 +66,11 @@ class Recorded:
         self._buffer = None
 
     # what it stands for
+    @property
+    def __class__(self):
+        """What isinstance answers by: that of the value it stands for. `type(x)` is Recorded."""
+        return type(self._value)
+
     @property
     def node(self) -> Node:
         root = self._root
@@ -547,7 +552,7 @@ def index_arrays(rec: Run, k) -> list[Node]:
         k = np.asarray(k) if not _has_recorded(k) else _function(np.array, k)
         if k.size == 0:
             k = np.asarray(k, np.intp)
-    if k.__class__ is int:
+    if type(k) is int:
         return [table.const(k, np.intp)]
     if k.dtype.kind != "b":
         return [as_node(rec, k)]

@@ -387,20 +387,39 @@ def _nan_anywhere(x: Node) -> Node | None:
     return apply("isnan", item_at(x, x.ndim - 1, x.shape[-1] - 1)) if x.dtype.kind in "fc" else None
 
 
+_WITHOUT_INTERPOLATION = ("inverted_cdf", "closest_observation", "lower", "higher", "nearest")
+
+
+def _between(below: Node, above: Node, weight: Node) -> Node:
+    """From one neighbour to the other; where the weight is the wider type, from the nearer, as NumPy does."""
+    if weight.dtype == below.dtype:
+        return below + (above - below) * weight
+    far = apply("greater_equal", weight, 0.5)
+    step = build.where(far, weight - 1.0, weight)
+    near = build.where(build.broadcast(far, below.shape), above, below)
+    return near + (above - below) * step
+
+
 def _quantile(a, q, axis, keepdims, method) -> Node:
     if isinstance(q, Node):
         raise NotImplementedError("with a recorded q is not recorded")
-    if method != "linear":
-        raise NotImplementedError(f"with method={method!r} is not recorded; method='linear' is")
+    # NumPy interpolates in the dtype of a beside a single q, else in float64
+    single = isinstance(q, (int, float)) or method in _WITHOUT_INTERPOLATION
     q = np.asarray(q, float)
     x, shape = flat_axes(a, axis, keepdims)
     x = sort(x if x.dtype.kind == "f" else build.cast(x, float))
-    at = q.ravel() * (x.shape[-1] - 1)
+    # Every method gives a place between two neighbours; the quantile of 0, 1, 2, ... is that place
+    n = x.shape[-1]
+    at = (
+        q.ravel() * (n - 1)
+        if method == "linear"
+        else np.quantile(np.arange(float(n)), q.ravel(), method=method)
+    )
     low = np.floor(at).astype(np.intp)
-    weight = (at - low).astype(x.dtype)
+    weight = (at - low).astype(x.dtype if single else float)
     last = x.ndim - 1
     below, above = take(x, low, last), take(x, np.minimum(low + 1, x.shape[-1] - 1), last)
-    out = below + (above - below) * table.const(weight)
+    out = _between(below, above, table.const(weight))
     out = build.where(expand_dims(_nan_anywhere(x), -1), np.nan, out)
     return build.reshape(moveaxis(out, -1, 0), q.shape + shape)
 
@@ -421,6 +440,65 @@ def percentile(
     if isinstance(q, Node) or weights is not None:
         raise NotImplementedError("with a recorded q or with weights is not recorded")
     return _quantile(a, np.true_divide(q, 100), axis, keepdims, method)
+
+
+def _nanquantile(a, q, axis, keepdims, method) -> Node:
+    """As _quantile, with the number of elements, and so the places, of each slice a value of its own."""
+    if isinstance(q, Node):
+        raise NotImplementedError("with a recorded q is not recorded")
+    # NumPy interpolates in the dtype of a beside a single q, else in float64
+    single = isinstance(q, (int, float)) or method in _WITHOUT_INTERPOLATION
+    q = np.asarray(q, float)
+    x, shape = flat_axes(a, axis, keepdims)
+    x = sort(x if x.dtype.kind == "f" else build.cast(x, float))  # nan comes last
+    last, n = x.ndim - 1, x.shape[-1]
+    present = sum_(build.cast(_present(x), np.intp), last, None, None, True)
+    places = _places(n, q.ravel(), method)
+    at = apply("gather", table.const(places), present, spec=(("array", 0),))  # (..., 1, quantiles)
+    at = build.reshape(at, (*x.shape[:-1], q.size))
+    low = build.cast(apply("floor", at), np.intp)
+    weight = build.cast(at - build.cast(low, at.dtype), x.dtype if single else np.dtype(float))
+    high = apply("minimum", low + 1, apply("maximum", build.broadcast(present, low.shape) - 1, 0))
+    below = apply("take_along", x, low, axis=last)
+    above = apply("take_along", x, high, axis=last)
+    out = _between(below, above, weight)
+    return build.reshape(moveaxis(out, -1, 0), q.shape + shape)
+
+
+def _places(n: int, q: np.ndarray, method: str) -> np.ndarray:
+    """(n + 1, quantiles): for each number of elements, where among them the quantiles lie."""
+    if method == "linear":
+        return np.maximum(np.arange(n + 1) - 1, 0)[:, None] * q
+    if n > _MOST_PLACES:
+        raise NotImplementedError(f"with method={method!r} along more than {_MOST_PLACES} is not recorded")
+    rows = [np.zeros(q.size)] + [np.quantile(np.arange(float(k)), q, method=method) for k in range(1, n + 1)]
+    return np.stack(rows)
+
+
+_MOST_PLACES = 2000
+
+
+@handles(np.nanquantile)
+def nanquantile(
+    a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=NONE, *, weights=None
+):
+    if weights is not None:
+        raise NotImplementedError("with weights is not recorded")
+    return _nanquantile(a, q, axis, keepdims is True, method)
+
+
+@handles(np.nanpercentile)
+def nanpercentile(
+    a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=NONE, *, weights=None
+):
+    if isinstance(q, Node) or weights is not None:
+        raise NotImplementedError("with a recorded q or with weights is not recorded")
+    return _nanquantile(a, np.true_divide(q, 100), axis, keepdims is True, method)
+
+
+@handles(np.nanmedian)
+def nanmedian(a, axis=None, out=None, overwrite_input=False, keepdims=NONE):
+    return _nanquantile(a, 0.5, axis, keepdims is True, "linear")
 
 
 # reductions that pass over nan

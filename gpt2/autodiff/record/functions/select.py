@@ -37,9 +37,19 @@ def where_node(condition, x, y):
 
 def weak_operands(*xs) -> list[Node]:
     """Nodes in one dtype; Python numbers take that of the arrays, with whatever kind they need (NEP 50)."""
-    arrays = [x for x in xs if not isinstance(x, (bool, int, float, complex)) or isinstance(x, np.generic)]
+    arrays = [
+        x
+        for x in xs
+        if not isinstance(x, (bool, int, float, complex)) or type(x) is Recorded or isinstance(x, np.generic)
+    ]
     nodes = [operand(x) for x in arrays]
-    numbers = [x for x in xs if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic)]
+    numbers = [
+        x
+        for x in xs
+        if isinstance(x, (bool, int, float, complex))
+        and type(x) is not Recorded
+        and not isinstance(x, np.generic)
+    ]
     dtype = np.result_type(*(n.dtype for n in nodes), *(type(v)(0) for v in numbers))
     made = iter(nodes)
     return [build.cast(next(made), dtype) if any(x is a for a in arrays) else operand(x, dtype) for x in xs]
@@ -426,25 +436,28 @@ def apply_over_axes(func, a, axes):
 @handles(np.convolve)
 def convolve(a, v, mode="full"):
     a, v = operand(a), operand(v)
-    return _slide(a, build.slice_(v, ((v.size - 1, None, -1),)) if v.size else v, mode)
+    if v.size > a.size:  # NumPy exchanges them, too
+        a, v = v, a
+    return _slide(a, _turned(v) if v.size else v, mode)
 
 
 @handles(np.correlate)
 def correlate(a, v, mode="valid"):
     a, v = operand(a), operand(v)
-    return _slide(a, build.conjugate(v) if v.dtype.kind == "c" else v, mode)
+    v = build.conjugate(v) if v.dtype.kind == "c" else v
+    if v.size > a.size:  # the same sums, the last one first
+        return _turned(_slide(v, a, mode))
+    return _slide(a, v, mode)
+
+
+def _turned(x: Node) -> Node:
+    return build.slice_(x, ((x.size - 1, None, -1),))
 
 
 def _slide(a: Node, kernel: Node, mode: str) -> Node:
-    """sum_j a[i + j] kernel[j], with a between zeros as far as the mode asks."""
+    """sum_j a[i + j] kernel[j], with a between zeros as far as the mode asks; kernel is not the longer."""
     dtype = np.result_type(a.dtype, kernel.dtype)
     a, kernel = build.cast(a, dtype), build.cast(kernel, dtype)
-    if kernel.size > a.size:
-        if mode == "valid":
-            raise NotImplementedError("with mode='valid' and a longer second argument is not recorded")
-        n, m = a.size, kernel.size
-        full = _slide(a, kernel, "full")
-        return full if mode == "full" else build.take_slice(full, 0, (n - 1) // 2, (n - 1) // 2 + m)
     n, m = a.size, kernel.size
     before, after = {"full": (m - 1, m - 1), "valid": (0, 0), "same": (m // 2, m - 1 - m // 2)}[mode]
     if before or after:

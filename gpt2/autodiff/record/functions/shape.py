@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import build, table
-from ..dispatch import HANDLERS, handles, operand, raw, since
+from ..dispatch import HANDLERS, call_function, handles, helper, operand, raw, since
 from ..value import Recorded
 
 normalize_axis_index = np.lib.array_utils.normalize_axis_index
@@ -22,7 +22,29 @@ def axis_of(axis, ndim: int) -> int:
 
 
 # the same elements in the same order
-@handles(np.reshape)
+@raw(np.reshape)
+def reshape_recorded(a, /, shape=None, order="C", *, copy=None):
+    """An integer argument that says the shape is looked at: another shape is another program."""
+    kw = {} if copy is None else {"copy": copy}
+    if type(a) is not Recorded:  # only the shape is recorded
+        return np.reshape(a, plain_shape(shape), order=order, **kw)
+    return call_function(_reshape, (a, plain_shape(shape)), {"order": order, **kw})
+
+
+def plain_shape(shape):
+    """A shape of plain integers."""
+    if type(shape) is Recorded:
+        return operator.index(shape) if shape.ndim == 0 else tuple(np.asarray(shape).tolist())
+    if isinstance(shape, (tuple, list)):
+        return tuple(map(operator.index, shape))
+    return shape
+
+
+def _reshape(a, shape, **kw):
+    return np.reshape(a, shape, **kw)
+
+
+@helper(_reshape)
 def reshape(a, /, shape=None, order="C", *, copy=None):
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(map(operator.index, shape))
     if -1 in shape:
@@ -47,6 +69,8 @@ def reverse_axes(x: Node) -> Node:
 
 @handles(np.ravel)
 def ravel(a, order="C"):
+    if order == "K" and a.ndim > 1:
+        raise NotImplementedError("order='K' depends on the array's layout in memory")
     return reshape(a, -1 if a.size else 0, order="C" if order == "K" else order)
 
 
@@ -474,14 +498,103 @@ def pad(array, pad_width, mode="constant", **options):
         widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
     if mode == "constant":
         return _pad_constant(x, widths, options.get("constant_values", 0))
-    if mode not in ("edge", "wrap", "reflect", "symmetric") or options.get("reflect_type", "even") != "even":
-        raise NotImplementedError(
-            f"with mode={mode!r} is not recorded; constant, edge, wrap, reflect and symmetric are"
-        )
-    for axis, width in enumerate(widths):
-        if any(width):  # NumPy's own choice of positions
-            x = take(x, np.pad(np.arange(x.shape[axis]), width, mode=mode), axis)
+    for axis, (before, after) in enumerate(widths):
+        if before or after:
+            sides = {k: _of_axis(v, axis, x.ndim) for k, v in options.items() if k in _OF_AXES}
+            x = _pad_axis(x, axis, before, after, mode, sides, options.get("reflect_type", "even"))
     return x
+
+
+_OF_AXES = ("stat_length", "end_values")
+
+
+def _of_axis(value, axis: int, ndim: int) -> tuple:
+    """An option's two values for an axis."""
+    if isinstance(value, Node):
+        value = build.broadcast(value, (ndim, 2))
+        at = [build.slice_(value, ((axis, axis + 1, 1), (k, k + 1, 1))) for k in range(2)]
+        return tuple(build.reshape(v, ()) for v in at)
+    return tuple(np.broadcast_to(np.asarray(value), (ndim, 2))[axis].tolist())
+
+
+def _pad_axis(x: Node, axis: int, before: int, after: int, mode: str, sides: dict, reflect_type: str) -> Node:
+    n = x.shape[axis]
+    if mode in ("edge", "wrap", "reflect", "symmetric"):
+        if reflect_type == "odd" and mode in ("reflect", "symmetric"):
+            return _pad_odd(x, axis, before, after, mode)
+        return take(x, np.pad(np.arange(n), (before, after), mode=mode), axis)  # NumPy's choice of positions
+    if mode == "linear_ramp":
+        parts = _ramps(x, axis, before, after, sides.get("end_values", (0, 0)))
+    elif mode == "empty":  # whatever stood in memory there: here it is zeros
+        parts = [build.zeros(_with_length(x, axis, k), x.dtype) for k in (before, after)]
+    elif mode in _STATISTICS:
+        lengths = sides.get("stat_length", (None, None))
+        firsts = [0 if k is None or k > n else s * (n - k) for s, k in enumerate(lengths)]
+        parts = []
+        for width, first, k in zip((before, after), firsts, lengths):
+            part = build.take_slice(x, axis, first, n if k is None else min(first + k, n))
+            found = _STATISTICS[mode](part, axis)
+            parts.append(build.broadcast(build.cast(found, x.dtype), _with_length(x, axis, width)))
+    else:
+        raise NotImplementedError("with a function as its mode is not recorded")
+    kept = [p for p in (parts[0], x, parts[1]) if p.shape[axis]]
+    return build.concatenate(kept, axis) if len(kept) > 1 else x
+
+
+def _with_length(x: Node, axis: int, length: int) -> tuple[int, ...]:
+    return (*x.shape[:axis], length, *x.shape[axis + 1 :])
+
+
+def _statistic(function):
+    def found(x: Node, axis: int) -> Node:
+        result = HANDLERS[function](x, axis=axis, keepdims=True)
+        whole = x.dtype.kind not in "fc" and result.dtype.kind == "f"
+        return table.apply("rint", result) if whole else result
+
+    return found
+
+
+_STATISTICS = {
+    "maximum": _statistic(np.max),
+    "minimum": _statistic(np.min),
+    "mean": _statistic(np.mean),
+    "median": _statistic(np.median),
+}
+
+
+def _ramps(x: Node, axis: int, before: int, after: int, ends) -> list[Node]:
+    """Straight lines from the end values, which are reached, to the edges, which are not reached again."""
+    if x.dtype.kind not in "fc":
+        raise NotImplementedError("with mode='linear_ramp' of integers is not recorded")
+    parts = []
+    for side, (width, end) in enumerate(zip((before, after), ends)):
+        at = x.shape[axis] - 1 if side else 0
+        edge = build.take_slice(x, axis, at, at + 1)
+        share = np.arange(width) / max(width, 1)
+        share = share[::-1] if side else share
+        share = table.const(share.reshape(_with_length_one(x.ndim, axis, width)).astype(x.dtype))
+        end = build.cast(operand(end, x.dtype), x.dtype)
+        parts.append(build.broadcast(end + (edge - end) * share, _with_length(x, axis, width)))
+    return parts
+
+
+def _with_length_one(ndim: int, axis: int, length: int) -> tuple[int, ...]:
+    return tuple(length if k == axis else 1 for k in range(ndim))
+
+
+def _pad_odd(x: Node, axis: int, before: int, after: int, mode: str) -> Node:
+    """The mirror image turned over at the edge: twice the edge minus what is mirrored, again and again.
+
+    Each element is a whole-numbered sum of elements; which one, NumPy says when it pads a unit matrix.
+    """
+    n = x.shape[axis]
+    weights = np.stack([np.pad(row, (before, after), mode=mode, reflect_type="odd") for row in np.eye(n)])
+    moved = moveaxis(x, axis, -1)
+    out = table.apply(
+        "matmul", build.reshape(moved, (moved.size // n, n)), table.const(weights.astype(x.dtype))
+    )
+    out = build.reshape(out, (*moved.shape[:-1], n + before + after))
+    return moveaxis(out, -1, axis)
 
 
 def _pad_constant(x: Node, widths, values) -> Node:

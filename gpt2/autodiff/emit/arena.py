@@ -1,0 +1,103 @@
+"""Where in one arena each stretch of memory lies, given the steps in which it is needed.
+
+A stretch has `nbytes`, `start` and `end` (the first and the last step of its life); it is given its `offset`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+
+ALIGN = 64
+MOST_COMPARED = 1000  # stretches whose lives are compared in pairs: 0.1 s for so many
+
+
+def rounded(nbytes: int) -> int:
+    return -(-max(nbytes, 1) // ALIGN) * ALIGN
+
+
+def offsets(storages: list) -> int:
+    """Place every stretch at an offset that is free for its whole life; give the total."""
+    if len(storages) > MOST_COMPARED:
+        return _offsets_in_time(storages)
+    return _offsets_by_size(storages)
+
+
+def _offsets_by_size(storages: list) -> int:
+    """Large ones first, at the lowest offset. Each is compared with all before it."""
+    placed: list[tuple[int, int, int, int]] = []  # (offset, its end, start, end in steps), by offset
+    total = 0
+    for s in sorted(storages, key=lambda s: (-s.nbytes, s.start)):
+        at = 0
+        for lo, hi, start, end in placed:
+            if start <= s.end and s.start <= end:
+                if lo - at >= s.nbytes:
+                    break
+                at = max(at, hi)
+        s.offset = at
+        bisect.insort(placed, (at, at + rounded(s.nbytes), s.start, s.end))
+        total = max(total, at + rounded(s.nbytes))
+    return total
+
+
+def _offsets_in_time(storages: list) -> int:
+    """In the order of their lives, as an allocator would that is told when each begins and ends.
+
+    The time grows with their number and not with its square. Memory is a little worse: it holds gaps that
+    nothing fits in. The smallest gap that is wide enough is taken; neighbouring gaps become one.
+    """
+    free = Gaps()
+    ending: list[tuple[int, int, int]] = []  # (last step, offset, bytes) of those that live, as a heap
+    for s in sorted(storages, key=lambda s: (s.start, -s.nbytes)):
+        while ending and ending[0][0] < s.start:
+            _, at, nbytes = heapq.heappop(ending)
+            free.give(at, nbytes)
+        s.offset = free.take(rounded(s.nbytes))
+        heapq.heappush(ending, (s.end, s.offset, rounded(s.nbytes)))
+    return free.total
+
+
+class Gaps:
+    """The stretches of an arena that are free, found by their width, and by where they begin and end."""
+
+    def __init__(self):
+        self.total = 0  # bytes that the arena has so far
+        self.by_width: list[tuple[int, int]] = []  # (bytes, offset), sorted
+        self.ends: dict[int, int] = {}  # offset -> where that gap ends
+        self.begins: dict[int, int] = {}  # where a gap ends -> its offset
+
+    def take(self, nbytes: int) -> int:
+        k = bisect.bisect_left(self.by_width, (nbytes, -1))
+        if k < len(self.by_width):
+            width, at = self.by_width[k]
+        elif self.total in self.begins:  # the last gap grows
+            at = self.begins[self.total]
+            width = self.total - at
+            self.total = at + nbytes
+        else:
+            at, self.total = self.total, self.total + nbytes
+            return at
+        self._remove(at, at + width)
+        if width > nbytes:
+            self._add(at + nbytes, at + width)
+        return at
+
+    def give(self, at: int, nbytes: int) -> None:
+        end = at + nbytes
+        if at in self.begins:
+            before = self.begins[at]
+            self._remove(before, at)
+            at = before
+        if end in self.ends:
+            after = self.ends[end]
+            self._remove(end, after)
+            end = after
+        self._add(at, end)
+
+    def _add(self, at: int, end: int) -> None:
+        self.ends[at], self.begins[end] = end, at
+        bisect.insort(self.by_width, (end - at, at))
+
+    def _remove(self, at: int, end: int) -> None:
+        del self.ends[at], self.begins[end]
+        del self.by_width[bisect.bisect_left(self.by_width, (end - at, at))]
