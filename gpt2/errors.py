@@ -5,8 +5,11 @@ Anything else that escapes is a fault of this project and keeps its traceback.
 """
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
+
+from gpt2.output import OutputLost, standing_in
 
 LONGEST = 2000  # characters of a message
 
@@ -25,6 +28,11 @@ class UserError(ValueError):
             text = f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 2 :]}"
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
+    @property
+    def as_flag(self) -> str:
+        """The message as a program tells it."""
+        return str(self)
+
 
 class OptionError(UserError):
     """A UserError about a choice that a program offers as a flag.
@@ -34,21 +42,46 @@ class OptionError(UserError):
 
     def __init__(self, text: str, as_flag: str):
         super().__init__(text)
-        self.as_flag = as_flag
+        self._as_flag = UserError(as_flag)
+
+    @property
+    def as_flag(self) -> str:
+        return str(self._as_flag)
+
+
+def option_error(name: str, text: str) -> OptionError:
+    """The OptionError that says `text` of the argument `name`: "top_p is 2", or "--top-p is 2"."""
+    return OptionError(f"{name} {text}", f"--{name.replace('_', '-')} {text}")
+
+
+def reason(error: BaseException) -> str:
+    """What an exception says, in one line and never nothing."""
+    text = getattr(error, "strerror", None) or str(error)
+    return text.splitlines()[0] if text.strip() else type(error).__name__
+
+
+def no_overflow_warnings() -> None:
+    """Have NumPy not warn of overflow in this process. What overflows in a step ends in a loss or a norm that
+    is not finite, and that is told in one line, with its place."""
+    if not sys.warnoptions:  # who asked for warnings gets them
+        kinds = "overflow|underflow|invalid value|divide by zero"
+        warnings.filterwarnings("ignore", f"({kinds}) encountered", RuntimeWarning)
 
 
 def exit_status(run: Callable[..., int | None], *args: Any, interrupted: int = 130) -> int:
     """run(*args) as a program: its own status (None: 0), 2 after a UserError, `interrupted` after Ctrl-C.
 
-    A reader of the output that has seen enough, as `head` has, is no error.
+    A reader of the output that has seen enough, as `head` has, is no error; an output that is full is 1.
     """
     try:
-        return run(*args) or 0
+        with standing_in(raising=True):
+            return run(*args) or 0
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error.as_flag}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return interrupted
-    except BrokenPipeError:
-        sys.stderr.close()  # or Python says so once more when it flushes at exit
-        return 0
+    except OutputLost as error:
+        if not error.seen_enough:
+            print(f"error: standard output: {error}", file=sys.stderr)
+        return 0 if error.seen_enough else 1

@@ -1,15 +1,18 @@
 """Groups, teams of workers, and what becomes of them when something goes wrong."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import parallel_jobs as jobs
 import pytest
+import small_run
 
 from gpt2 import parallel
 from gpt2.errors import UserError
@@ -18,6 +21,7 @@ from gpt2.parallel import workers as workers_module
 from gpt2.parallel.group import share
 from gpt2.parallel.one import One
 from gpt2.parallel.processes import Processes
+from gpt2.parallel.watch import Watch
 from gpt2.parallel.workers import Workers
 from gpt2.storage import runs
 from gpt2.train import program
@@ -355,7 +359,13 @@ def test_workers_end_with_a_parent_that_was_killed(how):
     wait_until(lambda: not any(alive(pid) for pid in pids))
 
 
-def test_shared_memory_is_private_and_loses_its_name_at_once():
+@pytest.fixture
+def named(monkeypatch):
+    """Shared memory as on systems where all of it has a name."""
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+
+
+def test_shared_memory_with_a_name_is_private_and_loses_it_at_once(named):
     workers = Workers(2, {"x": ((10,), "float32")})
     with workers:
         path = Path(memory.FOLDER) / workers.memory.name
@@ -364,6 +374,25 @@ def test_shared_memory_is_private_and_loses_its_name_at_once():
         workers.wait_until_ready()
         assert not path.exists()
         assert workers.call(jobs.nothing, 1) == [1, 1]
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's /proc")
+def test_shared_memory_has_no_name_on_linux():
+    """Whatever is killed while workers start, nothing is left: here all processes at once."""
+    before = shared_names()
+    script = "import time\nfrom gpt2.parallel.workers import Workers\n"
+    script += "workers = Workers(2, {'x': ((10,), 'float32')})\nprint(1, flush=True)\ntime.sleep(60)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True
+    )
+    assert process.stdout.readline() == b"1\n"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert shared_names() <= before
+    with Workers(2, {"x": ((10,), "float32")}) as workers:
+        assert workers.memory.name is None and shared_names() <= before
+        workers.arrays["x"][3] = 7
+        assert workers.call(jobs.shared_entry, "x", 3) == [7, 7]
 
 
 def test_time_in_which_all_stood_still_is_no_silence(monkeypatch):
@@ -381,13 +410,83 @@ def test_time_in_which_all_stood_still_is_no_silence(monkeypatch):
     assert max(signs.silence()) <= 4.0
 
 
-def test_too_little_shared_memory_is_one_line(monkeypatch):
+@pytest.fixture
+def docker(named, monkeypatch):
+    """A container with docker's 64 MB of shared memory, where all of it has a name."""
+
     class Small:
-        f_bavail, f_frsize = 16384, 4096  # docker's 64 MB
+        f_bavail, f_frsize = 16384, 4096
 
     monkeypatch.setattr(memory.os, "statvfs", lambda folder: Small)
-    with pytest.raises(UserError, match=r"0.08 GB .* room for 0.07 GB; .*--shm-size=1g"):
+
+
+def test_too_little_shared_memory_is_one_line(docker):
+    with pytest.raises(UserError, match=r"80 MB .* room for 67.1 MB; .*--shm-size=1g"):
         Workers(2, {"x": ((10_000_000,), "float64")})
+
+
+def test_memory_that_a_container_does_not_have_is_not_promised(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    free = memory.free_memory()
+    for name, text in (
+        ("memory.max", "9000\n"),
+        ("memory.current", "8000"),
+        ("memory.stat", "file 700\nshmem 100"),
+    ):
+        (tmp_path / name).write_text(text)
+    assert memory.free_memory() == 9000 - 8000 + 700 - 100 < free
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free_memory() > 9000
+    assert [memory.in_bytes(n) for n in (17, 4096, 67108864, 2.5e9)] == [
+        "17 bytes",
+        "4.1 kB",
+        "67.1 MB",
+        "2.5 GB",
+    ]
+
+
+@pytest.mark.parametrize(("room", "workers"), [(1 << 40, 3), (950_000, 2), (100_000, 1)])
+def test_with_too_little_shared_memory_fewer_workers_are_taken(prose, tmp_path, monkeypatch, room, workers):
+    """The model's 21,000 numbers of 8 bytes, five times for two workers and six times for three."""
+    monkeypatch.setattr(memory, "room", lambda: ("memory", room))
+    run = Run(settings(prose, tmp_path, 3))
+    with run.team:
+        assert run.team.size == workers
+        run.train_step()
+    notes = [note for note in run.notes if "shared memory" in note]
+    assert len(notes) == 3 - workers and all(
+        "processes: " in note and "; taking fewer" in note for note in notes
+    )
+    assert run.notes[-1].startswith(f"{workers} process")
+
+
+@pytest.mark.parametrize("error", [errno.EROFS, errno.ENOSPC, errno.EACCES])
+def test_shared_memory_that_cannot_be_made_leaves_threads(prose, tmp_path, named, monkeypatch, error):
+    def refuses(*_, **__):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(memory, "_Named", refuses)
+    run = Run(settings(prose, tmp_path, 2))
+    assert run.team.size == 1 and any(os.strerror(error) in note for note in run.notes)
+    run = Run(settings(prose, tmp_path, "auto"))
+    assert run.team.size == 1
+
+
+@pytest.mark.parametrize("limit", [12, 20, 30])
+def test_too_few_open_files_are_one_line(prose, tmp_path, limit):
+    script = "import resource, sys\nfrom gpt2.train import console, program\n"
+    script += (
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({limit},) * 2)\nsys.exit(program.main(sys.argv[1:]))"
+    )
+    for workers in ("4", "auto"):
+        out = tmp_path / f"run{workers}"
+        more = ["--parallel", "processes", "--workers", workers, "--threads", "4"]
+        done = small_run.python(script, *small_run.flags(prose[0], out, *more))
+        if done.returncode == 0:  # threads, or fewer workers, were found to be possible
+            assert (out / runs.LAST).exists() and done.stderr == ""
+        else:
+            assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+            assert "Too many open files" in done.stderr and "ulimit -n" in done.stderr
 
 
 def test_threads_are_shared_out_before_numpy_starts():
@@ -452,6 +551,13 @@ def command(prose, tmp_path):
     ]
 
 
+@pytest.fixture
+def mpi_command(command):
+    """The same run for --parallel mpi."""
+    at = command.index("--parallel")
+    return [*command[:at], "--parallel", "mpi", *command[at + 4 :]]
+
+
 def start_training(command):
     """A run in a process group of its own, once it has saved: (process, the workers' ids)."""
     run = subprocess.Popen(
@@ -483,7 +589,9 @@ def test_a_killed_worker_ends_the_run_and_leaves_the_checkpoint(command, tmp_pat
     wait_until(lambda: not any(alive(pid) for pid in workers))
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_to_all_processes_saves_and_ends_them(command, tmp_path, number, status):
     """As a terminal sends Ctrl-C: to the workers too, which have to finish the step."""
     run, workers = start_training(command)
@@ -515,9 +623,9 @@ def test_settings_that_make_no_sense_are_one_line(command, more, text, capsys):
     assert text in errors and errors.count("\n") == 1
 
 
-def test_a_missing_mpi4py_is_one_line(command, monkeypatch, capsys):
+def test_a_missing_mpi4py_is_one_line(mpi_command, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    assert program.main([*command, "--parallel", "mpi"]) == 2
+    assert program.main(mpi_command) == 2
     errors = capsys.readouterr().err
     assert "--parallel mpi needs mpi4py: pip install 'gpt2[mpi]'" in errors and errors.count("\n") == 1
 
@@ -585,9 +693,9 @@ def test_mpi(alone, size, tmp_path):
                 assert np.array_equal(array, found[False, 1][0][name]), name
 
 
-def test_mpi_trains_and_rank_0_alone_speaks(command, tmp_path):
-    more = ["--parallel", "mpi", "--steps", "4", "--shard", "--save-every", "2"]
-    done = mpiexec(2, ROOT / "train.py", *command, *more)
+def test_mpi_trains_and_rank_0_alone_speaks(mpi_command, tmp_path):
+    more = ["--steps", "4", "--shard", "--save-every", "2", "--sample-tokens", "3"]
+    done = mpiexec(2, ROOT / "train.py", *mpi_command, *more)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("done: 4 steps") == 1 and "note: 2 MPI processes" in done.stdout
     arrays, state = checkpoint.load(tmp_path / "run" / runs.LAST)
@@ -613,11 +721,127 @@ def test_an_mpi_rank_that_fails_ends_the_job(how, text):
     assert text in done.stderr
 
 
-def test_a_mistake_that_all_mpi_ranks_find_is_told_once(command):
-    done = mpiexec(2, ROOT / "train.py", *command, "--parallel", "mpi", "--batch-size", "5")
+def test_a_mistake_that_all_mpi_ranks_find_is_told_once(mpi_command):
+    done = mpiexec(2, ROOT / "train.py", *mpi_command, "--batch-size", "5")
     assert done.returncode == 2
     assert done.stderr.count("mpiexec -n 2: a batch of 5 sequences cannot be cut into 2 equal shares") == 1
     assert "Traceback" not in done.stderr
+
+
+def start_mpi(*arguments):
+    """A job of two ranks in a process group of its own."""
+    pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI: pip install '.[mpi]'")
+    words = [Path(sys.executable).with_name("mpiexec"), "-n", "2", sys.executable, *arguments]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen([str(word) for word in words], cwd=ROOT, env=environment, **pipes)
+
+
+def rank_1(run):
+    """The process id of a job's second rank, which has the same folder among its arguments."""
+    out = run.args[run.args.index("--out") + 1].encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                b"PMI_RANK=1\0" in (folder / "environ").read_bytes()
+                and out in (folder / "cmdline").read_bytes()
+            ):
+                return int(folder.name)
+        except OSError:
+            continue
+    raise AssertionError("no second rank")
+
+
+def until_step_3(run):
+    for line in run.stdout:
+        if line.startswith("step      3/"):
+            return
+    raise AssertionError(run.stderr.read())
+
+
+def test_an_mpi_rank_that_does_not_answer_ends_the_job(mpi_command):
+    run = start_mpi(ROOT / "train.py", *mpi_command, "--worker-timeout", "2")
+    until_step_3(run)
+    stopped = rank_1(run)
+    os.kill(stopped, signal.SIGSTOP)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode != 0
+    told = [line for line in errors.splitlines() if line.startswith("error")]
+    assert len(told) == 1 and "does not answer" in told[0] and "--worker-timeout" in told[0]
+    wait_until(lambda: not alive(stopped))
+
+
+def test_one_mpi_rank_alone_that_is_interrupted_saves_the_run(mpi_command, tmp_path):
+    run = start_mpi(ROOT / "train.py", *mpi_command)
+    until_step_3(run)
+    os.kill(rank_1(run), signal.SIGINT)
+    out, errors = run.communicate(timeout=60)
+    assert run.returncode == 130 and errors == ""
+    step = checkpoint.load(tmp_path / "run" / runs.LAST)[1]["step"]
+    assert f"stopped and saved at step {step}" in out
+
+
+@pytest.fixture
+def mpich_remains():
+    """What mpich itself leaves in /dev/shm where a job is ended while it starts is removed."""
+    before = shared_names()
+    yield
+    for name in shared_names() - before:
+        if name.startswith("mpich_shm_"):
+            (Path(memory.FOLDER) / name).unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("mpich_remains")
+@pytest.mark.parametrize("place", ["read_settings", "limit_threads", "console.run"])
+def test_an_mpi_rank_that_is_interrupted_as_it_starts_ends_the_job(mpi_command, place):
+    """Before and after MPI starts; the other rank waits for it there, which nothing but its end can end."""
+    script = f"""
+import os, signal, sys
+from gpt2.train import program
+if os.environ["PMI_RANK"] == "1":
+    if {place!r} == "console.run":
+        from gpt2.parallel.mpi import MPIGroup as owner
+        name = "_start"
+    else:
+        owner, name = program, {place!r}
+    original = getattr(owner, name)
+    def interrupted(*arguments):
+        result = original(*arguments)
+        os.kill(os.getpid(), signal.SIGINT)
+        return result
+    setattr(owner, name, interrupted)
+sys.exit(program.main(sys.argv[1:]))
+"""
+    run = start_mpi("-c", script, *mpi_command)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode != 0 and "Traceback" not in errors
+
+
+@pytest.mark.usefixtures("mpich_remains")
+def test_an_mpi_rank_that_never_starts_ends_the_job(mpi_command):
+    """The other one waits within MPI, where no thread of Python runs."""
+    script = """
+import os, sys
+from gpt2.train import program
+if os.environ["PMI_RANK"] == "1":
+    sys.exit(2)
+sys.exit(program.main(sys.argv[1:]))
+"""
+    run = start_mpi("-c", script, *mpi_command, "--worker-timeout", "2")
+    run.communicate(timeout=60)
+    assert run.returncode != 0
+
+
+def test_a_watch_counts_the_time_of_a_block(monkeypatch):
+    late = threading.Event()
+    watch = Watch(0.2, late.set)
+    with watch:
+        assert not late.is_set()
+    with watch.patient():  # ten times as long
+        assert not late.wait(0.4)
+    assert not late.wait(0.4)  # outside of a block time does not count
+    with watch, watch:
+        assert late.wait(10)
 
 
 # ---- The computed table ------------------------------------------------------------------------------------

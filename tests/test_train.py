@@ -270,7 +270,7 @@ def test_kill_9_and_resume(small, tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
-@pytest.mark.parametrize("name, status", [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize("name, status", [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_saves_and_says_how_to_go_on(small, tmp_path, name, status):
     folder = tmp_path / "stopped"
     command = [
@@ -375,8 +375,8 @@ def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
     [
         (["--batchsize", "4"], "unknown argument --batchsize; did you mean --batch-size?"),
         (["--preset", "gpt5"], "--preset gpt5: expected one of shakespeare, shakespeare-char-cpu, finetune"),
-        (["--n-head", "3"], "n_embd 16 is not divisible by n_head 3"),
-        (["--block-size", "100000"], "a sequence of block_size 100000 needs 100001"),
+        (["--n-head", "3"], "--n-embd 16 is not divisible by --n-head 3"),
+        (["--block-size", "100000"], "a sequence of --block-size 100000 needs 100001"),
         (["--data", "nothing.txt"], "--data nothing.txt: No such file"),
         (["--tokenizer", "gpt3"], "tokenizer 'gpt3': expected gpt2, byte, char or bpe:N"),
         (["--backward", "hand"], "error: --backward hand: 'hand' is not one of manual"),

@@ -1,5 +1,7 @@
 """A run's folder: which files lie in it, and which folder is meant. Needs no NumPy."""
 
+import os
+import shlex
 from pathlib import Path
 
 from gpt2.errors import UserError
@@ -17,6 +19,14 @@ RUNS = Path("runs")
 TRAIN = "python train.py" if Path(__file__).parents[2].joinpath("train.py").exists() else "gpt2 train"
 
 
+def quoted(path: str | Path) -> str:
+    """A path as a person types it into a shell."""
+    text = str(path)
+    if os.name == "nt":
+        return f'"{text}"' if " " in text else text
+    return shlex.quote(text)
+
+
 def new(name: str, out: str = "") -> Path:
     """The folder for a new run, made here: two runs that start together get two folders.
 
@@ -26,12 +36,12 @@ def new(name: str, out: str = "") -> Path:
     if not out:
         return _first_free(name)
     folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--out {folder}: this is a file, expected a folder")
     try:
+        if folder.exists() and not folder.is_dir():
+            raise FileExistsError(None, "this is a file, expected a folder")
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {folder}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise UserError(f"--out {folder}: {getattr(error, 'strerror', None) or error}") from None
     return folder
 
 
@@ -39,7 +49,7 @@ def clear(folder: Path, overwrite: bool = False) -> None:
     """Remove the run that was in `folder`. UserError where there is one that is not to be overwritten."""
     if (folder / SETTINGS).exists() and not overwrite:
         raise UserError(
-            f"--out {folder} holds a run already; go on with it by --resume {folder}, "
+            f"--out {folder} holds a run already; go on with it by --resume {quoted(folder)}, "
             "replace it with --overwrite, or give another folder"
         )
     _remove(folder, [folder / file for file in (METRICS, LAST, BEST)])
@@ -77,9 +87,12 @@ def existing(folder: str | Path | None) -> Path:
     """`folder` as a Path if a run is in it; for an empty name the newest run in runs/. Else UserError."""
     if not folder:
         return newest()
-    if not (Path(folder) / SETTINGS).exists():
-        raise UserError(f"{folder}: no run here ({SETTINGS} is missing)")
-    return Path(folder)
+    try:
+        if (Path(folder) / SETTINGS).exists():
+            return Path(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: no run here ({error.strerror or error})") from None
+    raise UserError(f"{folder}: no run here ({SETTINGS} is missing)")
 
 
 def newest() -> Path:

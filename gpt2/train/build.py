@@ -12,7 +12,8 @@ from gpt2.errors import OptionError, UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
 from gpt2.parallel import auto
-from gpt2.parallel.cores import threads_each
+from gpt2.parallel.cores import launched_ranks, threads_each
+from gpt2.parallel.memory import TooLittleMemory
 from gpt2.storage import runs
 from gpt2.train.settings import Settings
 from gpt2.weights.pretrained import Pretrained
@@ -45,6 +46,10 @@ def model_config(s: Settings, vocab_size: int) -> GPT2Config:
         raise UserError(
             f"--block-size {s.block_size}: the model reads at most {context} tokens "
             + (f"({s.init})" if s.init else "(--context)")
+        )
+    if s.n_embd % s.n_head:
+        raise UserError(
+            f"--n-embd {s.n_embd} is not divisible by --n-head {s.n_head}; heads share the channels equally"
         )
     return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype)
 
@@ -104,28 +109,46 @@ def start_team(
     group        what gpt2.parallel.join gave
     fingerprint  a number that tells the tokens from others: all ranks of an MPI job must have the same
     """
-    notes, workers = [], 1
+    notes = []
+    if s.parallel != "mpi" and launched_ranks() > 1:
+        notes.append(
+            f"this is one of {launched_ranks()} processes of mpiexec, each with a run of its own; "
+            "--parallel mpi makes them one"
+        )
     if s.parallel == "processes":
-        workers, notes = number_of_workers(s, model.config)
-        each = threads_each(workers, s.threads)
-        notes.append(f"{workers} process{'es' * (workers > 1)} with {each} thread{'s' * (each > 1)} each")
-    elif group.size > 1:
+        team, more = start_processes(s, model, optimizer, group)
+        return team, notes + more
+    if group.size > 1:
         notes.append(f"{group.size} MPI processes")
         mine = fingerprint()
         if group.highest(mine) != -group.highest(-mine):
             raise UserError("--parallel mpi: the processes read different data; all need the same files")
-    team = parallel.start(
-        s.parallel,
-        model,
-        optimizer,
-        group,
-        workers=workers,
-        batch_size=s.batch_size,
-        threads=s.threads,
-        shard=s.shard,
-        timeout=s.worker_timeout,
-        options=model_options(s),
-    )
+    team = parallel.start(s.parallel, model, optimizer, group, batch_size=s.batch_size, shard=s.shard)
+    return team, notes
+
+
+def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[Any, list[str]]:
+    """The team of --parallel processes, and notes: with fewer workers where their memory is not to be had."""
+    workers, notes = number_of_workers(s, model.config)
+    while True:
+        try:
+            team = parallel.start(
+                s.parallel,
+                model,
+                optimizer,
+                group,
+                workers=workers,
+                batch_size=s.batch_size,
+                threads=s.threads,
+                timeout=s.worker_timeout,
+                options=model_options(s),
+            )
+            break
+        except TooLittleMemory as error:
+            notes.append(f"{workers} processes: {str(error).split(';')[0]}; taking fewer")
+            workers = max(n for n in range(1, workers) if s.batch_size % n == 0)
+    each = threads_each(workers, s.threads)
+    notes.append(f"{workers} process{'es' * (workers > 1)} with {each} thread{'s' * (each > 1)} each")
     return team, notes
 
 

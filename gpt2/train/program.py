@@ -8,54 +8,97 @@ gpt2.train.console, which imports everything else. Nothing else in gpt2.train is
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from gpt2 import parallel
-from gpt2.errors import UserError
-from gpt2.parallel.cores import launched_rank, local_ranks, thread_variables, threads_each
+from gpt2.errors import UserError, reason
+from gpt2.output import Output, open_what_is_closed, standing_in
+from gpt2.parallel.cores import launched_rank, launched_ranks, local_ranks, thread_variables, threads_each
+from gpt2.parallel.interrupts import die_of_interrupt, mortal
 from gpt2.storage import runs
-from gpt2.train.settings import read_settings, resumed_settings
+from gpt2.train.settings import Asked, Settings, check_effect, read_settings, resumed_settings
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "train.py") -> int:
     """Train as the arguments say. Returns the exit status: 0, or 2 after one line that says what is wrong."""
+    open_what_is_closed()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # '?' where a console lacks a character
+    if sys.stdout is None:
+        print("note: standard output is closed; the figures are in the run's metrics.jsonl", file=sys.stderr)
+    with standing_in() as out:
+        try:
+            status = guarded(sys.argv[1:] if argv is None else argv, prog, out)
+        except SystemExit:  # --help
+            if lost(out):
+                return 1
+            raise
+        return status or int(lost(out))
+
+
+def lost(out: Output) -> bool:
+    """Whether something that was written did not arrive; told once."""
+    out.flush()
+    if out.lost is None or out.told:
+        return False
+    out.told = True
+    print(f"error: standard output: {out.lost}", file=sys.stderr)
+    return True
+
+
+def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
+    """What the program comes to, everything that its user can put right told in one line."""
+    speaks = launched_rank() == 0  # of an MPI job the first one speaks for all
     try:
-        return program(sys.argv[1:] if argv is None else argv, prog)
+        asked, resumed = read(argv, prog)
+        in_job = (resumed.parallel if resumed else asked.given.get("parallel")) == "mpi"
+        speaks = speaks or not in_job
+        with mortal() if in_job else nullcontext():
+            return program(asked, resumed, out)
     except UserError as error:
-        if launched_rank() == 0:  # of an MPI job, the first one speaks for all
-            print(f"error: {error}", file=sys.stderr)
+        if speaks:
+            print(f"error: {error.as_flag}", file=sys.stderr)
         return 2
     except parallel.WorkerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped at once; what was saved before is in place", file=sys.stderr)
+        if speaks:
+            print("stopped at once; what was saved before is in place", file=sys.stderr)
+        if launched_ranks() > 1:
+            die_of_interrupt()
         return 130
     except MemoryError as error:
         print(
-            f"error: not enough memory ({error}); take a smaller model or batch, --dry-run says what a run "
-            "takes",
+            f"error: not enough memory ({reason(error)}); take a smaller model or batch, --dry-run says what "
+            "a run takes",
             file=sys.stderr,
         )
         return 2
 
 
-def program(argv: Sequence[str], prog: str) -> int:
-    """Read the settings, set the threads, and leave the rest to gpt2.train.console."""
+def read(argv: Sequence[str], prog: str) -> tuple[Asked, Settings | None]:
+    """What is asked for, and the settings of the run that is to go on, or None for a new one."""
     asked = read_settings(argv, prog)
     given, resumed = asked.given, None
-    if asked.resume is None:
-        limit_threads(threads_here(given.get("threads", 0), given.get("parallel", "none")))
-    else:
+    if asked.resume is not None:
         out = given.get("out", asked.resume)
         if asked.resume and out != asked.resume:
             raise UserError(f"--out {out}: a resumed run stays in its folder, {asked.resume}")
         resumed = resumed_settings(runs.existing(asked.resume or given.get("out")), given)
+    check_effect(asked, resumed)
+    return asked, resumed
+
+
+def program(asked: Asked, resumed: Settings | None, out: Output) -> int:
+    """Set the threads, and leave the rest to gpt2.train.console."""
+    if resumed is None:
+        limit_threads(threads_here(asked.given.get("threads", 0), asked.given.get("parallel", "none")))
+    else:
         limit_threads(threads_here(resumed.threads, resumed.parallel))
     from gpt2.train import console  # imports NumPy, which reads the number of its threads
 
-    return console.run(asked, resumed)
+    return console.run(asked, resumed, out)
 
 
 def threads_here(threads: int, kind: str) -> int:

@@ -1,7 +1,7 @@
 """Training from a program or a notebook of one's own: a run that is opened, trained, and let go of."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from gpt2 import parallel
@@ -68,7 +68,7 @@ def opened(settings: Settings, *, resume: bool = False, overwrite: bool = False)
     """A run in its folder, ready for its next step. At the end of the block the folder is let go of."""
     share_out_threads(settings)
     folder = Path(settings.out) if resume else None
-    with parallel.join(settings.parallel) as group:
+    with parallel.join(settings.parallel, settings.worker_timeout) as group:
         run = Run(settings, group, folder)
         with closing(run), run.team:
             if folder is None:
@@ -76,12 +76,18 @@ def opened(settings: Settings, *, resume: bool = False, overwrite: bool = False)
             else:
                 run.take(folder)
                 run.load(folder)
-                if run.step >= settings.steps:
-                    raise UserError(
-                        f"{folder} has done its {run.step} steps; go on with --steps {2 * run.step}"
-                    )
+                check_steps(run, folder)
                 run.begin(folder)
             yield run
+
+
+def check_steps(run: Run, folder: Path) -> None:
+    """Raise UserError where a run that is resumed has no step to take."""
+    steps, more = run.settings.steps, f"go on with --steps {2 * run.step}"
+    if run.step > steps:
+        raise UserError(f"--steps {steps}: {folder} has done {run.step} steps already; {more}")
+    if run.step == steps:
+        raise UserError(f"{folder} has done its {steps} steps; {more}")
 
 
 def share_out_threads(s: Settings) -> None:
@@ -91,7 +97,8 @@ def share_out_threads(s: Settings) -> None:
     took up to ten times as long.
     """
     if s.compile == "on":
-        remember(cache_folder())
+        with suppress(UserError):  # no home folder: what a trial finds out is found out again
+            remember(cache_folder())
         threads = threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads)
         try:
             set_threads(threads)
