@@ -24,7 +24,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import AutodiffError
-from ..graph import Graph, with_args
+from ..graph import Graph, remade
 from ..nested.call import Checkpoint, CustomJVP, CustomVJP
 from ..ops import apply, const, input_node
 from ..ops.build import cast
@@ -232,21 +232,9 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
         )
     if rec.value_dependent or rec.unstable or rec.written:
         return _called(f, leaves, tree, name)
-    n = len(leaves)
     fixed = {node: const(array.copy()) for node, array in rec.captures}
-    graph = Graph(rec.graph.inputs, rec.graph.outputs, name)
-    return _Traced(_with_constants(graph, n, fixed), rec.out_tree, result_leaves(rec))
-
-
-def _with_constants(graph: Graph, n: int, fixed: dict) -> Graph:
-    """The graph of the first n inputs; the others, arrays captured from outside, become constants."""
-    if not fixed:
-        return graph
-    new = {i: i for i in graph.inputs[:n]} | fixed
-    for m in graph.nodes:
-        if m not in new:
-            new[m] = m if m.op == "const" else with_args(m, tuple(new[a] for a in m.args))
-    return Graph(graph.inputs[:n], [new[o] for o in graph.outputs], graph.name)
+    graph = Graph(rec.graph.inputs[: len(leaves)], remade(rec.graph.outputs, fixed), name)
+    return _Traced(graph, rec.out_tree, result_leaves(rec))
 
 
 def _called(f: Callable, leaves, tree: Tree, name: str) -> _Traced:

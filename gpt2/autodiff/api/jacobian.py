@@ -8,7 +8,7 @@ import numpy as np
 
 from ..derive.differentiate import gradients, pushforward
 from ..errors import AutodiffError
-from ..graph import Graph, Node, reachable, with_args
+from ..graph import Graph, Node, reachable, remade
 from ..nested.map import map_node
 from ..ops import apply, const, input_node
 from ..ops.build import broadcast, cast, reshape, transpose
@@ -133,27 +133,18 @@ def _unit_vector(like: Node) -> tuple[Node, Node]:
 
 
 def _mapped(i: Node, results: list[Node], n: int) -> list[Node]:
-    """The results for i = 0 .. n - 1, stacked. What does not depend on i is computed once, outside the
-    map.
-    """
+    """The results for i = 0 .. n - 1, stacked. What does not depend on i is computed once, outside the map."""
     inner = {i}
+    outside: dict[Node, Node] = {}  # what the body reads from the graph around it -> the body's input
     for m in reachable(results):
         if any(a in inner for a in m.args):
             inner.add(m)
-    made: dict[Node, Node] = {i: i}
-    outside: list[Node] = []  # what the body reads from the graph around it
-    for m in reachable(results):
-        if m in inner and m is not i:
-            for a in m.args:
-                if a not in made:
-                    made[a] = a if a.op == "const" else input_node(a.shape, a.dtype, a.name)
-                    outside += [] if a.op == "const" else [a]
-            made[m] = with_args(m, tuple(made[a] for a in m.args))
-    fixed = {k for k, r in enumerate(results) if r not in inner}
-    varying = [made[r] for k, r in enumerate(results) if k not in fixed]
-    body = Graph([i, *(made[a] for a in outside)], varying, "row")
+            read = [a for a in m.args if a not in inner and a.op != "const"]
+            outside |= {a: input_node(a.shape, a.dtype, a.name) for a in read if a not in outside}
+    varying = [r for r in results if r in inner]
+    body = Graph([i, *outside.values()], remade(varying, outside), "row")
     stacked = iter(map_node(body, [const(np.arange(n)), *outside], n, 1) if varying else ())
-    return [broadcast(r, (n, *r.shape)) if k in fixed else next(stacked) for k, r in enumerate(results)]
+    return [next(stacked) if r in inner else broadcast(r, (n, *r.shape)) for r in results]
 
 
 def jacobian(f: Callable, argnums=0, *, pure: bool = False):
