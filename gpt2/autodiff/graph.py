@@ -173,12 +173,19 @@ def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
 
 
 def with_args(n: Node, args: tuple) -> Node:
-    """The same op on other arguments of the same types. What has no arguments stays the same object."""
-    return Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc) if n.args else n
+    """The same op on other arguments of the same types."""
+    return Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc)
+
+
+def _with_other_args(n: Node, args: tuple) -> Node:
+    """with_args, but a constant stays the same object."""
+    return with_args(n, args) if args else n
 
 
 def remade(
-    outputs: Sequence[Node], given: dict[Node, Node], make: Callable[[Node, tuple], Node] = with_args
+    outputs: Sequence[Node],
+    given: dict[Node, Node],
+    make: Callable[[Node, tuple], Node] = _with_other_args,
 ) -> list[Node]:
     """The outputs computed from other values: all that leads to them made anew, in order.
 

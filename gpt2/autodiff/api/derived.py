@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 import types
 from collections import OrderedDict
 from collections.abc import Callable
@@ -29,7 +30,7 @@ import numpy as np
 from ..errors import AutodiffError, number_returned
 from ..graph import Graph, Node, rewrite
 from ..ops import input_node
-from ..passes import simplify
+from ..pipeline import Row
 from ..record.bytecode import CATCHES, catches
 from ..record.record import Recording, record
 from ..reuse.cache import Cache
@@ -134,8 +135,51 @@ class Derived:
         plan.written = tuple(rec.written)
         return plan
 
+    def built(self, call: Call, rec: Recording, row: Row, scalar: bool) -> tuple[Plan, Any]:
+        """The plan of a recording, and its program: the row of stages from end to end."""
+        if self.transform.differentiates:
+            rec = replace(rec, graph=row.simplified(rec.graph))
+            plan = row.differentiated(self.plan, call, rec)
+        else:
+            plan = self.plan(call, rec)
+        return plan, self.transform.compile(plan, row, scalar)
+
     def compiled(self, call: Call, key) -> Compiled | Plan:
         """Record anew. A Plan means: not worth compiling."""
+        row = Row(self.name, key[-1])
+        rec, guard, path, scalar = self.recorded(call, key, row)
+        kinds = tuple(map(result_kind, result_leaves(rec)))
+        graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
+        found = _programs.find(graph_key)
+        if found is None:
+            if self.why is not None and not _programs.seen(graph_key):
+                return self.plan(call, rec)
+            plan, program = self.built(call, rec, row, scalar)
+            _programs.add(graph_key, (replace(plan, outside=[]), program))
+        else:
+            plan, program = found
+        outside = [array for _, array in rec.captures]
+        if self.why is not None:
+            return Compiled(plan, program, outside, Guard(self.why, _false))
+        compiled = Compiled(plan, program, outside, guard, path)
+        self.cache.add(key, guard, compiled)
+        return compiled
+
+    def stages(self, args: tuple, kwargs: dict, hear: Callable) -> None:
+        """Record and compile for these arguments once more, and tell `hear` what comes out of each stage."""
+        fresh = Derived(self.f, self.transform, self.pure)
+        call = Call.of(args, {k: v for k, v in kwargs.items() if k != "out" or not self.takes_out})
+        key = call.key()
+        row = Row(self.name, key[-1], hear)
+        rec, _, _, scalar = fresh.recorded(call, key, row)
+        fresh.built(call, rec, row, scalar)
+
+    def recorded(self, call: Call, key, row: Row) -> tuple[Recording, Guard, Path | None, bool]:
+        """A recording, what says whether it may be used again, and whether all arguments are floats.
+
+        It leaves in `why` what speaks against using it again.
+        """
+        begin = time.perf_counter()
         args, kwargs = self.transform.split(call)
         guard = self.guard(call)
         before = random_state() if not self.pure else None
@@ -147,25 +191,9 @@ class Derived:
             path, self.why = self._path(rec, key, scalar)
         if self.why is not None:
             rec = with_constants_as_inputs(rec)
-        kinds = tuple(map(result_kind, result_leaves(rec)))
-        graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
-        found = _programs.find(graph_key)
-        if found is None:
-            if self.why is not None and not _programs.seen(graph_key):
-                return self.plan(call, rec)
-            if key[-1].before:
-                rec = replace(rec, graph=simplify(rec.graph, key[-1]))
-            plan = self.plan(call, rec)
-            program = self.transform.compile(plan, key[-1], self.name, scalar)
-            _programs.add(graph_key, (replace(plan, outside=[]), program))
-        else:
-            plan, program = found
-        outside = [array for _, array in rec.captures]
-        if self.why is not None:
-            return Compiled(plan, program, outside, Guard(self.why, _false))
-        compiled = Compiled(plan, program, outside, guard, path)
-        self.cache.add(key, guard, compiled)
-        return compiled
+        new = "it reads other values, or goes another way" if key in self.cache else "new types of arguments"
+        row.recorded(rec.graph, time.perf_counter() - begin, self.why or new)
+        return rec, guard, path, scalar
 
     def guard(self, call: Call) -> Guard:
         if self.pure:

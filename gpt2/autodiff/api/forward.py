@@ -33,7 +33,7 @@ class Jvp(Transform):
         return call.args[0], {}
 
     def plan(self, rec: Recording, call: Call, f) -> Plan:
-        n = len(call.places(0))
+        n = len(call.leaf_range(0))
         given = tangents_for(self.name, call, n)
         joint, feed, outside = with_tangents(rec, call, given, n)
         outs = result_outs(rec)
@@ -89,8 +89,8 @@ def with_tangents(rec: Recording, call: Call, given: dict, n: int) -> tuple[Grap
 def tangents_for(name: str, call: Call, n: int, args: int = 0, tangents: int = 1) -> dict:
     """{argument leaf: its tangent}, from two arguments of the call that have the same structure."""
     leaves = call.leaves
-    numbered = unflatten(call.subtree(args), [_Leaf(i) for i in call.places(args)])
-    given = unflatten(call.subtree(tangents), [_Leaf(i) for i in call.places(tangents)])
+    numbered = unflatten(call.subtree(args), [_Leaf(i) for i in call.leaf_range(args)])
+    given = unflatten(call.subtree(tangents), [_Leaf(i) for i in call.leaf_range(tangents)])
     found: dict = {}
 
     def fail(path, expected, got):
@@ -133,7 +133,7 @@ class Hvp(Transform):
         return call.args[:1], {}
 
     def plan(self, rec: Recording, call: Call, f) -> Plan:
-        n = len(call.places(0))
+        n = len(call.leaf_range(0))
         wrt = float_leaves(self.name, call, f, 0)
         check_number(self.name, rec, wrt.leaves)
         gradient = gradient_of(rec.graph, wrt.leaves)

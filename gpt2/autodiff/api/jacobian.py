@@ -133,7 +133,7 @@ def _unit_vector(like: Node) -> tuple[Node, Node]:
 
 
 def _mapped(i: Node, results: list[Node], n: int) -> list[Node]:
-    """The results for i = 0 .. n - 1, stacked. What does not depend on i is computed once, outside the map."""
+    """The results for i = 0 .. n - 1, stacked; what does not depend on i is computed once, outside of it."""
     inner = {i}
     outside: dict[Node, Node] = {}  # what the body reads from the graph around it -> the body's input
     for m in reachable(results):

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import AutodiffError
 from ..graph import Graph
 from ..ops.interpret import evaluate_graph
-from ..pipeline import optimised_program
+from ..pipeline import Row
 from ..record import recording
 from ..record.record import Recording, inline
 from ..record.recording import computes_as_ndarray, native
@@ -21,8 +21,8 @@ from ..record.value import Recorded
 from ..switches import current_options
 from ..tree import LEAF, Tree, flatten, unflatten
 
-# What a result is given back as: kinds of Out
-ARRAY, SCALAR, NUMBER, CONSTANT = "array", "scalar", "number", "constant"
+# The form in which a result is given back: the kinds of Out
+ARRAY, SCALAR, NUMBER = "array", "scalar", "number"
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Call:
     def key(self) -> tuple:
         return self.tree, tuple(map(leaf_key, self.leaves)), current_options()
 
-    def places(self, k: int, of: tuple = (0,)) -> range:
-        """Which leaves belong to positional argument k."""
+    def leaf_range(self, k: int) -> range:
+        """The numbers of the leaves that positional argument k is made of."""
         sizes = [_size(spec) for spec in self.tree.spec[2][0][2]]
         start = sum(sizes[:k])
         return range(start, start + sizes[k])
@@ -158,8 +158,10 @@ class Transform:
         raise NotImplementedError
 
     # A transform that needs more than one program (vjp) replaces these.
-    def compile(self, plan: Plan, opts, name: str, scalar: bool):
-        return optimised_program(plan.graph, opts, name, scalar)
+    def compile(self, plan: Plan, row: Row, scalar: bool):
+        """The last stages: what `execute` takes as its program."""
+        title = "simplified again" if self.differentiates else "simplified"
+        return row.program(plan.graph, scalar=scalar, title=title)
 
     def execute(self, program, plan: Plan, leaves, outside, out):
         """The result, from a program."""

@@ -109,6 +109,11 @@ class Program:
         self._free: list[Memory] = []
         self._lock = threading.Lock()
 
+    @property
+    def n_regions(self) -> int:
+        """How many parts run in blocks of rows."""
+        return len(self._regions)
+
     def __call__(self, *arrays, out=None):
         for a in arrays:
             if type(a) is not np.ndarray:

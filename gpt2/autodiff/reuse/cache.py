@@ -43,6 +43,9 @@ class Cache:
                 return variants[0][0]
         return None
 
+    def __contains__(self, key) -> bool:
+        return key in self._entries
+
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
