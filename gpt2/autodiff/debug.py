@@ -49,4 +49,5 @@ def measures(made) -> str:
         return f"{len(made.nodes)} nodes"
     if not hasattr(made, "n_regions"):
         return "plain Python"
-    return f"{made.n_regions} regions, {made.arena_bytes:,} bytes of arena"
+    regions = "1 region" if made.n_regions == 1 else f"{made.n_regions} regions"
+    return f"{regions}, {made.arena_bytes:,} bytes of arena"

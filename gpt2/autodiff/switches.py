@@ -15,7 +15,7 @@ BACKENDS = ("numpy", "numexpr", "tuned")
 
 @dataclass(frozen=True)
 class Options:
-    """What simplify does, and when.
+    """How programs are made. Compared and hashed by value; what depends on options is kept apart by them.
 
     off      names of passes to leave out: some of PASSES
     before   simplify what was recorded before it is differentiated, and not only the derivative

@@ -297,6 +297,10 @@ class FixedPair(_Entries):
         wrt = [k for k, a in enumerate(_arrays(args)) if a.dtype.kind in "fc"]
         return _PairEntry(rec, wrt, row, self.rate, self.ample)
 
+    def graphs(self, *args, **static) -> tuple[Graph, Graph]:
+        """The graphs of the forward and the backward program for these arguments; see readable_source."""
+        return self.entry(args, static)[0].graphs
+
     def forward(self, *args, **static):
         """(f's first result, what its backward needs)."""
         e, arrays = self.entry(args, static)
