@@ -36,7 +36,7 @@ def tell(name: str, title: str, made, seconds: float, remark: str = "") -> None:
     if not LEVEL:
         return
     facts = f"{seconds * 1e3:9.3f} ms  {measures(made)}{remark and '; ' + remark}"
-    lines = [f"autodiff {name}: {title:<18} {facts}"]
+    lines = [f"autodiff {name}: {title:<20} {facts}"]
     source = getattr(made, "source", None)
     if LEVEL >= (2 if source is None else 3):
         lines.append(textwrap.indent(str(made) if source is None else source, "    ").rstrip())

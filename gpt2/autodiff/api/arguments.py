@@ -8,9 +8,6 @@ from ..errors import AutodiffError
 from ..tree import LEAF, Tree, leaf_paths
 from .plan import Call, argument_text, result_kind
 
-# --- which arguments
-# ----------------------------------------------------------------------------------------------
-
 
 def checked_argnums(name: str, argnums):
     """An int or a tuple of ints."""

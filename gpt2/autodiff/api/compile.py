@@ -7,9 +7,6 @@ from collections.abc import Callable
 from .derived import derived_function
 from .plan import Compile
 
-# --- compile
-# ------------------------------------------------------------------------------------------------------
-
 
 def compile(f: Callable | None = None, *, pure: bool = False):
     """The optimised program of f itself, no derivative. Also a decorator, with or without arguments.

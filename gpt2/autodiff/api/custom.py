@@ -35,6 +35,7 @@ from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded
 from ..tree import Tree, flatten, tree_map, unflatten
+from .bodies import operands_of_body, stands_for_all
 from .plan import result_leaves
 
 CHECKPOINT = Checkpoint()
@@ -67,7 +68,7 @@ def checkpoint(f: Callable) -> Callable:
         if recording.current() is None:
             return f(*args, **kwargs)
         rec = record(f, args, kwargs)
-        operands = _exact(rec.operands(leaves), rec.graph)
+        operands = operands_of_body(rec.graph, leaves, rec)
         if not any(type(x) is Recorded for x in operands):
             return f(*args, **kwargs)
         results = apply_op("call", *operands, graph=rec.graph, rule=CHECKPOINT)
@@ -76,11 +77,6 @@ def checkpoint(f: Callable) -> Callable:
         return _rebuilt(rec.out_tree, results[: rec.n_results], result_leaves(rec))
 
     return checkpointed
-
-
-def _exact(operands, graph: Graph) -> list:
-    """Plain operands as arrays of the types that the graph's inputs have."""
-    return [x if type(x) is Recorded else np.asarray(x, i.dtype)[()] for x, i in zip(operands, graph.inputs)]
 
 
 def _rebuilt(tree: Tree, results, examples):
@@ -96,8 +92,7 @@ def _rebuilt(tree: Tree, results, examples):
     )
 
 
-# --- custom rules
-# -------------------------------------------------------------------------------------------------
+# --- custom rules ---------------------------------------------------------------------------------------
 
 
 class _Custom:
@@ -129,7 +124,7 @@ class _Custom:
         leaves, tree = flatten(args)
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
         concrete = [x.value if type(x) is Recorded else x for x in leaves]
-        with _on_its_own():
+        with _own_reads():
             primal = _traced(function, concrete, tree, self.name)
         rule = self.rule(primal, concrete, tree, keywords)
         if not self._busy:
@@ -138,7 +133,7 @@ class _Custom:
                 rule.graphs  # noqa: B018  made now, while what it reads is there, and its errors name this line
             finally:
                 self._busy = False
-        operands = _exact(leaves, primal.graph)
+        operands = operands_of_body(primal.graph, leaves)
         return _rebuilt(
             primal.tree, apply_op("call", *operands, graph=primal.graph, rule=rule), primal.examples
         )
@@ -192,9 +187,9 @@ def _signature(f):
         return None
 
 
-class _on_its_own:
-    """What a rule looks at while it is recorded is no concern of the recording around it: it runs as one
-    op.
+class _own_reads:
+    """Within this context reads do not count as reads of the outer recording: what is recorded here, a rule
+    or the function that has one, will run as one op.
     """
 
     def __enter__(self):
@@ -230,7 +225,7 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
             "arguments, and its rule gives no derivative for it. Pass it as an argument",
             here(),
         )
-    if rec.value_dependent or rec.unstable or rec.written:
+    if rec.written or not stands_for_all(rec):
         return _called(f, leaves, tree, name)
     fixed = {node: const(array.copy()) for node, array in rec.captures}
     graph = Graph(rec.graph.inputs[: len(leaves)], remade(rec.graph.outputs, fixed), name)
@@ -311,7 +306,7 @@ class custom_vjp(_Custom):
 
     def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
         def make():
-            with _on_its_own():
+            with _own_reads():
                 return self.graphs(primal, concrete, tree, keywords)
 
         return CustomVJP(make)
@@ -437,7 +432,7 @@ class custom_jvp(_Custom):
 
     def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
         def make():
-            with _on_its_own():
+            with _own_reads():
                 return (self.graph(primal, concrete, tree, keywords),)
 
         return CustomJVP(make)

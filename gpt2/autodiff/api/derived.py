@@ -281,10 +281,6 @@ def with_constants_as_inputs(rec: Recording) -> Recording:
     return replace(rec, graph=graph, captures=[*rec.captures, *found])
 
 
-# --- functions around Derived
-# --------------------------------------------------------------------------------------
-
-
 def derived_function(f: Callable, transform: Transform, pure: bool = False):
     """The function that the user gets."""
     state = Derived(f, transform, pure)

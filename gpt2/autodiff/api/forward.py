@@ -20,9 +20,6 @@ from .derived import derived_of
 from .gradient import check_number
 from .plan import Call, Out, Plan, Transform, result_outs, select
 
-# --- forward mode
-# -------------------------------------------------------------------------------------------------
-
 
 class Jvp(Transform):
     """Called with (args, tangents)."""

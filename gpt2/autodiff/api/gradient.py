@@ -21,9 +21,6 @@ from .arguments import checked_argnums, differentiated
 from .derived import derived_function
 from .plan import Call, Out, Plan, Transform, operands_of, result_outs, select
 
-# --- grad
-# ---------------------------------------------------------------------------------------------------------
-
 
 class Grad(Transform):
     """Gradients, with or without the value, of a function with one number as its result."""

@@ -21,9 +21,6 @@ from .forward import gradient_of
 from .gradient import check_number
 from .plan import ARRAY, NUMBER, SCALAR, Call, Out, Plan, Transform, operands_of, result_outs
 
-# --- Jacobians
-# ----------------------------------------------------------------------------------------------------
-
 
 class Jacobian(Transform):
     """One row of a Jacobian is one pullback, one column one tangent; all of them run as one `map` (maps.py)

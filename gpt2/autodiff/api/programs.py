@@ -9,9 +9,6 @@ import numpy as np
 
 from ..graph import Graph, Node
 
-# --- the recorded graph as a key
-# ----------------------------------------------------------------------------------
-
 
 def structure(graph: Graph) -> tuple:
     """Equal for graphs that compute the same, whatever they are called and wherever they were written."""

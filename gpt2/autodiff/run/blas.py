@@ -37,7 +37,7 @@ def limit_blas_threads(n: int) -> bool:
     n   at least 1
 
     Returns whether that could be done: it is for the OpenBLAS of NumPy's wheels. Where it is False, set
-    OMP_NUM_THREADS before NumPy is imported. set_threads(n) calls this with 1, as the pool shares out products.
+    OMP_NUM_THREADS before NumPy is imported. set_threads(n) calls this with 1: the pool shares out products.
     """
     found = blas_library()
     if found is None:

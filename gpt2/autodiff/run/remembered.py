@@ -31,8 +31,8 @@ _all: list[Choices] = []
 def remember(folder) -> None:
     """Keep what the compiler chooses by measuring (how products are split) in files, from now on.
 
-    folder   a path; it is made when there is something to keep. A later process that calls remember(folder) on
-             the same machine, with the same NumPy, need not measure again
+    folder   a path; it is made when there is something to keep. A later process that calls remember(folder)
+             on the same machine, with the same NumPy, need not measure again
 
     Never raises: a folder that cannot be written to is done without, a damaged file counts as empty.
     """

@@ -1,0 +1,62 @@
+"""Functions of the user's that become one node of a graph: the common part of scan, parallel_map, checkpoint
+and custom rules.
+
+    rec = recorded_once(body, lambda: record(body, args))
+    if rec is None: run it each time
+    graph = body_graph(rec)
+    results = applied("scan", operands_of_body(graph, leaves, rec), evaluate, body=graph, ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..graph import Graph
+from ..record.record import Recording, apply_op
+from ..record.value import Recorded
+from ..reuse.guard import watch
+from ..tree import is_dynamic
+
+
+def recorded_once(body: Callable, run: Callable[[], Recording]) -> Recording | None:
+    """The recording that `run` makes of the body, or None where one run cannot stand for all.
+
+    It cannot where the body reads what is not known, branches on values, or draws random numbers.
+    """
+    if watch(body).trouble is not None:
+        return None
+    rec = run()
+    return rec if stands_for_all(rec) else None
+
+
+def stands_for_all(rec: Recording) -> bool:
+    """Would every run give this graph?"""
+    return not rec.value_dependent and not rec.unstable
+
+
+def changes(x) -> bool:
+    """Leaves of what a body gives back: what may differ from run to run, Python ints and bools included."""
+    return is_dynamic(x) or isinstance(x, (int, bool))
+
+
+def body_graph(rec: Recording) -> Graph:
+    """The recorded body without the arguments that it wrote to: those were its own."""
+    return Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
+
+
+def operands_of_body(graph: Graph, leaves: Sequence, rec: Recording | None = None) -> list:
+    """The leaves, then what the body reads from outside; plain ones in the types of the graph's inputs."""
+    outside = [] if rec is None else rec.operands([None] * len(leaves))[len(leaves) :]
+    return [
+        x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
+        for x, i in zip([*leaves, *outside], graph.inputs, strict=True)
+    ]
+
+
+def applied(op: str, operands: Sequence, evaluate: Callable, **attrs):
+    """The results of a node: recorded where an operand is, else computed at once by `evaluate`."""
+    if any(type(x) is Recorded for x in operands):
+        return apply_op(op, *operands, **attrs)
+    return evaluate(*operands, **attrs)
