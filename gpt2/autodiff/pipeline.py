@@ -50,14 +50,14 @@ class Row:
 
     name      what the program is called
     options   Options, or None for the default ones
-    hear      hear(title, graph or program) is called after each stage
+    hear      hear(title, graph or program, seconds) is called after each stage
     """
 
     def __init__(
         self,
         name: str,
         options: Options | None = None,
-        hear: Callable[[str, Any], None] | None = None,
+        hear: Callable[[str, Any, float], None] | None = None,
     ):
         self.name = name
         self.options = options or DEFAULT
@@ -155,7 +155,7 @@ class Row:
             shown = made if hasattr(made, "source") else getattr(made, "graph", made)
             debug.tell(self.name, title, shown, seconds, remark)
             if self.hear is not None:
-                self.hear(title, shown)
+                self.hear(title, shown, seconds)
         return made
 
 

@@ -70,7 +70,7 @@ def stages(f, *args, **kwargs) -> str:
     return "\n\n".join(f"# {title}\n\n{text.rstrip()}" for title, text in parts) + "\n"
 
 
-def _note(parts: list, title: str, made) -> None:
+def _note(parts: list, title: str, made, seconds: float) -> None:
     parts.append((title, getattr(made, "source", None) or str(made)))
 
 
