@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import debug
+from . import switches
 from .derive.differentiate import vjp_graph
 from .emit.program import Program, compile_graph
 from .emit.scalar import ScalarProgram, is_scalar
@@ -151,9 +151,10 @@ class Row:
         return self._came_out(title, made, time.perf_counter() - begin)
 
     def _came_out(self, title: str, made, seconds: float, remark: str = ""):
-        if self.hear is not None or debug.LEVEL:
+        if self.hear is not None or switches.DEBUG:
             shown = made if hasattr(made, "source") else getattr(made, "graph", made)
-            debug.tell(self.name, title, shown, seconds, remark)
+            if switches.DEBUG:
+                switches.tell(self.name, title, shown, seconds, remark)
             if self.hear is not None:
                 self.hear(title, shown, seconds)
         return made

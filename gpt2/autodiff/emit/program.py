@@ -110,9 +110,10 @@ class Program:
         self._lock = threading.Lock()
 
     @property
-    def n_regions(self) -> int:
-        """How many parts run in blocks of rows."""
-        return len(self._regions)
+    def measures(self) -> str:
+        """How much there is of it, in words."""
+        regions = "1 region" if len(self._regions) == 1 else f"{len(self._regions)} regions"
+        return f"{regions}, {self.arena_bytes:,} bytes of arena"
 
     def __call__(self, *arrays, out=None):
         for a in arrays:

@@ -21,9 +21,8 @@ import numpy as np
 
 from ..emit.scalar import ScalarProgram
 from ..graph import Graph, Node
-from ..ops.interpret import evaluate_graph
 from ..pipeline import Row
-from ..record.record import Recording
+from ..record.record import Recording, evaluate_graph
 
 MOST = 12  # recordings of one combination of types; a function that goes another way each time gains nothing
 
