@@ -8,6 +8,8 @@ from cases import CASES, NH, B, C, T, V, float_arguments
 
 from gpt2.layers import LAYERS, attention, matmul
 
+pytestmark = pytest.mark.numeric
+
 CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 

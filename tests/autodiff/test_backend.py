@@ -20,6 +20,8 @@ from gpt2.autodiff.ops import apply, evaluate, input_node
 from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.run import kernels, recycled, threads
 
+pytestmark = pytest.mark.numeric
+
 F8 = np.dtype(np.float64)
 BLOCK_BYTES = regions.BLOCK_BYTES
 SHAPES = [
