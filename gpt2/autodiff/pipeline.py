@@ -68,14 +68,14 @@ class Row:
         return self._came_out("recorded", graph, seconds, why)
 
     def simplified(self, graph: Graph) -> Graph:
-        """What was recorded, ready to be differentiated: simplified, unless the options say `before=False`.
+        """The recorded graph, ready to be differentiated: simplified, unless the options say `before=False`.
 
         Calls with a rule of their own stay: it is the rule that is differentiated.
         """
         return self._stage("simplified", simplify if self.options.before else _same, graph, self.options)
 
     def differentiated(self, derive: Callable, *args):
-        """What derive(*args) makes: a graph, or an object that has one as its `graph`."""
+        """The result of derive(*args): a graph, or an object that has one as its `graph`."""
         return self._stage("differentiated", derive, *args)
 
     def prepared(self, graph: Graph, title: str = "simplified again") -> Graph:

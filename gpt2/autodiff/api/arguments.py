@@ -1,4 +1,4 @@
-"""Which arguments a derivative is taken with respect to."""
+"""The arguments that a derivative is taken with respect to: read from argnums, and checked."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def recorded_once(body: Callable, run: Callable[[], Recording]) -> Recording | N
 
 
 def stands_for_all(rec: Recording) -> bool:
-    """Would every run give this graph?"""
+    """Whether every run would give this graph."""
     return not rec.value_dependent and not rec.unstable
 
 

@@ -18,7 +18,7 @@ def compile(f: Callable | None = None, *, pure: bool = False):
 
     pure   a promise that f reads nothing but its arguments that could change, changes nothing itself, and
            calls nothing that catches exceptions which values raise. Without it each call looks whether
-           closed-over and global values are still the same (reuse.py).
+           closed-over and global values are still the same (reuse/guard.py).
     """
     if f is None:
         return lambda f: derived_function(f, Compile(), pure)

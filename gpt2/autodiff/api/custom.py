@@ -12,7 +12,7 @@
 
 A custom function may be ordinary NumPy, or call what cannot be recorded (SciPy, C, a solver that iterates
 until a value is small): then it runs as it is, on plain arrays, whenever the program comes to it. Either way
-one rule serves both modes (call.py), and rules written in NumPy can be differentiated again.
+one rule serves both modes (nested/call.py), and rules written in NumPy can be differentiated again.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _rebuilt(tree: Tree, results, examples):
 
 
 class _Custom:
-    """What both kinds share: outside of a recording the function itself, inside a `call` with the rule."""
+    """The common part of both kinds: outside of a recording the function itself, inside a `call` with a rule."""
 
     kind = ""
 

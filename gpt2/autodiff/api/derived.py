@@ -1,6 +1,6 @@
 """Derived functions: what `ad.grad(f)` and its kin return, from the call down to the program.
 
-    call -> same types as last time?   yes: the program, at once (entry.py)
+    call -> same types as last time?   yes: the program, at once (fast_path.py)
                                        no:  look up the types of the arguments, record f if they are new,
                                             make the transform's graph, compile it
 
@@ -9,7 +9,7 @@ While an enclosing function is being recorded nothing is compiled: the plan's gr
 enclosing one.
 
 Programs are found by two keys. The first, of a derived function, is the types of the arguments, and counts as
-long as the guard of the recording holds (reuse.py). The second is the recorded graph itself: a function that
+long as the guard of the recording holds (reuse/guard.py). The second is the recorded graph: a function that
 has to be recorded at every call (it draws random numbers, it branches on values, it is a new lambda each
 time) usually gives the same graph, and then only the recording is repeated, not the compilation.
 """

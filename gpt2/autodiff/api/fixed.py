@@ -33,7 +33,7 @@ from .derived import name_of
 
 
 def signature(args: Sequence, static: dict) -> tuple:
-    """What an entry depends on: types of the arrays, and everything else by value."""
+    """The key of an entry: the types of the arrays, and everything else by value."""
     types = tuple((a.shape, a.dtype) if type(a) is np.ndarray else a for a in args)
     return types, tuple(sorted(static.items()))
 
@@ -77,8 +77,9 @@ def check_pure(rec: Recording) -> None:
 
 
 class _Entry:
-    """What was made of one recording. `path`: at which arguments it may be used; `captured`: arrays from
-    outside that f reads."""
+    """The programs of one recording. `path` tells at which arguments they may be used; `captured` are the
+    arrays from outside that f reads.
+    """
 
     path: Path
     captured: list[np.ndarray]
@@ -242,7 +243,7 @@ def _joined(forward: Graph, backward: Graph) -> Graph:
 
 
 class Saved(tuple):
-    """What a FixedPair's forward keeps for its backward: a tuple of arrays.
+    """The arrays that a FixedPair's forward keeps for its backward, a tuple.
 
     `backward` is the program that takes them, `slots` says for each argument of f which of its results is
     that argument's gradient.

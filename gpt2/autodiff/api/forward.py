@@ -31,7 +31,7 @@ class Jvp(Transform):
 
     def plan(self, rec: Recording, call: Call, f) -> Plan:
         n = len(call.leaf_range(0))
-        given = tangents_for(self.name, call, n)
+        given = tangents_for(self.name, call)
         joint, feed, outside = with_tangents(rec, call, given, n)
         outs = result_outs(rec)
         m = len(rec.graph.outputs)
@@ -83,11 +83,11 @@ def with_tangents(rec: Recording, call: Call, given: dict, n: int) -> tuple[Grap
     return joint, [*range(n), *feed], rec.operands(call.leaves[:n])[n:]
 
 
-def tangents_for(name: str, call: Call, n: int, args: int = 0, tangents: int = 1) -> dict:
-    """{argument leaf: its tangent}, from two arguments of the call that have the same structure."""
+def tangents_for(name: str, call: Call) -> dict:
+    """{argument leaf: its tangent}, from the two arguments of the call, which have the same structure."""
     leaves = call.leaves
-    numbered = unflatten(call.subtree(args), [_Leaf(i) for i in call.leaf_range(args)])
-    given = unflatten(call.subtree(tangents), [_Leaf(i) for i in call.leaf_range(tangents)])
+    numbered = unflatten(call.subtree(0), [_Leaf(i) for i in call.leaf_range(0)])
+    given = unflatten(call.subtree(1), [_Leaf(i) for i in call.leaf_range(1)])
     found: dict = {}
 
     def fail(path, expected, got):
@@ -134,7 +134,7 @@ class Hvp(Transform):
         wrt = float_leaves(self.name, call, f, 0)
         check_number(self.name, rec, wrt.leaves)
         gradient = gradient_of(rec.graph, wrt.leaves)
-        given = tangents_for(self.name, call, n)
+        given = tangents_for(self.name, call)
         joint, feed, outside = with_tangents(replace(rec, graph=gradient), call, given, n)
         m = len(wrt.leaves)
         return select(Plan(joint, feed, outside, wrt.tree, [Out(m + i, k) for i, k in enumerate(wrt.kinds)]))

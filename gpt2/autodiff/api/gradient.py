@@ -1,12 +1,7 @@
-"""The public transforms: what each computes for a recorded function.
+"""ad.grad and ad.value_and_grad: gradients of a function whose result is one number.
 
-    grad(f)(x)               value_and_grad(f)(x)          compile(f)(x)
-    vjp(f, x) -> out, pullback                             jvp(f, (x,), (dx,)) -> out, dout
-    jacobian(f)(x)           hessian(f)(x)                 hvp(f, x, v)
-
-Each is a Transform (derive.py): from a recording to a Plan, which is a graph and the way its outputs make up
-the result. All of them nest in each other, to any depth: inside a function that is being recorded, a plan's
-graph becomes part of the enclosing graph.
+Like all transforms (plan.py) they nest in each other, to any depth: inside a function that is being recorded,
+a plan's graph becomes part of the enclosing graph.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from .plan import ARRAY, NUMBER, SCALAR, Call, Out, Plan, Transform, operands_of
 
 
 class Jacobian(Transform):
-    """One row of a Jacobian is one pullback, one column one tangent; all of them run as one `map` (maps.py)
+    """One row of a Jacobian is one pullback, one column one tangent; all run as one `map` (nested/map.py)
     over what the forward saved. Of rows and columns the fewer are computed.
     """
 

@@ -1,5 +1,5 @@
-"""What a derived function computes: a Transform turns a recording into a Plan, which is a graph and the way
-its outputs make up the result.
+"""Transforms and plans: a Transform turns a recording into a Plan, which is a graph and the way its outputs
+make up the result.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ class Update:
 
 @dataclass
 class Plan:
-    """What to compute. The graph's inputs are the call's leaves numbered in `feed`, then the captured arrays
-    (and, in an enclosing recording, lifted values) in `outside`.
+    """A graph, where its inputs come from, and how its outputs make up the result.
+
+    The inputs are the call's leaves numbered in `feed`, then the captured arrays (and, in an enclosing
+    recording, lifted values) in `outside`.
     """
 
     graph: Graph
@@ -93,7 +95,7 @@ class Call:
         return Tree(spec, _size(spec))
 
     def check_written(self, name: str, plan: Plan) -> None:
-        """What f writes to has to be the caller's own array."""
+        """Raise AutodiffError where f writes to a copy, which the caller would not see."""
         for i in self.copies:
             if i in plan.written or any(u.leaf == i for u in plan.updates):
                 raise AutodiffError(
@@ -121,7 +123,7 @@ def plain_array(x):
 
 
 def leaf_key(x) -> tuple:
-    """What a program depends on in an argument: all but its numbers."""
+    """All that a program depends on in an argument: everything but its numbers."""
     if isinstance(x, np.ndarray):
         return type(x), x.dtype, x.shape, layout(x)
     return (type(x), x.dtype) if isinstance(x, np.generic) else (type(x), getattr(x, "shape", None))
@@ -133,8 +135,9 @@ def layout(x: np.ndarray):
 
 
 class Transform:
-    """What is derived from a function. `name` is the public one; the derived function is called
-    f_<suffix>.
+    """A way to derive a function from another, such as Grad.
+
+    `name` is the public one; the derived function is called f_<suffix>.
     """
 
     name = "compile"
@@ -213,7 +216,7 @@ def as_kind(value, kind: str):
 
 
 def result_kind(x) -> str:
-    """How a result like this one is given back."""
+    """The kind of Out as which a result like this one is given back."""
     value = x.value if type(x) is Recorded else x
     if isinstance(value, np.ndarray):
         return ARRAY
@@ -232,7 +235,7 @@ class Compile(Transform):
 
 
 def operands_of(rec: Recording, call: Call) -> tuple[list[int], list]:
-    """Where the recorded graph's inputs come from: the call's leaves, and what is outside."""
+    """(feed, outside) of a plan for the recorded graph itself."""
     n = len(call.leaves)
     return list(range(n)), rec.operands(call.leaves)[n:]
 
@@ -315,7 +318,7 @@ def matched_buffers(name: str, plan: Plan, expected, out, path: str = ""):
 
 
 def argument_text(f, k: int, path: Sequence = ()) -> str:
-    """How the user would name the argument: `params['w']`."""
+    """The argument as the user would name it: `params['w']`."""
     try:
         names = list(inspect.signature(f).parameters)
     except (TypeError, ValueError):

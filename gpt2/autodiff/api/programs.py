@@ -65,7 +65,7 @@ class _Programs:
                 self._programs.popitem(last=False)
 
     def seen(self, key) -> bool:
-        """Was this structure met before? From now on it was."""
+        """Whether this structure was met before. From now on it was."""
         mark = hash(key)
         with self._lock:
             known = mark in self._notes

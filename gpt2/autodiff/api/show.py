@@ -1,4 +1,4 @@
-"""What the compiler did, as text: `source`, `stages` and `why_recorded`."""
+"""The compiler's work as text: `source`, `stages` and `why_recorded`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _state(g, name: str) -> Derived:
 
 
 def stages(f, *args, **kwargs) -> str:
-    """What becomes of f on its way to a program, each stage as text under its title.
+    """The graph of f after each stage on its way to a program, and the program, as text under titles.
 
     f   a derived function (ad.grad(f), ad.compile(f), ...), Fixed or FixedPair: the stages are those of the
         program that runs when it is called with these arguments. Any other function: the stages of

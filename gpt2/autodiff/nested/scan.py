@@ -130,8 +130,9 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
 
 
 def _active_inputs(body: Graph, given, carries: int) -> dict[Node, bool]:
-    """Which inputs of the body get a tangent: a carry does if it starts with one, or if a step gives it
-    one.
+    """{input of the body: whether it has a tangent}.
+
+    A carry has one if it starts with one, or if a step gives it one.
     """
     active = {i: bool(g) and is_float(i) for i, g in zip(body.inputs, given)}
     while True:
