@@ -96,7 +96,7 @@ def _rebuilt(tree: Tree, results, examples):
 
 
 class _Custom:
-    """The common part of both kinds: outside of a recording the function itself, inside a `call` with a rule."""
+    """The common part of both kinds: the function itself, and within a recording a `call` with the rule."""
 
     kind = ""
 
