@@ -6,7 +6,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..tree import LEAF, Tree, leaf_paths
-from .plan import Call, argument_text, result_kind
+from .plan import Arguments, argument_text, result_kind
 
 
 def checked_argnums(name: str, argnums):
@@ -31,7 +31,7 @@ class Wrt:
         self.tree = tree
 
 
-def differentiated(transform, call: Call, f, strict: bool = True) -> Wrt:
+def differentiated(transform, call: Arguments, f, strict: bool = True) -> Wrt:
     """The leaves of the arguments named by argnums. strict: integers among them are an error, else they are
     None.
     """
@@ -53,7 +53,7 @@ def differentiated(transform, call: Call, f, strict: bool = True) -> Wrt:
     return Wrt(leaves, kinds, Tree(spec, len(leaves)))
 
 
-def float_leaves(name: str, call: Call, f, k: int, strict: bool = True) -> Wrt:
+def float_leaves(name: str, call: Arguments, f, k: int, strict: bool = True) -> Wrt:
     """The differentiable leaves of argument k."""
     numbers, tree = call.leaf_range(k), call.subtree(k)
     if not numbers and strict:

@@ -40,7 +40,16 @@ from ..reuse.world import random_state
 from ..switches import overrides
 from ..tree import LEAF, Kind, flatten
 from .fast_path import make_entry
-from .plan import Call, Plan, Transform, check_overlap, leaf_key, output_buffers, result_kind, result_leaves
+from .plan import (
+    Arguments,
+    Plan,
+    Transform,
+    check_overlap,
+    leaf_key,
+    output_buffers,
+    result_kind,
+    result_leaves,
+)
 from .programs import _programs, structure
 
 DOUBTS = 15  # calls between two looks at a function that cannot be followed
@@ -57,7 +66,7 @@ class Compiled:
     path: Path | None = None
     entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
 
-    def entry(self, derived: Derived, call: Call, out):
+    def entry(self, derived: Derived, call: Arguments, out):
         """The fast entry for calls like this one, written when it is first wanted."""
         leaves, tree = flatten(out)
         key = tree, tuple(map(leaf_key, leaves))
@@ -93,7 +102,7 @@ class Derived:
         if self.takes_out and "out" in kwargs:
             kwargs = dict(kwargs)
             out = kwargs.pop("out")
-        call = Call.of(args, kwargs)
+        call = Arguments.of(args, kwargs)
         if call.recorded():
             return self.within(call, out)
         key = call.key()
@@ -115,7 +124,7 @@ class Derived:
             self.entry = compiled.entry(self, call, out)
         return result
 
-    def within(self, call: Call, out):
+    def within(self, call: Arguments, out):
         """A call inside a function that is itself being recorded."""
         if out is not None:
             raise AutodiffError(
@@ -126,7 +135,7 @@ class Derived:
         check_overlap(self.name, plan.written, call.leaves, plan.outside)
         return self.transform.inline(plan, call.leaves)
 
-    def plan(self, call: Call, rec: Recording | None = None) -> Plan:
+    def plan(self, call: Arguments, rec: Recording | None = None) -> Plan:
         if rec is None:
             rec = record(self.transform.function(self.f), *self.transform.split(call))
         if self.transform.differentiates:
@@ -135,7 +144,7 @@ class Derived:
         plan.written = tuple(rec.written)
         return plan
 
-    def built(self, call: Call, rec: Recording, row: Row, scalar: bool) -> tuple[Plan, Any]:
+    def built(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple[Plan, Any]:
         """The plan of a recording, and its program: the row of stages from end to end."""
         if self.transform.differentiates:
             rec = replace(rec, graph=row.simplified(rec.graph))
@@ -144,7 +153,7 @@ class Derived:
             plan = self.plan(call, rec)
         return plan, self.transform.compile(plan, row, scalar)
 
-    def compiled(self, call: Call, key) -> Compiled | Plan:
+    def compiled(self, call: Arguments, key) -> Compiled | Plan:
         """Record anew. A Plan means: not worth compiling."""
         row = Row(self.name, key[-1])
         rec, guard, path, scalar = self.recorded(call, key, row)
@@ -168,13 +177,13 @@ class Derived:
     def stages(self, args: tuple, kwargs: dict, hear: Callable) -> None:
         """Record and compile for these arguments once more, and tell `hear` what comes out of each stage."""
         fresh = Derived(self.f, self.transform, self.pure)
-        call = Call.of(args, {k: v for k, v in kwargs.items() if k != "out" or not self.takes_out})
+        call = Arguments.of(args, {k: v for k, v in kwargs.items() if k != "out" or not self.takes_out})
         key = call.key()
         row = Row(self.name, key[-1], hear)
         rec, _, _, scalar = fresh.recorded(call, key, row)
         fresh.built(call, rec, row, scalar)
 
-    def recorded(self, call: Call, key, row: Row) -> tuple[Recording, Guard, Path | None, bool]:
+    def recorded(self, call: Arguments, key, row: Row) -> tuple[Recording, Guard, Path | None, bool]:
         """A recording, what says whether it may be used again, and whether all arguments are floats.
 
         It leaves in `why` what speaks against using it again.
@@ -195,7 +204,7 @@ class Derived:
         row.recorded(rec.graph, time.perf_counter() - begin, self.why or new)
         return rec, guard, path, scalar
 
-    def guard(self, call: Call) -> Guard:
+    def guard(self, call: Arguments) -> Guard:
         if self.pure:
             return trust()
         if self.doubts:  # most likely it is as it was a moment ago, and to record anew is always right

@@ -37,7 +37,7 @@ from ..record.record import Recording
 from ..record.value import Recorded
 from ..tree import LEAF, Tree, leaf_paths
 from .derived import derived_of
-from .plan import Call, Out, Plan, Transform, Update, argument_text, result_kind, result_outs, select
+from .plan import Arguments, Out, Plan, Transform, Update, argument_text, result_kind, result_outs, select
 
 
 class Const:
@@ -83,10 +83,10 @@ class Enzyme(Transform):
     def key(self):
         return self._key
 
-    def split(self, call: Call):
+    def split(self, call: Arguments):
         return call.args[0], {}
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         n = len(call.leaf_range(0))
         active, shadows = self.roles(call, f)
         graph = rec.graph
@@ -114,15 +114,15 @@ class Enzyme(Transform):
         outside = rec.operands(call.leaves[:n])[n:]
         return select(Plan(joint, feed, outside, Tree(spec, len(outs)), outs, written + moved))
 
-    def roles(self, call: Call, f) -> tuple[list[int], dict[int, int]]:
+    def roles(self, call: Arguments, f) -> tuple[list[int], dict[int, int]]:
         """The leaves that are active, and {leaf: its shadow's leaf}."""
         active: list[int] = []
         shadows: dict[int, int] = {}
         n = len(call.leaf_range(0))
-        inner = Call(
+        inner = Arguments(
             call.args[0], {}, call.leaves[:n], Tree((tuple, None, (call.subtree(0).spec, (dict, (), ()))), n)
         )
-        given = Call(
+        given = Arguments(
             call.args[1],
             {},
             call.leaves[n:],
@@ -163,7 +163,7 @@ class Enzyme(Transform):
         return found
 
 
-def active_leaf(call: Call, k: int, f) -> int:
+def active_leaf(call: Arguments, k: int, f) -> int:
     """The one leaf of an active argument."""
     leaves = call.leaf_range(k)
     x = call.leaves[leaves[0]] if len(leaves) == 1 else call.args[k]

@@ -18,7 +18,7 @@ from ..tree import LEAF, Tree, unflatten
 from .arguments import _described, _dtype, _Leaf, _with_marks, float_leaves
 from .derived import derived_of
 from .gradient import check_number
-from .plan import Call, Out, Plan, Transform, result_outs, select
+from .plan import Arguments, Out, Plan, Transform, result_outs, select
 
 
 class Jvp(Transform):
@@ -26,10 +26,10 @@ class Jvp(Transform):
 
     name, suffix, takes_out = "jvp", "jvp", False
 
-    def split(self, call: Call):
+    def split(self, call: Arguments):
         return call.args[0], {}
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         n = len(call.leaf_range(0))
         given = tangents_for(self.name, call)
         joint, feed, outside = with_tangents(rec, call, given, n)
@@ -58,7 +58,7 @@ def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False):
     return derived_of(f, Jvp(), pure).entry((tuple(args), tuple(tangents)), {})
 
 
-def with_tangents(rec: Recording, call: Call, given: dict, n: int) -> tuple[Graph, list[int], list]:
+def with_tangents(rec: Recording, call: Arguments, given: dict, n: int) -> tuple[Graph, list[int], list]:
     """The forward-mode graph of a recording for tangents {argument leaf: leaf of the call, or a number}.
 
     Returns it with its operands: leaves of the call, and what is outside. A plan has what is outside last.
@@ -83,7 +83,7 @@ def with_tangents(rec: Recording, call: Call, given: dict, n: int) -> tuple[Grap
     return joint, [*range(n), *feed], rec.operands(call.leaves[:n])[n:]
 
 
-def tangents_for(name: str, call: Call) -> dict:
+def tangents_for(name: str, call: Arguments) -> dict:
     """{argument leaf: its tangent}, from the two arguments of the call, which have the same structure."""
     leaves = call.leaves
     numbered = unflatten(call.subtree(0), [_Leaf(i) for i in call.leaf_range(0)])
@@ -126,10 +126,10 @@ class Hvp(Transform):
 
     name, suffix, takes_out = "hvp", "hvp", False
 
-    def split(self, call: Call):
+    def split(self, call: Arguments):
         return call.args[:1], {}
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         n = len(call.leaf_range(0))
         wrt = float_leaves(self.name, call, f, 0)
         check_number(self.name, rec, wrt.leaves)

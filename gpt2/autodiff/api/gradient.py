@@ -14,7 +14,7 @@ from ..record.record import Recording
 from ..tree import LEAF, Tree
 from .arguments import checked_argnums, differentiated
 from .derived import derived_function
-from .plan import Call, Out, Plan, Transform, operands_of, result_outs, select
+from .plan import Arguments, Out, Plan, Transform, operands_of, result_outs, select
 
 
 class Grad(Transform):
@@ -32,7 +32,7 @@ class Grad(Transform):
     def key(self) -> tuple:
         return type(self), self.argnums, self.value, self.has_aux
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         wrt = differentiated(self, call, f)
         check_number(self.name, rec, wrt.leaves, self.has_aux)
         joint = gradient_graph(rec.graph, wrt.leaves)

@@ -19,7 +19,7 @@ from .arguments import Wrt, checked_argnums, differentiated
 from .derived import derived_function
 from .forward import gradient_of
 from .gradient import check_number
-from .plan import ARRAY, NUMBER, SCALAR, Call, Out, Plan, Transform, operands_of, result_outs
+from .plan import ARRAY, NUMBER, SCALAR, Arguments, Out, Plan, Transform, operands_of, result_outs
 
 
 class Jacobian(Transform):
@@ -35,13 +35,13 @@ class Jacobian(Transform):
     def key(self):
         return type(self), self.argnums
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         wrt = differentiated(self, call, f)
         graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
         outs = result_outs(rec)
         return self.of_graph(graph, rec, call, wrt, rec.out_tree, outs)
 
-    def of_graph(self, graph: Graph, rec: Recording, call: Call, wrt: Wrt, out_tree: Tree, outs) -> Plan:
+    def of_graph(self, graph: Graph, rec: Recording, call: Arguments, wrt: Wrt, out_tree: Tree, outs) -> Plan:
         for path, o in zip(leaf_paths(out_tree), outs):
             if graph.outputs[o.index].dtype.kind not in "fc":
                 raise AutodiffError(
@@ -65,7 +65,7 @@ class Jacobian(Transform):
 class Hessian(Jacobian):
     name, suffix = "hessian", "hessian"
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         wrt = differentiated(self, call, f)
         check_number(self.name, rec, wrt.leaves)
         gradient = gradient_of(rec.graph, wrt.leaves)

@@ -63,7 +63,7 @@ class Plan:
 
 
 @dataclass
-class Call:
+class Arguments:
     """The arguments of one call, taken apart. `copies`: leaves that are copies, which nobody sees written."""
 
     args: tuple
@@ -73,7 +73,7 @@ class Call:
     copies: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, args: tuple, kwargs: dict) -> Call:
+    def of(cls, args: tuple, kwargs: dict) -> Arguments:
         given, tree = flatten((args, kwargs))
         leaves = list(map(plain_array, given))
         copies = [
@@ -153,11 +153,11 @@ class Transform:
         """The function that is recorded."""
         return f
 
-    def split(self, call: Call) -> tuple[tuple, dict]:
+    def split(self, call: Arguments) -> tuple[tuple, dict]:
         """The part of the call that f is called with."""
         return call.args, call.kwargs
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         raise NotImplementedError
 
     # A transform that needs more than one program (vjp) replaces these.
@@ -229,12 +229,12 @@ class Compile(Transform):
     name, suffix = "compile", "compiled"
     differentiates = False
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         updates = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
         return Plan(rec.graph, *operands_of(rec, call), rec.out_tree, result_outs(rec), updates)
 
 
-def operands_of(rec: Recording, call: Call) -> tuple[list[int], list]:
+def operands_of(rec: Recording, call: Arguments) -> tuple[list[int], list]:
     """(feed, outside) of a plan for the recorded graph itself."""
     n = len(call.leaves)
     return list(range(n)), rec.operands(call.leaves)[n:]

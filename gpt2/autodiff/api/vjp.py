@@ -20,7 +20,7 @@ from .arguments import _described, _dtype, float_leaves
 from .derived import derived_of
 from .forward import _Leaf
 from .plan import (
-    Call,
+    Arguments,
     Out,
     Plan,
     Transform,
@@ -70,7 +70,7 @@ class Vjp(Transform):
     def key(self):
         return type(self), self.pure
 
-    def plan(self, rec: Recording, call: Call, f) -> VjpPlan:
+    def plan(self, rec: Recording, call: Arguments, f) -> VjpPlan:
         found = [float_leaves(self.name, call, f, k, strict=False) for k in range(len(call.args))]
         wrt = [i for w in found for i in w.leaves]
         outs = result_outs(rec)

@@ -287,7 +287,8 @@ class _Handover:
                 if missing:
                     stack.extend(reversed(missing))
                     continue
-                self.image[n.id] = with_args(n, tuple(self.image[a.id] for a in n.args))
+                args = tuple(self.image[a.id] for a in n.args)
+                self.image[n.id] = with_args(n, args)
                 stack.pop()
         return self.image[n.id]
 
