@@ -1,7 +1,7 @@
 """Functions of the user's that become one node of a graph: the common part of scan, parallel_map, checkpoint
 and custom rules.
 
-    rec = recorded_once(body, lambda: record(body, args))
+    first, rec = recorded_once(body, lambda: body(*args), lambda: record(body, args))
     if rec is None: run it each time
     graph = body_graph(rec)
     results = applied("scan", operands_of_body(graph, leaves, rec), evaluate, body=graph, ...)
@@ -10,25 +10,31 @@ and custom rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..graph import Graph
 from ..record.record import Recording, apply_op
 from ..record.value import Recorded
-from ..reuse.guard import watch
+from ..reuse.watch import watched
 from ..tree import is_dynamic
 
 
-def recorded_once(body: Callable, run: Callable[[], Recording]) -> Recording | None:
-    """The recording that `run` makes of the body, or None where one run cannot stand for all.
+def recorded_once(
+    body: Callable, run: Callable[[], Any], recorded: Callable[[], Recording]
+) -> tuple[Any, Recording | None]:
+    """(the result of run(), the recording that `recorded` makes; or None where one run cannot stand for all).
 
-    It cannot where the body reads what is not known, branches on values, or draws random numbers.
+    `run` runs the body once as a Python loop would. If that shows a body that counts, draws or prints, or if
+    the recording branches on values, the others have to follow it so; if not, it leaves no trace, and what it
+    computed is not used.
     """
-    if watch(body).trouble is not None:
-        return None
-    rec = run()
-    return rec if stands_for_all(rec) else None
+    found, trouble = watched(body, run)
+    if trouble:
+        return found, None
+    rec = recorded()
+    return found, rec if stands_for_all(rec) else None
 
 
 def stands_for_all(rec: Recording) -> bool:

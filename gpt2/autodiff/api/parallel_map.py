@@ -64,10 +64,14 @@ def _mapped(body: Callable, arrays):
         return unflatten(out_tree, [np.asarray(v) if isinstance(v, (int, bool)) else v for v in out])
 
     one.__name__ = getattr(body, "__name__", "body")
-    first = [x[0].value if type(x) is Recorded else x[0] for x in leaves]
-    rec = recorded_once(body, lambda: record(one, (first,)))
+
+    def at(i):
+        return flatten(one([x[i].copy() for x in leaves]))
+
+    slices = [x[0].value if type(x) is Recorded else x[0] for x in leaves]
+    first, rec = recorded_once(body, lambda: at(0), lambda: record(one, (slices,)))
     if rec is None:
-        results = [flatten(one([x[i].copy() for x in leaves])) for i in range(n)]
+        results = [first, *(at(i) for i in range(1, n))]
         return unflatten(results[0][1], [np.stack(parts) for parts in zip(*(r[0] for r in results))])
     graph = body_graph(rec)
     operands = operands_of_body(graph, leaves, rec)

@@ -78,9 +78,13 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
         slices = [x[::-1] for x in slices]
     step = _step(body, carry_tree, xs_tree)
     kinds = [result_kind(_plain(x)) for x in carry]
-    rec = recorded_once(body, lambda: _recorded_step(step, carry, carry_tree, slices))
+    first, rec = recorded_once(
+        body,
+        lambda: _one_step(step, carry, slices, 0),
+        lambda: _recorded_step(step, carry, carry_tree, slices),
+    )
     if rec is None:
-        return _unrolled(step, carry, carry_tree, slices, n, reverse)
+        return _unrolled(step, first, carry_tree, slices, n, reverse)
     graph = body_graph(rec)
     operands = operands_of_body(graph, [*carry, *slices], rec)
     sizes = dict(n=n, carries=len(carry), slices=len(slices), every=min(every, n))
@@ -179,10 +183,16 @@ def _path(path) -> str:
     return "".join(f"[{p!r}]" for p in path)
 
 
-def _unrolled(step: Callable, carry, carry_tree: Tree, slices, n: int, reverse: bool):
-    ys = []
-    for t in range(n):
-        carry, y = step(list(map(_own, carry)), [_own(x[t]) for x in slices])
+def _one_step(step: Callable, carry, slices, t: int):
+    return step(list(map(_own, carry)), [_own(x[t]) for x in slices])
+
+
+def _unrolled(step: Callable, first, carry_tree: Tree, slices, n: int, reverse: bool):
+    """Step by step, the first of which was taken."""
+    carry, y = first
+    ys = [y]
+    for t in range(1, n):
+        carry, y = _one_step(step, carry, slices, t)
         ys.append(y)
     leaves = [flatten(y)[0] for y in (reversed(ys) if reverse else ys)]
     return unflatten(carry_tree, carry), unflatten(
