@@ -1,4 +1,4 @@
-"""Which rooms of a package a call enters: counted by a profiler hook.
+"""Which rooms of a package a call enters: counted by the interpreter's trace hook.
 
     python -m tests.support.rooms       the rooms of the first call of ad.grad(f)(x), and the calls in each
 
@@ -29,12 +29,12 @@ def rooms_entered(call, package=AUTODIFF):
         if event == "call" and not loading and code.co_filename.startswith(home):
             found[Path(code.co_filename).relative_to(package).parts[0].removesuffix(".py")] += 1
 
-    before = sys.getprofile()
-    sys.setprofile(hook)
+    before = sys.gettrace()  # the profiler's own hook is the compiler's, while it watches a function
+    sys.settrace(hook)
     try:
         call()
     finally:
-        sys.setprofile(before)
+        sys.settrace(before)
     return found
 
 
