@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import switches
@@ -184,10 +184,11 @@ def _short_ways(joint: Graph, saved, handed: Sequence[Node], n_outputs: int) -> 
 def program_of(graph: Graph):
     """The program of a graph inside a graph (scan, map, call), made on first use and kept with it.
 
-    Its options are those of the thread that runs it.
+    Its options are those of the thread that runs it, but for the backend: it computes slices or single steps,
+    for which numexpr is never worth while, and it runs while functions are recorded.
     """
     programs = graph.__dict__.setdefault("_programs", {})
-    options = current_options()
+    options = replace(current_options(), elementwise="numpy")
     if options not in programs:
         programs[options] = Row(graph.name, options).program(graph, title="simplified")
     return programs[options]

@@ -12,7 +12,6 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.autodiff import pipeline, switches
 from gpt2.autodiff.api.derived import Derived
-from gpt2.autodiff.api.programs import _programs
 from gpt2.autodiff.api.vjp import Vjp
 from gpt2.explain.parts import split
 from tests.support.rooms import first_call
@@ -80,21 +79,6 @@ def options(request):
         yield chosen
 
 
-@pytest.fixture
-def compiled_graphs(monkeypatch):
-    """The graphs that come to be compiled, as text, from now on."""
-    found = []
-    original = pipeline.compile_graph
-
-    def compile_graph(graph, *args, **kwargs):
-        found.append(str(graph))
-        return original(graph, *args, **kwargs)
-
-    monkeypatch.setattr(pipeline, "compile_graph", compile_graph)
-    _programs.__init__()  # else a program made by another test is used again
-    return found
-
-
 DERIVED = {
     "grad": (lambda f: ad.grad(f, (0, 1)), (number, number_with_rules)),
     "value_and_grad": (ad.value_and_grad, (number, number_with_rules)),
@@ -105,38 +89,36 @@ DERIVED = {
 
 
 @pytest.mark.parametrize("name, f", [(n, f) for n, (_, fs) in DERIVED.items() for f in fs])
-def test_stages_of_a_derived_function_are_those_of_its_program(name, f, options, compiled_graphs):
+def test_stages_of_a_derived_function_are_those_of_its_program(name, f, options):
     g = DERIVED[name][0](f)
     source = ad.source(g, X, W)
-    compiled = list(compiled_graphs)  # bodies of maps among them
+    _, program = g.__derived__.last
     found = stages(g, X, W)
     assert unnumbered(found["emitted"]) == unnumbered(source.rstrip())
-    assert found["simplified" if name == "compile" else "simplified again"] in compiled
+    assert found["simplified" if name == "compile" else "simplified again"] == str(program.graph)
     assert list(found)[0] == "recorded" and list(found)[-1] == "emitted"
 
 
 @pytest.mark.parametrize("f", [array, number, with_rules, number_with_rules])
-def test_stages_of_a_function_are_those_of_vjp(f, options, compiled_graphs):
+def test_stages_of_a_function_are_those_of_vjp(f, options):
     state = Derived(f, Vjp())
     state.entry((X, W), {})
-    forward, backward = compiled_graphs[-2:]
     _, pair = state.last
     found = stages(f, X, W)
     assert found["forward, emitted"] == pair.forward.source.rstrip()
     assert found["backward, emitted"] == pair.backward.source.rstrip() == ad.vjp(f, X, W)[1].source.rstrip()
-    assert (found["forward"], found["backward"]) == (forward, backward)
+    assert (found["forward"], found["backward"]) == (str(pair.forward.graph), str(pair.backward.graph))
 
 
 @pytest.mark.parametrize("f", [array, with_rules])
-def test_stages_of_an_engines_programs(f, options, compiled_graphs):
+def test_stages_of_an_engines_programs(f, options):
     pair, fixed = ad.FixedPair(f, options), ad.Fixed(f, options)
     entry, _ = pair.entry((X, W), {})
     sources = entry.forward.source, entry.backward.program.source, entry.joint.program.source
-    graphs = compiled_graphs[-3:]
     found = stages(pair, X, W)
     titles = ("forward, emitted", "backward, emitted", "both in one, emitted")
     assert tuple(found[title] for title in titles) == tuple(s.rstrip() for s in sources)
-    assert [found["forward"], found["backward"]] == graphs[:2]
+    assert (found["forward"], found["backward"]) == tuple(map(str, pair.graphs(X, W)))
     assert stages(fixed, X, W)["emitted"] == fixed.entry((X, W), {})[0].program.program.source.rstrip()
 
 
@@ -155,6 +137,16 @@ def test_a_function_with_a_rule_is_simplified_before_its_rule_is_used():
     found = stages(ad.grad(number_with_rules), X, W)
     assert "power" in found["recorded"] and "power" not in found["simplified"]
     assert "call(" in found["simplified"] and "call(" not in found["simplified again"]
+
+
+def test_source_of_what_was_not_worth_compiling_is_that_of_the_next_program():
+    def f(x, w):
+        return np.sum(np.tanh(x @ w) ** 3 * np.random.rand(2))
+
+    g = ad.grad(f)
+    first = ad.source(g, X, W)
+    assert g.__derived__.last[1] is None and first.rstrip() == stages(g, X, W)["emitted"]
+    assert ad.source(g, X, W) == first and g.__derived__.last[1] is not None
 
 
 def test_stages_of_what_has_no_derivative():

@@ -29,7 +29,11 @@ def source(g, *args, **kwargs) -> str:
             f"source: {g.__name__} was not called yet. Call it, or give arguments: ad.source(g, x)"
         )
     plan, program = state.last
-    if program is None:  # it was not worth compiling
+    if program is None and (args or kwargs):  # it was not worth compiling: what another such call would run
+        parts: list[tuple[str, str]] = []
+        state.stages(args, kwargs, partial(_note, parts))
+        return "\n\n".join(text for title, text in parts if title.endswith("emitted"))
+    if program is None:
         program = state.transform.compile(plan, Row(state.name, current_options()), scalar=False)
     return program.source
 
