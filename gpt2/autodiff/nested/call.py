@@ -153,6 +153,7 @@ row(
     vjp_rule=_vjp,
     jvp_rule=_jvp,
     cost=1000.0,
+    anchor=True,
 )
 
 
