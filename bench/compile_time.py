@@ -2,37 +2,38 @@
 
     python -m bench.compile_time [--repeat N] [--real]
 
-Milliseconds, for each stage the least of N runs that all compile anew. Recording computes the function once:
-what that takes NumPy alone is a column of its own, in no sum. Layers are those of GPT-2 124M at B=4, T=64;
-models are narrow (C=48, V=512), so that NumPy takes little of the time, or with --real 124M's as well.
+Milliseconds, for each stage the least of N runs that all compile anew: the compiler's own reckoning, which
+GPT2_AD_DEBUG=1 prints as well. Layers are those of GPT-2 124M at B=4, T=64; models are narrow (C=48, V=512),
+or with --real as wide as 124M.
 """
 
 import argparse
 import functools
 import itertools
-import time
 
 import numpy as np
 
 from bench.cases import cases
-from gpt2.autodiff import passes
-from gpt2.autodiff.derive.differentiate import vjp_graph
-from gpt2.autodiff.emit.layout import lower
-from gpt2.autodiff.emit.program import compile_graph
-from gpt2.autodiff.emit.regions import schedule
-from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.keep.partition import partition
+from gpt2 import autodiff as ad
 from gpt2.autodiff.ops.cost import NS_PER_BYTE
-from gpt2.autodiff.ops.interpret import evaluate_graph
-from gpt2.autodiff.record.record import record
 from gpt2.backward import options_for
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 
-STAGES = ("record", "simplify", "derive", "simplify 2", "partition", "simplify 3", "schedule", "emit")
+# What ad.stages calls a stage -> its column
+TITLES = {
+    "recorded": "record",
+    "simplified": "simplify",
+    "differentiated": "derive",
+    "simplified again": "simplify 2",
+    "forward": "split",
+    "backward": "split",
+    "forward, emitted": "emit",
+    "backward, emitted": "emit",
+}
+STAGES = tuple(dict.fromkeys(TITLES.values()))
 BLOCKS = (1, 2, 4, 8, 12)
 WHOLE_RATE = 1.0  # what gpt2.backward.whole takes
-FAST = options_for()
 
 
 class Stages:
@@ -40,51 +41,26 @@ class Stages:
 
     def __init__(self):
         self.times = dict.fromkeys(STAGES, 0.0)
-        self.numpy = 0.0
         self.ops = 0
 
-    def run(self, stage, function, *args, **options):
-        begin = time.perf_counter()
-        result = function(*args, **options)
-        self.times[stage] += (time.perf_counter() - begin) * 1e3
-        return result
+    def hear(self, title, made, seconds):
+        """What the compiler tells after each of its stages."""
+        if title in TITLES:
+            self.times[TITLES[title]] += seconds * 1e3
+        if title in ("forward", "backward"):
+            self.ops += sum(n.op not in ("input", "const") for n in made.nodes)
 
     def least(self, other):
         """The smaller time of the two, stage by stage."""
         self.times = {k: min(t, other.times[k]) for k, t in self.times.items()}
-        self.numpy = min(self.numpy, other.numpy)
         return self
 
 
 def compiled(f, args, static, rate=NS_PER_BYTE):
-    """Stages of making f's forward and backward programs, which gpt2.autodiff.fixed makes in the same way."""
+    """Stages of making f's forward and backward programs, as gpt2.backward has them made."""
     s = Stages()
-    rec = s.run("record", record, f, args, static)
-    arrays = [a for a in args if a is not None]
-    s.numpy = _milliseconds(lambda: evaluate_graph(rec.graph, [*arrays, *(a for _, a in rec.captures)]))
-    graph = Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name)
-    graph = s.run("simplify", passes.simplify, graph, FAST)
-    wrt = [k for k, a in enumerate(arrays) if a.dtype.kind == "f"]
-    joint = s.run("derive", vjp_graph, graph, wrt, (0,))
-    joint = s.run("simplify 2", passes.simplify, joint, FAST)
-    for half in s.run("partition", partition, joint, len(graph.inputs), 1, rate=rate)[:2]:
-        half = s.run("simplify 3", passes.simplify, half, FAST)
-        s.ops += sum(n.op not in ("input", "const") for n in half.nodes)
-        scheduling = _milliseconds(functools.partial(_scheduled, half))
-        s.run("emit", compile_graph, half, FAST, share_inputs=True)
-        s.times["emit"] -= scheduling  # emission begins with it
-        s.times["schedule"] += scheduling
+    ad.FixedPair(f, options_for(), rate=rate).build(args, static, s.hear)
     return s
-
-
-def _scheduled(graph):
-    return schedule(lower(graph, True))
-
-
-def _milliseconds(function):
-    begin = time.perf_counter()
-    function()
-    return (time.perf_counter() - begin) * 1e3
 
 
 def layer_rows():
@@ -104,9 +80,8 @@ def model_rows(real):
 
 
 def print_row(name, s):
-    record = max(0.0, s.times["record"] - s.numpy)  # a difference of two times, and so within their noise
-    times = [record, *list(s.times.values())[1:]]
-    figures = [sum(times), sum(times) / s.ops * 1e3, *times, s.numpy]
+    total = sum(s.times.values())
+    figures = [total, total / s.ops * 1e3, *s.times.values()]
     print("  ".join([f"{name:<15}", f"{s.ops:>10}", *(f"{x:>10.1f}" for x in figures)]), flush=True)
 
 
@@ -115,7 +90,7 @@ def main(arguments=None):
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs (default 3)")
     parser.add_argument("--real", action="store_true", help="models as wide as GPT-2 124M")
     options = parser.parse_args(arguments)
-    heads = ["ops", "total", "us an op", *STAGES, "NumPy"]
+    heads = ["ops", "total", "us an op", *STAGES]
     print("  ".join([f"{'':<15}", *(f"{h:>10}" for h in heads)]))
     for name, case in itertools.chain(layer_rows(), model_rows(options.real)):
         runs = [compiled(*case) for _ in range(options.repeat)]

@@ -8,12 +8,10 @@ from bench.sizes import Size, batches
 from bench.studies.measure import interleave, peak_and_kept, threads
 from bench.studies.numbers import cell_text
 from bench.studies.study import BYTES, RATIO, SECONDS, Column, Result, Series, Study
-from gpt2.autodiff.api.fixed import FixedPair
-from gpt2.autodiff.derive.differentiate import vjp_graph
+from gpt2 import autodiff as ad
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.keep.partition import partition
 from gpt2.autodiff.ops import cost
-from gpt2.autodiff.passes import simplify
+from gpt2.autodiff.pipeline import Row
 from gpt2.autodiff.record.record import record
 from gpt2.backward import options_for
 from gpt2.model import GPT2, GPT2Config
@@ -67,17 +65,17 @@ class Plans:
 
     def __init__(self, model, size):
         recorded = record(model._whole_loss, arguments(model, size)).graph
-        graph = simplify(Graph(recorded.inputs, recorded.outputs[:1], "loss"), options_for())
-        wrt = [k for k, x in enumerate(graph.inputs) if x.dtype.kind == "f"]
-        self.n_inputs = len(graph.inputs)
-        self.joint = simplify(vjp_graph(graph, wrt, (0,)), options_for())
+        wrt = [k for k, x in enumerate(recorded.inputs) if x.dtype.kind == "f"]
+        self.n_inputs = len(recorded.inputs)
+        self.row = Row("loss", options_for())
+        self.joint = self.row.joint(Graph(recorded.inputs, recorded.outputs[:1], "loss"), wrt, (0,))
         self.once = total_ns(self.joint)
 
     def cut(self, **how):
         """(bytes kept, seconds recomputed by the compiler's own reckoning) for a rate or a budget."""
-        forward, backward, saved = partition(self.joint, self.n_inputs, 1, **how)
-        kept = sum(node.nbytes for node in saved if node.op != "input")
-        again = total_ns(forward) + total_ns(backward) - self.once
+        halves = self.row.split(self.joint, self.n_inputs, 1, **how)
+        kept = sum(node.nbytes for node in halves.forward.outputs[1:] if node.op != "input")
+        again = total_ns(halves.forward) + total_ns(halves.backward) - self.once
         return kept, max(round(again), 0) * 1e-9
 
 
@@ -101,9 +99,8 @@ def plans(model, size, rates=RATES):
 def measure(model, size, seconds, most):
     """rate -> (Sample of seconds of a step, peak bytes): forward and backward as one program."""
     calls, peaks, lengths = {}, {}, {}
-    recording = record(model._whole_loss, arguments(model, size))
     for rate in MEASURED:  # on one thread: with more, the first products try out how to be shared
-        calls[rate] = step = step_of(model, size, recording, rate)
+        calls[rate] = step = step_of(model, size, rate)
         peaks[rate], _ = peak_and_kept(step)
         lengths[rate] = float(np.linalg.norm(model.flat_grads))
     spread = max(lengths.values()) - min(lengths.values())
@@ -113,15 +110,16 @@ def measure(model, size, seconds, most):
     return {rate: (times[rate], peaks[rate]) for rate in MEASURED}
 
 
-def step_of(model, size, recording, rate):
+def step_of(model, size, rate):
     """A call that runs forward and backward, compiled with this rate; gradients go to the model's own."""
     args = arguments(model, size)
-    joint = FixedPair(model._whole_loss, options_for(), name="loss", rate=rate).build(recording, args).joint
-    arrays = (*args, *(array for _, array in recording.captures), np.ones((), size.config.dtype))
-    out = (None, *model.grads.values())
+    pair = ad.FixedPair(model._whole_loss, options_for(), name="loss", rate=rate)
+    dloss = np.ones((), size.config.dtype)
+    out = (*model.grads.values(), None, None)
+    pair.entry(args, {})[0].joint  # noqa: B018  compiled now, and not while memory is measured
 
     def step():
-        joint(*arrays, out=out)
+        pair.both(dloss, *args, out=out)
 
     return step
 

@@ -9,13 +9,12 @@ from bench.studies.layers import plain, study_cases
 from bench.studies.measure import interleave
 from bench.studies.programs import programs
 from bench.studies.study import COUNT, RATIO, SECONDS, Column, Result, Series, Study
+from gpt2.autodiff import Options
 from gpt2.autodiff.derive.differentiate import vjp_graph
-from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.passes import PASSES, simplify
-from gpt2.autodiff.passes.inline_calls import inline_calls
+from gpt2.autodiff.pipeline import Row
 from gpt2.autodiff.record.record import record
-from gpt2.autodiff.switches import Options
+from gpt2.autodiff.switches import PASSES
 from gpt2.model import GPT2, GPT2Config
 
 # Name -> whether the graph is simplified before it is differentiated, and after
@@ -80,11 +79,11 @@ class Gradient:
     """A compiled program for a subject's result and gradients. Call it to run it; `values` are from then."""
 
     def __init__(self, subject, before, after, off=()):
-        options = Options(off=off, math="fast")
-        graph = simplify(subject.graph, options) if before else subject.graph
-        graph = inline_calls(vjp_graph(graph, subject.wrt, (0,)))
-        self.graph = simplify(graph, options) if after else graph
-        self.program = compile_graph(self.graph, options)
+        row = Row(subject.graph.name, Options(off=off, before=before, math="fast"))
+        joint = row.differentiated(vjp_graph, row.simplified(subject.graph), subject.wrt, (0,))
+        again = row if after else Row(row.name, Options(off=PASSES, math="fast"))
+        self.graph = again.prepared(joint)
+        self.program = row.emitted(self.graph)
         self.arrays = (*subject.arrays, np.asarray(subject.dout))
         self.values = None
 

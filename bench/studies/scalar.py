@@ -13,7 +13,7 @@ from bench.studies.measure import Sample, seconds_of
 from bench.studies.study import BYTES, COUNT, SECONDS, Column, Result, Series, Study
 from gpt2 import autodiff as ad
 from gpt2.autodiff.derive.differentiate import gradient_graph
-from gpt2.autodiff.pipeline import optimised_program
+from gpt2.autodiff.pipeline import Row
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.switches import current_options
 
@@ -172,7 +172,7 @@ def stages(case, rounds):
 def _compiled(recording):
     joint = gradient_graph(recording.graph, [0])
     gradients = type(joint)(joint.inputs, joint.outputs[1:], joint.name)
-    return optimised_program(gradients, current_options(), "f_grad", True)
+    return Row("f_grad", current_options()).program(gradients, scalar=True)
 
 
 # ---- Telling -----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import ast
 import itertools
 import keyword
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,10 +128,9 @@ def is_scalar_const(n: Node) -> bool:
 
 
 class Graph:
-    """A program: `inputs` and `outputs` are tuples of nodes; `nodes` is everything the outputs need, in
-    order.
+    """A program: `inputs` and `outputs` are tuples of nodes, `nodes` is all that the outputs need, in order.
 
-    `name` is the user's function; `out_names` optional hints for the results.
+    `name` is the user's function.
     """
 
     def __init__(self, inputs: Iterable[Node], outputs: Iterable[Node], name: str = "f"):
@@ -177,22 +176,41 @@ def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
     Nodes are visited in order; a node whose arguments did not change and whose rule gives None stays the
     same object.
     """
-    new: dict[Node, Node] = {}
-    for n in graph.nodes:
-        if n.op == "input":
-            new[n] = n
-            continue
-        args = tuple(new[a] for a in n.args)
+
+    def replaced(n: Node, args: tuple) -> Node:
         got = rule(n, args)
-        if got is None:
-            got = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
-        new[n] = got
-    return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)
+        if got is not None:
+            return got
+        return n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
+
+    return Graph(graph.inputs, remade(graph.outputs, {}, replaced), graph.name)
 
 
 def with_args(n: Node, args: tuple) -> Node:
     """The same op on other arguments of the same types."""
     return Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
+
+
+def _with_other_args(n: Node, args: tuple) -> Node:
+    """with_args, but a constant stays the same object."""
+    return with_args(n, args) if args else n
+
+
+def remade(
+    outputs: Sequence[Node],
+    given: dict[Node, Node],
+    make: Callable[[Node, tuple], Node] = _with_other_args,
+) -> list[Node]:
+    """The outputs computed from other values: all that leads to them made anew, in order.
+
+    given   node -> the node that stands in its place; what that node was computed from is not visited
+    make    make(node, new_args) -> the node that replaces it; inputs that are not given stay
+    """
+    new = dict(given)
+    for n in reachable(outputs, given):
+        if n not in new:
+            new[n] = n if n.op == "input" else make(n, tuple([new[a] for a in n.args]))
+    return [new[o] for o in outputs]
 
 
 _SHORT = {

@@ -1,36 +1,196 @@
-"""The stages after recording, put in a row, and the options they take."""
+"""The row of stages that every graph goes through on its way from a recording to a program.
+
+    recorded -> simplified -> differentiated -> simplified again -> forward | backward -> emitted
+
+    row = Row(name, options)
+    graph = row.simplified(graph)                before it is differentiated, if the options say so
+    graph = row.differentiated(vjp_graph, graph, wrt, cts)
+    graph = row.prepared(graph)                  calls opened, and simplified
+    halves = row.split(graph, n_inputs, n_outputs)
+    program = row.emitted(graph)
+
+`ad.grad` and its kin, Fixed, FixedPair, the bodies of scans and maps, and the studies all call these methods,
+and only they call the stages behind them. A row tells whoever made it what came out of each stage: that is
+what ad.stages shows, and what GPT2_AD_DEBUG prints.
+"""
 
 from __future__ import annotations
 
-from .emit.program import compile_graph
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from . import switches
+from .derive.differentiate import vjp_graph
+from .emit.program import Program, compile_graph
 from .emit.scalar import ScalarProgram, is_scalar
-from .graph import Graph
+from .graph import Graph, Node
+from .keep.partition import partition
 from .ops.exactness import decided
 from .passes import simplify
 from .passes.inline_calls import inline_calls
-from .switches import STRICT, Options, current_options
+from .switches import DEFAULT, STRICT, Options, current_options
 
 
-def prepared(graph: Graph, opts: Options | None = None) -> Graph:
-    """Ready to be compiled: calls with a rule of their own are opened, then everything is simplified."""
-    return simplify(inline_calls(graph), opts)
+@dataclass(frozen=True)
+class Halves:
+    """A forward and a backward program, as graphs.
+
+    saved   for each of the backward's inputs before the cotangents where it comes from: ("input", i), the
+            forward's own input i, or ("output", i), its output i
+    """
+
+    forward: Graph
+    backward: Graph
+    saved: list[tuple[str, int]]
 
 
-def optimised_program(
-    graph: Graph, opts: Options | None = None, name: str | None = None, scalar: bool = False
-):
-    """The program of a graph. `scalar`: all inputs are Python floats, so that `math` code will do."""
-    graph = prepared(graph, opts)
-    if scalar and is_scalar(graph):
-        strict = opts is None or opts.math == STRICT
-        return ScalarProgram(graph, name, decided(graph) if strict else frozenset())
-    return compile_graph(graph, opts, name)
+class Row:
+    """The stages, under the same options, for one program.
+
+    name      what the program is called
+    options   Options, or None for the default ones
+    hear      hear(title, graph or program, seconds) is called after each stage
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: Options | None = None,
+        hear: Callable[[str, Any, float], None] | None = None,
+    ):
+        self.name = name
+        self.options = options or DEFAULT
+        self.hear = hear
+
+    def recorded(self, graph: Graph, seconds: float, why: str) -> Graph:
+        """The graph as it was recorded, in so many seconds; `why` it was recorded is for people."""
+        return self._came_out("recorded", graph, seconds, why)
+
+    def simplified(self, graph: Graph) -> Graph:
+        """The recorded graph, ready to be differentiated: simplified, unless the options say `before=False`.
+
+        Calls with a rule of their own stay: it is the rule that is differentiated.
+        """
+        return self._stage("simplified", simplify if self.options.before else _same, graph, self.options)
+
+    def differentiated(self, derive: Callable, *args):
+        """The result of derive(*args): a graph, or an object that has one as its `graph`."""
+        return self._stage("differentiated", derive, *args)
+
+    def prepared(self, graph: Graph, title: str = "simplified again") -> Graph:
+        """The graph that is emitted or split: calls with rules of their own opened, everything simplified."""
+        return self._stage(title, lambda: simplify(inline_calls(graph), self.options))
+
+    def split(
+        self, joint: Graph, n_inputs: int, n_outputs: int, hand_on_inputs: bool = True, **price
+    ) -> Halves:
+        """Forward and backward of a graph of results and gradients, by the minimum cut (keep/partition.py).
+
+        hand_on_inputs   whether the forward hands on all that the backward reads. If not, the backward is
+                         given inputs and results themselves, and the forward adds what else it saves
+        price            budget, rate and ample, as partition takes them
+        """
+        begin = time.perf_counter()
+        forward, backward, saved = partition(joint, n_inputs, n_outputs, **price)
+        places = [("output", n_outputs + k) for k in range(len(saved))]
+        if not hand_on_inputs:
+            places, results = _short_ways(joint, saved, forward.outputs, n_outputs)
+            forward = Graph(forward.inputs, results, forward.name)
+        forward = simplify(forward, self.options)
+        middle = time.perf_counter()
+        self._came_out("forward", forward, middle - begin)
+        backward = simplify(backward, self.options)
+        self._came_out("backward", backward, time.perf_counter() - middle)
+        return Halves(forward, backward, places)
+
+    def emitted(
+        self,
+        graph: Graph,
+        name: str | None = None,
+        *,
+        half: str = "",
+        scalar: bool = False,
+        share_inputs: bool = False,
+        lend: bool = False,
+    ) -> Program | ScalarProgram:
+        """The program of a graph that was prepared.
+
+        half     "forward" or "backward", for the title
+        scalar   all inputs are Python floats, so that `math` code will do where the graph has no arrays
+
+        share_inputs and lend: see emit/program.py.
+        """
+        name = name or self.name
+
+        def emit() -> Program | ScalarProgram:
+            if scalar and is_scalar(graph):
+                strict = self.options.math == STRICT
+                return ScalarProgram(graph, name, decided(graph) if strict else frozenset())
+            return compile_graph(graph, self.options, name, share_inputs=share_inputs, lend=lend)
+
+        return self._stage(f"{half}, emitted" if half else "emitted", emit)
+
+    def program(self, graph: Graph, *, scalar: bool = False, title: str = "simplified again"):
+        """The last two stages for a graph that is not split: prepared, and emitted."""
+        return self.emitted(self.prepared(graph, title), scalar=scalar)
+
+    def forward_backward(self, graph: Graph, wrt: Sequence[int], cts: Sequence[int], **price) -> Halves:
+        """All stages of a recorded graph, as far as the graphs of its forward and its backward.
+
+        wrt, cts   the inputs whose gradients are wanted, and the outputs that get a cotangent
+        """
+        return self.split(self.joint(graph, wrt, cts), len(graph.inputs), len(graph.outputs), **price)
+
+    def joint(self, graph: Graph, wrt: Sequence[int], cts: Sequence[int]) -> Graph:
+        """The first stages: the recorded graph's results and gradients as one graph, ready to be split."""
+        return self.prepared(self.differentiated(vjp_graph, self.simplified(graph), wrt, cts))
+
+    def _stage(self, title: str, make: Callable, *args):
+        begin = time.perf_counter()
+        made = make(*args)
+        return self._came_out(title, made, time.perf_counter() - begin)
+
+    def _came_out(self, title: str, made, seconds: float, remark: str = ""):
+        if self.hear is not None or switches.DEBUG:
+            shown = made if hasattr(made, "source") else getattr(made, "graph", made)
+            if switches.DEBUG:
+                switches.tell(self.name, title, shown, seconds, remark)
+            if self.hear is not None:
+                self.hear(title, shown, seconds)
+        return made
+
+
+def _same(graph: Graph, options: Options) -> Graph:
+    return graph
+
+
+def _short_ways(joint: Graph, saved, handed: Sequence[Node], n_outputs: int) -> tuple[list, list[Node]]:
+    """(where each saved node of `joint` is found, the forward's outputs), with inputs and results not twice.
+
+    handed   the forward's outputs: its results, then what it saves
+    """
+    inputs = {n: ("input", k) for k, n in enumerate(joint.inputs)}
+    results = {n: ("output", k) for k, n in enumerate(joint.outputs[:n_outputs])}
+    places, outputs = [], list(handed[:n_outputs])
+    for n, made in zip(saved, handed[n_outputs:]):
+        place = inputs.get(n) or results.get(n)
+        if place is None:
+            place = "output", len(outputs)
+            outputs.append(made)
+        places.append(place)
+    return places, outputs
 
 
 def program_of(graph: Graph):
-    """The compiled graph, made on first use and kept with the graph: one for strict and one for fast math."""
-    math = current_options().math
+    """The program of a graph inside a graph (scan, map, call), made on first use and kept with it.
+
+    Its options are those of the thread that runs it, but for the backend: it computes slices or single steps,
+    for which numexpr is never worth while, and it runs while functions are recorded.
+    """
     programs = graph.__dict__.setdefault("_programs", {})
-    if math not in programs:
-        programs[math] = optimised_program(graph, Options(math=math))
-    return programs[math]
+    options = replace(current_options(), elementwise="numpy")
+    if options not in programs:
+        programs[options] = Row(graph.name, options).program(graph, title="simplified")
+    return programs[options]

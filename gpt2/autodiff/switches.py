@@ -1,8 +1,13 @@
-"""What a caller may switch: passes left out, the backend of elementwise regions, `with options(...)`."""
+"""What a caller may switch: passes left out, the backend of elementwise regions, `with options(...)`; and
+what the compiler says of its work.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
+import textwrap
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +22,7 @@ BACKENDS = ("numpy", "numexpr", "tuned")
 
 @dataclass(frozen=True)
 class Options:
-    """What simplify does, and when.
+    """How programs are made. Compared and hashed by value; what depends on options is kept apart by them.
 
     off      names of passes to leave out: some of PASSES
     before   simplify what was recorded before it is differentiated, and not only the derivative
@@ -85,3 +90,37 @@ def options(**fields):
     finally:
         overrides.pop()
         _local.options = before
+
+
+# GPT2_AD_DEBUG, an environment variable that makes the compiler say on stderr what it does:
+#
+#     1   a line for each stage: why a function is recorded, the time that the stage took, how many nodes a
+#         graph has, how many regions and bytes of arena a program has
+#     2   also the graph after each stage
+#     3   also the emitted source
+DEBUG_LEVELS = ("0", "1", "2", "3")
+
+
+def debug_level(text: str) -> int:
+    """The level that GPT2_AD_DEBUG's text stands for. Raises ValueError for a text that stands for none."""
+    if text not in DEBUG_LEVELS:
+        raise ValueError(f"GPT2_AD_DEBUG is {text!r}, expected one of {', '.join(DEBUG_LEVELS)}")
+    return int(text)
+
+
+DEBUG = debug_level(os.environ.get("GPT2_AD_DEBUG") or "0")  # read once
+
+
+def tell(name: str, title: str, made, seconds: float, remark: str = "") -> None:
+    """Write about one stage of the program called `name`: a line, and what came out if the level asks for it.
+
+    made   a graph, or a program, which has a `source`
+    """
+    source = getattr(made, "source", None)
+    size = f"{len(made.nodes)} nodes" if source is None else made.measures
+    lines = [f"autodiff {name}: {title:<20} {seconds * 1e3:9.3f} ms  {size}{remark and '; ' + remark}"]
+    if source is None and DEBUG >= 2:
+        lines.append(textwrap.indent(str(made), "    "))
+    if source is not None and DEBUG >= 3:
+        lines.append(textwrap.indent(source.rstrip(), "    "))
+    print("\n".join(lines), file=sys.stderr, flush=True)

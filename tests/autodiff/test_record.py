@@ -17,6 +17,7 @@ from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.record.record import apply_op, inline, record
 from gpt2.autodiff.record.value import Recorded
+from gpt2.autodiff.reuse.conditions import path_of_pure
 from gpt2.autodiff.tree import Tree, flatten, leaf_paths, tree_map, unflatten
 
 X = np.arange(6.0).reshape(2, 3)
@@ -225,13 +226,12 @@ def test_same_path():
         return y[i.max() :] * round(x[0, 1]) + np.nonzero(x > 2)[0].sum()
 
     x = X + 0.5
-    rec = record(f, (x, np.array([0, 1])))
-    assert rec.takes_same_path([x, np.array([1, 0])])
-    assert rec.takes_same_path([x + [[0.1, 0.0, 0.1], [0.1, 0.1, 0.1]], np.array([1, 0])])
+    path = path_of_pure(record(f, (x, np.array([0, 1]))))
+    assert path.taken([x, np.array([1, 0])], [])
+    assert path.taken([x + [[0.1, 0.0, 0.1], [0.1, 0.1, 0.1]], np.array([1, 0])], [])
     for other, i in ((x - 1, [0, 1]), (x, [0, 0]), (x + [0, 0.6, 0], [0, 1]), (x + [0, 0, -1.0], [0, 1])):
-        assert not rec.takes_same_path([other, np.array(i)])
-    assert record(lambda x: x * 2, (X,)).takes_same_path([X])
-    assert not record(lambda x: str(x), (X,)).takes_same_path([X])
+        assert not path.taken([other, np.array(i)], [])
+    assert path_of_pure(record(lambda x: x * 2, (X,))).taken([X], [])
 
 
 @pytest.mark.parametrize("f, kind", [

@@ -1,16 +1,12 @@
-"""Which arguments a derivative is taken with respect to."""
+"""The arguments that a derivative is taken with respect to: read from argnums, and checked."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ..errors import AutodiffError
-from ..graph import Graph
 from ..tree import LEAF, Tree, leaf_paths
-from .plan import Call, argument_text, result_kind
-
-# --- which arguments
-# ----------------------------------------------------------------------------------------------
+from .plan import Arguments, argument_text, result_kind
 
 
 def checked_argnums(name: str, argnums):
@@ -35,7 +31,7 @@ class Wrt:
         self.tree = tree
 
 
-def differentiated(transform, call: Call, f, strict: bool = True) -> Wrt:
+def differentiated(transform, call: Arguments, f, strict: bool = True) -> Wrt:
     """The leaves of the arguments named by argnums. strict: integers among them are an error, else they are
     None.
     """
@@ -57,10 +53,10 @@ def differentiated(transform, call: Call, f, strict: bool = True) -> Wrt:
     return Wrt(leaves, kinds, Tree(spec, len(leaves)))
 
 
-def float_leaves(name: str, call: Call, f, k: int, strict: bool = True) -> Wrt:
+def float_leaves(name: str, call: Arguments, f, k: int, strict: bool = True) -> Wrt:
     """The differentiable leaves of argument k."""
-    places, tree = call.places(k), call.subtree(k)
-    if not places and strict:
+    numbers, tree = call.leaf_range(k), call.subtree(k)
+    if not numbers and strict:
         spec = tree.spec
         got = repr(spec[1]) if spec[0] == "static" else f"an empty {spec[0].__name__}"
         hint = f": pass {float(spec[1])}" if type(spec[1]) in (int, bool) else ""
@@ -69,7 +65,7 @@ def float_leaves(name: str, call: Call, f, k: int, strict: bool = True) -> Wrt:
             f"floating-point numbers and arrays{hint}"
         )
     chosen = []
-    for i, path in zip(places, leaf_paths(tree)):
+    for i, path in zip(numbers, leaf_paths(tree)):
         if _dtype(call.leaves[i]).kind in "fc":
             chosen.append(i)
         elif strict:
@@ -79,13 +75,8 @@ def float_leaves(name: str, call: Call, f, k: int, strict: bool = True) -> Wrt:
                 "out of argnums"
             )
     kinds = [result_kind(call.leaves[i]) for i in chosen]
-    marks = [LEAF if i in chosen else ("static", None) for i in places]
+    marks = [LEAF if i in chosen else ("static", None) for i in numbers]
     return Wrt(chosen, kinds, Tree(_with_marks(tree.spec, iter(marks)), len(chosen)))
-
-
-def inexact_inputs(graph: Graph, n: int) -> list[int]:
-    """Which of the first n inputs have a derivative."""
-    return [i for i, x in enumerate(graph.inputs[:n]) if x.dtype.kind in "fc"]
 
 
 def _dtype(x) -> np.dtype:
@@ -112,7 +103,7 @@ def _described(value) -> str:
 
 
 class _Leaf:
-    """A place in the leaves of a call."""
+    """The number of a leaf of a call, where a structure of leaves is wanted."""
 
     def __init__(self, index: int):
         self.index = index

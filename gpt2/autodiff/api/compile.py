@@ -7,9 +7,6 @@ from collections.abc import Callable
 from .derived import derived_function
 from .plan import Compile
 
-# --- compile
-# ------------------------------------------------------------------------------------------------------
-
 
 def compile(f: Callable | None = None, *, pure: bool = False):
     """The optimised program of f itself, no derivative. Also a decorator, with or without arguments.
@@ -21,7 +18,7 @@ def compile(f: Callable | None = None, *, pure: bool = False):
 
     pure   a promise that f reads nothing but its arguments that could change, changes nothing itself, and
            calls nothing that catches exceptions which values raise. Without it each call looks whether
-           closed-over and global values are still the same (reuse.py).
+           closed-over and global values are still the same (reuse/guard.py).
     """
     if f is None:
         return lambda f: derived_function(f, Compile(), pure)

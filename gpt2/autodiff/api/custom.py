@@ -12,7 +12,7 @@
 
 A custom function may be ordinary NumPy, or call what cannot be recorded (SciPy, C, a solver that iterates
 until a value is small): then it runs as it is, on plain arrays, whenever the program comes to it. Either way
-one rule serves both modes (call.py), and rules written in NumPy can be differentiated again.
+one rule serves both modes (nested/call.py), and rules written in NumPy can be differentiated again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import AutodiffError
-from ..graph import Graph, with_args
+from ..graph import Graph, remade
 from ..nested.call import Checkpoint, CustomJVP, CustomVJP
 from ..ops import apply, const, input_node
 from ..ops.build import cast
@@ -34,6 +34,7 @@ from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded
 from ..tree import Tree, flatten, tree_map, unflatten
+from .bodies import operands_of_body, stands_for_all
 from .plan import result_leaves
 
 CHECKPOINT = Checkpoint()
@@ -57,7 +58,7 @@ def checkpoint(f: Callable) -> Callable:
         if recording.current() is None:
             return f(*args, **kwargs)
         rec = record(f, args, kwargs)
-        operands = _exact(rec.operands(leaves), rec.graph)
+        operands = operands_of_body(rec.graph, leaves, rec)
         if not any(type(x) is Recorded for x in operands):
             return f(*args, **kwargs)
         results = apply_op("call", *operands, graph=rec.graph, rule=CHECKPOINT)
@@ -66,11 +67,6 @@ def checkpoint(f: Callable) -> Callable:
         return _rebuilt(rec.out_tree, results[: rec.n_results], result_leaves(rec))
 
     return checkpointed
-
-
-def _exact(operands, graph: Graph) -> list:
-    """Plain operands as arrays of the types that the graph's inputs have."""
-    return [x if type(x) is Recorded else np.asarray(x, i.dtype)[()] for x, i in zip(operands, graph.inputs)]
 
 
 def _rebuilt(tree: Tree, results, examples):
@@ -86,12 +82,11 @@ def _rebuilt(tree: Tree, results, examples):
     )
 
 
-# --- custom rules
-# -------------------------------------------------------------------------------------------------
+# --- custom rules ---------------------------------------------------------------------------------------
 
 
 class _Custom:
-    """What both kinds share: outside of a recording the function itself, inside a `call` with the rule."""
+    """The common part of both kinds: the function itself, and within a recording a `call` with the rule."""
 
     kind = ""
 
@@ -119,7 +114,7 @@ class _Custom:
         leaves, tree = flatten(args)
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
         concrete = [x.value if type(x) is Recorded else x for x in leaves]
-        with _on_its_own():
+        with _own_reads():
             primal = _traced(function, concrete, tree, self.name)
         rule = self.rule(primal, concrete, tree, keywords)
         if not self._busy:
@@ -128,7 +123,7 @@ class _Custom:
                 rule.graphs  # noqa: B018  made now, while what it reads is there, and its errors name this line
             finally:
                 self._busy = False
-        operands = _exact(leaves, primal.graph)
+        operands = operands_of_body(primal.graph, leaves)
         return _rebuilt(
             primal.tree, apply_op("call", *operands, graph=primal.graph, rule=rule), primal.examples
         )
@@ -182,9 +177,9 @@ def _signature(f):
         return None
 
 
-class _on_its_own:
-    """What a rule looks at while it is recorded is no concern of the recording around it: it runs as one
-    op.
+class _own_reads:
+    """Within this context reads do not count as reads of the outer recording: what is recorded here, a rule
+    or the function that has one, will run as one op.
     """
 
     def __enter__(self):
@@ -220,23 +215,11 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
             "arguments, and its rule gives no derivative for it. Pass it as an argument",
             here(),
         )
-    if rec.value_dependent or rec.unstable or rec.written:
+    if rec.written or not stands_for_all(rec):
         return _called(f, leaves, tree, name)
-    n = len(leaves)
     fixed = {node: const(array.copy()) for node, array in rec.captures}
-    graph = Graph(rec.graph.inputs, rec.graph.outputs, name)
-    return _Traced(_with_constants(graph, n, fixed), rec.out_tree, result_leaves(rec))
-
-
-def _with_constants(graph: Graph, n: int, fixed: dict) -> Graph:
-    """The graph of the first n inputs; the others, arrays captured from outside, become constants."""
-    if not fixed:
-        return graph
-    new = {i: i for i in graph.inputs[:n]} | fixed
-    for m in graph.nodes:
-        if m not in new:
-            new[m] = m if m.op == "const" else with_args(m, tuple(new[a] for a in m.args))
-    return Graph(graph.inputs[:n], [new[o] for o in graph.outputs], graph.name)
+    graph = Graph(rec.graph.inputs[: len(leaves)], remade(rec.graph.outputs, fixed), name)
+    return _Traced(graph, rec.out_tree, result_leaves(rec))
 
 
 def _called(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
@@ -313,7 +296,7 @@ class custom_vjp(_Custom):
 
     def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
         def make():
-            with _on_its_own():
+            with _own_reads():
                 return self.graphs(primal, concrete, tree, keywords)
 
         return CustomVJP(make)
@@ -439,7 +422,7 @@ class custom_jvp(_Custom):
 
     def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
         def make():
-            with _on_its_own():
+            with _own_reads():
                 return (self.graph(primal, concrete, tree, keywords),)
 
         return CustomJVP(make)

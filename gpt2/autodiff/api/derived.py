@@ -1,6 +1,6 @@
 """Derived functions: what `ad.grad(f)` and its kin return, from the call down to the program.
 
-    call -> same types as last time?   yes: the program, at once (entry.py)
+    call -> same types as last time?   yes: the program, at once (fast_path.py)
                                        no:  look up the types of the arguments, record f if they are new,
                                             make the transform's graph, compile it
 
@@ -9,7 +9,7 @@ While an enclosing function is being recorded nothing is compiled: the plan's gr
 enclosing one.
 
 Programs are found by two keys. The first, of a derived function, is the types of the arguments, and counts as
-long as the guard of the recording holds (reuse.py). The second is the recorded graph itself: a function that
+long as the guard of the recording holds (reuse/guard.py). The second is the recorded graph: a function that
 has to be recorded at every call (it draws random numbers, it branches on values, it is a new lambda each
 time) usually gives the same graph, and then only the recording is repeated, not the compilation.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 import types
 from collections import OrderedDict
 from collections.abc import Callable
@@ -29,7 +30,7 @@ import numpy as np
 from ..errors import AutodiffError, number_returned
 from ..graph import Graph, Node, rewrite
 from ..ops import input_node
-from ..passes import simplify
+from ..pipeline import Row
 from ..record.bytecode import CATCHES, catches
 from ..record.record import Recording, record
 from ..reuse.cache import Cache
@@ -39,7 +40,16 @@ from ..reuse.watch import Watch
 from ..switches import overrides
 from ..tree import LEAF, Kind, flatten
 from .fast_path import make_entry
-from .plan import Call, Plan, Transform, check_overlap, leaf_key, output_buffers, result_kind, result_leaves
+from .plan import (
+    Arguments,
+    Plan,
+    Transform,
+    check_overlap,
+    leaf_key,
+    output_buffers,
+    result_kind,
+    result_leaves,
+)
 from .programs import _programs, structure
 
 DOUBTS = 63  # calls between two looks at a function that cannot be followed
@@ -57,7 +67,7 @@ class Compiled:
     path: Path | None = None
     entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
 
-    def entry(self, derived: Derived, call: Call, out):
+    def entry(self, derived: Derived, call: Arguments, out):
         """The fast entry for calls like this one, written when it is first wanted."""
         leaves, tree = flatten(out)
         key = tree, tuple(map(leaf_key, leaves))
@@ -94,7 +104,7 @@ class Derived:
         if self.takes_out and "out" in kwargs:
             kwargs = dict(kwargs)
             out = kwargs.pop("out")
-        call = Call.of(args, kwargs)
+        call = Arguments.of(args, kwargs)
         if call.recorded():
             return self.within(call, out)
         key = call.key()
@@ -116,7 +126,7 @@ class Derived:
             self.entry = compiled.entry(self, call, out)
         return result
 
-    def within(self, call: Call, out):
+    def within(self, call: Arguments, out):
         """A call inside a function that is itself being recorded."""
         if out is not None:
             raise AutodiffError(
@@ -127,7 +137,7 @@ class Derived:
         check_overlap(self.name, plan.written, call.leaves, plan.outside)
         return self.transform.inline(plan, call.leaves)
 
-    def plan(self, call: Call, rec: Recording | None = None) -> Plan:
+    def plan(self, call: Arguments, rec: Recording | None = None) -> Plan:
         if rec is None:
             rec = record(self.transform.function(self.f), *self.transform.split(call))
         if self.transform.differentiates:
@@ -136,30 +146,26 @@ class Derived:
         plan.written = tuple(rec.written)
         return plan
 
-    def compiled(self, call: Call, key) -> Compiled | Plan:
+    def built(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple[Plan, Any]:
+        """The plan of a recording, and its program: the row of stages from end to end."""
+        if self.transform.differentiates:
+            rec = replace(rec, graph=row.simplified(rec.graph))
+            plan = row.differentiated(self.plan, call, rec)
+        else:
+            plan = self.plan(call, rec)
+        return plan, self.transform.compile(plan, row, scalar)
+
+    def compiled(self, call: Arguments, key) -> Compiled | Plan:
         """Record anew. A Plan means: not worth compiling."""
-        args, kwargs = self.transform.split(call)
-        if len(self.ways) > self.cache.size:
-            self.ways.clear()
-        self.ways[key] = self.ways.get(key, 0) + 1
-        rec, guard = self.recorded(call, key, args, kwargs)
-        check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
-        scalar = all(type(x) is float for x in call.leaves) and not rec.captures
-        path, self.why = None, guard.trouble or self._trouble(rec)
-        if self.why is None and rec.value_dependent:
-            path, self.why = self._path(rec, key, scalar)
-        if self.why is not None:
-            rec = with_constants_as_inputs(rec)
+        row = Row(self.name, key[-1])
+        rec, guard, path, scalar = self.recorded(call, key, row)
         kinds = tuple(map(result_kind, result_leaves(rec)))
         graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
         found = _programs.find(graph_key)
         if found is None:
             if self.why is not None and not _programs.seen(graph_key):
                 return self.plan(call, rec)
-            if key[-1].before:
-                rec = replace(rec, graph=simplify(rec.graph, key[-1]))
-            plan = self.plan(call, rec)
-            program = self.transform.compile(plan, key[-1], self.name, scalar)
+            plan, program = self.built(call, rec, row, scalar)
             _programs.add(graph_key, (replace(plan, outside=[]), program))
         else:
             plan, program = found
@@ -170,7 +176,38 @@ class Derived:
         self.cache.add(key, guard, compiled)
         return compiled
 
-    def recorded(self, call: Call, key, args, kwargs) -> tuple[Recording, Guard]:
+    def stages(self, args: tuple, kwargs: dict, hear: Callable) -> None:
+        """Record and compile for these arguments once more, and tell `hear` what comes out of each stage."""
+        fresh = Derived(self.f, self.transform, self.pure)
+        call = Arguments.of(args, {k: v for k, v in kwargs.items() if k != "out" or not self.takes_out})
+        key = call.key()
+        row = Row(self.name, key[-1], hear)
+        rec, _, _, scalar = fresh.recorded(call, key, row)
+        fresh.built(call, rec, row, scalar)
+
+    def recorded(self, call: Arguments, key, row: Row) -> tuple[Recording, Guard, Path | None, bool]:
+        """A recording, what says whether it may be used again, and whether all arguments are floats.
+
+        It leaves in `why` what speaks against using it again.
+        """
+        begin = time.perf_counter()
+        args, kwargs = self.transform.split(call)
+        if len(self.ways) > self.cache.size:
+            self.ways.clear()
+        self.ways[key] = self.ways.get(key, 0) + 1
+        rec, guard = self.watched(call, key, args, kwargs)
+        check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
+        scalar = all(type(x) is float for x in call.leaves) and not rec.captures
+        path, self.why = None, guard.trouble or self._trouble(rec)
+        if self.why is None and rec.value_dependent:
+            path, self.why = self._path(rec, key, scalar)
+        if self.why is not None:
+            rec = with_constants_as_inputs(rec)
+        new = "it reads other values, or goes another way" if key in self.cache else "new types of arguments"
+        row.recorded(rec.graph, time.perf_counter() - begin, self.why or new)
+        return rec, guard, path, scalar
+
+    def watched(self, call: Arguments, key, args, kwargs) -> tuple[Recording, Guard]:
         """A recording, and the guard of what it read."""
         function = self.transform.function(self.f)
         if self.pure:
@@ -242,10 +279,6 @@ def with_constants_as_inputs(rec: Recording) -> Recording:
     graph = rewrite(rec.graph, lifted)
     graph = Graph([*graph.inputs, *(node for node, _ in found)], graph.outputs, graph.name)
     return replace(rec, graph=graph, captures=[*rec.captures, *found])
-
-
-# --- functions around Derived
-# --------------------------------------------------------------------------------------
 
 
 def derived_function(f: Callable, transform: Transform, pure: bool = False):

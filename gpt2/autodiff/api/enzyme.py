@@ -37,7 +37,7 @@ from ..record.record import Recording
 from ..record.value import Recorded
 from ..tree import LEAF, Tree, leaf_paths
 from .derived import derived_of
-from .plan import Call, Out, Plan, Transform, Update, argument_text, result_kind, result_outs, select
+from .plan import Arguments, Out, Plan, Transform, Update, argument_text, result_kind, result_outs, select
 
 
 class Const:
@@ -83,11 +83,11 @@ class Enzyme(Transform):
     def key(self):
         return self._key
 
-    def split(self, call: Call):
+    def split(self, call: Arguments):
         return call.args[0], {}
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
-        n = len(call.places(0))
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
+        n = len(call.leaf_range(0))
         active, shadows = self.roles(call, f)
         graph = rec.graph
         inputs: list = []  # shadows that are read: those of the arguments written to
@@ -102,34 +102,34 @@ class Enzyme(Transform):
         wrt = sorted({*active, *shadows})
         grads = gradients(seeds, [graph.inputs[i] for i in wrt])
         outputs = [*graph.outputs, *grads]
-        place = {leaf: len(graph.outputs) + i for i, leaf in enumerate(wrt)}
-        outs = [Out(place[leaf], result_kind(call.leaves[leaf])) for leaf in active]
+        output = {leaf: len(graph.outputs) + i for i, leaf in enumerate(wrt)}
+        outs = [Out(output[leaf], result_kind(call.leaves[leaf])) for leaf in active]
         spec = (tuple, None, tuple(LEAF if k is Active else ("static", None) for k in self.kinds))
         if self.value:
             spec = (tuple, None, (spec, rec.out_tree.spec))
             outs += result_outs(rec)
         joint = Graph([*graph.inputs[:n], *inputs, *graph.inputs[n:]], outputs, graph.name + "_autodiff")
         written = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
-        moved = [Update(shadows[i], place[i], added=i not in rec.written) for i in wrt if i in shadows]
+        moved = [Update(shadows[i], output[i], added=i not in rec.written) for i in wrt if i in shadows]
         outside = rec.operands(call.leaves[:n])[n:]
         return select(Plan(joint, feed, outside, Tree(spec, len(outs)), outs, written + moved))
 
-    def roles(self, call: Call, f) -> tuple[list[int], dict[int, int]]:
+    def roles(self, call: Arguments, f) -> tuple[list[int], dict[int, int]]:
         """The leaves that are active, and {leaf: its shadow's leaf}."""
         active: list[int] = []
         shadows: dict[int, int] = {}
-        n = len(call.places(0))
-        inner = Call(
+        n = len(call.leaf_range(0))
+        inner = Arguments(
             call.args[0], {}, call.leaves[:n], Tree((tuple, None, (call.subtree(0).spec, (dict, (), ()))), n)
         )
-        given = Call(
+        given = Arguments(
             call.args[1],
             {},
             call.leaves[n:],
             Tree((tuple, None, (call.subtree(1).spec, (dict, (), ()))), len(call.leaves) - n),
         )
         for k, kind in enumerate(self.kinds):
-            places, paths = inner.places(k), leaf_paths(inner.subtree(k))
+            leaves, paths = inner.leaf_range(k), leaf_paths(inner.subtree(k))
             if kind is Active:
                 active.append(active_leaf(inner, k, f))
             elif kind is Duplicated:
@@ -139,7 +139,7 @@ class Enzyme(Transform):
                         f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "
                         "an array for each array"
                     )
-                for leaf, shadow, path in zip(places, given.places(k), paths):
+                for leaf, shadow, path in zip(leaves, given.leaf_range(k), paths):
                     check_shadow(inner.leaves[leaf], given.leaves[shadow], argument_text(f, k, path))
                     shadows[leaf] = n + shadow
         return active, shadows
@@ -163,18 +163,18 @@ class Enzyme(Transform):
         return found
 
 
-def active_leaf(call: Call, k: int, f) -> int:
+def active_leaf(call: Arguments, k: int, f) -> int:
     """The one leaf of an active argument."""
-    places = call.places(k)
-    x = call.leaves[places[0]] if len(places) == 1 else call.args[k]
+    leaves = call.leaf_range(k)
+    x = call.leaves[leaves[0]] if len(leaves) == 1 else call.args[k]
     value = x.value if type(x) is Recorded else x
-    if len(places) != 1 or np.ndim(value) or np.asarray(value).dtype.kind not in "fc":
+    if len(leaves) != 1 or np.ndim(value) or np.asarray(value).dtype.kind not in "fc":
         got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
         raise AutodiffError(
             f"autodiff: Active({argument_text(f, k)}) is {got}, expected a floating-point number. Arrays "
             "are ad.Duplicated(x, dx): their gradient is added to dx"
         )
-    return places[0]
+    return leaves[0]
 
 
 def check_shadow(x, dx, text: str) -> None:

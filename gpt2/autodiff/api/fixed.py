@@ -1,9 +1,8 @@
 """Programs for fixed types: what an engine calls thousands of times with arrays of the same shapes.
 
-    Fixed(f)              f compiled as it stands
-    FixedPair(f)          f's first result and its pullback: a forward program that saves what a minimum cut
-    says, and
-                          a backward program for it; or the two in one
+    Fixed(f)        f compiled as it stands
+    FixedPair(f)    f's first result and its pullback: a forward program that saves what a minimum cut says,
+                    and a backward program for it; or the two in one
 
 Both keep one entry for each combination of shapes, dtypes and static arguments. Unlike `ad.grad` and its
 kin they do not look for what f reads besides its arguments: f promises to be a pure function of them.
@@ -13,93 +12,141 @@ small program of its own.
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from .. import passes
-from ..derive.differentiate import vjp_graph
-from ..emit.program import Program, compile_graph
-from ..graph import Graph, with_args
-from ..keep.partition import partition
+from ..errors import AutodiffError, WriteError
+from ..graph import Graph, remade, with_args
 from ..ops import apply, input_node
 from ..ops.cost import NS_PER_BYTE
-from ..record.record import Recording, record_pure
-from ..tree import LEAF, unflatten
+from ..pipeline import Row
+from ..record.record import Recording, input_names, record_pure
+from ..reuse.conditions import MOST, Path, path_of_pure
+from ..switches import Options
+from ..tree import LEAF, flatten, unflatten
+from .derived import name_of
 
 
 def signature(args: Sequence, static: dict) -> tuple:
-    """What an entry depends on: types of the arrays, and everything else by value."""
+    """The key of an entry: the types of the arrays, and everything else by value."""
     types = tuple((a.shape, a.dtype) if type(a) is np.ndarray else a for a in args)
     return types, tuple(sorted(static.items()))
 
 
-class _Decisions:
-    """What the recorded run looked at, and what it saw: another run may use its graph if it sees the same."""
+def _arrays(args: Sequence) -> list[np.ndarray]:
+    return [a for a in args if type(a) is np.ndarray]
 
-    def __init__(self, rec: Recording):
-        reads = [r for r in rec.reads if r.kind != "text"]
-        self.seen = [r.value for r in reads]
-        graph = passes.simplify(Graph(rec.graph.inputs, [r.node for r in reads], "decisions"))
-        self.program = compile_graph(graph) if reads else None
 
-    def hold(self, arrays) -> bool:
-        if self.program is None:
-            return True
-        return all(np.array_equal(now, then) for now, then in zip(self.program(*arrays), self.seen))
+def of_arrays(f: Callable, args: Sequence, static: dict) -> tuple[Callable, Sequence, dict]:
+    """(f, args, static) such that all that a recording would take for an operand is an array.
+
+    Numbers are constants of the program here, and record takes Python floats for operands.
+    """
+    leaves, tree = flatten((tuple(args), static))
+    if all(type(x) is np.ndarray for x in leaves):
+        return f, args, static
+
+    def function(*arrays):
+        given = iter(arrays)
+        return f(*(next(given) if type(a) is np.ndarray else a for a in args), **static)
+
+    names = [name for name, x in zip(input_names(f, tree), leaves) if type(x) is np.ndarray]
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # by which inputs are named
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+    )
+    return function, _arrays(args), {}
+
+
+def check_pure(rec: Recording) -> None:
+    """Raise WriteError or AutodiffError for a function that does more than compute from its arguments."""
+    name = rec.graph.name
+    if rec.written or rec.lifted:
+        raise WriteError(f"{name}: a function that writes to its arguments cannot be compiled like this")
+    for read in rec.reads:
+        if read.kind == "text":
+            raise AutodiffError(
+                f"{name}: it makes text of a value (print, f-string), which a compiled program does not "
+                "repeat. Take that out",
+                read.loc,
+            )
+
+
+class _Entry:
+    """The programs of one recording. `path` tells at which arguments they may be used; `captured` are the
+    arrays from outside that f reads.
+    """
+
+    path: Path
+    captured: list[np.ndarray]
 
 
 class _Entries:
     """Entries by signature; those of one signature differ in what their recordings looked at."""
 
-    def __init__(self, f: Callable, options=None, name: str | None = None):
+    def __init__(self, f: Callable, options: Options | None = None, name: str | None = None):
         self.f, self.options, self.name = f, options, name
         self.entries: dict[tuple, list] = {}
 
     def entry(self, args: Sequence, static: dict):
         """The entry for a call, recorded where there is none, and the call's arrays."""
         key = signature(args, static)
-        arrays = [a for a in args if type(a) is np.ndarray]
-        for e in self.entries.get(key, ()):
-            if e.decisions.hold([*arrays, *e.captured]):
+        arrays = _arrays(args)
+        for e in self._known(key):
+            if e.path.taken(arrays, e.captured):
                 return e, arrays
-        rec = record_pure(self.f, args, static, name=self.name)
-        if rec.written or rec.lifted:
-            raise ValueError(
-                f"{rec.graph.name}: a function that writes to its arguments cannot be compiled like this"
-            )
-        e = self.build(rec, args)
-        e.decisions = _Decisions(rec)
-        e.captured = [a for _, a in rec.captures]
-        self.entries.setdefault(key, []).append(e)
+        e = self.build(args, static)
+        self.entries[key] = [e, *self._known(key)][:MOST]
         return e, arrays
 
-    def build(self, rec: Recording, args: Sequence):
+    def _known(self, key: tuple) -> list:
+        try:
+            return self.entries.get(key, [])
+        except TypeError as error:  # a list, or a tuple of arrays
+            raise AutodiffError(
+                f"{self.name or name_of(self.f)}: {error}; arguments are arrays and values that can be hashed"
+            ) from None
+
+    def build(self, args: Sequence, static: dict, hear: Callable | None = None):
+        """A new entry for these arguments. `hear` is told of each stage (pipeline.Row); then all programs
+        are made now, which otherwise are made when they are first wanted.
+        """
+        begin = time.perf_counter()
+        rec = record_pure(*of_arrays(self.f, args, static), name=self.name or name_of(self.f))
+        check_pure(rec)
+        row = Row(rec.graph.name, self.options, hear)
+        row.recorded(
+            rec.graph, time.perf_counter() - begin, "new types of arguments, or another way through f"
+        )
+        e = self.entry_of(rec, args, row)
+        e.path, e.captured = path_of_pure(rec), [a for _, a in rec.captures]
+        if hear is not None:
+            e.make_all()
+        return e
+
+    def entry_of(self, rec: Recording, args: Sequence, row: Row):
         raise NotImplementedError
-
-
-class _Entry:
-    decisions: _Decisions
-    captured: list
 
 
 class _Summing:
     """A program and, made when first asked for, the one that adds its results to the caller's buffers."""
 
-    def __init__(self, graph: Graph, options, name: str, lend: bool = False):
-        self.graph, self.options, self.name = graph, options, name
-        self.program = compile_graph(graph, options, name, share_inputs=True, lend=lend)
-        self.sums: dict[tuple, Program] = {}
+    def __init__(self, graph: Graph, row: Row, name: str, half: str = "", lend: bool = False):
+        self.graph, self.row, self.name = graph, row, name
+        self.program = row.emitted(graph, name, half=half, share_inputs=True, lend=lend)
+        self.sums: dict = {}
 
     def __call__(self, *arrays, out=None, add=False):
         if not add:
             return self.program(*arrays, out=out)
         which = tuple(k for k, b in enumerate(out) if b is not None)
         if which not in self.sums:
-            graph = passes.simplify(_plus_inputs(self.graph, which), self.options)
-            self.sums[which] = compile_graph(graph, self.options, f"{self.name}_add", share_inputs=True)
+            graph = self.row.prepared(_plus_inputs(self.graph, which))
+            self.sums[which] = self.row.emitted(graph, f"{self.name}_add", share_inputs=True)
         return self.sums[which](*arrays, *(out[k] for k in which), out=out)
 
 
@@ -111,16 +158,41 @@ def _plus_inputs(graph: Graph, which: tuple[int, ...]) -> Graph:
 
 
 class _FixedEntry(_Entry):
-    def __init__(self, rec: Recording, options):
-        self.program = _Summing(passes.simplify(rec.graph, options), options, rec.graph.name)
+    def __init__(self, rec: Recording, row: Row):
+        self.program = _Summing(row.prepared(rec.graph, "simplified"), row, rec.graph.name)
         self.tree = rec.out_tree
+
+    def make_all(self) -> None:
+        """There is one program, and it is made."""
 
 
 class Fixed(_Entries):
-    """fixed(*args, out=None, add=False, **static): f's results.
+    """f compiled for the types of the arguments that it is called with, to be called very often.
 
-    out   where f returns a tuple: a buffer (or None) for each result, written instead of a new array
-    add   add the results to what the buffers hold
+    f         a pure function of its arguments. Arrays among them (np.ndarray itself, of any shape, real,
+              complex, integer or bool) are the program's operands; everything else has to be hashable and is
+              part of the program, as are keyword arguments
+    options   ad.Options, or None for the default ones
+    name      what the program is called in its source; by default as f is
+
+        fixed(*args, out=None, add=False, **static)
+
+    returns what f returns. Results are arrays, in f's structure, each in memory that nobody else holds.
+
+    out   where f returns a tuple: a buffer (or None) for each result, an array of the result's shape and
+          dtype that is written instead of a new one
+    add   add the results to what the buffers in `out` hold
+
+    Raises AutodiffError if f writes to its arguments, and whatever f raises while it is recorded. Each
+    combination of shapes, dtypes and static values is compiled when it is first met.
+
+        >>> import numpy as np
+        >>> fixed = Fixed(lambda x, *, power: (x**power, np.sum(x)))
+        >>> total = np.zeros(3)
+        >>> for _ in range(2):
+        ...     _ = fixed(np.array([1.0, 2.0, 3.0]), power=2, out=(total, None), add=True)
+        >>> total
+        array([ 2.,  8., 18.])
     """
 
     def __call__(self, *args, out=None, add=False, **static):
@@ -129,78 +201,92 @@ class Fixed(_Entries):
             out = tuple(b for b, part in zip(out, e.tree.spec[2]) if part is LEAF)
         return unflatten(e.tree, e.program(*arrays, *e.captured, out=out, add=add))
 
-    def build(self, rec, args):
-        return _FixedEntry(rec, self.options)
+    def entry_of(self, rec: Recording, args: Sequence, row: Row) -> _FixedEntry:
+        return _FixedEntry(rec, row)
 
 
 class _PairEntry(_Entry):
     """Forward and backward program; `joint`, made when first asked for, does the work of both in one."""
 
-    def __init__(self, rec: Recording, wrt: Sequence[int], options, rate: float, ample: int):
-        self.name, self.options = rec.graph.name, options
-        graph = passes.simplify(Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name), options)
-        joint = passes.simplify(vjp_graph(graph, wrt, (0,)), options)
-        forward, backward, _ = partition(joint, len(graph.inputs), 1, rate=rate, ample=ample)
-        self.graphs = passes.simplify(forward, options), passes.simplify(backward, options)
+    def __init__(self, rec: Recording, wrt: Sequence[int], row: Row, rate: float, ample: int):
+        self.name, self.row = rec.graph.name, row
+        graph = Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name)
+        halves = row.forward_backward(graph, wrt, (0,), rate=rate, ample=ample)
+        self.graphs = halves.forward, halves.backward
 
     @cached_property
     def forward(self):
-        return compile_graph(self.graphs[0], self.options, f"{self.name}_forward", share_inputs=True)
+        name = f"{self.name}_forward"
+        return self.row.emitted(self.graphs[0], name, half="forward", share_inputs=True)
 
     @cached_property
     def backward(self):
-        return _Summing(self.graphs[1], self.options, f"{self.name}_backward")
+        return _Summing(self.graphs[1], self.row, f"{self.name}_backward", half="backward")
 
     @cached_property
     def joint(self):
         """(inputs, cotangent) -> (out, gradients)."""
-        forward, backward = self.graphs
-        return _Summing(_joined(forward, backward), self.options, f"{self.name}_and_gradients", lend=True)
+        graph, name = _joined(*self.graphs), f"{self.name}_and_gradients"
+        return _Summing(graph, self.row, name, half="both in one", lend=True)
+
+    def make_all(self) -> None:
+        """Make the three programs now."""
+        self.forward, self.backward, self.joint  # noqa: B018
 
 
 def _joined(forward: Graph, backward: Graph) -> Graph:
     """Both as one program. What the backward computes again stays apart from what it is a copy of."""
     kept = forward.outputs[1:]
-    stands = dict(zip(backward.inputs, kept))
-    cotangents = backward.inputs[len(kept) :]
-    new: dict = {}
-    for n in backward.nodes:
-        if n in stands:
-            new[n] = stands[n]
-        elif n.op == "input":
-            new[n] = n
-        else:
-            new[n] = with_args(n, tuple(new[a] for a in n.args))
-    return Graph(
-        (*forward.inputs, *cotangents),
-        (forward.outputs[0], *(new[o] for o in backward.outputs)),
-        forward.name,
-    )
+    gradients = remade(backward.outputs, dict(zip(backward.inputs, kept)), with_args)
+    inputs = (*forward.inputs, *backward.inputs[len(kept) :])
+    return Graph(inputs, (forward.outputs[0], *gradients), forward.name)
 
 
 class Saved(tuple):
-    """What a FixedPair's forward keeps for its backward."""
+    """The arrays that a FixedPair's forward keeps for its backward, a tuple.
+
+    `backward` is the program that takes them, `slots` says for each argument of f which of its results is
+    that argument's gradient.
+    """
 
     backward: _Summing
-    places: list
+    slots: list
 
 
 class FixedPair(_Entries):
-    """f's first result and its pullback, for all arguments that are arrays of floats.
+    """f's first result and its pullback, compiled for the types of the arguments, to be called very often.
 
-    forward(*args, **static) -> (out, saved)
-    backward(dout, saved, out=None, add=False) -> one gradient an argument, or None; out and add as for Fixed
-    both(dout, *args, out=None, add=False, **static) -> (out, gradients), in one program
+        forward(*args, **static) -> (out, saved)
+        backward(dout, saved, out=None, add=False) -> one gradient an argument
+        both(dout, *args, out=None, add=False, **static) -> (out, gradients), in one program
 
-    rate   what keeping a byte costs, in nanoseconds (passes/cost.py): higher rates save memory and
-           recompute more
-    ample  bytes that may be kept nearly free of charge: the rate counts where more would be kept
+    f         as for Fixed; only its first result, one array, is differentiated. Gradients are taken with
+              respect to all arguments that are arrays of floats; the others have None
+    options   ad.Options, or None for the default ones
+    name      what the programs are called in their sources; by default as f is
+    rate      nanoseconds that keeping a byte costs (ops/cost.py): higher rates save memory and compute more
+              again
+    ample     bytes that may be kept nearly free of charge: the rate counts where more would be kept
+
+    dout has the shape and dtype of f's first result, each gradient those of its argument. `out` has a buffer
+    or None for each argument; `add` adds to what the buffers hold. saved is a tuple of arrays, of which those
+    that are arguments of f are these very arrays: they have to stay as they are until the backward has run.
+
+    Raises AutodiffError if f writes to its arguments, and whatever f raises while it is recorded.
+
+        >>> import numpy as np
+        >>> pair = FixedPair(lambda x, w: np.tanh(x @ w))
+        >>> x, w = np.ones((2, 3)), np.zeros((3, 4))
+        >>> out, saved = pair.forward(x, w)
+        >>> dx, dw = pair.backward(np.ones((2, 4)), saved)
+        >>> dw.shape, float(dw[0, 0])
+        ((3, 4), 2.0)
     """
 
     def __init__(
         self,
         f: Callable,
-        options=None,
+        options: Options | None = None,
         name: str | None = None,
         rate: float = NS_PER_BYTE,
         ample: int = 0,
@@ -208,37 +294,43 @@ class FixedPair(_Entries):
         super().__init__(f, options, name)
         self.rate, self.ample = rate, ample
 
-    def build(self, rec, args):
-        arrays = [a for a in args if type(a) is np.ndarray]
-        wrt = [k for k, a in enumerate(arrays) if a.dtype.kind in "fc"]
-        return _PairEntry(rec, wrt, self.options, self.rate, self.ample)
+    def entry_of(self, rec: Recording, args: Sequence, row: Row) -> _PairEntry:
+        wrt = [k for k, a in enumerate(_arrays(args)) if a.dtype.kind in "fc"]
+        return _PairEntry(rec, wrt, row, self.rate, self.ample)
+
+    def graphs(self, *args, **static) -> tuple[Graph, Graph]:
+        """The graphs of the forward and the backward program for these arguments; see readable_source."""
+        return self.entry(args, static)[0].graphs
 
     def forward(self, *args, **static):
+        """(f's first result, what its backward needs)."""
         e, arrays = self.entry(args, static)
         out, *kept = e.forward(*arrays, *e.captured)
         saved = Saved(kept)
-        saved.backward, saved.places = e.backward, _places(args)
+        saved.backward, saved.slots = e.backward, _slots(args)
         return out, saved
 
-    def backward(self, dout, saved, out=None, add=False):
-        places = saved.places
-        grads = saved.backward(*saved, dout, out=_in_places(out, places), add=add)
-        return tuple(None if p is None else grads[p] for p in places)
+    def backward(self, dout, saved: Saved, out=None, add=False) -> tuple:
+        """A gradient for each argument that the forward was called with, None where there is none."""
+        slots = saved.slots
+        grads = saved.backward(*saved, dout, out=_filled(out, slots), add=add)
+        return tuple(None if k is None else grads[k] for k in slots)
 
     def both(self, dout, *args, out=None, add=False, **static):
+        """(f's first result, the gradients), by one program that hands nothing over."""
         e, arrays = self.entry(args, static)
-        places = _places(args)
-        flat = _in_places(out, places)
+        slots = _slots(args)
+        flat = _filled(out, slots)
         value, *grads = e.joint(*arrays, *e.captured, dout, out=flat and (None, *flat), add=add)
-        return value, tuple(None if p is None else grads[p] for p in places)
+        return value, tuple(None if k is None else grads[k] for k in slots)
 
 
-def _places(args) -> list:
+def _slots(args: Sequence) -> list:
     """For each argument the number of its gradient, or None."""
     count = itertools.count()
     return [next(count) if type(a) is np.ndarray and a.dtype.kind in "fc" else None for a in args]
 
 
-def _in_places(out, places):
+def _filled(out, slots: list):
     """Buffers an argument, as buffers a gradient."""
-    return None if out is None else tuple(b for b, p in zip(out, places) if p is not None)
+    return None if out is None else tuple(b for b, k in zip(out, slots) if k is not None)

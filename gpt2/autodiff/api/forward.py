@@ -18,10 +18,7 @@ from ..tree import LEAF, Tree, unflatten
 from .arguments import _described, _dtype, _Leaf, _with_marks, float_leaves
 from .derived import derived_of
 from .gradient import check_number
-from .plan import Call, Out, Plan, Transform, result_outs, select
-
-# --- forward mode
-# -------------------------------------------------------------------------------------------------
+from .plan import Arguments, Out, Plan, Transform, result_outs, select
 
 
 class Jvp(Transform):
@@ -29,12 +26,12 @@ class Jvp(Transform):
 
     name, suffix, takes_out = "jvp", "jvp", False
 
-    def split(self, call: Call):
+    def split(self, call: Arguments):
         return call.args[0], {}
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
-        n = len(call.places(0))
-        given = tangents_for(self.name, call, n)
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
+        n = len(call.leaf_range(0))
+        given = tangents_for(self.name, call)
         joint, feed, outside = with_tangents(rec, call, given, n)
         outs = result_outs(rec)
         m = len(rec.graph.outputs)
@@ -61,7 +58,7 @@ def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False):
     return derived_of(f, Jvp(), pure).entry((tuple(args), tuple(tangents)), {})
 
 
-def with_tangents(rec: Recording, call: Call, given: dict, n: int) -> tuple[Graph, list[int], list]:
+def with_tangents(rec: Recording, call: Arguments, given: dict, n: int) -> tuple[Graph, list[int], list]:
     """The forward-mode graph of a recording for tangents {argument leaf: leaf of the call, or a number}.
 
     Returns it with its operands: leaves of the call, and what is outside. A plan has what is outside last.
@@ -86,11 +83,11 @@ def with_tangents(rec: Recording, call: Call, given: dict, n: int) -> tuple[Grap
     return joint, [*range(n), *feed], rec.operands(call.leaves[:n])[n:]
 
 
-def tangents_for(name: str, call: Call, n: int, args: int = 0, tangents: int = 1) -> dict:
-    """{argument leaf: its tangent}, from two arguments of the call that have the same structure."""
+def tangents_for(name: str, call: Arguments) -> dict:
+    """{argument leaf: its tangent}, from the two arguments of the call, which have the same structure."""
     leaves = call.leaves
-    numbered = unflatten(call.subtree(args), [_Leaf(i) for i in call.places(args)])
-    given = unflatten(call.subtree(tangents), [_Leaf(i) for i in call.places(tangents)])
+    numbered = unflatten(call.subtree(0), [_Leaf(i) for i in call.leaf_range(0)])
+    given = unflatten(call.subtree(1), [_Leaf(i) for i in call.leaf_range(1)])
     found: dict = {}
 
     def fail(path, expected, got):
@@ -129,15 +126,15 @@ class Hvp(Transform):
 
     name, suffix, takes_out = "hvp", "hvp", False
 
-    def split(self, call: Call):
+    def split(self, call: Arguments):
         return call.args[:1], {}
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
-        n = len(call.places(0))
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
+        n = len(call.leaf_range(0))
         wrt = float_leaves(self.name, call, f, 0)
         check_number(self.name, rec, wrt.leaves)
         gradient = gradient_of(rec.graph, wrt.leaves)
-        given = tangents_for(self.name, call, n)
+        given = tangents_for(self.name, call)
         joint, feed, outside = with_tangents(replace(rec, graph=gradient), call, given, n)
         m = len(wrt.leaves)
         return select(Plan(joint, feed, outside, wrt.tree, [Out(m + i, k) for i, k in enumerate(wrt.kinds)]))

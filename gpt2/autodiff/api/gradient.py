@@ -1,12 +1,7 @@
-"""The public transforms: what each computes for a recorded function.
+"""ad.grad and ad.value_and_grad: gradients of a function whose result is one number.
 
-    grad(f)(x)               value_and_grad(f)(x)          compile(f)(x)
-    vjp(f, x) -> out, pullback                             jvp(f, (x,), (dx,)) -> out, dout
-    jacobian(f)(x)           hessian(f)(x)                 hvp(f, x, v)
-
-Each is a Transform (derive.py): from a recording to a Plan, which is a graph and the way its outputs make up
-the result. All of them nest in each other, to any depth: inside a function that is being recorded, a plan's
-graph becomes part of the enclosing graph.
+Like all transforms (plan.py) they nest in each other, to any depth: inside a function that is being recorded,
+a plan's graph becomes part of the enclosing graph.
 """
 
 from __future__ import annotations
@@ -19,10 +14,7 @@ from ..record.record import Recording
 from ..tree import LEAF, Tree
 from .arguments import checked_argnums, differentiated
 from .derived import derived_function
-from .plan import Call, Out, Plan, Transform, operands_of, result_outs, select
-
-# --- grad
-# ---------------------------------------------------------------------------------------------------------
+from .plan import Arguments, Out, Plan, Transform, operands_of, result_outs, select
 
 
 class Grad(Transform):
@@ -40,7 +32,7 @@ class Grad(Transform):
     def key(self) -> tuple:
         return type(self), self.argnums, self.value, self.has_aux
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         wrt = differentiated(self, call, f)
         check_number(self.name, rec, wrt.leaves, self.has_aux)
         joint = gradient_graph(rec.graph, wrt.leaves)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..derive.differentiate import gradients, pushforward
 from ..errors import AutodiffError
-from ..graph import Graph, Node, reachable, with_args
+from ..graph import Graph, Node, reachable, remade
 from ..nested.map import map_node
 from ..ops import apply, const, input_node
 from ..ops.build import broadcast, cast, reshape, transpose
@@ -19,14 +19,11 @@ from .arguments import Wrt, checked_argnums, differentiated
 from .derived import derived_function
 from .forward import gradient_of
 from .gradient import check_number
-from .plan import ARRAY, NUMBER, SCALAR, Call, Out, Plan, Transform, operands_of, result_outs
-
-# --- Jacobians
-# ----------------------------------------------------------------------------------------------------
+from .plan import ARRAY, NUMBER, SCALAR, Arguments, Out, Plan, Transform, operands_of, result_outs
 
 
 class Jacobian(Transform):
-    """One row of a Jacobian is one pullback, one column one tangent; all of them run as one `map` (maps.py)
+    """One row of a Jacobian is one pullback, one column one tangent; all run as one `map` (nested/map.py)
     over what the forward saved. Of rows and columns the fewer are computed.
     """
 
@@ -38,13 +35,13 @@ class Jacobian(Transform):
     def key(self):
         return type(self), self.argnums
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         wrt = differentiated(self, call, f)
         graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
         outs = result_outs(rec)
         return self.of_graph(graph, rec, call, wrt, rec.out_tree, outs)
 
-    def of_graph(self, graph: Graph, rec: Recording, call: Call, wrt: Wrt, out_tree: Tree, outs) -> Plan:
+    def of_graph(self, graph: Graph, rec: Recording, call: Arguments, wrt: Wrt, out_tree: Tree, outs) -> Plan:
         for path, o in zip(leaf_paths(out_tree), outs):
             if graph.outputs[o.index].dtype.kind not in "fc":
                 raise AutodiffError(
@@ -68,7 +65,7 @@ class Jacobian(Transform):
 class Hessian(Jacobian):
     name, suffix = "hessian", "hessian"
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         wrt = differentiated(self, call, f)
         check_number(self.name, rec, wrt.leaves)
         gradient = gradient_of(rec.graph, wrt.leaves)
@@ -133,27 +130,18 @@ def _unit_vector(like: Node) -> tuple[Node, Node]:
 
 
 def _mapped(i: Node, results: list[Node], n: int) -> list[Node]:
-    """The results for i = 0 .. n - 1, stacked. What does not depend on i is computed once, outside the
-    map.
-    """
+    """The results for i = 0 .. n - 1, stacked; what does not depend on i is computed once, outside of it."""
     inner = {i}
+    outside: dict[Node, Node] = {}  # what the body reads from the graph around it -> the body's input
     for m in reachable(results):
         if any(a in inner for a in m.args):
             inner.add(m)
-    made: dict[Node, Node] = {i: i}
-    outside: list[Node] = []  # what the body reads from the graph around it
-    for m in reachable(results):
-        if m in inner and m is not i:
-            for a in m.args:
-                if a not in made:
-                    made[a] = a if a.op == "const" else input_node(a.shape, a.dtype, a.name)
-                    outside += [] if a.op == "const" else [a]
-            made[m] = with_args(m, tuple(made[a] for a in m.args))
-    fixed = {k for k, r in enumerate(results) if r not in inner}
-    varying = [made[r] for k, r in enumerate(results) if k not in fixed]
-    body = Graph([i, *(made[a] for a in outside)], varying, "row")
+            read = [a for a in m.args if a not in inner and a.op != "const"]
+            outside |= {a: input_node(a.shape, a.dtype, a.name) for a in read if a not in outside}
+    varying = [r for r in results if r in inner]
+    body = Graph([i, *outside.values()], remade(varying, outside), "row")
     stacked = iter(map_node(body, [const(np.arange(n)), *outside], n, 1) if varying else ())
-    return [broadcast(r, (n, *r.shape)) if k in fixed else next(stacked) for k, r in enumerate(results)]
+    return [next(stacked) if r in inner else broadcast(r, (n, *r.shape)) for r in results]
 
 
 def jacobian(f: Callable, argnums=0, *, pure: bool = False):

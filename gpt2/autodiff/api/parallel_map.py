@@ -7,19 +7,15 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import AutodiffError
-from ..graph import Graph
-from ..nested.map import _evaluate
+from ..nested.map import evaluate_map
 from ..record import recording
-from ..record.record import apply_op, record
+from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import Recorded
-from ..reuse.watch import watched
-from ..tree import flatten, is_dynamic, unflatten
+from ..tree import flatten, unflatten
+from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
 from .derived import derived_of
 from .plan import Compile
-
-# --- what the user calls
-# ------------------------------------------------------------------------------------------
 
 
 def parallel_map(body: Callable, *arrays, pure: bool = False):
@@ -64,34 +60,20 @@ def _mapped(body: Callable, arrays):
     ((n,),) = lengths
 
     def one(slices):
-        out, out_tree = flatten(
-            body(*unflatten(tree, slices)), lambda x: is_dynamic(x) or isinstance(x, (int, bool))
-        )
-        return unflatten(
-            out_tree,
-            [np.asarray(v) if type(v) is not Recorded and isinstance(v, (int, bool)) else v for v in out],
-        )
+        out, out_tree = flatten(body(*unflatten(tree, slices)), changes)
+        return unflatten(out_tree, as_arrays(out))
 
     one.__name__ = getattr(body, "__name__", "body")
 
     def at(i):
         return flatten(one([x[i].copy() for x in leaves]))
 
-    first, trouble = watched(body, lambda: at(0))  # as scan.py does
-    if not trouble:
-        rec = record(one, ([x[0].value if type(x) is Recorded else x[0] for x in leaves],))
-        if not rec.value_dependent and not rec.unstable:
-            operands = [*leaves, *rec.operands([None] * len(leaves))[len(leaves) :]]
-            operands = [
-                x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
-                for x, i in zip(operands, rec.graph.inputs)
-            ]
-            graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
-            attrs = dict(body=graph, n=n, slices=len(leaves), sums=0)
-            recorded = any(type(x) is Recorded for x in operands)
-            return unflatten(
-                rec.out_tree,
-                apply_op("map", *operands, **attrs) if recorded else _evaluate(*operands, **attrs),
-            )
-    results = [first, *(at(i) for i in range(1, n))]
-    return unflatten(results[0][1], [np.stack(parts) for parts in zip(*(r[0] for r in results))])
+    slices = [x[0].value if type(x) is Recorded else x[0] for x in leaves]
+    first, rec = recorded_once(body, lambda: at(0), lambda: record(one, (slices,)))
+    if rec is None:
+        results = [first, *(at(i) for i in range(1, n))]
+        return unflatten(results[0][1], [np.stack(parts) for parts in zip(*(r[0] for r in results))])
+    graph = body_graph(rec)
+    operands = operands_of_body(graph, leaves, rec)
+    found = applied("map", operands, evaluate_map, body=graph, n=n, slices=len(leaves), sums=0)
+    return unflatten(rec.out_tree, found)

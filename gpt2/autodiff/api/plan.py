@@ -1,5 +1,5 @@
-"""What a derived function computes: a Transform turns a recording into a Plan, which is a graph and the way
-its outputs make up the result.
+"""Transforms and plans: a Transform turns a recording into a Plan, which is a graph and the way its outputs
+make up the result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import AutodiffError
 from ..graph import Graph
 from ..ops.interpret import evaluate_graph
-from ..pipeline import optimised_program
+from ..pipeline import Row
 from ..record import recording
 from ..record.record import Recording, inline
 from ..record.recording import computes_as_ndarray, native
@@ -21,8 +21,8 @@ from ..record.value import Recorded
 from ..switches import current_options
 from ..tree import LEAF, Tree, flatten, unflatten
 
-# What a result is given back as: kinds of Out
-ARRAY, SCALAR, NUMBER, CONSTANT = "array", "scalar", "number", "constant"
+# The form in which a result is given back: the kinds of Out
+ARRAY, SCALAR, NUMBER = "array", "scalar", "number"
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,10 @@ class Update:
 
 @dataclass
 class Plan:
-    """What to compute. The graph's inputs are the call's leaves numbered in `feed`, then the captured arrays
-    (and, in an enclosing recording, lifted values) in `outside`.
+    """A graph, where its inputs come from, and how its outputs make up the result.
+
+    The inputs are the call's leaves numbered in `feed`, then the captured arrays (and, in an enclosing
+    recording, lifted values) in `outside`.
     """
 
     graph: Graph
@@ -61,7 +63,7 @@ class Plan:
 
 
 @dataclass
-class Call:
+class Arguments:
     """The arguments of one call, taken apart. `copies`: leaves that are copies, which nobody sees written."""
 
     args: tuple
@@ -71,7 +73,7 @@ class Call:
     copies: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, args: tuple, kwargs: dict) -> Call:
+    def of(cls, args: tuple, kwargs: dict) -> Arguments:
         given, tree = flatten((args, kwargs))
         leaves = list(map(plain_array, given))
         copies = [
@@ -82,8 +84,8 @@ class Call:
     def key(self) -> tuple:
         return self.tree, tuple(map(leaf_key, self.leaves)), current_options()
 
-    def places(self, k: int, of: tuple = (0,)) -> range:
-        """Which leaves belong to positional argument k."""
+    def leaf_range(self, k: int) -> range:
+        """The numbers of the leaves that positional argument k is made of."""
         sizes = [_size(spec) for spec in self.tree.spec[2][0][2]]
         start = sum(sizes[:k])
         return range(start, start + sizes[k])
@@ -93,7 +95,7 @@ class Call:
         return Tree(spec, _size(spec))
 
     def check_written(self, name: str, plan: Plan) -> None:
-        """What f writes to has to be the caller's own array."""
+        """Raise AutodiffError where f writes to a copy, which the caller would not see."""
         for i in self.copies:
             if i in plan.written or any(u.leaf == i for u in plan.updates):
                 raise AutodiffError(
@@ -121,7 +123,7 @@ def plain_array(x):
 
 
 def leaf_key(x) -> tuple:
-    """What a program depends on in an argument: all but its numbers."""
+    """All that a program depends on in an argument: everything but its numbers."""
     if isinstance(x, np.ndarray):
         return type(x), x.dtype, x.shape, layout(x)
     return (type(x), x.dtype) if isinstance(x, np.generic) else (type(x), getattr(x, "shape", None))
@@ -133,8 +135,9 @@ def layout(x: np.ndarray):
 
 
 class Transform:
-    """What is derived from a function. `name` is the public one; the derived function is called
-    f_<suffix>.
+    """A way to derive a function from another, such as Grad.
+
+    `name` is the public one; the derived function is called f_<suffix>.
     """
 
     name = "compile"
@@ -150,16 +153,18 @@ class Transform:
         """The function that is recorded."""
         return f
 
-    def split(self, call: Call) -> tuple[tuple, dict]:
+    def split(self, call: Arguments) -> tuple[tuple, dict]:
         """The part of the call that f is called with."""
         return call.args, call.kwargs
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         raise NotImplementedError
 
     # A transform that needs more than one program (vjp) replaces these.
-    def compile(self, plan: Plan, opts, name: str, scalar: bool):
-        return optimised_program(plan.graph, opts, name, scalar)
+    def compile(self, plan: Plan, row: Row, scalar: bool):
+        """The last stages: what `execute` takes as its program."""
+        title = "simplified again" if self.differentiates else "simplified"
+        return row.program(plan.graph, scalar=scalar, title=title)
 
     def execute(self, program, plan: Plan, leaves, outside, out):
         """The result, from a program."""
@@ -211,7 +216,7 @@ def as_kind(value, kind: str):
 
 
 def result_kind(x) -> str:
-    """How a result like this one is given back."""
+    """The kind of Out as which a result like this one is given back."""
     value = x.value if type(x) is Recorded else x
     if isinstance(value, np.ndarray):
         return ARRAY
@@ -224,13 +229,13 @@ class Compile(Transform):
     name, suffix = "compile", "compiled"
     differentiates = False
 
-    def plan(self, rec: Recording, call: Call, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
         updates = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
         return Plan(rec.graph, *operands_of(rec, call), rec.out_tree, result_outs(rec), updates)
 
 
-def operands_of(rec: Recording, call: Call) -> tuple[list[int], list]:
-    """Where the recorded graph's inputs come from: the call's leaves, and what is outside."""
+def operands_of(rec: Recording, call: Arguments) -> tuple[list[int], list]:
+    """(feed, outside) of a plan for the recorded graph itself."""
     n = len(call.leaves)
     return list(range(n)), rec.operands(call.leaves)[n:]
 
@@ -313,7 +318,7 @@ def matched_buffers(name: str, plan: Plan, expected, out, path: str = ""):
 
 
 def argument_text(f, k: int, path: Sequence = ()) -> str:
-    """How the user would name the argument: `params['w']`."""
+    """The argument as the user would name it: `params['w']`."""
     try:
         names = list(inspect.signature(f).parameters)
     except (TypeError, ValueError):

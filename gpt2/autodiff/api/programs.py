@@ -9,9 +9,6 @@ import numpy as np
 
 from ..graph import Graph, Node
 
-# --- the recorded graph as a key
-# ----------------------------------------------------------------------------------
-
 
 def structure(graph: Graph) -> tuple:
     """Equal for graphs that compute the same, whatever they are called and wherever they were written."""
@@ -68,7 +65,7 @@ class _Programs:
                 self._programs.popitem(last=False)
 
     def seen(self, key) -> bool:
-        """Was this structure met before? From now on it was."""
+        """Whether this structure was met before. From now on it was."""
         mark = hash(key)
         with self._lock:
             known = mark in self._notes

@@ -7,19 +7,15 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import AutodiffError
-from ..graph import Graph
-from ..nested.scan import _evaluate, default_every
+from ..nested.scan import default_every, evaluate_scan
 from ..record import recording
-from ..record.record import apply_op, record
+from ..record.record import Recording, record
 from ..record.source_lines import here
 from ..record.value import Recorded
-from ..reuse.watch import watched
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
+from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
 from .derived import derived_of
 from .plan import Compile, as_kind, result_kind
-
-# --- what the user calls
-# ------------------------------------------------------------------------------------------
 
 
 def scan(
@@ -72,7 +68,7 @@ class Scan(Compile):
 
 def _scan(body: Callable, init, xs, length, every, reverse: bool):
     """A scan whose arguments are recorded values, or that reads some."""
-    carry, carry_tree = flatten(init, is_number)
+    carry, carry_tree = flatten(init, changes)
     slices, xs_tree = flatten(xs, lambda x: is_dynamic(x) or type(x) is np.ndarray)
     n = _length(slices, length)
     every = default_every(n) if every is None else every
@@ -81,36 +77,22 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     if reverse:
         slices = [x[::-1] for x in slices]
     step = _step(body, carry_tree, xs_tree)
-    # The first step as in a Python loop. If it shows a body that counts, draws or prints, the others follow
-    # it so; if not, it leaves no trace: what it computed is not used.
-    first, trouble = watched(body, lambda: _one_step(step, carry, slices, 0))
-    if trouble:
-        return _unrolled(step, first, carry_tree, slices, n, reverse)
     kinds = [result_kind(_plain(x)) for x in carry]
-    carry, rec = _recorded_step(step, carry, carry_tree, slices)
-    if rec.value_dependent or rec.unstable:
+    first, rec = recorded_once(
+        body,
+        lambda: _one_step(step, carry, slices, 0),
+        lambda: _recorded_step(step, carry, carry_tree, slices),
+    )
+    if rec is None:
         return _unrolled(step, first, carry_tree, slices, n, reverse)
-    consts = rec.operands([None] * (len(carry) + len(slices)))[len(carry) + len(slices) :]
-    types = rec.graph.inputs
-    operands = [
-        x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
-        for x, i in zip((*carry, *slices, *consts), types)
-    ]
-    graph = Graph(types, rec.graph.outputs[: rec.n_results], rec.graph.name)
-    attrs = dict(body=graph, n=n, carries=len(carry), slices=len(slices), every=min(every, n))
-    if any(type(x) is Recorded for x in operands):
-        found = apply_op("scan", *operands, **attrs)
-    else:
-        found = _evaluate(*operands, **attrs)
+    graph = body_graph(rec)
+    operands = operands_of_body(graph, [*carry, *slices], rec)
+    sizes = dict(n=n, carries=len(carry), slices=len(slices), every=min(every, n))
+    found = applied("scan", operands, evaluate_scan, body=graph, **sizes)
     ys = found[len(carry) : len(graph.outputs)]
     y_tree = Tree(rec.out_tree.spec[2][1], len(ys))
     final = [as_kind(x, kind) for x, kind in zip(found, kinds)]
     return unflatten(carry_tree, final), unflatten(y_tree, [y[::-1] for y in ys] if reverse else ys)
-
-
-def is_number(x) -> bool:
-    """Leaves of a carry: what changes from step to step, Python ints and bools included."""
-    return is_dynamic(x) or isinstance(x, (int, bool))
 
 
 def _length(slices, length: int | None) -> int:
@@ -138,23 +120,20 @@ def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:
         pair = body(unflatten(carry_tree, carry), unflatten(xs_tree, x))
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise AutodiffError(f"scan: body should return (carry, y), it gave {type(pair).__name__}", here())
-        new, new_tree = flatten(pair[0], is_number)
+        new, new_tree = flatten(pair[0], changes)
         if new_tree != carry_tree:
             raise AutodiffError(
                 f"scan: body turned a carry with the structure {carry_tree} into {new_tree}", here()
             )
-        y, y_tree = flatten(pair[1], is_number)
-        return new, unflatten(
-            y_tree,
-            [np.asarray(v) if type(v) is not Recorded and isinstance(v, (int, bool)) else v for v in y],
-        )
+        y, y_tree = flatten(pair[1], changes)
+        return new, unflatten(y_tree, as_arrays(y))
 
     step.__name__ = getattr(body, "__name__", "body")
     return step
 
 
-def _recorded_step(step: Callable, carry, carry_tree: Tree, slices):
-    """(carry, recording of one step), the carry in the dtypes that the step gives it back in."""
+def _recorded_step(step: Callable, carry: list, carry_tree: Tree, slices) -> Recording:
+    """The recording of one step. `carry` is put into the dtypes that the step gives it back in."""
     for _ in range(3):
         # A Python float takes the dtype of what it meets, here as in a loop. An int is a number that changes.
         first = [np.asarray(v)[()] if isinstance(v, (int, bool)) else v for v in map(_plain, carry)]
@@ -185,7 +164,7 @@ def _recorded_step(step: Callable, carry, carry_tree: Tree, slices):
                     else np.asarray(carry[k], o.dtype)[()]
                 )
         if not changed:
-            return carry, rec
+            return rec
     raise AutodiffError(
         "scan: the dtype of the carry changes from step to step; convert it in body with .astype", here()
     )

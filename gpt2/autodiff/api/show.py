@@ -1,19 +1,16 @@
-"""What the compiler did, as text: `source`, `stages` and `why_recorded`."""
+"""The compiler's work as text: `source`, `stages` and `why_recorded`."""
 
 from __future__ import annotations
 
-from ..derive.differentiate import gradient_graph, vjp_graph
-from ..emit.program import compile_graph
+from functools import partial
+
 from ..errors import AutodiffError
-from ..graph import Graph
-from ..keep.partition import partition
-from ..passes.inline_calls import inline_calls
-from ..pipeline import prepared
+from ..pipeline import Row
 from ..record.record import record
 from ..switches import current_options
-from .arguments import inexact_inputs
 from .derived import Derived
-from .vjp import Pullback
+from .fixed import Fixed, FixedPair
+from .vjp import Pullback, Vjp
 
 
 def source(g, *args, **kwargs) -> str:
@@ -32,9 +29,13 @@ def source(g, *args, **kwargs) -> str:
             f"source: {g.__name__} was not called yet. Call it, or give arguments: ad.source(g, x)"
         )
     plan, program = state.last
-    if program is None:  # it was not worth compiling
-        program = state.transform.compile(plan, current_options(), state.name, scalar=False)
-    return "\n\n".join(p.source for p in program) if isinstance(program, tuple) else program.source
+    if program is None and (args or kwargs):  # it was not worth compiling: what another such call would run
+        parts: list[tuple[str, str]] = []
+        state.stages(args, kwargs, partial(_note, parts))
+        return "\n\n".join(text for title, text in parts if title.endswith("emitted"))
+    if program is None:
+        program = state.transform.compile(plan, Row(state.name, current_options()), scalar=False)
+    return program.source
 
 
 def why_recorded(g) -> str | None:
@@ -50,43 +51,41 @@ def _state(g, name: str) -> Derived:
 
 
 def stages(f, *args, **kwargs) -> str:
-    """What becomes of f on its way to a gradient, each stage as text: the graph as recorded, simplified,
-    differentiated, simplified again, split into what runs forward and what runs backward, and the source of
-    both.
+    """The graph of f after each stage on its way to a program, and the program, as text under titles.
 
-    The derivative is taken with respect to all floating-point arguments. f may also be a derived function;
-    then it is the function that it was derived from.
+    f   a derived function (ad.grad(f), ad.compile(f), ...), Fixed or FixedPair: the stages are those of the
+        program that runs when it is called with these arguments. Any other function: the stages of
+        ad.vjp(f, *args), with respect to all floating-point arguments that are positional
+
+    Titles: recorded, simplified (before it is differentiated), differentiated, simplified again, and then
+    either emitted, or forward, backward, "forward, emitted" and "backward, emitted". What options switch off
+    is not done here either; with options(before=False) the simplified graph is the recorded one.
     """
-    f = getattr(f, "__wrapped__", f) if hasattr(f, "__derived__") else f
-    rec = record(f, args, kwargs)
-    options = current_options()
-    graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results] or rec.graph.outputs, rec.graph.name)
-    simple = prepared(graph, options) if not _has_rules(graph) else graph
-    wrt = inexact_inputs(graph, rec.in_tree.size)
-    cts = [i for i, o in enumerate(graph.outputs) if o.dtype.kind in "fc"]
-    if not wrt or not cts:
-        raise AutodiffError(f"stages: {graph.name} has no floating-point {'result' if wrt else 'argument'}")
-    scalar = len(graph.outputs) == 1 and graph.outputs[0].shape == ()
-    joint = gradient_graph(simple, wrt) if scalar else vjp_graph(simple, wrt, cts)
-    best = prepared(joint, options)
-    forward, backward, _ = partition(best, len(graph.inputs), len(graph.outputs))
-    kept = [
-        o for o in forward.outputs[len(graph.outputs) :] if o.op != "input"
-    ]  # arguments need not be handed on
-    forward = Graph(forward.inputs, [*forward.outputs[: len(graph.outputs)], *kept], forward.name)
-    parts = [
-        ("recorded", str(graph)),
-        ("simplified", str(simple)),
-        ("differentiated", str(joint)),
-        ("simplified again", str(best)),
-        ("forward", str(forward)),
-        ("backward", str(backward)),
-        ("forward, emitted", compile_graph(forward, options).source),
-        ("backward, emitted", compile_graph(backward, options).source),
-    ]
+    parts: list[tuple[str, str]] = []
+    hear = partial(_note, parts)
+    if isinstance(f, (Fixed, FixedPair)):
+        f.build(args, kwargs, hear)
+    else:
+        state = getattr(f, "__derived__", None)
+        if state is None:
+            _check_differentiable(f, args, kwargs)
+            state = Derived(f, Vjp())
+        state.stages(args, kwargs, hear)
     return "\n\n".join(f"# {title}\n\n{text.rstrip()}" for title, text in parts) + "\n"
 
 
-def _has_rules(graph: Graph) -> bool:
-    """Calls with a rule of their own have to be differentiated before they are opened."""
-    return inline_calls(graph) is not graph
+def _note(parts: list, title: str, made, seconds: float) -> None:
+    parts.append((title, getattr(made, "source", None) or str(made)))
+
+
+def _check_differentiable(f, args, kwargs) -> None:
+    """An error where there is nothing to differentiate, or nothing to differentiate with respect to."""
+    rec = record(f, args, kwargs)
+    has = [
+        any(n.dtype.kind in "fc" for n in nodes)
+        for nodes in (rec.graph.inputs[: rec.in_tree.size], rec.graph.outputs[: rec.n_results])
+    ]
+    if not all(has):
+        raise AutodiffError(
+            f"stages: {rec.graph.name} has no floating-point {'result' if has[0] else 'argument'}"
+        )

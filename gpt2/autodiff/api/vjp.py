@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..derive.differentiate import vjp_graph
-from ..emit.program import compile_graph
 from ..errors import AutodiffError
 from ..graph import Graph
-from ..keep.partition import partition
-from ..pipeline import prepared
+from ..pipeline import Halves, Row
+from ..record import recording
 from ..record.record import Recording, inline
 from ..record.value import Recorded
 from ..switches import current_options
@@ -21,7 +20,7 @@ from .arguments import _described, _dtype, float_leaves
 from .derived import derived_of
 from .forward import _Leaf
 from .plan import (
-    Call,
+    Arguments,
     Out,
     Plan,
     Transform,
@@ -33,23 +32,31 @@ from .plan import (
     result_outs,
 )
 
-# --- reverse mode
-# -------------------------------------------------------------------------------------------------
-
 
 @dataclass
 class VjpPlan(Plan):
-    """`graph` is the forward: results, then what is saved. `back` takes what is saved, then the
-    cotangents.
-    """
+    """`graph` has the results and the gradients; its inputs are those of f, then the cotangents."""
 
-    back: Graph = None
-    saved: list = None  # for each input of back that is saved: ("input", i) or ("output", i) of the forward
-    cotangents: list = (
-        None  # for each leaf of the result its type (shape, dtype), or None if it has no derivative
-    )
-    back_tree: Tree = None
-    back_outs: list = None
+    cotangents: list = field(default_factory=list)  # for each result its node, or None: it has no derivative
+    back_tree: Tree | None = None
+    back_outs: list = field(default_factory=list)
+
+    def split(self, row: Row, joint: Graph) -> Halves:
+        """Forward and backward of the joint graph; the forward does not hand on what it was given."""
+        n_inputs = len(joint.inputs) - sum(n is not None for n in self.cotangents)
+        return row.split(joint, n_inputs, len(joint.outputs) - len(self.back_outs), hand_on_inputs=False)
+
+
+class Pair:
+    """The two programs of ad.vjp, and where the backward's operands come from."""
+
+    def __init__(self, forward, backward, saved):
+        self.forward, self.backward, self.saved = forward, backward, saved
+
+    @property
+    def source(self) -> str:
+        """The NumPy source of both."""
+        return f"{self.forward.source}\n\n{self.backward.source}"
 
 
 class Vjp(Transform):
@@ -63,64 +70,66 @@ class Vjp(Transform):
     def key(self):
         return type(self), self.pure
 
-    def plan(self, rec: Recording, call: Call, f) -> VjpPlan:
+    def plan(self, rec: Recording, call: Arguments, f) -> VjpPlan:
         found = [float_leaves(self.name, call, f, k, strict=False) for k in range(len(call.args))]
         wrt = [i for w in found for i in w.leaves]
         outs = result_outs(rec)
-        moves = [rec.graph.outputs[o.index].dtype.kind in "fc" for o in outs]
-        cts = [o.index for o, has in zip(outs, moves) if has]
         results = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
-        joint = prepared(vjp_graph(results, wrt, cts), current_options())
-        fwd, back, saved = partition(joint, len(rec.graph.inputs), rec.n_results)
-        places, kept = [], []
-        for node in saved:
-            if node in joint.inputs:
-                places.append(("input", joint.inputs.index(node)))
-            else:
-                places.append(("output", rec.n_results + len(kept)))
-                kept.append(node)
-        fwd = Graph(fwd.inputs, [*fwd.outputs[: rec.n_results], *kept], rec.graph.name + "_forward")
-        back = Graph(back.inputs, back.outputs, rec.graph.name + "_backward")
-        tree = Tree((tuple, None, tuple(w.tree.spec for w in found)), len(wrt))
-        types = [(results.outputs[o.index], o.kind) if has else None for o, has in zip(outs, moves)]
+        nodes = [results.outputs[o.index] for o in outs]
+        moves = [n.dtype.kind in "fc" for n in nodes]
+        joint = vjp_graph(results, wrt, [o.index for o, has in zip(outs, moves) if has])
         return VjpPlan(
-            fwd,
+            joint,
             *operands_of(rec, call),
             rec.out_tree,
             outs,
-            back=back,
-            saved=places,
-            cotangents=types,
-            back_tree=tree,
+            cotangents=[n if has else None for n, has in zip(nodes, moves)],
+            back_tree=Tree((tuple, None, tuple(w.tree.spec for w in found)), len(wrt)),
             back_outs=[Out(i, k) for i, k in enumerate(k for w in found for k in w.kinds)],
         )
 
-    def compile(self, plan: VjpPlan, opts, name: str, scalar: bool):
-        return compile_graph(plan.graph, opts, plan.graph.name), compile_graph(
-            plan.back, opts, plan.back.name
-        )
+    def compile(self, plan: VjpPlan, row: Row, scalar: bool) -> Pair:
+        halves = plan.split(row, row.prepared(plan.graph))
+        name = plan.graph.name.removesuffix("_vjp")
+        forward = row.emitted(halves.forward, f"{name}_forward", half="forward")
+        backward = row.emitted(halves.backward, f"{name}_backward", half="backward")
+        return Pair(forward, backward, halves.saved)
 
-    def execute(self, programs, plan: VjpPlan, leaves, outside, out):
-        forward, back = programs
+    def execute(self, pair: Pair, plan: VjpPlan, leaves, outside, out):
         operands = [*(leaves[i] for i in plan.feed), *outside]
-        return self.finish(plan, operands, forward(*operands), back)
+        return self.finish(plan, operands, pair.forward(*operands), pair.saved, pair.backward)
 
     def interpret(self, plan: VjpPlan, leaves, out):
+        row = Row(plan.graph.name, current_options())
+        halves = plan.split(row, row.prepared(plan.graph))
         operands = plan.operands(leaves)
-        results = interpreted(plan.graph, operands)
-        return self.finish(plan, operands, results, lambda *a, out=None: interpreted(plan.back, a, out))
+        results = interpreted(halves.forward, operands)
+        return self.finish(plan, operands, results, halves.saved, Interpreted(halves.backward))
 
     def inline(self, plan: VjpPlan, leaves):
+        """In a function that is differentiated in turn, calls keep their own rules: they are not opened."""
+        halves = plan.split(Row(plan.graph.name, current_options()), plan.graph)
         operands = plan.operands(leaves)
-        return self.finish(plan, operands, inline(plan.graph, operands), None)
+        results = inline(halves.forward, operands)
+        return self.finish(plan, operands, results, halves.saved, Interpreted(halves.backward))
 
-    def finish(self, plan: VjpPlan, operands, results, back):
-        saved = [operands[i] if where == "input" else results[i] for where, i in plan.saved]
-        if not self.pure:
-            # what the caller holds may be written to before the pullback is called
-            held = {id(x) for x in (*operands, *results[: len(plan.outs)])}
-            saved = [x.copy() if isinstance(x, np.ndarray) and id(x) in held else x for x in saved]
+    def finish(self, plan: VjpPlan, operands, results, places, back):
+        saved = [(operands if where == "input" else results)[i] for where, i in places]
+        # what the caller holds may be written to before the pullback is called
+        held = {id(x) for x in (*results[: len(plan.outs)], *(() if self.pure else operands))}
+        saved = [x.copy() if isinstance(x, np.ndarray) and id(x) in held else x for x in saved]
         return finish(plan, operands, results), Pullback(plan, saved, back)
+
+
+class Interpreted:
+    """A graph that is not compiled, called like a program. Its source is its text."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.source = str(graph)
+
+    def __call__(self, *arrays, out=None) -> list:
+        return interpreted(self.graph, arrays, out)
 
 
 class Pullback:
@@ -139,25 +148,25 @@ class Pullback:
     @property
     def source(self) -> str:
         """The NumPy source that runs."""
-        return getattr(self._program, "source", str(self._plan.back))
+        return self._program.source
 
     def __call__(self, dout, out=None):
         plan = self._plan
         cts = matched_cotangents(plan, dout)
         operands = [*self._saved, *cts]
-        if self._program is None or any(type(x) is Recorded for x in operands):
+        inside = type(self._program) is Interpreted and recording.current() is not None
+        if inside or any(type(x) is Recorded for x in operands):
             if out is not None:
                 raise AutodiffError(
                     "pullback: out= writes into plain arrays; inside a function that is being "
                     "differentiated use the result"
                 )
-            results = inline(plan.back, operands)
+            results = inline(self._program.graph, operands)
         else:
             chosen = None
             if out is not None:
-                chosen = output_buffers(
-                    "pullback", Plan(plan.back, [], [], plan.back_tree, plan.back_outs), out
-                )
+                expected = Plan(self._program.graph, [], [], plan.back_tree, plan.back_outs)
+                chosen = output_buffers("pullback", expected, out)
             results = self._program(*operands, out=chosen)
         return unflatten(plan.back_tree, [as_kind(results[o.index], o.kind) for o in plan.back_outs])
 
@@ -172,12 +181,11 @@ def matched_cotangents(plan: VjpPlan, dout) -> list:
 
     def walk(a, d, path):
         if isinstance(a, _Leaf):
-            kind = plan.cotangents[a.index]
-            if kind is None:
+            node = plan.cotangents[a.index]
+            if node is None:
                 if d is not None and _dtype(d).kind in "fc" and np.any(getattr(d, "value", d)):
                     fail(path, "None: that result has no derivative", d)
                 return
-            node = kind[0]
             if d is None:
                 found[a.index] = np.zeros(node.shape, node.dtype)
             elif isinstance(d, (tuple, list, dict)) or np.shape(getattr(d, "value", d)) != node.shape:
@@ -200,7 +208,7 @@ def matched_cotangents(plan: VjpPlan, dout) -> list:
                 walk(x, None if d is None else d[k], f"{path}[{k}]")
 
     walk(numbered, dout, "")
-    return [ct for ct, kind in zip(found, plan.cotangents) if kind is not None]
+    return [ct for ct, node in zip(found, plan.cotangents) if node is not None]
 
 
 def vjp(f: Callable, *args, pure: bool = False):

@@ -1,1 +1,1 @@
-"""Whether gradients are right: check_grads, check_backward, and what a wrong one suggests."""
+"""Checks of gradients: check_grads, check_backward, and the likely cause of a wrong one."""

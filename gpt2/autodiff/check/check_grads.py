@@ -99,7 +99,7 @@ def _has_static(case) -> bool:
 
 
 def check_one(forward, backward, inputs, static, rtol, rng) -> list[str]:
-    """What is wrong in one case, a line each."""
+    """The complaints about one case, a line each."""
     result = forward(*inputs, **static)
     saves = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
     out = np.asarray(result[0] if saves else result)
@@ -149,7 +149,7 @@ def derived_gradients(rec: Recording, values, dout) -> list:
 
 
 def wrong(rec: Recording, values, i: int, dout, g, right, x, rtol) -> list[str]:
-    """What is wrong with one gradient."""
+    """The complaint about one gradient."""
     want = right[i]
     if want is None or g is None:
         if (want is None) == (g is None):

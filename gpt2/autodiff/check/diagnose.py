@@ -1,4 +1,4 @@
-"""What is probably wrong with a gradient that someone wrote by hand.
+"""The likely cause of a wrong gradient that someone wrote by hand.
 
 likely_cause(problem, got) compares the wrong gradient with the gradients that typical mistakes would give: a
 sign, a factor, a sum over broadcast axes that was forgotten, the gradient of another input, a path through
@@ -101,7 +101,7 @@ def _factor_cause(factor: float, problem: Problem) -> str:
 
 
 def _axis_hint(factor: float, problem: Problem) -> str:
-    """What a factor may come from, where it is the length of an axis or one over that; else nothing."""
+    """The likely origin of a factor that is the length of an axis, or one over that; else nothing."""
     types = (*problem.graph.inputs, *problem.graph.outputs)
     for n in sorted({n for x in types for n in (*x.shape, x.size) if n > 1}):
         axis = f", and {n} is the length of an axis"
@@ -185,7 +185,7 @@ def _repeated(problem: Problem, got, same) -> Iterator[str]:
 
 
 def _patterns(problem: Problem, got, same) -> Iterator[str]:
-    """Where the difference lies."""
+    """The place in the array where the difference lies, as text."""
     want = problem.expected
     difference = got - want
     scale = np.max(np.abs(difference), initial=0.0)

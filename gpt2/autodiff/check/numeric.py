@@ -54,7 +54,7 @@ def check_graph(graph: Graph, values, order=2, modes=("fwd", "rev"), *, wrt=None
 
 
 class Point:
-    """Where a graph is checked: inputs, a random direction among them, a random cotangent of the outputs."""
+    """A point to check a graph at: inputs, a random direction in them, a random cotangent of the outputs."""
 
     def __init__(self, graph: Graph, values, wrt, f, seed: int):
         rng = np.random.default_rng(seed)
@@ -116,7 +116,7 @@ class Point:
             )
 
     def blame(self, gradient) -> str:
-        """Which input's gradient is wrong: each is paired with its own direction."""
+        """Name the input whose gradient is wrong: each is paired with its own direction."""
         wrong = []
         for i, d, g in zip(self.wrt, self.direction, gradient):
             difference = central_difference(self.f, self.values, [i], [d], self.outs, STEPS[0])

@@ -112,6 +112,12 @@ class Program:
         self._free: list[Memory] = []
         self._lock = threading.Lock()
 
+    @property
+    def measures(self) -> str:
+        """How much there is of it, in words."""
+        regions = "1 region" if len(self._regions) == 1 else f"{len(self._regions)} regions"
+        return f"{regions}, {self.arena_bytes:,} bytes of arena"
+
     def __call__(self, *arrays, out=None):
         for a in arrays:
             if type(a) is not np.ndarray:

@@ -333,7 +333,13 @@ def _transposed(perm) -> str:
 
 
 def readable_source(graph: Graph, name: str | None = None) -> str:
-    """The graph as a NumPy function for people: names, chains of operators, no buffers. It can be run."""
+    """The text of a NumPy function that computes a graph, for people: expressions with names, no buffers.
+
+    graph   a compiler's graph, such as those of FixedPair.graphs
+    name    of the function; by default the graph's
+
+    The text can be run. Constant arrays appear in it by names that it does not define.
+    """
     return Writer(graph, name or graph.name).source()
 
 

@@ -211,6 +211,7 @@ class ScalarProgram:
         self.source = scalar_source(graph, self.name, exact)
         self.function = load_source(self.source, {}, source_name(self.name, reserved()))
         self.single = len(graph.outputs) == 1
+        self.measures = "plain Python"
 
     def __call__(self, *floats, out=None) -> tuple:
         try:

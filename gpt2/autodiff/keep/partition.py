@@ -77,8 +77,10 @@ def partition(
 
 
 def _hangs_on_bits(n: Node) -> bool:
-    """Whether another rounding turns the answer around, such as whether a maximum equals an argument: what is
-    computed again may be simplified otherwise, so the answer is kept, whatever the budget."""
+    """Whether another rounding could turn the answer around, such as that a maximum equals an argument.
+
+    What is computed again may be simplified otherwise, so such an answer is kept, whatever the budget.
+    """
     return n.op in ("equal", "not_equal") and any(a.dtype.kind in "fc" for a in n.args)
 
 
@@ -98,7 +100,7 @@ class _Problem:
         self.values = self._values()
 
     def _read(self) -> list[Node]:
-        """What the backward reads first-hand, views looked through."""
+        """The values that the backward reads first-hand, views looked through."""
         found = [a for n in self.joint.nodes if n.id in self.backward for a in n.args]
         found += self.joint.outputs[self.n_outputs :]
         return [r for r in {r.id: r for r in map(_root, found)}.values() if r.id not in self.backward]
@@ -121,7 +123,7 @@ class _Problem:
         return found
 
     def _seeds(self) -> list[Node]:
-        """What the backward reads and can be handed."""
+        """The values that the backward reads and can be handed."""
         read = [self.wholes[r.id][0] if r.id in self.wholes else r for r in self._read()]
         return [r for r in {r.id: r for r in read}.values() if r.id not in self.free]
 
@@ -136,7 +138,7 @@ class _Problem:
         return found[::-1]
 
     def _arguments(self, n: Node) -> list[Node]:
-        """What the value is computed from, as values of the network."""
+        """The values of the network that this one is computed from."""
         return [r for r in map(_root, n.args) if r.id not in self.free]
 
     def solve(self, rate: float, lasting: float = 0.0, largest: float = math.inf) -> set[int]:
@@ -297,7 +299,7 @@ def _time(n: Node) -> int:
 
 
 def _root(n: Node) -> Node:
-    """What a chain of views looks at."""
+    """The value that a chain of views looks at."""
     while n.op in VIEWS:
         n = n.args[0]
     return n

@@ -157,7 +157,7 @@ row(
 )
 
 
-# --- a function of the user's that cannot be recorded, called as it is when the program runs ---
+# --- a function of the user's that cannot be recorded, called as it is when the program runs ------------
 
 
 def _host(*values, function, shapes, dtypes):

@@ -36,7 +36,7 @@ def _infer(*args, body: Graph, n: int, slices: int, sums: int):
     return (*((n, *s) for s in shapes[:stacked]), *shapes[stacked:]), dtypes
 
 
-def _evaluate(*values, body: Graph, n: int, slices: int, sums: int):
+def evaluate_map(*values, body: Graph, n: int, slices: int, sums: int):
     program = program_of(body)
     values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
     arrays, consts = values[:slices], values[slices:]
@@ -120,4 +120,4 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, slices: int, sums: int):
     return tuple(by_input.get(i) for i in body.inputs)
 
 
-row("map", "structural", infer=_infer, evaluate=_evaluate, jvp_rule=_jvp, vjp_rule=_vjp, cost=1000.0)
+row("map", "structural", infer=_infer, evaluate=evaluate_map, jvp_rule=_jvp, vjp_rule=_vjp, cost=1000.0)

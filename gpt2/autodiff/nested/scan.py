@@ -46,8 +46,7 @@ def default_every(n: int) -> int:
     return max(1, math.isqrt(n))
 
 
-# --- the op
-# ---------------------------------------------------------------------------------------------------
+# --- the op ---------------------------------------------------------------------------------------------
 
 
 def _infer(*args, body: Graph, n: int, carries: int, slices: int, every: int):
@@ -57,7 +56,7 @@ def _infer(*args, body: Graph, n: int, carries: int, slices: int, every: int):
     return tuple(shapes), tuple(o.dtype for o in (*body.outputs, *carry))
 
 
-def _evaluate(*values, body: Graph, n: int, carries: int, slices: int, every: int):
+def evaluate_scan(*values, body: Graph, n: int, carries: int, slices: int, every: int):
     values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
     carry, xs, consts = _split(values, carries, slices)
     ys = [np.empty((n, *y.shape), y.dtype) for y in body.outputs[carries:]]
@@ -78,8 +77,7 @@ def _split(args, carries: int, slices: int) -> tuple[tuple, tuple, tuple]:
     return args[:carries], args[carries : carries + slices], args[carries + slices :]
 
 
-# --- forward mode: the tangents are carried along
-# ---------------------------------------------------------------
+# --- forward mode: the tangents are carried along -------------------------------------------------------
 
 
 def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, every: int):
@@ -132,8 +130,9 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
 
 
 def _active_inputs(body: Graph, given, carries: int) -> dict[Node, bool]:
-    """Which inputs of the body get a tangent: a carry does if it starts with one, or if a step gives it
-    one.
+    """{input of the body: whether it has a tangent}.
+
+    A carry has one if it starts with one, or if a step gives it one.
     """
     active = {i: bool(g) and is_float(i) for i, g in zip(body.inputs, given)}
     while True:
@@ -149,8 +148,7 @@ def _or_zeros(x: Node | None, like: Node) -> Node:
     return zeros_like(like) if x is None else x
 
 
-# --- reverse mode: segments from the last to the first, each run forward again from its checkpoint
-# ---------------
+# --- reverse mode: segments from the last to the first, each run forward again from its checkpoint ------
 
 
 def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, every: int):
@@ -350,7 +348,7 @@ row(
     "scan",
     "structural",
     infer=_infer,
-    evaluate=_evaluate,
+    evaluate=evaluate_scan,
     jvp_rule=_jvp,
     vjp_rule=_vjp,
     cost=100.0,

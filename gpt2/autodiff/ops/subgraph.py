@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..graph import Graph, Node, with_args
+from ..graph import Graph, Node, remade
 from . import apply, input_node
 from .build import zeros
 
 
 def splice(graph: Graph, args: Sequence[Node]) -> list[Node]:
-    """The graph's outputs computed from other arguments: its nodes made anew, with their names and source
-    lines.
+    """The graph's outputs computed from other arguments of the same types.
+
+    Raises ValueError where a type differs.
     """
     for a, i in zip(args, graph.inputs, strict=True):
         if a.shape != i.shape or a.dtype != i.dtype:
             raise ValueError(f"{graph.name} takes {i!r}, got {a!r}")
-    new: dict[Node, Node] = dict(zip(graph.inputs, args))
-    for n in graph.nodes:
-        if n not in new:
-            new[n] = n if n.op == "const" else with_args(n, tuple(new[a] for a in n.args))
-    return [new[o] for o in graph.outputs]
+    return remade(graph.outputs, dict(zip(graph.inputs, args)))
 
 
 def result_types(graph: Graph) -> tuple[tuple, tuple]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..graph import Graph, Node, with_args
+from ..graph import Graph, Node, rewrite
 from ..ops.subgraph import splice
 
 
@@ -13,14 +13,14 @@ def inline_calls(graph: Graph) -> Graph:
     """
     if not any(n.op == "call" for n in graph.nodes):
         return graph
-    new: dict[Node, Node] = {}
     bodies: dict[Node, list[Node]] = {}
-    for n in graph.nodes:
-        args = tuple(new[a] for a in n.args if a not in bodies)
-        if n.op == "call" and n.attrs["rule"].inlined:
-            bodies[n] = splice(inline_calls(n.attrs["graph"]), args)
-        elif n.op == "item" and n.args[0] in bodies:
-            new[n] = bodies[n.args[0]][n.attrs["i"]]
-        else:
-            new[n] = n if args == n.args else with_args(n, args)
-    return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)
+
+    def opened(n: Node, args: tuple) -> Node | None:
+        if n.op != "item" or args[0].op != "call" or not args[0].attrs["rule"].inlined:
+            return None
+        (call,) = args
+        if call not in bodies:
+            bodies[call] = splice(inline_calls(call.attrs["graph"]), call.args)
+        return bodies[call][n.attrs["i"]]
+
+    return rewrite(graph, opened)

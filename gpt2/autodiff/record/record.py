@@ -70,24 +70,6 @@ class Recording:
         """
         return [*leaves, *(array for _, array in self.captures), *(x for _, x in self.lifted)]
 
-    def takes_same_path(self, leaves: Sequence) -> bool:
-        """Would f look at the same values at these flat arguments? Computes only what leads to them."""
-        graph = Graph(self.graph.inputs, [r.node for r in self.reads], self.graph.name)
-        values = evaluate_graph(graph, self.operands(leaves))
-        return all(_same_read(r, v) for r, v in zip(self.reads, values))
-
-
-_TAKE = {"bool": bool, "int": int, "float": complex}
-
-
-def _same_read(read: Read, value) -> bool:
-    if read.kind == "text":  # how it prints is not worth finding out
-        return False
-    if read.kind == "array":
-        return np.array_equal(read.value, value, equal_nan=np.asarray(value).dtype.kind in "fc")
-    new, old = _TAKE[read.kind](value), read.value
-    return new == old or (new != new and old != old)
-
 
 def record_pure(
     f: Callable, args: Sequence, kwargs: dict | None = None, *, name: str | None = None

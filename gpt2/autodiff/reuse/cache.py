@@ -34,6 +34,9 @@ class Cache:
             while len(self._entries) > self.size:
                 del self._entries[next(iter(self._entries))]
 
+    def __contains__(self, key) -> bool:
+        return key in self._entries
+
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()

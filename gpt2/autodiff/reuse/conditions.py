@@ -21,8 +21,8 @@ import numpy as np
 
 from ..emit.scalar import ScalarProgram
 from ..graph import Graph, Node
-from ..pipeline import optimised_program
-from ..record.record import Recording
+from ..pipeline import Row
+from ..record.record import Recording, evaluate_graph
 from ..same import same, same_array
 
 MOST = 12  # recordings of one combination of types; a function that goes another way each time gains nothing
@@ -53,6 +53,8 @@ class Path:
 
     def taken(self, leaves, outside) -> bool:
         """Would the function take this path?"""
+        if not self.expected:
+            return True
         try:
             found = self.program(*leaves[: self.n_arguments], *outside)
         except (
@@ -62,16 +64,40 @@ class Path:
         return all(map(agree, found, self.expected))
 
 
+ALWAYS = Path(None, [], 0)  # of a function that looks at nothing
+
+
 def path_of(rec: Recording, scalar: bool) -> Path | None:
     """The path of a recording, or None if it cannot be told exactly."""
-    if any(r.kind == "text" for r in rec.reads) or not _all_exact([r.node for r in rec.reads]):
+    if not _is_exact(rec):
         return None
-    looked_at = {r.node: r.value for r in rec.reads}  # of what was read twice, once
-    graph = Graph(rec.graph.inputs, looked_at, rec.graph.name + "_path")
-    program = optimised_program(graph, scalar=scalar)
+    graph, expected = _looked_at(rec)
+    program = Row(graph.name).program(graph, scalar=scalar, title="simplified")
     if type(program) is ScalarProgram:
         program = program.__call__
-    return Path(program, list(looked_at.values()), rec.in_tree.size)
+    return Path(program, expected, rec.in_tree.size)
+
+
+def path_of_pure(rec: Recording) -> Path:
+    """The path of a recording of a function that depends on its arguments alone.
+
+    What is not exact is computed op by op, as it was while recording: slowly, and the same to the last bit.
+    """
+    path = path_of(rec, False) if rec.reads else ALWAYS
+    if path is not None:
+        return path
+    graph, expected = _looked_at(rec)
+    return Path(lambda *operands: evaluate_graph(graph, operands), expected, rec.in_tree.size)
+
+
+def _is_exact(rec: Recording) -> bool:
+    return not any(r.kind == "text" for r in rec.reads) and _all_exact([r.node for r in rec.reads])
+
+
+def _looked_at(rec: Recording) -> tuple[Graph, list]:
+    """The graph of the values that were looked at, and what they were."""
+    seen = {r.node: r.value for r in rec.reads}  # of what was read twice, once
+    return Graph(rec.graph.inputs, seen, rec.graph.name + "_path"), list(seen.values())
 
 
 def _all_exact(nodes) -> bool:

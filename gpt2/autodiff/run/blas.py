@@ -33,7 +33,13 @@ def blas_library():
 
 
 def limit_blas_threads(n: int) -> bool:
-    """Give BLAS n threads. False where it is no OpenBLAS that can be told: set OMP_NUM_THREADS then."""
+    """Set the number of threads that NumPy's own BLAS takes for a product, for the whole process.
+
+    n   at least 1
+
+    Returns whether that could be done: it is for the OpenBLAS of NumPy's wheels. Where it is False, set
+    OMP_NUM_THREADS before NumPy is imported. set_threads(n) calls this with 1: the pool shares out products.
+    """
     found = blas_library()
     if found is None:
         return False

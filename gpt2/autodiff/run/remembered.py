@@ -29,7 +29,13 @@ _all: list[Choices] = []
 
 
 def remember(folder) -> None:
-    """Keep all choices in files in this folder, from now on; it is made when there is something to keep."""
+    """Keep what the compiler chooses by measuring (how products are split) in files, from now on.
+
+    folder   a path; it is made when there is something to keep. A later process that calls remember(folder)
+             on the same machine, with the same NumPy, need not measure again
+
+    Never raises: a folder that cannot be written to is done without, a damaged file counts as empty.
+    """
     global _folder
     _folder = Path(folder)
     for choices in _all:

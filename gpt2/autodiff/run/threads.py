@@ -84,7 +84,15 @@ def _start(n: int) -> None:
 
 
 def run_on_threads(job: Callable[[int], None]) -> None:
-    """Run job(thread index) on every thread of the pool at once; index 0 is the caller's."""
+    """Run job(index) once on each of the threads that set_threads asked for, at the same time; wait for all.
+
+    job   called with the thread's index, from 0 (the caller's own thread) to get_threads() - 1. What it has
+          to do it takes from something shared, such as one iterator of pieces: where the pool is busy with
+          another job, or has one thread, job(0) runs alone and has to do all of it
+
+    Context variables (np.errstate is one) are those of the caller. What a job raises is raised here, after
+    all have ended.
+    """
     if count == 1 or not _pool_lock.acquire(blocking=False):
         job(0)
         return

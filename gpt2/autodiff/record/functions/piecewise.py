@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...graph import Graph, Node
+from ...graph import Graph, Node, remade
 from ...ops import apply, build, input_node
 from ...ops.table import is_elementwise
 from ...tree import LEAF
@@ -100,18 +100,17 @@ def _keeps_places(n: Node, whole: tuple) -> bool:
 def _widened(graph: Graph, shape: tuple) -> Graph:
     """The graph for a first input of this shape."""
     part = graph.inputs[0]
-    new: dict[Node, Node] = {}
-    for n in graph.nodes:
-        if n is part:
-            new[n] = input_node(shape, n.dtype, n.name)
-        elif not n.args:
-            new[n] = n
+    wide = input_node(shape, part.dtype, part.name)
+
+    def widened(n: Node, args: tuple) -> Node:
+        if not args:
+            return n
+        if n.op == "broadcast":
+            new = build.broadcast(args[0], shape if n.shape else ())
         else:
-            args = [new[a] for a in n.args]
-            if n.op == "broadcast":
-                new[n] = build.broadcast(args[0], shape if n.shape else ())
-            else:
-                new[n] = apply(n.op, *args, **n.attrs)
-            if new[n] not in args:
-                new[n].name, new[n].loc = n.name, n.loc
-    return Graph([new[i] for i in graph.inputs], [new[graph.outputs[0]]], graph.name)
+            new = apply(n.op, *args, **n.attrs)
+        if new not in args:
+            new.name, new.loc = n.name, n.loc
+        return new
+
+    return Graph([wide, *graph.inputs[1:]], remade(graph.outputs[:1], {part: wide}, widened), graph.name)

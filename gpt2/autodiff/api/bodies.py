@@ -1,0 +1,73 @@
+"""Functions of the user's that become one node of a graph: the common part of scan, parallel_map, checkpoint
+and custom rules.
+
+    first, rec = recorded_once(body, lambda: body(*args), lambda: record(body, args))
+    if rec is None: run it each time
+    graph = body_graph(rec)
+    results = applied("scan", operands_of_body(graph, leaves, rec), evaluate, body=graph, ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Graph
+from ..record.record import Recording, apply_op
+from ..record.value import Recorded
+from ..reuse.watch import watched
+from ..tree import is_dynamic
+
+
+def recorded_once(
+    body: Callable, run: Callable[[], Any], recorded: Callable[[], Recording]
+) -> tuple[Any, Recording | None]:
+    """(the result of run(), the recording that `recorded` makes; or None where one run cannot stand for all).
+
+    `run` runs the body once as a Python loop would. If that shows a body that counts, draws or prints, or if
+    the recording branches on values, the others have to follow it so; if not, it leaves no trace, and what it
+    computed is not used.
+    """
+    found, trouble = watched(body, run)
+    if trouble:
+        return found, None
+    rec = recorded()
+    return found, rec if stands_for_all(rec) else None
+
+
+def stands_for_all(rec: Recording) -> bool:
+    """Whether every run would give this graph."""
+    return not rec.value_dependent and not rec.unstable
+
+
+def changes(x) -> bool:
+    """Leaves of what a body gives back: what may differ from run to run, Python ints and bools included."""
+    return is_dynamic(x) or isinstance(x, (int, bool))
+
+
+def as_arrays(leaves: Sequence) -> list:
+    """The leaves, with Python ints and bools as arrays. A recorded value may look like either."""
+    return [np.asarray(x) if type(x) is not Recorded and isinstance(x, (int, bool)) else x for x in leaves]
+
+
+def body_graph(rec: Recording) -> Graph:
+    """The recorded body without the arguments that it wrote to: those were its own."""
+    return Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
+
+
+def operands_of_body(graph: Graph, leaves: Sequence, rec: Recording | None = None) -> list:
+    """The leaves, then what the body reads from outside; plain ones in the types of the graph's inputs."""
+    outside = [] if rec is None else rec.operands([None] * len(leaves))[len(leaves) :]
+    return [
+        x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
+        for x, i in zip([*leaves, *outside], graph.inputs, strict=True)
+    ]
+
+
+def applied(op: str, operands: Sequence, evaluate: Callable, **attrs):
+    """The results of a node: recorded where an operand is, else computed at once by `evaluate`."""
+    if any(type(x) is Recorded for x in operands):
+        return apply_op(op, *operands, **attrs)
+    return evaluate(*operands, **attrs)
