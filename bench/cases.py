@@ -1,10 +1,10 @@
-"""The layers at training sizes: tests/cases.py's rows once more, as large as in GPT-2 124M.
+"""The layers at training sizes: tests/support/cases.py's rows once more, as large as in GPT-2 124M.
 
 matmul stands here in the five shapes that a step runs it in.
 """
 
 from gpt2.errors import UserError
-from tests.cases import Case, Ids
+from tests.support.cases import Case, Ids
 
 C, NH, V = 768, 12, 50257
 

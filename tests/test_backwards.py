@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from peaks import peak_of
 
 from bench.cases import cases
 from gpt2 import autodiff as ad
@@ -10,6 +9,7 @@ from gpt2.backward import auto
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
+from tests.support.peaks import peak_of
 
 STEPS = 20
 CONFIG = GPT2Config(vocab_size=65, block_size=16, n_layer=2, n_head=2, n_embd=32)

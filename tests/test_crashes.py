@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faults import Faults, full, kill, read_only
 
 import train
 from gpt2 import checkpoint, lock, runs
 from gpt2.errors import UserError
 from gpt2.lock import Lock
+from tests.support.faults import Faults, full, kill, read_only
 
 ROOT = Path(train.__file__).parent
 SMALL = [

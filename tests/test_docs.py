@@ -14,24 +14,24 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-import pages
 import pytest
-from pages import PAGES, ROOT, blocks
 
 from gpt2 import autodiff as ad
 from gpt2 import certificate, layers
 from gpt2.model import GPT2, GPT2Config
+from tests.support import pages
+from tests.support.pages import PAGES, ROOT, blocks
 
 # Pages whose commands and programs another test runs, in an order and on data of their own
 ELSEWHERE = {
     "docs/formats.md": "test_formats_page.py",
-    "docs/adding-an-op.md": "autodiff/test_adding_an_op.py",
-    "docs/autodiff.md": "autodiff/test_guide.py",
+    "docs/adding-an-op.md": "autodiff/whole/test_adding_an_op.py",
+    "docs/autodiff.md": "autodiff/whole/test_guide.py",
 }
 # Commands that are not run here: `parse` has their own parser read the arguments, and nothing more; `not
 # here` is for those that cannot even be read in this process.
 INSTALLS = "takes minutes and a network; CI runs the README's line word for word"
-LONG = "measures for minutes; tests/test_bench.py runs the same code on small cases"
+LONG = "measures for minutes; tests/bench/test_bench.py runs the same code on small cases"
 EXCEPTIONS = {
     "python3 -m venv .venv": ("not here", INSTALLS),
     ".venv/bin/pip install -e .": ("not here", INSTALLS),

@@ -4,12 +4,12 @@ import shlex
 from pathlib import Path
 
 import numpy as np
-import pages
 import pytest
 
 import train
 from gpt2.formats import huggingface, llmc
 from gpt2.model import GPT2, GPT2Config
+from tests.support import pages
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age. " * 80
 

@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 import pytest
-from cases import CASES, NH, B, C, T, V, float_arguments
 
 from gpt2.layers import LAYERS, attention, matmul
+from tests.support.cases import CASES, NH, B, C, T, V, float_arguments
 
 CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import parallel_jobs as jobs
 import pytest
 
 import train
@@ -20,6 +19,7 @@ from gpt2.parallel.group import share
 from gpt2.parallel.one import One
 from gpt2.parallel.processes import Processes
 from gpt2.parallel.workers import Workers
+from tests.support import parallel_jobs as jobs
 
 ROOT = Path(__file__).resolve().parents[1]
 # Without it there is no telling what a test has left behind, and waiting for that would have no end
@@ -339,7 +339,7 @@ def test_a_worker_that_hangs_before_a_long_message_is_noticed():
 
 @pytest.mark.parametrize("how", ["idle", "busy"])
 def test_workers_end_with_a_parent_that_was_killed(how):
-    command = [sys.executable, str(ROOT / "tests" / "parallel_jobs.py"), "parent", how]
+    command = [sys.executable, str(ROOT / "tests" / "support" / "parallel_jobs.py"), "parent", how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         pids = [int(word) for word in parent.stdout.readline().split()]
         assert len(pids) == 2 and all(alive(pid) for pid in pids)
@@ -551,7 +551,9 @@ def mpiexec(size, *arguments, **options):
 @pytest.mark.parametrize("size", SIZES)
 def test_mpi(alone, size, tmp_path):
     """A group's contract; the numbers of one process, moments shared out or not; and the same bits again."""
-    done = mpiexec(size, ROOT / "tests" / "parallel_jobs.py", "under_mpi", tmp_path / "results.npz")
+    done = mpiexec(
+        size, ROOT / "tests" / "support" / "parallel_jobs.py", "under_mpi", tmp_path / "results.npz"
+    )
     assert done.returncode == 0, done.stderr
     results = dict(np.load(tmp_path / "results.npz"))
     words = {name[5:]: value for name, value in results.items() if name.startswith("word ")}
@@ -600,7 +602,7 @@ def test_mpi_trains_and_rank_0_alone_speaks(command, tmp_path):
     ],
 )
 def test_an_mpi_rank_that_fails_ends_the_job(how, text):
-    done = mpiexec(2, ROOT / "tests" / "parallel_jobs.py", "fail_under_mpi", how)
+    done = mpiexec(2, ROOT / "tests" / "support" / "parallel_jobs.py", "fail_under_mpi", how)
     assert done.returncode != 0
     assert text in done.stderr
 

@@ -14,7 +14,7 @@ from gpt2 import backward
 from gpt2.certificate import derived_source
 from gpt2.layers import LAYERS, Layer
 from gpt2.model import GPT2, GPT2Config
-from tests.cases import Case
+from tests.support.cases import Case
 
 # float32 sums of up to 50257 terms in different orders, relative to the length of the array
 TOLERANCE = 1e-4
