@@ -6,7 +6,8 @@
 A run is killed, resumed, killed again, and in the end left to finish. Half of the kills come at a moment
 that the clock draws, half in the middle of writing a file (tests/support/faults.py). After each the
 checkpoint must be whole and no older than the last one that was reported as saved; at the end weights,
-moments, metrics and the best weights must be those of the undisturbed run, bit for bit, and nothing else may lie in the folder.
+moments, metrics and the best weights must be those of the undisturbed run, bit for bit, and nothing else may
+lie in the folder.
 
 At last a run meets a disk that is really full: a small one in memory, which only root can mount.
 
