@@ -59,7 +59,7 @@ def _within(node: ast.AST, package: tuple[str, ...], inside: bool) -> Iterator[I
             # `from gpt2 import model` and `from gpt2.model import GPT2` both name gpt2.model
             yield from (Import(f"{module}.{alias.name}", child.lineno, inside) for alias in child.names)
         elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            yield from (i for part in child.orelse for i in _within(part, package, inside))
+            yield from _within(ast.Module(child.orelse, []), package, inside)
         else:
             function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             yield from _within(child, package, inside or function)

@@ -291,6 +291,7 @@ _part_row(
     samples=[sample((3, 4), dtypes=BOTH)],
 )
 
+
 def _angle_dtype(dtype: np.dtype) -> np.dtype:
     part = np.dtype(int) if dtype.kind == "b" else _part_dtype(dtype)  # np.angle's 0 is one beside bools
     return ufunc_dtype(np.arctan2, (part, part))
