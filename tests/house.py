@@ -1,6 +1,7 @@
 """The rooms of gpt2, what each may import, and what it does import: `python -m tests.house`.
 
-The tables stand here, from the ground up. tests/test_house.py and tests/test_imports.py hold the source to them.
+The tables stand here, from the ground up; tests/test_house.py, tests/test_imports.py and
+tests/autodiff/test_stages.py hold the source to them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Mapping
 
 from docs import house
 
-# What each stage of the compiler may know of the others. No row names one that stands below it, so there is no
-# circle and no arrow back up.
+# What each stage of the compiler may know of the others. No row names one that stands below it, so there is
+# no circle and no arrow back up.
 STAGES: dict[str, set[str]] = {
     "errors": set(),
     "same": set(),
