@@ -10,8 +10,8 @@ import numpy as np
 
 from bench.contenders import Missing
 from bench.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY
-from gpt2.download import cache_folder
 from gpt2.errors import UserError
+from gpt2.storage.download import cache_folder
 
 
 class Training:

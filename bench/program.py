@@ -10,7 +10,7 @@ from bench import contenders, machine
 from gpt2.autodiff.switches import BACKENDS
 from gpt2.backward import options_for
 from gpt2.errors import UserError
-from gpt2.settings import Parser
+from gpt2.train.flags import Parser
 
 
 def parser(module, description):

@@ -1,32 +1,8 @@
-"""A text file of the user's."""
+"""The token files of a text of your own: python data/textfile.py FILE [--tokenizer NAME] [--out FOLDER]."""
 
-from pathlib import Path
+import sys
 
-from gpt2.errors import UserError
+from gpt2.data.__main__ import main
 
-
-def read(path):
-    """The text of the UTF-8 file at `path`; a byte-order mark is dropped, line ends stay as they are.
-
-    Raises UserError for a file that is missing, empty, or not text.
-    """
-    path = Path(path)
-    if path.is_dir():
-        raise UserError(f"--data {path}: this is a folder, expected a text file")
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"--data {path}: {error.strerror}") from None
-    if not content.strip():
-        raise UserError(f"--data {path}: the file is empty ({len(content)} bytes), expected text")
-    if b"\0" in content:
-        raise UserError(
-            f"--data {path}: a binary file (a zero byte at {content.index(0)}), expected UTF-8 text"
-        )
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"--data {path}: not UTF-8 text (byte {error.start} is 0x{content[error.start]:02x});"
-            " convert it, say with: iconv -f latin1 -t utf8"
-        ) from None
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,6 +6,7 @@
     save                      a model to a file or folder, in the format that its name says
     generate                  token ids that continue a prompt, one at a time
     autodiff                  the compiler by itself: grad, jvp, hessian, check_backward, ...
+    train                     what train.py does, in a loop of one's own: Settings, steps, train
 
 docs/examples.md shows each of them at work.
 """
@@ -14,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpt2 import autodiff
+    from gpt2 import autodiff, train
     from gpt2.library import load, load_tokenizer, save
     from gpt2.model import GPT2, GPT2Config
     from gpt2.optimizer import AdamW
@@ -33,6 +34,7 @@ _EXPORTS = {
     "save": "gpt2.library",
     "generate": "gpt2.sample",
     "autodiff": None,
+    "train": None,
 }
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "load",
     "load_tokenizer",
     "save",
+    "train",
 ]
 
 

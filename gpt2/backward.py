@@ -5,20 +5,26 @@ differentiates, as C's hand-written and Enzyme's derived code both go through LL
 mathematics, and the comparison is fair. With compile=False every layer runs as it is written.
 """
 
+from __future__ import annotations  # the compiler is loaded once it compiles
+
 import os
+import runpy
 import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
-from gpt2.errors import UserError
+from gpt2 import autodiff as ad
+from gpt2.errors import OptionError, UserError
 from gpt2.layers import LAYERS, Layer
 
 MODES = ("manual", "auto")
 AMPLE = 256 << 20  # bytes of activations that `whole` may keep where that is faster
 
 
-def choose(spec="manual", compile=True, elementwise="numpy"):
+def choose(spec: str = "manual", compile: bool = True, elementwise: str = "numpy") -> Table:
     """The table of layers that a model runs with: a dict from name to Layer.
 
     spec is a mode for all layers, then exceptions, separated by commas: "manual", "auto", "whole",
@@ -35,9 +41,7 @@ def choose(spec="manual", compile=True, elementwise="numpy"):
     for part in exceptions:
         name, equals, mode = part.partition("=")
         if not equals or name not in LAYERS:
-            raise UserError(
-                f"backward {spec!r}: {part!r} is not LAYER=MODE, with LAYER one of {', '.join(LAYERS)}"
-            )
+            raise _not_known(spec, f"{part!r} is not LAYER=MODE, with LAYER one of {', '.join(LAYERS)}")
         modes[name] = _checked(mode, spec)
     options = options_for(elementwise)
 
@@ -65,34 +69,36 @@ class Table(dict):
 
 def _checked(mode, spec):
     if mode == "whole":
-        raise UserError(f"backward {spec!r}: whole stands alone, as the model is then one program")
+        raise _not_known(spec, "whole stands alone, as the model is then one program")
     if mode not in MODES:
-        raise UserError(f"backward {spec!r}: {mode!r} is not one of {', '.join(MODES)}, whole")
+        raise _not_known(spec, f"{mode!r} is not one of {', '.join(MODES)}, whole")
     return mode
 
 
-def options_for(elementwise="numpy"):
+def _not_known(spec, reason):
+    return OptionError(f"backward {spec!r}: {reason}", as_flag=f"--backward {spec}: {reason}")
+
+
+def options_for(elementwise: str = "numpy") -> ad.Options:
     """The compiler's options. elementwise says what computes chains of elementwise operations: "numpy",
     "numexpr", or "tuned", which times each region both ways and keeps the faster. Results differ by rounding.
 
     Raises UserError for another word, and where numexpr is wanted and not installed.
     """
-    from gpt2.autodiff import Options
-
     try:
-        return Options(elementwise=elementwise)
-    except (ValueError, ImportError) as error:
-        raise UserError(str(error)) from None
+        return ad.Options(elementwise=elementwise)
+    except ValueError as error:
+        raise OptionError(str(error), as_flag=f"--elementwise {elementwise}: {error}") from None
+    except ImportError as error:  # "elementwise: the package numexpr is not installed; ..."
+        raise OptionError(str(error), as_flag=f"--{error}") from None
 
 
-def auto(layer: Layer, options=None) -> Layer:
+def auto(layer: Layer, options: ad.Options | None = None) -> Layer:
     """The same layer with a backward that the compiler derives from layer.forward.
 
     What it saves between the two is its own choice.
     """
-    from gpt2.autodiff import FixedPair
-
-    pair = FixedPair(layer.forward, options, name=layer.name)
+    pair = ad.FixedPair(layer.forward, options, name=layer.name)
 
     def backward(dout, saved, out=None, add=False, **static):
         return pair.backward(dout, saved, out, add)
@@ -100,15 +106,14 @@ def auto(layer: Layer, options=None) -> Layer:
     return Placed(layer.name, pair.forward, backward, "auto")
 
 
-def compiled(layer: Layer, options=None) -> Layer:
+def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
     """The same layer with its two functions compiled as they are written."""
-    from gpt2.autodiff import Fixed
 
     def separate(dout, *saved, **static):
         return layer.backward(dout, saved, **static)
 
-    forward = Fixed(layer.forward, options, name=f"{layer.name}_forward")
-    gradients = Fixed(separate, options, name=f"{layer.name}_backward")
+    forward = ad.Fixed(layer.forward, options, name=f"{layer.name}_forward")
+    gradients = ad.Fixed(separate, options, name=f"{layer.name}_backward")
 
     def backward(dout, saved, out=None, add=False, **static):
         return gradients(dout, *saved, out=out, add=add, **static)
@@ -131,18 +136,16 @@ def as_written(layer: Layer) -> Layer:
     return Placed(layer.name, layer.forward, backward, layer.kind)
 
 
-def whole(f, options=None):
+def whole(f: Callable[..., Any], options: ad.Options | None = None) -> ad.FixedPair:
     """f(*arrays) -> a scalar, differentiated as one program: an object with forward, backward and both."""
-    from gpt2.autodiff import FixedPair
-
     # Small models keep what is fastest (4x128, B=12, T=64, one thread: 0.92 of the time at rate 1.0). Of
     # large ones memory counts more than the last per cent: at rate 1.0 elementwise values are computed again
     # (124M, B=4, T=256: 0.3 GB instead of 1.0 beside the parameters, in the same time within the noise).
-    return FixedPair(f, options, name="loss", rate=1.0, ample=AMPLE)
+    return ad.FixedPair(f, options, name="loss", rate=1.0, ample=AMPLE)
 
 
 @contextmanager
-def traced(compile=True):
+def traced(compile: bool = True) -> Iterator[None]:
     """Within this context the first nan or infinity is a UserError that names the op and line that made it.
 
     compile   whether layers run as compiled programs, which are then followed op by op; as they are written
@@ -150,9 +153,7 @@ def traced(compile=True):
     """
     try:
         if compile:
-            from gpt2.autodiff import detect_anomaly
-
-            with detect_anomaly():
+            with ad.detect_anomaly():
                 yield
         else:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
@@ -167,9 +168,5 @@ def _line_of(error):
     return f"{os.path.relpath(frame.filename)}:{frame.lineno}: {error}, in `{frame.line}`"
 
 
-if __name__ == "__main__":
-    import sys
-
-    from gpt2.certificate import main
-
-    sys.exit(main())
+if __name__ == "__main__":  # what this command was called before: python -m gpt2.certificate
+    runpy.run_module("gpt2.certificate", run_name="__main__", alter_sys=True)

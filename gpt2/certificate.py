@@ -1,9 +1,9 @@
-"""The certificate and the page behind `python -m gpt2.backward`.
+"""A layer's manual and derived backward, side by side; --check compares all gradients.
 
-    python -m gpt2.backward --check        every layer and the model: manual, derived, differences, forward
-    mode
-    python -m gpt2.backward layernorm      forward, manual backward and derived backward side by side
-    python -m gpt2.backward layernorm --emitted    the programs that run, with buffers and blocks of rows
+    python -m gpt2.certificate --check        every layer and the model, by hand, derived, by differences and
+                                              in forward mode
+    python -m gpt2.certificate layernorm      forward, manual backward and derived backward side by side
+    python -m gpt2.certificate layernorm --emitted    the programs that run, with buffers and blocks of rows
 
 The largest scaled error |x - y| / max(1, |x| + |y|) is printed for each pair, in float64, on random inputs
 and random output gradients. Three independent roads lead to a gradient: the formulas written by hand, reverse
@@ -12,9 +12,13 @@ mode, and forward mode; central differences need no derivative at all.
 
 import argparse
 import inspect
+import sys
 import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gpt2 import autodiff as ad
 from gpt2.backward import auto, compiled
@@ -35,7 +39,9 @@ SIZES = {
 }  # all different: no swapped axis passes
 
 
-def inputs_of(name, rng, sizes, dtype):
+def inputs_of(
+    name: str, rng: np.random.Generator, sizes: Mapping[str, int], dtype: str
+) -> tuple[tuple, dict[str, int]]:
     """Random inputs of a layer and its static arguments."""
     B, T, C, V = sizes["B"], sizes["T"], sizes["C"], sizes["V"]
 
@@ -54,18 +60,18 @@ def inputs_of(name, rng, sizes, dtype):
     return table[name]
 
 
-def scaled_error(x, y):
+def scaled_error(x: ArrayLike, y: ArrayLike) -> float:
     """Largest |x - y| / max(1, |x| + |y|) over the entries."""
     x, y = np.asarray(x), np.asarray(y)
     return float(np.max(np.abs(x - y) / np.maximum(1.0, np.abs(x) + np.abs(y)), initial=0.0))
 
 
-def worst(xs, ys):
+def worst(xs: Iterable[ArrayLike], ys: Iterable[ArrayLike | None]) -> float:
     errors = [scaled_error(x, y) for x, y in zip(xs, ys) if y is not None]
     return float("nan") if any(np.isnan(errors)) else max(errors)
 
 
-def slope(f, args, tangents):
+def slope(f: Callable[..., Any], args: Sequence, tangents: Sequence) -> Any:
     """Central difference of f(*args) along the tangents (None: held)."""
 
     def at(h):
@@ -74,7 +80,7 @@ def slope(f, args, tangents):
     return (at(STEP) - at(-STEP)) / (2 * STEP)
 
 
-def check_layer(name, seed=0):
+def check_layer(name: str, seed: int = 0) -> dict[str, tuple[float, float]]:
     """Scaled errors of one layer: a dict from comparison to (error, tolerance)."""
     rng = np.random.default_rng(seed)
     args, static = inputs_of(name, rng, SIZES, "float64")
@@ -101,7 +107,7 @@ def check_layer(name, seed=0):
     return found
 
 
-def check_model(seed=0):
+def check_model(seed: int = 0) -> dict[str, tuple[float, float]]:
     """The same for the whole loss of a small GPT-2: hand-written, derived layer by layer, and derived as
     one program."""
     config = GPT2Config(vocab_size=17, block_size=8, n_layer=2, n_head=3, n_embd=12, dtype="float64")
@@ -150,7 +156,7 @@ def _pushforward(f, args, tangents):
     return ad.jvp(of_floats, tuple(args[k] for k in moving), tuple(tangents[k] for k in moving))[1]
 
 
-def certificate():
+def certificate() -> bool:
     """Print the table; True if every error is within its tolerance."""
     columns = (
         "manual~compiled",
@@ -183,14 +189,14 @@ def certificate():
 SHOWN = {"B": 4, "T": 64, "C": 768, "NH": 12, "V": 1024, "OC": 3072, "maxT": 1024}
 
 
-def pair_of(name, sizes=None):
+def pair_of(name: str, sizes: Mapping[str, int] | None = None) -> Any:
     """The compiler's two graphs for a layer at a training size, and the programs made of them."""
     args, static = inputs_of(name, np.random.default_rng(0), SHOWN if sizes is None else sizes, "float32")
     entry, _ = ad.FixedPair(LAYERS[name].forward, name=name).entry(args, static)
     return entry
 
 
-def derived_source(name, emitted=False):
+def derived_source(name: str, emitted: bool = False) -> str:
     """The derived forward and backward of a layer as source: as a person would write it, or the programs
     that run."""
     entry = pair_of(name)
@@ -204,7 +210,7 @@ def derived_source(name, emitted=False):
     )
 
 
-def side_by_side(name, emitted=False, width=58):
+def side_by_side(name: str, emitted: bool = False, width: int = 58) -> str:
     """forward | manual | derived, as text in three columns."""
     layer = LAYERS[name]
     texts = [
@@ -232,10 +238,10 @@ def side_by_side(name, emitted=False, width=58):
     return "\n".join(rows)
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0 if all is well, 1 if a check failed, 2 for a wrong command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m gpt2.backward", description="Look at, and check, both backwards."
+        prog="python -m gpt2.certificate", description="Look at, and check, both backwards."
     )
     parser.add_argument(
         "layer", nargs="?", choices=list(LAYERS), help="show its forward, manual and derived source"
@@ -253,3 +259,7 @@ def main(argv=None):
         parser.error(f"name a layer ({', '.join(LAYERS)}) or --check")
     print(side_by_side(options.layer, options.emitted))
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

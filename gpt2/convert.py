@@ -14,22 +14,24 @@ the source is written beside the result.
 
 import argparse
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gpt2 import checkpoint, pretrained, runs
-from gpt2.dataset import read_tokens, take
+from gpt2.data.tokenizer import Tokenizer
+from gpt2.data.tokens import read_tokens, take
 from gpt2.errors import UserError, exit_status
-from gpt2.formats import huggingface, llmc
-from gpt2.model import parameter_table
+from gpt2.model import GPT2, parameter_table
+from gpt2.storage import runs
+from gpt2.weights import checkpoint, huggingface, llmc, pretrained
 
 # Two float32 programs that sum in different orders agree on a whole tensor to about 1e-6 of its length, and a
 # few times worse through many blocks. A wrong formula is off by far more than this:
 TOLERANCE = 1e-3
 
 
-def convert(source, destination, dtype="float32"):
+def convert(source: str, destination: str | Path, dtype: str = "float32") -> list[Path]:
     """Write the weights called `source` to `destination`; returns the paths written.
 
     dtype   how a llm.c checkpoint keeps its numbers: float32 or bfloat16
@@ -45,7 +47,9 @@ def convert(source, destination, dtype="float32"):
     return write(destination, found.model(), words, dtype)
 
 
-def write(destination, model, words=None, dtype="float32"):
+def write(
+    destination: Path, model: GPT2, words: Tokenizer | None = None, dtype: str = "float32"
+) -> list[Path]:
     """Write a GPT2, and the Tokenizer `words` where there is one, in the format that the Path's name says.
 
     Returns the paths written. Raises UserError where they cannot be.
@@ -101,7 +105,7 @@ def _to_huggingface(folder, model, words):
 # ---- Debug states ----------------------------------------------------------------------------------------
 
 
-def state_of(model, inputs, targets):
+def state_of(model: GPT2, inputs: np.ndarray, targets: np.ndarray) -> llmc.State:
     """The llmc.State that this model makes of a batch: logits, loss and gradients."""
     logits = model.forward(inputs)
     loss = model.forward(inputs, targets)
@@ -109,7 +113,7 @@ def state_of(model, inputs, targets):
     return llmc.State(inputs, targets, logits, loss, model.grads)
 
 
-def compare(model, state):
+def compare(model: GPT2, state: llmc.State) -> Iterator[tuple[str, float, tuple[int, ...]]]:
     """How far this model is from a State that another program wrote, tensor by tensor.
 
     Yields (name, error, position): the length of the difference over that of the state's tensor, and where
@@ -127,7 +131,9 @@ def compare(model, state):
         yield name, float(error), tuple(int(i) for i in where)
 
 
-def check_state(source, path, tolerance=TOLERANCE, say=print):
+def check_state(
+    source: str, path: str | Path, tolerance: float = TOLERANCE, say: Callable[[str], object] = print
+) -> bool:
     """Compare the model called `source` with the debug state in `path`, a line a tensor; True: they agree."""
     model = pretrained.find(str(source)).model()
     state = llmc.read_state(path, model.config)
@@ -142,7 +148,7 @@ def check_state(source, path, tolerance=TOLERANCE, say=print):
     return agree
 
 
-def write_state(source, path, data, B=4, T=64):
+def write_state(source: str, path: str | Path, data: str | Path, B: int = 4, T: int = 64) -> None:
     """Write the debug state of the model called `source` on the first B * T tokens of a token file."""
     tokens = read_tokens(data)
     if len(tokens) < B * T + 1:
@@ -197,7 +203,7 @@ def _run(args):
     return 0
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     return exit_status(_run, args)
 

@@ -5,6 +5,8 @@ Anything else that escapes is a fault of this project and keeps its traceback.
 """
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 LONGEST = 2000  # characters of a message
 
@@ -17,14 +19,25 @@ class UserError(ValueError):
     what is very long the middle is left out.
     """
 
-    def __init__(self, text=""):
+    def __init__(self, text: object = ""):
         text = str(text)
         if len(text) > LONGEST:
             text = f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 2 :]}"
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 
-def exit_status(run, *args, interrupted=130):
+class OptionError(UserError):
+    """A UserError about a choice that a program offers as a flag.
+
+    as_flag   the same message in the program's words, with the flag as a user types it
+    """
+
+    def __init__(self, text: str, as_flag: str):
+        super().__init__(text)
+        self.as_flag = as_flag
+
+
+def exit_status(run: Callable[..., int | None], *args: Any, interrupted: int = 130) -> int:
     """run(*args) as a program: its own status (None: 0), 2 after a UserError, `interrupted` after Ctrl-C.
 
     A reader of the output that has seen enough, as `head` has, is no error.

@@ -18,15 +18,19 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from gpt2 import pretrained
-from gpt2.dataset import read_tokens
+from gpt2.data.tokenizer import Tokenizer
+from gpt2.data.tokens import read_tokens
 from gpt2.errors import UserError, exit_status
 from gpt2.layers import crossentropy_forward
+from gpt2.model import GPT2
+from gpt2.weights import pretrained
 
 LOGITS_AT_ONCE = 1 << 26  # numbers; 256 MiB in float32
 
@@ -48,7 +52,7 @@ class Score:
     bits_per_byte: float
 
 
-def windows(count, T, stride):
+def windows(count: int, T: int, stride: int) -> Iterator[tuple[int, int, int]]:
     """How `count` predictions are cut into windows of at most T: yields (start, stop, first).
 
     A window reads the tokens from start to stop - 1 and predicts those after each; the predictions from
@@ -63,7 +67,7 @@ def windows(count, T, stride):
         counted = stop
 
 
-def token_losses(model, tokens, stride=0):
+def token_losses(model: GPT2, tokens: np.ndarray, stride: int = 0) -> np.ndarray:
     """The loss of every token after the first: (len(tokens) - 1,) float64, nats.
 
     tokens   (count,) integers, count from 2
@@ -96,7 +100,7 @@ def _batches(cuts, at_once):
     yield batch
 
 
-def evaluate(model, words, tokens, stride=0):
+def evaluate(model: GPT2, words: Tokenizer, tokens: ArrayLike, stride: int = 0) -> Score:
     """The Score of a model on tokens (count,) of the Tokenizer `words`."""
     tokens = np.asarray(tokens)
     end = words.end_of_text
@@ -116,7 +120,7 @@ def evaluate(model, words, tokens, stride=0):
 # ---- The command -----------------------------------------------------------------------------------------
 
 
-def read_data(path, words):
+def read_data(path: str | Path, words: Tokenizer) -> np.ndarray:
     """The tokens of a text file, or of a token file (X.bin)."""
     path = Path(path)
     if path.suffix == ".bin":
@@ -165,7 +169,7 @@ def _run(args):
     print(f"bits per byte   {score.bits_per_byte:.4f}")
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     return exit_status(_run, args)
 

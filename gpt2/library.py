@@ -8,9 +8,9 @@ gpt2.save(model, "mine.bin")              llm.c's; mine.safetensors: this projec
 from pathlib import Path
 
 from gpt2.convert import write
+from gpt2.data.tokenizer import Tokenizer
 from gpt2.model import GPT2
-from gpt2.pretrained import find
-from gpt2.tokenizer import Tokenizer
+from gpt2.weights.pretrained import find
 
 
 def load(name: str | Path, backward: str = "manual", dtype: str | None = None) -> GPT2:

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+import gpt2.backward as seam
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS
 
@@ -206,14 +207,11 @@ class GPT2:
     def __init__(
         self, config, backward="manual", seed=0, compile=True, detect_anomaly=False, elementwise="numpy"
     ):
-        # Imported here: this module needs the layers alone, and the seam only to read a spec.
-        from gpt2.backward import choose, options_for, traced, whole
-
         self.config = config
         self.spec = backward
-        self.layers = choose(backward, compile, elementwise)
+        self.layers = seam.choose(backward, compile, elementwise)
         whole_model = backward.strip() == "whole"
-        self.program = whole(self._whole_loss, options_for(elementwise)) if whole_model else None
+        self.program = seam.whole(self._whole_loss, seam.options_for(elementwise)) if whole_model else None
         self.flat_params = np.zeros(config.num_parameters, config.dtype)
         self.flat_grads = np.zeros(config.num_parameters, config.dtype)
         self.params = unflatten(self.flat_params, config)
@@ -221,7 +219,7 @@ class GPT2:
         if seed is not None:
             initialise(self.params, config, seed)
         self._saved = None
-        self._traced = partial(traced, compile) if detect_anomaly else nullcontext
+        self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
 
     def use(self, flat_params, flat_grads):
         """Keep parameters and gradients in these arrays (num_parameters,) from now on, whatever they hold.

@@ -15,12 +15,15 @@ import math
 import shutil
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 
-from gpt2 import metrics
 from gpt2.errors import UserError, exit_status
+from gpt2.storage import metrics
+from gpt2.storage.metrics import Metrics
 
 # Title, what is drawn, unit of the upright axis, whether that axis is logarithmic
 PANELS = (
@@ -35,8 +38,8 @@ FORMATS = ("png", "svg", "pdf")
 # ---- Pictures --------------------------------------------------------------------------------------------
 
 
-def figure(found):
-    """A matplotlib Figure with the four panels, a colour a run. found: a list of gpt2.metrics.Metrics."""
+def figure(found: Sequence[Metrics]) -> Any:
+    """A matplotlib Figure with the four panels, a colour a run. found: a list of Metrics."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -81,7 +84,7 @@ def _draw(axes, run, name, colour, label):
         axes.plot(steps, metrics.smoothed(numbers, len(numbers) / 50), color=colour, label=label)
 
 
-def save(found, paths):
+def save(found: Sequence[Metrics], paths: Iterable[Path]) -> None:
     """Draw runs and write the picture to each of the paths, in the format that its suffix names."""
     picture = figure(found)
     for path in paths:
@@ -106,7 +109,7 @@ def _paths(found, out):
 # ---- The terminal ----------------------------------------------------------------------------------------
 
 
-def chart(steps, numbers, width, height, marks=()):
+def chart(steps: np.ndarray, numbers: np.ndarray, width: int, height: int, marks: Sequence = ()) -> list[str]:
     """Numbers over steps as lines of text, `height` of them, each of at most `width` characters.
 
     marks   further (step, number) pairs, drawn as o
@@ -147,7 +150,7 @@ def chart(steps, numbers, width, height, marks=()):
     return [*lines, " " * margin + " " + ends[0] + ends[1].rjust(columns - len(ends[0]))]
 
 
-def screen(found, width, height):
+def screen(found: Sequence[Metrics], width: int, height: int) -> str:
     """One or several runs as text that fills `width` by `height` characters."""
     each = max((height - 1) // len(found) - 2, 4)
     lines = []
@@ -174,7 +177,7 @@ def _summary(run):
     return "  ".join(parts)
 
 
-def live(folders, every, out=None):
+def live(folders: Sequence[str], every: float, out: TextIO | None = None) -> None:
     """Draw the runs in the terminal every `every` seconds until interrupted; into a file or a pipe, once."""
     out = out or sys.stdout
     while True:
@@ -190,7 +193,7 @@ def live(folders, every, out=None):
 # ---- TensorBoard -----------------------------------------------------------------------------------------
 
 
-def tensorboard(found, folder):
+def tensorboard(found: Sequence[Metrics], folder: str | Path) -> list[Path]:
     """Write every number of the runs as TensorBoard events, a folder a run; returns the folders.
 
     The time of an event is when the step was done, counted from the first one by the seconds that steps took.
@@ -267,7 +270,7 @@ def _run(args):
     return None
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     return exit_status(_run, args, interrupted=0 if args.live else 130)
 

@@ -14,14 +14,19 @@ import codecs
 import json
 import math
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, exit_status
 from gpt2.layers import gelu_forward, layernorm_forward, matmul_forward
-from gpt2.stop import Stop
+from gpt2.model import GPT2
+from gpt2.weights import pretrained
 
 
 class Decoder:
@@ -31,7 +36,7 @@ class Decoder:
     batch   B, sequences read side by side
     """
 
-    def __init__(self, model, batch=1):
+    def __init__(self, model: GPT2, batch: int = 1) -> None:
         config = model.config
         heads = (batch, config.n_head, config.block_size, config.n_embd // config.n_head)
         self.config = config
@@ -40,7 +45,7 @@ class Decoder:
         self.values = np.empty((config.n_layer, *heads), config.dtype)
         self.length = 0  # positions read
 
-    def read(self, tokens, last_only=False):
+    def read(self, tokens: ArrayLike, last_only: bool = False) -> np.ndarray:
         """Read tokens (B, n) after what was read before; return logits (B, n, V), one row per new token.
 
         last_only   only the row of the last token is wanted: (B, 1, V); the head is a third of the work
@@ -83,7 +88,15 @@ class Decoder:
         return (att @ self.values[l, :, :, :t1]).transpose(0, 2, 1, 3).reshape(B, n, C3 // 3)
 
 
-def generate(model, tokens, max_tokens=100, temperature=1.0, top_k=0, top_p=1.0, seed=0):
+def generate(
+    model: GPT2,
+    tokens: Sequence[int] | np.ndarray,
+    max_tokens: int = 100,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int | np.random.Generator = 0,
+) -> Iterator[int]:
     """Continue `tokens`: yields token ids, one at a time, for a model's own vocabulary.
 
     tokens        prompt, at least one id; of a prompt longer than the window its end is used
@@ -99,7 +112,16 @@ def generate(model, tokens, max_tokens=100, temperature=1.0, top_k=0, top_p=1.0,
     return (int(ids[0]) for ids, _ in steps)
 
 
-def generate_batch(model, tokens, samples, max_tokens=100, temperature=1.0, top_k=0, top_p=1.0, seed=0):
+def generate_batch(
+    model: GPT2,
+    tokens: Sequence[int] | np.ndarray,
+    samples: int,
+    max_tokens: int = 100,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int | np.random.Generator = 0,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Continue `tokens` in several ways, side by side: yields (ids, logits) for every new position.
 
     samples   B, how many; the first is what `generate` gives for the same seed
@@ -112,7 +134,9 @@ def generate_batch(model, tokens, samples, max_tokens=100, temperature=1.0, top_
     if samples < 1:
         raise UserError(f"samples is {samples}, expected 1 or more")
     rngs = [np.random.default_rng(seed)]
-    if samples > 1:  # seed may be a Generator where there is one sample only
+    if samples > 1:
+        if isinstance(seed, np.random.Generator):
+            raise UserError(f"samples is {samples}: each has a seed of its own, so give a number as seed")
         rngs += [np.random.default_rng([seed, i]) for i in range(1, samples)]
     window = np.tile([int(token) for token in tokens], (samples, 1))
     return _continue(model, window, max_tokens, rngs, temperature, top_k, top_p)
@@ -135,7 +159,7 @@ def _continue(model, window, max_tokens, rngs, temperature, top_k, top_p):
         window = np.concatenate([window, unread], axis=1)
 
 
-def choose(logits, temperature, top_k, top_p, rng):
+def choose(logits: np.ndarray, temperature: float, top_k: int, top_p: float, rng: np.random.Generator) -> int:
     """Draw a token id from logits (V,)."""
     if not np.isfinite(logits).all():
         raise UserError("the model's logits are not finite; its parameters are damaged, or training diverged")
@@ -161,7 +185,7 @@ def _probabilities(logits, temperature, top_k, top_p):
     return probs
 
 
-def log_probabilities(logits):
+def log_probabilities(logits: np.ndarray) -> np.ndarray:
     """The model's own log-probabilities (V,) float64 in nats: no temperature, nothing left out."""
     shifted = logits.astype(np.float64) - logits.max()
     return shifted - np.log(np.exp(shifted).sum())
@@ -182,6 +206,41 @@ def _check(model, tokens, max_tokens, temperature, top_k, top_p):
         raise UserError(f"top_k is {top_k}, expected 1 or more, or 0 for all tokens")
     if not 0 < top_p <= 1:
         raise UserError(f"top_p is {top_p}, expected more than 0 and at most 1")
+
+
+# ---- Stop strings ----------------------------------------------------------------------------------------
+
+
+class Stop:
+    """Text up to the first of some strings, given out as early as it is certain not to belong to one."""
+
+    def __init__(self, strings: Iterable[str]) -> None:
+        self.strings = [string for string in strings if string]
+        self.held = ""  # the end of the text so far, which may be the beginning of a string
+        self.found = False
+
+    def feed(self, text: str) -> str:
+        """What can be shown once `text` has come; nothing more after a string was found."""
+        if self.found:
+            return ""
+        self.held += text
+        places = [place for string in self.strings if (place := self.held.find(string)) >= 0]
+        if places:
+            self.found = True
+            return self._give(min(places))
+        longest = max((len(string) - 1 for string in self.strings), default=0)
+        for size in range(min(longest, len(self.held)), 0, -1):
+            if any(string.startswith(self.held[-size:]) for string in self.strings):
+                return self._give(len(self.held) - size)
+        return self._give(len(self.held))
+
+    def close(self) -> str:
+        """What is left once no more text comes."""
+        return "" if self.found else self._give(len(self.held))
+
+    def _give(self, count):
+        shown, self.held = self.held[:count], self.held[count:]
+        return shown
 
 
 # ---- Texts -----------------------------------------------------------------------------------------------
@@ -205,7 +264,16 @@ class Sample:
     stopped: str = "length"
 
 
-def write_samples(model, words, prompt, samples=1, stop=(), logprobs=None, show=None, **options):
+def write_samples(
+    model: GPT2,
+    words: Tokenizer,
+    prompt: str,
+    samples: int = 1,
+    stop: Iterable[str] = (),
+    logprobs: int | None = None,
+    show: Callable[[str], object] | None = None,
+    **options: Any,
+) -> list[Sample]:
     """Continue a prompt in `samples` ways; returns a list of Sample.
 
     words     the model's Tokenizer
@@ -308,8 +376,6 @@ def _check_text(flag, text):
 
 
 def _run(args):
-    from gpt2 import pretrained
-
     if args.seed < 0:
         raise UserError(f"--seed {args.seed}: expected 0 or more")
     for flag, text in [("--prompt", args.prompt), *(("--stop", stop) for stop in args.stop)]:
@@ -361,7 +427,7 @@ def _as_json(words, prompt, made):
     return json.dumps({"prompt": prompt, "samples": samples})
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # '?' where a console lacks the character

@@ -68,7 +68,7 @@ def cache_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def shakespeare():
     """The text of tinyshakespeare; tests that need the real corpus are skipped where it is not to be had."""
-    from data import tinyshakespeare
+    from gpt2.data import tinyshakespeare
     from gpt2.errors import UserError
 
     try:
@@ -80,7 +80,7 @@ def shakespeare():
 @pytest.fixture(scope="session")
 def gpt2_tokenizer():
     """GPT-2's tokenizer; tests that need the real vocabulary are skipped where it is not to be had."""
-    from gpt2 import tokenizer
+    from gpt2.data import tokenizer
     from gpt2.errors import UserError
 
     try:
@@ -112,13 +112,14 @@ def peers():
 @pytest.fixture
 def quick_peak(monkeypatch):
     """The machine's peak is not measured: 100 GFLOP/s."""
-    monkeypatch.setattr("gpt2.flops.matmul_peak", lambda dtype: 1e11)
+    monkeypatch.setattr("gpt2.train.flops.matmul_peak", lambda dtype: 1e11)
 
 
 @pytest.fixture
 def run(model, tmp_path):
     """The folder of a run of the test file's own `model`, with the byte tokenizer and no settings."""
-    from gpt2 import checkpoint, tokenizer
+    from gpt2.data import tokenizer
+    from gpt2.weights import checkpoint
 
     folder = tmp_path / "run"
     folder.mkdir()

@@ -9,9 +9,9 @@ import struct
 import numpy as np
 import pytest
 
-from gpt2 import checkpoint
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
+from gpt2.weights import checkpoint
 
 STATE = {"step": 7, "text": 'naïve " \\ 日', "nested": {"list": [1, 2.5, None, True]}}
 

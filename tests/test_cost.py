@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gpt2 import cost
-from gpt2.flops import training_flops
 from gpt2.model import GPT2, GPT2Config
+from gpt2.train import cost
+from gpt2.train.flops import training_flops
 from tests.support.peaks import peak_of
 
 CONFIG = GPT2Config(vocab_size=300, block_size=32, n_layer=6, n_head=4, n_embd=64)

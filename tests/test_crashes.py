@@ -13,13 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import train
-from gpt2 import checkpoint, lock, runs
 from gpt2.errors import UserError
-from gpt2.lock import Lock
+from gpt2.storage import lock, runs
+from gpt2.storage.lock import Lock
+from gpt2.train import program
+from gpt2.train.run import Run
+from gpt2.weights import checkpoint
 from tests.support.faults import Faults, full, kill, read_only
 
-ROOT = Path(train.__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
 SMALL = [
     "--tokenizer",
     "byte",
@@ -109,11 +111,11 @@ def test_killed_runs_end_as_if_nothing_had_happened():
 
 def test_what_a_killed_run_left_is_swept_up(small, tmp_path):
     folder = tmp_path / "a"
-    assert train.main([*small, "--out", str(folder), "--steps", "2"]) == 0
+    assert program.main([*small, "--out", str(folder), "--steps", "2"]) == 0
     for name in (".settings.toml.0123abcd", "best.safetensors.tmp"):
         (folder / name).write_bytes(b"half")
     (folder / "notes.txt").write_text("the user's own")
-    assert train.main(["--resume", str(folder), "--steps", "4"]) == 0
+    assert program.main(["--resume", str(folder), "--steps", "4"]) == 0
     assert {path.name for path in folder.iterdir()} == {
         "notes.txt",
         runs.SETTINGS,
@@ -127,11 +129,11 @@ def test_what_a_killed_run_left_is_swept_up(small, tmp_path):
 def test_a_run_that_is_done_loses_nothing_when_it_is_resumed(small, tmp_path, capsys):
     """The text at its end is recorded before the last save: it is there after a kill that comes later."""
     folder = tmp_path / "a"
-    assert train.main([*small, "--out", str(folder), "--sample-tokens", "4"]) == 0
+    assert program.main([*small, "--out", str(folder), "--sample-tokens", "4"]) == 0
     before = (folder / runs.METRICS).read_bytes()
     assert b'"sample"' in before.splitlines()[-1]
     assert checkpoint.load_state(folder / runs.LAST)["metrics_bytes"] == len(before)
-    assert train.main(["--resume", str(folder)]) == 2
+    assert program.main(["--resume", str(folder)]) == 2
     assert "has done its 6 steps" in capsys.readouterr().err
     assert (folder / runs.METRICS).read_bytes() == before
 
@@ -156,17 +158,17 @@ def test_a_disk_that_fills_up_ends_the_run_in_one_line(small, tmp_path, capsys):
     """The second save meets a full disk: the first is there, the run goes on from it once there is room."""
     folder = tmp_path / "a"
     with Faults() as faults:
-        assert train.main([*small, "--out", str(folder)]) == 0
+        assert program.main([*small, "--out", str(folder)]) == 0
     second = [i for i, what in enumerate(faults.calls) if what == "replace"][3]  # settings, tokenizer, step 2
     with Faults(at=second - 1):
-        assert train.main([*small, "--out", str(folder), "--overwrite"]) == 2
+        assert program.main([*small, "--out", str(folder), "--overwrite"]) == 2
     error = capsys.readouterr().err
     assert error == (
         f"error: cannot write {folder}/last.safetensors: No space left on device, free some "
         "space; the checkpoint written before is untouched\n"
     )
     assert checkpoint.load(folder / runs.LAST)[1]["step"] == 2
-    assert train.main(["--resume", str(folder)]) == 0
+    assert program.main(["--resume", str(folder)]) == 0
     assert checkpoint.load(folder / runs.LAST)[1]["step"] == 6
 
 
@@ -187,15 +189,15 @@ def test_metrics_that_cannot_be_written_end_the_run_in_one_line(small, tmp_path,
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return self.file.write(line)
 
-    begin = train.Run.begin
+    begin = Run.begin
 
     def begins(run, folder):
         begin(run, folder)
         run.metrics = Full(run.metrics)
 
     folder = tmp_path / "a"
-    monkeypatch.setattr(train.Run, "begin", begins)
-    assert train.main([*small, "--out", str(folder)]) == 2
+    monkeypatch.setattr(Run, "begin", begins)
+    assert program.main([*small, "--out", str(folder)]) == 2
     error = capsys.readouterr().err
     assert (
         error.startswith(
@@ -204,8 +206,8 @@ def test_metrics_that_cannot_be_written_end_the_run_in_one_line(small, tmp_path,
         )
         and error.count("\n") == 1
     )
-    monkeypatch.setattr(train.Run, "begin", begin)
-    assert train.main(["--resume", str(folder)]) == 0
+    monkeypatch.setattr(Run, "begin", begin)
+    assert program.main(["--resume", str(folder)]) == 0
     steps = [line.split(b",")[0] for line in (folder / runs.METRICS).read_bytes().splitlines()]
     assert steps == [b'{"step": %d' % step for step in (1, 2, 3, 4, 5, 6, 6)]  # no half line, none twice
 
@@ -214,12 +216,12 @@ def test_metrics_that_cannot_be_written_end_the_run_in_one_line(small, tmp_path,
 def test_a_limit_on_the_size_of_files(small, tmp_path):
     """The kernel's own refusal, in a process of its own."""
     folder = tmp_path / "a"
-    assert train.main([*small, "--out", str(folder), "--steps", "2"]) == 0
+    assert program.main([*small, "--out", str(folder), "--steps", "2"]) == 0
     before = (folder / runs.LAST).read_bytes()
     script = (
-        "import resource, sys, train\n"
+        "import resource, sys\nfrom gpt2.train import program\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) // 2},) * 2)\n"
-        "sys.exit(train.main(sys.argv[1:]))"
+        "sys.exit(program.main(sys.argv[1:]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, "--resume", str(folder), "--steps", "6"],
@@ -238,7 +240,7 @@ def read_only_folder(small):
     """A run in a folder where this process may not write, and the flags of the run."""
     with tempfile.TemporaryDirectory() as place:  # not tmp_path, which belongs to root alone
         folder = Path(place) / "run"
-        assert train.main([*small, "--out", str(folder)]) == 0
+        assert program.main([*small, "--out", str(folder)]) == 0
         for path in (Path(place), folder, *folder.iterdir()):
             path.chmod(0o555 if path.is_dir() else 0o444)
         user = os.geteuid()
@@ -266,7 +268,7 @@ def test_a_read_only_folder_is_one_line(read_only_folder):
 
 def test_two_runs_in_one_folder(small, tmp_path, capsys):
     folder = tmp_path / "a"
-    assert train.main([*small, "--out", str(folder)]) == 0
+    assert program.main([*small, "--out", str(folder)]) == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with Lock(folder):
         for argv in (
@@ -274,26 +276,26 @@ def test_two_runs_in_one_folder(small, tmp_path, capsys):
             [*small, "--out", str(folder), "--overwrite"],
             [*small, "--out", str(folder)],
         ):
-            assert train.main(argv) == 2
+            assert program.main(argv) == 2
             error = capsys.readouterr().err
             assert error.startswith(f"error: {folder} is in use by process {os.getpid()} on ")
             assert error.count("\n") == 1 and "--out" in error
         after = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != lock.NAME}
         assert after == before
-    assert train.main(["--resume", str(folder), "--steps", "8"]) == 0
+    assert program.main(["--resume", str(folder), "--steps", "8"]) == 0
     assert not (folder / lock.NAME).exists()
 
 
 def test_a_run_that_fails_lets_go(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(train.Run, "train_step", lambda run: 1 / 0)
+    monkeypatch.setattr(Run, "train_step", lambda run: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        train.main([*small, "--out", str(tmp_path / "a")])
+        program.main([*small, "--out", str(tmp_path / "a")])
     Lock(tmp_path / "a").release()
 
 
 HOLDS = """
 import sys, time
-from gpt2.lock import Lock
+from gpt2.storage.lock import Lock
 lock = Lock(sys.argv[1])
 print("held", flush=True)
 time.sleep(600)
@@ -317,7 +319,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
 COUNTS = """
 import os, sys
 from gpt2.errors import UserError
-from gpt2.lock import Lock
+from gpt2.storage.lock import Lock
 counter = sys.argv[1] + "/counter"
 done = 0
 while done < 100:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpt2 import checkpoint, pretrained, tokenizer
+from gpt2.data import tokenizer
 from gpt2.errors import UserError
-from gpt2.formats import huggingface, llmc
+from gpt2.weights import checkpoint, huggingface, llmc, pretrained
 from tests.support.damage import CONFIG, Subject, fuzz, model, outcome, spoil, subjects
 
 ROOT = Path(__file__).parents[1]

@@ -214,7 +214,7 @@ def shortened(command):
 def write_released(folder):
     """A small model in place of the released one; returns the folder for GPT2_DATA_DIR."""
     pytest.importorskip("safetensors", reason="Hugging Face weights need safetensors")
-    from gpt2.formats import huggingface
+    from gpt2.weights import huggingface
 
     model = GPT2(GPT2Config(vocab_size=50257, block_size=128, n_layer=1, n_head=1, n_embd=4))
     huggingface.write(folder / "gpt2", model.params, model.config)
@@ -337,7 +337,7 @@ def test_writing_in_place_elsewhere(peer, error, told):
 
 def test_memory_of_the_released_sizes():
     """The table of docs/limits.md, as far as it is counted and not measured."""
-    from gpt2.flops import training_flops
+    from gpt2.train.flops import training_flops
 
     page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
     for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):

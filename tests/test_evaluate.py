@@ -6,9 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from gpt2 import checkpoint, evaluate, tokenizer
-from gpt2.dataset import write_tokens
+from gpt2 import evaluate
+from gpt2.data import tokenizer
+from gpt2.data.tokens import write_tokens
 from gpt2.model import GPT2, GPT2Config
+from gpt2.weights import checkpoint
 
 CONFIG = GPT2Config(vocab_size=256, block_size=8, n_layer=1, n_head=2, n_embd=12, dtype="float64")
 

@@ -5,8 +5,8 @@ import stat
 
 import pytest
 
-from gpt2 import files
 from gpt2.errors import UserError
+from gpt2.storage import files
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX modes and links")
 

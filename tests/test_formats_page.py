@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import train
-from gpt2.formats import huggingface, llmc
 from gpt2.model import GPT2, GPT2Config
+from gpt2.train.settings import PRESETS
+from gpt2.weights import huggingface, llmc
 from tests.support import pages
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age. " * 80
@@ -36,7 +36,7 @@ def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tok
     model = GPT2(config)
     huggingface.write(tmp_path / "released" / "gpt2", model.params, config)
     monkeypatch.setenv("GPT2_DATA_DIR", str(tmp_path / "released"))
-    monkeypatch.setitem(train.PRESETS, "finetune", {**train.PRESETS["finetune"], "steps": 3})
+    monkeypatch.setitem(PRESETS, "finetune", {**PRESETS["finetune"], "steps": 3})
     monkeypatch.chdir(tmp_path)
     Path("my.txt").write_text(TEXT, encoding="utf-8")
     # llm.c's own files, as far as a command names them

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt2 import convert, pretrained, tokenizer
+from gpt2 import convert
+from gpt2.data import tokenizer
 from gpt2.errors import UserError
-from gpt2.formats import bfloat16, huggingface, huggingface_tokenizer
 from gpt2.model import GPT2, GPT2Config
+from gpt2.weights import bfloat16, huggingface, huggingface_tokenizer, pretrained
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy", reason="Hugging Face weights need safetensors")
 
@@ -331,7 +332,7 @@ def test_spelling_is_one_to_one():
 
 def test_convert_there_and_back(tmp_path, capsys):
     """run.safetensors -> folder -> .bin -> .safetensors, by the command, with the tokenizer taken along."""
-    from gpt2 import checkpoint
+    from gpt2.weights import checkpoint
 
     model = random_model(vocab_size=256)
     start = tmp_path / "a" / "start.safetensors"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gpt2
-from gpt2 import tokenizer
+from gpt2.data import tokenizer
 from gpt2.errors import UserError
 
 ROOT = Path(__file__).parents[1]

@@ -12,10 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt2 import checkpoint, convert, llmc, pretrained, tokenizer
+from gpt2 import convert
+from gpt2.data import llmc as batches
+from gpt2.data import tokenizer
 from gpt2.errors import UserError
-from gpt2.formats import llmc as files
 from gpt2.model import GPT2, GPT2Config
+from gpt2.train import llmc
+from gpt2.weights import checkpoint, pretrained
+from gpt2.weights import llmc as files
 
 SIZES = dict(vocab_size=97, n_positions=16, n_embd=24, n_layer=3, n_head=3)
 CONFIG = GPT2Config(vocab_size=97, block_size=16, n_layer=3, n_head=3, n_embd=24)
@@ -257,7 +261,7 @@ def test_not_a_number_does_not_agree(tmp_path):
 
 
 def test_write_state_by_the_command(tmp_path, capsys):
-    from gpt2.dataset import write_tokens
+    from gpt2.data.tokens import write_tokens
 
     model = random_model()
     files.write(tmp_path / "model.bin", model.params, model.config)
@@ -400,7 +404,7 @@ def test_training_batches_are_in_llmcs_order():
     """Two rounds and a bit over 17 samples, by a straightforward shuffle with the twister above."""
     B, T = 2, 3
     tokens = np.arange(17 * B * T + 4)
-    loader = llmc.Loader(tokens, B, T)
+    loader = batches.Loader(tokens, B, T)
     numbers = Twister(42).numbers()
     expected = []
     for _ in range(3):
@@ -418,28 +422,28 @@ def test_training_batches_are_in_llmcs_order():
 
 def test_the_loader_goes_on_where_it_was():
     tokens = np.arange(1000)
-    loader = llmc.Loader(tokens, 2, 8)
+    loader = batches.Loader(tokens, 2, 8)
     for _ in range(150):  # into the third round
         loader.next_batch()
     state = loader.state()
     expected = [loader.next_batch()[0].tolist() for _ in range(5)]
-    other = llmc.Loader(tokens, 2, 8)
+    other = batches.Loader(tokens, 2, 8)
     other.next_batch()
     other.load_state(state)
     assert [other.next_batch()[0].tolist() for _ in range(5)] == expected
-    assert loader.batch(0)[0].tolist() == llmc.Loader(tokens, 2, 8).next_batch()[0].tolist()  # and back
+    assert loader.batch(0)[0].tolist() == batches.Loader(tokens, 2, 8).next_batch()[0].tolist()  # and back
 
 
 def test_the_last_token_is_a_target_only():
     """2 * 8 * 3 tokens are two samples and no third, 2 * 8 * 3 + 1 are three."""
-    assert llmc.Loader(np.arange(48), 2, 8).samples == 2
-    assert llmc.Loader(np.arange(49), 2, 8).samples == 3
+    assert batches.Loader(np.arange(48), 2, 8).samples == 2
+    assert batches.Loader(np.arange(49), 2, 8).samples == 3
     with pytest.raises(UserError, match="16 tokens, llm.c's batches of 2 times 8 need 17"):
-        llmc.Loader(np.arange(16), 2, 8)
+        batches.Loader(np.arange(16), 2, 8)
 
 
 def test_validation_is_in_file_order():
-    got = [inputs.tolist() for inputs, _ in llmc.validation(np.arange(30), 2, 4, 5)]
+    got = [inputs.tolist() for inputs, _ in batches.validation(np.arange(30), 2, 4, 5)]
     assert got[0] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert [first[0][0] for first in got] == [0, 8, 16, 0, 8]
 
@@ -521,7 +525,7 @@ def tokens_of(text):
 @pytest.fixture(scope="module")
 def start(peers, tmp_path_factory):
     """A folder with a small model over bytes in llm.c.s files: (folder, peer, training, validation)."""
-    from gpt2.dataset import write_tokens
+    from gpt2.data.tokens import write_tokens
 
     folder = tmp_path_factory.mktemp("llmc")
     peer = make_peer(peers, vocab_size=256, n_positions=80, n_layer=2)
@@ -536,9 +540,9 @@ def start(peers, tmp_path_factory):
 
 def run_preset(start, folder, capfd, *arguments):
     """What train.py --preset llm.c prints: standard output alone, as lines."""
-    import train
+    from gpt2.train import program
 
-    status = train.main(
+    status = program.main(
         [
             "--preset",
             "llm.c",
@@ -649,11 +653,11 @@ def test_it_generates_as_llmc_does(start, tmp_path, capfd):
 
 
 def test_it_resumes_in_the_same_order(start, tmp_path, capfd):
-    import train
+    from gpt2.train import program
 
     whole = run_preset(start, tmp_path / "whole", capfd, "--steps", "6")
     run_preset(start, tmp_path / "parts", capfd, "--steps", "3")
-    assert train.main(["--resume", str(tmp_path / "parts"), "--steps", "6"]) == 0
+    assert program.main(["--resume", str(tmp_path / "parts"), "--steps", "6"]) == 0
     rest = capfd.readouterr().out.splitlines()
 
     def losses(lines):
@@ -665,14 +669,14 @@ def test_it_resumes_in_the_same_order(start, tmp_path, capfd):
 @pytest.mark.slow
 def test_the_released_weights_give_the_published_losses(tmp_path, capfd, shakespeare, gpt2_tokenizer):
     """What llm.c and its ports print for GPT-2 on tinyshakespeare; needs the weights of gpt2."""
-    import train
+    from gpt2.train import program
 
     try:
         pretrained.find("gpt2")
     except UserError as error:
         pytest.skip(f"needs the released weights: {error}")
     assert (
-        train.main(
+        program.main(
             [
                 "--preset",
                 "llm.c",

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import train
-from gpt2 import checkpoint, parallel, runs
+from gpt2 import parallel
 from gpt2.errors import UserError
 from gpt2.parallel import WorkerError, auto, cores, memory
 from gpt2.parallel import workers as workers_module
@@ -19,6 +18,11 @@ from gpt2.parallel.group import share
 from gpt2.parallel.one import One
 from gpt2.parallel.processes import Processes
 from gpt2.parallel.workers import Workers
+from gpt2.storage import runs
+from gpt2.train import program
+from gpt2.train.recipe import new_settings
+from gpt2.train.run import Run
+from gpt2.weights import checkpoint
 from tests.support import parallel_jobs as jobs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -260,12 +264,12 @@ def settings(prose, tmp_path, workers, name="run"):
         workers=str(workers),
         sample_tokens=0,
     )
-    return train.new_settings(given)
+    return new_settings(given)
 
 
 def go_on(settings, folder, steps):
     """A run, its checkpoint loaded where there is one, some steps further."""
-    run = train.Run(settings)
+    run = Run(settings)
     with run.team:
         if (folder / runs.LAST).exists():
             run.load(folder)
@@ -502,14 +506,14 @@ def test_a_signal_to_all_processes_saves_and_ends_them(command, tmp_path, number
     ],
 )
 def test_settings_that_make_no_sense_are_one_line(command, more, text, capsys):
-    assert train.main([*command, *more]) == 2
+    assert program.main([*command, *more]) == 2
     errors = capsys.readouterr().err
     assert text in errors and errors.count("\n") == 1
 
 
 def test_a_missing_mpi4py_is_one_line(command, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    assert train.main([*command, "--parallel", "mpi"]) == 2
+    assert program.main([*command, "--parallel", "mpi"]) == 2
     errors = capsys.readouterr().err
     assert "--parallel mpi needs mpi4py: pip install 'gpt2[mpi]'" in errors and errors.count("\n") == 1
 

@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from gpt2 import metrics, plot
+from gpt2 import plot
 from gpt2.errors import UserError
+from gpt2.storage import metrics
 
 
 def write_run(folder, steps=60, scale=1.0):

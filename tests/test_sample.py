@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from gpt2 import sample, tokenizer
+from gpt2 import sample
+from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.sample import Decoder, generate

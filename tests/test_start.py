@@ -5,11 +5,13 @@ import re
 import numpy as np
 import pytest
 
-import train
-from gpt2 import checkpoint, cost, pretrained, tokenizer
-from gpt2.formats import llmc
+from gpt2.data import tokenizer
 from gpt2.model import GPT2, GPT2Config
-from gpt2.settings import read_toml
+from gpt2.train import cost, program
+from gpt2.train.flags import read_toml
+from gpt2.train.run import Run
+from gpt2.train.settings import Settings, resumed_settings
+from gpt2.weights import checkpoint, llmc, pretrained
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 CONFIG = GPT2Config(vocab_size=256, block_size=32, n_layer=2, n_head=3, n_embd=24)
@@ -49,7 +51,7 @@ def write_as(kind, folder, model):
         llmc.write_tokenizer(folder / "m_tokenizer.bin", tokenizer.byte())
         return str(folder / "m.bin")
     if kind == "huggingface":
-        huggingface = pytest.importorskip("gpt2.formats.huggingface")
+        huggingface = pytest.importorskip("gpt2.weights.huggingface")
         pytest.importorskip("safetensors", reason="Hugging Face weights need safetensors")
         huggingface.write(folder, model.params, model.config, tokenizer.byte())
         return str(folder)
@@ -77,24 +79,24 @@ def test_a_run_starts_from_weights(kind, prose, tmp_path, model):
     """Its first validation is that of the weights; shape, window and tokenizer are theirs."""
     init = write_as(kind, tmp_path / "start", model)
     out = tmp_path / "run"
-    assert train.main(["--data", str(prose[0]), "--init", init, *OPTIONS, "--out", str(out)]) == 0
-    run = train.Run(train.resumed_settings(out, {}), folder=out)
+    assert program.main(["--data", str(prose[0]), "--init", init, *OPTIONS, "--out", str(out)]) == 0
+    run = Run(resumed_settings(out, {}), folder=out)
     assert run.model.config == CONFIG and run.tokenizer.name == "byte"
     run.model.flat_params[:] = model.flat_params
     first = (out / "metrics.jsonl").read_text().splitlines()[0]
     assert re.fullmatch(r'\{"step": 0, "val_loss": (.*)\}', first)[1] == repr(run.validation_loss())
-    stored = read_toml(out / "settings.toml", train.Settings)
+    stored = read_toml(out / "settings.toml", Settings)
     assert (stored["n_layer"], stored["n_embd"], stored["context"], stored["block_size"]) == (2, 24, 32, 16)
 
 
 def test_it_goes_on_without_the_weights_it_began_with(start, tmp_path):
     """Interrupted and resumed after they are gone: the same as in one go."""
     start = [*start, "--lr", "0.002", "--min-lr", "0.002"]  # whatever --steps is
-    assert train.main([*start, "--out", str(tmp_path / "whole")]) == 0
-    assert train.main([*start, "--steps", "2", "--out", str(tmp_path / "parts")]) == 0
+    assert program.main([*start, "--out", str(tmp_path / "whole")]) == 0
+    assert program.main([*start, "--steps", "2", "--out", str(tmp_path / "parts")]) == 0
     (tmp_path / "start" / "m.bin").unlink()
-    assert train.main(["--resume", str(tmp_path / "parts"), "--steps", "4"]) == 0
-    assert train.main([*start, "--out", str(tmp_path / "new")]) == 2
+    assert program.main(["--resume", str(tmp_path / "parts"), "--steps", "4"]) == 0
+    assert program.main([*start, "--out", str(tmp_path / "new")]) == 2
     whole, parts = (checkpoint.load(tmp_path / name / "last.safetensors") for name in ("whole", "parts"))
     assert whole[1]["step"] == parts[1]["step"] == 4
     assert all(np.array_equal(whole[0][name], parts[0][name]) for name in whole[0])
@@ -104,19 +106,19 @@ def test_a_char_model_keeps_its_alphabet(prose, tmp_path):
     """Fine-tuning on a text with fewer characters uses the run's own numbering, not that of the new text."""
     small = ["--tokenizer", "char", "--n-layer", "1", "--n-head", "2", "--n-embd", "16", *OPTIONS]
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
-    assert train.main(["--data", str(prose[0]), *small, "--out", first]) == 0
+    assert program.main(["--data", str(prose[0]), *small, "--out", first]) == 0
     other = tmp_path / "other.txt"
     other.write_text("the queen went to sea\n" * 60)
-    assert train.main(["--data", str(other), "--init", first, *OPTIONS, "--out", second]) == 0
+    assert program.main(["--data", str(other), "--init", first, *OPTIONS, "--out", second]) == 0
     one, two = (tokenizer.load(f"{folder}/tokenizer.json") for folder in (first, second))
     assert one.ranks == two.ranks and len(set(other.read_text())) < one.vocab_size
-    assert train.main(["--resume", second, "--steps", "5"]) == 0
+    assert program.main(["--resume", second, "--steps", "5"]) == 0
 
 
 def test_text_can_be_made_from_the_result(start, tmp_path, capsys):
     from gpt2 import sample
 
-    assert train.main([*start, "--out", str(tmp_path / "run")]) == 0
+    assert program.main([*start, "--out", str(tmp_path / "run")]) == 0
     capsys.readouterr()
     assert sample.main(["--run", str(tmp_path / "run"), "--prompt", "the ", "--max-tokens", "20"]) == 0
     assert capsys.readouterr().out.startswith("the ")
@@ -124,7 +126,7 @@ def test_text_can_be_made_from_the_result(start, tmp_path, capsys):
 
 def test_double_precision(start, tmp_path):
     out = tmp_path / "run"
-    assert train.main([*start, "--dtype", "float64", "--out", str(out)]) == 0
+    assert program.main([*start, "--dtype", "float64", "--out", str(out)]) == 0
     assert pretrained.find(str(out)).config.dtype == "float64"
 
 
@@ -146,7 +148,7 @@ def test_mistakes(start, monkeypatch, tmp_path, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GPT2_DATA_DIR", raising=False)
     init = start[start.index("--init") + 1]
-    assert train.main([*start, *arguments]) == 2
+    assert program.main([*start, *arguments]) == 2
     told = capsys.readouterr().err
     assert any(part in told for part in message.format(init=init).split("|")) and told.count("\n") == 1
     assert not (tmp_path / "runs").exists()
@@ -156,20 +158,20 @@ def test_a_vocabulary_of_another_size(prose, tmp_path, model, capsys):
     """Weights without a tokenizer beside them take --tokenizer, if it fits."""
     arguments = ["--data", str(prose[0]), "--init", write_as("llm.c", tmp_path / "s", model), *OPTIONS]
     (tmp_path / "s" / "m_tokenizer.bin").unlink()
-    assert train.main([*arguments, "--out", str(tmp_path / "a")]) == 2
+    assert program.main([*arguments, "--out", str(tmp_path / "a")]) == 2
     assert "no tokenizer lies beside the weights" in capsys.readouterr().err
-    assert train.main([*arguments, "--tokenizer", "char", "--out", str(tmp_path / "b")]) == 2
+    assert program.main([*arguments, "--tokenizer", "char", "--out", str(tmp_path / "b")]) == 2
     assert "has a vocabulary of 256 tokens, char one of" in capsys.readouterr().err
-    assert train.main([*arguments, "--tokenizer", "byte", "--out", str(tmp_path / "c")]) == 0
+    assert program.main([*arguments, "--tokenizer", "byte", "--out", str(tmp_path / "c")]) == 0
 
 
 def test_tokens_of_another_vocabulary(tmp_path, model, capsys):
-    from gpt2.dataset import write_tokens
+    from gpt2.data.tokens import write_tokens
 
     init = write_as("llm.c", tmp_path / "s", model)
     for part in ("train", "val"):
         write_tokens(tmp_path / f"x_{part}.bin", np.arange(300))
-    assert train.main(["--data", str(tmp_path / "x_train.bin"), "--init", init, *OPTIONS]) == 2
+    assert program.main(["--data", str(tmp_path / "x_train.bin"), "--init", init, *OPTIONS]) == 2
     assert "holds token 299, the tokenizer byte has 0 to 255" in capsys.readouterr().err
 
 
@@ -179,7 +181,7 @@ def test_tokens_of_another_vocabulary(tmp_path, model, capsys):
 def test_a_dry_run_says_what_it_takes_and_does_nothing(prose, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = ["--tokenizer", "byte", "--n-layer", "3", "--n-head", "2", "--n-embd", "16", *OPTIONS]
-    assert train.main(["--data", str(prose[0]), *small, "--dry-run"]) == 0
+    assert program.main(["--data", str(prose[0]), *small, "--dry-run"]) == 0
     told = capsys.readouterr().out
     count = GPT2Config(256, 16, 3, 2, 16).num_parameters
     assert f"{count:,}" in told and "n_layer=3" in told
@@ -200,8 +202,8 @@ def test_a_dry_run_needs_no_weights(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GPT2_DATA_DIR", raising=False)
     monkeypatch.setattr(cost, "estimate", estimate)
-    assert train.main(["--preset", "finetune", "--data", "nowhere.txt", "--dry-run"]) == 0
+    assert program.main(["--preset", "finetune", "--data", "nowhere.txt", "--dry-run"]) == 0
     assert seen == [(GPT2Config.preset("gpt2"), 4, 128, 2)]
     assert "124,439,808" in capsys.readouterr().out
-    assert train.main(["--preset", "finetune", "--block-size", "2048", "--dry-run"]) == 2
+    assert program.main(["--preset", "finetune", "--block-size", "2048", "--dry-run"]) == 2
     assert "the model reads at most 1024 tokens (gpt2)" in capsys.readouterr().err

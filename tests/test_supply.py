@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt2 import download
 from gpt2.errors import UserError
+from gpt2.storage import download
 
 ROOT = Path(__file__).parents[1]
 URL = "https://example.invalid/file.txt"

@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from gpt2 import sample, tokenizer
+from gpt2 import sample
+from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
-from gpt2.stop import Stop
+from gpt2.sample import Stop
 
 CONFIG = GPT2Config(vocab_size=256, block_size=12, n_layer=2, n_head=3, n_embd=24)
 
@@ -174,7 +175,7 @@ def test_prompt_files(run, tmp_path, monkeypatch, capsys):
 
 def test_weights_of_another_kind(run, model, tmp_path, capsys):
     """--init takes a llm.c checkpoint with its tokenizer beside it."""
-    from gpt2.formats import llmc
+    from gpt2.weights import llmc
 
     llmc.write(tmp_path / "x.bin", model.params, model.config)
     llmc.write_tokenizer(tmp_path / "x_tokenizer.bin", tokenizer.byte())

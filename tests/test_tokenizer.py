@@ -9,7 +9,7 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt2 import tokenizer
+from gpt2.data import tokenizer
 from gpt2.errors import UserError
 
 TEXT = "the cat sat on the mat; that cat, the fat cat, sat there.\nnaïve 日本 don't 123  \n\n" * 3

@@ -12,12 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import train
-from gpt2 import checkpoint
-from gpt2.dataset import Epochs, Loader
+from gpt2.data.tokens import Epochs, Loader
 from gpt2.model import GPT2, GPT2Config
+from gpt2.train import program
+from gpt2.train.flags import read_toml
+from gpt2.train.recipe import new_settings
+from gpt2.train.run import Run
+from gpt2.train.settings import Settings, read_settings, resumed_settings
+from gpt2.weights import checkpoint
 
-ROOT = Path(train.__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.usefixtures("quick_peak")
 
 SMALL = [
@@ -80,7 +84,7 @@ def assert_same(one, other):
 def whole(small, tmp_path):
     """A run that nothing interrupted."""
     folder = tmp_path / "whole"
-    assert train.main([*small, "--out", str(folder)]) == 0
+    assert program.main([*small, "--out", str(folder)]) == 0
     return folder
 
 
@@ -103,7 +107,7 @@ def test_a_run_learns_and_leaves_what_is_promised(whole, capsys):
 
 
 def test_what_a_run_prints(small, tmp_path, capsys):
-    assert train.main([*small, "--out", str(tmp_path / "a"), "--log-every", "6"]) == 0
+    assert program.main([*small, "--out", str(tmp_path / "a"), "--log-every", "6"]) == 0
     out = capsys.readouterr().out
     assert "steps=12" in out and "batch_size=4" in out
     for piece in (
@@ -123,8 +127,8 @@ def test_what_a_run_prints(small, tmp_path, capsys):
 
 def test_accumulated_batches_are_one_large_batch(small, tmp_path):
     """Two runs that see the same sequences a step, one of them in two halves, take the same step."""
-    settings = train.new_settings(train.read_settings([*small, "--dtype", "float64"])[0])
-    run = train.Run(settings)
+    settings = new_settings(read_settings([*small, "--dtype", "float64"])[0])
+    run = Run(settings)
     (x1, y1), (x2, y2) = run.loader.batch(0), run.loader.batch(1)
     model = GPT2(run.model.config, seed=settings.seed)
     loss = model.forward(np.concatenate([x1, x2]), np.concatenate([y1, y2]))
@@ -136,40 +140,40 @@ def test_accumulated_batches_are_one_large_batch(small, tmp_path):
 
 
 def test_validation_is_the_mean_over_the_split(small):
-    run = train.Run(train.new_settings(train.read_settings([*small, "--eval-batches", "0"])[0]))
+    run = Run(new_settings(read_settings([*small, "--eval-batches", "0"])[0]))
     count = (len(run.val) - 1) // 16 * 16
     x, y = run.val[:count].reshape(-1, 16).astype(int), run.val[1 : count + 1].reshape(-1, 16).astype(int)
     assert run.validation_loss() == pytest.approx(run.model.forward(x, y), rel=1e-5)
 
 
 def test_the_same_settings_give_the_same_run(whole, small, tmp_path):
-    assert train.main([*small, "--out", str(tmp_path / "again")]) == 0
+    assert program.main([*small, "--out", str(tmp_path / "again")]) == 0
     assert_same(whole, tmp_path / "again")
 
 
 def test_settings_kept_with_a_run_repeat_it(whole, tmp_path):
     config = str(whole / "settings.toml")
-    assert train.main(["--config", config, "--out", str(tmp_path / "again")]) == 0
+    assert program.main(["--config", config, "--out", str(tmp_path / "again")]) == 0
     assert_same(whole, tmp_path / "again")
 
 
 def test_flags_win_over_toml_and_toml_over_the_preset(tmp_path):
     config = tmp_path / "c.toml"
     config.write_text('preset = "shakespeare-char-cpu"\nsteps = 7\nlr = 0.5\n')
-    given, *_ = train.read_settings(["--config", str(config), "--lr", "0.25"])
-    settings = train.new_settings(given)
+    given, *_ = read_settings(["--config", str(config), "--lr", "0.25"])
+    settings = new_settings(given)
     assert (settings.lr, settings.steps, settings.batch_size, settings.tokenizer) == (0.25, 7, 12, "char")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
 def test_presets_have_the_released_shapes(name):
-    s, released = train.new_settings({"preset": name}), GPT2Config.preset(name)
+    s, released = new_settings({"preset": name}), GPT2Config.preset(name)
     assert (s.n_layer, s.n_head, s.n_embd) == (released.n_layer, released.n_head, released.n_embd)
 
 
 @pytest.mark.parametrize("order", ["epochs", "random"])
 def test_the_order_of_batches_can_be_chosen(small, order):
-    run = train.Run(train.new_settings(train.read_settings([*small, "--order", order])[0]))
+    run = Run(new_settings(read_settings([*small, "--order", order])[0]))
     expected = {"epochs": Epochs, "random": Loader}[order](run.train, 4, 16, 1337)
     assert (run.loader.batch(3)[0] == expected.batch(3)[0]).all()
 
@@ -177,7 +181,7 @@ def test_the_order_of_batches_can_be_chosen(small, order):
 def test_new_runs_get_folders_of_their_own(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        assert train.main([*small, "--steps", "1", "--sample-tokens", "0"]) == 0
+        assert program.main([*small, "--steps", "1", "--sample-tokens", "0"]) == 0
     assert sorted(path.name for path in Path("runs").iterdir()) == ["shakespeare-1", "shakespeare-2"]
 
 
@@ -190,15 +194,15 @@ class Stop(Exception):
 
 def dying_at(step, monkeypatch):
     """A step that ends the program without a chance to save, once."""
-    train_step = train.Run.train_step
+    train_step = Run.train_step
 
     def dies(run):
         if run.step == step:
-            monkeypatch.setattr(train.Run, "train_step", train_step)
+            monkeypatch.setattr(Run, "train_step", train_step)
             raise Stop
         return train_step(run)
 
-    monkeypatch.setattr(train.Run, "train_step", dies)
+    monkeypatch.setattr(Run, "train_step", dies)
 
 
 @pytest.mark.parametrize("step", [4, 6, 11])
@@ -207,23 +211,23 @@ def test_a_run_that_died_goes_on_bit_for_bit(whole, small, tmp_path, monkeypatch
     folder = tmp_path / "broken"
     dying_at(step, monkeypatch)
     with pytest.raises(Stop):
-        train.main([*small, "--out", str(folder)])
-    assert train.main(["--resume", str(folder)]) == 0
+        program.main([*small, "--out", str(folder)])
+    assert program.main(["--resume", str(folder)]) == 0
     assert_same(whole, folder)
 
 
 def test_a_spike_is_told_and_kept_the_same_after_a_resume(small, tmp_path, monkeypatch, capsys):
     """The loss of step 19 is made to jump; the run that dies just before goes on from step 16."""
-    train_step = train.Run.train_step
+    train_step = Run.train_step
 
     def jumps(run):
         metrics = train_step(run)
         return {**metrics, "loss": metrics["loss"] + 50.0 * (run.step == 19)}
 
-    monkeypatch.setattr(train.Run, "train_step", jumps)
+    monkeypatch.setattr(Run, "train_step", jumps)
     small = [*small, "--steps", "24"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train.main([*small, "--out", str(whole)]) == 0
+    assert program.main([*small, "--out", str(whole)]) == 0
     records = [record for record in lines(whole) if "loss" in record]
     (record,) = [record for record in records if "spike_from" in record]
     usual = statistics.median(earlier["loss"] for earlier in records[:18])
@@ -233,8 +237,8 @@ def test_a_spike_is_told_and_kept_the_same_after_a_resume(small, tmp_path, monke
 
     dying_at(18, monkeypatch)
     with pytest.raises(Stop):
-        train.main([*small, "--out", str(broken)])
-    assert train.main(["--resume", str(broken)]) == 0
+        program.main([*small, "--out", str(broken)])
+    assert program.main(["--resume", str(broken)]) == 0
     assert_same(whole, broken)
     assert told in capsys.readouterr().out
 
@@ -245,7 +249,7 @@ def test_a_checkpoint_that_kept_no_losses_is_resumed(whole):
     assert len(state["spikes"]["recent"]) == 12
     del state["spikes"]
     checkpoint.save(whole / "last.safetensors", arrays, state)
-    assert train.main(["--resume", str(whole), "--steps", "14"]) == 0
+    assert program.main(["--resume", str(whole), "--steps", "14"]) == 0
     assert [record["step"] for record in lines(whole) if "loss" in record] == list(range(1, 15))
 
 
@@ -254,14 +258,14 @@ def test_kill_9_and_resume(small, tmp_path):
     """The real thing: a process of its own, killed without warning, at a moment that the clock decides."""
     whole, folder = tmp_path / "whole", tmp_path / "killed"
     small = [*small, "--steps", "400"]  # far more than it can do before it is killed
-    assert train.main([*small, "--out", str(whole)]) == 0
+    assert program.main([*small, "--out", str(whole)]) == 0
     command = [sys.executable, str(ROOT / "train.py"), *small, "--out", str(folder), "--save-every", "1"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=tmp_path)
     wait_for(folder / "last.safetensors", process)
     process.kill()
     _, error = process.communicate()
     assert process.returncode == -signal.SIGKILL, error
-    assert train.main(["--resume", str(folder)]) == 0
+    assert program.main(["--resume", str(folder)]) == 0
     assert_same(whole, folder)
 
 
@@ -304,12 +308,12 @@ def wait_for(path, process, seconds=300):
 
 
 def test_a_resumed_run_may_be_longer(whole, capsys):
-    assert train.main(["--resume", str(whole)]) == 2
+    assert program.main(["--resume", str(whole)]) == 2
     assert "has done its 12 steps; go on with --steps 24" in capsys.readouterr().err
-    assert train.main(["--resume", str(whole), "--steps", "14"]) == 0
+    assert program.main(["--resume", str(whole), "--steps", "14"]) == 0
     steps = [record["step"] for record in lines(whole) if "loss" in record]
     assert steps == list(range(1, 15))
-    assert train.Settings(**train.read_toml(whole / "settings.toml", train.Settings)).steps == 14
+    assert Settings(**read_toml(whole / "settings.toml", Settings)).steps == 14
 
 
 @pytest.mark.parametrize(
@@ -324,14 +328,14 @@ def test_a_resumed_run_may_be_longer(whole, capsys):
     ids=lambda c: c[0],
 )
 def test_a_resumed_run_keeps_its_shape_and_data(whole, capsys, change):
-    assert train.main(["--resume", str(whole), "--steps", "20", *change]) == 2
+    assert program.main(["--resume", str(whole), "--steps", "20", *change]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {change[0]} {change[1]}: the run in {whole} has ")
     assert error.count("\n") == 1
 
 
 def test_a_resumed_run_remembers_its_best(whole):
-    run = train.Run(train.resumed_settings(whole, {}))
+    run = Run(resumed_settings(whole, {}))
     run.load(whole)
     losses = [record["val_loss"] for record in lines(whole) if "val_loss" in record]
     assert run.best == min(losses) and run.validated == 12
@@ -339,7 +343,7 @@ def test_a_resumed_run_remembers_its_best(whole):
 
 def test_a_resumed_run_notices_that_its_text_has_changed(whole, prose, capsys):
     prose[0].write_text(prose[1].replace("king", "duke"), encoding="utf-8")
-    assert train.main(["--resume", str(whole), "--steps", "20"]) == 2
+    assert program.main(["--resume", str(whole), "--steps", "20"]) == 2
     assert "text or tokens have changed" in capsys.readouterr().err
 
 
@@ -348,7 +352,7 @@ def test_a_damaged_checkpoint_is_one_line(whole, capsys):
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
-    assert train.main(["--resume", str(whole), "--steps", "20"]) == 2
+    assert program.main(["--resume", str(whole), "--steps", "20"]) == 2
     assert capsys.readouterr().err == (
         f"error: {path}: the checksum does not match, the file is damaged; use another checkpoint\n"
     )
@@ -356,10 +360,10 @@ def test_a_damaged_checkpoint_is_one_line(whole, capsys):
 
 def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
     before = (whole / "last.safetensors").read_bytes()
-    assert train.main([*small, "--out", str(whole)]) == 2
+    assert program.main([*small, "--out", str(whole)]) == 2
     assert "holds a run already" in capsys.readouterr().err
     assert (whole / "last.safetensors").read_bytes() == before
-    assert train.main([*small, "--out", str(whole), "--overwrite", "--steps", "1"]) == 0
+    assert program.main([*small, "--out", str(whole), "--overwrite", "--steps", "1"]) == 0
     assert max(record["step"] for record in lines(whole)) == 1
 
 
@@ -387,22 +391,22 @@ def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
 )
 def test_a_mistake_is_one_line_and_status_2(small, tmp_path, monkeypatch, capsys, argv, message):
     monkeypatch.chdir(tmp_path)
-    assert train.main([*small, *argv]) == 2
+    assert program.main([*small, *argv]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and message in error
     assert not Path("runs").exists()  # nothing was begun
 
 
 def test_a_loss_that_is_not_finite_names_the_layer(small, tmp_path, monkeypatch, capsys):
-    train_step = train.Run.train_step
+    train_step = Run.train_step
 
     def spoilt(run):
         if run.step == 5:
             run.model.params["fcw"][0, 3, 2] = np.nan
         return train_step(run)
 
-    monkeypatch.setattr(train.Run, "train_step", spoilt)
-    assert train.main([*small, "--out", str(tmp_path / "a")]) == 2
+    monkeypatch.setattr(Run, "train_step", spoilt)
+    assert program.main([*small, "--out", str(tmp_path / "a")]) == 2
     error = capsys.readouterr().err
     assert "step 6: the loss is nan; first output that is not finite: block 0 fc (matmul)" in error
     assert checkpoint.load(tmp_path / "a" / "last.safetensors")[1]["step"] == 4
@@ -420,7 +424,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_one_line(small, tmp_path,
         return loss
 
     monkeypatch.setattr(GPT2, "loss_and_grads", spoilt)
-    assert train.main([*small, "--out", str(tmp_path / "a")]) == 2
+    assert program.main([*small, "--out", str(tmp_path / "a")]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: step 6: the gradient's norm is inf, the loss ") and error.count("\n") == 1
     assert len(models) == 12  # and no step after that one
@@ -432,16 +436,16 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_one_line(small, tmp_path,
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("backward", ["manual", "auto", "whole"])
 def test_the_flag_detect_anomaly_names_the_line(small, tmp_path, monkeypatch, capsys, backward):
-    train_step = train.Run.train_step
+    train_step = Run.train_step
 
     def spoilt(run):
         if run.step == 5:
             run.model.params["qkvb"][0] = 1e25  # scores of 1e50
         return train_step(run)
 
-    monkeypatch.setattr(train.Run, "train_step", spoilt)
+    monkeypatch.setattr(Run, "train_step", spoilt)
     how = ["--backward", backward, "--detect-anomaly"]
-    assert train.main([*small, *how, "--out", str(tmp_path / "a")]) == 2
+    assert program.main([*small, *how, "--out", str(tmp_path / "a")]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: step 6: gpt2/layers/attention.py:") and error.count("\n") == 1, error
 
@@ -450,14 +454,14 @@ def test_threads_are_set_before_numpy_starts(small):
     """In a process of its own: as a number of threads is set, NumPy must not be there yet."""
     script = """
 import sys, os
-import train
-limit = train.limit_threads
+from gpt2.train import program
+limit = program.limit_threads
 def checked(threads):
     assert "numpy" not in sys.modules
     limit(threads)
     print("limit", os.environ["OPENBLAS_NUM_THREADS"])
-train.limit_threads = checked
-sys.exit(train.main(sys.argv[1:]))
+program.limit_threads = checked
+sys.exit(program.main(sys.argv[1:]))
 """
     command = [sys.executable, "-c", script, *small, "--threads", "3", "--data", "none.txt"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

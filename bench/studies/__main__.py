@@ -20,7 +20,7 @@ from bench.studies.page import page
 from bench.studies.study import Report, from_json, to_json
 from bench.turns import environment
 from gpt2.errors import UserError
-from gpt2.settings import Parser
+from gpt2.train.flags import Parser
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,8 +17,8 @@ from gpt2.errors import UserError, exit_status
 from gpt2.explain.page import page
 from gpt2.explain.parts import explain
 from gpt2.explain.text import text
-from gpt2.files import write_atomically
 from gpt2.layers import LAYERS
+from gpt2.storage.files import write_atomically
 
 WIDTH = 180  # characters, where the output is no terminal
 

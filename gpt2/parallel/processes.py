@@ -8,9 +8,13 @@ ZeRO's first stage (Rajbhandari et al. 2020) every worker reduces and updates it
                update own part | answer; the next step begins when all have answered
 """
 
+from gpt2.autodiff import set_threads
+from gpt2.model import GPT2
+from gpt2.optimizer import AdamW
 from gpt2.parallel import check_batch
 from gpt2.parallel.cores import threads_each
 from gpt2.parallel.group import share
+from gpt2.parallel.team import Team
 from gpt2.parallel.workers import Workers
 
 
@@ -91,11 +95,6 @@ def _cut(batch, rank, size):
 
 def _set_up(worker, config, options, spec, threads):
     """Make this worker's model and optimizer, on the shared arrays."""
-    from gpt2.autodiff import set_threads
-    from gpt2.model import GPT2
-    from gpt2.optimizer import AdamW
-    from gpt2.parallel.team import Team
-
     if options.get("compile", True):  # compiled programs bring their own
         set_threads(threads)
     arrays, group = worker.arrays, worker.group

@@ -13,6 +13,8 @@ import threading
 import traceback
 from types import SimpleNamespace
 
+from gpt2.errors import UserError
+
 # What a worker can be doing, for the message where it hangs. "waiting" is for other workers: not its fault.
 PHASES = ("starting", "idle", "working", "computing", "waiting", "reducing", "updating")
 
@@ -68,7 +70,6 @@ def main(rank, size, commands, readers, writers, memory_name, layout, cores):
 
 def _answer(worker, message):
     """(kind, content): the result of a command, or what went wrong."""
-    from gpt2.errors import UserError
     from gpt2.parallel.pipes import PeerLost
 
     try:

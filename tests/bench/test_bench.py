@@ -33,8 +33,8 @@ from bench.worker import Worker, digest
 from gpt2.autodiff.emit import numexpr
 from gpt2.autodiff.run import blas, remembered, threads
 from gpt2.errors import UserError
-from gpt2.flops import training_flops
 from gpt2.model import GPT2Config
+from gpt2.train.flops import training_flops
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +56,7 @@ def test_geometric_mean():
 def test_operations_agree_with_the_engines_own_count(name):
     size = sizes.SIZES[name]
     counted = step_flops(size)
-    # gpt2.flops counts all of attention's square, the bound below it the lower triangle alone
+    # gpt2.train.flops counts all of attention's square, the bound below it the lower triangle alone
     config, N, T = size.config, size.B * size.T, size.T
     above = 3 * 4 * config.n_layer * config.n_embd * N * (T - (T + 1) / 2)
     assert math.isclose(counted, training_flops(config, size.B, T) - above, rel_tol=1e-6)

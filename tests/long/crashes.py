@@ -31,13 +31,15 @@ import time
 import traceback
 from pathlib import Path
 
-import data
-import train
-from gpt2 import checkpoint, flops, llmc, lock, pretrained, runs, sample  # noqa: F401  all is imported now
+from gpt2 import sample  # noqa: F401  all is imported now
+from gpt2.data import corpora
 from gpt2.errors import UserError
+from gpt2.storage import lock, runs  # noqa: F401  all is imported now
+from gpt2.train import console, flops, llmc, program  # noqa: F401  all is imported now
+from gpt2.weights import checkpoint, pretrained  # noqa: F401  all is imported now
 from tests.support.faults import Faults, kill
 
-ROOT = Path(train.__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 24
 SETTINGS = [
     "--tokenizer",
@@ -104,7 +106,7 @@ def fork(argv, log, saved, faults):
         sys.stdout = sys.stderr = open(1, "w", closefd=False)
         tell_saves(saved)
         with faults:
-            status = train.main(argv)
+            status = program.main(argv)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -299,7 +301,7 @@ def main(argv=None):
     os.environ["GPT2_CACHE_DIR"], os.environ["GPT2_OFFLINE"] = str(place / "cache"), "1"
     text = place / "text.txt"
     text.write_text("".join(f"{i} times {i + 1} is {i * (i + 1)}.\n" for i in range(600)))
-    data.prepare(str(text), "byte")  # once for all
+    corpora.prepare(str(text), "byte")  # once for all
     draw = random.Random(args.seed)
     done, finished, bad = {"clock": 0, "write": 0}, 0, []
     begin = time.monotonic()

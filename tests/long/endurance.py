@@ -29,17 +29,25 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of two, one waits for the other: no steady times
 
 import argparse
+import dataclasses
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
-import train
-from gpt2 import flops, runs
+from gpt2.storage import runs
+from gpt2.train import flops
+from gpt2.train.loop import Interrupts, loop
+from gpt2.train.recipe import new_settings
+from gpt2.train.reporters import Reporter
+from gpt2.train.run import Run
+from gpt2.train.session import share_out_threads
+from gpt2.train.settings import read_settings
 
 SETTINGS = [
     "--tokenizer",
@@ -159,7 +167,7 @@ def possessions():
     return names
 
 
-class Watch:
+class Watch(Reporter):
     """Notes time and memory, in place of the line that shows them.
 
     pairs   (seconds of a step, seconds of the reference's right after it), of every other step
@@ -173,19 +181,13 @@ class Watch:
         self.pairs, self.memory = np.full((steps // 2, 2), np.nan), np.full((steps // 10, 2), np.nan)
         self.children = 0
 
-    def step(self, step, seconds, loss):
-        if step % 2 == 0:
-            self.pairs[step // 2 - 1] = seconds, self.reference.seconds()
-        if step % 10 == 0:
-            self.memory[step // 10 - 1] = step, resident()
+    def step(self, step):
+        number = step.number
+        if number % 2 == 0:
+            self.pairs[number // 2 - 1] = step.seconds, self.reference.seconds()
+        if number % 10 == 0:
+            self.memory[number // 10 - 1] = number, resident()
             self.children = max(self.children, len(children()))
-        return {}
-
-    def line(self, text=""):
-        pass
-
-    def close(self):
-        pass
 
 
 def slope(points):
@@ -205,23 +207,26 @@ def tenths(pairs):
 
 
 def settings_of(more):
-    return train.new_settings(train.read_settings([*SETTINGS, *more])[0])
+    return new_settings(read_settings([*SETTINGS, *more])[0])
 
 
 def new_run(text, more):
     settings = settings_of(["--data", str(text), *more])
-    train.share_out_threads(settings)
-    return train.Run(settings)
+    share_out_threads(settings)
+    return Run(settings)
 
 
 def run(folder, text, steps, more, reference):
     """Train; returns the Watch."""
     made = new_run(text, ["--steps", str(steps), *more])
     watch = Watch(reference, steps)
-    with train.closing(made), made.team, train.Interrupts() as interrupts:
-        made.settings = train.dataclasses.replace(made.settings, out=str(folder))
+    with closing(made), made.team, Interrupts() as interrupts:
+        made.settings = dataclasses.replace(made.settings, out=str(folder))
         made.begin(made.take())
-        if not train.loop(made, watch, interrupts):
+        watch.begin(made)
+        for _ in loop(made, watch, interrupts):
+            pass
+        if made.step < steps:
             sys.exit("stopped")
     return watch
 

@@ -24,9 +24,10 @@ TESTS = [
     "tokenizer",
     "certificate",
     "train",
-    "dataset",
-    "data",
-    "settings",
+    "training",
+    "tokens",
+    "corpora",
+    "flags",
     "crashes",
     "llmc",
 ]

@@ -27,15 +27,15 @@ from typing import Any
 
 import numpy as np
 
-import train
-from data import textfile
-from gpt2 import checkpoint, metrics, pretrained, runs, tokenizer
 from gpt2.convert import state_of
-from gpt2.dataset import Loader, read_tokens, write_tokens
+from gpt2.data import textfile, tokenizer
+from gpt2.data.tokens import Loader, read_tokens, write_tokens
 from gpt2.errors import UserError
-from gpt2.formats import huggingface, huggingface_tokenizer, llmc
 from gpt2.model import GPT2, GPT2Config
-from gpt2.settings import read_toml, to_toml
+from gpt2.storage import metrics, runs
+from gpt2.train.flags import read_toml, table, to_toml
+from gpt2.train.settings import Settings
+from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc, pretrained
 
 CONFIG = GPT2Config(vocab_size=257, block_size=8, n_layer=2, n_head=2, n_embd=4)
 
@@ -121,9 +121,9 @@ def use_tokenizer(load):
 
 
 def use_settings(folder):
-    given = read_toml(folder / "a.toml", train.Settings)
-    settings = train.Settings(**given)
-    to_toml(settings), train.table(settings)
+    given = read_toml(folder / "a.toml", Settings)
+    settings = Settings(**given)
+    to_toml(settings), table(settings)
 
 
 def use_text(folder):
@@ -213,7 +213,7 @@ def subjects():
         Subject(
             "settings",
             "a.toml",
-            lambda folder: (folder / "a.toml").write_text(to_toml(train.Settings())),
+            lambda folder: (folder / "a.toml").write_text(to_toml(Settings())),
             use_settings,
         ),
         Subject("metrics", runs.METRICS, save_metrics, use_metrics),

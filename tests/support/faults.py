@@ -1,4 +1,4 @@
-"""A disk that fails, or a process that dies, at a call of one's choice: what tests put under gpt2.files.
+"""A disk that fails, or a process that dies, at a chosen call: what tests put under gpt2.storage.files.
 
     with Faults(at=3, act=full):       the third thing that is asked of the disk meets a full one
         checkpoint.save(...)
@@ -12,7 +12,7 @@ import errno
 import os
 import signal
 
-from gpt2 import files
+from gpt2.storage import files
 
 
 def full():

@@ -108,16 +108,14 @@ def run(command):
 
 def _run(words):
     if words[:2] == ["python", "train.py"]:
-        import train
+        from gpt2.train import program
 
-        return train.main(words[2:])
+        return program.main(words[2:])
     if words[0] == "python" and words[1].endswith(".py"):
         return _script(words[1]).main(words[2:])
     assert words[:2] == ["python", "-m"], f"do not know how to run: {shlex.join(words)}"
     name, arguments = words[2], words[3:]
-    if name == "gpt2.backward":
-        name = "gpt2.certificate"  # where its command lies
-    elif (ROOT / name.replace(".", "/")).is_dir():
+    if (ROOT / name.replace(".", "/")).is_dir():
         name += ".__main__"
     return importlib.import_module(name).main(arguments)
 

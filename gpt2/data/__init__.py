@@ -1,0 +1,8 @@
+"""Text as tokens: corpora, tokenizers, token files, and the batches drawn from them.
+
+corpora.py      what --data names, and `prepare`, which writes its token files
+tinyshakespeare.py, stdlib.py, textfile.py    one corpus each
+tokenizer.py    gpt2, byte, char and bpe:N, all through tiktoken
+tokens.py       token files, and batches in order or at random
+llmc.py         batches in llm.c's order
+"""

@@ -1,0 +1,298 @@
+"""Text to token ids and back. Every tokenizer is a tiktoken Encoding made of ranks.
+
+    gpt2      GPT-2's 50257 tokens; needs the file vocab.bpe once
+    byte      256 ranks, one a byte of UTF-8; nothing to download
+    char      one rank a character of the corpus, in code-point order, as nanoGPT's shakespeare_char has it
+    bpe:N     N ranks: the bytes, then N - 256 merges trained on the corpus (Sennrich et al. 2016)
+
+A tokenizer is stored beside a run as JSON, ranks included, so that sampling needs neither corpus nor network.
+"""
+
+import base64
+import codecs
+import hashlib
+import json
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import regex
+import tiktoken
+
+from gpt2.errors import UserError
+from gpt2.storage.download import cache_folder, fetch, find, sha256_of
+from gpt2.storage.files import write_atomically
+
+VOCAB_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
+VOCAB_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+END_OF_TEXT = "<|endoftext|>"
+
+# How GPT-2 cuts text before merging: contractions, words, numbers, other signs, blanks (Radford et al. 2019)
+GPT2_PIECES = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+ANY_CHARACTER = r"(?s:.)"
+
+LARGEST_VOCABULARY = 1 << 16  # token files hold uint16
+FORMAT = "gpt2 tokenizer 1"
+
+
+class Tokenizer:
+    """Ranks, the pattern that cuts text into pieces, and a name.
+
+    name      one of gpt2, byte, char, bpe:N
+    pattern   regular expression; every piece of text it cuts is merged by itself
+    ranks     list of bytes: token id -> bytes
+    special   mapping from text to id for tokens that no text produces; ids follow the ranks
+    """
+
+    def __init__(
+        self, name: str, pattern: str, ranks: Iterable[bytes], special: Mapping[str, int] | None = None
+    ) -> None:
+        self.name = name
+        self.pattern = pattern
+        self.ranks = list(ranks)
+        self.special = dict(special or {})
+        self.encoding = tiktoken.Encoding(
+            name,
+            pat_str=pattern,
+            special_tokens=self.special,
+            mergeable_ranks={token: i for i, token in enumerate(self.ranks)},
+        )
+        # A character without a rank makes tiktoken panic, so `char` looks first
+        self._alphabet = {token.decode() for token in self.ranks} if name == "char" else None
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, special ones included."""
+        return len(self.ranks) + len(self.special)
+
+    @property
+    def end_of_text(self) -> int | None:
+        """Id of the token between documents, or None where the vocabulary has none."""
+        return self.special.get(END_OF_TEXT)
+
+    @property
+    def start(self) -> int:
+        """Id to begin with where there is no prompt: end of text, else a line break, else token 0."""
+        if self.end_of_text is not None:
+            return self.end_of_text
+        return self.ranks.index(b"\n") if b"\n" in self.ranks else 0
+
+    def encode(self, text: str) -> np.ndarray:
+        """Token ids of `text`, uint32 array. Text that spells a special token is ordinary text here."""
+        if self._alphabet is not None:
+            unknown = sorted(set(text) - self._alphabet)
+            if unknown:
+                raise UserError(
+                    f"tokenizer char: {len(unknown)} characters of the text are not in its "
+                    f"vocabulary of {self.vocab_size}, the first is {unknown[0]!r}; use text of "
+                    "the corpus' characters, or train with --tokenizer byte"
+                )
+        return self.encoding.encode_to_numpy(text, disallowed_special=())
+
+    def decode_bytes(self, tokens: Iterable[int]) -> bytes:
+        """The bytes of a sequence of token ids."""
+        tokens = [int(token) for token in tokens]
+        for token in tokens:
+            if not 0 <= token < self.vocab_size:
+                raise UserError(f"tokenizer {self.name}: token {token} is outside 0..{self.vocab_size - 1}")
+        return self.encoding.decode_bytes(tokens)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of a sequence of token ids; bytes that are not UTF-8 show as U+FFFD."""
+        return self.decode_bytes(tokens).decode("utf-8", errors="replace")
+
+    def stream(self, tokens: Iterable[int]) -> Iterator[str]:
+        """Text as tokens arrive: each character is given out once its last byte is there.
+
+        Special tokens give no text: they are no part of what a reader should see.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        special = set(self.special.values())
+        for token in tokens:
+            yield "" if token in special else decoder.decode(self.decode_bytes([token]))
+        yield decoder.decode(b"", final=True)
+
+    def to_json(self) -> str:
+        """Everything that `from_json` needs, as a str."""
+        ranks = [base64.b64encode(token).decode() for token in self.ranks]
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "name": self.name,
+                "pattern": self.pattern,
+                "special": self.special,
+                "ranks": ranks,
+            }
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer to `path`, atomically."""
+        write_atomically(path, self.to_json().encode())
+
+
+def load(path: str | Path) -> Tokenizer:
+    """The tokenizer that `Tokenizer.save` wrote to `path`. Raises UserError for anything else."""
+    path = Path(path)
+    try:
+        return _from_fields(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; a run keeps its tokenizer under this name") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path}: not a tokenizer written by this program ({reason})") from None
+
+
+def _from_fields(fields):
+    """Check what was read, then build: tiktoken itself panics on ranks that make no sense."""
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise ValueError(f"expected the format {FORMAT!r}")
+    name, pattern, special = fields["name"], fields["pattern"], fields["special"]
+    ranks = [base64.b64decode(token, validate=True) for token in fields["ranks"]]
+    if not isinstance(name, str) or pattern not in (GPT2_PIECES, ANY_CHARACTER):
+        raise ValueError("unknown name or pattern")
+    distinct = set(ranks)
+    if not ranks or len(distinct) != len(ranks) or b"" in distinct:
+        raise ValueError("ranks are empty or repeated")
+    if len(ranks) > LARGEST_VOCABULARY:
+        raise ValueError(f"{len(ranks)} ranks, at most {LARGEST_VOCABULARY}")
+    if name == "char":
+        if any(len(token.decode()) != 1 for token in ranks):
+            raise ValueError("a rank of char is not one character")
+    elif not all(bytes([b]) in distinct for b in range(256)):
+        raise ValueError("a single byte has no rank")
+    if special not in ({}, {END_OF_TEXT: len(ranks)}):
+        raise ValueError("special tokens do not follow the ranks")
+    return Tokenizer(name, pattern, ranks, special)
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it names a tokenizer (or is `auto`), else raise UserError."""
+    if name in ("auto", "gpt2", "byte", "char"):
+        return name
+    match = re.fullmatch(r"bpe:([0-9]{1,9})", name)
+    if match and 256 <= int(match[1]) <= LARGEST_VOCABULARY:
+        return name
+    if name.startswith("bpe"):
+        raise UserError(f"tokenizer {name!r}: expected bpe:N with N from 256 to {LARGEST_VOCABULARY}")
+    raise UserError(f"tokenizer {name!r}: expected gpt2, byte, char or bpe:N")
+
+
+def make(name: str, text: str) -> Tokenizer:
+    """The tokenizer called `name`; `char` and `bpe:N` take their vocabulary from `text`."""
+    check_name(name)
+    if name == "gpt2":
+        return gpt2()
+    if name == "byte":
+        return byte()
+    if name == "char":
+        return char(text)
+    return bpe(text, int(name.removeprefix("bpe:")))
+
+
+def byte() -> Tokenizer:
+    """256 ranks: rank b is the byte b."""
+    return Tokenizer("byte", ANY_CHARACTER, [bytes([b]) for b in range(256)])
+
+
+def char(text: str) -> Tokenizer:
+    """One rank a distinct character of `text`, in code-point order."""
+    characters = sorted(set(text))
+    if not characters:
+        raise UserError("tokenizer char: the text is empty, so there are no characters to number")
+    if len(characters) > LARGEST_VOCABULARY:
+        raise UserError(
+            f"tokenizer char: {len(characters)} distinct characters, at most "
+            f"{LARGEST_VOCABULARY}; use --tokenizer byte"
+        )
+    return Tokenizer("char", ANY_CHARACTER, [c.encode() for c in characters])
+
+
+def gpt2() -> Tokenizer:
+    """GPT-2's own vocabulary: 256 bytes, 50000 merges, end of text.
+
+    The file vocab.bpe is looked for in TIKTOKEN_CACHE_DIR (under tiktoken's name for it), in GPT2_DATA_DIR
+    and in the cache folder, in this order, and downloaded to the last where none has it.
+    """
+    path = _vocab_file()
+    # The first 256 ranks are the bytes, printable ones first; the file writes the others as U+0100 and up.
+    printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
+    order = printable + [b for b in range(256) if b not in printable]
+    spelling = {chr(b) if b in printable else chr(256 + i - len(printable)): b for i, b in enumerate(order)}
+    ranks = [bytes([b]) for b in order]
+    merges = path.read_text(encoding="utf-8").split("\n")[1:-1]  # a version line, and a final line break
+    ranks += [bytes(spelling[c] for c in merge.replace(" ", "")) for merge in merges]
+    return Tokenizer("gpt2", GPT2_PIECES, ranks, {END_OF_TEXT: len(ranks)})
+
+
+def _vocab_file():
+    """Path of vocab.bpe, checked."""
+    tiktoken_cache = os.environ.get("TIKTOKEN_CACHE_DIR")
+    if tiktoken_cache:
+        path = Path(tiktoken_cache) / hashlib.sha1(VOCAB_URL.encode()).hexdigest()
+        if path.is_file() and sha256_of(path) == VOCAB_SHA256:
+            return path
+    folders = [folder for folder in (os.environ.get("GPT2_DATA_DIR"), cache_folder()) if folder]
+    return find("vocab.bpe", VOCAB_SHA256, folders) or fetch(
+        VOCAB_URL, cache_folder() / "vocab.bpe", VOCAB_SHA256
+    )
+
+
+def bpe(text: str, size: int) -> Tokenizer:
+    """Byte-pair encoding with `size` ranks trained on `text`.
+
+    The most frequent pair of neighbouring tokens inside a piece becomes a token, again and again; of pairs
+    equally frequent the one with the smaller bytes is taken, so that the result does not depend on the order
+    of a dictionary. Pair counts are kept up to date piece by piece: a merge costs the pieces that hold the
+    pair, not the corpus.
+    """
+    pieces = Counter(regex.findall(GPT2_PIECES, text))
+    counts = list(pieces.values())
+    words = [[bytes([b]) for b in piece.encode()] for piece in pieces]
+    pairs: Counter = Counter()
+    holders = defaultdict(set)  # pair -> indices of the words that hold it
+    for i, word in enumerate(words):
+        for pair in zip(word, word[1:]):
+            pairs[pair] += counts[i]
+            holders[pair].add(i)
+
+    ranks = [bytes([b]) for b in range(256)]
+    known = set(ranks)
+    while len(ranks) < size:
+        # Two different pairs can spell the same bytes; one token is enough
+        new = {pair: n for pair, n in pairs.items() if n > 0 and pair[0] + pair[1] not in known}
+        if not new:
+            raise UserError(
+                f"tokenizer bpe:{size}: the corpus has pairs for {len(ranks)} tokens only; "
+                f"use --tokenizer bpe:{len(ranks)} or a longer text"
+            )
+        best = min(new, key=lambda pair: (-new[pair], pair))
+        ranks.append(best[0] + best[1])
+        known.add(ranks[-1])
+        for i in sorted(holders.pop(best)):
+            old = words[i]
+            words[i] = merged = _merge(old, best)
+            for pair in zip(old, old[1:]):
+                pairs[pair] -= counts[i]
+            for pair in zip(merged, merged[1:]):
+                pairs[pair] += counts[i]
+                holders[pair].add(i)
+    return Tokenizer(f"bpe:{size}", GPT2_PIECES, ranks)
+
+
+def _merge(word, pair):
+    """`word` with each occurrence of the two tokens `pair`, left to right, replaced by their union."""
+    merged = []
+    i = 0
+    while i < len(word):
+        if tuple(word[i : i + 2]) == pair:
+            merged.append(pair[0] + pair[1])
+            i += 2
+        else:
+            merged.append(word[i])
+            i += 1
+    return merged

@@ -1,0 +1,163 @@
+"""Token files and the batches drawn from them.
+
+A token file is llm.c's: a header of 256 int32 (magic 20240520, version 1, count of tokens, zeros), then the
+tokens as uint16, everything little-endian. It is read through a memory map, so a corpus costs no memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpt2.errors import UserError
+from gpt2.storage.files import write_atomically
+
+MAGIC = 20240520
+VERSION = 1
+HEADER_INTS = 256
+HEADER_BYTES = 4 * HEADER_INTS
+
+
+def write_tokens(path: str | Path, tokens: ArrayLike) -> None:
+    """Write token ids (integers from 0 to 65535) to `path` as a token file, atomically."""
+    path = Path(path)
+    tokens = np.asarray(tokens)
+    if tokens.size and not (0 <= int(tokens.min()) and int(tokens.max()) < 1 << 16):
+        raise UserError(
+            f"{path}: token ids run from {tokens.min()} to {tokens.max()}, a token file holds 0..65535"
+        )
+    header = np.zeros(HEADER_INTS, dtype="<i4")
+    header[:3] = MAGIC, VERSION, tokens.size
+    write_atomically(path, header.tobytes() + tokens.astype("<u2").tobytes())
+
+
+def read_tokens(path: str | Path) -> np.memmap:
+    """The tokens of a token file: a read-only memory map, uint16, (count,).
+
+    Raises UserError where the file is missing, is no token file, or holds another number of tokens than its
+    header says.
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            header = np.frombuffer(file.read(HEADER_BYTES), dtype=np.uint8)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    if header.size < HEADER_BYTES:
+        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}")
+    magic, version, count = (int(n) for n in header.view("<i4")[:3])
+    if magic != MAGIC:
+        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}")
+    if version != VERSION:
+        raise UserError(f"{path}: version {version} of the token file format, expected {VERSION}")
+    if count < 0 or size != HEADER_BYTES + 2 * count:
+        raise UserError(
+            f"{path}: the header promises {count} tokens, the file has {(size - HEADER_BYTES) / 2:g}"
+        )
+    if count == 0:
+        raise UserError(f"{path}: the file holds no tokens")
+    return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(count,))
+
+
+class Loader:
+    """Batches of B sequences of T tokens, each at a random place of the corpus, as nanoGPT draws them.
+
+    tokens    (count,) integers, count > T
+    B, T      sequences in a batch, positions in a sequence
+    seed      two loaders with one seed give the same batches
+
+    Batch k is a function of the seed and k alone, so a position in the stream is one integer, and skipping
+    ahead costs nothing.
+    """
+
+    def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = 0) -> None:
+        if len(tokens) <= T:
+            raise UserError(
+                f"the corpus has {len(tokens)} tokens, a sequence of block_size {T} "
+                f"needs {T + 1}; use a longer text or a smaller --block-size"
+            )
+        if B < 1:
+            raise UserError(f"batch_size is {B}, expected 1 or more")
+        self.tokens = tokens
+        self.B = B
+        self.T = T
+        self.seed = seed
+        self.position = 0  # batches drawn so far
+
+    def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
+        """The next batch: inputs (B, T) and targets (B, T), int32; a target is the token after its input."""
+        batch = self.batch(self.position)
+        self.position += 1
+        return batch
+
+    def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Batch number k, wherever the loader stands."""
+        draw = np.random.default_rng([self.seed, k])
+        starts = draw.integers(0, len(self.tokens) - self.T, size=self.B)
+        return take(self.tokens, starts, self.T)
+
+    def state(self) -> dict[str, int]:
+        """Where the loader stands, as plain numbers for a checkpoint."""
+        return {"seed": self.seed, "position": self.position}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state()` was taken."""
+        self.seed = int(state["seed"])
+        self.position = int(state["position"])
+
+
+class Epochs(Loader):
+    """Batches that visit the corpus evenly: every token once an epoch, in an order drawn anew for each.
+
+    An epoch cuts the corpus into sequences of T, beginning at a place of its own, so that the cuts fall
+    elsewhere each time; what is left over at the two ends, less than 2T tokens, waits for another epoch.
+    As many sequences at random places would see 63 % of the corpus.
+    """
+
+    def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = 0) -> None:
+        super().__init__(tokens, B, T, seed)
+        self.pieces = max(1, (len(tokens) - 1) // T - 1)  # sequences in an epoch
+        self._drawn = None  # (seed, epoch) of the shift and the order that are at hand
+
+    def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Batch number k, wherever the loader stands; it may reach into the next epoch."""
+        numbers = range(k * self.B, (k + 1) * self.B)
+        return take(self.tokens, [self._start(*divmod(n, self.pieces)) for n in numbers], self.T)
+
+    def _start(self, epoch, i):
+        """Where sequence i of an epoch begins."""
+        if self._drawn != (self.seed, epoch):
+            draw = np.random.default_rng([self.seed, epoch])
+            self._shift = int(draw.integers(0, min(self.T, len(self.tokens) - self.T * self.pieces)))
+            self._order = draw.permutation(self.pieces)
+            self._drawn = self.seed, epoch
+        return self._shift + self.T * int(self._order[i])
+
+
+def take(tokens: np.ndarray, starts: ArrayLike, T: int) -> tuple[np.ndarray, np.ndarray]:
+    """The sequences of T tokens that begin at `starts` (B,), and the tokens after them: two (B, T) int32."""
+    window = np.asarray(starts)[:, None] + np.arange(T + 1)  # (B, T + 1)
+    taken = np.asarray(tokens[window], dtype=np.int32)
+    return taken[:, :-1], taken[:, 1:]
+
+
+def evenly(tokens: np.ndarray, B: int, T: int, batches: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Batches for evaluation, the same ones every time: yields inputs and targets, (b, T) int32 with b <= B.
+
+    With batches=0 the whole of `tokens` is covered once in file order, in non-overlapping sequences (a last
+    piece shorter than T is left out). Otherwise batches * B of these sequences, evenly spaced.
+    """
+    count = (len(tokens) - 1) // T
+    if count < 1:
+        raise UserError(
+            f"the validation split has {len(tokens)} tokens, a sequence of block_size {T} "
+            f"needs {T + 1}; use a longer text or a smaller --block-size"
+        )
+    chosen = np.arange(count)
+    if 0 < batches * B < count:
+        chosen = np.arange(batches * B) * count // (batches * B)
+    for first in range(0, len(chosen), B):
+        yield take(tokens, chosen[first : first + B] * T, T)

@@ -1,0 +1,124 @@
+"""Files from the network: over https, with a time limit, checked, and never half written.
+
+    fetch(url, path, sha256)     download to path, or raise UserError saying where to put the file by hand
+    find(name, sha256, folders)  the first folder that holds the file with the right content
+    cache_folder()               where downloads and token files are kept
+
+Environment: GPT2_CACHE_DIR moves the cache folder, GPT2_OFFLINE=1 forbids every download.
+"""
+
+import hashlib
+import http.client
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gpt2.errors import UserError
+from gpt2.storage.files import write_atomically
+
+TIMEOUT = 15.0  # seconds without an answer before a download counts as failed
+LONGEST = 600.0  # seconds for the whole of a file; a server may send a byte now and then for ever
+LARGEST = 64 << 20  # bytes; a server that sends more than this is not sending what was asked for
+
+
+def cache_folder() -> Path:
+    """The folder for downloads and token files. It is made when something is first written there."""
+    if os.environ.get("GPT2_CACHE_DIR"):
+        return Path(os.environ["GPT2_CACHE_DIR"])
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "gpt2"
+
+
+def sha256_of(path: str | Path) -> str:
+    """Hexadecimal SHA-256 of a file's content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find(name: str, sha256: str, folders: Iterable[str | Path]) -> Path | None:
+    """Path of the first `folder/name` whose content has this SHA-256, or None.
+
+    A file of the right name with other content is an error: to use it would train on something else, and to
+    pass over it in silence would leave its owner wondering.
+    """
+    for folder in folders:
+        path = Path(folder) / name
+        if not path.is_file():
+            continue
+        found = sha256_of(path)
+        if found != sha256:
+            raise UserError(
+                f"{path}: SHA-256 is {found[:12]}..., expected {sha256[:12]}...; "
+                "the file is damaged or another version. Remove it or replace it"
+            )
+        return path
+    return None
+
+
+def fetch(url: str, path: str | Path, sha256: str, timeout: float = TIMEOUT) -> Path:
+    """Download `url` to `path` and return the path.
+
+    The content goes to a temporary file in the same folder, is checked against `sha256`, and is then renamed,
+    so that `path` either does not exist or is whole. Raises UserError, in one line, for everything that the
+    network can do wrong.
+    """
+    path = Path(path)
+    advice = f"put the file there by hand, or the same file into the folder named by GPT2_DATA_DIR: {path}"
+    if os.environ.get("GPT2_OFFLINE", "") not in ("", "0"):
+        raise UserError(f"{path.name} is not here and GPT2_OFFLINE is set; {advice}")
+    if not url.startswith("https://"):
+        raise UserError(f"{url}: only https addresses are downloaded")
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as answer:
+            content = _content(answer, url)
+    except (OSError, ValueError, http.client.HTTPException) as error:  # URLError is an OSError
+        cause = getattr(error, "reason", None) or error
+        reason = getattr(cause, "strerror", None) or cause
+        raise UserError(f"cannot download {url}{_proxy(url)} ({reason}); {advice}") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise UserError(
+            f"{url}: SHA-256 of what arrived is {found[:12]}..., expected {sha256[:12]}... "
+            f"(a proxy's page?); {advice}"
+        )
+    write_atomically(path, content)
+    return path
+
+
+def _content(answer, url):
+    """What the server sends, at most LARGEST bytes and one. OSError where it does not come to an end in time,
+    ends early, or comes from an address without https that the server pointed to."""
+    final = getattr(answer, "url", url)
+    if not final.startswith("https://"):
+        raise OSError(f"it points to {final}, which is not https")
+    end = time.monotonic() + LONGEST
+    content = bytearray()
+    while len(content) <= LARGEST:
+        part = answer.read1(1 << 16)
+        content += part
+        if not part:
+            break
+        if time.monotonic() > end:
+            raise OSError(f"{len(content):,} bytes in {LONGEST:g} s, and no end")
+    if getattr(answer, "length", None) and len(content) <= LARGEST:
+        raise OSError(f"the connection ended {answer.length:,} bytes early")
+    return bytes(content)
+
+
+def _proxy(url):
+    """The words " through the proxy HOST:PORT" where there is one; without its user name and password."""
+    parts = urlsplit(url)
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
+        return ""
+    place = urlsplit(proxy if "//" in proxy else "//" + proxy).netloc
+    return f" through the proxy {place.rpartition('@')[2]}"

@@ -1,0 +1,111 @@
+"""One program at a time in a folder.
+
+    with Lock(folder):
+        ...                 a second Lock on the folder is a UserError that says who has it
+
+The operating system holds the lock, on the open file FOLDER/lock, and lets go of it when the process ends,
+in whatever way. After kill -9 or a power cut the file is still there, but nobody holds it: the next one takes
+it. The text in it says who has the lock; nothing depends on it.
+"""
+
+import errno
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+from gpt2.errors import UserError
+
+NAME = "lock"
+FAR = 1 << 30  # Windows locks bytes, which nobody else can read then: a byte far behind the text
+LONGEST = 200  # bytes of text that are shown
+# What a file system answers that has no locks, as some on a network do. One runs there without.
+WITHOUT = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+
+
+class Lock:
+    """The lock of `folder`, taken at once; given back by release(), or at the end of a with block.
+
+    Raises UserError where another program, or another Lock in this one, has it, and where the folder cannot
+    be written to.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder) / NAME
+        self._file = self._take()
+        holder = f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+        try:
+            self._file.truncate(0)
+            self._file.write(holder.encode())
+        except OSError:
+            pass  # a full disk; the lock holds without a text
+
+    def release(self) -> None:
+        """Give the lock back and remove its file. May be called again."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        # First removed, then given back: whoever comes in between sees that its file is not the one in the
+        # folder, and tries again. Windows cannot remove an open file, so there it is the other way round, and
+        # removing fails where somebody else has the file open by then.
+        if sys.platform != "win32":
+            _remove(self.path)
+        file.close()
+        if sys.platform == "win32":
+            _remove(self.path)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.release()
+
+    def _take(self):
+        while True:
+            try:
+                file = open(self.path, "a+b", buffering=0)
+            except OSError as error:
+                raise UserError(
+                    f"{self.path.parent}: cannot be written to: {error.strerror or error}; a run "
+                    "keeps its checkpoints there, so give another folder with --out"
+                ) from None
+            if not lock_file(file):
+                file.seek(0)
+                holder = file.read(LONGEST).decode(errors="replace") or "another program"
+                file.close()
+                raise UserError(
+                    f"{self.path.parent} is in use by {holder}; two runs in one folder would "
+                    "overwrite each other. Wait for it to end, or give another folder with --out"
+                )
+            try:
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                    return file
+            except FileNotFoundError:
+                pass
+            file.close()  # who had it before has removed the file since it was opened here
+
+
+def lock_file(file: IO) -> bool:
+    """Lock an open file for this process, without waiting. Returns whether it is locked now."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(FAR)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in WITHOUT
+    return True
+
+
+def _remove(path):
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass  # it stays behind and does no harm

@@ -1,0 +1,85 @@
+"""The lines of metrics.jsonl, read back: what a run measured, as arrays.
+
+train.py writes a line a step {step, loss, lr, grad_norm, seconds, ...}, a line a validation {step, val_loss},
+and a line a sample {step, sample}. A run may still be going on: a last line that is not whole is left out.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpt2.errors import UserError
+from gpt2.storage import runs
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """One run's course.
+
+    name     the run's folder, as given
+    values   what was measured -> (steps, numbers), two float64 arrays of one length: loss and val_loss in
+             nats per token, lr, grad_norm, seconds (of a step), tokens_per_second, gflops, ...
+    """
+
+    name: str
+    values: dict
+
+    def get(self, what: str) -> tuple[np.ndarray, np.ndarray]:
+        """(steps, numbers) of a measurement; two empty arrays where there is none."""
+        return self.values.get(what, (np.empty(0), np.empty(0)))
+
+
+def read(folder: str | Path) -> Metrics:
+    """The Metrics of the run in `folder`; an empty name is the newest run. Raises UserError without one."""
+    folder = runs.existing(folder)
+    path = folder / runs.METRICS
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        content = b""  # a run that has only just begun
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    points: dict[str, list] = {}
+    whole = content.split(b"\n")[:-1]  # what follows the last line break is not
+    for number, line in enumerate(whole, 1):
+        for name, step, value in _points(path, number, line):
+            points.setdefault(name, []).append((step, value))
+    values = {name: tuple(np.array(pairs, np.float64).T) for name, pairs in points.items()}
+    return Metrics(str(folder), values)
+
+
+def _points(path, number, line):
+    """(name, step, value) of every number in a line."""
+    if not line.strip():
+        return
+    try:
+        fields = json.loads(line)
+        step = float(fields.pop("step"))
+        numbers = {
+            name: float(value)
+            for name, value in fields.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        raise UserError(f"{path}: line {number} is none that train.py writes; is it another file?") from None
+    for name, value in numbers.items():
+        yield name, step, value
+
+
+def smoothed(numbers: np.ndarray, span: float) -> np.ndarray:
+    """A running mean that forgets over `span` numbers, corrected at its start as Adam's is. Same length.
+
+    Numbers that are not finite are passed over.
+    """
+    keep = 1.0 - 1.0 / max(span, 1.0)
+    mean = weight = 0.0
+    out = np.empty(len(numbers))
+    for i, number in enumerate(numbers):
+        if math.isfinite(number):
+            mean = keep * mean + (1.0 - keep) * number
+            weight = keep * weight + (1.0 - keep)
+        out[i] = mean / weight if weight else np.nan
+    return out

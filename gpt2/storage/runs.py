@@ -1,0 +1,90 @@
+"""A run's folder: which files lie in it, and which folder is meant. Needs no NumPy."""
+
+from pathlib import Path
+
+from gpt2.errors import UserError
+from gpt2.storage.files import leftovers
+
+SETTINGS = "settings.toml"  # the recipe; --config reads it
+TOKENIZER = "tokenizer.json"  # ranks included, so that sampling needs nothing else
+METRICS = "metrics.jsonl"  # a line a step, a validation, a sample
+LAST = "last.safetensors"  # everything that --resume needs
+BEST = "best.safetensors"  # the weights with the lowest validation loss
+
+RUNS = Path("runs")
+
+# What a person types to train: the script, where it lies beside the package in a checkout, else the program
+TRAIN = "python train.py" if Path(__file__).parents[2].joinpath("train.py").exists() else "gpt2 train"
+
+
+def new(name: str, out: str = "") -> Path:
+    """The folder for a new run, made here: two runs that start together get two folders.
+
+    Without `out` it is runs/NAME-N with the first free N. With `out` there may be a run in it: lock the
+    folder, then `clear` it.
+    """
+    if not out:
+        return _first_free(name)
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--out {folder}: this is a file, expected a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder}: {error.strerror or error}") from None
+    return folder
+
+
+def clear(folder: Path, overwrite: bool = False) -> None:
+    """Remove the run that was in `folder`. UserError where there is one that is not to be overwritten."""
+    if (folder / SETTINGS).exists() and not overwrite:
+        raise UserError(
+            f"--out {folder} holds a run already; go on with it by --resume {folder}, "
+            "replace it with --overwrite, or give another folder"
+        )
+    _remove(folder, [folder / file for file in (METRICS, LAST, BEST)])
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed run had begun to write. For whoever holds the folder's lock."""
+    _remove(folder, leftovers(folder, (SETTINGS, TOKENIZER, METRICS, LAST, BEST)))
+
+
+def _remove(folder, paths):
+    try:
+        for path in paths:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror or error}") from None
+
+
+def _first_free(name):
+    number = 1
+    while True:
+        folder = RUNS / f"{name}-{number}"
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise UserError(
+                f"cannot make the folder {folder}: {error.strerror or error}; name another with --out"
+            ) from None
+
+
+def existing(folder: str | Path | None) -> Path:
+    """`folder` as a Path if a run is in it; for an empty name the newest run in runs/. Else UserError."""
+    if not folder:
+        return newest()
+    if not (Path(folder) / SETTINGS).exists():
+        raise UserError(f"{folder}: no run here ({SETTINGS} is missing)")
+    return Path(folder)
+
+
+def newest() -> Path:
+    """The run in runs/ that was saved last, or UserError where there is none."""
+    saved = list(RUNS.glob(f"*/{LAST}"))
+    if not saved:
+        raise UserError(f"no run in {RUNS.absolute()}; train one with: {TRAIN}")
+    return max(saved, key=lambda path: path.stat().st_mtime).parent

@@ -1,0 +1,146 @@
+"""What a run is made of, from its settings: the tokenizer, the model, the optimizer, and who trains it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpt2 import parallel
+from gpt2.data import tokenizer
+from gpt2.data.tokenizer import Tokenizer
+from gpt2.errors import OptionError, UserError
+from gpt2.model import GPT2, GPT2Config
+from gpt2.optimizer import AdamW
+from gpt2.parallel import auto
+from gpt2.parallel.cores import threads_each
+from gpt2.storage import runs
+from gpt2.train.settings import Settings
+from gpt2.weights.pretrained import Pretrained
+
+
+def start_tokenizer(s: Settings, start: Pretrained | None, folder: Path | None) -> Tokenizer | None:
+    """The Tokenizer that the weights of --init speak, or None where --tokenizer and the text decide.
+
+    start    what --init names, for a new run
+    folder   of a run that is resumed: it has kept its tokenizer
+    """
+    if not s.init:
+        return None
+    if start is None:
+        return tokenizer.load(folder / runs.TOKENIZER)
+    if start.words is None and s.tokenizer != "auto":
+        return None
+    words = start.tokenizer()
+    if s.tokenizer not in ("auto", words.name):
+        raise UserError(
+            f"--tokenizer {s.tokenizer}: the weights {s.init} were trained with {words.name}; leave it out"
+        )
+    return words
+
+
+def model_config(s: Settings, vocab_size: int) -> GPT2Config:
+    """The GPT2Config of these settings."""
+    context = s.context or s.block_size
+    if s.block_size > context:
+        raise UserError(
+            f"--block-size {s.block_size}: the model reads at most {context} tokens "
+            + (f"({s.init})" if s.init else "(--context)")
+        )
+    return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype)
+
+
+def make_model(config: GPT2Config, s: Settings, start: Pretrained | None = None) -> GPT2:
+    """The GPT2 of these settings, with the weights of `start` where there are some.
+
+    A backward that is not known or cannot be had is one line.
+    """
+    if start is not None and start.config.vocab_size != config.vocab_size:
+        raise UserError(
+            f"--init {s.init}: has a vocabulary of {start.config.vocab_size} tokens, "
+            f"{s.tokenizer} one of {config.vocab_size}; they do not belong together"
+        )
+    if start is not None and start.config != config:
+        raise UserError(f"--init {s.init}: {start.path} holds {start.config}, expected {config}")
+    if start is not None:
+        start.check()
+    with errors_as_flags(s):
+        model = GPT2(config, seed=s.seed if start is None else None, **model_options(s))
+    if start is not None:
+        start.fill(model.params)
+    return model
+
+
+@contextmanager
+def errors_as_flags(s: Settings) -> Iterator[None]:
+    """Says what is wrong with model_options(s) in the words of the command line."""
+    try:
+        yield
+    except OptionError as error:
+        raise UserError(error.as_flag) from None
+    except NotImplementedError as error:  # the compiler cannot derive what --backward asks for
+        raise UserError(f"--backward {s.backward}: {error}") from None
+
+
+def model_options(s: Settings) -> dict[str, Any]:
+    """GPT2's keyword arguments besides its shape and seed, for this process and its workers."""
+    return {
+        "backward": s.backward,
+        "compile": s.compile == "on",
+        "elementwise": s.elementwise,
+        "detect_anomaly": s.detect_anomaly,
+    }
+
+
+def make_optimizer(model: GPT2, s: Settings) -> AdamW:
+    """The AdamW of these settings."""
+    return AdamW(model, lr=s.lr, betas=(s.beta1, s.beta2), eps=s.eps, weight_decay=s.weight_decay)
+
+
+def start_team(
+    s: Settings, model: GPT2, optimizer: AdamW, group: Any, fingerprint: Callable[[], int]
+) -> tuple[Any, list[str]]:
+    """Whoever --parallel says trains the model, and what there is to note about it.
+
+    group        what gpt2.parallel.join gave
+    fingerprint  a number that tells the tokens from others: all ranks of an MPI job must have the same
+    """
+    notes, workers = [], 1
+    if s.parallel == "processes":
+        workers, notes = number_of_workers(s, model.config)
+        each = threads_each(workers, s.threads)
+        notes.append(f"{workers} process{'es' * (workers > 1)} with {each} thread{'s' * (each > 1)} each")
+    elif group.size > 1:
+        notes.append(f"{group.size} MPI processes")
+        mine = fingerprint()
+        if group.highest(mine) != -group.highest(-mine):
+            raise UserError("--parallel mpi: the processes read different data; all need the same files")
+    team = parallel.start(
+        s.parallel,
+        model,
+        optimizer,
+        group,
+        workers=workers,
+        batch_size=s.batch_size,
+        threads=s.threads,
+        shard=s.shard,
+        timeout=s.worker_timeout,
+        options=model_options(s),
+    )
+    return team, notes
+
+
+def number_of_workers(s: Settings, config: GPT2Config) -> tuple[int, list[str]]:
+    """--workers as a number, and what there is to note; auto is what turns out to be the fastest here."""
+    if s.workers == "auto":
+        best, times = auto.choose(
+            config,
+            s.batch_size,
+            s.block_size,
+            threads=s.threads,
+            timeout=s.worker_timeout,
+            options=model_options(s),
+        )
+        return best, [auto.as_text(times, best, s.threads)]
+    if not s.workers.isdecimal() or int(s.workers) < 1:
+        raise UserError(f"--workers {s.workers}: expected a number from 1, or auto")
+    return int(s.workers), []

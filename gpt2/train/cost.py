@@ -1,0 +1,163 @@
+"""What a training step takes, before it is taken: memory by kind, arithmetic, time.
+
+Parameters, gradients and moments are counted. What a step needs besides, and how long it takes, is measured
+on models of the same width with one and with two blocks: every further block adds what the second one added.
+"""
+
+import dataclasses
+import time
+import tracemalloc
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpt2.model import GPT2, GPT2Config
+from gpt2.optimizer import AdamW
+from gpt2.train.flops import training_flops
+
+REPEATS = 2  # of a step, after a first one that compiles; the quicker counts
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of training with one process.
+
+    parameters    how many numbers
+    bytes         kind -> bytes: parameters, gradients, moments, activations (with everything else that is in
+                  memory for the length of a step only, at its highest)
+    flops         operations in a step's matrix products
+    seconds       estimated for a step; None where not even two blocks fit in memory, so that no step could be
+                  tried: activations are then one block's attention scores alone
+    """
+
+    parameters: int
+    bytes: dict
+    flops: int
+    seconds: float | None
+
+
+def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options: Any) -> Cost:
+    """The Cost of a step of `accumulate` batches of B sequences of T tokens.
+
+    options   for GPT2: backward, compile
+
+    Takes a few steps of a model with two blocks, and its memory, if that much is free.
+    """
+    item = np.dtype(config.dtype).itemsize
+    scores = B * config.n_head * T * T * item
+    tried = dataclasses.replace(config, n_layer=2)
+    free = available_memory()
+    if free is not None and 4 * tried.num_parameters * item + scores > free:
+        return _cost(config, B, T, accumulate, scores, None)
+    one = dataclasses.replace(config, n_layer=1)
+    tokens = np.zeros((B, T), np.int64)
+    GPT2(one, seed=None, **options).loss_and_grads(tokens, tokens)  # compiling takes memory too, but once
+    blocks = [_measure(model, B, T, options) for model in (one, tried)]
+    work, step, update = (_extended(first, both, config.n_layer) for first, both in zip(*blocks))
+    return _cost(config, B, T, accumulate, int(work), accumulate * step + update)
+
+
+def _cost(config, B, T, accumulate, work, seconds):
+    """The Cost, with what is counted rather than measured."""
+    stored = config.num_parameters * np.dtype(config.dtype).itemsize
+    sizes = {"parameters": stored, "gradients": stored, "moments": 2 * stored, "activations": work}
+    return Cost(config.num_parameters, sizes, accumulate * training_flops(config, B, T), seconds)
+
+
+def _extended(one, two, n_layer):
+    """What n_layer blocks take. The second block cannot take less than nothing, whatever the clock says."""
+    return one + max(two - one, 0) * (n_layer - 1)
+
+
+def _measure(config, B, T, options):
+    """(bytes of the first step, seconds of loss and gradients, seconds of the update) of a model."""
+    model = GPT2(config, seed=None, **options)
+    model.flat_params += 0.02  # zeros would make some of the arithmetic too easy
+    optimizer = AdamW(model)
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, (B, T + 1))
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    model.loss_and_grads(tokens[:, :-1], tokens[:, 1:])
+    work = tracemalloc.get_traced_memory()[1] - before
+    if not tracing:
+        tracemalloc.stop()
+    step = _quickest(lambda: model.loss_and_grads(tokens[:, :-1], tokens[:, 1:]))
+    return work, step, _quickest(lambda: optimizer.step(lr=0.0))
+
+
+def _quickest(work):
+    times = []
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def lines(cost: Cost, steps: int, available: int | None = None) -> list[str]:
+    """A Cost as text.
+
+    steps       of the run
+    available   bytes of memory that are free, where this is known
+    """
+    total = sum(cost.bytes.values())
+    rows = [("parameters", f"{cost.parameters:,}")]
+    rows += [(f"memory: {kind}", size(count)) for kind, count in cost.bytes.items()]
+    more = "more than " if cost.seconds is None else ""
+    free = "" if available is None else f" of {size(available)} free"
+    rows.append(("memory in all", f"{more}{size(total)}{free}"))
+    rows.append(("arithmetic", f"{cost.flops / 1e9:.2f} GFLOP a step"))
+    if cost.seconds is None:
+        rows.append(("time", "not measured: two blocks are more than the free memory holds"))
+    else:
+        rate = cost.flops / cost.seconds / 1e9
+        rows.append(
+            (
+                "time",
+                f"about {duration(cost.seconds)} a step ({rate:.0f} GFLOP/s), "
+                f"{duration(steps * cost.seconds)} for {steps:,} steps, validation and samples aside",
+            )
+        )
+    if available is not None and total > available:
+        rows.append(("note", "this does not fit; smaller: --batch-size, --block-size, or a smaller model"))
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:<{width}}  {text}" for name, text in rows]
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    if count < 1024:
+        return f"{count:.0f} bytes"
+    units = ["KiB", "MiB", "GiB"]
+    count /= 1024
+    while count >= 1024 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.0f} {units[0]}" if count >= 100 else f"{count:.1f} {units[0]}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def available_memory() -> int | None:
+    """Bytes that a new program could have, or None where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return 1024 * int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return None

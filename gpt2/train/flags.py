@@ -1,0 +1,232 @@
+"""A frozen dataclass as the settings of a program: read from the command line and from TOML, printed, kept.
+
+    @dataclass(frozen=True)
+    class Settings:
+        steps: int = setting(500, "optimisation", "optimizer steps", minimum=1)
+
+Each field has a default, a group, a line of help with its unit, and its limits. From these come the flags
+(--steps, grouped in --help), the names that a TOML file may use, and the checks. This module needs no NumPy,
+so that a program can read its settings before NumPy starts its threads.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import math
+import textwrap
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpt2.errors import UserError
+
+EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def setting(
+    default: Any,
+    group: str,
+    help: str,
+    *,
+    minimum: float | None = None,
+    below: float | None = None,
+    choices: Sequence[str] | None = None,
+    fixed: bool = False,
+) -> Any:
+    """A field of a settings class.
+
+    default         also gives the type: int, float, str or bool
+    group, help     where and how --help lists it; help names the unit
+    minimum, below  the range of a number: minimum <= x < below
+    choices         the only values allowed
+    fixed           a run that is resumed cannot change it
+    """
+    return dataclasses.field(
+        default=default,
+        metadata=dict(group=group, help=help, minimum=minimum, below=below, choices=choices, fixed=fixed),
+    )
+
+
+def flag(name: str) -> str:
+    """The command-line spelling of a field's name."""
+    return "--" + name.replace("_", "-")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are UserError, so that every mistake of the user's ends in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
+def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
+    """A flag for every field of the settings class, in groups. Flags not given are absent from the result."""
+    groups = {}
+    for field in dataclasses.fields(cls):
+        group = field.metadata["group"]
+        if group not in groups:
+            groups[group] = parser.add_argument_group(group)
+        default = "off" if field.default is False else field.default
+        shown = "" if default == "" else f" (default: {default})"
+        options = dict(dest=field.name, default=argparse.SUPPRESS, help=field.metadata["help"] + shown)
+        if field.type is bool or field.type == "bool":
+            groups[group].add_argument(flag(field.name), action=argparse.BooleanOptionalAction, **options)
+        else:
+            metavar = "|".join(field.metadata["choices"] or ()) or field.name.split("_")[-1].upper()
+            groups[group].add_argument(flag(field.name), metavar=metavar, **options)
+
+
+def parse(
+    parser: argparse.ArgumentParser, cls: type, argv: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(given, other): the fields that `argv` sets, by name and of the right type, and the parser's own flags.
+
+    Flags may be spelt with - or _. Raises UserError for an unknown flag, naming the nearest one.
+    """
+    argv = [_with_dashes(word) for word in argv]
+    known, unknown = parser.parse_known_args(argv)
+    if unknown:
+        names = [s for action in parser._actions for s in action.option_strings if s.startswith("--")]
+        raise UserError(f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], names)}")
+    names = {field.name for field in dataclasses.fields(cls)}
+    given, other = {}, {}
+    for name, value in vars(known).items():
+        if name in names:
+            given[name] = convert(cls, name, value, flag(name))
+        else:
+            other[name] = value
+    return given, other
+
+
+def _with_dashes(word):
+    """--batch_size=4 as --batch-size=4; values stay as they are."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """ ", did you mean X?" where some name is close, else a pointer to --help."""
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else "; --help lists what there is"
+
+
+def read_toml(path: str | Path, cls: type) -> dict[str, Any]:
+    """The fields that a TOML file sets, by name. Tables are allowed, and only for order.
+
+    Raises UserError for a file that is missing or not TOML, and for unknown names, naming the nearest one.
+    """
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, no UTF-8, a number of 5000 digits
+        raise UserError(f"{path}: not a TOML file: {str(error).splitlines()[0]}") from None
+    names = [field.name for field in dataclasses.fields(cls)]
+    given = {}
+    for name, value in _flattened(path, content):
+        name = name.replace("-", "_")
+        if name not in names:
+            raise UserError(f"{path}: unknown setting {name!r}{nearest(name, names)}")
+        if name in given:
+            raise UserError(f"{path}: {name} is set twice")
+        given[name] = convert(cls, name, value, f"{path}: {name}")
+    return given
+
+
+def _flattened(path, table, depth=0):
+    for name, value in table.items():
+        if isinstance(value, dict):
+            if depth:
+                raise UserError(f"{path}: table {name!r} inside a table; expected names and values")
+            yield from _flattened(path, value, depth + 1)
+        else:
+            yield name, value
+
+
+def convert(cls: type, name: str, value: Any, place: str) -> Any:
+    """`value`, a str from the command line or a TOML value, as the type of the field, its limits checked."""
+    field = next(field for field in dataclasses.fields(cls) if field.name == name)
+    kind = type(field.default)
+    try:
+        if kind is bool:
+            if not isinstance(value, bool):
+                raise ValueError
+        elif kind is str:
+            if not isinstance(value, str):
+                raise ValueError
+        elif isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError
+        elif kind is int:
+            if isinstance(value, float) and value != int(value):
+                raise ValueError
+            value = int(value)
+        else:
+            value = float(value)
+    except (ValueError, OverflowError):
+        raise UserError(f"{place}: expected {EXPECTED[kind]}, got {value!r}") from None
+    _check_limits(field.metadata, value, place)
+    return value
+
+
+def check(settings: Any) -> None:
+    """Raise UserError where a field of a settings object is of the wrong type or out of its range."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, str) and not isinstance(field.default, str):  # convert would read it as a number
+            raise UserError(f"{field.name}: expected {EXPECTED[type(field.default)]}, got {value!r}")
+        convert(type(settings), field.name, value, field.name)
+
+
+def _check_limits(limits, value, place):
+    choices, minimum, below = limits["choices"], limits["minimum"], limits["below"]
+    if choices and value not in choices:
+        raise UserError(f"{place}: expected one of {', '.join(choices)}; got {value!r}")
+    if minimum is not None and not (value >= minimum and math.isfinite(value)):
+        raise UserError(f"{place}: expected {minimum} or more, got {value}")
+    if below is not None and not value < below:
+        raise UserError(f"{place}: expected less than {below}, got {value}")
+
+
+def table(settings: Any) -> str:
+    """The settings as text, one paragraph a group, at most 79 columns wide."""
+    groups: dict[str, list[str]] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if value == "":
+            continue
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        groups.setdefault(field.metadata["group"], []).append(f"{field.name}={shown}")
+    width = max(len(group) for group in groups)
+    fill = textwrap.TextWrapper(
+        79, subsequent_indent=" " * (width + 2), break_on_hyphens=False, break_long_words=False
+    ).fill
+    return "\n".join(fill(f"{group:<{width}}  {' '.join(items)}") for group, items in groups.items())
+
+
+def to_toml(settings: Any) -> str:
+    """The settings as a TOML file that --config reads back."""
+    lines = []
+    group = None
+    for field in dataclasses.fields(settings):
+        if field.metadata["group"] != group:
+            group = field.metadata["group"]
+            lines.append(f"\n[{group}]" if lines else f"[{group}]")
+        lines.append(f"{field.name} = {_toml_value(getattr(settings, field.name))}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    escaped = "".join(c if c.isprintable() and c not in '"\\' else _escape(c) for c in value)
+    return f'"{escaped}"'
+
+
+def _escape(c):
+    return f"\\{c}" if c in '"\\' else f"\\U{ord(c):08x}"

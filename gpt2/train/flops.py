@@ -1,0 +1,47 @@
+"""How much arithmetic a training step is, and how much this machine can do.
+
+Only matrix products are counted, as is the custom: a product of (n, k) and (k, m) is 2nkm operations. The
+backward pass has two products for each one of the forward pass.
+"""
+
+import time
+
+import numpy as np
+
+from gpt2.model import GPT2Config
+
+
+def forward_flops(config: GPT2Config, B: int, T: int) -> int:
+    """Operations of one forward pass over B sequences of T tokens.
+
+    A token meets every weight matrix once, the head included: 12 C^2 weights a block, V C in the head.
+    Attention adds two products of (T, HS) and (HS, T) a head, counted in full although half is masked.
+    """
+    L, C, V = config.n_layer, config.n_embd, config.vocab_size
+    per_token = 2 * (12 * C * C * L + V * C) + 4 * L * C * T
+    return B * T * per_token
+
+
+def training_flops(config: GPT2Config, B: int, T: int) -> int:
+    """Operations of forward and backward together."""
+    return 3 * forward_flops(config, B, T)
+
+
+def matmul_peak(dtype: str = "float32", n: int = 1024, seconds: float = 0.4) -> float:
+    """This machine's best rate for a product of two (n, n) matrices, in operations a second.
+
+    NumPy's own product with the threads it has: what the engine could reach if nothing else took any time.
+    Takes about `seconds`.
+    """
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((n, n)).astype(dtype)
+    b = rng.standard_normal((n, n)).astype(dtype)
+    out = np.empty_like(a)
+    np.matmul(a, b, out=out)  # the first call starts the threads
+    best = float("inf")
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        np.matmul(a, b, out=out)
+        best = min(best, time.perf_counter() - begin)
+    return 2 * n**3 / best if best < float("inf") else float("nan")

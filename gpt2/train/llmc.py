@@ -1,0 +1,115 @@
+"""What llm.c's program for the CPU does around the model: its batches, its sampling, the lines it prints.
+
+    batches        in gpt2/data/llmc.py
+    optimizer      AdamW with lr 1e-4, betas 0.9 and 0.999, eps 1e-8, no decay, no clipping
+    sampling       from the whole distribution, by an xorshift generator with seed 1337
+
+With `train.py --preset llm.c` the same checkpoint and tokens give the same losses, line by line. Its file
+formats are in gpt2/weights/llmc.py.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpt2.model import GPT2Config
+from gpt2.sample import Decoder
+from gpt2.weights.llmc import padded
+
+SAMPLE_SEED = 1337
+
+
+# ---- Sampling --------------------------------------------------------------------------------------------
+
+
+class Coins:
+    """llm.c's random numbers for sampling: xorshift64* (Marsaglia 2003, Vigna 2016), 24 bits of each."""
+
+    def __init__(self, seed: int = SAMPLE_SEED) -> None:
+        self.state = seed
+
+    def next(self) -> float:
+        """A float32 number in [0, 1), as a float."""
+        mask = (1 << 64) - 1
+        x = self.state
+        x ^= x >> 12
+        x ^= (x << 25) & mask
+        x ^= x >> 27
+        self.state = x
+        return (((x * 0x2545F4914F6CDD1D) & mask) >> 32 >> 8) / 16777216.0
+
+
+def choose(logits: np.ndarray, coin: float) -> int:
+    """The first token at which the cumulated probability passes `coin`, all in float32. logits (V,)."""
+    probs = np.exp(logits - logits.max(), dtype=np.float32)
+    probs /= probs.sum(dtype=np.float32)
+    cumulated = np.cumsum(probs, dtype=np.float32)
+    return min(int(np.searchsorted(cumulated, np.float32(coin), side="right")), len(probs) - 1)
+
+
+def generate(decoder: Decoder, start: int, count: int, earlier: int = 0) -> Iterator[int]:
+    """Yields `count` tokens after the token `start`.
+
+    decoder   a fresh gpt2.sample.Decoder
+    earlier   tokens drawn before in this run: the coins go on from there
+    """
+    coins = Coins()
+    for _ in range(earlier):
+        coins.next()
+    token = start
+    for _ in range(count):
+        token = choose(decoder.read([[token]])[0, -1], coins.next())
+        yield token
+
+
+def printable(token: bytes) -> bytes:
+    """What llm.c prints of a token: its bytes, but nothing for a single one that is no ASCII text."""
+    if len(token) == 1 and not (0x20 <= token[0] < 0x7F or token in b"\t\n\v\f\r"):
+        return b""
+    return token.split(b"\0")[0]
+
+
+# ---- Lines -----------------------------------------------------------------------------------------------
+
+
+def model_lines(config: GPT2Config) -> list[str]:
+    """What it says of a model when it has read one."""
+    Vp = padded(config.vocab_size)
+    parameters = config.num_parameters + (Vp - config.vocab_size) * config.n_embd
+    return [
+        "[GPT-2]",
+        f"max_seq_len: {config.block_size}",
+        f"vocab_size: {config.vocab_size}",
+        f"padded_vocab_size: {Vp}",
+        f"num_layers: {config.n_layer}",
+        f"num_heads: {config.n_head}",
+        f"channels: {config.n_embd}",
+        f"num_parameters: {parameters}",
+    ]
+
+
+def data_lines(train: np.ndarray, val: np.ndarray, B: int, T: int) -> list[str]:
+    """What it says of the two token arrays."""
+    return [
+        f"train dataset num_batches: {len(train) // (B * T)}",
+        f"val dataset num_batches: {len(val) // (B * T)}",
+    ]
+
+
+def activations_line(config: GPT2Config, B: int, T: int) -> str:
+    """What it says at the first forward pass: the numbers in all activations together."""
+    L, C, NH, Vp = config.n_layer, config.n_embd, config.n_head, padded(config.vocab_size)
+    # A position of a block: ln1, atty, attproj, residual2, ln2, fcproj, residual3 have C numbers, qkv 3C, fch
+    # and its gelu 4C; two layernorms a mean and an rstd; attention T before and T after the softmax, a head
+    per_block = 18 * C + 4 + 2 * NH * T
+    ends = 2 * C + 2 + 2 * Vp + 1  # encoded, lnf and its mean and rstd, logits, probs, the loss
+    return f"num_activations: {B * T * (L * per_block + ends)}"
+
+
+def val_line(loss: float) -> str:
+    return f"val loss {loss:.6f}"
+
+
+def step_line(step: int, loss: float, seconds: float) -> str:
+    """step counts from 0."""
+    return f"step {step}: train loss {loss:.6f} (took {1000 * seconds:.6f} ms)"

@@ -1,0 +1,126 @@
+"""The loop: validations, samples, steps and checkpoints, in the order in which they come."""
+
+import math
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpt2.errors import UserError
+from gpt2.train.reporters import Reporter
+from gpt2.train.run import Run
+from gpt2.train.step import Step
+
+
+class Interrupts:
+    """SIGINT and SIGTERM as a wish to stop, noticed between two steps; a second one stops at once.
+
+    received   the signal's number, or None. Only within `with Interrupts() as ...` are signals caught
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.before: dict = {}
+
+    def __enter__(self) -> "Interrupts":
+        for name in ("SIGINT", "SIGTERM", "SIGBREAK"):  # the last one is Windows' Ctrl-Break
+            if hasattr(signal, name):
+                number = getattr(signal, name)
+                self.before[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number, frame):
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = number
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+def loop(run: Run, reporter: Reporter, interrupts: Interrupts | None = None) -> Iterator[Step]:
+    """Train until the last step, run.stop() or a signal; yields each Step, its validation included.
+
+    However it ends, but for an error, the run is saved: also where the caller leaves its `for` early.
+    """
+    s, interrupts = run.settings, interrupts or Interrupts()
+    taken = None
+    while True:
+        last = run.step >= s.steps
+        if run.validated != run.step and (last or due(run.step, s.eval_every)):
+            loss = validate(run, reporter)
+            taken = taken and replace(taken, val_loss=loss)
+        if taken is not None:
+            try:
+                yield taken
+            except GeneratorExit:
+                run.save()
+                raise
+        # One rank's wish to stop is a wish of all
+        stop = int(run.team.highest(interrupts.received or int(run.stopping)))
+        if stop:
+            interrupts.received = stop
+        if last and reporter.sample_at_end and s.sample_tokens:
+            show_sample(run, reporter, last=True)
+        if last or stop:
+            run.save()  # after all that is recorded: what comes later than a save is cut off on resuming
+            return
+        if run.step > 0 and due(run.step, s.sample_every) and s.sample_tokens:
+            show_sample(run, reporter, last=False)
+        taken = take_step(run, reporter)
+        if due(run.step, s.save_every) and run.step < s.steps:
+            run.save()
+
+
+def due(step: int, every: int) -> bool:
+    """Whether what happens `every` so many steps happens at this one; 0 is never."""
+    return every > 0 and step % every == 0
+
+
+def take_step(run: Run, reporter: Reporter) -> Step:
+    """Train one step, tell it and record it."""
+    begin = time.perf_counter()
+    metrics = run.train_step()
+    seconds = time.perf_counter() - begin
+    rates = reporter.rates(seconds)
+    usual = run.spikes.of(metrics["loss"])
+    step = Step(run.step, **metrics, seconds=seconds, rates=rates, spike_from=usual, run=run)
+    reporter.step(step)
+    if usual is not None:
+        metrics["spike_from"] = usual
+    run.record(
+        step=run.step,
+        **metrics,
+        seconds=round(seconds, 6),
+        tokens_per_second=round(rates.tokens, 1),
+        gflops=round(rates.flops / 1e9, 3),
+    )
+    return step
+
+
+def validate(run: Run, reporter: Reporter) -> float:
+    """Measure the validation loss, tell it, and keep the weights if they are the best so far."""
+    loss = run.validation_loss()
+    if not math.isfinite(loss):
+        raise UserError(
+            f"step {run.step}: the validation loss is {loss}; the weights of the last checkpoint "
+            "are untouched. Resume from it with a lower --lr"
+        )
+    best = run.step > 0 and (run.best is None or loss < run.best)  # untrained weights are no one's best
+    run.validated = run.step
+    run.record(step=run.step, val_loss=loss)
+    reporter.validated(run, loss, best)
+    if best:
+        run.best = loss
+        run.save_best()
+    return loss
+
+
+def show_sample(run: Run, reporter: Reporter, last: bool) -> None:
+    """Tell and record some text from the model as it is now."""
+    if not run.team.root:
+        return
+    text = reporter.sample(run)
+    run.record(step=run.step, sample=text)
+    reporter.sampled(run, text, last)

@@ -1,0 +1,69 @@
+"""The program: python train.py, python -m gpt2 train and gpt2 train are all `main`.
+
+NumPy takes the number of its threads from the environment when it is imported. So this module and those that
+it imports at the top know no NumPy; the flags are read, the threads set, and only then comes
+gpt2.train.console, which imports everything else. Nothing else in gpt2.train is imported inside a function.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from gpt2 import parallel
+from gpt2.errors import UserError
+from gpt2.parallel.cores import launched_rank, local_ranks, thread_variables, threads_each
+from gpt2.storage import runs
+from gpt2.train.settings import read_settings, resumed_settings
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "train.py") -> int:
+    """Train as the arguments say. Returns the exit status: 0, or 2 after one line that says what is wrong."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # '?' where a console lacks a character
+    try:
+        return program(sys.argv[1:] if argv is None else argv, prog)
+    except UserError as error:
+        if launched_rank() == 0:  # of an MPI job, the first one speaks for all
+            print(f"error: {error}", file=sys.stderr)
+        return 2
+    except parallel.WorkerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped at once; what was saved before is in place", file=sys.stderr)
+        return 130
+    except MemoryError as error:
+        print(
+            f"error: not enough memory ({error}); take a smaller model or batch, --dry-run says what a run "
+            "takes",
+            file=sys.stderr,
+        )
+        return 2
+
+
+def program(argv: Sequence[str], prog: str) -> int:
+    """Read the settings, set the threads, and leave the rest to gpt2.train.console."""
+    asked = read_settings(argv, prog)
+    given, resumed = asked.given, None
+    if asked.resume is None:
+        limit_threads(threads_here(given.get("threads", 0), given.get("parallel", "none")))
+    else:
+        out = given.get("out", asked.resume)
+        if asked.resume and out != asked.resume:
+            raise UserError(f"--out {out}: a resumed run stays in its folder, {asked.resume}")
+        resumed = resumed_settings(runs.existing(asked.resume or given.get("out")), given)
+        limit_threads(threads_here(resumed.threads, resumed.parallel))
+    from gpt2.train import console  # imports NumPy, which reads the number of its threads
+
+    return console.run(asked, resumed)
+
+
+def threads_here(threads: int, kind: str) -> int:
+    """Threads of this process: those of --threads, shared with the other MPI ranks of the machine."""
+    return threads_each(local_ranks(), threads) if kind == "mpi" else threads
+
+
+def limit_threads(threads: int) -> None:
+    """Tell the libraries under NumPy how many threads to take. Has an effect before NumPy is imported."""
+    if threads:
+        os.environ.update(thread_variables(threads))

@@ -1,0 +1,51 @@
+"""The settings of a new run: defaults, a preset, the shape of released weights, and what was given."""
+
+import dataclasses
+from typing import Any
+
+from gpt2.errors import UserError
+from gpt2.model import GPT2Config
+from gpt2.train.flags import flag
+from gpt2.train.settings import PRESETS, Settings
+from gpt2.weights import pretrained
+
+
+def from_preset(preset: str, **given: Any) -> Settings:
+    """The settings that --preset names, with those changed that are given: from_preset("llm.c", steps=10).
+
+    With init="gpt2", or another name of weights, the model has their shape. Raises UserError for an unknown
+    preset, a value out of its range, or weights of another shape than was given.
+    """
+    return new_settings({"preset": preset, **given})
+
+
+def new_settings(given: dict[str, Any]) -> Settings:
+    """Settings of a new run: defaults, preset, and what was given."""
+    preset = given.get("preset", "shakespeare")
+    if preset not in PRESETS:
+        raise UserError(f"--preset {preset}: expected one of {', '.join(PRESETS)}")
+    shape: dict[str, Any] = {}
+    if preset.startswith("gpt2"):
+        released = GPT2Config.preset(preset)
+        shape = {"n_layer": released.n_layer, "n_head": released.n_head, "n_embd": released.n_embd}
+    settings = Settings(**{**shape, **PRESETS[preset], **given})
+    return settings if not settings.init else of_weights(settings, weights_config(settings), given)
+
+
+def weights_config(s: Settings) -> GPT2Config:
+    """The GPT2Config of the weights that --init names; for the released ones without having them."""
+    return pretrained.find_config(s.init, s.dtype)
+
+
+def of_weights(s: Settings, config: GPT2Config, given: dict[str, Any]) -> Settings:
+    """The settings with the shape that the weights of --init have."""
+    shape: dict[str, Any] = {
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_embd": config.n_embd,
+        "context": config.block_size,
+    }
+    for name, value in shape.items():
+        if given.get(name, value) not in (value, 0):
+            raise UserError(f"{flag(name)} {given[name]}: the weights {s.init} have {value}; leave it out")
+    return dataclasses.replace(s, **shape)

@@ -1,0 +1,185 @@
+"""Whose words a run is told in: this project's, or those of llm.c's program.
+
+The loop tells a Reporter what happens. The Reporter itself tells nobody, which is what a library wants.
+"""
+
+import sys
+from typing import TextIO
+
+from gpt2.sample import Decoder
+from gpt2.storage import runs
+from gpt2.train import llmc
+from gpt2.train.flags import table
+from gpt2.train.flops import training_flops
+from gpt2.train.progress import RECENT, Clock, Progress, Rates
+from gpt2.train.run import Run
+from gpt2.train.step import Step
+
+
+class Reporter:
+    """The interface, and the reporter that tells nothing.
+
+    recent          steps over which rates are averaged
+    sample_at_end   whether the run ends with a sample of text
+    """
+
+    recent = RECENT
+    sample_at_end = True
+
+    def begin(self, run: Run) -> None:
+        """The run is about to take its first step, or the first since it was resumed."""
+        s = run.settings
+        self.flops = training_flops(run.model.config, s.batch_size, s.block_size) * s.accumulate
+        self.clock = Clock(s.batch_size * s.block_size * s.accumulate, self.flops, self.recent)
+
+    def rates(self, seconds: float) -> Rates:
+        """How fast it goes, now that a step took `seconds`."""
+        return self.clock.rates(seconds)
+
+    def step(self, step: Step) -> None:
+        """A step was taken."""
+
+    def validated(self, run: Run, loss: float, best: bool) -> None:
+        """A validation found this loss; `best` if no earlier one was lower, and the model is trained."""
+
+    def sample(self, run: Run) -> str:
+        """Some text from the model as it is now."""
+        return run.sample()
+
+    def sampled(self, run: Run, text: str, last: bool) -> None:
+        """A sample was made; `last` at the end of the run."""
+
+    def end(self, run: Run) -> None:
+        """The last step is done, and all is saved."""
+
+    def close(self) -> None:
+        """Nothing more will be told, whether the run came to its end or not."""
+
+
+class Own(Reporter):
+    """This project's lines, on standard output.
+
+    peak   operations a second that this machine can do, as gpt2.train.flops measures them
+    """
+
+    def __init__(self, peak: float):
+        self.peak = peak
+        self.progress: Progress | None = None
+
+    def begin(self, run: Run) -> None:
+        super().begin(run)
+        _describe(run, self.flops, self.peak, sys.stdout)
+        s = run.settings
+        self.progress = Progress(s.steps, run.step, every=s.log_every, peak=self.peak)
+
+    def step(self, step: Step) -> None:
+        self.progress.step(step.number, step.loss, step.rates)
+        if step.spike_from is not None:
+            self.progress.line(
+                f"step {step.number}: the loss jumped to {step.loss:.4f}, from {step.spike_from:.4f} "
+                f"in the steps before; gradient norm {step.grad_norm:.3g}"
+            )
+
+    def validated(self, run: Run, loss: float, best: bool) -> None:
+        self.progress.line(
+            f"step {run.step}: validation loss {loss:.4f}" + (", the best so far" if best else "")
+        )
+
+    def sampled(self, run: Run, text: str, last: bool) -> None:
+        self.progress.line(
+            "---- sample " + "-" * 48 if last else f"---- sample at step {run.step} " + "-" * 40
+        )
+        self.progress.line(text)
+        self.progress.line("-" * 60)
+
+    def end(self, run: Run) -> None:
+        """Where things are, and what to try next."""
+        s = run.settings
+        best = f"best validation loss {run.best:.4f} nats per token"
+        print(f"done: {run.step} steps, {best}, all in {run.folder}")
+        print("what to try next:")
+        print(f'  more text           python -m gpt2.sample --run {run.folder} --prompt "O "')
+        print(f"  train on            {runs.TRAIN} --resume {run.folder} --steps {2 * s.steps}")
+        if s.preset == "shakespeare-char-cpu":
+            larger = "--preset shakespeare-char-cpu --n-embd 192 --n-head 6"
+            print(f"  a larger model      {runs.TRAIN} {larger}")
+        elif s.data == "tinyshakespeare":
+            print(f"  letter by letter    {runs.TRAIN} --preset shakespeare-char-cpu")
+        print(f"  your own text       {runs.TRAIN} --data path/to/file.txt")
+
+    def close(self) -> None:
+        if self.progress is not None:
+            self.progress.close()
+
+
+class LlmC(Reporter):
+    """The lines of llm.c's program for the CPU on standard output; everything else goes to standard error.
+
+    peak   operations a second that this machine can do
+    """
+
+    recent = 1
+    sample_at_end = False
+
+    def __init__(self, peak: float):
+        self.peak = peak
+
+    def begin(self, run: Run) -> None:
+        super().begin(run)
+        _describe(run, self.flops, self.peak, sys.stderr)
+        s, config = run.settings, run.model.config
+        for line in (
+            *llmc.model_lines(config),
+            *llmc.data_lines(run.train, run.val, s.batch_size, s.block_size),
+            llmc.activations_line(config, s.batch_size, s.block_size),
+        ):
+            _line(line)
+
+    def step(self, step: Step) -> None:
+        _line(llmc.step_line(step.number - 1, step.loss, step.seconds))
+
+    def validated(self, run: Run, loss: float, best: bool) -> None:
+        every = run.settings.eval_every
+        if every and run.step % every == 0:
+            _line(llmc.val_line(loss))
+        else:  # llm.c has no validation after the last step
+            print(f"validation after the last step: {loss:.6f}", file=sys.stderr)
+
+    def sample(self, run: Run) -> str:
+        """Drawn as llm.c does: its random numbers go on from one sample to the next."""
+        s = run.settings
+        earlier = s.sample_tokens * max(0, run.step // max(1, s.sample_every) - 1)
+        tokens = llmc.generate(Decoder(run.model), run.tokenizer.start, s.sample_tokens, earlier)
+        pieces = [llmc.printable(run.tokenizer.decode_bytes([token])) for token in tokens]
+        return b"".join(pieces).decode(errors="replace")
+
+    def sampled(self, run: Run, text: str, last: bool) -> None:
+        _line(f"generating:\n---\n{text}\n---")
+
+    def end(self, run: Run) -> None:
+        print(f"done: {run.step} steps, all in {run.folder}", file=sys.stderr)
+
+
+REPORTERS = {"own": Own, "llm.c": LlmC}  # what --lines names
+
+
+def _line(text):
+    print(text, flush=True)
+
+
+def _describe(run: Run, flops: float, peak: float, file: TextIO) -> None:
+    """The first lines of a run: its settings, and what they come to."""
+    s = run.settings
+    print(table(s), file=file)
+    for note in run.notes:
+        print(f"note: {note}", file=file)
+    print(
+        f"{run.model.num_parameters:,} parameters; {len(run.train):,} training and {len(run.val):,} "
+        "validation tokens",
+        file=file,
+    )
+    print(
+        f"{flops / 1e9:.2f} GFLOP a step; peak here: {peak / 1e9:.0f} GFLOP/s in matrix products ({s.dtype})",
+        flush=True,
+        file=file,
+    )

@@ -1,0 +1,273 @@
+"""A run in its folder: what a step computes, and what is kept of it."""
+
+import dataclasses
+import json
+import math
+import os
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gpt2 import parallel
+from gpt2.data import corpora
+from gpt2.data.orders import ORDERS
+from gpt2.data.tokens import read_tokens
+from gpt2.errors import UserError
+from gpt2.model import unflatten
+from gpt2.optimizer import cosine_lr
+from gpt2.sample import generate
+from gpt2.storage import runs
+from gpt2.storage.files import write_atomically
+from gpt2.storage.lock import Lock
+from gpt2.train.build import make_model, make_optimizer, model_config, start_team, start_tokenizer
+from gpt2.train.flags import to_toml
+from gpt2.train.settings import Settings
+from gpt2.train.spikes import Spikes
+from gpt2.weights import checkpoint, pretrained
+
+
+class Run:
+    """A run in its folder: the model and everything that changes as it is trained.
+
+    settings         Settings, as they are kept with the run
+    model, optimizer, tokenizer   gpt2.GPT2, gpt2.AdamW, and the Tokenizer of its text
+    train, val       the tokens of the two parts, (count,) integers
+    step             optimizer steps done
+    best, validated  lowest validation loss in nats per token, and the step of the last validation, or None
+    folder           where its files are, once it has begun
+
+    `begin` makes the files that gpt2.storage.runs names; `load` takes over what is there.
+    """
+
+    def __init__(self, settings: Settings, group: Any = None, folder: Path | None = None):
+        """A new run; or the one in `folder`, to be loaded: its weights are not looked for where it began."""
+        self.folder: Path | None = None
+        start = pretrained.find(settings.init, settings.dtype) if settings.init and folder is None else None
+        words = start_tokenizer(settings, start, folder)
+        prepared = corpora.prepare(settings.data, words or settings.tokenizer)
+        self.tokenizer = prepared.tokenizer
+        # The recipe that is kept names what was used, so that `auto` cannot mean something else on resume
+        self.settings = s = dataclasses.replace(
+            settings, data=prepared.corpus, tokenizer=prepared.tokenizer.name
+        )
+        self.train = read_tokens(prepared.train)
+        self.val = read_tokens(prepared.val)
+        config = model_config(s, self.tokenizer.vocab_size)
+        self._check_tokens(config.vocab_size)
+        self.order = ORDERS[s.order]
+        self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
+        self.model = make_model(config, s, start)
+        self.optimizer = make_optimizer(self.model, s)
+        self.team, notes = start_team(
+            s,
+            self.model,
+            self.optimizer,
+            group or parallel.join("none"),
+            lambda: self.fingerprint()["crc32"],
+        )
+        self.notes: list[str] = [*prepared.notes, *notes]  # what was chosen for `auto`, one line each
+        self.step = 0
+        self.spikes = Spikes()
+        self.best: float | None = None  # lowest validation loss so far, nats per token
+        self.validated: int | None = None  # the step of the last validation
+        self.lock: Lock | None = None  # of the folder, once there is one
+        self.metrics: BinaryIO | None = None  # an open file, once the run begins
+        self.stopping = False
+
+    def _check_tokens(self, vocab_size):
+        """Token files of somebody else's may hold anything."""
+        s = self.settings
+        for part in (self.train, self.val):
+            if s.data.endswith(".bin") and int(part.max()) >= vocab_size:
+                raise UserError(
+                    f"--data {s.data}: holds token {int(part.max())}, the tokenizer "
+                    f"{s.tokenizer} has 0 to {vocab_size - 1}"
+                )
+
+    def stop(self) -> None:
+        """Have the loop end after this step, and save the run."""
+        self.stopping = True
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self.metrics is not None:
+            self.metrics.close()
+        if self.lock is not None:
+            self.lock.release()
+
+    # -- what a step computes
+
+    def train_step(self) -> dict[str, float]:
+        """One optimizer step; returns its loss, learning rate and gradient norm."""
+        s = self.settings
+        batches = [self.loader.next_batch() for _ in range(s.accumulate)]
+        lr = cosine_lr(self.step, lr=s.lr, min_lr=s.min_lr, warmup=s.warmup, steps=s.steps)
+        try:
+            loss, norm = self.team.step(batches, lr, clip=s.clip or None)
+        except UserError as error:  # --detect-anomaly has found what it looks for
+            raise UserError(f"step {self.step + 1}: {error}") from None
+        if not math.isfinite(loss):
+            found = next(filter(None, (self.model.first_non_finite(*batch) for batch in batches)), None)
+            raise UserError(
+                f"step {self.step + 1}: the loss is {loss}; first output that is not finite: "
+                f"{found}; try a lower --lr than {s.lr:g}, or a longer --warmup. "
+                "--detect-anomaly names the line"
+            )
+        if not math.isfinite(norm):
+            raise UserError(
+                f"step {self.step + 1}: the gradient's norm is {norm}, the loss {loss:.4f}; "
+                f"try a lower --lr than {s.lr:g}, or a longer --warmup. "
+                "--detect-anomaly names the line"
+            )
+        self.step += 1
+        return {"loss": loss, "lr": lr, "grad_norm": norm}
+
+    def validation_loss(self) -> float:
+        """Mean loss over the validation split, or over eval_batches of it, nats per token."""
+        s = self.settings
+        batches = self.order.validation(self.val, s.batch_size, s.block_size, s.eval_batches)
+        total, count = 0.0, 0
+        for inputs, targets in batches:
+            total += self.team.loss(inputs, targets) * inputs.size
+            count += inputs.size
+        return total / count
+
+    def sample(self) -> str:
+        """Some text from the model as it is now, the same for the same weights."""
+        s = self.settings
+        tokens = generate(
+            self.model, [self.tokenizer.start], s.sample_tokens, temperature=0.8, top_k=200, seed=s.seed
+        )
+        return "".join(self.tokenizer.stream(tokens))
+
+    # -- what is kept
+
+    def take(self, folder: Path | None = None, overwrite: bool = False) -> Path:
+        """Lock the folder of this run, a new one where none is given, and return it. For the root's files."""
+
+        def on_root():
+            chosen = folder or runs.new(self.settings.preset, self.settings.out)
+            self.lock = Lock(chosen)
+            if folder is None:
+                runs.clear(chosen, overwrite)
+            runs.sweep(chosen)
+            return chosen
+
+        return self.team.from_root(on_root)
+
+    def begin(self, folder: Path) -> None:
+        """Write what does not change, and open the metrics."""
+        self.folder = folder
+        self.settings = dataclasses.replace(self.settings, out=str(folder))
+        if not self.team.root:
+            return  # the files are the root's
+        write_atomically(folder / runs.SETTINGS, to_toml(self.settings).encode())
+        self.tokenizer.save(folder / runs.TOKENIZER)
+        try:
+            # Not buffered: what a full disk refuses is not written later, when the file is closed
+            self.metrics = open(folder / runs.METRICS, "ab", buffering=0)
+        except OSError as error:
+            raise cannot_write(folder / runs.METRICS, error) from None
+
+    def record(self, **fields: Any) -> None:
+        """Add a line to metrics.jsonl."""
+        if not self.team.root:
+            return
+        line = json.dumps(fields).encode() + b"\n"
+        try:
+            while line:  # a disk that is nearly full takes a part, and refuses the next
+                line = line[self.metrics.write(line) :]
+        except OSError as error:
+            raise cannot_write(self.folder / runs.METRICS, error) from None
+
+    def save(self) -> None:
+        """Write last.safetensors: parameters, moments, and every number that decides what comes next."""
+        config = self.model.config
+        arrays = checkpoint.model_arrays(self.model)
+        gathered = self.team.moments()
+        if not self.team.root:
+            return
+        for name, flat in zip(("m", "v"), gathered):
+            moments = unflatten(flat, config)
+            arrays.update({f"adamw.{name}.{tensor}": array for tensor, array in moments.items()})
+        try:
+            os.fsync(self.metrics.fileno())
+        except OSError as error:
+            raise cannot_write(self.folder / runs.METRICS, error) from None
+        checkpoint.save(
+            self.folder / runs.LAST,
+            arrays,
+            {
+                **checkpoint.model_state(self.model),
+                "step": self.step,
+                "adamw.t": self.optimizer.t,
+                "loader": self.loader.state(),
+                "best": self.best,
+                "validated": self.validated,
+                "spikes": self.spikes.state(),
+                "metrics_bytes": self.metrics.tell(),
+                "corpus": self.fingerprint(),
+                "settings": dataclasses.asdict(self.settings),
+            },
+        )
+
+    def save_best(self) -> None:
+        """Write best.safetensors: the weights alone, a third of the size."""
+        if not self.team.root:
+            return
+        checkpoint.save(
+            self.folder / runs.BEST,
+            checkpoint.model_arrays(self.model),
+            {**checkpoint.model_state(self.model), "step": self.step, "val_loss": self.best},
+        )
+
+    def load(self, folder: Path) -> None:
+        """Take over last.safetensors and cut metrics.jsonl back to the lines written before it."""
+        path = folder / runs.LAST
+        if not path.exists():
+            raise UserError(f"{folder} has no checkpoint yet; start it anew with --overwrite")
+        arrays, state = checkpoint.load(path)
+        config = self.model.config
+        m, v = self.team.moments()
+        for prefix, flat in (("params.", self.model.flat_params), ("adamw.m.", m), ("adamw.v.", v)):
+            checkpoint.check_shapes(path, arrays, config, prefix)
+            checkpoint.fill(unflatten(flat, config), arrays, prefix)
+        self.team.put_moments(m, v)
+        try:
+            corpus, self.best, self.validated = state["corpus"], state["best"], state["validated"]
+            self.step, self.optimizer.t = int(state["step"]), int(state["adamw.t"])
+            self.loader.load_state(state["loader"])
+            if "spikes" in state:  # a run of an earlier version kept none
+                self.spikes.load_state(state["spikes"])
+            kept = int(state["metrics_bytes"])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise UserError(f"{path}: holds no training state, expected a checkpoint of train.py") from None
+        if corpus != self.fingerprint():
+            raise UserError(
+                f"{self.settings.data}: text or tokens have changed since {path} was "
+                "written; a resumed run needs the same ones"
+            )
+        metrics = folder / runs.METRICS
+        if self.team.root and metrics.exists() and metrics.stat().st_size > kept:
+            try:
+                os.truncate(metrics, kept)
+            except OSError as error:
+                raise cannot_write(metrics, error) from None
+
+    def fingerprint(self) -> dict[str, int]:
+        """Tells this corpus, as encoded, from another."""
+        return {"train": len(self.train), "val": len(self.val), "crc32": zlib.crc32(self.train.data)}
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """The UserError for a file of the run that the disk refuses."""
+    saved = path.with_name(runs.LAST).exists()
+    return UserError(
+        f"cannot write {path}: {error.strerror or error}"
+        + (
+            "; the last checkpoint is untouched. Once the cause is put right go on with: "
+            f"{runs.TRAIN} --resume {path.parent}"
+            if saved
+            else ""
+        )
+    )

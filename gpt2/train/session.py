@@ -1,0 +1,99 @@
+"""Training from a program or a notebook of one's own: a run that is opened, trained, and let go of."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from gpt2 import parallel
+from gpt2.autodiff import remember, set_threads
+from gpt2.errors import UserError
+from gpt2.parallel.cores import local_ranks, threads_each
+from gpt2.storage.download import cache_folder
+from gpt2.train.loop import loop
+from gpt2.train.reporters import Reporter
+from gpt2.train.run import Run
+from gpt2.train.settings import Settings
+from gpt2.train.step import Step
+
+
+def train(
+    settings: Settings,
+    callbacks: Iterable[Callable[[Step], object]] = (),
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Train to the last step and return the Run, its folder written and let go of.
+
+    callbacks  each is called with the Step after every step; step.run.stop() ends the training early
+    resume     go on with the run in the folder settings.out, as resumed_settings gave them
+    overwrite  replace a run that is already there
+    reporter   who is told of it besides; by default nobody
+
+    Raises UserError where a setting cannot be had, or the loss is no longer finite.
+    """
+    reporter, callbacks = reporter or Reporter(), list(callbacks)
+    with opened(settings, resume=resume, overwrite=overwrite) as run, closing(reporter):
+        reporter.begin(run)
+        for step in loop(run, reporter):
+            for callback in callbacks:
+                callback(step)
+        reporter.end(run)
+    return run
+
+
+def steps(what: Settings | Run, *, resume: bool = False, overwrite: bool = False) -> Iterator[Step]:
+    """Train, and yield the Step after every step: `for step in steps(settings): ...`
+
+    A `break` saves the run as it is. The other arguments, and what is raised, as for `train`.
+
+    Where the body of the loop may fail, open the run first: then its folder is let go of at once, and not when
+    Python forgets the loop. (A notebook keeps the last error, and all that belongs to it.)
+
+        with opened(settings) as run:
+            for step in steps(run): ...
+    """
+    if isinstance(what, Run):
+        reporter = Reporter()
+        reporter.begin(what)
+        yield from loop(what, reporter)
+    else:
+        with opened(what, resume=resume, overwrite=overwrite) as run:
+            yield from steps(run)
+
+
+@contextmanager
+def opened(settings: Settings, *, resume: bool = False, overwrite: bool = False) -> Iterator[Run]:
+    """A run in its folder, ready for its next step. At the end of the block the folder is let go of."""
+    share_out_threads(settings)
+    folder = Path(settings.out) if resume else None
+    with parallel.join(settings.parallel) as group:
+        run = Run(settings, group, folder)
+        with closing(run), run.team:
+            if folder is None:
+                run.begin(run.take(overwrite=overwrite))
+            else:
+                run.take(folder)
+                run.load(folder)
+                if run.step >= settings.steps:
+                    raise UserError(
+                        f"{folder} has done its {run.step} steps; go on with --steps {2 * run.step}"
+                    )
+                run.begin(folder)
+            yield run
+
+
+def share_out_threads(s: Settings) -> None:
+    """Give compiled layers the threads of these settings; BLAS itself then keeps to one.
+
+    They share out products too. OpenBLAS's threads wait by spinning: beside them a step of the CPU recipe
+    took up to ten times as long.
+    """
+    if s.compile == "on":
+        remember(cache_folder())
+        threads = threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads)
+        try:
+            set_threads(threads)
+        except RuntimeError as error:
+            raise UserError(f"--threads {threads}: {error}; give fewer") from None

@@ -1,0 +1,271 @@
+"""Checkpoints: arrays and plain settings in one file, which is either whole or not there.
+
+Layout (that of the safetensors format, so its tools can read the arrays):
+
+    8 bytes     length of the header, unsigned little-endian
+    header      JSON: {"__metadata__": {"format", "sha256", "state"},
+                       NAME: {"dtype", "shape", "data_offsets"}, ...}
+    arrays      one after the other, little-endian, row-major, nothing between them
+
+`state` is JSON in a string: step, settings, loader position and the like. `sha256` is that of the whole file
+with the 64 digits themselves replaced by zeros. Nothing is ever unpickled or executed.
+
+A save writes a temporary file in the same folder, has the disk confirm it (fsync), and renames it over the
+old one (gpt2/storage/files.py). A process killed at any moment leaves the old file or the new one.
+
+`save` and `load` know nothing of models; `model_arrays` and `load_model` say what of a GPT2 is kept.
+"""
+
+import errno
+import hashlib
+import json
+import math
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt2.errors import UserError
+from gpt2.model import GPT2, GPT2Config, parameter_table
+from gpt2.storage.files import replacing
+
+FORMAT = "gpt2-numpy checkpoint 1"
+LONGEST_HEADER = 64 << 20  # bytes; a header is some kilobytes, plus the settings
+NO_DIGEST = "0" * 64
+DTYPES = {"F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U16": "<u2"}
+CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items()}
+CHUNK = 16 << 20  # bytes hashed and written at a time
+
+
+def save(path: str | Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
+    """Write `arrays` (name -> NumPy array) and `state` (what JSON can hold) to `path`, atomically.
+
+    Raises UserError where the disk is full or the folder cannot be written; an older file at `path` is then
+    untouched.
+    """
+    path = Path(path)
+    header, digest_at = _header(arrays, state)
+    try:
+        with replacing(path, alone=True) as file:
+            file.write(header)
+            digest = hashlib.sha256(header)
+            for array in arrays.values():
+                for chunk in _chunks(array):
+                    digest.update(chunk)
+                    file.write(chunk)
+            file.seek(digest_at)
+            file.write(digest.hexdigest().encode())
+    except OSError as error:
+        before = "; the checkpoint written before is untouched" if path.exists() else ""
+        hint = ", free some space" if error.errno == errno.ENOSPC else ""
+        raise UserError(f"cannot write {path}: {error.strerror or error}{hint}{before}") from None
+
+
+def load(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what `save` wrote: (arrays, state). Arrays are new, writable, and in the order they were saved in.
+
+    Raises UserError for a file that is missing, cut short, damaged, or of another kind. Nothing larger than
+    the file is allocated.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            raw, header = _read_header(path, file, size)
+            entries = _entries(path, header, size - len(raw))
+            digest = hashlib.sha256(_without_digest(path, raw, header))
+            arrays = {}
+            for name, (dtype, shape) in entries.items():
+                arrays[name] = _read_array(file, dtype, shape)
+                for chunk in _chunks(arrays[name]):
+                    digest.update(chunk)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such checkpoint") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, MemoryError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path}: damaged: an array of an impossible shape") from None
+    metadata = header["__metadata__"]
+    if digest.hexdigest() != metadata["sha256"]:
+        raise UserError(f"{path}: the checksum does not match, the file is damaged; use another checkpoint")
+    return arrays, _parse(path, metadata["state"], "state")
+
+
+def load_state(path: str | Path) -> dict[str, Any]:
+    """The state alone, from the header. The checksum is not looked at: `load` does that with the arrays."""
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            _, header = _read_header(path, file, os.fstat(file.fileno()).st_size)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such checkpoint") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    return _parse(path, header["__metadata__"]["state"], "state")
+
+
+def model_arrays(model: GPT2) -> dict[str, np.ndarray]:
+    """The sixteen tensors of a GPT2 under the names a checkpoint gives them, as views: "params.wte", ..."""
+    return {f"params.{name}": array for name, array in model.params.items()}
+
+
+def model_state(model: GPT2) -> dict[str, Any]:
+    """The part of a checkpoint's state from which `load_model` makes the model again."""
+    return {"model": asdict(model.config)}
+
+
+def load_model(path: str | Path, backward: str = "manual") -> tuple[GPT2, dict[str, Any]]:
+    """The GPT2 kept in a checkpoint, and the checkpoint's state. An optimizer's arrays are passed over."""
+    arrays, state = load(path)
+    try:
+        config = GPT2Config(**state["model"])
+    except (KeyError, TypeError):
+        raise UserError(f"{path}: holds no model") from None
+    check_shapes(path, arrays, config, "params.")  # first, so that a false size makes no large allocation
+    model = GPT2(config, backward=backward, seed=None)  # zeros: to draw 124 million numbers takes seconds
+    fill(model.params, arrays, "params.")
+    check_finite(path, model.params)
+    return model, state
+
+
+def check_shapes(path: str | Path, arrays: Mapping[str, np.ndarray], config: GPT2Config, prefix: str) -> None:
+    """Raise UserError unless `arrays` has the sixteen tensors of `config` under `prefix`: shape and dtype."""
+    for name, shape in parameter_table(config):
+        array = arrays.get(prefix + name)
+        if array is None or array.shape != shape or array.dtype != config.dtype:
+            found = "nothing" if array is None else f"{array.dtype} {array.shape}"
+            raise UserError(f"{path}: {prefix}{name}: expected {config.dtype} {shape}, found {found}")
+
+
+def check_finite(path: str | Path, params: Mapping[str, np.ndarray]) -> None:
+    """Raise UserError where a weight is infinite or no number: whatever is computed with it is no number."""
+    for name, array in params.items():
+        # nan is the least and the greatest of all numbers that it is among, so no array of flags is needed
+        if not (math.isfinite(array.min()) and math.isfinite(array.max())):
+            at = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
+            raise UserError(
+                f"{path}: {name}{list(at)} is {array[at]}, expected finite numbers; the weights "
+                "are damaged, or training had gone wrong before they were saved"
+            )
+
+
+def fill(views: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], prefix: str) -> None:
+    """Copy arrays[prefix + name] into views[name] for every name, in place."""
+    for name, view in views.items():
+        view[...] = arrays[prefix + name]
+
+
+def _header(arrays, state):
+    """The first bytes of a file, with zeros for the checksum, and the place of the checksum in them."""
+    metadata = {"format": FORMAT, "sha256": NO_DIGEST, "state": json.dumps(state, allow_nan=False)}
+    entries = {}
+    offset = 0
+    for name, array in arrays.items():
+        code = CODES.get(array.dtype.newbyteorder("<"))
+        if code is None:
+            raise TypeError(
+                f"checkpoint.save: {name} has dtype {array.dtype}, "
+                f"expected one of {', '.join(map(str, CODES))}"
+            )
+        entries[name] = {
+            "dtype": code,
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    text = json.dumps({"__metadata__": metadata, **entries}).encode()
+    text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8
+    return struct.pack("<Q", len(text)) + text, 8 + text.index(NO_DIGEST.encode())
+
+
+def _read_header(path, file, size):
+    """The raw first bytes and the parsed header."""
+    foreign = f"{path}: not a checkpoint of this program"
+    first = file.read(8)
+    if len(first) < 8:
+        raise UserError(f"{foreign} (only {size} bytes)")
+    length = struct.unpack("<Q", first)[0]
+    if length > LONGEST_HEADER:
+        raise UserError(f"{foreign} (it does not begin with a header)")
+    if 8 + length > size:
+        raise UserError(f"{path}: {size} bytes, its header alone {length}: cut short, or not a checkpoint")
+    text = file.read(length)
+    header = _parse(path, text, "header")
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        raise UserError(f"{foreign}, expected the format {FORMAT!r}")
+    if not all(isinstance(metadata.get(key), str) for key in ("sha256", "state")):
+        raise UserError(f"{path}: the header lacks its checksum or its state, the file is damaged")
+    return first + text, header
+
+
+def _parse(path, text, part):
+    """JSON to objects; whatever is wrong with it is one line."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: not a checkpoint, or damaged (its {part} is not JSON)") from None
+
+
+def _entries(path, header, data_bytes):
+    """Name -> (dtype, shape) in file order, once the table has been found to describe exactly these bytes."""
+    damaged = UserError(
+        f"{path}: the table of arrays does not fit the file ({data_bytes} bytes of arrays): "
+        "cut short, or damaged"
+    )
+    entries = {}
+    offset = 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            dtype, shape = np.dtype(DTYPES[entry["dtype"]]), entry["shape"]
+            begin, end = entry["data_offsets"]
+            if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+                raise damaged
+            nbytes = math.prod(shape) * dtype.itemsize
+        except (KeyError, TypeError, ValueError):
+            raise damaged from None
+        if begin != offset or end != begin + nbytes or end > data_bytes:
+            raise damaged
+        entries[name] = dtype, tuple(shape)
+        offset = end
+    if offset != data_bytes:
+        raise damaged
+    return entries
+
+
+def _without_digest(path, raw, header):
+    """The raw header as it was when the checksum was taken."""
+    digest = header["__metadata__"]["sha256"].encode()
+    if len(digest) != 64 or raw.count(digest) != 1:
+        raise UserError(f"{path}: the checksum in the header is malformed, the file is damaged")
+    return raw.replace(digest, NO_DIGEST.encode())
+
+
+def _read_array(file, dtype, shape):
+    """The next array of the file."""
+    array = np.empty(shape, dtype)
+    view = memoryview(array.reshape(-1).view(np.uint8))
+    done = 0
+    while done < len(view):
+        count = file.readinto(view[done:])
+        if not count:
+            raise OSError(errno.EIO, "the file ended early")
+        done += count
+    return array
+
+
+def _chunks(array):
+    """The bytes of an array, little-endian and row-major, as memory views of at most CHUNK bytes; no copy
+    where the array is laid out like this already."""
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    view = memoryview(array.reshape(-1).view(np.uint8))
+    for first in range(0, len(view), CHUNK):
+        yield view[first : first + CHUNK]

@@ -1,0 +1,321 @@
+"""A folder of Hugging Face transformers: config.json and model.safetensors.
+
+Tensors are named h.N.attn.c_attn.weight and so on, with or without `transformer.` in front. Their linear
+layers (Conv1D there) keep weights as (in, out), ours are (out, in). The attention masks that old files hold
+as buffers are passed over. The head is wte again; a file may repeat it as lm_head.weight.
+
+Needs the safetensors package: pip install 'gpt2[hf]'.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from gpt2.data.tokenizer import Tokenizer
+from gpt2.errors import UserError
+from gpt2.model import GPT2Config
+from gpt2.storage.files import write_atomically
+from gpt2.weights import huggingface_tokenizer
+from gpt2.weights.bfloat16 import to_float32
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"  # where large models are cut into several files
+
+# Our name of a tensor, its name there, and whether it is transposed there. {l} is the number of the block.
+NAMES = (
+    ("wte", "wte.weight", False),
+    ("wpe", "wpe.weight", False),
+    ("ln1w", "h.{l}.ln_1.weight", False),
+    ("ln1b", "h.{l}.ln_1.bias", False),
+    ("qkvw", "h.{l}.attn.c_attn.weight", True),
+    ("qkvb", "h.{l}.attn.c_attn.bias", False),
+    ("attprojw", "h.{l}.attn.c_proj.weight", True),
+    ("attprojb", "h.{l}.attn.c_proj.bias", False),
+    ("ln2w", "h.{l}.ln_2.weight", False),
+    ("ln2b", "h.{l}.ln_2.bias", False),
+    ("fcw", "h.{l}.mlp.c_fc.weight", True),
+    ("fcb", "h.{l}.mlp.c_fc.bias", False),
+    ("fcprojw", "h.{l}.mlp.c_proj.weight", True),
+    ("fcprojb", "h.{l}.mlp.c_proj.bias", False),
+    ("lnfw", "ln_f.weight", False),
+    ("lnfb", "ln_f.bias", False),
+)
+BUFFERS = (".attn.bias", ".attn.masked_bias")  # causal masks; h.0.attn.c_attn.bias does not end like this
+PREFIX = "transformer."
+HEAD = "lm_head.weight"
+
+# What a config.json may say for the model to be the one that this project computes. Any other value is an
+# error: the weights would load, and the text would be nonsense.
+EXPECTED = {
+    "model_type": ("gpt2",),
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),  # both the tanh form
+    "layer_norm_epsilon": (1e-5,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+    "tie_word_embeddings": (True,),
+}
+
+
+def read_config(folder: str | Path, dtype: str = "float32") -> GPT2Config:
+    """The GPT2Config that config.json describes. Raises UserError where it is another kind of model."""
+    path = Path(folder) / CONFIG
+    said = _json(path)
+    for name, allowed in EXPECTED.items():
+        value = said.get(name, allowed[0])  # what is left out has its default, which is GPT-2's
+        if value not in allowed:
+            raise UserError(
+                f"{path}: {name} is {value!r}, expected {allowed[0]!r}; only GPT-2 as it was "
+                "released can be read"
+            )
+    try:
+        C = said["n_embd"]
+        # n_ctx: the only name that files of 2019 have for it
+        block_size = said["n_positions"] if "n_positions" in said else said["n_ctx"]
+        config = GPT2Config(said["vocab_size"], block_size, said["n_layer"], said["n_head"], C, dtype)
+    except KeyError as missing:
+        raise UserError(f"{path}: lacks {missing}, expected the config.json of a GPT-2") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    if said.get("n_inner") not in (None, 4 * C):
+        raise UserError(f"{path}: n_inner is {said['n_inner']!r}, expected {4 * C}: four times n_embd")
+    return config
+
+
+def read_into(folder: str | Path, params: Mapping[str, np.ndarray], config: GPT2Config) -> None:
+    """Fill the sixteen tensors of `params` from the folder's weights, one tensor at a time.
+
+    Raises UserError for tensors that are missing, unknown, of another shape or kind, and for a head that is
+    not tied to the embedding.
+    """
+    with _Tensors(Path(folder)) as tensors:
+        stored = _without_buffers(tensors)
+        wanted = dict(_targets(params, config))
+        missing = sorted(wanted.keys() - stored.keys())
+        if missing:
+            raise UserError(
+                f"{tensors.path}: {len(missing)} tensors are missing, the first is {missing[0]}; "
+                f"expected a GPT-2 of {config.n_layer} blocks"
+            )
+        unknown = sorted(stored.keys() - wanted.keys() - {HEAD})
+        if unknown:
+            raise UserError(
+                f"{tensors.path}: {len(unknown)} tensors do not belong to a GPT-2 of "
+                f"{config.n_layer} blocks, the first is {unknown[0]}"
+            )
+        for name, (target, transposed) in wanted.items():
+            array = tensors.read(stored[name])
+            expected = target.shape[::-1] if transposed else target.shape
+            if array.shape != expected:
+                raise UserError(
+                    f"{tensors.path}: {stored[name]} has shape {array.shape}, expected {expected}"
+                )
+            target[...] = array.T if transposed else array
+        if HEAD in stored and not _same(tensors.read(stored[HEAD]), params["wte"]):
+            raise UserError(
+                f"{tensors.path}: {HEAD} differs from {stored['wte.weight']}; only a head tied "
+                "to the embedding can be read"
+            )
+
+
+def size_of_weights(folder: str | Path) -> int:
+    """Bytes of the files that hold the folder's tensors. Raises UserError where they cannot be opened."""
+    with _Tensors(Path(folder)) as tensors:
+        return sum(path.stat().st_size for path in tensors.opened)
+
+
+def write(
+    folder: str | Path,
+    params: Mapping[str, np.ndarray],
+    config: GPT2Config,
+    tokenizer: Tokenizer | None = None,
+) -> bool:
+    """Write a folder that transformers' GPT2LMHeadModel.from_pretrained reads; all tensors as float32.
+
+    tokenizer  a gpt2.data.tokenizer.Tokenizer, written beside the model where it can be expressed there
+
+    Returns whether a tokenizer was written. Linear weights are copied to be transposed, so this takes two
+    thirds of the model's memory once more.
+    """
+
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror or error}") from None
+    tensors = {}
+    for name, (array, transposed) in _targets(params, config):
+        array = array.T if transposed else array
+        tensors[PREFIX + name] = np.ascontiguousarray(array, np.float32)
+    _save(folder / WEIGHTS, tensors)
+    end = None if tokenizer is None else tokenizer.end_of_text
+    write_atomically(folder / CONFIG, (json.dumps(_config(config, end), indent=2) + "\n").encode())
+    return tokenizer is not None and huggingface_tokenizer.write(folder, tokenizer, config.block_size)
+
+
+def _config(config, end_of_text):
+    """The content of config.json."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "activation_function": "gelu_new",
+        "vocab_size": config.vocab_size,
+        "n_positions": config.block_size,
+        "n_ctx": config.block_size,
+        "n_embd": config.n_embd,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_inner": None,
+        "layer_norm_epsilon": 1e-5,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": True,
+        # this project trains without dropout
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "bos_token_id": end_of_text,
+        "eos_token_id": end_of_text,
+        "dtype": "float32",
+        "torch_dtype": "float32",  # the name since version 5, and the one before
+    }
+
+
+def _targets(params, config):
+    """(their name, (our array, whether it is transposed there)) of every tensor, block by block."""
+    for name, theirs, transposed in NAMES:
+        if "{l}" in theirs:
+            for l in range(config.n_layer):
+                yield theirs.format(l=l), (params[name][l], transposed)
+        else:
+            yield theirs, (params[name], transposed)
+
+
+def _without_buffers(tensors):
+    """name without prefix -> name in the file, for everything but the masks."""
+    return {name.removeprefix(PREFIX): name for name in tensors.names() if not name.endswith(BUFFERS)}
+
+
+def _same(a, b):
+    return a.shape == b.shape and np.array_equal(a.astype(b.dtype, copy=False), b)
+
+
+def _json(path):
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"{path}: {error.strerror or error}; expected a folder that transformers wrote"
+        ) from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: not JSON") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}")
+    return content
+
+
+# ---- The safetensors package -----------------------------------------------------------------------------
+
+
+def _package():
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise UserError(
+            "Hugging Face weights need the safetensors package: "
+            "pip install 'gpt2[hf]', or pip install safetensors"
+        ) from None
+    return safetensors
+
+
+class _Tensors:
+    """The tensors of a folder by name, from one file or several, each read when it is asked for."""
+
+    def __init__(self, folder):
+        self.path = folder / WEIGHTS
+        files = [self.path]
+        if not self.path.exists() and (folder / INDEX).exists():
+            self.path = folder / INDEX
+            files = self._files_of_index(folder)
+        self.package = _package()
+        self.opened = {}
+        try:
+            for file in files:
+                # Their reader checks that the table of tensors and the size of the file agree
+                self.opened[file] = self.package.safe_open(file, framework="numpy").__enter__()
+        except FileNotFoundError as error:
+            self.__exit__()
+            raise UserError(
+                f"{error.filename or file}: no such file; expected {WEIGHTS} in a folder that "
+                "transformers wrote (pytorch_model.bin cannot be read safely)"
+            ) from None
+        except (OSError, ValueError, self.package.SafetensorError) as error:  # ValueError: no name of a file
+            self.__exit__()
+            raise UserError(f"{file}: no safetensors file, or damaged ({_first_line(error)})") from None
+
+    def _files_of_index(self, folder):
+        table = _json(self.path).get("weight_map")
+        if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+            raise UserError(f"{self.path}: weight_map is missing, expected names of tensors and files")
+        names = sorted(set(table.values()))
+        for name in names:
+            if Path(name).name != name:  # a file beside the index, not anywhere else on the disk
+                raise UserError(f"{self.path}: weight_map names {name!r}, expected a file in the same folder")
+        return [folder / name for name in names]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for handle in self.opened.values():
+            handle.__exit__(None, None, None)
+        self.opened = {}
+
+    def names(self):
+        return [name for handle in self.opened.values() for name in handle.keys()]
+
+    def read(self, name):
+        """A tensor as an array: float16, float32 or float64 as stored, bfloat16 as float32."""
+        file, handle = next((f, h) for f, h in self.opened.items() if name in h.keys())
+        kind = handle.get_slice(name).get_dtype()
+        if kind == "BF16":  # NumPy has no such type, and their reader gives up
+            return _read_bfloat16(file, name)
+        if kind not in ("F16", "F32", "F64"):
+            raise UserError(f"{self.path}: {name} is of type {kind}, expected F32, F16, BF16 or F64")
+        return handle.get_tensor(name)
+
+
+def _read_bfloat16(file, name):
+    """A bfloat16 tensor as float32. The file has been found consistent already.
+
+    Eight bytes give the length of the table; the table gives where a tensor's bytes lie after it.
+    """
+
+    with open(file, "rb") as handle:
+        length = int.from_bytes(handle.read(8), "little")
+        entry = json.loads(handle.read(length))[name]
+        begin, end = entry["data_offsets"]
+        handle.seek(8 + length + begin)
+        return to_float32(np.frombuffer(handle.read(end - begin), "<u2")).reshape(entry["shape"])
+
+
+def _save(path, tensors):
+    """Write tensors to `path` so that no reader ever sees a part of them."""
+    package = _package()
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        # transformers asks for this entry: it tells by which framework's rules arrays are laid out
+        package.numpy.save_file(tensors, temporary, metadata={"format": "pt"})
+        os.replace(temporary, path)
+    except (OSError, package.SafetensorError) as error:
+        raise UserError(f"cannot write {path}: {_first_line(error)}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _first_line(error):
+    return (str(error).splitlines() or [type(error).__name__])[0]

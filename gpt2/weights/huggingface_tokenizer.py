@@ -1,0 +1,139 @@
+"""A tokenizer as transformers keeps it: vocab.json and merges.txt, or both inside tokenizer.json.
+
+vocab.json gives each token its id. Bytes are spelt as characters: printable ones as themselves, the others,
+and the blank, from U+0100 on. merges.txt has the pairs that are joined, the most important first. This
+project keeps what tiktoken needs, the bytes of each token in the order of their importance: pairs are found
+again by merging the bytes of a token with the more important tokens only, until two parts are left.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpt2.data.tokenizer import ANY_CHARACTER, END_OF_TEXT, GPT2_PIECES, Tokenizer
+from gpt2.errors import UserError
+from gpt2.storage.files import write_atomically
+
+VOCAB = "vocab.json"
+MERGES = "merges.txt"
+SETTINGS = "tokenizer_config.json"
+ALL_IN_ONE = "tokenizer.json"  # what version 5 writes
+GPT2_RANKS = 50256  # 256 bytes and 50000 merges
+
+
+def _spelling():
+    """byte -> character, as GPT-2's files spell them."""
+    printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
+    others = [b for b in range(256) if b not in printable]
+    return {**{b: chr(b) for b in printable}, **{b: chr(256 + i) for i, b in enumerate(others)}}
+
+
+SPELLING = _spelling()
+BYTES = {character: byte for byte, character in SPELLING.items()}
+
+
+def spell(token: bytes) -> str:
+    """The bytes of a token as text."""
+    return "".join(SPELLING[byte] for byte in token)
+
+
+def write(folder: str | Path, tokenizer: Tokenizer, longest: int) -> bool:
+    """Write the three files; False, and nothing is written, where they cannot say what the tokenizer does.
+
+    longest  tokens that the model can read at once
+
+    That is the case for `char`: a character of several bytes is a token there though no merge leads to it.
+    """
+    if tokenizer.name == "char":
+        return False
+    folder = Path(folder)
+    ids = {spell(token): i for i, token in enumerate(tokenizer.ranks)}
+    lines = ["#version: 0.2", *(f"{spell(a)} {spell(b)}" for a, b in _merges(tokenizer))]
+    # Where these are left out transformers adds an end of text, with an id that the model does not have
+    end = None if tokenizer.end_of_text is None else END_OF_TEXT
+    special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), end)
+    settings = {
+        "tokenizer_class": "GPT2Tokenizer",
+        "model_max_length": longest,
+        "add_prefix_space": False,
+        **special,
+    }
+    for name, content in (
+        (VOCAB, json.dumps({**ids, **tokenizer.special}, ensure_ascii=False)),
+        (MERGES, "\n".join(lines) + "\n"),
+        (SETTINGS, json.dumps(settings, indent=2) + "\n"),
+    ):
+        write_atomically(folder / name, content.encode())
+    return True
+
+
+def _merges(tokenizer):
+    """Pairs of bytes in the order in which they are to be merged.
+
+    tiktoken joins whichever two neighbours spell a token, so a tokenizer trained here gets all pairs that do.
+    GPT-2's own list has one pair a token, and is given back as it was.
+    """
+    rank = {token: i for i, token in enumerate(tokenizer.ranks)}
+    for token, r in rank.items():
+        if len(token) == 1:
+            continue
+        if tokenizer.name == "gpt2":
+            yield _parts(token, rank)
+        else:
+            splits = [(token[:i], token[i:]) for i in range(1, len(token))]
+            yield from (pair for pair in splits if all(rank.get(part, r) < r for part in pair))
+
+
+def _parts(token, rank):
+    """The pair that `token` was made from: its bytes merged by all tokens more important than itself."""
+    parts = [token[i : i + 1] for i in range(len(token))]
+    while len(parts) > 2:
+        best = min(range(len(parts) - 1), key=lambda i: rank.get(parts[i] + parts[i + 1], len(rank)))
+        parts[best : best + 2] = [parts[best] + parts[best + 1]]
+    return tuple(parts)
+
+
+def read(folder: str | Path) -> Tokenizer | None:
+    """The Tokenizer in a folder of transformers, or None where there is none.
+
+    Raises UserError where the files are damaged or say something that a GPT-2 tokenizer does not: ids must go
+    up with the order of merging, bytes first, end of text last.
+    """
+    folder = Path(folder)
+    path = folder / VOCAB
+    try:
+        if path.exists():
+            vocab = json.loads(path.read_text(encoding="utf-8"))
+        elif (folder / ALL_IN_ONE).exists():
+            path = folder / ALL_IN_ONE
+            content = json.loads(path.read_text(encoding="utf-8"))
+            vocab = content["model"]["vocab"]
+            vocab |= {added["content"]: added["id"] for added in content["added_tokens"]}
+        else:
+            return None
+        names = sorted(vocab, key=vocab.get)
+        if [vocab[name] for name in names] != list(range(len(names))):
+            raise ValueError("ids are not 0, 1, 2 and so on")
+        special = {END_OF_TEXT: names.index(END_OF_TEXT)} if END_OF_TEXT in names else {}
+        ranks = [bytes(BYTES[c] for c in name) for name in names if name not in special]
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path}: not the vocabulary of a GPT-2 ({error})") from None
+    return from_ranks(path, ranks, special)
+
+
+def from_ranks(path: str | Path, ranks: Sequence[bytes], special: Mapping[str, int]) -> Tokenizer:
+    """A Tokenizer of tokens (bytes, in the order of their ids) that came from the file `path`."""
+    if sorted(ranks[:256]) != [bytes([b]) for b in range(256)]:
+        raise UserError(
+            f"{path}: the first 256 tokens are not the 256 bytes, expected a vocabulary like GPT-2's"
+        )
+    if special not in ({}, {END_OF_TEXT: len(ranks)}):
+        raise UserError(f"{path}: {END_OF_TEXT} is token {special[END_OF_TEXT]}, expected the last one")
+    if len(set(ranks)) != len(ranks) or b"" in ranks:
+        raise UserError(f"{path}: a token is empty, or there twice")
+    if len(ranks) == 256 and not special and ranks == [bytes([b]) for b in range(256)]:
+        return Tokenizer("byte", ANY_CHARACTER, ranks)
+    name = "gpt2" if len(ranks) == GPT2_RANKS else f"bpe:{len(ranks)}"
+    return Tokenizer(name, GPT2_PIECES, ranks, special)

@@ -1,0 +1,301 @@
+"""llm.c's files: checkpoints, debug states and tokenizers. (Its token files: gpt2.data.tokens.)
+
+Each begins with 256 int32, little-endian; the rest of the header is zero:
+
+    checkpoint   20240326, version, maxT, V, L, NH, C, Vp   then the sixteen tensors in the order of
+                 gpt2.model.parameter_table; version 3 as float32, version 5 as bfloat16
+    debug state  20240327, version 2, B, T                  then inputs and targets (B, T) as int32, logits
+                 (B, T, V), the loss, and the gradients of the sixteen tensors, all as float32
+    tokenizer    20240328, version 2, tokens, end of text   then for each token its length, a byte, and its
+                 bytes; version 1 leaves out the end of text, which is GPT-2's
+
+wte has Vp rows in both: V, and zeros up to a multiple of 128.
+
+Files may come from anywhere. What a header promises is compared with the size of the file before anything is
+allocated, so a wrong one costs a line of text and no memory.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpt2.data.tokenizer import END_OF_TEXT, Tokenizer
+from gpt2.errors import UserError
+from gpt2.model import GPT2Config, parameter_table
+from gpt2.storage.files import write_atomically
+from gpt2.weights import bfloat16
+from gpt2.weights.huggingface_tokenizer import from_ranks
+
+HEADER_INTS = 256
+HEADER_BYTES = 4 * HEADER_INTS
+CHECKPOINT, STATE, TOKENIZER = 20240326, 20240327, 20240328
+VERSIONS = {3: "float32", 5: "bfloat16"}  # of a checkpoint
+PADDING = 128  # V is padded to a multiple of this, for the sake of matrix products
+CHUNK = 1 << 22  # numbers converted at a time: 16 MiB of float32
+
+
+def padded(vocab_size: int) -> int:
+    """Vp: V rounded up to a multiple of 128."""
+    return -(-vocab_size // PADDING) * PADDING
+
+
+# ---- Checkpoints ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a checkpoint's header says."""
+
+    config: GPT2Config
+    padded_vocab_size: int  # Vp
+    stored: str  # float32 or bfloat16
+
+
+def read_header(path: str | Path, dtype: str = "float32") -> Header:
+    """The Header of a checkpoint; its config has the `dtype` given. Raises UserError for any other file."""
+    path = Path(path)
+    with _opened(path) as (file, size):
+        version, maxT, V, L, NH, C, Vp = _header(path, file, size, CHECKPOINT, "checkpoint", 7)
+    if version not in VERSIONS:
+        raise UserError(
+            f"{path}: version {version} of llm.c's checkpoints, expected 3 (float32) or 5 "
+            "(bfloat16); write it again with the present train_gpt2.py"
+        )
+    try:
+        config = GPT2Config(V, maxT, L, NH, C, dtype)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    if Vp < V:
+        raise UserError(f"{path}: the padded vocabulary has {Vp} tokens, fewer than the vocabulary, {V}")
+    item = 4 if VERSIONS[version] == "float32" else 2
+    expected = HEADER_BYTES + item * (config.num_parameters + (Vp - V) * C)
+    if size != expected:
+        raise UserError(
+            f"{path}: the header promises {expected:,} bytes (V={V} padded to {Vp}, maxT={maxT}, "
+            f"L={L}, C={C}, {VERSIONS[version]}), the file has {size:,}"
+        )
+    return Header(config, Vp, VERSIONS[version])
+
+
+def read_config(path: str | Path, dtype: str = "float32") -> GPT2Config:
+    """The GPT2Config of a checkpoint."""
+    return read_header(path, dtype).config
+
+
+def read_into(path: str | Path, params: Mapping[str, np.ndarray], config: GPT2Config) -> None:
+    """Fill the sixteen tensors of `params` from a checkpoint of this config."""
+    path = Path(path)
+    header = read_header(path, config.dtype)
+    if header.config != config:
+        raise UserError(f"{path}: holds {header.config}, expected {config}")
+    with _opened(path) as (file, _):
+        file.seek(HEADER_BYTES)
+        for name, _ in parameter_table(config):
+            _read_numbers(path, file, params[name], header.stored)
+            if name == "wte":
+                file.seek(
+                    (header.padded_vocab_size - config.vocab_size)
+                    * config.n_embd
+                    * (4 if header.stored == "float32" else 2),
+                    os.SEEK_CUR,
+                )
+
+
+def write(
+    path: str | Path, params: Mapping[str, np.ndarray], config: GPT2Config, stored: str = "float32"
+) -> None:
+    """Write a checkpoint, atomically; `stored` is float32 (version 3) or bfloat16 (version 5)."""
+    version = next(version for version, name in VERSIONS.items() if name == stored)
+    header = [
+        CHECKPOINT,
+        version,
+        config.block_size,
+        config.vocab_size,
+        config.n_layer,
+        config.n_head,
+        config.n_embd,
+        padded(config.vocab_size),
+    ]
+    write_atomically(path, _parts(header, _tensor_parts(params, config, stored)))
+
+
+def _tensor_parts(tensors, config, stored):
+    """The bytes of the sixteen tensors, wte with its rows of padding."""
+    for name, _ in parameter_table(config):
+        yield from _number_parts(tensors[name], stored)
+        if name == "wte":
+            rows = padded(config.vocab_size) - config.vocab_size
+            yield bytes(rows * config.n_embd * (4 if stored == "float32" else 2))
+
+
+# ---- Debug states ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class State:
+    """A batch, and what another program made of it.
+
+    inputs, targets  (B, T) int32
+    logits           (B, T, V) float32
+    loss             mean, nats per token
+    grads            name -> gradient of the loss, float32, as model.grads
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    logits: np.ndarray
+    loss: float
+    grads: dict
+
+
+def read_state(path: str | Path, config: GPT2Config) -> State:
+    """The State in a file, for a model of this config (the file does not say). Raises UserError otherwise."""
+    path = Path(path)
+    V, C = config.vocab_size, config.n_embd
+    with _opened(path) as (file, size):
+        version, B, T = _header(path, file, size, STATE, "debug state", 3)
+        if version != 2:
+            raise UserError(f"{path}: version {version} of llm.c's debug states, expected 2")
+        if B < 1 or T < 1 or T > config.block_size:
+            raise UserError(f"{path}: a batch of B={B}, T={T}, the model reads at most {config.block_size}")
+        # The file does not say Vp either. What is left of its size once V rows are counted is padding
+        unpadded = HEADER_BYTES + 4 * (2 * B * T + B * T * V + 1 + config.num_parameters)
+        extra, rest = divmod(size - unpadded, 4 * C)
+        if rest or extra not in (0, padded(V) - V):
+            expected = unpadded + 4 * C * (padded(V) - V)
+            raise UserError(
+                f"{path}: {size:,} bytes, a state of B={B}, T={T} for a model of V={V}, C={C}, "
+                f"L={config.n_layer} has {expected:,}; is it of this model?"
+            )
+        inputs = _read_numbers(path, file, np.empty((B, T), np.int32), "int32")
+        targets = _read_numbers(path, file, np.empty((B, T), np.int32), "int32")
+        for name, ids in (("inputs", inputs), ("targets", targets)):
+            if ids.min() < 0 or ids.max() >= V:
+                raise UserError(
+                    f"{path}: {name} hold tokens from {ids.min()} to {ids.max()}, the model has 0 to {V - 1}"
+                )
+        logits = _read_numbers(path, file, np.empty((B, T, V), np.float32), "float32")
+        loss = float(_read_numbers(path, file, np.empty(1, np.float32), "float32")[0])
+        grads = {}
+        for name, shape in parameter_table(config):
+            grads[name] = _read_numbers(path, file, np.empty(shape, np.float32), "float32")
+            if name == "wte":
+                file.seek(4 * C * extra, os.SEEK_CUR)
+    return State(inputs, targets, logits, loss, grads)
+
+
+def write_state(path: str | Path, state: State, config: GPT2Config) -> None:
+    """Write a State of a model of this config, atomically."""
+    B, T = state.inputs.shape
+
+    def body():
+        yield from (_little(array, "<i4") for array in (state.inputs, state.targets))
+        yield from _number_parts(state.logits, "float32")
+        yield np.array(state.loss, "<f4").tobytes()
+        yield from _tensor_parts(state.grads, config, "float32")
+
+    write_atomically(path, _parts([STATE, 2, B, T], body()))
+
+
+# ---- Tokenizers ------------------------------------------------------------------------------------------
+
+
+def read_tokenizer(path: str | Path) -> Tokenizer:
+    """The Tokenizer in a file."""
+    path = Path(path)
+    with _opened(path) as (file, size):
+        version, count, end = _header(path, file, size, TOKENIZER, "tokenizer", 3)
+        if version not in (1, 2):
+            raise UserError(f"{path}: version {version} of llm.c's tokenizers, expected 1 or 2")
+        content = file.read(size - HEADER_BYTES)
+    tokens = []
+    at = 0
+    while at < len(content) and len(tokens) < count:
+        length = content[at]
+        tokens.append(content[at + 1 : at + 1 + length])
+        at += 1 + length
+    if len(tokens) != count or at != len(content):  # at > len(content): the last token is cut short
+        raise UserError(
+            f"{path}: the header promises {count} tokens, the file of {size:,} bytes has "
+            f"{'more' if at < len(content) else 'fewer'}"
+        )
+    # Before version 2 the end of text was always GPT-2's. A vocabulary without one, single bytes say, has in
+    # its place the token that text begins with, for llm.c's sampling
+    special = {}
+    if tokens and tokens[-1] == END_OF_TEXT.encode():
+        if version == 2 and end != count - 1:
+            raise UserError(f"{path}: end of text is token {end}, expected the last one, {count - 1}")
+        special = {END_OF_TEXT: count - 1}
+        tokens.pop()
+    return from_ranks(path, tokens, special)
+
+
+def write_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
+    """Write the tokens of a Tokenizer, atomically. Raises UserError for a token of more than 255 bytes."""
+    tokens = [*tokenizer.ranks, *(text.encode() for text in tokenizer.special)]
+    longest = max(map(len, tokens))
+    if longest > 255:
+        raise UserError(f"{path}: a token has {longest} bytes, llm.c's tokenizer files hold at most 255")
+    body = b"".join(bytes([len(token)]) + token for token in tokens)
+    write_atomically(path, _parts([TOKENIZER, 2, len(tokens), tokenizer.start], [body]))
+
+
+# ---- Bytes -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _opened(path):
+    """(file, its size in bytes); whatever the disk says against it is one line."""
+    try:
+        with open(path, "rb") as file:
+            yield file, os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+
+
+def _header(path, file, size, magic, what, count):
+    """The first `count` numbers after the magic number."""
+    if size < HEADER_BYTES:
+        raise UserError(f"{path}: {size} bytes, llm.c's {what} files begin with a header of {HEADER_BYTES}")
+    header = np.frombuffer(file.read(HEADER_BYTES), "<i4")
+    if header[0] != magic:
+        raise UserError(f"{path}: begins with {header[0]}, llm.c's {what} files begin with {magic}")
+    return [int(n) for n in header[1 : 1 + count]]
+
+
+def _parts(header, body):
+    """The bytes of a file: the header, then what `body` yields."""
+    numbers = np.zeros(HEADER_INTS, "<i4")
+    numbers[: len(header)] = header
+    yield numbers.tobytes()
+    yield from body
+
+
+def _read_numbers(path, file, target, stored):
+    """Fill `target`, contiguous, with the next numbers of the file, and return it."""
+    flat = target.reshape(-1)  # a view
+    kind = {"float32": "<f4", "bfloat16": "<u2", "int32": "<i4"}[stored]
+    for start in range(0, flat.size, CHUNK):
+        part = flat[start : start + CHUNK]
+        content = file.read(part.size * np.dtype(kind).itemsize)
+        numbers = np.frombuffer(content, kind)
+        if numbers.size != part.size:
+            raise UserError(f"{path}: ends early; it has become shorter while it was read")
+        part[...] = bfloat16.to_float32(numbers) if stored == "bfloat16" else numbers
+    return target
+
+
+def _number_parts(array, stored):
+    """The bytes of an array in pieces, as float32 or bfloat16."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for start in range(0, flat.size, CHUNK):
+        part = flat[start : start + CHUNK]
+        yield _little(bfloat16.from_float32(part), "<u2") if stored == "bfloat16" else _little(part, "<f4")
+
+
+def _little(array, kind):
+    return np.ascontiguousarray(array, kind).tobytes()

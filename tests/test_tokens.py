@@ -1,0 +1,143 @@
+"""Token files, and the batches drawn from them."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gpt2.data.tokens import HEADER_BYTES, Epochs, Loader, evenly, read_tokens, write_tokens
+from gpt2.errors import UserError
+
+
+def test_a_token_file_is_llm_cs(tmp_path):
+    path = tmp_path / "t.bin"
+    write_tokens(path, [5, 65535, 0])
+    content = path.read_bytes()
+    header = np.frombuffer(content[:1024], "<i4")
+    assert list(header[:3]) == [20240520, 1, 3] and not header[3:].any()
+    assert content[1024:] == b"\x05\x00\xff\xff\x00\x00"
+    assert list(read_tokens(path)) == [5, 65535, 0]
+
+
+def test_ids_that_do_not_fit_are_refused(tmp_path):
+    for tokens in ([1, 65536], [-1, 3]):
+        with pytest.raises(UserError, match="a token file holds 0..65535"):
+            write_tokens(tmp_path / "t.bin", tokens)
+
+
+def edited(content, at, value):
+    header = np.frombuffer(content[:HEADER_BYTES], "<i4").copy()
+    header[at] = value
+    return header.tobytes() + content[HEADER_BYTES:]
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (lambda c: b"", "0 bytes, a token file has a header of 1024"),
+        (lambda c: c[:1000], "1000 bytes"),
+        (lambda c: edited(c, 0, 7), "begins with 7, a token file begins with 20240520"),
+        (lambda c: edited(c, 1, 2), "version 2"),
+        (lambda c: edited(c, 2, 11), "promises 11 tokens, the file has 10"),
+        (lambda c: edited(c, 2, -1), "promises -1 tokens"),
+        (lambda c: c[:-1], "promises 10 tokens, the file has 9.5"),
+        (lambda c: c + b"\0\0", "promises 10 tokens, the file has 11"),
+        (lambda c: edited(c[:HEADER_BYTES], 2, 0), "holds no tokens"),
+    ],
+)
+def test_a_wrong_header_is_named(tmp_path, spoil, message):
+    path = tmp_path / "t.bin"
+    write_tokens(path, range(10))
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(UserError, match=message):
+        read_tokens(path)
+
+
+def test_targets_are_the_tokens_after_the_inputs():
+    loader = Loader(np.arange(100), B=3, T=7, seed=1)
+    inputs, targets = loader.next_batch()
+    assert inputs.shape == targets.shape == (3, 7) and inputs.dtype == np.int32
+    assert (targets == inputs + 1).all()
+    assert (inputs == inputs[:, :1] + np.arange(7)).all()
+
+
+def test_every_place_of_the_corpus_is_drawn():
+    loader = Loader(np.arange(10), B=4, T=3)
+    seen = {int(row[0]) for _ in range(50) for row in loader.next_batch()[0]}
+    assert seen == set(range(7))  # 6 is the last start that has three inputs and a target after them
+
+
+def test_batches_depend_on_seed_and_position_alone():
+    one, same, other = (Loader(np.arange(1000), 2, 5, seed=seed) for seed in (1, 1, 2))
+    first = [one.next_batch()[0] for _ in range(4)]
+    assert all((same.next_batch()[0] == batch).all() for batch in first)
+    assert any((other.next_batch()[0] != batch).any() for batch in first)
+    assert (first[0] != first[1]).any()
+
+
+def test_a_loader_goes_on_where_its_state_was_taken():
+    one, two = Loader(np.arange(1000), 2, 5, seed=3), Loader(np.arange(1000), 2, 5, seed=99)
+    one.next_batch()
+    two.load_state(one.state())
+    for _ in range(3):
+        assert (one.next_batch()[0] == two.next_batch()[0]).all()
+
+
+def test_an_epoch_visits_every_token_once():
+    loader = Epochs(np.arange(1000), B=7, T=10, seed=4)
+    assert loader.pieces == 98
+    seen = [Counter(), Counter()]
+    for epoch in range(2):
+        for _ in range(14):  # 14 batches of 7 are the 98 sequences
+            inputs, targets = loader.next_batch()
+            assert (targets == inputs + 1).all()
+            seen[epoch].update(inputs.ravel().tolist())
+    for counts in seen:
+        assert len(counts) == 980 and set(counts.values()) == {1}
+        assert set(range(20, 970)) < set(counts)
+    assert set(seen[0]) != set(seen[1])  # the second epoch is cut elsewhere
+
+
+def test_an_epoch_has_an_order_of_its_own():
+    loader = Epochs(np.arange(1000), B=98, T=10, seed=4)
+    orders = [np.argsort(loader.batch(k)[0][:, 0]) for k in range(2)]
+    assert (orders[0] != orders[1]).any() and (orders[0] != np.arange(98)).any()
+
+
+def test_batches_reach_from_one_epoch_into_the_next_and_can_be_asked_for_in_any_order():
+    loader = Epochs(np.arange(1000), B=5, T=10, seed=4)
+    in_turn = [loader.next_batch()[0] for _ in range(60)]
+    again = Epochs(np.arange(1000), B=5, T=10, seed=99)
+    again.load_state(dict(seed=4, position=0))
+    for k in (59, 0, 19, 20, 40):
+        assert (again.batch(k)[0] == in_turn[k]).all()
+
+
+@pytest.mark.parametrize("count", range(9, 27))
+def test_an_epoch_of_a_short_corpus_stays_inside_it(count):
+    loader = Epochs(np.arange(count), B=3, T=8, seed=0)
+    starts = {int(row[0]) for _ in range(60) for row in loader.next_batch()[0]}
+    assert min(starts) >= 0 and max(starts) + 8 < count
+    if count < 17:
+        assert starts == set(range(count - 8))
+
+
+def test_a_corpus_shorter_than_a_block_is_refused():
+    with pytest.raises(UserError, match="8 tokens, a sequence of block_size 8 needs 9"):
+        Loader(np.arange(8), B=1, T=8)
+    Loader(np.arange(9), B=1, T=8).next_batch()
+    with pytest.raises(UserError, match="validation split has 8 tokens"):
+        list(evenly(np.arange(8), B=1, T=8))
+
+
+def test_evaluation_covers_the_split_once():
+    batches = list(evenly(np.arange(33), B=3, T=4))
+    inputs = np.concatenate([inputs for inputs, _ in batches])
+    assert (inputs.ravel() == np.arange(32)).all()
+    assert [len(inputs) for inputs, _ in batches] == [3, 3, 2]
+    assert all((targets == inputs + 1).all() for inputs, targets in batches)
+
+
+def test_evaluation_on_a_few_batches_spreads_over_the_split():
+    starts = [int(row[0]) for inputs, _ in evenly(np.arange(1001), B=2, T=10, batches=5) for row in inputs]
+    assert starts == [100 * i for i in range(10)]

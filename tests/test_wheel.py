@@ -1,0 +1,120 @@
+"""What pip installs: gpt2 and nothing else, and it works away from the repository."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("setuptools", reason="needs setuptools, which builds the wheel")
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = (
+    "--tokenizer byte --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 4 --warmup 0".split()
+)
+SHORT = "--eval-batches 1 --sample-tokens 4 --compile off --steps 3".split()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from a copy of what it is made of: a build leaves folders behind."""
+    place = tmp_path_factory.mktemp("wheel")
+    source = place / "source"
+    for name in ("gpt2", "data", "bench", "tests"):  # all that could be taken for a package
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "train.py"):
+        shutil.copy(ROOT / name, source / name)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-q"]
+    subprocess.run([*command, str(source), "-w", str(place)], check=True, cwd=place)
+    (made,) = place.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The programs of a virtual environment that has the wheel, and finds the packages it needs in this one.
+
+    A .pth file names their folder: gpt2 itself, where it is installed for development, is found by a .pth
+    file of that folder, and those are not read here.
+    """
+    place = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(place, with_pip=False, symlinks=os.name == "posix")
+    paths = sysconfig.get_paths(vars={"base": str(place), "platbase": str(place)})
+    site = Path(paths["purelib"])
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(place),
+        "install",
+        "--no-deps",
+        "--no-index",
+        "-q",
+    ]
+    subprocess.run([*command, str(wheel)], check=True)
+    packages = {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}
+    (site / "packages.pth").write_text("\n".join(sorted(packages)) + "\n")
+    return Path(paths["scripts"])
+
+
+@pytest.fixture
+def ran(installed, tmp_path, monkeypatch):
+    """Runs a program of that environment, where a text lies beside packages named like this project's."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for name in ("data", "train", "bench", "tests"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(
+            "raise SystemExit('a package of the user was imported')\n"
+        )
+    (tmp_path / "my.txt").write_text("the king and queen of a far country went to see\n" * 60)
+
+    def run(*command):
+        program = shutil.which(command[0], path=str(installed))
+        done = subprocess.run([program, *command[1:]], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    return run
+
+
+def test_nothing_is_installed_but_gpt2(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name.split("/")[0] for name in names} == {"gpt2", "gpt2-0.1.0.dist-info"}
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gpt2").rglob("*.py*")}
+    wanted = {name for name in sources if name.endswith((".py", ".pyi"))} | {"gpt2/py.typed"}
+    assert wanted <= set(names)
+
+
+def test_it_trains_samples_evaluates_and_plots(ran, tmp_path):
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    assert "gpt2" in ran("python", "-c", "import gpt2; print(gpt2.__file__)")
+    told = ran("gpt2", "train", "--data", "my.txt", "--out", "run", *SMALL, *SHORT)
+    assert "done: 3 steps" in told and "gpt2 train --resume run --steps 6" in told
+    ran("gpt2", "train", "--resume", "run", "--steps", "5")
+    assert ran("gpt2", "sample", "--run", "run", "--prompt", "the ", "--max-tokens", "5").startswith("the ")
+    assert "perplexity" in ran("gpt2", "evaluate", "--run", "run", "--data", "my.txt")
+    ran("gpt2", "plot", "run", "--out", "curves.svg")
+    assert (tmp_path / "curves.svg").exists()
+
+
+def test_a_run_from_python(ran):
+    program = (
+        "from gpt2.train import Settings, steps\n"
+        "s = Settings(data='my.txt', tokenizer='byte', n_layer=1, n_head=2, n_embd=16, block_size=16,"
+        " steps=3, warmup=0, batch_size=4, compile='off')\n"
+        "print([step.number for step in steps(s)])"
+    )
+    assert ran("python", "-c", program) == "[1, 2, 3]\n"
+
+
+def test_a_checkout_minds_no_packages_of_the_user(ran, tmp_path):
+    """train.py beside a package `data` of somebody else's: it does not look at it."""
+    shutil.copy(ROOT / "train.py", tmp_path / "train.py")
+    shutil.rmtree(tmp_path / "train")
+    assert "done: 3 steps" in ran("python", "train.py", "--data", "my.txt", "--out", "run", *SMALL, *SHORT)
