@@ -84,6 +84,24 @@ def test_nothing_in_gpt2_knows_what_stands_beside_it(module):
     assert not roots & {"train", "data", "bench", "docs", "tests"}
 
 
+@pytest.mark.parametrize(
+    "folder, apart",
+    [
+        ("bench", {"tests", "docs"}),
+        ("docs", {"tests", "bench"}),
+        ("tests", {"bench"}),
+        ("data", {"tests", "docs", "bench"}),
+    ],
+)
+def test_what_stands_beside_gpt2_stays_apart(folder, apart):
+    """Benchmarks and pages need no tests, and only the tests of benchmarks need benchmarks."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if path.is_relative_to(ROOT / "tests" / "bench"):
+            continue
+        found = {i.target.split(".")[0] for i in house.imports(path)} & apart
+        assert not found, f"{path.relative_to(ROOT)} imports {found}"
+
+
 def test_no_import_hides_in_a_function():
     """Both ways: none that is not in the table, and no row that is out of date. The compiler's has a test of
     its own."""

@@ -11,6 +11,7 @@ import numpy as np
 from gpt2 import autodiff as ad
 from gpt2 import certificate
 from gpt2.layers import LAYERS
+from gpt2.layers.cases import at
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Explained:
 def explain(name):
     """The Explained of one of gpt2.layers.LAYERS; takes a fraction of a second."""
     layer = LAYERS[name]
-    args, static = certificate.inputs_of(name, np.random.default_rng(0), certificate.SHOWN, "float32")
+    case = at(certificate.SHOWN)[name]
+    args, static = case.inputs("float32"), case.static
     about, _, derivation = inspect.getdoc(sys.modules[layer.forward.__module__]).partition("\n")
     names = list(inspect.signature(layer.forward).parameters)
     shapes = {k: f"{a.dtype} {a.shape}" for k, a in zip(names, args)}

@@ -1,53 +1,30 @@
-"""One row per layer: its inputs at small sizes, all different, so that a swapped axis cannot pass.
+"""The layers at small sizes, all different, so that a swapped axis cannot pass; and the formula of each.
 
-A case makes its arrays from a seed, in either dtype. `formula` is the layer once more, written as close to
-the textbook as possible and as far as possible from the code under test.
+A formula is the layer once more, written as close to the textbook as possible and as far as possible from the
+code under test.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 
 from gpt2.layers import LAYERS
+from gpt2.layers.cases import Case, Sizes, at
 
 B, T, NH, C, OC, V, MAX_T = 2, 5, 3, 12, 7, 11, 8
 
 
-@dataclass(frozen=True)
-class Case:
-    """name: of the test. layer: of LAYERS. shapes: one per input; Ids for integers, None for no input."""
+class Checked(Case):
+    """A case with the formula that its layer is checked by."""
 
-    name: str
-    layer: str
-    shapes: tuple
-    formula: Callable
-    static: dict = field(default_factory=dict)
-
-    def inputs(self, dtype=np.float64, seed=0):
-        """Seeded inputs: normal floats, and ids with repeats."""
-        rng = np.random.default_rng(seed)
-        return tuple(_draw(rng, shape, dtype) for shape in self.shapes)
+    @property
+    def formula(self) -> Callable:
+        return FORMULAS[self.layer]
 
     def forward(self, *inputs):
         return LAYERS[self.layer].forward(*inputs, **self.static)
-
-
-def _draw(rng, shape, dtype):
-    if shape is None:
-        return None
-    if isinstance(shape, Ids):
-        return rng.integers(0, shape.below, shape.shape)
-    return rng.standard_normal(shape).astype(dtype)
-
-
-@dataclass(frozen=True)
-class Ids:
-    """Integers from 0 to below - 1."""
-
-    shape: tuple
-    below: int
 
 
 def float_arguments(inputs):
@@ -98,16 +75,24 @@ def crossentropy_formula(logits, targets):
     return -np.log((probs * np.eye(logits.shape[-1])[targets]).sum(-1))
 
 
-CASES = [
-    Case("encoder", "encoder", (Ids((B, T), V), (V, C), (MAX_T, C)), encoder_formula),
-    Case("layernorm", "layernorm", ((B, T, C), (C,), (C,)), layernorm_formula),
-    Case("layernorm-rows", "layernorm", ((T, C), (C,), (C,)), layernorm_formula),
-    Case("matmul", "matmul", ((B, T, C), (OC, C), (OC,)), matmul_formula),
-    Case("matmul-no-bias", "matmul", ((B, T, C), (OC, C), None), matmul_formula),
-    Case("matmul-one-row", "matmul", ((C,), (OC, C), (OC,)), matmul_formula),
-    Case("attention", "attention", ((B, T, 3 * C),), attention_formula, {"num_heads": NH}),
-    Case("attention-one-head", "attention", ((B, T, 3 * C),), attention_formula, {"num_heads": 1}),
-    Case("gelu", "gelu", ((B, T, C),), gelu_formula),
-    Case("residual", "residual", ((B, T, C), (B, T, C)), residual_formula),
-    Case("crossentropy", "crossentropy", ((B, T, V), Ids((B, T), V)), crossentropy_formula),
-]
+FORMULAS = {
+    "encoder": encoder_formula,
+    "layernorm": layernorm_formula,
+    "matmul": matmul_formula,
+    "attention": attention_formula,
+    "gelu": gelu_formula,
+    "residual": residual_formula,
+    "crossentropy": crossentropy_formula,
+}
+
+
+def _cases():
+    rows = at(Sizes(B=B, T=T, C=C, OC=OC, NH=NH, V=V, max_t=MAX_T))
+    yield from rows.values()
+    yield replace(rows["layernorm"], name="layernorm-rows", shapes=((T, C), (C,), (C,)))
+    yield replace(rows["matmul"], name="matmul-no-bias", shapes=((B, T, C), (OC, C), None))
+    yield replace(rows["matmul"], name="matmul-one-row", shapes=((C,), (OC, C), (OC,)))
+    yield replace(rows["attention"], name="attention-one-head", static={"num_heads": 1})
+
+
+CASES = [Checked(case.name, case.layer, case.shapes, case.static) for case in _cases()]

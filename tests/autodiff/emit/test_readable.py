@@ -14,7 +14,6 @@ from gpt2.layers import LAYERS
 from tests.support.random_graphs import random_arrays, random_graph
 
 F8 = np.dtype(np.float64)
-SIZES = {"B": 2, "T": 5, "C": 12, "NH": 3, "V": 11, "OC": 7, "maxT": 8}
 
 
 def agrees(graph, arrays, rtol):
@@ -34,7 +33,7 @@ def agrees(graph, arrays, rtol):
 @pytest.mark.parametrize("name", LAYERS)
 def test_sources_of_layers_run(name, rng):
     """In float32: products in another order differ by some units in the last place, 6e-8 each."""
-    pair = certificate.pair_of(name, SIZES)
+    pair = certificate.pair_of(name, certificate.SIZES)
     for graph in pair.graphs:
         arrays = [
             rng.integers(0, 7, i.shape) if i.dtype.kind in "iu" else rng.uniform(0.5, 2, i.shape)
