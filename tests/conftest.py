@@ -20,6 +20,8 @@ if "GPT2_DATA_DIR" not in os.environ:
     ALLOWED.append("needs tinyshakespeare")
     if "TIKTOKEN_CACHE_DIR" not in os.environ:
         ALLOWED.append("needs GPT-2's vocabulary")
+if sys.platform == "linux" and "avx512f" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+    ALLOWED.append("needs AVX-512")
 if sys.platform != "linux":
     ALLOWED += [
         "needs POSIX",

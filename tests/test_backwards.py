@@ -11,6 +11,8 @@ from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
 from tests.support.peaks import peak_of
 
+pytestmark = pytest.mark.numeric
+
 STEPS = 20
 CONFIG = GPT2Config(vocab_size=65, block_size=16, n_layer=2, n_head=2, n_embd=32)
 

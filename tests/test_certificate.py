@@ -12,6 +12,8 @@ import pytest
 from gpt2 import certificate
 from gpt2.layers import LAYERS
 
+pytestmark = pytest.mark.numeric
+
 GOLDEN = Path(__file__).parent / "golden"
 
 

@@ -8,6 +8,8 @@ import pytest
 from gpt2.layers import LAYERS, attention, matmul
 from tests.support.cases import CASES, NH, B, C, T, V, float_arguments
 
+pytestmark = pytest.mark.numeric
+
 CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 

@@ -13,6 +13,8 @@ from gpt2.layers import LAYERS
 from gpt2.model import GPT2, PRESETS, GPT2Config, logits_fn, loss_fn, parameter_ranges, parameter_table
 from tests.support.peaks import peak_of
 
+pytestmark = pytest.mark.numeric
+
 NAMES = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb".split()
 V, MAX_T, L, NH, C, B, T = 13, 8, 2, 3, 12, 2, 5
 

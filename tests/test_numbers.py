@@ -14,6 +14,8 @@ from gpt2.model import GPT2, GPT2Config
 from gpt2.train.spikes import FEWEST, RECENT, Spikes
 from tests.support.cases import CASES, NH, C
 
+pytestmark = pytest.mark.numeric
+
 ROUNDING = 2.0**-24  # of float32: half a unit in the last place of 1
 
 # ---- Precision -------------------------------------------------------------------------------------------

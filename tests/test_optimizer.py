@@ -10,6 +10,8 @@ from gpt2 import optimizer
 from gpt2.optimizer import AdamW, cosine_lr
 from tests.support.peaks import peak_of
 
+pytestmark = pytest.mark.numeric
+
 N, DECAYED = 1000, [(100, 350), (350, 400), (990, 1000)]
 
 

@@ -27,11 +27,15 @@ from tests.support import parallel_jobs as jobs
 
 ROOT = Path(__file__).resolve().parents[1]
 # Without it there is no telling what a test has left behind, and waiting for that would have no end
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc"),
+]
 SIZES = (1, 2, 3)
 # Of one step: sums of shares are rounded otherwise than sums over the batch. Over several steps it adds up,
 # as AdamW divides by the gradient's size: one that is zero but for rounding (a key's bias) counts fully.
-AGREES = {"float32": 1e-6, "float64": 1e-13}
+# In float32 16 units in the last place: sums of a few hundred terms, in the order that BLAS's kernel takes.
+AGREES = {"float32": 2e-6, "float64": 1e-13}
 SEVERAL = 10
 
 

@@ -21,6 +21,8 @@ if importlib.util.find_spec("torch") is None:
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.numeric
+
 CONFIG = {"vocab_size": 37, "block_size": 16, "n_layer": 3, "n_head": 4, "n_embd": 24}
 B, T = 3, 11
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}

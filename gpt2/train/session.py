@@ -48,7 +48,7 @@ def steps(what: Settings | Run, *, resume: bool = False, overwrite: bool = False
 
     A `break` saves the run as it is. The other arguments, and what is raised, as for `train`.
 
-    Where the body of the loop may fail, open the run first: then its folder is let go of at once, and not when
+    Where the body of the loop may fail, open the run first: then its folder is let go of at once, not when
     Python forgets the loop. (A notebook keeps the last error, and all that belongs to it.)
 
         with opened(settings) as run:

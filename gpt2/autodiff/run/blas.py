@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+from functools import cache
 
 import numpy as np
 
@@ -39,3 +40,17 @@ def limit_blas_threads(n: int) -> bool:
     lib, prefix, suffix = found
     getattr(lib, f"{prefix}_set_num_threads{suffix}")(ctypes.c_int(n))
     return True
+
+
+@cache
+def blas_kernel() -> str:
+    """The kernels that OpenBLAS has picked for this processor, "SkylakeX" say; empty for another BLAS."""
+    found = blas_library()
+    if found is None:
+        return ""
+    lib, prefix, suffix = found
+    name = getattr(lib, f"{prefix}_get_corename{suffix}", None)
+    if name is None:
+        return ""
+    name.restype = ctypes.c_char_p
+    return f"OpenBLAS kernels for {name().decode()}"

@@ -1,9 +1,14 @@
 """How a matrix product is shared out over threads: by rows, by columns or not at all, the fastest here.
 
-The ways are tried on real calls: each product of the first steps is one sample, until every way has been
-timed SAMPLES times; then the fastest stays, and is kept (choices.py), so that a machine is measured once. A
-way whose result differs from the whole product's in a single bit is not taken, so neither the choice nor the
-number of threads changes what a program computes.
+A way is taken only if it keeps every bit of the whole product, so that neither the choice nor the number of
+threads changes what a program computes. Which cuts do depends on the kernels that BLAS picks for this
+processor: OpenBLAS's for AVX-512 keep the bits of float32 products cut at multiples of 48 rows or columns,
+its kernels for Haswell and Zen only of those cut by rows. So a way is tried on random numbers, once for each
+kind of product, before it is used.
+
+Of the ways that hold, the fastest is found on real calls: each product of the first steps is one sample,
+until every way has been timed SAMPLES times. What was found is kept (remembered.py) for this machine and this
+kernel.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import time
 
 import numpy as np
 
+from .blas import blas_kernel
 from .remembered import Choices
 
 SAMPLES = 3
@@ -20,14 +26,14 @@ SAMPLES = 3
 # whole is one of the ways.
 SPLIT_FROM = 4_000_000
 WAYS = ("columns", "rows", "whole")
-# Pieces are multiples of this, and none is smaller: OpenBLAS's kernels for AVX-512 work in tiles of 16 and
-# 24, and add up in another order what is left over beside them: other cuts change the last bits.
+# Pieces are multiples of this, and none is smaller: the kernels of OpenBLAS work in tiles of 8, 12, 16 and
+# 24, and add up in another order what is left over beside them.
 TILE = 48
-# Bytes of a result from which nothing is tried: a second result to compare with would be a large part of a
-# training step's memory. The longer side is cut then.
+# Bytes. A product with more in its operands and its result is checked on fewer columns (or rows, whichever is
+# not cut); one with more in its result is not timed either.
 LARGE = 1 << 25
 
-chosen = Choices("products.json", WAYS)
+chosen = Choices("products.json", WAYS, blas_kernel)
 _trials: dict[tuple, _Trial] = {}
 _lock = threading.Lock()
 
@@ -38,8 +44,6 @@ def product(a, b, out, threads: int, share):
     work = M * N * a.shape[1]
     if threads == 1 or work < SPLIT_FROM:
         return np.matmul(a, b, out=out)
-    if out.nbytes >= LARGE:
-        return _run("rows" if M > N else "columns", a, b, out, threads, share)
     key = (M, a.shape[1], N, _order(a), _order(b), out.dtype.char, threads)
     way = chosen.get(key)
     if way is None:
@@ -55,55 +59,106 @@ def _run(way: str, a, b, out, threads: int, share):
     if way == "whole":
         return np.matmul(a, b, out=out)
     M, N = out.shape
-    length = M if way == "rows" else N
-    count = min(threads, max(2, M * N * a.shape[1] // SPLIT_FROM))
-    size = -(-length // (count * TILE)) * TILE
-    starts = range(0, max(length - TILE, 0) + 1, size)  # a last piece of fewer goes with the one before it
-    todo = iter([slice(i, j) for i, j in zip(starts, [*starts[1:], length])])
+    todo = iter(_pieces(M if way == "rows" else N, _count(M * N * a.shape[1], threads)))
 
     def job(thread: int) -> None:
         for s in todo:
-            if way == "rows":
-                np.matmul(a[s], b, out=out[s])
-            else:
-                np.matmul(a, b[:, s], out=out[:, s])
+            _piece(way, s, a, b, out)
 
     share(job)
     return out
 
 
-class _Trial:
-    """The times of each way for one kind of product."""
+def _count(work: int, threads: int) -> int:
+    """How many pieces: one a thread, or fewer where there is little to do."""
+    return min(threads, max(2, work // SPLIT_FROM))
 
-    def __init__(self, work: int):
-        self.times: dict[str, list[float]] = {w: [] for w in WAYS[: 3 if work < 4 * SPLIT_FROM else 2]}
+
+def _pieces(length: int, count: int) -> list[slice]:
+    """Where the rows or columns are cut."""
+    size = -(-length // (count * TILE)) * TILE
+    starts = range(0, max(length - TILE, 0) + 1, size)  # a last piece of fewer goes with the one before it
+    return [slice(i, j) for i, j in zip(starts, [*starts[1:], length])]
+
+
+def _piece(way: str, s: slice, a, b, out) -> None:
+    if way == "rows":
+        np.matmul(a[s], b, out=out[s])
+    else:
+        np.matmul(a, b[:, s], out=out[:, s])
+
+
+def keeps_bits(way: str, a, b, out, threads: int) -> bool:
+    """Whether a product cut in this way has the bits of the whole one, tried on random numbers.
+
+    Random, as the numbers at hand may hide a difference: zeros add up to zero in any order.
+    """
+    if way == "whole":
+        return True
+    (M, N), K = out.shape, a.shape[1]
+    pieces = _pieces(M if way == "rows" else N, _count(M * N * K, threads))
+    K = _fewer(K, M * N)
+    if a.nbytes + b.nbytes + out.nbytes >= LARGE:
+        M, N = (M, _fewer(N, M * K)) if way == "rows" else (_fewer(M, N * K), N)
+    rng = np.random.default_rng(0)
+    x, y = _random_like(rng, a, (M, K)), _random_like(rng, b, (K, N))
+    whole, cut = np.matmul(x, y), np.empty((M, N), out.dtype)
+    for s in pieces:
+        _piece(way, s, x, y, cut)
+    return _same_bits(whole, cut)
+
+
+def _fewer(n: int, others: int) -> int:
+    """A smaller size with the same remainder in tiles, for a product of so much work in its other sizes.
+
+    It stays above SPLIT_FROM multiply-adds a piece: BLAS may have other kernels for small products.
+    """
+    least = max(2 * TILE, 3 * SPLIT_FROM // others)
+    return min(n, -(-least // TILE) * TILE + n % TILE)
+
+
+def _random_like(rng, a, shape) -> np.ndarray:
+    """Random numbers in the dtype and the order of a."""
+    if _order(a) == "T":
+        return rng.standard_normal(shape[::-1]).astype(a.dtype).T
+    return rng.standard_normal(shape).astype(a.dtype)
+
+
+class _Trial:
+    """The times of each way that keeps the bits of one kind of product."""
+
+    def __init__(self, a, b, out, threads: int):
+        M, N = out.shape
+        work = M * N * a.shape[1]
+        longer = ("rows", "columns") if M > N else ("columns", "rows")
+        ways = [way for way in longer if keeps_bits(way, a, b, out, threads)]
+        if out.nbytes >= LARGE:  # not timed
+            ways = ways[:1]
+        elif work < 4 * SPLIT_FROM:
+            ways.append("whole")
+        self.times: dict[str, list[float]] = {way: [] for way in ways or ["whole"]}
 
     def next(self) -> str:
-        return min(self.times, key=lambda w: len(self.times[w]), default="whole")
+        return min(self.times, key=lambda w: len(self.times[w]))
 
     def best(self) -> str | None:
         """The fastest way, once all have been timed; the first few runs may have met cold memory."""
-        if any(len(t) < SAMPLES for t in self.times.values()):
+        if len(self.times) > 1 and any(len(t) < SAMPLES for t in self.times.values()):
             return None
-        return min(self.times, key=lambda w: min(self.times[w]), default="whole")
+        return min(self.times, key=lambda w: min(self.times[w], default=0.0))
 
 
 def _try(key: tuple, a, b, out, threads: int, share):
     with _lock:
-        trial = _trials.setdefault(key, _Trial(out.size * a.shape[1]))
+        trial = _trials.get(key)
+        if trial is None:
+            trial = _trials[key] = _Trial(a, b, out, threads)
         way = trial.next()
-    want = None
-    if way != "whole" and not trial.times.get(way):  # its first run
-        want = np.matmul(a, b)
     start = time.perf_counter()
     _run(way, a, b, out, threads, share)
     took = time.perf_counter() - start
     with _lock:
-        if want is not None and not _same_bits(want, out):
-            trial.times.pop(way, None)
-            out[...] = want
-        elif way in trial.times:
-            trial.times[way].append(took)
+        trial.times[way].append(took)
         best = trial.best()
         if best is not None and chosen.get(key) is None:
             chosen.put(key, best)

@@ -20,6 +20,8 @@ from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.run import kernels, recycled, threads
 from tests.support.random_graphs import with_odd_names
 
+pytestmark = pytest.mark.numeric
+
 F8 = np.dtype(np.float64)
 BLOCK_BYTES = regions.BLOCK_BYTES
 SHAPES = [

@@ -11,6 +11,8 @@ from gpt2.autodiff.ops.build import item
 from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.ops.interpret import evaluate_graph
 
+pytestmark = pytest.mark.numeric
+
 SINGLE = {"float64": "float32", "complex128": "complex64"}
 
 

@@ -1,11 +1,16 @@
 """Products shared out over threads: the same bits whichever way, the choice measured once and remembered."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from gpt2.autodiff.run import kernels, remembered, split_matmul, threads
+from gpt2.autodiff.run import blas, kernels, remembered, split_matmul, threads
+
+pytestmark = pytest.mark.numeric
 
 
 @pytest.fixture(autouse=True)
@@ -29,15 +34,45 @@ def operands(M, K, N, dtype, transposed=""):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
 @pytest.mark.parametrize(
-    "shape", [(256, 130, 700), (67, 300, 1001), (1500, 64, 90), (768, 128, 65), (33, 40, 9)]
+    "shape", [(256, 130, 700), (67, 300, 1001), (1500, 64, 90), (768, 128, 65), (33, 400, 900)]
 )
-def test_every_way_gives_the_bits_of_the_plain_product(shape, transposed, dtype):
+@pytest.mark.parametrize("large", [split_matmul.LARGE, 1 << 12])
+def test_every_way_that_is_taken_gives_the_bits_of_the_plain_product(
+    monkeypatch, shape, transposed, dtype, large
+):
+    monkeypatch.setattr(split_matmul, "LARGE", large)  # as for products of which only a part is checked
     a, b = operands(*shape, dtype, transposed)
     want = a @ b
     for way in split_matmul.WAYS:
         out = np.full(want.shape, np.nan, dtype)
-        split_matmul._run(way, a, b, out, 3, threads.run_on_threads)
-        np.testing.assert_array_equal(out, want, err_msg=way)
+        if split_matmul.keeps_bits(way, a, b, out, 3):
+            split_matmul._run(way, a, b, out, 3, threads.run_on_threads)
+            np.testing.assert_array_equal(out, want, err_msg=way)
+
+
+def test_some_way_is_taken():
+    """Else the test above would have nothing to compare, and two threads would be as fast as one."""
+    a, b = operands(256, 768, 768, np.float32)
+    taken = [w for w in ("rows", "columns") if split_matmul.keeps_bits(w, a, b, np.empty((256, 768), "f"), 2)]
+    assert taken
+
+
+def test_zeros_prove_nothing(monkeypatch):
+    """Any order gives the same sum of zeros: a way is judged by numbers that show a difference."""
+    monkeypatch.setattr(split_matmul, "_piece", off_in_the_last_bit(split_matmul._piece))
+    zeros = np.zeros((256, 768), np.float32)
+    for way in ("rows", "columns"):
+        assert not split_matmul.keeps_bits(way, zeros, zeros.T @ zeros, np.empty((256, 768), "f"), 2)
+
+
+def off_in_the_last_bit(piece, only=("rows", "columns")):
+    def off(way, s, a, b, out):
+        piece(way, s, a, b, out)
+        part = out[s] if way == "rows" else out[:, s]
+        if way in only:
+            part[...] = np.nextafter(part, np.inf, where=part != 0, out=part.copy())
+
+    return off
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -80,15 +115,7 @@ def test_small_products_and_one_thread_take_the_plain_call():
 
 
 def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
-    run = split_matmul._run
-
-    def off(way, a, b, out, *rest):
-        run(way, a, b, out, *rest)
-        if way == "rows":
-            out *= 1 + 1e-6
-        return out
-
-    monkeypatch.setattr(split_matmul, "_run", off)
+    monkeypatch.setattr(split_matmul, "_piece", off_in_the_last_bit(split_matmul._piece, only=("rows",)))
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
     for _ in range(3 * split_matmul.SAMPLES):
@@ -97,8 +124,56 @@ def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
     assert list(split_matmul.chosen.made.values()) != ["rows"]
 
 
-def test_nothing_large_is_tried(monkeypatch):
+def test_where_every_cut_changes_a_bit_the_product_stays_whole(monkeypatch):
+    monkeypatch.setattr(split_matmul, "_piece", off_in_the_last_bit(split_matmul._piece))
+    a, b = operands(800, 300, 400, np.float32)
+    np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
+    assert list(split_matmul.chosen.made.values()) == ["whole"]
+
+
+def test_what_is_large_is_checked_and_not_timed(monkeypatch):
     monkeypatch.setattr(split_matmul, "LARGE", 1 << 12)
-    monkeypatch.setattr(split_matmul, "_try", None)
-    a, b = operands(200, 300, 400, np.float32)
-    np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((200, 400), np.float32)), a @ b)
+    a, b = operands(800, 300, 400, np.float32)
+    np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
+    ((key, way),) = split_matmul.chosen.made.items()  # after one call
+    assert way == "rows" or not split_matmul.keeps_bits("rows", a, b, np.empty((800, 400), "f"), 3)
+
+
+def test_choices_are_kept_apart_by_the_kernels_of_blas():
+    """Two machines may call their processors the same; and OPENBLAS_CORETYPE names other kernels."""
+    assert blas.blas_kernel() and blas.blas_kernel() in split_matmul.chosen.machine()
+
+
+PROGRAM = """
+import numpy as np
+from gpt2.autodiff.run import blas, kernels, threads
+
+blas.limit_blas_threads(1)
+rng = np.random.default_rng(0)
+for M, K, N in ((256, 768, 2304), (252, 768, 3072), (768, 256, 770), (301, 512, 1025), (1000, 64, 8400)):
+    for dtype in (np.float32, np.float64):
+        a, b = rng.standard_normal((M, K)).astype(dtype), rng.standard_normal((K, N)).astype(dtype)
+        for n in (1, 2, 3):
+            threads.set_threads(n)
+            for _ in range(8):
+                out = kernels.matmul(a, b, np.empty((M, N), dtype))
+                assert np.array_equal(out, a @ b), (M, K, N, dtype, n)
+print(blas.blas_kernel())
+"""
+
+
+@pytest.mark.parametrize("kernel", ["Haswell", "Sandybridge", "SkylakeX"])
+def test_the_same_bits_with_the_kernels_of_other_processors(kernel):
+    if kernel == "SkylakeX" and "avx512f" not in processor_features():
+        pytest.skip("needs AVX-512")
+    env = {**os.environ, "OPENBLAS_CORETYPE": kernel}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert kernel.lower() in done.stdout.lower()
+
+
+def processor_features():
+    with open("/proc/cpuinfo", encoding="utf-8") as info:
+        return info.read().split()

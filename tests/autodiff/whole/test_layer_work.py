@@ -15,6 +15,8 @@ from gpt2.autodiff.passes import simplify
 from gpt2.autodiff.record.record import record
 from gpt2.layers import LAYERS
 
+pytestmark = pytest.mark.numeric
+
 B, T, C, NH, V, MAX_T = 2, 16, 64, 4, 512, 24  # T = C // NH: scores are as large as channels
 SHAPES = {
     "encoder": [(B, T), (V, C), (MAX_T, C)],
