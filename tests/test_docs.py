@@ -24,7 +24,7 @@ from tests.support.pages import PAGES, ROOT, blocks
 
 # Pages whose commands and programs another test runs, in an order and on data of their own
 ELSEWHERE = {
-    "docs/formats.md": "test_formats_page.py",
+    "docs/formats.md": "weights/test_formats_page.py",
     "docs/adding-an-op.md": "autodiff/whole/test_adding_an_op.py",
     "docs/autodiff.md": "autodiff/whole/test_guide.py",
 }
@@ -38,9 +38,15 @@ EXCEPTIONS = {
     ".venv/bin/pip install -e '.[test]'": ("not here", INSTALLS),
     ".venv/bin/python train.py": ("not here", INSTALLS),
     ".venv/bin/python -m pytest": ("not here", INSTALLS),
-    "python train.py --parallel processes": ("parse", "several processes; tests/test_parallel.py has them"),
+    "python train.py --parallel processes": (
+        "parse",
+        "several processes; tests/parallel has them",
+    ),
     "python train.py --parallel processes --workers 4": ("parse", "as above"),
-    "mpiexec -n 4 python train.py --parallel mpi": ("not here", "needs MPI; tests/test_parallel.py has it"),
+    "mpiexec -n 4 python train.py --parallel mpi": (
+        "not here",
+        "needs MPI; tests/parallel has it",
+    ),
     "python -m gpt2.explain rmsnorm": ("not here", "a layer that exists on its page alone"),
     "pip install -e '.[bench]'": ("not here", INSTALLS),
     "pip install 'gpt2[hf]'": ("not here", INSTALLS),

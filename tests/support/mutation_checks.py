@@ -11,7 +11,8 @@ import pytest
 
 from gpt2.autodiff.check.numeric import check_graph
 from gpt2.backward import choose as CHOOSE
-from tests import test_layers, test_model
+from tests import test_model
+from tests.layers import test_layers
 from tests.support import cases
 from tests.support.mutants import Mutant, Unplantable, planted
 
@@ -73,7 +74,7 @@ def checks(m: Mutant):
         yield from row_checks(sorted(m.tests))
 
 
-# ---- Layers: tests/test_layers.py
+# ---- Layers: tests/layers/test_layers.py
 
 
 def layer_checks(layer):
@@ -144,7 +145,7 @@ def model_checks():
 
 
 def test_parts_are_announced():
-    from tests import test_parallel
+    from tests.parallel import test_parallel
 
     test_parallel.test_backward_announces_what_is_final_and_nothing_twice()
 

@@ -1,4 +1,4 @@
-"""What tests/test_parallel.py has workers do: functions that new processes import, programs for mpiexec."""
+"""What tests/parallel/test_parallel.py has workers do: what new processes import, programs for mpiexec."""
 
 import os
 import signal

@@ -21,7 +21,7 @@ from gpt2.train.run import Run
 from gpt2.train.settings import Settings, read_settings, resumed_settings
 from gpt2.weights import checkpoint
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("quick_peak")
 
 SMALL = [

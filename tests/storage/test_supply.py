@@ -15,7 +15,7 @@ import pytest
 from gpt2.errors import UserError
 from gpt2.storage import download
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 URL = "https://example.invalid/file.txt"
 GOOD = hashlib.sha256(b"content").hexdigest()
 

@@ -15,7 +15,7 @@ from gpt2.data.tokens import read_tokens, write_tokens
 from gpt2.errors import UserError
 from gpt2.storage import download
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

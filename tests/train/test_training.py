@@ -14,7 +14,7 @@ from gpt2.errors import UserError
 from gpt2.train import Reporter, Settings, from_preset, opened, program, resumed_settings, steps, train
 from gpt2.weights import checkpoint
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("quick_peak")
 
 

@@ -25,7 +25,7 @@ from gpt2.train.run import Run
 from gpt2.weights import checkpoint
 from tests.support import parallel_jobs as jobs
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # Without it there is no telling what a test has left behind, and waiting for that would have no end
 pytestmark = [
     pytest.mark.numeric,
