@@ -50,6 +50,16 @@ EXCEPTIONS = {
     "python -m gpt2.explain rmsnorm": ("not here", "a layer that exists on its page alone"),
     "pip install -e '.[bench]'": ("not here", INSTALLS),
     "pip install 'gpt2[hf]'": ("not here", INSTALLS),
+    "pip install pre-commit": ("not here", INSTALLS),
+    "python -m pytest": ("not here", "these tests are some of them"),
+    "python -m pytest tests/autodiff/derive": ("not here", "as above"),
+    "python -m pytest tests/layers -k attention": ("not here", "as above"),
+    "python -m docs.coverage > docs/coverage.md": (
+        "not here",
+        "another test compares the page with what it prints",
+    ),
+    "python -m docs.ops > docs/ops.md": ("not here", "as above"),
+    "python -m docs.architecture": ("not here", "as above"),
 }
 # Families of such commands, by their beginning
 LONG_ONES = ("python -m bench.", "python -m tests.long.", "python tests/long/")
@@ -116,6 +126,17 @@ def test_the_reader_reads(tmp_path, monkeypatch):
     assert tuple(pages.check_examples("page.md"))[:2] == (1, 1)
     pages.rewrite_examples("page.md")
     assert (tmp_path / "page.md").read_text() == "    >>> 1 + 1\n    2\n"
+
+
+def test_files_that_contributors_are_sent_to_are_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:gpt2|tests|docs|bench|\.ci)/[\w/.-]*\w", text))
+    assert len(named) > 20 and not [name for name in named if not (ROOT / name).exists()]
+    tests = {name: test for name, test in re.findall(r"`(test_\w+)(\[\.\.\.\])?`", text)}
+    for name in tests:
+        assert any(
+            f"def {name}(" in path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")
+        )
 
 
 def test_the_tables_are_up_to_date():

@@ -1,4 +1,4 @@
-"""README.md and docs/*.md taken apart: blocks of code, commands, examples. What tests/test_docs.py runs."""
+"""README.md, CONTRIBUTING.md and docs/*.md taken apart: blocks, commands, examples, for tests/test_docs.py."""
 
 import argparse
 import ast
@@ -15,7 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+]
 # Words that a command begins with. Anything else in a block is what a command prints.
 COMMAND = re.compile(r"(?:\$ )?((?:python3?|pip|pytest|mpiexec|git|tensorboard|\.venv/bin/\w+)\s.*)$")
 
