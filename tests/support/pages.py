@@ -1,4 +1,4 @@
-"""README.md, CONTRIBUTING.md and docs/*.md taken apart: blocks, commands, examples, for tests/test_docs.py."""
+"""README.md, CONTRIBUTING.md, docs/*.md taken apart: blocks, commands, examples, for tests/test_docs.py."""
 
 import argparse
 import ast
