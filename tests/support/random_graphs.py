@@ -12,18 +12,22 @@ SHAPES = [(), (4,), (3, 1), (3, 4), (2, 3, 4), (2, 1, 4), (2, 3, 1), (6, 4), (1,
 NUMBERS = [0.0, 1.0, -1.0, 2.0, 0.5, -3.0, 1.5, 0.25]
 
 
-def random_graph(rng, size: int = 30, dtype="float64", makers=None, shapes=SHAPES) -> Graph:
+def random_graph(
+    rng, size: int = 30, dtype="float64", makers=None, shapes=SHAPES, inputs: int = 4, largest: int = 200
+) -> Graph:
     """A graph of about `size` nodes. Values stay within some thousands, so that no op is ill-conditioned.
 
-    makers   MAKERS, or RING: those that work on any numbers, and for empty arrays
+    makers    MAKERS; RING, those that work on any numbers, and for empty arrays; BLOCKS and SINGLE, those
+              that emitted programs run in blocks of rows, and as single numbers
+    largest   elements of a value
     """
-    inputs = [input_node(shapes[rng.integers(len(shapes))], dtype, f"x{i}") for i in range(4)]
+    inputs = [input_node(shapes[rng.integers(len(shapes))], dtype, f"x{i}") for i in range(inputs)]
     pool = list(inputs)
     makers = makers or MAKERS
     while len(pool) < size:
         make = makers[rng.integers(len(makers))]
         made = make(rng, pool)
-        if made is not None and made.size <= 200 and made.ndim <= 4:
+        if made is not None and made.size <= largest and made.ndim <= 4:
             pool.append(made)
     outputs = [pool[-1], pool[-2], *(pool[i] for i in rng.integers(0, len(pool), 2))]
     return with_odd_names(rng, Graph(inputs, outputs))
@@ -225,6 +229,123 @@ def scatter(rng, pool):
     return apply("scatter_add", base, picked, rows, spec=(("array", 0), (0, x.shape[1], 1)))
 
 
+# ---- What emitted programs run in blocks of rows ---------------------------------------------------------
+
+
+def wave(rng, pool):
+    op = ("tanh", "sin", "negative", "cos", "square")[rng.integers(5)]
+    return apply(op, pick(rng, pool)) * 0.7
+
+
+def pair(rng, pool):
+    a = pick(rng, pool)
+    b = pick(rng, pool, lambda n: compatible(a, n))
+    return apply(("add", "subtract", "multiply", "maximum")[rng.integers(4)], a, b)
+
+
+def choice(rng, pool):
+    a = pick(rng, pool)
+    return build.where(a < 0.3, a * 0.5, pick(rng, pool, lambda n: n.shape == a.shape))
+
+
+def small_sum(rng, pool):
+    """A sum or maximum over some axes, often over all but the last."""
+    x = pick(rng, pool, lambda n: n.ndim > 0)
+    if x is None:
+        return None
+    first = tuple(range(int(rng.integers(1, x.ndim + 1))))
+    some = tuple(sorted(rng.choice(x.ndim, len(first), replace=False).tolist()))
+    op = ("sum", "sum", "max")[rng.integers(3)]
+    return apply(op, x, axes=first if rng.integers(2) else some, keepdims=bool(rng.integers(2))) * 0.3
+
+
+def dot(rng, pool):
+    """The sum of a product along the last axis."""
+    a = pick(rng, pool, lambda n: n.ndim > 0)
+    if a is None:
+        return None
+    b = pick(rng, pool, lambda n: n.shape == a.shape)
+    return apply("sum", a * b, axes=(a.ndim - 1,), keepdims=bool(rng.integers(2))) * 0.3
+
+
+def like_another(rng, pool):
+    """A reshape to the shape of another value of the same size."""
+    x = pick(rng, pool)
+    shapes = sorted({n.shape for n in pool if n.size == x.size} - {x.shape})
+    return apply("reshape", x, shape=shapes[rng.integers(len(shapes))]) if shapes else None
+
+
+def joined(rng, pool):
+    """Parts side by side along an axis, at times one over the other, or with zeros at the end."""
+    x = pick(rng, pool, lambda n: n.ndim > 0)
+    if x is None:
+        return None
+    axis = int(rng.integers(x.ndim))
+
+    def others(shape):
+        return shape[:axis], shape[axis + 1 :]
+
+    y = pick(rng, pool, lambda n: n.ndim == x.ndim and others(n.shape) == others(x.shape))
+    parts = [x, y, x * 0.5] if rng.integers(2) else [x, y * 2.0]
+    overlap, at, spans = rng.random() < 0.3, 0, []
+    for part in parts:
+        spans.append((at, at + part.shape[axis]))
+        at += 0 if overlap else part.shape[axis]
+    before, after = others(x.shape)
+    shape = (*before, max(stop for _, stop in spans) + int(rng.random() < 0.3), *after)
+    indices = [build.axis_index(shape, axis, *span) for span in spans]
+    return build.assemble(parts, shape, indices, x.dtype)
+
+
+def products(rng, pool):
+    """A product of matrices, of stacks of them as well."""
+    a = pick(rng, pool, lambda n: n.ndim > 1)
+    if a is None:
+        return None
+
+    def fits(n):
+        return n.ndim > 1 and n.shape[-2] == a.shape[-1] and (n.ndim == 2 or n.shape[:-2] == a.shape[:-2])
+
+    b = pick(rng, pool, fits)
+    return (a @ (build.swap_last(pick(rng, pool, lambda n: n.shape == a.shape)) if b is None else b)) * 0.3
+
+
+def bits(x):
+    """0 or 1 for each number: an index."""
+    return apply("cast", apply("absolute", apply("sin", x)) * 1.99, dtype="int64")
+
+
+def rows_taken(rng, pool):
+    table = pick(rng, pool, lambda n: n.ndim == 2 and n.shape[0] > 1)
+    index = pick(rng, pool, lambda n: n.ndim in (1, 2))
+    if table is None or index is None:
+        return None
+    return apply("gather", table, bits(index), spec=(("array", 0), (0, table.shape[1], 1)))
+
+
+def rows_added(rng, pool):
+    table = pick(rng, pool, lambda n: n.ndim == 2 and n.shape[0] > 1)
+    rows = None if table is None else pick(rng, pool, lambda n: n.ndim == 2 and n.shape[1] == table.shape[1])
+    if rows is None:
+        return None
+    index = bits(apply("sum", rows, axes=(1,), keepdims=False))
+    return apply("scatter_add", table, rows, index, spec=(("array", 0),))
+
+
+def single(rng, pool):
+    one = pick(rng, pool, lambda n: n.size == 1)
+    return None if one is None else wave(rng, pool) * one
+
+
+def everything(rng, pool):
+    """The sum of all numbers of a value, or of its product with another."""
+    x = pick(rng, pool, lambda n: n.ndim > 0)
+    if x is None:
+        return None
+    x = x * pick(rng, pool, lambda n: n.shape == x.shape) if rng.integers(2) else x
+    return apply("sum", x, axes=tuple(range(x.ndim)), keepdims=False) * 0.1
+
+
 MAKERS = [
     *[arithmetic] * 6,
     *[with_number] * 3,
@@ -232,3 +353,10 @@ MAKERS = [
     *[reshape, transpose, broadcast, slice_, assemble, update, scatter],
 ]
 RING = [*[arithmetic] * 5, *[with_number] * 3, total, reshape, transpose, broadcast, matmul]
+BLOCKS = [
+    *[pair] * 3,
+    *[wave] * 2,
+    *[choice, small_sum, small_sum, dot, like_another, transpose, slice_, joined, update, products],
+    *[rows_taken, rows_added],
+]
+SINGLE = [*BLOCKS, single, single, everything]

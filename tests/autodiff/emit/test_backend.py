@@ -15,10 +15,11 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import buffers, layout, regions
 from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.ops import apply, evaluate, input_node
+from gpt2.autodiff.ops import apply, input_node
 from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.run import kernels, recycled, threads
-from tests.support.random_graphs import with_odd_names
+from tests.support.random_graphs import BLOCKS, SINGLE, random_graph
 
 pytestmark = pytest.mark.numeric
 
@@ -37,6 +38,7 @@ SHAPES = [
     (6, 1),
     (2, 1, 4, 5),
 ]
+ONES = [(), (1,), (1, 1), (1, 1, 1), (5,), (4, 5), (1, 5), (20,)]  # mostly single numbers
 
 
 @pytest.fixture(autouse=True)
@@ -47,209 +49,35 @@ def tiny_regions(monkeypatch):
     monkeypatch.setattr(buffers, "LONG", 0.1)
 
 
-def meaning(graph, arrays):
-    values = dict(zip(graph.inputs, arrays))
-    for n in graph.nodes:
-        if n.op == "const":
-            values[n] = np.asarray(n.value, n.dtype)
-        elif n.op != "input":
-            values[n] = evaluate(n.op, [values[a] for a in n.args], n.attrs)
-    return [values[o] for o in graph.outputs]
-
-
-class Maker:
-    """Grows a random graph. Values stay near 1, so that long chains neither vanish nor overflow."""
-
-    def __init__(self, seed):
-        self.rng = np.random.default_rng(seed)
-        self.inputs = [input_node(SHAPES[i], F8, f"x{i}") for i in self.rng.choice(len(SHAPES), 5)]
-        self.values = list(self.inputs)
-
-    def pick(self, test=lambda n: True):
-        fitting = [n for n in self.values if test(n)]
-        if not fitting:
-            return None
-        recent = fitting[-6:] if self.rng.random() < 0.7 else fitting
-        return recent[self.rng.integers(len(recent))]
-
-    def grow(self):
-        step = getattr(self, self.rng.choice([m for m in dir(self) if m.startswith("make_")]))
-        made = step()
-        if made is not None and made.size <= 2000:
-            self.values.append(made)
-
-    def make_unary(self):
-        return apply(self.rng.choice(["tanh", "sin", "negative", "cos", "square"]), self.pick()) * 0.7
-
-    make_unary2 = make_unary
-
-    def make_binary(self):
-        a = self.pick()
-
-        def fits(n):
-            try:
-                np.broadcast_shapes(a.shape, n.shape)
-            except ValueError:
-                return False
-            return True
-
-        return apply(self.rng.choice(["add", "subtract", "multiply", "maximum"]), a, self.pick(fits))
-
-    make_binary2 = make_binary3 = make_binary
-
-    def make_where(self):
-        a = self.pick()
-        b = self.pick(lambda n: n.shape == a.shape)
-        return apply("where", apply("less", a, 0.3), a * 0.5, b)
-
-    def make_sum(self):
-        x = self.pick(lambda n: n.ndim > 0)
-        k = self.rng.integers(1, x.ndim + 1)
-        axes = tuple(sorted(int(a) for a in self.rng.choice(x.ndim, k, replace=False)))
-        op = self.rng.choice(["sum", "sum", "max"])
-        return apply(op, x, axes=axes, keepdims=bool(self.rng.integers(2))) * 0.3
-
-    def make_dot(self):
-        a = self.pick(lambda n: n.ndim > 0)
-        b = self.pick(lambda n: n.shape == a.shape)
-        return apply("sum", a * b, axes=(a.ndim - 1,), keepdims=bool(self.rng.integers(2))) * 0.3
-
-    def make_row_sum(self):
-        x = self.pick(lambda n: n.ndim > 1)
-        return apply("sum", x, axes=tuple(range(int(self.rng.integers(1, x.ndim)))), keepdims=False) * 0.3
-
-    def make_reshape(self):
-        x = self.pick()
-        same = [s for s in SHAPES if np.prod(s) == x.size and s != x.shape]
-        return apply("reshape", x, shape=same[self.rng.integers(len(same))]) if same else None
-
-    def make_transpose(self):
-        x = self.pick(lambda n: n.ndim > 1)
-        return apply("transpose", x, perm=tuple(int(p) for p in self.rng.permutation(x.ndim)))
-
-    def make_slice(self):
-        x = self.pick(lambda n: n.ndim > 0)
-        index = tuple(self.one_slice(m) for m in x.shape)
-        return apply("slice", x, index=index)
-
-    def one_slice(self, m):
-        if self.rng.random() < 0.5 or m == 1:
-            return (0, m, 1)
-        a, b = sorted(self.rng.choice(m + 1, 2, replace=False))
-        return (int(a), int(b), 1) if self.rng.random() < 0.8 else (int(b) - 1, int(a) - 1 if a else None, -1)
-
-    def make_assemble(self):
-        x = self.pick(lambda n: n.ndim > 0)
-        axis = int(self.rng.integers(x.ndim))
-        y = self.pick(
-            lambda n: (
-                n.shape[:axis] == x.shape[:axis]
-                and n.shape[axis + 1 :] == x.shape[axis + 1 :]
-                and n.ndim == x.ndim
-            )
-        )
-        parts = [x, y, x * 0.5] if self.rng.random() < 0.5 else [x, y * 2.0]
-        at, indices = 0, []
-        overlap = self.rng.random() < 0.3
-        for part in parts:
-            index = [(0, m, 1) for m in part.shape]
-            index[axis] = (at, at + part.shape[axis], 1)
-            indices.append(tuple(index))
-            at += 0 if overlap else part.shape[axis]
-        length = max(i[axis][1] for i in indices) + int(self.rng.random() < 0.3)
-        shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
-        return apply("assemble", *parts, shape=shape, indices=tuple(indices), dtype="float64")
-
-    def make_update(self):
-        x = self.pick(lambda n: n.ndim > 0)
-        index = tuple(self.one_slice(m) for m in x.shape)
-        v = apply("slice", self.pick(lambda n: n.shape == x.shape), index=index)
-        return apply("update", x, v * 0.5, index=index)
-
-    def make_matmul(self):
-        a = self.pick(lambda n: n.ndim > 1)
-        b = self.pick(
-            lambda n: (
-                n.ndim > 1 and n.shape[-2] == a.shape[-1] and (n.ndim == 2 or n.shape[:-2] == a.shape[:-2])
-            )
-        )
-        if b is None:
-            perm = (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2)
-            b = apply("transpose", self.pick(lambda n: n.shape == a.shape), perm=perm)
-        return apply("matmul", a, b) * 0.3
-
-    def make_gather(self):
-        table = self.pick(lambda n: n.ndim == 2 and n.shape[0] > 1)
-        if table is None:
-            return None
-        source = self.pick(lambda n: n.ndim in (1, 2))
-        index = apply("cast", apply("absolute", apply("sin", source)) * 1.99, dtype="int64")  # 0 or 1
-        return apply("gather", table, index, spec=(("array", 0), (0, table.shape[1], 1)))
-
-    def make_scatter_add(self):
-        table = self.pick(lambda n: n.ndim == 2 and n.shape[0] > 1)
-        if table is None:
-            return None
-        rows = self.pick(lambda n: n.ndim == 2 and n.shape[1] == table.shape[1])
-        index = apply(
-            "cast",
-            apply("absolute", apply("sin", apply("sum", rows, axes=(1,), keepdims=False))) * 1.99,
-            dtype="int64",
-        )
-        return apply("scatter_add", table, rows, index, spec=(("array", 0),))
-
-    def graph(self):
-        made = [n for n in self.values if n.op != "input"] or self.values
-        outputs = [made[i] for i in self.rng.choice(len(made), min(len(made), 4), replace=True)]
-        return Graph(self.inputs, outputs, "f")
-
-
-class NumberMaker(Maker):
-    """Graphs in which most values are a single number, of one shape or another."""
-
-    def __init__(self, seed):
-        super().__init__(seed)
-        shapes = [(), (1,), (1, 1), (1, 1, 1), (5,), (4, 5), (1, 5), (20,)]
-        self.inputs = [input_node(s, F8, f"x{i}") for i, s in enumerate(shapes)]
-        self.values = list(self.inputs)
-
-    def make_number(self):
-        return apply("multiply", self.make_unary(), self.pick(lambda n: n.size == 1))
-
-    make_number2 = make_number
-
-    def make_total(self):
-        x = self.pick(lambda n: n.ndim > 0)
-        x = x * self.pick(lambda n: n.shape == x.shape) if self.rng.random() < 0.5 else x
-        return apply("sum", x, axes=tuple(range(x.ndim)), keepdims=False) * 0.1
+def blocks(seed, shapes=SHAPES, makers=BLOCKS):
+    """A random generator, and a graph of its making. Values stay near 1: they neither vanish nor overflow."""
+    rng = np.random.default_rng(seed)
+    return rng, random_graph(rng, 35, makers=makers, shapes=shapes, inputs=5, largest=2000)
 
 
 @pytest.mark.parametrize("start", range(0, 400, 20))
 def test_random_graphs(start):
     for seed in range(start, start + 20):
-        compare(seed, Maker(seed))
+        compare(seed, *blocks(seed))
 
 
 @pytest.mark.parametrize("start", range(0, 200, 20))
 def test_random_graphs_of_numbers(start):
     for seed in range(start, start + 20):
-        compare(seed, NumberMaker(seed))
+        compare(seed, *blocks(seed, ONES, SINGLE))
 
 
 @pytest.mark.parametrize("start", range(0, 400, 20))
 def test_random_graphs_whose_results_lend_their_memory(start):
     for seed in range(start, start + 20):
-        compare(seed, Maker(seed), lend=True)
+        compare(seed, *blocks(seed), lend=True)
 
 
-def compare(seed, maker, lend=False):
-    for _ in range(30):
-        maker.grow()
-    graph = check(with_odd_names(maker.rng, maker.graph()))
-    program = compile_graph(graph, lend=lend)
-    arrays = [maker.rng.standard_normal(i.shape) for i in graph.inputs]
+def compare(seed, rng, graph, lend=False):
+    program = compile_graph(check(graph), lend=lend)
+    arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
     before = [a.copy() for a in arrays]
-    want = meaning(graph, arrays)
+    want = evaluate_graph(graph, arrays)
     threads.set_threads(1 + seed % 2)
     try:
         for _ in range(2):  # the second call works in used memory
