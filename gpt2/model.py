@@ -6,15 +6,21 @@ Radford et al. 2019; the order of layers, tensors and names is llm.c's.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 import gpt2.backward as seam
 from gpt2.errors import UserError
-from gpt2.layers import LAYERS
+from gpt2.layers import LAYERS, Layer
+
+Tensors = dict[str, np.ndarray]  # llm.c's names -> parameters, or their gradients
+Layers = Mapping[str, Layer]
 
 # ---- Settings --------------------------------------------------------------------------------------------
 
@@ -59,14 +65,14 @@ class GPT2Config:
         object.__setattr__(self, "dtype", name)
 
     @classmethod
-    def preset(cls, name, **changes):
+    def preset(cls, name: str, **changes: Any) -> "GPT2Config":
         """A named shape, e.g. preset("gpt2"), with fields changed as given, e.g. block_size=64."""
         if name not in PRESETS:
             raise UserError(f"GPT2Config: no preset {name!r}, expected one of {', '.join(PRESETS)}")
         return cls(**{**PRESETS[name], **changes})
 
     @property
-    def num_parameters(self):
+    def num_parameters(self) -> int:
         """Entries of all sixteen tensors. The head is wte again, so it counts once."""
         return sum(math.prod(shape) for _, shape in parameter_table(self))
 
@@ -81,7 +87,7 @@ def _dtype_name(dtype):
 # ---- Parameters ------------------------------------------------------------------------------------------
 
 
-def parameter_table(config):
+def parameter_table(config: GPT2Config) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Name and shape of the sixteen tensors, in llm.c's order. A leading L stands for one slice per block."""
     V, maxT, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
     return (
@@ -108,7 +114,7 @@ def parameter_table(config):
 MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")
 
 
-def parameter_ranges(config):
+def parameter_ranges(config: GPT2Config) -> dict[str, tuple[int, int]]:
     """Where each tensor stands in the flat buffer: name -> (start, stop), in table order without gaps."""
     ranges, start = {}, 0
     for name, shape in parameter_table(config):
@@ -117,13 +123,13 @@ def parameter_ranges(config):
     return ranges
 
 
-def unflatten(flat, config):
+def unflatten(flat: np.ndarray, config: GPT2Config) -> Tensors:
     """Views of a flat buffer (num_parameters,): a dict from name to tensor."""
     ranges = parameter_ranges(config)
     return {name: flat[slice(*ranges[name])].reshape(shape) for name, shape in parameter_table(config)}
 
 
-def initialise(params, config, seed):
+def initialise(params: Tensors, config: GPT2Config, seed: int) -> None:
     """Fill params as GPT-2 was: matrices normal with deviation 0.02, gains 1, biases 0.
 
     Each block adds two branches to the residual stream. Their projections start smaller by sqrt(2L), so that
@@ -145,7 +151,9 @@ def initialise(params, config, seed):
 # ---- Forward: pure functions of the parameters -----------------------------------------------------------
 
 
-def block_forward(x, params, l, config, layers):
+def block_forward(
+    x: np.ndarray, params: Tensors, l: int, config: GPT2Config, layers: Layers
+) -> tuple[np.ndarray, dict[str, tuple]]:
     """Block l of the stack: x (B, T, C) -> (B, T, C), and what its ten layers saved, by step."""
     layernorm, matmul = layers["layernorm"].forward, layers["matmul"].forward
     attention, gelu, add = layers["attention"].forward, layers["gelu"].forward, layers["residual"].forward
@@ -163,9 +171,11 @@ def block_forward(x, params, l, config, layers):
     return x, saved
 
 
-def forward_pass(params, tokens, config, layers):
+def forward_pass(
+    params: Tensors, tokens: np.ndarray, config: GPT2Config, layers: Layers
+) -> tuple[np.ndarray, dict]:
     """logits (B, T, V), and what every layer saved: a dict for the ends, a list of dicts for the blocks."""
-    saved = {"shape": tokens.shape, "blocks": []}
+    saved: dict = {"shape": tokens.shape, "blocks": []}
     x, saved["encoder"] = layers["encoder"].forward(tokens, params["wte"], params["wpe"])  # (B, T, C)
     for l in range(config.n_layer):
         x, block = block_forward(x, params, l, config, layers)
@@ -175,12 +185,14 @@ def forward_pass(params, tokens, config, layers):
     return logits, saved
 
 
-def logits_fn(params, tokens, *, config, layers):
+def logits_fn(params: Tensors, tokens: np.ndarray, *, config: GPT2Config, layers: Layers) -> np.ndarray:
     """logits (B, T, V) of tokens (B, T) as a pure function of params."""
     return forward_pass(params, tokens, config, layers)[0]
 
 
-def loss_fn(params, tokens, targets, *, config, layers):
+def loss_fn(
+    params: Tensors, tokens: np.ndarray, targets: np.ndarray, *, config: GPT2Config, layers: Layers
+) -> np.floating:
     """Mean loss in nats per token as a pure function of params: what backward="whole" differentiates."""
     logits = logits_fn(params, tokens, config=config, layers=layers)
     losses, _ = layers["crossentropy"].forward(logits, targets)
@@ -205,7 +217,13 @@ class GPT2:
     """
 
     def __init__(
-        self, config, backward="manual", seed=0, compile=True, detect_anomaly=False, elementwise="numpy"
+        self,
+        config: GPT2Config,
+        backward: str = "manual",
+        seed: int | None = 0,
+        compile: bool = True,
+        detect_anomaly: bool = False,
+        elementwise: str = "numpy",
     ):
         self.config = config
         self.spec = backward
@@ -218,10 +236,10 @@ class GPT2:
         self.grads = unflatten(self.flat_grads, config)
         if seed is not None:
             initialise(self.params, config, seed)
-        self._saved = None
+        self._saved: Any = None
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
 
-    def use(self, flat_params, flat_grads):
+    def use(self, flat_params: np.ndarray, flat_grads: np.ndarray) -> None:
         """Keep parameters and gradients in these arrays (num_parameters,) from now on, whatever they hold.
 
         For memory that other processes see. The arrays used before are let go.
@@ -237,16 +255,20 @@ class GPT2:
         self.grads = unflatten(flat_grads, self.config)
 
     @property
-    def num_parameters(self):
+    def num_parameters(self) -> int:
         return self.flat_params.size
 
     @property
-    def decayed(self):
+    def decayed(self) -> list[tuple[int, int]]:
         """Ranges (start, stop) of the flat buffer that weight decay applies to: the matrices."""
         ranges = parameter_ranges(self.config)
         return [ranges[name] for name in MATRICES]
 
-    def forward(self, tokens, targets=None):
+    @overload
+    def forward(self, tokens: ArrayLike, targets: None = None) -> np.ndarray: ...
+    @overload
+    def forward(self, tokens: ArrayLike, targets: ArrayLike) -> float: ...
+    def forward(self, tokens: ArrayLike, targets: ArrayLike | None = None) -> float | np.ndarray:
         """Mean loss in nats per token, a float; or without targets the logits (B, T, V).
 
         tokens, targets  (B, T) integers in [0, vocab_size), T <= block_size
@@ -268,13 +290,20 @@ class GPT2:
         self._saved = saved
         return float(np.mean(losses))
 
-    def loss(self, tokens, targets):
+    def loss(self, tokens: ArrayLike, targets: ArrayLike) -> float:
         """The mean loss as forward gives it, for evaluation: what backward would need is let go."""
         loss = self.forward(tokens, targets)
         self._saved = None
         return loss
 
-    def loss_and_grads(self, tokens, targets, scale=1.0, accumulate=False, on_ready=None):
+    def loss_and_grads(
+        self,
+        tokens: ArrayLike,
+        targets: ArrayLike,
+        scale: float = 1.0,
+        accumulate: bool = False,
+        on_ready: Callable[[int, int], None] | None = None,
+    ) -> float:
         """forward(tokens, targets) and backward(scale, accumulate, on_ready) in one call; returns the loss.
 
         With backward="whole" this is one program, faster and smaller than the two halves.
@@ -312,7 +341,9 @@ class GPT2:
     def _scale(self, scale):
         return np.full((), scale, self.config.dtype)
 
-    def backward(self, scale=1.0, accumulate=False, on_ready=None):
+    def backward(
+        self, scale: float = 1.0, accumulate: bool = False, on_ready: Callable[[int, int], None] | None = None
+    ) -> None:
         """Fill grads with the gradient of scale * loss, or add it to them if accumulate is set.
 
         on_ready(start, stop), where given, is called for entries of flat_grads as soon as they are final, so
@@ -331,7 +362,7 @@ class GPT2:
         grads = _Gradients(self.grads, accumulate, on_ready, parameter_ranges(self.config))
         backward_pass(saved, scale, grads, self.config, self.layers)
 
-    def first_non_finite(self, tokens, targets=None):
+    def first_non_finite(self, tokens: ArrayLike, targets: ArrayLike = None) -> str | None:
         """Which layer's output first holds a nan or an infinity, such as "block 3 fc (matmul)", or None.
 
         Runs the forward pass again with an eye on every layer: for finding out after the loss has gone wrong.
@@ -379,7 +410,7 @@ class GPT2:
 # ---- Backward, by hand: the forward pass in reverse ------------------------------------------------------
 
 
-def backward_pass(saved, scale, grads, config, layers):
+def backward_pass(saved: dict, scale: float, grads: "_Gradients", config: GPT2Config, layers: Layers) -> None:
     """Gradient of scale * mean loss, handed to grads tensor by tensor. Empties saved on the way."""
     dlogits = _loss_backward(saved, scale, config, layers)
     dx = grads.through(layers["matmul"], dlogits, saved.pop("head"), ("wte", None))
@@ -400,7 +431,9 @@ def _loss_backward(saved, scale, config, layers):
     return dlogits
 
 
-def block_backward(dout, saved, l, grads, config, layers):
+def block_backward(
+    dout: np.ndarray, saved: dict[str, tuple], l: int, grads: "_Gradients", config: GPT2Config, layers: Layers
+) -> np.ndarray:
     """Gradient of block_forward with respect to x (B, T, C). Parameter gradients go to slice l of grads."""
     layernorm, matmul, attention = layers["layernorm"], layers["matmul"], layers["attention"]
     gelu, add, plus = layers["gelu"].backward, layers["residual"].backward, layers["residual"].forward

@@ -8,6 +8,8 @@ Kingma and Ba 2015; decoupled decay from Loshchilov and Hutter 2019; defaults as
 """
 
 import math
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +23,16 @@ BLOCK = 256 * 1024
 SUM_BLOCK = 64 * 1024
 
 
+class Trainable(Protocol):
+    """What AdamW updates: a model, as far as it needs to know one."""
+
+    flat_params: np.ndarray
+    flat_grads: np.ndarray
+
+    @property
+    def decayed(self) -> list[tuple[int, int]]: ...
+
+
 class AdamW:
     """Updates model.flat_params from model.flat_grads.
 
@@ -32,7 +44,14 @@ class AdamW:
     m, v (N,) are the moments, t counts the steps.
     """
 
-    def __init__(self, model, lr=6e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1):
+    def __init__(
+        self,
+        model: Trainable,
+        lr: float = 6e-4,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+    ):
         if not all(0.0 <= beta < 1.0 for beta in betas):
             raise ValueError(f"AdamW: betas is {betas}, expected two numbers from 0 to below 1")
         for name, value in (("lr", lr), ("weight_decay", weight_decay)):
@@ -51,7 +70,9 @@ class AdamW:
         zeros = np.zeros_like
         self.use(model.flat_params, model.flat_grads, zeros(model.flat_params), zeros(model.flat_params))
 
-    def use(self, params, grads, m, v, first=0):
+    def use(
+        self, params: np.ndarray, grads: np.ndarray, m: np.ndarray, v: np.ndarray, first: int = 0
+    ) -> None:
         """Work on these arrays from now on, whatever they hold: memory that other processes see.
 
         m, v may be those of a part of the parameters alone, the entries from `first` on.
@@ -59,11 +80,11 @@ class AdamW:
         self.params, self.grads, self.m, self.v, self.first = params, grads, m, v, first
         self._scratch = []  # two blocks for each thread
 
-    def grad_norm(self):
+    def grad_norm(self) -> float:
         """Euclidean length of all gradients together. Blocks are summed in float64."""
         return math.sqrt(sum_of_squares(self.grads))
 
-    def step(self, lr=None, clip=1.0):
+    def step(self, lr: float | None = None, clip: float | None = 1.0) -> float:
         """Update the parameters once. Returns the norm of the gradient as it came.
 
         clip  the norm that the gradient is scaled down to where it is longer; None for never
@@ -75,7 +96,14 @@ class AdamW:
             self.update(norm, lr, clip)
         return norm
 
-    def update(self, norm, lr=None, clip=1.0, start=0, stop=None):
+    def update(
+        self,
+        norm: float,
+        lr: float | None = None,
+        clip: float | None = 1.0,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
         """step() for the parameters start..stop alone, given the norm of all gradients, which is finite.
 
         Several workers make one step together, each for its part of the parameters.
@@ -84,9 +112,8 @@ class AdamW:
         stop = self.params.size if stop is None else stop
         self.t += 1
         scale = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))  # as PyTorch clips
-        pieces = iter(
-            list(_pieces(start, stop, self.decayed))
-        )  # next() on it is atomic: threads share them out
+        # next() on it is atomic: threads share them out
+        pieces = iter(list(_pieces(start, stop, self.decayed)))
         while len(self._scratch) < get_threads():
             self._scratch.append(np.empty((2, min(BLOCK, self.m.size)), self.params.dtype))
 
@@ -121,11 +148,11 @@ class AdamW:
             p *= 1.0 - lr * decay
         p -= a
 
-    def state(self):
+    def state(self) -> dict:
         """What a checkpoint needs: {"t", "m", "v"}. The arrays are the optimizer's own, not copies."""
         return {"t": self.t, "m": self.m, "v": self.v}
 
-    def load_state(self, state):
+    def load_state(self, state: Mapping) -> None:
         """Take over a state() of an optimizer of the same size. Raises ValueError where it does not fit."""
         for name in ("m", "v"):
             array = np.asarray(state[name])
@@ -136,7 +163,7 @@ class AdamW:
         self.t = int(state["t"])
 
 
-def sum_of_squares(flat):
+def sum_of_squares(flat: np.ndarray) -> float:
     """Of a flat array (N,), as a float. Blocks of it are summed in float64, in order, on any number of
     threads."""
     starts = range(0, flat.size, SUM_BLOCK)
@@ -163,7 +190,7 @@ def _pieces(start, stop, decayed):
             yield start, min(start + BLOCK, last), decays
 
 
-def cosine_lr(step, *, lr, min_lr, warmup, steps):
+def cosine_lr(step: int, *, lr: float, min_lr: float, warmup: int, steps: int) -> float:
     """Learning rate at step (from 0): a linear rise over warmup steps, then half a cosine down to min_lr.
 
     Reaches lr at step warmup, min_lr at steps, and stays there. Loshchilov and Hutter 2017, as in nanoGPT.

@@ -65,7 +65,7 @@ EXCEPTIONS = {
 LONG_ONES = ("python -m bench.", "python -m tests.long.", "python tests/long/")
 # Programs without a fence or a prompt: the first line, and the function below that checks them
 SNIPPETS = {
-    ("README.md", "def layernorm_backward(dout, saved):"): "check_manual_source",
+    ("README.md", "def layernorm_backward(dout: Array, saved: tuple) -> tuple:"): "check_manual_source",
     ("README.md", "def layernorm_backward(inp, weight, mean, rstd, dout):"): "check_derived_source",
     ("README.md", "from gpt2 import GPT2, AdamW, GPT2Config"): "check_library_snippet",
     ("docs/derivatives.md", "np.where(x > 0, np.sqrt(x), 0.0)"): "check_branch_not_taken",

@@ -122,7 +122,7 @@ def test_a_gradient_that_is_wrong_is_said_so(layernorm):
 def test_text_fits_the_terminal(layernorm):
     head = text(layernorm, 180).split("# recorded")[0].split("compiled for")[0]
     assert all(len(line) <= 180 for line in head.split("\n"))
-    assert "backward, by hand" in head and " | def layernorm_backward(dout, saved):" in head
+    assert "backward, by hand" in head and " | def layernorm_backward(dout: Array, saved: tuple)" in head
     narrow = text(layernorm, 80)
     assert "---- derived by the compiler" in narrow and " | " not in narrow.split("compiled for")[0]
 
@@ -130,7 +130,11 @@ def test_text_fits_the_terminal(layernorm):
 def test_command(capsys, tmp_path):
     assert command.main(["residual", "--emitted"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("residual: ") and "def residual_forward(a, b)" in told and "out=" in told
+    assert (
+        told.startswith("residual: ")
+        and "def residual_forward(a: Array, b: Array)" in told
+        and "out=" in told
+    )
     assert command.main(["residual", "--out", str(tmp_path / "page.txt")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert command.main(["residual", "--out", str(tmp_path / "nowhere" / "page.html")]) == 2

@@ -176,3 +176,21 @@ def test_the_rest_knows_the_public_names_of_the_compiler_alone(path):
 def test_a_private_name_is_seen(source):
     assert len(private_uses(source)) == 1
     assert private_uses("from gpt2 import autodiff as ad\nfrom gpt2.autodiff import grad\nad.jvp") == []
+
+
+# ---- Tests lie where the source does -----------------------------------------------------------------------
+
+
+def folders(path):
+    return {p.name for p in path.iterdir() if p.is_dir() and any(p.glob("*.py"))}
+
+
+def test_tests_lie_in_the_rooms_that_they_test():
+    source, tests = house.ROOT / "gpt2", house.ROOT / "tests"
+    assert folders(tests / "autodiff") == {*folders(source / "autodiff"), "whole"}
+    assert folders(tests) <= {*folders(source), "bench", "long", "support"}
+    beside = {path.stem for path in (tests / "autodiff").glob("*.py")} - {"__init__", "test_stages"}
+    alone = {f"test_{path.stem}" for path in (source / "autodiff").glob("*.py")}
+    assert beside <= alone, (
+        "tests of a room with a folder belong into tests/autodiff/ROOM, helpers into tests/support"
+    )

@@ -11,6 +11,7 @@ printed.
 import argparse
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpt2.errors import UserError, exit_status
@@ -52,7 +53,7 @@ def _run(args):
     print(f"wrote {args.out}")
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     return exit_status(_run, args)
 

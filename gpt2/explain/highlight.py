@@ -28,7 +28,7 @@ pre.code { overflow-x: auto; margin: 0; font: 0.8rem/1.45 ui-monospace, Menlo, C
 """
 
 
-def python(source):
+def python(source: str) -> str:
     """Python source as HTML."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
@@ -81,7 +81,7 @@ TYPE = r"[a-z]+\d*\[[\d,]*\]"
 VALUE = re.compile(rf"^  (\w+): ({TYPE}|\(.*?\)) = (\w+)(\(.*\))$")
 
 
-def graph(text):
+def graph(text: str) -> str:
     """A graph as the compiler prints it, one typed line a value, as HTML."""
     return "\n".join(_graph_line(line) for line in text.split("\n"))
 

@@ -1,9 +1,11 @@
 """Explained layers as one page of HTML that needs nothing else: no network, no scripts."""
 
+from collections.abc import Sequence
 from html import escape
 
 from gpt2.explain.highlight import STYLE as CODE_STYLE
 from gpt2.explain.highlight import graph, python
+from gpt2.explain.parts import Explained
 
 STYLE = """\
 :root { color-scheme: light dark; --line: #d0d7de; --back: #ffffff; --text: #1f2328; --soft: #f6f8fa; }
@@ -47,7 +49,7 @@ STAGES = {
 }
 
 
-def page(explained):
+def page(explained: Sequence[Explained]) -> str:
     """The page for a list of gpt2.explain.parts.Explained."""
     names = [e.name for e in explained]
     links = " &middot; ".join(f'<a href="#{name}">{name}</a>' for name in names)
@@ -71,7 +73,7 @@ def _title(names):
     return f"{names[0]}: forward, manual, derived" if len(names) == 1 else "Forward, manual, derived"
 
 
-def section(e):
+def section(e: Explained) -> str:
     """One layer."""
     shapes = ", ".join(f"<code>{escape(name)}</code> {escape(kind)}" for name, kind in e.shapes.items())
     by_hand, derived = e.kept

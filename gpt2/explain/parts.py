@@ -4,13 +4,14 @@ import inspect
 import re
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2 import certificate
-from gpt2.layers import LAYERS
+from gpt2.layers import LAYERS, Layer
 from gpt2.layers.cases import at
 
 
@@ -41,7 +42,7 @@ class Explained:
     stages: list
 
 
-def explain(name):
+def explain(name: str) -> Explained:
     """The Explained of one of gpt2.layers.LAYERS; takes a fraction of a second."""
     layer = LAYERS[name]
     case = at(certificate.SHOWN)[name]
@@ -74,7 +75,7 @@ def _kept_by_the_compiler(name):
     return sum(node.nbytes for node in forward.outputs[1:] if node.op != "input")
 
 
-def stages(layer, args, static):
+def stages(layer: Layer, args: Sequence[np.ndarray], static: dict) -> list[tuple[str, str]]:
     """The compiler's stages for the layer's output: a list of (title, text)."""
 
     def out(*inputs):
@@ -82,17 +83,16 @@ def stages(layer, args, static):
 
     # Recorded under the names of the layer's own arguments, which the graphs then show
     out.__name__ = layer.forward.__name__
-    out.__signature__ = inspect.Signature(
-        [
-            parameter
-            for parameter in inspect.signature(layer.forward).parameters.values()
-            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-        ]
-    )
+    arguments = [
+        parameter
+        for parameter in inspect.signature(layer.forward).parameters.values()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    vars(out)["__signature__"] = inspect.Signature(arguments)
     return split(ad.stages(out, *args))
 
 
-def split(text):
+def split(text: str) -> list[tuple[str, str]]:
     """The text of ad.stages as a list of (title, text)."""
     parts = re.split(r"^# (.+)\n\n", text, flags=re.MULTILINE)[1:]
     return [(title, body.rstrip()) for title, body in zip(parts[::2], parts[1::2])]

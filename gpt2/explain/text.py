@@ -2,10 +2,12 @@
 
 import textwrap
 
+from gpt2.explain.parts import Explained
+
 NARROW = 40  # characters; below this three columns cannot be read, and stand below each other
 
 
-def text(explained, width, emitted=False):
+def text(explained: Explained, width: int, emitted: bool = False) -> str:
     """Forward, manual and derived side by side where `width` characters allow it, then checks and stages."""
     derived = explained.emitted if emitted else explained.derived
     sources = [
@@ -21,7 +23,7 @@ def text(explained, width, emitted=False):
     return "\n".join(lines[:-1])
 
 
-def facts(explained):
+def facts(explained: Explained) -> list[str]:
     """What the compiler worked on, what is kept, and how far the gradients are from each other: lines."""
     by_hand, derived = explained.kept
     worst = max(error for error, _ in explained.errors.values())

@@ -27,7 +27,7 @@ import math
 
 import numpy as np
 
-from gpt2.layers.layer import Layer
+from gpt2.layers.layer import Array, Layer
 
 QUERY_BLOCK = 128
 # Added to the score of a key that lies ahead. Finite, as inf - inf would be nan, and so large that exp of it
@@ -35,7 +35,7 @@ QUERY_BLOCK = 128
 MASKED = -1e30
 
 
-def attention_forward(qkv, *, num_heads):
+def attention_forward(qkv: Array, *, num_heads: int) -> tuple[Array, tuple]:
     """Let each position gather values from itself and from those before it.
 
     qkv        (B, T, 3C)   queries, keys and values of all heads, side by side
@@ -60,7 +60,7 @@ def attention_forward(qkv, *, num_heads):
     return out, (qkv, out, logsumexp)
 
 
-def attention_backward(dout, saved, *, num_heads):
+def attention_backward(dout: Array, saved: tuple, *, num_heads: int) -> tuple:
     """Gradient of attention_forward: (dqkv,), (B, T, 3C).
 
     dout   (B, T, C)
@@ -89,30 +89,30 @@ def attention_backward(dout, saved, *, num_heads):
     return (dqkv,)
 
 
-def query_blocks(T):
+def query_blocks(T: int) -> list[tuple[int, int]]:
     """Cut positions 0..T into (start, end) pairs of QUERY_BLOCK, the last one shorter."""
     return [(t0, min(t0 + QUERY_BLOCK, T)) for t0 in range(0, T, QUERY_BLOCK)]
 
 
-def causal_mask(t0, t1, dtype):
+def causal_mask(t0: int, t1: int, dtype: np.dtype) -> Array:
     """0 where query t0+i may see key j, MASKED where j lies ahead: (t1-t0, t1)."""
     return np.where(np.tri(t1 - t0, t1, t0, dtype=bool), 0.0, MASKED).astype(dtype)
 
 
-def split_heads(qkv, num_heads):
+def split_heads(qkv: Array, num_heads: int) -> tuple[Array, ...]:
     """Views q, k, v (B, NH, T, HS) of a packed qkv (B, T, 3C). A head's channels stay adjacent in memory."""
     B, T, C3 = qkv.shape
     parts = qkv.reshape(B, T, 3, num_heads, C3 // 3 // num_heads)
     return tuple(parts[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
 
 
-def heads_of(x, num_heads):
+def heads_of(x: Array, num_heads: int) -> Array:
     """View (B, NH, T, HS) of x (B, T, C)."""
     B, T, C = x.shape
     return x.reshape(B, T, num_heads, C // num_heads).transpose(0, 2, 1, 3)
 
 
-def check_shape(qkv, num_heads):
+def check_shape(qkv: Array, num_heads: int) -> tuple[int, int, int]:
     """B, T, C of qkv (B, T, 3C), or ValueError where it cannot be cut into num_heads heads."""
     if qkv.ndim != 3 or qkv.shape[-1] % 3:
         raise ValueError(f"attention_forward: qkv has shape {qkv.shape}, expected (B, T, 3*C)")

@@ -14,10 +14,10 @@ The largest logit of a row is subtracted first. It cancels in the fraction, and 
 import numpy as np
 
 from gpt2.layers.encoder import check_ids, check_integers
-from gpt2.layers.layer import Layer
+from gpt2.layers.layer import Array, Layer
 
 
-def crossentropy_forward(logits, targets):
+def crossentropy_forward(logits: Array, targets: Array) -> tuple[Array, tuple]:
     """Loss of each row of logits at its target.
 
     logits   (..., V)
@@ -43,7 +43,7 @@ def crossentropy_forward(logits, targets):
     return losses[..., 0], (logits, targets, largest, total)
 
 
-def crossentropy_backward(dlosses, saved):
+def crossentropy_backward(dlosses: Array, saved: tuple) -> tuple:
     """Gradient of crossentropy_forward: dlogits (..., V), and None for the targets.
 
     dlosses  (...)      gradient of each loss

@@ -5,10 +5,10 @@ out[b, t] = wte[tokens[b, t]] + wpe[t]
 
 import numpy as np
 
-from gpt2.layers.layer import Layer
+from gpt2.layers.layer import Array, Layer
 
 
-def encoder_forward(tokens, wte, wpe):
+def encoder_forward(tokens: Array, wte: Array, wpe: Array) -> tuple[Array, tuple]:
     """Look up the vectors of tokens and of their positions, and add them.
 
     tokens  (B, T) int      each in [0, V)
@@ -36,7 +36,7 @@ def encoder_forward(tokens, wte, wpe):
     return out, (tokens, wte, wpe)
 
 
-def encoder_backward(dout, saved):
+def encoder_backward(dout: Array, saved: tuple) -> tuple:
     """Gradient of encoder_forward: None for the tokens, then dwte (V, C) and dwpe (maxT, C).
 
     dout   (B, T, C)
@@ -56,13 +56,13 @@ def encoder_backward(dout, saved):
     return None, dwte, dwpe
 
 
-def check_integers(function, argument, ids):
+def check_integers(function: str, argument: str, ids: Array) -> None:
     """Raise ValueError unless ids is an array of integers."""
     if ids.dtype.kind not in "iu":
         raise ValueError(f"{function}: {argument} has dtype {ids.dtype}, expected integers")
 
 
-def check_ids(function, argument, ids, V):
+def check_ids(function: str, argument: str, ids: Array, V: int) -> None:
     """Raise ValueError unless every id is in [0, V): a negative one would silently count from the end."""
     if ids.size and (np.min(ids) < 0 or np.max(ids) >= V):
         outside = int(np.min(ids)) if np.min(ids) < 0 else int(np.max(ids))

@@ -12,13 +12,13 @@ import math
 
 import numpy as np
 
-from gpt2.layers.layer import Layer
+from gpt2.layers.layer import Array, Layer
 
 SCALE = math.sqrt(2.0 / math.pi)
 CUBIC = 0.044715
 
 
-def gelu_forward(inp):
+def gelu_forward(inp: Array) -> tuple[Array, tuple]:
     """Apply GELU to each element of inp, of any shape. Saved: inp.
 
     The cube is written as products: NumPy's x**3 costs as much as 70 of them.
@@ -28,7 +28,7 @@ def gelu_forward(inp):
     return out, (inp,)
 
 
-def gelu_backward(dout, saved):
+def gelu_backward(dout: Array, saved: tuple) -> tuple:
     """Gradient of gelu_forward: (dinp,), shaped like inp. tanh is computed again rather than kept."""
     (inp,) = saved
     square = CUBIC * inp * inp

@@ -3,6 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+Array = np.ndarray
+
 
 @dataclass(frozen=True)
 class Layer:

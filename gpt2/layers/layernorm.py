@@ -16,12 +16,12 @@ of its scale. Parameters are shared by all rows, so their gradients are sums ove
 
 import numpy as np
 
-from gpt2.layers.layer import Layer
+from gpt2.layers.layer import Array, Layer
 
 EPS = 1e-5  # as in GPT-2's own code
 
 
-def layernorm_forward(inp, weight, bias):
+def layernorm_forward(inp: Array, weight: Array, bias: Array) -> tuple[Array, tuple]:
     """Normalise each row of inp, then scale and shift it.
 
     inp     (..., C)
@@ -45,7 +45,7 @@ def layernorm_forward(inp, weight, bias):
     return out, (inp, weight, mean, rstd)
 
 
-def layernorm_backward(dout, saved):
+def layernorm_backward(dout: Array, saved: tuple) -> tuple:
     """Gradient of layernorm_forward: dinp (..., C), dweight (C,), dbias (C,).
 
     dout   (..., C)

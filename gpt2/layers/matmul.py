@@ -16,10 +16,10 @@ reference for tests, and the benchmark's picture of what BLAS is worth.
 
 import numpy as np
 
-from gpt2.layers.layer import Layer
+from gpt2.layers.layer import Array, Layer
 
 
-def matmul_forward(inp, weight, bias):
+def matmul_forward(inp: Array, weight: Array, bias: Array | None) -> tuple[Array, tuple]:
     """Multiply each row of inp with weight.T and add bias.
 
     inp     (..., C)
@@ -37,7 +37,7 @@ def matmul_forward(inp, weight, bias):
     return out.reshape(*inp.shape[:-1], OC), (inp, weight, bias)
 
 
-def matmul_backward(dout, saved):
+def matmul_backward(dout: Array, saved: tuple) -> tuple:
     """Gradient of matmul_forward: dinp (..., C), dweight (OC, C), dbias (OC,), or None without a bias.
 
     dout   (..., OC)
@@ -52,7 +52,7 @@ def matmul_backward(dout, saved):
     return dinp, dweight, dbias
 
 
-def matmul_forward_naive(inp, weight, bias):
+def matmul_forward_naive(inp: Array, weight: Array, bias: Array | None) -> tuple[Array, tuple]:
     """matmul_forward as three loops, one product at a time."""
     check_shapes("matmul_forward_naive", inp, weight, bias)
     OC, C = weight.shape
@@ -68,7 +68,7 @@ def matmul_forward_naive(inp, weight, bias):
     return out.reshape(*inp.shape[:-1], OC), (inp, weight, bias)
 
 
-def matmul_backward_naive(dout, saved):
+def matmul_backward_naive(dout: Array, saved: tuple) -> tuple:
     """matmul_backward as three loops. Each product of the forward pass gives one term to each gradient."""
     inp, weight, bias = saved
     OC, C = weight.shape
@@ -88,7 +88,7 @@ def matmul_backward_naive(dout, saved):
     return dinp.reshape(inp.shape), dweight, dbias
 
 
-def check_shapes(function, inp, weight, bias):
+def check_shapes(function: str, inp: Array, weight: Array, bias: Array | None) -> None:
     """Raise ValueError, naming function, unless inp (..., C), weight (OC, C) and bias (OC,) fit."""
     if weight.ndim != 2 or weight.shape[1] != inp.shape[-1]:
         raise ValueError(
