@@ -139,7 +139,7 @@ def test_a_left_out_path_is_named_with_its_line():
 
     text = report(layernorm_forward, backward, layernorm_case())
     assert "case 0, gradient 0 (inp): wrong at 12 of 12, most at [" in text
-    assert "the path through rstd (test_checks.py:" in text and "rstd = 1.0 / np.sqrt" in text
+    assert "the path through rstd (test_check_grads.py:" in text and "rstd = 1.0 / np.sqrt" in text
     assert "gradient 1" not in text
 
 
