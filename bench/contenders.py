@@ -12,8 +12,10 @@ Neither is imported here: each contender runs in a process of its own (bench/wor
 """
 
 import importlib.util
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from bench import ratios
 from gpt2.errors import UserError
 
 
@@ -23,19 +25,35 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Contender:
-    """title: for tables. module, variant: who builds it. needs: the package that it is not without."""
+    """title: for tables. module, variant: who builds it. needs: the package that it is not without.
+    environment: variables that its process has besides those that limit threads.
+    """
 
     title: str
     module: str
     variant: str = ""
     needs: str = "numpy"
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+# glibc's malloc by default hands large blocks back to the system when they are freed, so that each step pays
+# for touching its memory anew: on a virtual machine a third to a half of the step. With these it keeps them.
+KEEP_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(32 << 30),
+    "MALLOC_TOP_PAD_": str(256 << 20),
+}
 
 
 CONTENDERS = {
-    "torch": Contender("PyTorch eager", "bench.peers.pytorch", "eager", "torch"),
+    "torch": Contender("PyTorch eager, defaults", "bench.peers.pytorch", "eager", "torch"),
     "torch-fused": Contender("PyTorch eager, fused AdamW", "bench.peers.pytorch", "fused", "torch"),
-    "torch-compile": Contender("torch.compile", "bench.peers.pytorch", "compile", "torch"),
-    "jax": Contender("JAX", "bench.peers.xla", "", "jax"),
+    "torch-tuned": Contender("PyTorch eager, tuned", "bench.peers.pytorch", "tuned", "torch", KEEP_MEMORY),
+    "torch-compile": Contender("torch.compile, defaults", "bench.peers.pytorch", "compile", "torch"),
+    "torch-compile-tuned": Contender(
+        "torch.compile, tuned", "bench.peers.pytorch", "compile-tuned", "torch", KEEP_MEMORY
+    ),
+    "jax": Contender("JAX", "bench.peers.xla", "", "jax", KEEP_MEMORY),
     "autograd": Contender("HIPS autograd", "bench.peers.hips", "", "autograd"),
     "written": Contender("gpt2 manual, as written", "bench.engine", "written"),
     "manual": Contender("gpt2 manual", "bench.engine", "manual"),
@@ -45,10 +63,23 @@ CONTENDERS = {
     "peak": Contender("its products at sgemm peak", "bench.peak"),
 }
 
-REFERENCE = "torch"  # what ratios are taken to, where it is installed
+# PyTorch as its users can have it at its fastest. Ratios are to the faster of the two in the run.
+BEST_PEERS = ("torch-tuned", "torch-compile-tuned")
+REFERENCE = "torch-tuned"  # what ratios are taken to where nothing was timed yet
 PEAK = "peak"  # trains nothing: the others' share of the peak is taken to it
-STEP = ("torch", "torch-compile", "jax", "written", "manual", "auto", "whole", "processes", "peak")
-LAYER = ("torch", "jax", "written", "manual", "auto")
+STEP = (
+    "torch-tuned",
+    "torch-compile-tuned",
+    "torch",
+    "jax",
+    "written",
+    "manual",
+    "auto",
+    "whole",
+    "processes",
+    "peak",
+)
+LAYER = ("torch-tuned", "jax", "written", "manual", "auto")
 
 
 def find(names, default):
@@ -61,11 +92,22 @@ def find(names, default):
 
 
 def reference(names):
-    """Of these contenders the one that ratios are taken to: PyTorch eager, else the first that can run, and
-    the peak only where nobody trains."""
+    """Of these contenders the one that ratios are taken to before anything is timed: tuned PyTorch, else the
+    first that can run, and the peak only where nobody trains.
+    """
     names = [name for name in names if name != PEAK] or names
     installed = [name for name in names if reason_missing(name) is None] or names
     return REFERENCE if REFERENCE in installed else installed[0]
+
+
+def fastest_peer(samples):
+    """The fastest PyTorch among those timed, by the median step; None where there is none.
+
+    samples  {name: {"step": [[seconds, ...] for each round]}}
+    """
+    peers = [name for name in samples if CONTENDERS[name].module == "bench.peers.pytorch"]
+    medians = {name: ratios.times(samples[name]["step"])["median"] for name in peers}
+    return min(medians, key=medians.get, default=None)
 
 
 def settings(name, elementwise):

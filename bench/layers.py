@@ -66,7 +66,7 @@ def measure(batch, threads, layers, names, options):
             )
             absent = {name: why for name, why in contest.absent.items() if name not in result["absent"]}
             wrong = disagreeing(contest.facts)
-            contest.play(options.rounds, options.seconds, TURN_S)
+            contest.play(options.rounds, options.seconds, TURN_S, block=1)
             result["layers"][layer] = {
                 "rows": rows_of(contest, wrong),
                 "wrong": wrong,
@@ -181,7 +181,8 @@ def milliseconds(row):
 def ratio_table(result, present):
     """Lines: ratios of this engine's variants, and to PyTorch; per layer, then their geometric mean."""
     pairs = [(a, b) for a, b in DERIVED if a in present and b in present]
-    pairs += [(name, "torch") for name in ("manual", "auto") if name in present and "torch" in present]
+    peer = contenders.REFERENCE
+    pairs += [(name, peer) for name in ("manual", "auto") if {name, peer} <= set(present)]
     if not pairs:
         return []
     columns = [(a, b, part) for a, b in pairs for part in ("backward", "both")]

@@ -4,10 +4,11 @@
     python -m bench.step --sizes 124M-B4T64,4x128-B12T64 --threads 1,2 --contenders torch,manual,auto,whole
 
 A step is forward, backward, clipping to norm 1 and AdamW, in float32, from the same weights on the same
-batches. Contenders take turns in one run (bench/turns.py), and what counts is the median over the rounds of
-the ratio to PyTorch eager. Times count only for contenders whose first losses agree. One contender, `peak`,
-trains nothing: it does a step's operations as large products. Its rate is what the machine's sgemm reaches in
-these minutes, and a column says what share of it the others reach over their whole step.
+batches. Contenders take turns of several steps in one run, as in training (bench/turns.py), and what counts
+is the median over the rounds of the ratio to the fastest PyTorch of the run. Times count only for contenders
+whose first losses agree. One contender, `peak`, trains nothing: it does a step's operations as large
+products. Its rate is what the machine's sgemm reaches in these minutes, and a column says what share of it
+the others reach over their whole step.
 """
 
 import functools
@@ -23,6 +24,7 @@ CHECKED_STEPS = 3  # before anything is timed
 TOLERANCE = 1e-4
 # A turn lasts this long at least: a step of 30 ms alone would suffer from cold caches and sleeping threads.
 TURN_S = 0.25
+BLOCK = 2  # steps of a turn, at least, after one that is not counted
 
 
 def main(argv):
@@ -75,10 +77,14 @@ def measure(size, threads, names, options):
         setup = functools.partial(set_up, size=size, elementwise=options.elementwise)
         with Contest([*always, *waiting], threads, setup, options.nice) as contest:
             disagreeing = check_losses(contest)
-            contest.play(options.rounds, options.seconds, TURN_S)
+            contest.play(options.rounds, options.seconds, TURN_S, BLOCK)
+            reference = contenders.fastest_peer(contest.samples) or reference
             heat = rows_of(contest, reference, step_flops(size))
         for name in disagreeing.keys() & heat.keys():
             heat[name]["disagrees"] = disagreeing[name]
+        if not result["rows"]:  # the first heat says who the others are compared with
+            result["reference"] = reference
+            always = list(dict.fromkeys([reference, *always[1:]]))
         result["rows"] = {**heat, **result["rows"]}  # of who plays in all heats, the first heat's row stays
         result["heats"].append(contest.load)
         result["absent"] |= {name: absent for name, absent in contest.absent.items() if not absent["memory"]}

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from bench import machine
-from bench.contenders import reason_missing
+from bench.contenders import CONTENDERS, reason_missing
 from gpt2.parallel.cores import thread_variables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,7 +48,7 @@ class Player:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bench.worker", name, str(threads), str(nice)],
             cwd=ROOT,
-            env=environment(threads),
+            env={**environment(threads), **CONTENDERS[name].environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if debug else subprocess.DEVNULL,
@@ -167,16 +167,19 @@ class Contest:
         for player in self.players.values():
             player.close()
 
-    def play(self, rounds, seconds, turn_s=0.0):
+    def play(self, rounds, seconds, turn_s=0.0, block=0):
         """Up to `rounds` rounds, fewer if they would take more than `seconds` together; at least three.
 
-        turn_s  seconds that a turn should last at least. Where a step is shorter, a turn is one step to warm
-                the caches, which is not counted, and as many more as fill the time.
+        turn_s  seconds that a turn should last at least
+        block   steps that a turn counts at least
+
+        A turn begins with a step that is not counted, which finds the caches and the memory as the last
+        contender left them. Only where block is 0 and a step takes turn_s is it one step, and counted.
         """
         pids = [pid for player in self.players.values() for pid in player.pids]
         load = machine.Load(pids)
         order = [name for name in self.players if name in self.facts]
-        more = {name: self._more_steps(name, turn_s) for name in order}
+        more = {name: self._more_steps(name, turn_s, block) for name in order}
         shuffle = random.Random(0).shuffle
         others = []  # per round, the largest share that others had in one of its turns
         begin = time.perf_counter()
@@ -198,10 +201,10 @@ class Contest:
             "rounds_disturbed": len(others) - len(quiet),
         }
 
-    def _more_steps(self, name, turn_s):
+    def _more_steps(self, name, turn_s, block):
         """Steps of a turn beyond the first, judging by the fastest so far."""
         shortest = self.players[name].fastest
-        return 0 if shortest >= turn_s else max(1, min(1000, round(turn_s / max(shortest, 1e-7))))
+        return max(block, 0 if shortest >= turn_s else min(1000, round(turn_s / max(shortest, 1e-7))))
 
     def _turn(self, name, more, pids):
         """Let one contender play, note its times, and return the share of the machine that others had."""

@@ -127,6 +127,7 @@ MEANING = {
     "eigh": "eigenvalues and eigenvectors of the Hermitian matrix in one triangle of x",
     "einsum": "a sum of products by Einstein's convention, the output written out",
     "fft": "a Fourier transform along `axis`: `kind` is fft, ifft, rfft or irfft",
+    "fused": "many elementwise ops as one text for numexpr: made while source is written, never recorded",
     "gather": "x at an index with arrays; `spec` says what stands in each position of the index",
     "host": "a Python function that is called as it is, with results of these shapes and dtypes",
     "imag": "the imaginary part",

@@ -1,6 +1,8 @@
 """GPT-2 in PyTorch, built as nanoGPT's users have it: modules, fused attention, torch.optim.AdamW.
 
-Variants: eager; fused (eager with AdamW's fused kernel, which is not the default on a CPU); compile.
+Variants: eager, with PyTorch's defaults; fused, with AdamW's fused kernel, which is not the default on a CPU;
+tuned, with the fused kernel and denormal numbers flushed to zero, in a process that keeps its memory
+(bench/contenders.py); compile and compile-tuned, the same through torch.compile.
 """
 
 import torch
@@ -122,9 +124,10 @@ class Training:
             {"params": matrices, "weight_decay": WEIGHT_DECAY},
             {"params": vectors, "weight_decay": 0.0},
         ]
-        fused = {"fused": True} if variant == "fused" else {}
+        fused = {"fused": True} if "tuned" in variant or variant == "fused" else {}
+        torch.set_flush_denormal("tuned" in variant)
         self.optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS, **fused)
-        self.model = torch.compile(gpt) if variant == "compile" else gpt
+        self.model = torch.compile(gpt) if variant.startswith("compile") else gpt
 
     def step(self, tokens, targets):
         loss = self.model(torch.from_numpy(tokens), torch.from_numpy(targets))
@@ -146,7 +149,7 @@ class LayerRun:
     def __init__(self, case, variant, threads):
         torch.set_num_threads(threads)
         self.function = LAYERS[case.layer]
-        if variant == "compile":
+        if variant.startswith("compile"):
             self.function = torch.compile(self.function)
         self.static = case.static
         self.inputs = [None if x is None else torch.from_numpy(x) for x in case.inputs("float32")]

@@ -26,7 +26,7 @@ LEAF = "*"  # stands for one leaf
 
 
 def is_dynamic(x) -> bool:
-    return isinstance(x, (np.ndarray, float, complex, np.generic)) or hasattr(x, "__autodiff_node__")
+    return isinstance(x, (np.ndarray, float, complex, np.generic)) or "__autodiff_node__" in type(x).__dict__
 
 
 class Tree:
@@ -204,6 +204,6 @@ def _hashable(spec):
     if spec[0] == "static":
         try:
             return type(spec[1]), None if _is_record(spec[1]) else hash(spec[1])
-        except TypeError:  # equality decides
+        except Exception:  # a list, a memoryview, a __hash__ of the user's: equality decides
             return type(spec[1])
     return spec[0], spec[1], tuple(map(_hashable, spec[2]))

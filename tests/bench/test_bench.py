@@ -169,6 +169,28 @@ def test_the_share_of_the_peak_is_taken_within_a_round():
     assert "of_peak" not in result["rows"]["whole"] and "sgemm" not in step.as_text(result)
 
 
+def test_ratios_are_to_the_fastest_pytorch_of_the_run():
+    times = {"torch": 3.0, "torch-tuned": 2.0, "torch-compile-tuned": 1.0, "whole": 0.5, "jax": 0.4}
+    samples = {name: {"step": [[t], [t]]} for name, t in times.items()}
+    assert contenders.fastest_peer(samples) == "torch-compile-tuned"
+    del samples["torch-compile-tuned"]
+    assert contenders.fastest_peer(samples) == "torch-tuned"
+    assert contenders.fastest_peer({"whole": samples["whole"]}) is None
+
+
+def test_a_tuned_peer_keeps_its_memory(monkeypatch):
+    """The variables reach its process, and no other's."""
+    started = {}
+    monkeypatch.setattr(turns, "reason_missing", lambda name: None)
+    monkeypatch.setattr(
+        turns.subprocess, "Popen", lambda command, env, **rest: started.setdefault(command[3], env)
+    )
+    for name in ("torch", "torch-tuned", "torch-compile-tuned", "jax", "whole"):
+        turns.Player(name, 2)
+    keeping = {name for name, env in started.items() if "MALLOC_TRIM_THRESHOLD_" in env}
+    assert keeping == {"torch-tuned", "torch-compile-tuned", "jax"}
+
+
 def test_the_peak_is_no_reference_and_has_no_losses():
     assert contenders.reference(["peak", "whole"]) == "whole"
     assert contenders.reference(["peak"]) == "peak"

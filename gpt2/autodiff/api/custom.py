@@ -45,7 +45,7 @@ row(
     infer=lambda x: (x.shape, x.dtype),
     evaluate=lambda x: x,
     code=lambda x: x,
-    cost=0.0,
+    work="free",
 )
 
 

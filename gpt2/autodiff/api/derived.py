@@ -34,15 +34,16 @@ from ..record.bytecode import CATCHES, catches
 from ..record.record import Recording, record
 from ..reuse.cache import Cache
 from ..reuse.conditions import MOST, Path, path_of
-from ..reuse.guard import Guard, trust, watch
-from ..reuse.world import random_state
+from ..reuse.guard import Guard, never, trust
+from ..reuse.watch import Watch
 from ..switches import overrides
 from ..tree import LEAF, Kind, flatten
 from .fast_path import make_entry
 from .plan import Call, Plan, Transform, check_overlap, leaf_key, output_buffers, result_kind, result_leaves
 from .programs import _programs, structure
 
-DOUBTS = 15  # calls between two looks at a function that cannot be followed
+DOUBTS = 63  # calls between two looks at a function that cannot be followed
+CHANGES = "what it reads is different at almost every call"
 
 
 @dataclass
@@ -76,10 +77,11 @@ class Derived:
         self.pure = pure
         self.name = f"{name_of(f)}_{transform.suffix}"
         self.cache = Cache()
-        self.ways: dict = {}  # key -> how many paths were met
+        self.ways: dict = {}  # key -> how many paths and worlds were met
         self.last: tuple[Plan, Any] | None = None  # the plan that ran last, and its program if it has one
         self.why: str | None = None  # why the last recording may not be used again
         self.doubts = 0  # how many calls will be recorded before reuse is considered again
+        self.doubt: str | None = None  # and why
         self.entry = self.slow
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
 
@@ -137,12 +139,13 @@ class Derived:
     def compiled(self, call: Call, key) -> Compiled | Plan:
         """Record anew. A Plan means: not worth compiling."""
         args, kwargs = self.transform.split(call)
-        guard = self.guard(call)
-        before = random_state() if not self.pure else None
-        rec = record(self.transform.function(self.f), args, kwargs)
+        if len(self.ways) > self.cache.size:
+            self.ways.clear()
+        self.ways[key] = self.ways.get(key, 0) + 1
+        rec, guard = self.recorded(call, key, args, kwargs)
         check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
         scalar = all(type(x) is float for x in call.leaves) and not rec.captures
-        path, self.why = None, guard.trouble or self._trouble(rec, before, guard)
+        path, self.why = None, guard.trouble or self._trouble(rec)
         if self.why is None and rec.value_dependent:
             path, self.why = self._path(rec, key, scalar)
         if self.why is not None:
@@ -162,42 +165,37 @@ class Derived:
             plan, program = found
         outside = [array for _, array in rec.captures]
         if self.why is not None:
-            return Compiled(plan, program, outside, Guard(self.why, _false))
+            return Compiled(plan, program, outside, Guard(self.why, never))
         compiled = Compiled(plan, program, outside, guard, path)
         self.cache.add(key, guard, compiled)
         return compiled
 
-    def guard(self, call: Call) -> Guard:
+    def recorded(self, call: Call, key, args, kwargs) -> tuple[Recording, Guard]:
+        """A recording, and the guard of what it read."""
+        function = self.transform.function(self.f)
         if self.pure:
-            return trust()
+            return record(function, args, kwargs), trust()
         if self.doubts:  # most likely it is as it was a moment ago, and to record anew is always right
             self.doubts -= 1
-            return Guard(self.why, _false)
-        statics = static_objects(call.tree.spec)
-        if not statics:
-            known = self.cache.guard_that_holds()
-            if known is not None:
-                return known
-        guard = watch(self.f, *statics)
-        self.doubts = 0 if guard.trouble is None else DOUBTS
-        return guard
+            return record(function, args, kwargs), Guard(self.doubt, never)
+        with Watch(self.f, *static_objects(call.tree.spec)) as world:
+            rec = record(function, args, kwargs)
+        guard = world.guard()
+        self.doubt = guard.trouble or (CHANGES if self.ways[key] > MOST else None)
+        self.doubts = DOUBTS if self.doubt else 0
+        return rec, guard
 
-    def _trouble(self, rec: Recording, before, guard: Guard) -> str | None:
+    def _trouble(self, rec: Recording) -> str | None:
         if rec.unstable:
             return rec.unstable[0]
         if self.pure:
             code = getattr(self.f, "__code__", None)
             return CATCHES if code is not None and catches(code) else None
-        if random_state() != before:
-            return "it draws random numbers"
-        return None if guard.holds() else "running it changes what it reads"
+        return None
 
     def _path(self, rec: Recording, key, scalar: bool) -> tuple[Path | None, str | None]:
         """The path of a recording that looked at values; or None, and why it is of no use."""
-        self.ways[key] = self.ways.get(key, 0) + 1
-        if len(self.ways) > self.cache.size:
-            self.ways.clear()
-        elif self.ways[key] > MOST:
+        if self.ways[key] > MOST:
             return None, "it looks at recorded values, and finds others at almost every call"
         path = path_of(rec, scalar)
         return (
@@ -210,10 +208,6 @@ class Derived:
         return None if out is None else output_buffers(self.transform.name, plan, out)
 
 
-def _false() -> bool:
-    return False
-
-
 def check_returned(transform: Transform, rec: Recording) -> None:
     """`return float(loss)` has the derivative zero, which nobody wants: the result should be recorded."""
     found = result_leaves(rec)[: 1 if getattr(transform, "has_aux", False) else None]
@@ -223,14 +217,11 @@ def check_returned(transform: Transform, rec: Recording) -> None:
 
 
 def static_objects(spec) -> list:
-    """Static arguments that are more than numbers and names: functions, objects. They are watched like f
-    itself.
-    """
+    """Static arguments: functions, objects, settings. They are watched like f itself."""
     if spec is LEAF:
         return []
     if spec[0] == "static":
-        plain = spec[1] is None or isinstance(spec[1], (bool, int, str, bytes, type, np.dtype))
-        return [] if plain else [spec[1]]
+        return [spec[1]]
     held = spec[0].held if isinstance(spec[0], Kind) else ()
     children = [*(("static", x) for x in held), *spec[2]]
     return [x for child in children for x in static_objects(child)]

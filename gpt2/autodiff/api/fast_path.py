@@ -102,7 +102,8 @@ def _guard(t: _Text, guard) -> None:
 
 def _load(t: _Text, derived):
     env = {**t.env, "slow": derived.slow, "overrides": overrides}
-    exec("def entry(args, kwargs):\n" + "\n".join(t.lines) + "\n", env)
+    source = "def entry(args, kwargs):\n" + "\n".join(t.lines) + "\n"
+    exec(compile(source, "<autodiff entry>", "exec"), env)
     return env["entry"]
 
 

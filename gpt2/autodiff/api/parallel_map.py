@@ -13,7 +13,7 @@ from ..record import recording
 from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded
-from ..reuse.guard import watch
+from ..reuse.watch import watched
 from ..tree import flatten, is_dynamic, unflatten
 from .derived import derived_of
 from .plan import Compile
@@ -70,7 +70,12 @@ def _mapped(body: Callable, arrays):
         return unflatten(out_tree, [np.asarray(v) if isinstance(v, (int, bool)) else v for v in out])
 
     one.__name__ = getattr(body, "__name__", "body")
-    if not watch(body).trouble:
+
+    def at(i):
+        return flatten(one([x[i].copy() for x in leaves]))
+
+    first, trouble = watched(body, lambda: at(0))  # as scan.py does
+    if not trouble:
         rec = record(one, ([x[0].value if type(x) is Recorded else x[0] for x in leaves],))
         if not rec.value_dependent and not rec.unstable:
             operands = [*leaves, *rec.operands([None] * len(leaves))[len(leaves) :]]
@@ -85,5 +90,5 @@ def _mapped(body: Callable, arrays):
                 rec.out_tree,
                 apply_op("map", *operands, **attrs) if recorded else _evaluate(*operands, **attrs),
             )
-    results = [flatten(one([x[i].copy() for x in leaves])) for i in range(n)]
+    results = [first, *(at(i) for i in range(1, n))]
     return unflatten(results[0][1], [np.stack(parts) for parts in zip(*(r[0] for r in results))])

@@ -13,7 +13,7 @@ from ..record import recording
 from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded
-from ..reuse.guard import watch
+from ..reuse.watch import watched
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
 from .derived import derived_of
 from .plan import Compile, as_kind, result_kind
@@ -81,12 +81,15 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     if reverse:
         slices = [x[::-1] for x in slices]
     step = _step(body, carry_tree, xs_tree)
-    if watch(body).trouble:
-        return _unrolled(step, carry, carry_tree, slices, n, reverse)
+    # The first step as in a Python loop. If it shows a body that counts, draws or prints, the others follow
+    # it so; if not, it leaves no trace: what it computed is not used.
+    first, trouble = watched(body, lambda: _one_step(step, carry, slices, 0))
+    if trouble:
+        return _unrolled(step, first, carry_tree, slices, n, reverse)
     kinds = [result_kind(_plain(x)) for x in carry]
     carry, rec = _recorded_step(step, carry, carry_tree, slices)
     if rec.value_dependent or rec.unstable:
-        return _unrolled(step, carry, carry_tree, slices, n, reverse)
+        return _unrolled(step, first, carry_tree, slices, n, reverse)
     consts = rec.operands([None] * (len(carry) + len(slices)))[len(carry) + len(slices) :]
     types = rec.graph.inputs
     operands = [
@@ -198,10 +201,16 @@ def _path(path) -> str:
     return "".join(f"[{p!r}]" for p in path)
 
 
-def _unrolled(step: Callable, carry, carry_tree: Tree, slices, n: int, reverse: bool):
-    ys = []
-    for t in range(n):
-        carry, y = step(list(map(_own, carry)), [_own(x[t]) for x in slices])
+def _one_step(step: Callable, carry, slices, t: int):
+    return step(list(map(_own, carry)), [_own(x[t]) for x in slices])
+
+
+def _unrolled(step: Callable, first, carry_tree: Tree, slices, n: int, reverse: bool):
+    """Step by step, the first of which was taken."""
+    carry, y = first
+    ys = [y]
+    for t in range(1, n):
+        carry, y = _one_step(step, carry, slices, t)
         ys.append(y)
     leaves = [flatten(y)[0] for y in (reversed(ys) if reverse else ys)]
     return unflatten(carry_tree, carry), unflatten(

@@ -1,1 +1,1 @@
-"""From a graph to NumPy source, and to the program that runs it."""
+"""Turns a graph into NumPy source, and into the program that runs it."""

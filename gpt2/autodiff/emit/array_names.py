@@ -1,31 +1,32 @@
-"""Text for arrays in emitted code: arguments, results, places in the arena and in each other, their views."""
+"""The text for each array of an emitted program: arguments, results, parts of the arena, views of these."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
-from .buffers import Plan
-from .layout import VIEWS, chain, root, slices_text
+from ..ops.rowwise import row_axes
+from ..ops.table import OPS, VIEWS
+from .buffers import UNOWNED, BufferPlan, Kind
+from .layout import chain, root, slices_text
 from .regions import Region
-from .rowwise import row_axes
 
-# Names in emitted code that no variable may have; those of Places.own give way to variables instead
+# Names in emitted code that no variable may have; those of ArrayNames.own give way to variables instead
 RESERVED = {
     *("np", "Fused", "matmul", "run_blocks", "memory", "setup", "arena", "slice", "complex", "k", "i", "j"),
     *(f"i{axis}" for axis in range(64)),
 }
 
 
-class Places:
+class ArrayNames:
     """What the arrays of a program are called, and the lines that make them.
 
     setup and prelude hold lines: for each workspace once, and for the start of each call. env is what the
     source finds defined.
     """
 
-    def __init__(self, graph: Graph, name: str, where, p: Plan, nested, stands):
-        self.graph, self.where, self.plan, self.nested, self.stands = graph, where, p, nested, stands
+    def __init__(self, graph: Graph, name: str, where, p: BufferPlan, stands):
+        self.graph, self.where, self.plan, self.stands = graph, where, p, stands
         self.function = source_name(name, RESERVED)
         self.names = source_names(graph, {*RESERVED, self.function})
         self.taken = {*self.names.values(), self.function}
@@ -40,6 +41,7 @@ class Places:
         self.result_names = [self.unique(_result_name(o)) for o in made]
 
     def unique(self, text: str) -> str:
+        """The text as a name that nothing has yet, numbered if need be."""
         base, k = text, 2
         while text in self.taken or text in RESERVED:
             text, k = f"{base}_{k}", k + 1
@@ -69,7 +71,7 @@ class Places:
             self.env[text] = value
         elif n.op in VIEWS:
             text = self.view_of(n)
-        elif self.plan.kind[n] in ("free", "number"):
+        elif self.plan.kind[n] in UNOWNED:
             text = self.names[n]
         else:
             text = self.owned(n)
@@ -77,36 +79,26 @@ class Places:
         return text
 
     def owned(self, n: Node) -> str:
-        """A result, an arena array, or a place inside one."""
-        place = self.plan.placed.get(n)
-        base = place.base if place else n
+        """A result, a stretch of the arena or of a result, or a window into one of those."""
+        window = self.plan.windows.get(n)
+        base = window.base if window else n
         if base in self.output_index:
             owner = self.result_names[self.output_index[base]]
-            if place is None or not place.steps:
-                return owner
-            text = self.whole_name(n)
-            self.prelude.append(f"{text} = {owner}{place.text()}")
-            return text
-        if place is not None:
+        elif window is not None:
             owner = self.whole(base)
-            if not place.steps:
-                return owner
-            text = self.whole_name(n)
-            if self.plan.kind[n] == "lent":
-                self.prelude.append(f"{text} = {owner}{place.text()}")
-                return text
-            self.setup.append(f"{text} = {owner}{place.text()}")
         else:
-            s = self.plan.storage[n]
-            text = self.whole_name(n)
-            if s.lender is not None:
-                first = s.offset // n.dtype.itemsize
-                part = f"{self.flat(s.lender)}[{first}:{first + n.size}]"
-                self.prelude.append(f"{text} = {part}.reshape({n.shape})")
-                return text
-            self.setup.append(f"{text} = {_arena_text(s.offset, n)}")
-        self.kept.append(text)
-        return text
+            return self.define(self.whole_name(n), self.stretch(n), n)
+        if window is None or not window.steps:
+            return owner
+        return self.define(self.whole_name(n), owner + window.text(), n)
+
+    def stretch(self, n: Node) -> str:
+        """The memory that the plan gives a value: in the arena, or in a result that lends it."""
+        s = self.plan.storage[n]
+        if s.lender is None:
+            return _arena_text(s.offset, n)
+        first = s.offset // n.dtype.itemsize
+        return f"{self.flat(s.lender)}[{first}:{first + n.size}].reshape({n.shape})"
 
     def flat(self, o: Node) -> str:
         """The memory of a result that lends it, as one row."""
@@ -124,47 +116,38 @@ class Places:
         return self.names[n]
 
     def view_of(self, n: Node) -> str:
+        """A view of a whole array; of one that comes into being on the way, the expression for it."""
         r = root(n)
-        base = self.whole(r)
+        text = self.whole(r)
         if is_scalar_const(r):
-            base = f"np.asarray({base}, np.{_dtype_name(r.dtype)})"
-        expression = base + "".join(view_text(v) for v in chain(n))
-        if chain(n)[-1].op == "broadcast" or any(v.op == "broadcast" for v in chain(n)):
-            expression = base
-            for v in chain(n):
-                expression = (
-                    f"np.broadcast_to({expression}, {v.shape})"
-                    if v.op == "broadcast"
-                    else expression + view_text(v)
-                )
-        if self.plan.kind.get(r) in ("free", "number"):
-            return expression
-        return self.define(expression, self.names[n], r)
+            text = f"np.asarray({text}, np.{_dtype_name(r.dtype)})"
+        for v in chain(n):
+            text = view_text(text, v)
+        if self.plan.kind.get(r) in UNOWNED:
+            return text
+        return self.define(self.unique(self.names[n]), text, r)
 
-    def define(self, expression: str, hint: str, r: Node) -> str:
-        text = self.unique(hint)
-        line = f"{text} = {expression}"
-        if r.op == "const":
-            self.setup.append(line)
-            self.kept.append(text)
-        elif r.op == "input" or self.plan.kind[r] in ("result", "lent"):
+    def define(self, name: str, expression: str, owner: Node) -> str:
+        """Give a view of the owner's memory a name: for each workspace once, or at the start of each call."""
+        line = f"{name} = {expression}"
+        if owner.op == "input" or self.plan.kind.get(owner) in (Kind.RESULT, Kind.LENT):
             self.prelude.append(line)
         else:
             self.setup.append(line)
-            self.kept.append(text)
-        return text
+            self.kept.append(name)
+        return name
 
     def whole_rows(self, n: Node, r: Region) -> str:
         """Text for all of n with its rows along the first axis (or, nested, along the leading axes)."""
         p = row_axes(n.shape, r.N)
-        if self.nested[r] or p == 1:
+        if r.nested or p == 1:
             return self.whole(n)
         base, whole = root(n), self.whole(n)
         expression = f"{whole}.reshape({(r.N, *n.shape[p:])})"
-        if self.plan.kind.get(base) in ("free", "number"):
+        if self.plan.kind.get(base) in UNOWNED:
             return expression
         if expression not in self.full:
-            self.full[expression] = self.define(expression, whole.rstrip("_") + "_rows", base)
+            self.full[expression] = self.define(self.unique(whole.rstrip("_") + "_rows"), expression, base)
         return self.full[expression]
 
     # ---- beside them
@@ -182,20 +165,21 @@ class Places:
         return text
 
     def partial(self, n: Node) -> str:
+        """The array of the sums of n over each block of rows."""
         key = ("partial", n)
         if key not in self.full:
             s = self.plan.partials[n]
             blocks = s.nbytes // max(1, n.nbytes)
             text = self.unique(f"{self.names[n]}_parts")
-            place = f"arena[{s.offset}:{s.offset + s.nbytes}]"
-            self.setup.append(f"{text} = {place}.view(np.{n.dtype}).reshape({(blocks, *n.shape)})")
+            memory = f"arena[{s.offset}:{s.offset + s.nbytes}]"
+            self.setup.append(f"{text} = {memory}.view(np.{n.dtype}).reshape({(blocks, *n.shape)})")
             self.kept.append(text)
             self.full[key] = text
         return self.full[key]
 
     def invariant(self, a: Node, user: Node, r: Region) -> str:
         """A whole argument beside blocks of rows, without axes of length 1 that stand for the row axes."""
-        if user.op in ("gather",):
+        if user.op == "gather":  # its table
             return self.whole(a)
         target = user.args[0] if user in r.sums else user
         p = row_axes(target.shape, r.N)
@@ -206,13 +190,14 @@ class Places:
         if key not in self.full:
             text = self.whole(a)
             expression = f"{text}.reshape({a.shape[extra:]})"
-            if self.plan.kind.get(root(a)) not in ("free", "number"):  # those come into being on the way
-                expression = self.define(expression, text.rstrip("_") + "_tail", root(a))
+            if self.plan.kind.get(root(a)) not in UNOWNED:  # those come into being on the way
+                expression = self.define(self.unique(text.rstrip("_") + "_tail"), expression, root(a))
             self.full[key] = expression
         return self.full[key]
 
 
 def index_text(index, shape) -> str:
+    """A static index as text: "..." for an array of no axes."""
     return slices_text(index, shape) if index else "..."
 
 
@@ -226,14 +211,11 @@ def _dtype_name(dtype) -> str:
     return "bool_" if dtype.kind == "b" else str(dtype)
 
 
-def view_text(n: Node) -> str:
-    if n.op == "reshape":
-        return f".reshape({n.shape})"
-    if n.op == "transpose":
-        return f".transpose({n.attrs['perm']})"
+def view_text(text: str, n: Node) -> str:
+    """The text of a view, from that of the array that it is a view of."""
     if n.op == "slice":
-        return f"[{index_text(n.attrs['index'], n.args[0].shape)}]"
-    return ""
+        return f"{text}[{index_text(n.attrs['index'], n.args[0].shape)}]"
+    return OPS[n.op].code(text, **n.attrs)
 
 
 def row_view_text(n: Node, N: int) -> str:

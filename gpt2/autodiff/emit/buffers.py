@@ -1,58 +1,45 @@
 """Who owns which memory, for how long: results, the arena, and the scratch blocks of a region.
 
-`plan` gives every value its kind of storage:
-
-    result    returned to the caller
-    arena     lives from one region to another; arrays whose lives do not overlap share one stretch of memory
-    lent      the same, but in the memory of a result that is not written before the value's life is over
-    scratch   lives inside one region; a block of rows for each thread
-    free      made by an op that cannot write where it is told to (`np.linalg.inv`, ...): NumPy allocates it,
-              and it is no view of an argument
-    number    a single number made from numbers: a NumPy scalar, which Python's operators handle several times
-              as fast as a ufunc handles an array of one element
-
-Lives are counted in steps: a plain statement is one step, and so is a whole region of row blocks.
+`plan` gives every value a Kind of storage. Lives are counted in steps: a plain statement is one step, and so
+is a whole region of row blocks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const
-from ..ops import OPS
-from .layout import CHANGE_FIRST, VIEWS, Place, chain, is_elementwise, root
-from .regions import Region, flags_of
-from .rowwise import ROW, by_rows, row_axes
+from ..ops.rowwise import ROW, row_axes
+from ..ops.table import VIEWS, facts
+from .layout import chain, root
+from .regions import Region, blocks_of, flags_of
+from .rowwise import by_rows
+from .windows import Window
 
-WRITES_OUT = frozenset(
-    (
-        "copy",
-        "cast",
-        "where",
-        "sum",
-        "max",
-        "min",
-        "prod",
-        "any",
-        "all",
-        "matmul",
-        "assemble",
-        "cumsum",
-        "gather",
-        "take_along",
-        "real",  # this and the next two are views in NumPy, at times: of memory that is used for other values
-        "imag",
-        "einsum",
-        *CHANGE_FIRST,
-    )
-)
 ALIGN = 64
 # Lent memory is for what is kept long: what is made and used up at once does better in an arena that stays in
 # cache. Bytes, and the share of all steps.
 LEND_FROM = 1 << 16
 LONG = 1 / 16
+NEVER = 1 << 60  # a step after all others
+
+
+class Kind(Enum):
+    """Where a value is stored."""
+
+    RESULT = "returned to the caller"
+    ARENA = "lives from one region to another; arrays whose lives do not overlap share one stretch of memory"
+    LENT = "the same, in the memory of a result that is not written before the value's life is over"
+    SCRATCH = "lives inside one region; a block of rows for each thread"
+    FREE = "allocated by NumPy, as its op cannot write where it is told to (np.linalg.inv, ...)"
+    # made from numbers: Python's operators handle it several times as fast as a ufunc an array of one element
+    NUMBER = "a single number, as a NumPy scalar"
+
+
+UNOWNED = (Kind.FREE, Kind.NUMBER)  # what the program gives no memory to
 
 
 @dataclass(eq=False)
@@ -68,12 +55,13 @@ class Storage:
 
 
 @dataclass
-class Plan:
-    kind: dict[Node, str]
-    storage: dict[Node, Storage]  # arena values that own memory (not hosted ones)
-    placed: dict[Node, Place]
+class BufferPlan:
+    """What `plan` decides."""
+
+    kind: dict[Node, Kind]
+    storage: dict[Node, Storage]  # arena values that own memory (none that live in another's window)
+    windows: dict[Node, Window]
     slots: dict[Node, int]  # scratch values: number of their slot in the region
-    slot_bytes: dict[Region, list[int]]  # bytes a row of each slot
     partials: dict[Node, Storage]  # for each sum over blocks of rows, the block sums
     arena_bytes: int
     folded: set[Node]
@@ -83,85 +71,126 @@ def plan(
     graph: Graph,
     regions: list[Region],
     where: dict[Node, Region],
-    placed: dict[Node, Place],
+    windows: dict[Node, Window],
     folded: set[Node],
     uses: Uses,
-    n_blocks,
     stands=None,
-) -> Plan:
-    """`stands` (layout.hosts) where results lend their memory, else None."""
-    outputs = set(graph.outputs)
-    start, end, order = _steps(regions)
-
-    def readers(n: Node) -> list[Node]:
-        """The ops that read n, also through views, and also in place of a folded op."""
-        direct = [u for u, _ in uses.readers(n)]
-        return [w for u in direct for w in (readers(u) if u in folded else [u])]
-
-    kind: dict[Node, str] = {}
+) -> BufferPlan:
+    """`stands` (windows.hosts) where results lend their memory, else None."""
+    values = Values(graph, regions, where, windows, folded, uses)
+    kind = values.kinds()
+    storage = values.storage(kind)
     for r in regions:
-        for n in r.members:
-            if n in folded:
-                continue
-            base = placed[n].base if n in placed else n
-            if base in outputs:
-                kind[n] = "result"
-            elif base is not n:
-                kind[n] = "arena"
-            elif r.N == 1 and is_number(n) and n not in r.sums and _read_as_number(n, uses, folded):
-                kind[n] = "number"
-            elif r.N == 1 and not (is_elementwise(n) or n.op in WRITES_OUT):
-                kind[n] = "free"
-            elif r.N > 1 and n not in r.sums and all(where.get(u) is r for u in readers(n)):
-                kind[n] = "scratch"
-            else:
-                kind[n] = "arena"
-    for n in kind:  # scratch ends with its region: a host of values from elsewhere must outlive that
-        if n in placed and kind[placed[n].base] == "scratch":
-            r = where[placed[n].base]
-            if where[n] is not r or any(where.get(u) is not r for u in readers(n)):
-                kind[placed[n].base] = "arena"
-    for n in kind:  # a value is where its host is
-        if n in placed:
-            kind[n] = kind[placed[n].base]
-            if kind[n] in ("free", "number"):
-                kind[n] = kind[placed[n].base] = "arena"
-
-    storage: dict[Node, Storage] = {}
-    for n in kind:
-        base = placed[n].base if n in placed else n
-        if kind[n] != "arena":
-            continue
-        s = storage.setdefault(base, Storage(base.nbytes, 1 << 60, -1))
-        s.holds.append(n)
-        s.start = min(s.start, start[n])
-        s.end = max([s.end, end[n]] + [end[u] for u in readers(n)])
-    _share(regions, storage, placed, readers, uses, folded)
-    partials = {n: Storage(n.nbytes * n_blocks(r), start[n], end[n]) for r in regions for n in r.sums}
+        _share(r, storage, values)
+    start, end = values.start, values.end
+    partials = {n: Storage(n.nbytes * len(blocks_of(r)), start[n], end[n]) for r in regions for n in r.sums}
     if stands is not None:
-        _lend(graph.outputs, kind, storage, placed, stands, start, max(end.values(), default=0))
+        _lend(kind, storage, values, stands)
     own = {id(s): s for s in storage.values() if s.lender is None}
     total = _offsets([*own.values(), *partials.values()])
-    slots, slot_bytes = _slots(regions, kind, placed, readers, order)
-    return Plan(kind, storage, placed, slots, slot_bytes, partials, total, folded)
+    slots = {n: slot for r in regions if r.N > 1 for n, slot in _Slots(r, kind, values).slots.items()}
+    return BufferPlan(kind, storage, windows, slots, partials, total, folded)
 
 
-def is_number(n: Node) -> bool:
-    """A single real number, made by a ufunc from numbers of its type or by adding up an array of them."""
-    summed = n.op == "sum"
-    if n.op == "fused" or not summed and OPS[n.op].ufunc is None:
+class Values:
+    """What is known of the values of a program before they have memory."""
+
+    def __init__(self, graph: Graph, regions, where, windows, folded, uses: Uses):
+        self.outputs = dict.fromkeys(graph.outputs)
+        self.regions, self.where, self.windows = regions, where, windows
+        self.folded, self.uses = folded, uses
+        self.start, self.end = _steps(regions)
+
+    def base(self, n: Node) -> Node:
+        """The value in whose memory n lives, n itself for most."""
+        window = self.windows.get(n)
+        return n if window is None else window.base
+
+    def readers(self, n: Node) -> list[Node]:
+        """The ops that read n, also through views, and also in place of a folded op."""
+        direct = [u for u, _ in self.uses.readers(n)]
+        return [w for u in direct for w in (self.readers(u) if u in self.folded else [u])]
+
+    def kinds(self) -> dict[Node, Kind]:
+        """The kind of each value that is stored at all."""
+        kind = {n: self.kind_of(n, r) for r in self.regions for n in r.members if n not in self.folded}
+        guests = [n for n in kind if n in self.windows]
+        for n in guests:
+            host = self.base(n)
+            if kind[host] is Kind.SCRATCH and self.outlives(n, self.where[host]):
+                kind[host] = Kind.ARENA
+        for n in guests:  # a value is where its host is, in memory that is there before the host is made
+            host = self.base(n)
+            if kind[host] in UNOWNED:
+                kind[host] = Kind.ARENA
+            kind[n] = kind[host]
+        return kind
+
+    def kind_of(self, n: Node, r: Region) -> Kind:
+        """The kind of a value by itself, whoever lives in its memory."""
+        base = self.base(n)
+        if base in self.outputs:
+            return Kind.RESULT
+        if base is not n:
+            return Kind.ARENA
+        if r.N == 1:
+            if n not in r.sums and makes_number(n) and self.is_read_as_number(n):
+                return Kind.NUMBER
+            return Kind.ARENA if _fills(n) else Kind.FREE
+        return Kind.ARENA if n in r.sums or self.outlives(n, r) else Kind.SCRATCH
+
+    def outlives(self, n: Node, r: Region) -> bool:
+        """Whether n is made or read outside of a region: scratch ends with it."""
+        return self.where[n] is not r or any(self.where.get(u) is not r for u in self.readers(n))
+
+    def is_read_as_number(self, n: Node) -> bool:
+        """Whether its readers care for the number alone, not for an array of the shape (1, ..., 1)."""
+        return n.shape == () or all(
+            facts(u).streams and u not in self.folded for u, _ in self.uses.readers(n)
+        )
+
+    def storage(self, kind: dict[Node, Kind]) -> dict[Node, Storage]:
+        """A stretch of the arena for each host, for as long as any of its values lives."""
+        found: dict[Node, Storage] = {}
+        for n, what in kind.items():
+            if what is Kind.ARENA:
+                base = self.base(n)
+                s = found.setdefault(base, Storage(base.nbytes, NEVER, -1))
+                s.holds.append(n)
+                s.start = min(s.start, self.start[n])
+                s.end = max([s.end, self.end[n], *(self.end[u] for u in self.readers(n))])
+        return found
+
+
+def _steps(regions) -> tuple[dict[Node, int], dict[Node, int]]:
+    """First and last step of each member's life as a writer or reader."""
+    start: dict[Node, int] = {}
+    end: dict[Node, int] = {}
+    step = 0
+    for r in regions:
+        for n in r.members:
+            step += r.N == 1
+            start[n] = end[n] = step
+        step += 1
+    return start, end
+
+
+def _fills(n: Node) -> bool:
+    """Whether its statement writes the result into memory that the program gives it."""
+    op = facts(n)
+    return op.streams or op.changes_first or op.writes_out
+
+
+def makes_number(n: Node) -> bool:
+    """Whether a ufunc of numbers, or a sum over all of an array, gives a single real number of their type."""
+    if facts(n).ufunc is None and n.op != "sum":
         return False
     if n.size != 1 or n.dtype.kind != "f" or any(a.dtype != n.dtype for a in n.args):
         return False
-    if summed:
+    if n.op == "sum":
         return n.shape == ()
     made = any(not is_scalar_const(a) for a in n.args)  # Python's rules for 1.0 / 0.0 are not NumPy's
     return made and all(a.size == 1 for a in n.args)
-
-
-def _read_as_number(n: Node, uses: Uses, folded: set[Node]) -> bool:
-    """Whether its readers care for the number alone, not for an array of the shape (1, ..., 1)."""
-    return n.shape == () or all(is_elementwise(u) and u not in folded for u, _ in uses.readers(n))
 
 
 class Uses:
@@ -188,7 +217,7 @@ class Uses:
         """Whether n may write over x, which it reads: nothing reads x later, not in a later block either."""
         r = self.region[n]
         made_here = self.region.get(x) is r
-        if not is_elementwise(n) and sum(root(a) is x for a in n.args) > 1:
+        if not facts(n).streams and sum(root(a) is x for a in n.args) > 1:
             return False  # what is written over by one argument's sake is read for another's
         if n.op == "fused" and not all(_element_by_element(a, n) for a in n.args if root(a) is x):
             return False  # ufuncs look whether what they read and write overlaps; numexpr does not
@@ -217,77 +246,60 @@ def reads_own_rows(u: Node, y: Node, r: Region) -> bool:
     return all(by_rows(v, r.N) == (ROW,) for v in chain(y)) and row_axes(root(y).shape, r.N) is not None
 
 
-def _steps(regions):
-    """First and last step of each member's life as a writer or reader, and its place in the order."""
-    start: dict[Node, int] = {}
-    end: dict[Node, int] = {}
-    order: dict[Node, int] = {}
-    step = 0
-    for r in regions:
-        for n in r.members:
-            order[n] = len(order)
-            if r.N == 1:
-                step += 1
-            start[n] = end[n] = step
-        step += 1
-    return start, end, order
-
-
-def _share(regions, storage, placed, readers, uses, folded):
-    """Values are written over others that nothing needs any more.
+def _share(r: Region, storage: dict[Node, Storage], values: Values) -> None:
+    """Write values over others that nothing needs any more.
 
     A plain elementwise statement takes over one of its arguments. In a region of row blocks, a
     value takes over any whole array that the region reads by rows and is done with, row for row,
     before the value is written.
     """
-    for r in regions:
-        outside = list({x: None for n in r.members for a in n.args for x in [root(a)]}) if r.N > 1 else ()
-        for n in r.members:
-            base = placed[n].base if n in placed else n
-            s = storage.get(base)
-            if s is None or n in r.sums or not _first_writer(n, s, placed, uses):
+    outside = list({x: None for n in r.members for a in n.args for x in [root(a)]}) if r.N > 1 else ()
+    for n in r.members:
+        s = storage.get(values.base(n))
+        if s is None or n in r.sums or not _first_writer(n, s, values):
+            continue
+        direct = _read_in_step(n)
+        for x in dict.fromkeys((*direct, *outside)):
+            t = storage.get(x)
+            if t is None or t is s or not _fits_over(n, x, values.windows):
                 continue
-            direct = [
-                root(a)
-                for a in overwritable(n)
-                if a.shape == n.shape and all(v.op == "reshape" for v in chain(a))
-            ]
-            for x in dict.fromkeys((*direct, *outside)):
-                t = storage.get(x)
-                if (
-                    t is None
-                    or t is s
-                    or x in placed
-                    or x.nbytes != n.nbytes
-                    or x.dtype != n.dtype
-                    or x in r.sums
-                ):
-                    continue
-                if t.holds != [x] or (uses.region[x] is r and x not in direct):
-                    continue
-                if not _done_with(x, n, x in direct, readers, uses, r):
-                    continue
+            inside = values.uses.region[x] is r and x not in direct
+            if t.holds == [x] and x not in r.sums and not inside and _done_with(x, n, x in direct, values, r):
                 t.end = max(t.end, s.end)
                 t.holds = s.holds  # from here on they are what lives there
-                storage[base] = t
+                storage[values.base(n)] = t
                 break
 
 
-def _first_writer(n: Node, s: Storage, placed, uses: Uses) -> bool:
+def _fits_over(n: Node, x: Node, windows) -> bool:
+    """Whether n takes as much memory as x, which owns it, in the same type."""
+    return x not in windows and x.nbytes == n.nbytes and x.dtype == n.dtype
+
+
+def _read_in_step(n: Node) -> list[Node]:
+    """The values that n may write over while it reads them: each element where it is written."""
+    return [root(a) for a in overwritable(n) if _element_by_element(a, n)]
+
+
+def _first_writer(n: Node, s: Storage, values: Values) -> bool:
     """Whether n is the first to write to its storage, and writes all of it, as the values after it do."""
-    if min(s.holds, key=uses.order.__getitem__) is not n:
+    windows = values.windows
+    if min(s.holds, key=values.uses.order.__getitem__) is not n:
         return False
     return all(
-        m.nbytes == s.nbytes and all(step[0] == "reshape" for step in placed[m].steps)
+        m.nbytes == s.nbytes and all(step[0] == "reshape" for step in windows[m].steps)
         for m in s.holds
-        if m in placed
+        if m in windows
     )
 
 
-def _done_with(x: Node, n: Node, direct: bool, readers, uses: Uses, r: Region) -> bool:
+def _done_with(x: Node, n: Node, direct: bool, values: Values, r: Region) -> bool:
     """Whether every use of x is over, row for row, when n is written; n's own reading may be just then."""
+    uses = values.uses
     last = uses.order[n]
-    if any(uses.order[u] > last or (u is n and not direct) for u in readers(x)) or not uses.last_use(x, n):
+    if any(uses.order[u] > last or (u is n and not direct) for u in values.readers(x)):
+        return False
+    if not uses.last_use(x, n):
         return False
     if r.N == 1:
         return direct
@@ -298,85 +310,32 @@ def _done_with(x: Node, n: Node, direct: bool, readers, uses: Uses, r: Region) -
 
 def overwritable(n: Node) -> tuple[Node, ...]:
     """Arguments whose memory n may take over while it reads them."""
-    if n.op in CHANGE_FIRST:
+    if facts(n).changes_first:
         return n.args[:1]
     if n.op == "where":  # two copies: what is taken where the condition is false comes first
         return n.args[2:]
-    return n.args if is_elementwise(n) else ()
+    return n.args if facts(n).streams else ()
 
 
 def _offsets(storages: list[Storage]) -> int:
-    """Place every stretch, large ones first, at the lowest offset free for its whole life; give the total."""
-    placed: list[Storage] = []
+    """Give every stretch, large ones first, the lowest offset free for its whole life; return the total."""
+    settled: list[Storage] = []
     total = 0
     for s in sorted(storages, key=lambda s: (-s.nbytes, s.start)):
-        taken = sorted(
-            (t.offset, t.offset + _round(t.nbytes)) for t in placed if t.start <= s.end and s.start <= t.end
-        )
-        at = 0
-        for lo, hi in taken:
-            if lo - at >= s.nbytes:
-                break
-            at = max(at, hi)
-        s.offset = at
-        placed.append(s)
-        total = max(total, at + _round(s.nbytes))
+        taken = ((t.offset, t.offset + t.nbytes) for t in settled if t.start <= s.end and s.start <= t.end)
+        s.offset = _gap(taken, s.nbytes)
+        settled.append(s)
+        total = max(total, s.offset + _round(s.nbytes))
     return total
 
 
-def lends(o: Node) -> bool:
-    """Whether a result is of a kind that lends its memory."""
-    return o.op != "input" and o.dtype.kind == "f" and o.nbytes >= LEND_FROM
-
-
-def _lend(outputs, kind, storage, placed, stands, start, steps: int) -> None:
-    """Put values that are kept long into the memory of results that are written after their life is over.
-
-    A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
-    keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
-    """
-    taken: dict[Node, list[tuple[int, int, int, int]]] = {}  # (from byte, to byte, from step, to step)
-    for o in dict.fromkeys(outputs):
-        if lends(o):
-            taken[o] = []
-    for n in kind:
-        base = placed[n].base if n in placed else n
-        if base in taken:
-            lo, hi = np.lib.array_utils.byte_bounds(stands[n])
-            at, _ = np.lib.array_utils.byte_bounds(stands[base])
-            taken[base].append((lo - at, hi - at, start[n], 1 << 60))
-    types: dict[int, set] = {}
-    for base, s in storage.items():
-        types.setdefault(id(s), set()).add(base.dtype)
-    for s in sorted({id(s): s for s in storage.values()}.values(), key=lambda s: (-s.nbytes, s.start)):
-        if s.nbytes < LEND_FROM or s.end - s.start < LONG * steps:
-            continue
-        best = None
-        for o, spans in taken.items():
-            if types[id(s)] == {o.dtype}:
-                at = _gap([t for t in spans if t[2] <= s.end and s.start <= t[3]], s.nbytes)
-                if at + s.nbytes <= o.nbytes:
-                    # of several places, the one that its result takes back first: others may stay longer
-                    later = [t for t in spans if t[0] < at + s.nbytes and at < t[1] and t[2] > s.end]
-                    back = min((t[2] for t in later), default=0)
-                    if best is None or back < best[0]:
-                        best = back, o, at
-        if best is not None:
-            _, s.lender, s.offset = best
-            taken[s.lender].append((s.offset, s.offset + _round(s.nbytes), s.start, s.end))
-    for n in kind:
-        base = placed[n].base if n in placed else n
-        if kind[n] == "arena" and storage[base].lender is not None:
-            kind[n] = "lent"
-
-
-def _gap(spans, nbytes: int) -> int:
-    """The lowest offset at which nbytes are free of all spans."""
+def _gap(taken, nbytes: int) -> int:
+    """The lowest offset at which nbytes are free of all spans (from byte, to byte) that are taken."""
     at = 0
-    for lo, hi, *_ in sorted(spans):
+    for lo, hi in sorted(taken):
         if lo - at >= nbytes:
             break
-        at = max(at, -(-hi // ALIGN) * ALIGN)
+        at = max(at, _round(hi))
     return at
 
 
@@ -384,77 +343,119 @@ def _round(nbytes: int) -> int:
     return -(-max(nbytes, 1) // ALIGN) * ALIGN
 
 
-def _slots(regions, kind, placed, readers, order):
+def lends(o: Node) -> bool:
+    """Whether a result is of a kind that lends its memory."""
+    return o.op != "input" and o.dtype.kind == "f" and o.nbytes >= LEND_FROM
+
+
+@dataclass
+class _Span:
+    """Bytes lo:hi of a result that are taken in the steps from start to end."""
+
+    lo: int
+    hi: int
+    start: int
+    end: int
+
+
+def _lend(kind, storage, values: Values, stands) -> None:
+    """Put values that are kept long into the memory of results that are written after their life is over.
+
+    A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
+    keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
+    """
+    taken = _written_spans(kind, values, stands)
+    long = LONG * max(values.end.values(), default=0)
+    types: dict[int, set] = {}
+    for base, s in storage.items():
+        types.setdefault(id(s), set()).add(base.dtype)
+    for s in sorted({id(s): s for s in storage.values()}.values(), key=lambda s: (-s.nbytes, s.start)):
+        if s.nbytes >= LEND_FROM and s.end - s.start >= long:
+            lenders = {o: spans for o, spans in taken.items() if types[id(s)] == {o.dtype}}
+            _borrow(s, lenders)
+    for n in kind:
+        if kind[n] is Kind.ARENA and storage[values.base(n)].lender is not None:
+            kind[n] = Kind.LENT
+
+
+def _written_spans(kind, values: Values, stands) -> dict[Node, list[_Span]]:
+    """For each result that lends, the bytes that the program writes of it, from then on."""
+    taken: dict[Node, list[_Span]] = {o: [] for o in values.outputs if lends(o)}
+    for n in kind:
+        base = values.base(n)
+        if base in taken:
+            lo, hi = np.lib.array_utils.byte_bounds(stands[n])
+            at, _ = np.lib.array_utils.byte_bounds(stands[base])
+            taken[base].append(_Span(lo - at, hi - at, values.start[n], NEVER))
+    return taken
+
+
+def _borrow(s: Storage, lenders: dict[Node, list[_Span]]) -> None:
+    """Give s the memory of the result that takes it back first, if any has room: others may stay longer."""
+    best = None
+    for o, spans in lenders.items():
+        at = _gap(((t.lo, t.hi) for t in spans if t.start <= s.end and s.start <= t.end), s.nbytes)
+        if at + s.nbytes <= o.nbytes:
+            later = (t.start for t in spans if t.lo < at + s.nbytes and at < t.hi and t.start > s.end)
+            back = min(later, default=0)
+            if best is None or back < best[0]:
+                best = back, o, at
+    if best is not None:
+        _, s.lender, s.offset = best
+        lenders[s.lender].append(_Span(s.offset, s.offset + _round(s.nbytes), s.start, s.end))
+
+
+class _Slots:
     """Slots of a region's scratch: used again once a value was read for the last time, in place if may be."""
-    slots: dict[Node, int] = {}
-    slot_bytes: dict[Region, list[int]] = {}
-    for r in regions:
-        if r.N == 1:
-            continue
-        sizes: list[int] = []
-        free: list[int] = []
-        lasts: dict[Node, int] = {}
-        bases = {}
+
+    def __init__(self, r: Region, kind: dict[Node, Kind], values: Values):
+        self.slots: dict[Node, int] = {}
+        self.sizes: list[int] = []  # bytes a row
+        self.free: list[int] = []
+        self.live: dict[Node, int] = {}
+        self.last: dict[Node, int] = {}  # when a value is read for the last time
+        order = values.uses.order
+        self.bases = {n: values.base(n) for n in r.members if kind.get(n) is Kind.SCRATCH}
+        for n, base in self.bases.items():
+            self.last[base] = max([self.last.get(base, -1), order[n], *(order[u] for u in values.readers(n))])
         for n in r.members:
-            if kind.get(n) == "scratch":
-                base = placed[n].base if n in placed else n
-                bases[n] = base
-                lasts[base] = max([lasts.get(base, -1), order[n]] + [order[u] for u in readers(n)])
-        live: dict[Node, int] = {}
-        for n in r.members:
-            if n not in bases:
-                _expire(live, free, lasts, order[n])
+            base = self.bases.get(n)
+            if base is not None and base in self.live:  # a part of its host was written before
                 continue
-            base = bases[n]
-            if base in live:  # a part of its host was written before
-                continue
-            row = base.nbytes // r.N
-            slot = None
-            if base is n:
-                for a in overwritable(n):
-                    x = root(a)
-                    if (
-                        x in live
-                        and lasts[x] == order[n]
-                        and x.nbytes == n.nbytes
-                        and x.dtype == n.dtype
-                        and a.shape == n.shape
-                        and all(v.op == "reshape" for v in chain(a))
-                        and x is bases.get(x)
-                    ):
-                        slot = live.pop(x)
-                        break
-            if slot is None:
-                fit = [f for f in free if sizes[f] == row]
-                if fit:
-                    slot = fit[-1]
-                    free.remove(slot)
-                else:
-                    slot = len(sizes)
-                    sizes.append(row)
-            live[base] = slot
-            slots[base] = slot
-            _expire(live, free, lasts, order[n])
-        slot_bytes[r] = sizes
-    return slots, slot_bytes
+            if base is not None:
+                self.live[base] = self.slots[base] = self.slot_for(n, base, base.nbytes // r.N, order[n])
+            self.expire(order[n])
+
+    def slot_for(self, n: Node, base: Node, row: int, now: int) -> int:
+        """A slot for n: that of an argument which it writes over, one that is free, or a new one."""
+        if base is n:
+            for x in _read_in_step(n):
+                ends = x in self.live and self.last[x] == now and x is self.bases.get(x)
+                if ends and x.nbytes == n.nbytes and x.dtype == n.dtype:
+                    return self.live.pop(x)
+        for slot in reversed(self.free):
+            if self.sizes[slot] == row:
+                self.free.remove(slot)
+                return slot
+        self.sizes.append(row)
+        return len(self.sizes) - 1
+
+    def expire(self, now: int) -> None:
+        for x in [x for x in self.live if self.last[x] <= now]:
+            self.free.append(self.live.pop(x))
 
 
-def _expire(live, free, lasts, now):
-    for x in [x for x in live if lasts[x] <= now]:
-        free.append(live.pop(x))
-
-
-def may_overwrite(o: Node, x: Node, placed, uses: Uses) -> bool:
+def may_overwrite(o: Node, x: Node, windows, uses: Uses) -> bool:
     """Whether output o may be computed in the memory of input x: nothing reads x once that is written."""
     if o.op == "input" or x.shape != o.shape or x.dtype != o.dtype:
         return False
-    writers = [n for n in uses.order if n is o or (n in placed and placed[n].base is o)]
-    if any(step[0] != "reshape" for n in writers if n in placed for step in placed[n].steps):
+    writers = [n for n in uses.order if n is o or (n in windows and windows[n].base is o)]
+    if any(step[0] != "reshape" for n in writers if n in windows for step in windows[n].steps):
         return False
     first = min(writers, key=uses.order.__getitem__)
     # what copies its first argument has no need to where the result is that very array
-    read = first.args[1:] if first.op in CHANGE_FIRST and first.args[0] is x else first.args
-    if not is_elementwise(first) and any(root(a) is x for a in read):
+    read = first.args[1:] if facts(first).changes_first and first.args[0] is x else first.args
+    if not facts(first).streams and any(root(a) is x for a in read):
         return False
     if uses.region[first].N > 1 and row_axes(x.shape, uses.region[first].N) is None:
         return False

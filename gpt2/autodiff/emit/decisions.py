@@ -1,11 +1,18 @@
-"""What is settled before lines are written: how rows are reached, what is folded, what is written over."""
+"""Decisions made before any line is written: how a block reaches its rows, which products fold into a sum."""
 
 from __future__ import annotations
 
 from ..graph import Graph, Node
+from ..ops.rowwise import ROW, row_axes
 from .layout import reshape_view, root
 from .regions import Region, flags_of, prefix
-from .rowwise import ROW, row_axes
+
+
+def reach_rows(r: Region, where, stands) -> None:
+    """Decide how a block reaches its rows: along one axis, or nested; else the ops are plain statements."""
+    r.nested = r.N > 1 and not flat(r, where, stands)
+    if r.nested and not one_prefix(r, where):  # no single index reaches them
+        r.N, r.sums, r.nested = 1, [], False
 
 
 def ends(r: Region, where) -> list[Node]:
@@ -35,9 +42,8 @@ def one_prefix(r: Region, where) -> bool:
     return axes is not None and all(a.shape[: row_axes(a.shape, r.N)] == axes for a in ends(r, where))
 
 
-def folded(graph: Graph, where, placed) -> set[Node]:
-    """Products that only a sum over the last axis reads: the pair is one np.vecdot."""
-    users = graph.users()
+def folded(graph: Graph, users, where, windows) -> set[Node]:
+    """The products that only a sum over the last axis reads: each such pair is one np.vecdot."""
     found = set()
     for n in graph.nodes:
         if n.op == "sum" and n.args[0].op in ("multiply", "square"):
@@ -45,7 +51,7 @@ def folded(graph: Graph, where, placed) -> set[Node]:
             if (
                 len(users[m]) == 1
                 and n.attrs["axes"] == (m.ndim - 1,)
-                and m not in placed
+                and m not in windows
                 and where[m] is where[n]
                 and all(a.shape == m.shape and a.dtype == m.dtype for a in m.args)
                 and m.dtype.kind == "f"

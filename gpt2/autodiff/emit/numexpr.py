@@ -20,38 +20,53 @@ from functools import cache
 
 import numpy as np
 
-from ..graph import Graph, Node, is_scalar_const, with_args
+from ..graph import Graph, GraphError, Node, is_scalar_const, with_args
+from ..ops import rowwise
+from ..ops.table import row
 from ..switches import NO_NUMEXPR
+from .expressions import ATOM, BITS, FORMS, UNARY, Forms, Text, is_written, number_text, written
 from .layout import root
 
-ARITHMETIC = {
-    "add": "({} + {})",
-    "subtract": "({} - {})",
-    "multiply": "({} * {})",
-    "divide": "({} / {})",
-    "negative": "(-{})",
-    "positive": "{}",
-    "square": "({0} * {0})",
-    "reciprocal": "(1.0 / {})",
-    "absolute": "abs({})",
-    "sqrt": "sqrt({})",
-    "less": "({} < {})",
-    "less_equal": "({} <= {})",
-    "greater": "({} > {})",
-    "greater_equal": "({} >= {})",
-    "equal": "({} == {})",
-    "not_equal": "({} != {})",
-    "where": "where({}, {}, {})",
+# What numexpr takes besides Python's signs
+_FORMS: Forms = {
+    **FORMS,
+    "absolute": (ATOM, "abs({0})"),
+    "sqrt": (ATOM, "sqrt({0})"),
+    "where": (ATOM, "where({0}, {1}, {2})"),
 }
-LOGIC = {"logical_and": "({} & {})", "logical_or": "({} | {})", "logical_not": "(~{})"}  # of bools alone
+_LOGIC: Forms = {
+    "logical_and": (BITS, "{0} & {1}"),
+    "logical_or": (BITS, "{0} | {1}"),
+    "logical_not": (UNARY, "~{0}"),
+}
 # Only where numexpr was built on Intel's VML. Its wheels call the C library for each element: 15 to 25 ns for
 # a tanh in float32, where NumPy's vector loops take 0.35. GELU's forward took 13.8 ms so, 2.3 with the tanh
 # left to NumPy, and 1.2 by NumPy alone (B=4, T=64, C=3072, one thread).
 FUNCTIONS = (
     "exp expm1 log log1p log10 sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh"
 )
+
+
+def _not_recorded(*args, **attrs):
+    raise GraphError("fused stands in no graph but the one that is being emitted")
+
+
+# A tree as one node. Its text has {0}, {1}, ... for the arguments
+row(
+    "fused",
+    "structural",
+    infer=_not_recorded,
+    evaluate=_not_recorded,
+    work="streams",
+    streams=True,
+    by_rows=rowwise.elementwise,
+)
+
 LONGEST = 1000  # characters of an expression: a square spells its argument twice
 MOST_ARGUMENTS = 16
+MOST_INPUTS = (
+    30  # arguments and different numbers: numexpr takes NumPy's NPY_MAXARGS, once 32, with the result
+)
 
 
 @cache
@@ -65,10 +80,11 @@ def load():
     return numexpr
 
 
-def spellings() -> dict[str, str]:
-    """How this numexpr writes each op that is given to it."""
+@cache
+def forms() -> Forms:
+    """How this numexpr writes the ops that are given to it, besides those with a sign of Python's."""
     functions = FUNCTIONS.split() if load().use_vml else ()
-    return {**ARITHMETIC, **LOGIC, **{name: f"{name}({{}})" for name in functions}}
+    return {**_FORMS, **_LOGIC, **{name: (ATOM, f"{name}({{0}})") for name in functions}}
 
 
 class Fused:
@@ -87,8 +103,8 @@ class Fused:
         self.kind = np.dtype(found[0])
         numbers = _Numbers(types)
         self.spelling = ast.unparse(numbers.visit(ast.parse(text, mode="eval")))
-        self.numbers = [np.asarray(v, self.kind) for v in numbers.values]
-        names = [*types.items(), *((name, self.kind.name) for name in numbers.names)]
+        self.numbers = [np.asarray(float(text), self.kind) for text in numbers.names]
+        names = [*types.items(), *((name, self.kind.name) for name in numbers.names.values())]
         # in numexpr a signature's float is single precision
         kinds = {"bool": bool, "float32": float, "float64": np.double}
         self.signature = [(name, kinds[t]) for name, t in names]
@@ -111,17 +127,17 @@ class Fused:
 
 
 class _Numbers(ast.NodeTransformer):
-    """Puts names, none of them in `taken`, in the place of floating-point numbers."""
+    """Puts names, none of them in `taken`, in the place of floating-point numbers: one for each number."""
 
     def __init__(self, taken: Container[str]):
-        self.values: list[float] = []
-        self.names: list[str] = []
+        self.names: dict[str, str] = {}  # the number's text, as 0.0 == -0.0 -> its name
         self.free = (name for k in itertools.count() if (name := f"number_{k}") not in taken)
 
     def visit_Constant(self, node):
-        self.values.append(node.value)
-        self.names.append(next(self.free))
-        return ast.Name(self.names[-1], ast.Load())
+        text = repr(node.value)
+        if text not in self.names:
+            self.names[text] = next(self.free)
+        return ast.Name(self.names[text], ast.Load())
 
     def visit_UnaryOp(self, node):
         if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
@@ -130,68 +146,74 @@ class _Numbers(ast.NodeTransformer):
 
 
 @dataclass(eq=False)
-class Tree:
+class OpTree:
+    """A tree of elementwise ops that is one expression."""
+
     root: Node
     inner: set[Node]
     leaves: list[Node]
     text: str  # with {0}, {1}, ... for the leaves
 
 
-def trees_of(members: list[Node], users: dict, spell: dict[str, str]) -> list[Tree]:
+def trees_of(members: list[Node], users: dict) -> list[OpTree]:
     """The largest trees of two ops or more among a region's members that are one expression each."""
     inside = set(members)
     taken: set[Node] = set()
     found = []
     for n in reversed(members):
-        if n in taken or not _spelled(n, spell) or _folds(n, users):
+        if n in taken or not _is_spelled(n) or _folds(n, users):
             continue
-        tree = _grow(n, inside, users, spell)
+        tree = _grow(n, inside, users)
         if tree is not None:
             taken |= tree.inner
             found.append(tree)
     return found[::-1]
 
 
-def _grow(n: Node, inside: set[Node], users, spell) -> Tree | None:
+def _grow(n: Node, inside: set[Node], users) -> OpTree | None:
+    """The largest tree with this root; None where there is none that numexpr takes."""
     inner: set[Node] = set()
     leaves: dict[Node, str] = {}
+    numbers: set[str] = set()
 
-    def spelled(m: Node) -> str:
+    def spelled(m: Node) -> Text:
         texts = []
         for a in m.args:
             if is_scalar_const(a):
-                texts.append(f"({float(a.value)!r})")
-            elif a in inside and a.shape == n.shape and len(users[a]) == 1 and _spelled(a, spell):
+                numbers.add(repr(float(a.value)))
+                texts.append(number_text(repr(float(a.value))))
+            elif a in inside and a.shape == n.shape and len(users[a]) == 1 and _is_spelled(a):
                 inner.add(a)
                 texts.append(spelled(a))
             else:
-                texts.append(leaves.setdefault(a, f"{{{len(leaves)}}}"))
-        made = spell[m.op].format(*texts)
-        if len(made) > LONGEST:
+                texts.append(Text(leaves.setdefault(a, f"{{{len(leaves)}}}")))
+        made = written(m.op, texts, forms())
+        if len(made.text) > LONGEST:
             raise OverflowError
         return made
 
     try:
-        text = spelled(n)
+        text = spelled(n).text
     except OverflowError:
         return None
     kinds = {m.dtype for m in (n, *inner, *leaves) if m.dtype.kind == "f"}
     if (
         not inner
         or len(leaves) > MOST_ARGUMENTS
+        or len(leaves) + len(numbers) > MOST_INPUTS
         or len(kinds) != 1
         or len({root(a) for a in leaves}) < len(leaves)  # one may be written over while another is read
     ):
         return None
-    return Tree(n, inner, list(leaves), text)
+    return OpTree(n, inner, list(leaves), text)
 
 
-def _spelled(n: Node, spell) -> bool:
+def _is_spelled(n: Node) -> bool:
     """Whether numexpr computes n as NumPy does, in n's own type."""
-    if n.op not in spell or n.size <= 1:
+    if not is_written(n.op, forms()) or n.size <= 1:
         return False
     floats = [a for a in n.args if a.dtype.kind != "b"]
-    if n.op in LOGIC:
+    if n.op in _LOGIC:
         return not floats
     if n.op == "where" and (n.args[0].dtype.kind != "b" or len(floats) != 2):
         return False
@@ -202,12 +224,12 @@ def _spelled(n: Node, spell) -> bool:
 
 
 def _folds(n: Node, users) -> bool:
-    """A product that only a sum over the last axis reads: both are one call of NumPy's (decide.folded)."""
+    """A product that only a sum over the last axis reads: both are one call of NumPy's (decisions.folded)."""
     last = (n.ndim - 1,)
     return n.op in ("multiply", "square") and all(u.op == "sum" and u.attrs["axes"] == last for u in users[n])
 
 
-def fuse(graph: Graph, regions: list, chosen: list[Tree]) -> Graph:
+def fuse(graph: Graph, regions: list, chosen: list[OpTree]) -> Graph:
     """The graph with these trees as one node each; the regions' members are changed to its nodes."""
     inner = {m for t in chosen for m in t.inner}
     tree = {t.root: t for t in chosen}
@@ -230,11 +252,10 @@ def fuse(graph: Graph, regions: list, chosen: list[Tree]) -> Graph:
 
 def fused_regions(graph: Graph, regions: list, pick: Callable | None = None) -> Graph:
     """The graph with its trees given to numexpr: all, or those that pick(region, trees, users) takes."""
-    spell = spellings()
     users = graph.users()
     chosen = []
     for r in regions:
-        trees = trees_of(r.members, users, spell)
+        trees = trees_of(r.members, users)
         chosen += pick(r, trees, users) if pick and trees else trees
     return fuse(graph, regions, chosen) if chosen else graph
 

@@ -1,4 +1,4 @@
-"""A graph as a person would write it down: NumPy expressions, without buffers and blocks.
+"""Writes a graph as a person would: NumPy expressions, without buffers and blocks.
 
     text = readable_source(graph)       can be run; its constant arrays are globals: constants(graph)
 
@@ -15,34 +15,25 @@ import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops import OPS
-from .layout import covers, disjoint, slices_text
+from .expressions import ATOM, PRODUCT, SUM, Text, infix, number_text
+from .layout import slices_text
+from .windows import covers, parts_apart
 
-SUM, MATRIX, PRODUCT, FACTOR = 1, 2, 3, 4  # how tightly a text binds
 LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
 RESERVED = {"np", "complex", "list", "tuple"}  # what the text calls by these names
 
 
 @dataclass
-class Text:
-    """An expression. Products keep their factors, because more may join them."""
+class Factors:
+    """A product, taken apart: its sign, numbers, the texts that are multiplied and those it is divided by."""
 
-    text: str
-    level: int = FACTOR
-    product: Product | None = None
-
-    def at(self, level: int) -> str:
-        return self.text if self.level >= level else f"({self.text})"
-
-
-@dataclass
-class Product:
     negative: bool = False
     numbers: tuple[float, ...] = ()
     above: tuple[tuple[str, Node], ...] = ()
     below: tuple[str, ...] = ()
 
-    def times(self, other: Product) -> Product:
-        return Product(
+    def times(self, other: Factors) -> Factors:
+        return Factors(
             self.negative != other.negative,
             self.numbers + other.numbers,
             self.above + other.above,
@@ -51,7 +42,16 @@ class Product:
 
 
 @dataclass
+class ProductText(Text):
+    """The text of a product, whose factors more may join."""
+
+    factors: Factors = field(default_factory=Factors)
+
+
+@dataclass
 class Writer:
+    """Writes the lines of one graph, in order."""
+
     graph: Graph
     name: str
     users: dict = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Writer:
 
     def ref(self, n: Node) -> Text:
         if is_scalar_const(n):
-            return Text(scalar_text(n), FACTOR if not scalar_text(n).startswith("-") else PRODUCT)
+            return number_text(scalar_text(n))
         return self.texts.get(n) or Text(self.names[n])
 
     def begin(self, n: Node, hint: str | None = None) -> str:
@@ -135,8 +135,7 @@ class Writer:
         if op in ("add", "subtract"):
             return self.sum_of(*map(self.ref, n.args), minus=op == "subtract")
         if op == "matmul":
-            a, b = map(self.ref, n.args)
-            return Text(f"{a.at(MATRIX)} @ {b.at(FACTOR)}", MATRIX)
+            return infix("@", *map(self.ref, n.args))
         return Text(self.call(n))
 
     def sum_of(self, a: Text, b: Text, minus: bool) -> Text:
@@ -147,28 +146,30 @@ class Writer:
             right, minus = right[1:], not minus
         return Text(f"{a.at(SUM)} {'-' if minus else '+'} {right}", SUM)
 
-    def product_of(self, n: Node) -> Product:
+    def product_of(self, n: Node) -> Factors:
         """n as a product; of what it reads, as far as that is not given a line of its own."""
         if is_scalar_const(n):
             v = n.value
             if isinstance(v, float) and np.isfinite(v):
-                return Product(v < 0, (abs(v),))
-            return Product(above=((scalar_text(n), n),))
+                return Factors(v < 0, (abs(v),))
+            return Factors(above=((scalar_text(n), n),))
         known = self.texts.get(n)
         if n in self.there:
-            return Product(above=((self.names[n], n),))
+            return Factors(above=((self.names[n], n),))
+        if isinstance(known, ProductText):
+            return known.factors
         if known is not None:
-            return known.product or Product(above=((known.at(PRODUCT), n),))
+            return Factors(above=((known.at(PRODUCT), n),))
         first = self.product_of(n.args[0])
         if n.op == "square":
             return first.times(first)
         if n.op == "negative":
-            return first.times(Product(True))
+            return first.times(Factors(True))
         if n.op == "multiply":
             return first.times(self.product_of(n.args[1]))
-        return first.times(Product(below=(self.ref(n.args[1]).at(FACTOR),)))
+        return first.times(Factors(below=(self.ref(n.args[1]).at(ATOM),)))
 
-    def rendered(self, p: Product) -> Text:
+    def rendered(self, p: Factors) -> Text:
         above, numbers, below = list(p.above), [], list(p.below)
         for c in p.numbers:
             n = round(1 / c) if c else 0
@@ -187,8 +188,8 @@ class Writer:
             if not text.isidentifier() or text not in factors[:k]
         ]
         text = " / ".join([" * ".join(numbers + powers) or "1.0", *below])
-        level = FACTOR if text in factors and text.isidentifier() and not p.negative else PRODUCT
-        return Text("-" + text if p.negative else text, level, p)
+        alone = text in factors and text.isidentifier() and not p.negative
+        return ProductText("-" + text if p.negative else text, ATOM if alone else PRODUCT, p)
 
     def averages(self, n: Node, count: int) -> bool:
         """Is n, which is written where it is read, the sum over so many elements?"""
@@ -197,13 +198,13 @@ class Writer:
     def call(self, n: Node) -> str:
         args, attrs = n.args, n.attrs
         if n.op == "reshape":
-            return self.entry(n) or f"{self.ref(args[0]).at(FACTOR)}.reshape({n.shape})"
+            return self.entry(n) or f"{self.ref(args[0]).at(ATOM)}.reshape({n.shape})"
         if n.op == "transpose":
-            return f"{self.ref(args[0]).at(FACTOR)}{_transposed(attrs['perm'])}"
+            return f"{self.ref(args[0]).at(ATOM)}{_transposed(attrs['perm'])}"
         if n.op == "slice":
-            return f"{self.ref(args[0]).at(FACTOR)}[{slices_text(attrs['index'], args[0].shape)}]"
+            return f"{self.ref(args[0]).at(ATOM)}[{slices_text(attrs['index'], args[0].shape)}]"
         if n.op == "gather":
-            return f"{self.ref(args[0]).at(FACTOR)}[{self.spec(n, args[1:])}]"
+            return f"{self.ref(args[0]).at(ATOM)}[{self.spec(n, args[1:])}]"
         if n.op == "broadcast" and is_scalar_const(args[0]):
             return f"np.full({n.shape}, {scalar_text(args[0])}, np.{n.dtype})"
         if n.op == "assemble" and (axis := _axis(n)) is not None:
@@ -230,7 +231,7 @@ class Writer:
         ]
         while parts[-1] == ":":
             parts.pop()
-        return f"{self.ref(s.args[0]).at(FACTOR)}[{', '.join(parts)}]"
+        return f"{self.ref(s.args[0]).at(ATOM)}[{', '.join(parts)}]"
 
     def spec(self, n: Node, arrays) -> str:
         """The index of gather and its kin."""
@@ -259,7 +260,7 @@ class Writer:
         if is_scalar_const(x) and x.value == 0:
             self.lines.append(f"{name} = np.zeros({n.shape}, np.{n.dtype})")
         else:
-            self.lines.append(f"{name} = {start.text if fresh else f'{start.at(FACTOR)}.copy()'}")
+            self.lines.append(f"{name} = {start.text if fresh else f'{start.at(ATOM)}.copy()'}")
         return name
 
     def write_assemble(self, n: Node) -> bool:
@@ -267,7 +268,7 @@ class Writer:
             return False
         name = self.begin(n)
         self.lines.append(f"{name} = np.zeros({n.shape}, np.{n.dtype})")
-        sign = "=" if disjoint(n) else "+="
+        sign = "=" if parts_apart(n) else "+="
         for x, index in zip(n.args, n.attrs["indices"]):
             self.lines.append(f"{name}[{slices_text(index, n.shape) or '...'}] {sign} {self.ref(x).text}")
         return True

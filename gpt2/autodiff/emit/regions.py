@@ -1,4 +1,4 @@
-"""Which ops run together: the graph cut into regions.
+"""Cuts the graph into regions: ops that run together.
 
 A region with N rows runs its ops one after another on a block of rows that stays in cache, block after block,
 on several threads. Matrix products, small values and ops that do not work row by row make regions with N = 1:
@@ -14,8 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..graph import Graph, Node
-from .layout import VIEWS, chain, root
-from .rowwise import ROW, by_rows, finest, row_axes, sums_rows
+from ..ops.rowwise import ROW, row_axes
+from ..ops.table import VIEWS, facts
+from .layout import chain, root
+from .rowwise import by_rows, finest, sums_rows
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
 BLOCK_BYTES = 1 << 20  # of the widest value in a block of rows. Smaller ones stay in L2 but cost more calls
@@ -24,10 +26,13 @@ ROW_LIMIT = 1 << 20  # bytes: rows wider than this are not joined to a region of
 
 @dataclass(eq=False)
 class Region:
+    """Ops that run together, on the same rows."""
+
     N: int  # rows; 1: plain statements
     members: list[Node] = field(default_factory=list)  # in order of execution
     sums: list[Node] = field(default_factory=list)  # members that add up all rows
     index: int = 0
+    nested: bool = False  # whether a block has an index for each leading row axis, as rows are on no one axis
 
 
 def widest_row(r: Region) -> int:
@@ -50,7 +55,7 @@ def schedule(graph: Graph) -> list[Region]:
     for n in demanded(graph):
         if n.op in VIEWS or n.op in ("input", "const"):
             continue
-        _place(n, regions, where)
+        _assign(n, regions, where)
     return merge(regions, where)
 
 
@@ -79,16 +84,13 @@ def demanded(graph: Graph) -> list[Node]:
     for n in digests.get(None, ()):
         visit(n)
     for n in graph.nodes:
-        if n.op in ANCHORS:
+        if facts(n).anchor:
             visit(n)
             for d in digests.get(n, ()):
                 visit(d)
     for n in graph.outputs:
         visit(n)
     return order
-
-
-ANCHORS = ("matmul", "einsum", "scan", "call")
 
 
 def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
@@ -101,19 +103,20 @@ def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
     anchors: list[Node] = []
     found: dict[Node | None, list[Node]] = {}
     for n in graph.nodes:
-        if n.op in ANCHORS:
+        if facts(n).anchor:
             anchors.append(n)
             last[n] = len(anchors)
             continue
         last[n] = max((last[a] for a in n.args), default=0)
         big = max([a.size for a in n.args if not isinstance(a.dtype, tuple)], default=0)
         if big >= SMALL and not isinstance(n.dtype, tuple) and n.size * 8 <= big:
-            if n.op in ("take_along", "gather") or sums_rows(n) > 1:
+            if facts(n).picks or sums_rows(n) > 1:
                 found.setdefault(anchors[last[n] - 1] if last[n] else None, []).append(n)
     return found
 
 
-def _place(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
+def _assign(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
+    """Put n into the first region that it can join after its arguments were made, or into a new one."""
     sources = [(a, where[root(a)]) for a in n.args if root(a) in where]
     latest = max((r.index for _, r in sources), default=-1)
     N = wanted_rows(n)
@@ -242,14 +245,14 @@ def prefix(r: Region) -> tuple[int, ...] | None:
     return found
 
 
-def blocks_of(r: Region, nested: bool = False) -> tuple[tuple[int, ...], ...]:
-    """The blocks of rows: (i, j), or with `nested` (leading indices..., i, j) along the last row axis.
+def blocks_of(r: Region) -> tuple[tuple[int, ...], ...]:
+    """The blocks of rows: (i, j), or of a nested region (leading indices..., i, j) along the last row axis.
 
     The same for any number of threads, so that sums over blocks do not depend on it.
     """
     row = widest_row(r)
     per_block = max(1, BLOCK_BYTES // row)
-    if not nested:
+    if not r.nested:
         return _cut(r.N, per_block, even=r.N * row >= BLOCK_BYTES // 2)
     axes = prefix(r)
     assert axes is not None

@@ -1,4 +1,4 @@
-"""Programs of Python floats only, as plain `math` code.
+"""Programs of Python floats, as plain `math` code.
 
 A NumPy call on one number costs about a microsecond, and `math.sin` thirty nanoseconds; so a graph in which
 every value is a single float64 (or bool) is written out in Python's own arithmetic:
@@ -20,59 +20,31 @@ import math
 import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, source_name, source_names
+from ..ops import OPS
 from ..ops.interpret import evaluate_graph
+from .expressions import (
+    AND,
+    ATOM,
+    CHOICE,
+    FORMS,
+    NOT,
+    OR,
+    POWER,
+    PRODUCT,
+    Forms,
+    Text,
+    is_written,
+    number_text,
+    written,
+)
 from .program import load_source
 
-# op -> (how tightly the expression binds, its text over the arguments' texts). A digit after the op's name in
-# _ARGUMENTS says how tightly each argument has to bind to stand without parentheses.
-ATOM, POWER, UNARY, PRODUCT, SUM, COMPARE, NOT, AND, OR, CHOICE = range(10, 0, -1)
-
-_INFIX = {
-    "add": (SUM, "+", SUM, PRODUCT),
-    "subtract": (SUM, "-", SUM, PRODUCT),
-    "multiply": (PRODUCT, "*", PRODUCT, UNARY),
-    "divide": (PRODUCT, "/", PRODUCT, UNARY),
-    "less": (COMPARE, "<", SUM, SUM),
-    "less_equal": (COMPARE, "<=", SUM, SUM),
-    "greater": (COMPARE, ">", SUM, SUM),
-    "greater_equal": (COMPARE, ">=", SUM, SUM),
-    "equal": (COMPARE, "==", SUM, SUM),
-    "not_equal": (COMPARE, "!=", SUM, SUM),
-}
-
-_MATH = {  # op -> name in the math module
-    **{
-        n: n
-        for n in "exp expm1 log log2 log10 log1p sqrt sin cos tan sinh cosh tanh hypot copysign degrees "
-        "radians fmod".split()
-    },
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arctan": "atan",
-    "arcsinh": "asinh",
-    "arccosh": "acosh",
-    "arctanh": "atanh",
-    "arctan2": "atan2",
-    "absolute": "fabs",
-    "fabs": "fabs",
-    "deg2rad": "radians",
-    "rad2deg": "degrees",
-    "exp2": "exp2",
-    "cbrt": "cbrt",
-    "isnan": "isnan",
-    "isinf": "isinf",
-    "isfinite": "isfinite",
-}
-
-# The rest, spelled out. Arguments are names or numbers here, as some appear twice.
-_SPELLED = {
-    "square": (PRODUCT, "{0} * {0}"),
-    "reciprocal": (PRODUCT, "1.0 / {0}"),
-    "negative": (UNARY, "-{0}"),
-    "positive": (ATOM, "{0}"),
-    "real": (ATOM, "{0}"),
-    "conjugate": (ATOM, "{0}"),
-    "copy": (ATOM, "{0}"),
+# What Python has no sign for, spelled out. An argument that appears twice is a name or a number.
+_FORMS: Forms = {
+    **FORMS,
+    **dict.fromkeys(
+        ("real", "conjugate", "copy", "reshape", "broadcast", "transpose", "stop_gradient"), (ATOM, "{0}")
+    ),
     "sign": (CHOICE, "{0} if {0} == 0.0 or {0} != {0} else copysign(1.0, {0})"),
     "heaviside": (CHOICE, "{1} if {0} == 0.0 else {0} if {0} != {0} else float({0} > 0.0)"),
     "maximum": (CHOICE, "{0} if {0} >= {1} or {0} != {0} else {1}"),
@@ -89,17 +61,22 @@ _SPELLED = {
     "logical_not": (NOT, "not {0}"),
     "where": (CHOICE, "{1} if {0} else {2}"),
 }
-_USES = {"sign": ("copysign",), "floor": ("floor",), "ceil": ("ceil",), "trunc": ("trunc",)}
-# What the text calls by these names, so no variable may have them
-RESERVED = {*_MATH.values(), *(u for used in _USES.values() for u in used), "pow", "nan", "inf", "float"}
+_IMPORTS = {"sign": "copysign", "floor": "floor", "ceil": "ceil", "trunc": "trunc"}  # what those forms call
+_LOGIC = ("logical_and", "logical_or", "logical_not")
 _LONGEST = 72  # characters of an expression before a part of it gets a line of its own
 
 # What Python raises where NumPy returns inf or nan
 TROUBLE = (ArithmeticError, ValueError)
 
 
+def reserved() -> set[str]:
+    """What the text calls by these names, so that no variable may have them."""
+    functions = {op.math for op in OPS.values() if op.math is not None}
+    return {*functions, *_IMPORTS.values(), "pow", "nan", "inf", "float"}
+
+
 def is_scalar(graph: Graph) -> bool:
-    """Can the graph be written as `math` code?"""
+    """Whether the graph can be written as `math` code."""
     return bool(graph.outputs) and all(_fits(n) for n in graph.nodes)
 
 
@@ -108,15 +85,12 @@ def _fits(n: Node) -> bool:
         return is_scalar_const(n) and isinstance(_number(n), (int, float))
     if n.op in ("input", "const"):
         return n.dtype == np.float64 or n.op == "const"
-    if n.op in ("logical_and", "logical_or", "logical_not"):  # of floats: bools in NumPy, floats in Python
+    if n.op in _LOGIC:  # of floats: bools in NumPy, floats in Python
         return all(a.dtype == np.bool_ for a in n.args)
-    if n.op in ("reshape", "broadcast", "transpose", "stop_gradient"):
-        return True
     if n.op == "cast":
         return n.dtype == np.float64 and n.args[0].dtype in (np.float64, np.bool_)
-    return (
-        n.op in _INFIX or n.op in _MATH and hasattr(math, _MATH[n.op]) or n.op in _SPELLED or n.op == "power"
-    )
+    function = OPS[n.op].math
+    return n.op == "power" or is_written(n.op, _FORMS) or function is not None and hasattr(math, function)
 
 
 def _number(n: Node):
@@ -127,92 +101,86 @@ def _number(n: Node):
 def scalar_source(graph: Graph, name: str) -> str:
     """The Python source: a function from the graph's inputs to its outputs (the one output, or a tuple).
 
-    It is called source_name(name, RESERVED).
+    It is called source_name(name, reserved()).
     """
-    names = source_names(graph, RESERVED)
-    uses = {n: 0 for n in graph.nodes}
-    for n in graph.nodes:
-        for a in n.args:
-            uses[a] += 1
-    imported: set[str] = set()
-    texts: dict[Node, tuple[int, str]] = {}  # how tightly it binds, and the text
-    lines: list[str] = []
-    twice = {
-        a
-        for n in graph.nodes
-        for a in n.args
-        if n.op in _SPELLED and _SPELLED[n.op][1].count("{") > len(n.args)
-    }
+    return _Writer(graph).source(name)
 
-    def arg(n: Node, tightness: int) -> str:
-        own, text = texts[n]
-        return text if own >= tightness else f"({text})"
 
-    for n in graph.nodes:
+class _Writer:
+    """Writes the lines of one graph, in order. What is read once stands where it is read."""
+
+    def __init__(self, graph: Graph):
+        self.graph, self.reserved = graph, reserved()
+        self.names = source_names(graph, self.reserved)
+        self.users = graph.users()
+        self.imported: set[str] = set()
+        self.texts: dict[Node, Text] = {}
+        self.lines: list[str] = []
+
+    def source(self, name: str) -> str:
+        for n in self.graph.nodes:
+            self.texts[n] = self.text(n)
+        results = ", ".join(self.texts[o].text for o in self.graph.outputs)
+        inputs = ", ".join(self.names[i] for i in self.graph.inputs)
+        head = f"from math import {', '.join(sorted(self.imported))}\n\n\n" if self.imported else ""
+        body = "".join(f"    {line}\n" for line in (*self.lines, f"return {results}"))
+        return f"{head}def {source_name(name, self.reserved)}({inputs}):\n{body}"
+
+    def text(self, n: Node) -> Text:
+        """How n is read by what follows."""
         if n.op == "input":
-            texts[n] = (ATOM, names[n])
-        elif n.op == "const":
-            texts[n] = _literal(_number(n), n.dtype, imported)
-        else:
-            tightness, text = _expression(n, arg, imported)
-            # One use: it stands where it is used. A name of its own: what is used again, results, long
-            # expressions.
-            inline = uses[n] == 1 and n not in twice and n not in graph.outputs and len(text) <= _LONGEST
-            if not inline:
-                lines.append(f"    {names[n]} = {text}\n")
-                tightness, text = ATOM, names[n]
-            texts[n] = (tightness, text)
-    head = f"from math import {', '.join(sorted(imported))}\n\n\n" if imported else ""
-    inputs = ", ".join(names[i] for i in graph.inputs)
-    results = ", ".join(arg(o, CHOICE) for o in graph.outputs)
-    return f"{head}def {source_name(name, RESERVED)}({inputs}):\n{''.join(lines)}    return {results}\n"
+            return Text(self.names[n])
+        if n.op == "const":
+            return self.literal(n)
+        made = self.expression(n)
+        if len(self.users[n]) == 1 and n not in self.graph.outputs and len(made.text) <= _LONGEST:
+            if not _repeats_arguments(self.users[n][0]):
+                return made
+        self.lines.append(f"{self.names[n]} = {made.text}")
+        return Text(self.names[n])
+
+    def expression(self, n: Node) -> Text:
+        args = [self.texts[a] for a in n.args]
+        if n.op == "power":
+            return self.power(*n.args)
+        if n.op == "cast":
+            return self.call("float", *args) if n.args[0].dtype == np.bool_ else Text(args[0].at(ATOM))
+        if is_written(n.op, _FORMS):
+            if n.op in _IMPORTS:
+                self.imported.add(_IMPORTS[n.op])
+            return written(n.op, args, _FORMS)
+        return self.call_math(OPS[n.op].math, *args)
+
+    def call(self, function: str, *args: Text) -> Text:
+        return Text(f"{function}({', '.join(a.text for a in args)})")
+
+    def call_math(self, function: str, *args: Text) -> Text:
+        self.imported.add(function)
+        return self.call(function, *args)
+
+    def power(self, base: Node, exponent: Node) -> Text:
+        """`x ** 3`; where Python would turn to complex numbers (a negative base), math.pow, which raises."""
+        x = self.texts[base]
+        if is_scalar_const(exponent):
+            k = float(_number(exponent))
+            if k == 0.5:  # also for NumPy, which shows at -inf
+                return self.call_math("sqrt", x)
+            if k.is_integer() and abs(k) < 2**53:
+                return Text(f"{x.at(ATOM)} ** {int(k)}", POWER)
+        return self.call_math("pow", x, self.texts[exponent])
+
+    def literal(self, n: Node) -> Text:
+        if n.dtype == np.bool_:
+            return Text(repr(bool(_number(n))))
+        value = float(_number(n))
+        if math.isfinite(value):
+            return number_text(repr(value))
+        self.imported.add("nan" if value != value else "inf")
+        return number_text(repr(value))
 
 
-def _expression(n: Node, arg, imported: set) -> tuple[int, str]:
-    op, args = n.op, n.args
-    if op in _INFIX:
-        tightness, sign, left, right = _INFIX[op]
-        return tightness, f"{arg(args[0], left)} {sign} {arg(args[1], right)}"
-    if op == "power":
-        return _power(args, arg, imported)
-    if op in _MATH:
-        imported.add(_MATH[op])
-        return ATOM, f"{_MATH[op]}({', '.join(arg(a, CHOICE) for a in args)})"
-    if op == "cast":
-        return (
-            (ATOM, f"float({arg(args[0], CHOICE)})")
-            if args[0].dtype == np.bool_
-            else (ATOM, arg(args[0], ATOM))
-        )
-    if op in _SPELLED:
-        tightness, text = _SPELLED[op]
-        imported.update(_USES.get(op, ()))
-        return tightness, text.format(*(arg(a, min(tightness + 1, ATOM)) for a in args))
-    return ATOM, arg(args[0], ATOM)  # reshapes of one number
-
-
-def _power(args, arg, imported: set) -> tuple[int, str]:
-    """`x ** 3`; where Python would turn to complex numbers (a negative base), math.pow, which raises."""
-    base, exponent = args
-    if is_scalar_const(exponent):
-        k = float(_number(exponent))
-        if k == 0.5:  # also for NumPy, which shows at -inf
-            imported.add("sqrt")
-            return ATOM, f"sqrt({arg(base, CHOICE)})"
-        if k.is_integer() and abs(k) < 2**53:
-            return POWER, f"{arg(base, ATOM)} ** {int(k)}"
-    imported.add("pow")
-    return ATOM, f"pow({arg(base, CHOICE)}, {arg(exponent, CHOICE)})"
-
-
-def _literal(value, dtype, imported: set) -> tuple[int, str]:
-    if dtype == np.bool_:
-        return ATOM, repr(bool(value))
-    value = float(value)
-    if math.isfinite(value):
-        return (ATOM if math.copysign(1.0, value) > 0 else UNARY), repr(value)
-    imported.add("nan" if value != value else "inf")
-    return (ATOM, "nan") if value != value else (ATOM, "inf") if value > 0 else (UNARY, "-inf")
+def _repeats_arguments(n: Node) -> bool:
+    return n.op in _FORMS and _FORMS[n.op][1].count("{") > len(n.args)
 
 
 class ScalarProgram:
@@ -224,7 +192,7 @@ class ScalarProgram:
         self.graph = graph
         self.name = name or graph.name
         self.source = scalar_source(graph, self.name)
-        self.function = load_source(self.source, {}, source_name(self.name, RESERVED))
+        self.function = load_source(self.source, {}, source_name(self.name, reserved()))
         self.single = len(graph.outputs) == 1
 
     def __call__(self, *floats, out=None) -> tuple:

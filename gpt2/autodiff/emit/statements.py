@@ -1,256 +1,247 @@
-"""The lines for one op: with `out=`, on whole arrays or on a block of rows."""
+"""The lines for one op: with `out=`, on whole arrays or on a block of rows.
+
+Lines are made one after another, and an operand's text when its line is: a block of rows may need a line of
+its own just before the first line that reads it (row_blocks.py).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Generator, Iterator
 
 from ..graph import Node
 from ..ops import OPS
-from ..ops.shape import index_slices
+from ..ops.rowwise import row_axes, takes_rows
+from ..ops.table import facts
 from ..run import kernels
 from .array_names import index_text
-from .layout import chain, disjoint, root, same_memory
+from .buffers import Kind
+from .layout import chain, part, root, same_memory
 from .regions import Region, blocks_of
-from .rowwise import row_axes, takes_rows
+from .windows import parts_apart
 
-
-@dataclass
-class Frame:
-    """How a statement in a block sees arrays: rows along the first axis."""
-
-    region: Region
-    index: str
-    nested: bool
-
-    def axes_of(self, n: Node) -> int:
-        return row_axes(n.shape, self.region.N)
+Lines = Iterator[str]
 
 
 class Statement:
-    """The lines for one op. `frame` is None for whole arrays; in a block, `name` is bound to its result."""
+    """The lines for one op. In a block of rows of `region`, `name` is bound to the result's rows.
 
-    def __init__(
-        self,
-        emitter,
-        n: Node,
-        target: str,
-        args: list[str],
-        frame: Frame | None,
-        name: str = "",
-        fold=None,
-    ):
-        self.emitter, self.n, self.target, self.args, self.frame = emitter, n, target, args, frame
-        self.name, self.fold = name, fold
+    args    an operand for each argument, "" for one that is folded into this op
+    factors the two operands of the product that a sum has folded into it, else nothing
+    """
 
-    def lines(self) -> list[str]:
-        n, op = self.n, self.n.op
-        if op == "copy" and self.in_place(0):
-            return [] if n in self.emitter.output_index else self.bind(self.target)
-        special = getattr(self, f"op_{op}", None)
-        if special is not None:
-            return special()
-        if OPS[op].ufunc is not None:
-            return self.returning(f"np.{op}({', '.join(self.args)}, out=@)")
-        return self.copying(self.emitter.expression(n, self.args, self.shifted_attrs()))
+    def __init__(self, emitter, n: Node, region: Region | None = None):
+        self.emitter, self.n, self.region = emitter, n, region
+        self.name = emitter.names[n]
+        self.settled = self._settled()
+        self.target = ""
+        self.args: list = []
+        self.factors: list = []
+
+    def lines(self) -> Lines:
+        own = getattr(self, f"op_{self.n.op}", None)
+        if own is not None:
+            return own()
+        if OPS[self.n.op].reducer is not None:
+            return self.reduce()
+        function = self.emitter.function_of(self.n)
+        return self.copied() if function is None else self.called(function)
 
     # -- forms of statement
 
-    def bind(self, target: str) -> list[str]:
-        return [f"{self.name} = {target}"] if self.frame else []
+    def begin(self) -> Generator[str, None, str]:
+        """Bind the block to its name before it is filled; what the result is called from here on."""
+        if self.region is None:
+            return self.target
+        yield f"{self.name} = {self.target}"
+        return self.name
 
-    def returning(self, call: str) -> list[str]:
+    def bound(self, call: str) -> str:
         """A call that takes out= and returns it: the block's name is bound on the same line."""
-        call = call.replace("@", self.target)
-        return [f"{self.name} = {call}"] if self.frame else [call]
+        return call if self.region is None else f"{self.name} = {call}"
 
-    def then(self, *lines: str) -> list[str]:
-        """Bind the block first, then fill it."""
-        if not self.frame:
-            return [line.replace("@", self.target) for line in lines]
-        return [f"{self.name} = {self.target}", *(line.replace("@", self.name) for line in lines)]
+    def called(self, function: str) -> Lines:
+        yield self.bound(f"{function}({', '.join(map(str, self.args))}, out={self.target})")
 
-    def copying(self, expression: str) -> list[str]:
-        if not self.frame and self.n.shape == ():
-            return [f"{self.target}[...] = {expression}"]
-        return self.then(f"np.copyto(@, {expression})")
+    def copied(self) -> Lines:
+        """What NumPy allocates is copied to where it belongs."""
+        if self.region is None and self.n.shape == ():
+            yield f"{self.target}[...] = {self.expression()}"
+            return
+        at = yield from self.begin()
+        yield f"np.copyto({at}, {self.expression()})"
+
+    def expression(self) -> str:
+        return self.emitter.expression(self.n, list(map(str, self.args)), self.shifted_attrs())
+
+    def reduce(self) -> Lines:
+        n = self.n
+        axes = tuple(self.shift(n.args[0], a) for a in n.attrs["axes"])
+        axis = axes[0] if len(axes) == 1 else axes
+        keep = ", keepdims=True" if n.attrs["keepdims"] else ""
+        ufunc = OPS[n.op].reducer
+        yield self.bound(f"np.{ufunc}.reduce({self.args[0]}, axis={axis}{keep}, out={self.target})")
 
     # -- facts
+
+    def _settled(self) -> set[int]:
+        """The arguments that are where the result goes already: nothing reads them."""
+        n = self.n
+        if n.op == "assemble":
+            stands, windows = self.emitter.stands, self.emitter.plan.windows
+            parts = enumerate(zip(n.args, n.attrs["indices"]))
+            return {
+                k for k, (x, i) in parts if root(x) in windows and same_memory(stands[x], part(stands[n], i))
+            }
+        k = 2 if n.op == "where" else 0 if n.op == "copy" or facts(n).changes_first else None
+        return set() if k is None or not self.in_place(k) else {k}
 
     def in_place(self, k: int) -> bool:
         """Whether argument k is already where the result goes."""
         p, n, x = self.emitter.plan, self.n, self.n.args[k]
         r = root(x)
-        if r in p.placed:
+        if r in p.windows:
             return same_memory(self.emitter.stands[x], self.emitter.stands[n])
-        if n in p.placed:
+        if n in p.windows:
             return False
         if n in p.storage and r in p.storage:
             return p.storage[n] is p.storage[r]
-        return (
-            n in p.slots
-            and r in p.slots
-            and self.emitter.where[r] is self.emitter.where[n]
-            and p.slots[n] == p.slots[r]
-        )
+        same_region = self.emitter.where.get(r) is self.emitter.where[n]
+        return n in p.slots and r in p.slots and same_region and p.slots[n] == p.slots[r]
+
+    def row_axes_of(self, x: Node) -> int:
+        """How many axes of x are one axis here: its rows."""
+        return 1 if self.region is None else row_axes(x.shape, self.region.N)
 
     def shift(self, x: Node, axis: int) -> int:
-        return axis if self.frame is None else axis - self.frame.axes_of(x) + 1
+        return axis - self.row_axes_of(x) + 1
 
     def shifted_attrs(self) -> dict:
-        n = self.n
-        attrs = dict(n.attrs)
-        if self.frame is None:
-            return attrs
-        if "axes" in attrs:
+        n, attrs = self.n, dict(self.n.attrs)
+        if self.region is not None and "axes" in attrs:
             attrs["axes"] = tuple(self.shift(n.args[0], a) for a in attrs["axes"])
-        if "axis" in attrs:
+        if self.region is not None and "axis" in attrs:
             attrs["axis"] = self.shift(n.args[0], attrs["axis"])
         return attrs
 
-    def part(self, x: Node, index) -> str:
+    def part_text(self, index) -> str:
         """Index text for a part of the result."""
-        if self.frame is None:
-            return index_text(index, x.shape)
-        p = self.frame.axes_of(x)
-        return ", ".join([":", index_text(index[p:], x.shape[p:])])
+        if self.region is None:
+            return index_text(index, self.n.shape)
+        p = self.row_axes_of(self.n)
+        return ", ".join([":", index_text(index[p:], self.n.shape[p:])])
 
     # -- ops with a spelling of their own
 
-    def op_copy(self):
-        return self.then(f"np.copyto(@, {self.args[0]})")
+    def op_copy(self) -> Lines:
+        if not self.settled:
+            at = yield from self.begin()
+            yield f"np.copyto({at}, {self.args[0]})"
+        elif self.n not in self.emitter.output_index:
+            yield from self.begin()
 
-    def op_fused(self):
-        return self.returning(f"{self.emitter.fused_name(self.n)}({', '.join(self.args)}, out=@)")
+    def op_cast(self) -> Lines:
+        at = yield from self.begin()
+        yield f'np.copyto({at}, {self.args[0]}, casting="unsafe")'
 
-    def op_cast(self):
-        return self.then(f'np.copyto(@, {self.args[0]}, casting="unsafe")')
+    def op_where(self) -> Lines:
+        condition, a, b = self.args
+        at = yield from self.begin()
+        if not self.settled:
+            yield f"np.copyto({at}, {b})"
+        yield f"np.copyto({at}, {a}, where={condition})"
 
-    def op_where(self):
-        c, a, b = self.args
-        lines = [] if self.in_place(2) else [f"np.copyto(@, {b})"]
-        return self.then(*lines, f"np.copyto(@, {a}, where={c})")
+    def op_sum(self) -> Lines:
+        n, (x,) = self.n, self.n.args
+        last = "[..., 0]" if n.attrs["keepdims"] else ""
+        rank = x.ndim - self.row_axes_of(x) + 1
+        if self.factors:
+            a, b = self.factors
+            at = yield from self.begin()
+            yield f"np.vecdot({a}, {b}, out={at}{last})"
+        elif self.sums_evenly(x) and rank == 2:
+            at = yield from self.begin()
+            ones = self.emitter.ones(x.shape[-1], x.dtype)
+            yield f"np.matmul({self.args[0]}, {ones}, out={at}{last})"
+        elif self.sums_evenly(x) and self.contiguous(n):
+            at = yield from self.begin()
+            ones = self.emitter.ones(x.shape[-1], x.dtype)
+            yield f"np.matmul({self.args[0]}.reshape(-1, {x.shape[-1]}), {ones}, out={at}.reshape(-1))"
+        else:
+            yield from self.reduce()
 
-    def op_sum(self):
-        n = self.n
-        (x,) = n.args
-        axes = n.attrs["axes"]
-        keep = n.attrs["keepdims"]
-        if x in self.emitter.plan.folded:
-            a, b = (self.fold if self.frame else [self.emitter.whole(y) for y in x.args]) * (
-                2 if x.op == "square" else 1
-            )
-            return self.then(f"np.vecdot({a}, {b}, out=@{_drop_last(keep)})")
-        if (
-            axes == (x.ndim - 1,)
+    def sums_evenly(self, x: Node) -> bool:
+        """Whether the sum is one over the last axis of an array that a product with ones adds up fastest."""
+        return (
+            self.n.attrs["axes"] == (x.ndim - 1,)
             and x.dtype.kind == "f"
-            and x.dtype == n.dtype
+            and x.dtype == self.n.dtype
             and x.shape[-1] >= 16
             and self.contiguous(x)
-        ):
-            ones = self.emitter.ones(x.shape[-1], x.dtype)
-            rank = x.ndim if self.frame is None else x.ndim - self.frame.axes_of(x) + 1
-            if rank == 2:
-                return self.then(f"np.matmul({self.args[0]}, {ones}, out=@{_drop_last(keep)})")
-            if self.contiguous(n):
-                return self.then(
-                    f"np.matmul({self.args[0]}.reshape(-1, {x.shape[-1]}), {ones}, out=@.reshape(-1))"
-                )
-        return self.reduce("add")
+        )
 
     def contiguous(self, x: Node) -> bool:
         """Whether x is contiguous, or in a block, each of its rows and the next."""
-        r = root(x)
-        if (
-            self.frame
-            and self.emitter.where.get(r) is self.frame.region
-            and self.emitter.plan.kind.get(r) == "scratch"
-        ):
-            return r not in self.emitter.plan.placed and all(v.op == "reshape" for v in chain(x))
-        return self.emitter.stands[x].flags.c_contiguous
+        e, r = self.emitter, root(x)
+        if self.region and e.where.get(r) is self.region and e.plan.kind.get(r) is Kind.SCRATCH:
+            return r not in e.plan.windows and all(v.op == "reshape" for v in chain(x))
+        return e.stands[x].flags.c_contiguous
 
-    def reduce(self, ufunc: str):
-        n = self.n
-        axes = tuple(self.shift(n.args[0], a) for a in n.attrs["axes"])
-        axis = axes[0] if len(axes) == 1 else axes
-        keep = ", keepdims=True" if n.attrs["keepdims"] else ""
-        if self.frame is None and n.shape == ():
-            return [f"np.{ufunc}.reduce({self.args[0]}, axis={axis}, out={self.target})"]
-        return self.returning(f"np.{ufunc}.reduce({self.args[0]}, axis={axis}{keep}, out=@)")
+    def op_matmul(self) -> Lines:
+        on_threads = self.region is None and self.n.ndim == 2 and self.n.dtype.kind == "f"
+        return self.called("matmul" if on_threads else "np.matmul")
 
-    def op_max(self):
-        return self.reduce("maximum")
+    def op_einsum(self) -> Lines:
+        at = yield from self.begin()
+        args = ", ".join(map(str, self.args))
+        yield f"np.einsum({self.n.attrs['subscripts']!r}, {args}, out={at}, optimize=True)"
 
-    def op_min(self):
-        return self.reduce("minimum")
-
-    def op_prod(self):
-        return self.reduce("multiply")
-
-    def op_any(self):
-        return self.reduce("logical_or")
-
-    def op_all(self):
-        return self.reduce("logical_and")
-
-    def op_matmul(self):
-        call = (
-            "matmul" if self.frame is None and self.n.ndim == 2 and self.n.dtype.kind == "f" else "np.matmul"
-        )
-        return self.returning(f"{call}({self.args[0]}, {self.args[1]}, out=@)")
-
-    def op_einsum(self):
-        args = ", ".join(self.args)
-        return self.then(f"np.einsum({self.n.attrs['subscripts']!r}, {args}, out=@, optimize=True)")
-
-    def op_assemble(self):
-        n, e = self.n, self.emitter
-        settled = [
-            root(x) in e.plan.placed and same_memory(e.stands[x], e.stands[n][index_slices(i)])
-            for x, i in zip(n.args, n.attrs["indices"])
-        ]
-        lines = []
-        apart = disjoint(n)
+    def op_assemble(self) -> Lines:
+        n, indices, settled = self.n, self.n.attrs["indices"], set(self.settled)
+        at = yield from self.begin()
+        full = next((k for k, x in enumerate(n.args) if x.size == n.size), None)
+        apart = parts_apart(n)
         covered = apart and sum(x.size for x in n.args) == n.size
-        if not any(settled) and not covered:
-            full = [k for k, x in enumerate(n.args) if x.size == n.size]
-            if full:
-                k = full[0]
-                lines.append(f"np.copyto(@[{self.part(n, n.attrs['indices'][k])}], {self.args[k]})")
-                settled[k] = True
-                apart = False
+        if not settled and not covered:
+            if full is None:
+                yield f"{at}.fill(0)"
             else:
-                lines.append("@.fill(0)")
-        whole = any(x.size == n.size for x in n.args)
-        for k, (index, arg) in enumerate(zip(n.attrs["indices"], self.args)):
-            if settled[k]:
+                yield f"np.copyto({at}[{self.part_text(indices[full])}], {self.args[full]})"
+                settled.add(full)
+        for k, index in enumerate(indices):
+            if k in settled:
                 continue
-            part = f"@[{self.part(n, index)}]"
-            lines.append(
-                f"np.copyto({part}, {arg})" if covered or apart and not whole else f"{part} += {arg}"
-            )
-        return self.then(*lines)
+            place = f"{at}[{self.part_text(index)}]"
+            if covered or (apart and full is None):
+                yield f"np.copyto({place}, {self.args[k]})"
+            else:
+                yield f"{place} += {self.args[k]}"
 
-    def first(self) -> list[str]:
-        """The first argument's content, in the result's place."""
-        if self.in_place(0):
-            return []
-        copy = f"np.copyto(@, {self.args[0]})"
-        # A caller's buffer may be the argument itself: then all of it is there already
-        its_buffer = self.n.args[0].op == "input" and self.target in self.emitter.result_names
-        return [f"if @ is not {self.args[0]}: {copy}" if its_buffer else copy]
+    def changed(self) -> Generator[str, None, str]:
+        """Begin with the first argument's content in the result's place."""
+        at = yield from self.begin()
+        if not self.settled:
+            copy = f"np.copyto({at}, {self.args[0]})"
+            # A caller's buffer may be the argument itself: then all of it is there already
+            its_buffer = self.n.args[0].op == "input" and self.target in self.emitter.result_names
+            yield f"if {at} is not {self.args[0]}: {copy}" if its_buffer else copy
+        return at
 
-    def op_update(self):
-        return self.then(*self.first(), f"@[{self.part(self.n, self.n.attrs['index'])}] = {self.args[1]}")
+    def op_update(self) -> Lines:
+        at = yield from self.changed()
+        yield f"{at}[{self.part_text(self.n.attrs['index'])}] = {self.args[1]}"
 
-    def op_scatter(self):
-        return self.then(*self.first(), f"@[{self.spec()}] = {self.args[1]}")
+    def op_scatter(self) -> Lines:
+        at = yield from self.changed()
+        yield f"{at}[{self.spec()}] = {self.args[1]}"
 
-    def op_scatter_add(self):
+    def op_scatter_add(self) -> Lines:
         table, _, *arrays = self.n.args
+        at = yield from self.changed()
         if table.ndim == 2 and takes_rows(self.n.attrs["spec"], table, arrays):
-            add_rows = self.emitter.helper(kernels.add_rows)
-            return self.then(*self.first(), f"{add_rows}(@, {self.args[2]}, {self.args[1]})")
-        return self.then(*self.first(), f"np.add.at(@, ({self.spec()},), {self.args[1]})")
+            yield f"{self.emitter.helper(kernels.add_rows)}({at}, {self.args[2]}, {self.args[1]})"
+        else:
+            yield f"np.add.at({at}, ({self.spec()},), {self.args[1]})"
 
     def spec(self) -> str:
         arrays = self.args[2:]
@@ -259,42 +250,45 @@ class Statement:
             if s == "new":
                 texts.append("None")
             elif s[0] == "array":
-                texts.append(arrays[s[1]])
+                texts.append(str(arrays[s[1]]))
             else:
                 texts.append(repr(slice(*s)))
         return ", ".join(texts)
 
-    def op_scatter_along_add(self):
-        _, idx, v = self.args
+    def op_scatter_along_add(self) -> Lines:
+        _, index, v = self.args
         axis = self.shift(self.n, self.n.attrs["axis"])
-        add_along = self.emitter.helper(kernels.add_along)
-        return self.then(*self.first(), f"{add_along}(@, {idx}, {v}, axis={axis})")
+        at = yield from self.changed()
+        yield f"{self.emitter.helper(kernels.add_along)}({at}, {index}, {v}, axis={axis})"
 
-    def op_gather(self):
-        n = self.n
-        table, *arrays = n.args
-        if takes_rows(n.attrs["spec"], table, arrays):
-            return self.then(f"{self.emitter.helper(kernels.take_rows)}({self.args[0]}, {self.args[1]}, @)")
-        if self.frame is None:
-            return self.copying(self.emitter.expression(n, self.args, n.attrs))
-        raise AssertionError("a gather that is not by rows stands in a region of rows")
+    def op_gather(self) -> Lines:
+        table, *arrays = self.n.args
+        if not takes_rows(self.n.attrs["spec"], table, arrays):
+            assert self.region is None, "a gather that is not by rows stands in a region of rows"
+            yield from self.copied()
+            return
+        at = yield from self.begin()
+        yield f"{self.emitter.helper(kernels.take_rows)}({self.args[0]}, {self.args[1]}, {at})"
 
 
-def sum_rows(e, n: Node, target: str, x: str, r: Region) -> list[str]:
+def with_source(lines: list[str], n: Node) -> list[str]:
+    """The statement's lines, the last one with a comment naming the user's line that it comes from."""
+    if not lines or n.loc is None:
+        return lines
+    return [*lines[:-1], f"{lines[-1]}  # {os.path.basename(n.loc[0])}:{n.loc[1]}"]
+
+
+def sum_rows(e, n: Node, target: str, x, r: Region) -> Lines:
     """The sum of one block of rows, into its own place: blocks are added up afterwards, in their order."""
     a = n.args[0]
     p = row_axes(a.shape, r.N)
     axes = (0, *(ax - p + 1 for ax in n.attrs["axes"] if ax >= p))
     if axes == (0,) and a.ndim - p == 1 and a.dtype.kind == "f" and a.dtype == n.dtype:
-        rows = max(b[-1] - b[-2] for b in blocks_of(r, e.nested[r]))
-        ones = e.ones(rows, a.dtype)
-        sizes = {b[-1] - b[-2] for b in blocks_of(r, e.nested[r])}
-        return [f"np.matmul({ones if len(sizes) == 1 else f'{ones}[:j - i]'}, {x}, out={target})"]
+        sizes = {b[-1] - b[-2] for b in blocks_of(r)}
+        ones = e.ones(max(sizes), a.dtype)
+        yield f"np.matmul({ones if len(sizes) == 1 else f'{ones}[:j - i]'}, {x}, out={target})"
+        return
     axis = axes[0] if len(axes) == 1 else axes
     if not n.shape:
         target = target.replace("[k]", "[k:k + 1].reshape(())")
-    return [f"np.add.reduce({x}, axis={axis}, out={target})"]
-
-
-def _drop_last(keepdims: bool) -> str:
-    return "[..., 0]" if keepdims else ""
+    yield f"np.add.reduce({x}, axis={axis}, out={target})"

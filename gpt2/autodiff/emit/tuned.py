@@ -1,4 +1,4 @@
-"""Which elementwise backend a region runs faster on, found by running it on both.
+"""Chooses the faster elementwise backend for each region, by running it on both.
 
 A region of row blocks is timed as a whole, a tree among plain statements by itself: as small programs of
 their own, while the program that they belong to is compiled, with as many threads as are set, on arrays that
@@ -16,10 +16,10 @@ import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, with_args
 from ..ops import input_node
+from ..ops.table import VIEWS
 from ..run import threads
 from ..run.remembered import Choices
 from . import numexpr
-from .layout import VIEWS
 
 TURNS = 5  # of which the fastest counts
 MARGIN = 0.95  # numexpr has to win by this much: the same program should not change with the noise
@@ -94,9 +94,9 @@ def alone(members: list[Node], users: dict) -> Graph:
 
 
 def key_of(graph: Graph) -> tuple:
-    """What tells a region from others in any process: the first items for people, the last for sure."""
+    """The key of a region in any process: the first items are for people, the last one tells for sure."""
     widest = max(graph.nodes, key=lambda n: n.size)
-    digest = hashlib.sha256(repr(structure(graph)).encode()).hexdigest()[:24]
+    digest = hashlib.sha256(repr(description(graph)).encode()).hexdigest()[:24]
     ops = sum(n.op not in ("input", "const") for n in graph.nodes)
     return (
         f"{threads.get_threads()} threads,",
@@ -107,12 +107,12 @@ def key_of(graph: Graph) -> tuple:
     )
 
 
-def structure(graph: Graph) -> tuple:
-    """What a graph computes, without names and source lines: plain values, the same in every process."""
+def description(graph: Graph) -> tuple:
+    """What a graph computes, without names and source lines, as plain values: the same in every process."""
     number = {n: k for k, n in enumerate(graph.nodes)}
 
     def attributes(n: Node):
-        return n.shape if n.op == "const" and not is_scalar_const(n) else plain(n.attrs)
+        return n.shape if n.op == "const" and not is_scalar_const(n) else plain_value(n.attrs)
 
     return (
         tuple(
@@ -123,14 +123,14 @@ def structure(graph: Graph) -> tuple:
     )
 
 
-def plain(x):
-    """A stand-in for an attribute whose text says all that matters for time."""
+def plain_value(x):
+    """An attribute as a value whose text says all that matters for time."""
     if isinstance(x, dict):
-        return tuple((k, plain(v)) for k, v in sorted(x.items()))
+        return tuple((k, plain_value(v)) for k, v in sorted(x.items()))
     if isinstance(x, (list, tuple)):
-        return tuple(plain(v) for v in x)
+        return tuple(plain_value(v) for v in x)
     if isinstance(x, Graph):
-        return structure(x)
+        return description(x)
     if isinstance(x, np.ndarray):
         return x.shape, x.dtype.name
     return f"{x.__module__}.{x.__qualname__}" if hasattr(x, "__qualname__") else x

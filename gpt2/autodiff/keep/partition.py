@@ -36,6 +36,7 @@ import math
 
 from ..graph import Graph, Node
 from ..ops import build, cost, input_node
+from ..ops.table import VIEWS
 from ..passes.engine import renumber
 from ..passes.match import calls_back, disjoint, ranges
 from .maxflow import UNLIMITED, Network
@@ -297,7 +298,7 @@ def _time(n: Node) -> int:
 
 def _root(n: Node) -> Node:
     """What a chain of views looks at."""
-    while cost.is_view(n):
+    while n.op in VIEWS:
         n = n.args[0]
     return n
 

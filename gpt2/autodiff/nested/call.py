@@ -153,11 +153,11 @@ row(
     vjp_rule=_vjp,
     jvp_rule=_jvp,
     cost=1000.0,
+    anchor=True,
 )
 
 
-# --- a function of the user's that cannot be recorded, called as it is when the program runs
-# -----------------------
+# --- a function of the user's that cannot be recorded, called as it is when the program runs ---
 
 
 def _host(*values, function, shapes, dtypes):

@@ -346,4 +346,13 @@ def rows_of(x: Node, k: int) -> Node:
     return input_node((k, *x.shape), x.dtype, x.name)
 
 
-row("scan", "structural", infer=_infer, evaluate=_evaluate, jvp_rule=_jvp, vjp_rule=_vjp, cost=100.0)
+row(
+    "scan",
+    "structural",
+    infer=_infer,
+    evaluate=_evaluate,
+    jvp_rule=_jvp,
+    vjp_rule=_vjp,
+    cost=100.0,
+    anchor=True,
+)

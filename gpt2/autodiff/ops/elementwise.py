@@ -19,6 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..graph import is_scalar_const
+from . import rowwise
 from .build import (
     absolute,
     cast,
@@ -62,6 +63,8 @@ BINARY = [((3, 4), (3, 4)), ((2, 1, 3), (4, 1)), ((3,), ()), ((), (2, 3))]
 def ufunc_row(name, partials=None, kind="elementwise", domain=(0.3, 2.0), signed=True, **columns) -> Op:
     """A row for the NumPy ufunc of that name (one result), tested on arguments from `domain`."""
     ufunc = getattr(np, name)
+    if kind in ("elementwise", "nondiff"):
+        columns["by_rows"] = rowwise.elementwise
     if "samples" not in columns:
         dtypes = BOTH if "D" * ufunc.nin + "->D" in ufunc.types or name == "absolute" else REAL
         shapes = UNARY if ufunc.nin == 1 else BINARY
@@ -75,14 +78,15 @@ def ufunc_row(name, partials=None, kind="elementwise", domain=(0.3, 2.0), signed
         code=lambda *args: f"np.{name}({', '.join(args)})",
         partials=partials,
         ufunc=ufunc,
+        streams=True,
         **columns,
     )
 
 
 # arithmetic
-ufunc_row("add", lambda out, a, b: (1.0, 1.0), cost=0.15)
-ufunc_row("subtract", lambda out, a, b: (1.0, -1.0), cost=0.15)
-ufunc_row("multiply", lambda out, a, b: (b, a) if a is not b else ((2.0, a), None), cost=0.15)
+ufunc_row("add", lambda out, a, b: (1.0, 1.0), operator="+", cost=0.15)
+ufunc_row("subtract", lambda out, a, b: (1.0, -1.0), operator="-", cost=0.15)
+ufunc_row("multiply", lambda out, a, b: (b, a) if a is not b else ((2.0, a), None), operator="*", cost=0.15)
 ufunc_row("negative", lambda out, x: (-1.0,), cost=0.1)
 ufunc_row("positive", lambda out, x: (1.0,), cost=0.3)
 ufunc_row("square", lambda out, x: ((2.0, x),), cost=0.1)
@@ -96,7 +100,7 @@ def _divide(out, a, b):
     return inverse, (inverse, out, -1.0)  # g * inverse is common to both
 
 
-ufunc_row("divide", _divide, cost=0.2)
+ufunc_row("divide", _divide, operator="/", cost=0.2)
 
 
 def _power(out, a, b):
@@ -126,7 +130,13 @@ _between_jumps = [
 ufunc_row(
     "remainder", lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), cost=9.0, samples=_between_jumps
 )
-ufunc_row("fmod", lambda out, a, b: (1.0, lambda: (trunc(a / b), -1.0)), cost=5.0, samples=_between_jumps)
+ufunc_row(
+    "fmod",
+    lambda out, a, b: (1.0, lambda: (trunc(a / b), -1.0)),
+    cost=5.0,
+    samples=_between_jumps,
+    math="fmod",
+)
 ufunc_row(
     "ldexp",
     lambda out, a, n: (lambda: apply("ldexp", const(1.0, a.dtype), n), None),
@@ -135,15 +145,15 @@ ufunc_row(
 )
 
 # exponentials and logarithms
-ufunc_row("exp", lambda out, x: (out,), cost=0.45)
-ufunc_row("exp2", lambda out, x: ((out, math.log(2)),), cost=0.25)
-ufunc_row("expm1", lambda out, x: (out + 1.0,), cost=0.4)
-ufunc_row("log", lambda out, x: (1.0 / x,), signed=False, cost=0.4)
-ufunc_row("log2", lambda out, x: (1 / math.log(2) / x,), signed=False, cost=0.25)
-ufunc_row("log10", lambda out, x: (1 / math.log(10) / x,), signed=False, cost=0.25)
-ufunc_row("log1p", lambda out, x: (1.0 / (x + 1.0),), domain=(0.1, 0.8), cost=0.45)
-ufunc_row("sqrt", lambda out, x: (0.5 / out,), signed=False, cost=0.4)
-ufunc_row("cbrt", lambda out, x: (1 / 3 / square(out),), cost=0.35)
+ufunc_row("exp", lambda out, x: (out,), cost=0.45, math="exp")
+ufunc_row("exp2", lambda out, x: ((out, math.log(2)),), cost=0.25, math="exp2")
+ufunc_row("expm1", lambda out, x: (out + 1.0,), cost=0.4, math="expm1")
+ufunc_row("log", lambda out, x: (1.0 / x,), signed=False, cost=0.4, math="log")
+ufunc_row("log2", lambda out, x: (1 / math.log(2) / x,), signed=False, cost=0.25, math="log2")
+ufunc_row("log10", lambda out, x: (1 / math.log(10) / x,), signed=False, cost=0.25, math="log10")
+ufunc_row("log1p", lambda out, x: (1.0 / (x + 1.0),), domain=(0.1, 0.8), cost=0.45, math="log1p")
+ufunc_row("sqrt", lambda out, x: (0.5 / out,), signed=False, cost=0.4, math="sqrt")
+ufunc_row("cbrt", lambda out, x: (1 / 3 / square(out),), cost=0.35, math="cbrt")
 
 
 def _logaddexp(base):
@@ -159,16 +169,16 @@ ufunc_row("logaddexp", _logaddexp(exp), cost=15.0)
 ufunc_row("logaddexp2", _logaddexp(lambda x: apply("exp2", x)), cost=15.0)
 
 # trigonometric and hyperbolic
-ufunc_row("sin", lambda out, x: (cos(x),), cost=0.55)
-ufunc_row("cos", lambda out, x: ((sin(x), -1.0),), cost=0.55)
-ufunc_row("tan", lambda out, x: (square(out) + 1.0,), domain=(0.1, 1.2), cost=0.45)
-ufunc_row("arcsin", lambda out, x: (1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=0.4)
-ufunc_row("arccos", lambda out, x: (-1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=0.4)
-ufunc_row("arctan", lambda out, x: (1.0 / (square(x) + 1.0),), cost=0.4)
-ufunc_row("sinh", lambda out, x: (cosh(x),), cost=0.4)
-ufunc_row("cosh", lambda out, x: (sinh(x),), cost=0.35)
-ufunc_row("tanh", lambda out, x: (1.0 - out * out,), cost=0.4)
-ufunc_row("arcsinh", lambda out, x: (1.0 / sqrt(square(x) + 1.0),), cost=0.7)
+ufunc_row("sin", lambda out, x: (cos(x),), cost=0.55, math="sin")
+ufunc_row("cos", lambda out, x: ((sin(x), -1.0),), cost=0.55, math="cos")
+ufunc_row("tan", lambda out, x: (square(out) + 1.0,), domain=(0.1, 1.2), cost=0.45, math="tan")
+ufunc_row("arcsin", lambda out, x: (1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=0.4, math="asin")
+ufunc_row("arccos", lambda out, x: (-1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=0.4, math="acos")
+ufunc_row("arctan", lambda out, x: (1.0 / (square(x) + 1.0),), cost=0.4, math="atan")
+ufunc_row("sinh", lambda out, x: (cosh(x),), cost=0.4, math="sinh")
+ufunc_row("cosh", lambda out, x: (sinh(x),), cost=0.35, math="cosh")
+ufunc_row("tanh", lambda out, x: (1.0 - out * out,), cost=0.4, math="tanh")
+ufunc_row("arcsinh", lambda out, x: (1.0 / sqrt(square(x) + 1.0),), cost=0.7, math="asinh")
 # not sqrt(x*x - 1), which has the other sign left of the complex branch cut
 ufunc_row(
     "arccosh",
@@ -176,12 +186,13 @@ ufunc_row(
     cost=0.65,
     domain=(1.2, 3.0),
     signed=False,
+    math="acosh",
 )
-ufunc_row("arctanh", lambda out, x: (1.0 / (1.0 - square(x)),), domain=(0.1, 0.8), cost=0.55)
-ufunc_row("deg2rad", lambda out, x: (math.pi / 180,), cost=1.4)
-ufunc_row("rad2deg", lambda out, x: (180 / math.pi,), cost=2.2)
-ufunc_row("radians", lambda out, x: (math.pi / 180,), cost=1.4)
-ufunc_row("degrees", lambda out, x: (180 / math.pi,), cost=2.2)
+ufunc_row("arctanh", lambda out, x: (1.0 / (1.0 - square(x)),), domain=(0.1, 0.8), cost=0.55, math="atanh")
+ufunc_row("deg2rad", lambda out, x: (math.pi / 180,), cost=1.4, math="radians")
+ufunc_row("rad2deg", lambda out, x: (180 / math.pi,), cost=2.2, math="degrees")
+ufunc_row("radians", lambda out, x: (math.pi / 180,), cost=1.4, math="radians")
+ufunc_row("degrees", lambda out, x: (180 / math.pi,), cost=2.2, math="degrees")
 
 
 def _arctan2(out, a, b):
@@ -189,8 +200,8 @@ def _arctan2(out, a, b):
     return (b, inverse), (a, inverse, -1.0)
 
 
-ufunc_row("arctan2", _arctan2, cost=0.6)
-ufunc_row("hypot", lambda out, a, b: (lambda: a / out, lambda: b / out), cost=4.5)
+ufunc_row("arctan2", _arctan2, cost=0.6, math="atan2")
+ufunc_row("hypot", lambda out, a, b: (lambda: a / out, lambda: b / out), cost=4.5, math="hypot")
 
 
 def _sinc(out, x):
@@ -227,14 +238,31 @@ def _chosen(out, a, b):
 for _name in ("maximum", "minimum", "fmax", "fmin"):
     ufunc_row(_name, _chosen, cost=0.15)
 
-ufunc_row("fabs", lambda out, x: (apply("sign", x),), cost=1.4)
-ufunc_row("copysign", lambda out, a, b: (lambda: cast(equal(out, a), out.dtype) * 2.0 - 1.0, None), cost=0.6)
+ufunc_row("fabs", lambda out, x: (apply("sign", x),), cost=1.4, math="fabs")
+ufunc_row(
+    "copysign",
+    lambda out, a, b: (lambda: cast(equal(out, a), out.dtype) * 2.0 - 1.0, None),
+    cost=0.6,
+    math="copysign",
+)
 ufunc_row("heaviside", lambda out, x, at_zero: (None, lambda: cast(equal(x, 0.0), out.dtype)), cost=2.5)
 
 # piecewise constant: the derivative is zero
+for _name, _operator in {
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+}.items():
+    ufunc_row(_name, kind="nondiff", operator=_operator, cost=0.2)
+
+for _name in "isnan isinf isfinite".split():
+    ufunc_row(_name, kind="nondiff", math=_name, cost=0.2)
+
 for _name in (
-    "floor ceil trunc rint floor_divide equal not_equal less less_equal greater greater_equal "
-    "logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit"
+    "floor ceil trunc rint floor_divide logical_and logical_or logical_xor logical_not signbit"
 ).split():
     ufunc_row(_name, kind="nondiff", cost=0.2)
 
@@ -244,7 +272,7 @@ for _name in "bitwise_and bitwise_or bitwise_xor left_shift right_shift gcd lcm"
 ufunc_row("invert", kind="nondiff", cost=0.2, samples=[sample(_integers[0])])
 
 # complex numbers
-ufunc_row("absolute", lambda out, x: (_unit(out, x),), cost=0.1)
+ufunc_row("absolute", lambda out, x: (_unit(out, x),), cost=0.1, math="fabs")
 
 
 def _unit(out, x):
@@ -272,6 +300,7 @@ def _angle(out, x):
 
 
 def _part_row(name, partials, **columns):
+    # A view in NumPy, at times: of memory that is used for other values. So it is written out.
     row(
         name,
         "elementwise",
@@ -279,6 +308,7 @@ def _part_row(name, partials, **columns):
         evaluate=getattr(np, name),
         code=lambda x: f"np.{name}({x})",
         partials=partials,
+        writes_out=True,
         **columns,
     )
 
@@ -318,6 +348,8 @@ row(
     evaluate=np.where,
     code=lambda c, a, b: f"np.where({c}, {a}, {b})",
     cost=0.3,
+    streams=True,
+    by_rows=rowwise.elementwise,
     samples=[
         sample(np.array([True, False, True]), (2, 3), (2, 3), dtypes=BOTH),
         sample(np.array([[True], [False]]), (4, 2, 3), (3,)),
@@ -334,5 +366,7 @@ row(
     code=lambda x, dtype: f"{x}.astype(np.{'bool_' if dtype == 'bool' else dtype})",
     transpose=lambda g, out, x, dtype: (g,),  # cast to the dtype of x outside
     cost=0.2,
+    streams=True,
+    by_rows=rowwise.elementwise,
     samples=[sample((3, 4), dtype="complex128")],
 )

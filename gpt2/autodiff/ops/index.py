@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from . import rowwise
 from .build import equal, where, zeros
 from .shape import slice_text
 from .table import BOTH, REAL, Sample, apply, const, row, sample
@@ -115,6 +116,10 @@ row(
         apply("scatter_add", zeros(x.shape, x.dtype), g, *arrays, spec=spec),
         *no_gradient(arrays),
     ),
+    work="moves",
+    picks=True,
+    writes_out=True,
+    by_rows=rowwise.gather,
     samples=[sample((4, 5, 6), *arrays, spec=spec, dtypes=dtypes) for spec, arrays, dtypes in SPECS],
 )
 
@@ -125,6 +130,8 @@ row(
     infer=lambda x, v, *arrays, spec: (x.shape, x.dtype),
     evaluate=_written(_set),
     transpose=_scatter_transpose,
+    work="scatters",
+    changes_first=True,
     samples=scatter_samples(),
 )
 
@@ -139,6 +146,8 @@ row(
         lambda: apply("gather", g, *arrays, spec=spec),
         *no_gradient(arrays),
     ),
+    work="scatters",
+    changes_first=True,
     samples=scatter_samples(),
 )
 
@@ -174,6 +183,10 @@ row(
         apply("scatter_along_add", zeros(x.shape, x.dtype), idx, g, axis=axis),
         None,
     ),
+    work="moves",
+    picks=True,
+    writes_out=True,
+    by_rows=rowwise.along_axis,
     samples=[
         sample((4, 3), ALONG, axis=0, dtypes=BOTH),
         sample((4, 1), ALONG[:, :1], axis=0),
@@ -188,6 +201,9 @@ row(
     infer=lambda x, idx, v, axis: (x.shape, x.dtype),
     evaluate=_scatter_along_add,
     transpose=lambda g, out, x, idx, v, axis: (g, None, lambda: apply("take_along", g, idx, axis=axis)),
+    work="scatters",
+    changes_first=True,
+    by_rows=rowwise.along_axis,
     samples=[sample((4, 3), ALONG, (2, 3), axis=0, dtypes=BOTH)],
 )
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from . import rowwise
 from .build import broadcast, reshape, swap_last
 from .table import BOTH, apply, const, row, sample
 
@@ -33,6 +34,10 @@ row(
     evaluate=np.matmul,
     code=lambda a, b: f"{a} @ {b}",
     transpose=_matmul_transpose,
+    work="multiplies",
+    anchor=True,
+    writes_out=True,
+    by_rows=rowwise.matmul,
     samples=[
         sample(a, b, dtypes=BOTH)
         for a, b in (
@@ -108,6 +113,9 @@ row(
     transpose=lambda g, out, *args, subscripts: tuple(
         partial(_einsum_gradient, k, g, args, subscripts) for k in range(len(args))
     ),
+    work="multiplies",
+    anchor=True,
+    writes_out=True,
     samples=[
         sample((2, 3), (3, 4), subscripts="ij,jk->ik", dtypes=BOTH),
         sample((2, 3), (4, 3), (2, 5), subscripts="ij,kj,il->lk"),

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from . import rowwise
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
 from .table import BOTH, REAL, apply, row, sample
 
@@ -29,8 +30,8 @@ def axes_text(axes) -> str:
     return str(axes[0]) if len(axes) == 1 else str(axes)
 
 
-def reduction_row(name: str, kind: str, result=lambda dtype: dtype, **columns):
-    """A row for the NumPy reduction of that name."""
+def reduction_row(name: str, ufunc: str, kind: str, result=lambda dtype: dtype, **columns):
+    """A row for the NumPy reduction of that name, which is ufunc.reduce."""
     function = getattr(np, name)
 
     def code(x, axes, keepdims):
@@ -42,6 +43,10 @@ def reduction_row(name: str, kind: str, result=lambda dtype: dtype, **columns):
         infer=lambda x, axes, keepdims: (reduced_shape(x.shape, axes, keepdims), result(x.dtype)),
         evaluate=lambda x, axes, keepdims: function(x, axis=axes, keepdims=keepdims),
         code=code,
+        work="reduces",
+        reducer=ufunc,
+        writes_out=True,
+        by_rows=rowwise.reduction,
         samples=[
             sample((3, 4, 5), axes=axes, keepdims=keepdims, dtypes=BOTH if name in ("sum", "prod") else REAL)
             for axes, keepdims in (((1,), False), ((0, 2), True), ((0, 1, 2), False))
@@ -56,6 +61,7 @@ def _bool(dtype):
 
 reduction_row(
     "sum",
+    "add",
     "linear",
     sum_dtype,
     transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),),
@@ -69,8 +75,8 @@ def _extreme_jvp(t, out, x, axes, keepdims):
     return sum_(where(chosen, t[0], 0.0), axes, keepdims) / count
 
 
-reduction_row("max", "nonlinear", jvp=_extreme_jvp)
-reduction_row("min", "nonlinear", jvp=_extreme_jvp)
+reduction_row("max", "maximum", "nonlinear", jvp=_extreme_jvp)
+reduction_row("min", "minimum", "nonlinear", jvp=_extreme_jvp)
 
 
 def _prod_jvp(t, out, x, axes, keepdims):
@@ -89,9 +95,9 @@ def _prod_jvp(t, out, x, axes, keepdims):
     return reshape(sum_(d, -1), out.shape)  # of length 1, or 0 for an empty product
 
 
-reduction_row("prod", "nonlinear", sum_dtype, jvp=_prod_jvp)
-reduction_row("any", "nondiff", _bool)
-reduction_row("all", "nondiff", _bool)
+reduction_row("prod", "multiply", "nonlinear", sum_dtype, jvp=_prod_jvp)
+reduction_row("any", "logical_or", "nondiff", _bool)
+reduction_row("all", "logical_and", "nondiff", _bool)
 
 
 def _arg_row(name):
@@ -101,6 +107,8 @@ def _arg_row(name):
         infer=lambda x, axis: (reduced_shape(x.shape, (axis,), False), np.dtype(np.intp)),
         evaluate=lambda x, axis: getattr(np, name)(x, axis=axis),
         code=lambda x, axis: f"np.{name}({x}, axis={axis})",
+        work="reduces",
+        by_rows=rowwise.reduction,
         samples=[sample((3, 4), axis=0), sample((3, 4), axis=1)],
     )
 
@@ -125,6 +133,8 @@ row(
         else f"np.cumsum({x}, axis={axis})"
     ),
     transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
+    writes_out=True,
+    by_rows=rowwise.along_axis,
     samples=[sample((3, 4), axis=0, reverse=False, dtypes=BOTH), sample((3, 4), axis=1, reverse=True)],
 )
 

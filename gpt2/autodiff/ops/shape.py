@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from . import rowwise
 from .build import assemble, reshape, slice_, transpose, update
 from .table import BOTH, row, sample
 
@@ -40,6 +41,9 @@ row(
     evaluate=lambda x, shape: np.reshape(x, shape),
     code=lambda x, shape: f"{x}.reshape({shape})",
     transpose=lambda g, out, x, shape: (reshape(g, x.shape),),
+    work="free",
+    view=True,
+    by_rows=rowwise.reshape,
     samples=[sample((2, 6), shape=(3, 4), dtypes=BOTH)],
 )
 
@@ -51,6 +55,9 @@ row(
     evaluate=lambda x, perm: np.transpose(x, perm),
     code=lambda x, perm: f"{x}.transpose({perm})",
     transpose=lambda g, out, x, perm: (transpose(g, np.argsort(perm).tolist()),),
+    work="free",
+    view=True,
+    by_rows=rowwise.transpose,
     samples=[sample((2, 3, 4), perm=(2, 0, 1), dtypes=BOTH)],
 )
 
@@ -62,6 +69,9 @@ row(
     evaluate=lambda x, shape: np.broadcast_to(x, shape),
     code=lambda x, shape: f"np.broadcast_to({x}, {shape})",
     transpose=lambda g, out, x, shape: (g,),  # summed to the shape of x outside
+    work="free",
+    view=True,
+    by_rows=rowwise.elementwise,
     samples=[sample((3, 1), shape=(2, 3, 4), dtypes=BOTH), sample((), shape=(2,))],
 )
 
@@ -73,6 +83,9 @@ row(
     evaluate=lambda x, index: np.asarray(x)[index_slices(index)],
     code=lambda x, index: f"{x}[{slice_text(index)}]",
     transpose=lambda g, out, x, index: (assemble([g], x.shape, [index], x.dtype),),
+    work="free",
+    view=True,
+    by_rows=rowwise.slice_,
     samples=[sample((5, 4), index=((1, 5, 2), (3, None, -1)), dtypes=BOTH), sample((), index=())],
 )
 
@@ -98,6 +111,9 @@ row(
     evaluate=_assemble,
     transpose=lambda g, out, *parts, shape, indices, dtype: tuple(partial(slice_, g, i) for i in indices),
     jvp=_assemble_jvp,
+    work="moves",
+    writes_out=True,
+    by_rows=rowwise.assemble,
     samples=[
         sample(
             (2, 3),
@@ -125,6 +141,9 @@ row(
     infer=lambda x, v, index: (x.shape, x.dtype),
     evaluate=_update,
     transpose=lambda g, out, x, v, index: (lambda: update(g, 0.0, index), lambda: slice_(g, index)),
+    work="moves",
+    changes_first=True,
+    by_rows=rowwise.update,
     samples=[
         sample((4, 3), (2, 3), index=((0, 4, 2), (0, 3, 1)), dtypes=BOTH),
         sample((4,), (), index=((1, 3, 1),)),
@@ -138,6 +157,7 @@ row(
     infer=lambda x, i: (x.shape[i], x.dtype[i]),
     evaluate=lambda x, i: x[i],
     code=lambda x, i: f"{x}[{i}]",
+    work="free",
 )  # tested with the ops that make tuples
 
 row(
@@ -148,5 +168,8 @@ row(
     evaluate=np.array,
     code=lambda x: f"np.array({x})",
     transpose=lambda g, out, x: (g,),
+    work="moves",
+    streams=True,
+    by_rows=rowwise.elementwise,
     samples=[sample((2, 3))],
 )

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import Node
+from ..graph import GraphError, Node
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,28 @@ class Op:
     vjp_rule: Callable | None = None
     jvp_rule: Callable | None = None
     ufunc: np.ufunc | None = None  # elementwise ops that are one NumPy ufunc
-    # Nanoseconds an element, roughly, for keep-or-recompute: float32 in cache, NumPy 2.4's AVX-512 loops
+    # What computing it costs (ops/cost.py): how it is counted, and for "computes" the nanoseconds an element,
+    # roughly: float32 in cache, NumPy 2.4's AVX-512 loops
+    work: str = "computes"  # computes | streams | free | moves | scatters | reduces | multiplies
     cost: float = 1.0
+    # How emitted programs run it. An op that says nothing of these runs on whole arrays, and NumPy allocates
+    # its result.
+    view: bool = False  # computes nothing: NumPy hands out the argument's memory. The emitter knows how to
+    streams: bool = False  # goes element by element: it broadcasts arguments, and may write over them
+    reducer: str | None = None  # the ufunc whose `reduce` it is
+    changes_first: bool = False  # copies its first argument, then changes a part of the copy
+    writes_out: bool = False  # NumPy writes the result where it is told to
+    anchor: bool = False  # long work in which nothing else joins: what it needs is computed just before
+    picks: bool = False  # takes elements out of its first argument at an array of indices
+    by_rows: Callable | None = None  # one of the rules of ops/rowwise.py
+    # How a program of Python floats spells it
+    operator: str | None = None  # Python's, between the two arguments
+    math: str | None = None  # a function of the math module
     samples: list[Sample] = field(default_factory=list)  # the row's tests
 
 
 OPS: dict[str, Op] = {}
+VIEWS: set[str] = set()  # names of the ops whose rows say `view`
 
 
 def row(name: str, kind: str, **columns) -> Op:
@@ -92,7 +108,21 @@ def row(name: str, kind: str, **columns) -> Op:
     if name in OPS:
         raise ValueError(f"op {name!r} stands in the table already")
     OPS[name] = op = Op(name, kind, **columns)
+    if op.view:
+        VIEWS.add(name)
     return op
+
+
+def _no_op(*args, **attrs):
+    raise GraphError("inputs and constants are not computed")
+
+
+_NO_OP = Op("", "structural", infer=_no_op, evaluate=_no_op, work="free")
+
+
+def facts(n: Node) -> Op:
+    """The row of a node's op; for inputs and constants, which are no ops, one that says nothing."""
+    return OPS.get(n.op, _NO_OP)
 
 
 def infer(op: str, args: tuple, attrs: dict):

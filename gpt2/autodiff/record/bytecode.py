@@ -1,36 +1,36 @@
-"""What a function reads besides its arguments, found in its bytecode.
+"""What a code object may read besides its arguments, found in its bytecode.
 
-    reads(code).globals   name -> the attribute chains that follow it:
-                          `np.linalg.norm` gives {"np": {("linalg", "norm")}}
-    reads(code).free      the same for variables of an enclosing function
-    reads(code).troubles  why running the code again might not give the same; empty if all can be followed
+    reads(code).globals   name -> Uses: the attribute chains that follow it, and whether it is called at once.
+                          `np.linalg.norm(x)` gives {"np": {Use(("linalg", "norm"), called=True)}}
+    reads(code).free      the same for variables of an enclosing function, those that functions inside read
+                          included: they have no other way to them
+    reads(code).names     every attribute that it reads, sets or deletes, of whatever: an object's attribute
+                          whose name is not here cannot be read
+    reads(code).imports   modules that it imports
+    reads(code).trouble   why running it again might not give the same, whatever its values are; or None
 
-Functions defined inside are part of it: what they read from elsewhere, the outer one reads. Which values
-stand behind the names, and what those read in turn, is for reuse.py, which has the function objects.
+Functions defined inside count when they run. Which values stand behind the names, and what those hold in
+turn, is for world.py.
 """
 
 from __future__ import annotations
 
 import dis
+import functools
+import sys
 from dataclasses import dataclass, field
 from types import CodeType
+from typing import NamedTuple
 
-# The standard library's stateless part, and NumPy. Modules are named by their first part.
-TRUSTED = frozenset(
-    "numpy math cmath operator functools itertools collections dataclasses typing types enum numbers abc "
-    "contextlib copy bisect heapq fractions string re reprlib warnings __future__ _collections_abc "
-    "_functools _operator".split()
-)
-# Parts of them that draw numbers, read files or run what another module says.
-UNTRUSTED = ("numpy.random", "numpy.ctypeslib", "numpy.f2py", "numpy.distutils", "numpy.testing")
-OWN = __package__.rpartition(".")[0]  # the compiler itself
-
-# Attributes that lead out of what can be followed, whatever they are taken of: `xp.random`, `f.__globals__`.
+# Attributes that lead to what is not followed: frames, code, a function's own insides, all names at once
 OPAQUE_ATTRIBUTES = frozenset(
-    "random default_rng RandomState Generator fromfile memmap loadtxt genfromtxt fromregex ctypes environ "
-    "__globals__ __builtins__ __subclasses__ f_globals f_locals f_back gi_frame tb_frame".split()
+    "__globals__ __builtins__ __closure__ __code__ __defaults__ __kwdefaults__ __annotations__ __annotate__ "
+    "__doc__ __dict__ __dir__ __subclasses__ __getattribute__ __getattr__ __setattr__ __delattr__ __reduce__ "
+    "__reduce_ex__ __getstate__ __setstate__ f_globals f_locals f_builtins f_back gi_frame cr_frame ag_frame "
+    "tb_frame ctypes __array_interface__ __array_struct__".split()
 )
-OPAQUE_NUMPY = frozenset("load save savez savez_compressed savetxt".split())
+# Built-in functions that take the name of an attribute, which must stand there
+BY_NAME = frozenset("getattr hasattr setattr delattr".split())
 
 # A recording holds for arguments at which nothing is raised, or the same is. A program cannot tell: it does
 # not run what was caught, and 1.0 / 0.0 is inf in it.
@@ -42,20 +42,24 @@ HARMLESS = frozenset(
 )
 
 
-def is_trusted(module: str | None) -> bool:
-    """May code and values of this module be taken as constant?"""
-    if not isinstance(module, str):
-        return False
-    if module == OWN or module.startswith(OWN + "."):
-        return True
-    return module.split(".", 1)[0] in TRUSTED and not module.startswith(UNTRUSTED)
+class Use(NamedTuple):
+    chain: tuple[str, ...]
+    called: bool  # and nothing else is done with it
 
 
 @dataclass
 class Reads:
-    globals: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
-    free: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
-    troubles: list[str] = field(default_factory=list)
+    globals: dict[str, set[Use]] = field(default_factory=dict)
+    free: dict[str, set[Use]] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    imports: set[str] = field(default_factory=set)
+    catches: bool = False
+    withs: int = 0
+    errstates: int = 0  # those of NumPy let exceptions through
+    trouble: str | None = None
+
+    def fail(self, why: str) -> None:
+        self.trouble = self.trouble or why
 
 
 _known: dict[CodeType, Reads] = {}  # code objects compare by content, which is all that is read here
@@ -73,8 +77,9 @@ def reads(code: CodeType) -> Reads:
 
 
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
-_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
-_FREE = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
+_NAMES = _ATTRIBUTE | {"STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM", "LOAD_SUPER_ATTR"}
+_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
+_FREE = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "STORE_DEREF", "DELETE_DEREF"}
 
 
 def _scan(code: CodeType) -> Reads:
@@ -86,64 +91,146 @@ def _scan(code: CodeType) -> Reads:
         if op == "STORE_NAME":
             own_names.add(name)
         elif op in _GLOBAL and not (op == "LOAD_NAME" and name in own_names):
-            found.globals.setdefault(name, set()).add(_chain(instructions, i))
+            found.globals.setdefault(name, set()).add(_use(instructions, i))
+            if name in BY_NAME:
+                _by_name(found, instructions, i)
         elif op in _FREE and name in code.co_freevars:
-            found.free.setdefault(name, set()).add(_chain(instructions, i))
-        elif op in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            found.troubles.append(f"it assigns the global {name!r}")
-        elif op in ("STORE_DEREF", "DELETE_DEREF") and name in code.co_freevars:
-            # Harmless where the variable belongs to a function around this one that is itself being analysed;
-            # _absorb takes the flag back then.
-            found.troubles.append(_nonlocal_trouble(name))
-        elif op == "IMPORT_NAME" and not (instructions[i - 2].argval == 0 and is_trusted(name)):
-            found.troubles.append(f"it imports {name!r}")
-        elif op in _ATTRIBUTE | {"IMPORT_FROM", "LOAD_SUPER_ATTR"} and name in OPAQUE_ATTRIBUTES:
-            found.troubles.append(f"it uses .{name}")
-        if _catches(instructions, i) and CATCHES not in found.troubles:
-            found.troubles.append(CATCHES)
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            _absorb(found, reads(const), code)
+            found.free.setdefault(name, set()).add(_use(instructions, i))
+        elif op == "IMPORT_NAME":
+            found.imports.add(name)
+            if instructions[i - 2].argval != 0:
+                found.fail(f"it imports {name!r} from where it stands")
+        elif op == "MATCH_CLASS":
+            _matched(found, instructions, i)
+        elif op == "WITH_EXCEPT_START":
+            found.withs += 1
+        found.errstates += op in _ATTRIBUTE | _GLOBAL and name == "errstate"
+        if op in _NAMES:
+            found.names.add(name)
+            if name in OPAQUE_ATTRIBUTES:
+                found.fail(f"it uses .{name}")
+        if _catches(instructions, i):
+            found.catches = True
+            found.fail(CATCHES)
+    if code.co_name == "__exit__" and not returns_nothing(code):
+        found.fail(CATCHES)
+    for inner in _inner(code):
+        for name, uses in reads(inner).free.items():
+            if name in code.co_freevars:  # else it is a local variable of `code`
+                found.free.setdefault(name, set()).update(uses)
     return found
+
+
+def _inner(code: CodeType) -> list[CodeType]:
+    return [const for const in code.co_consts if isinstance(const, CodeType)]
+
+
+def _use(instructions, i: int) -> Use:
+    """The attributes taken, one after another, of what instruction i loads; and is the last one called?"""
+    end = i + 1
+    while end < len(instructions) and instructions[end].opname in _ATTRIBUTE:
+        end += 1
+    # what is called has a NULL below it on the stack, or since 3.13 above it
+    beside = instructions[end if sys.version_info >= (3, 13) else i - 1].opname
+    own = instructions[i:end]
+    marked = beside == "PUSH_NULL" or any(x.opname == "LOAD_METHOD" or "NULL" in x.argrepr for x in own)
+    return Use(tuple([ins.argval for ins in instructions[i + 1 : end]]), marked)
+
+
+def _by_name(found: Reads, instructions, i: int) -> None:
+    """getattr(x, "rate"), with or without a default: the name counts as read."""
+    call = next(
+        (k for k in range(i + 1, len(instructions)) if is_call_of(instructions[k], instructions[i])), i
+    )
+    before = [ins for ins in instructions[i + 1 : call] if ins.opname not in ("PRECALL", "CACHE")]
+    n = instructions[call].arg if instructions[call].opname == "CALL" else 0
+    name = before[-1] if n == 2 else before[-2] if n == 3 and len(before) > 2 else None
+    if instructions[i].argval == "setattr" and n == 3:
+        name = next((ins for ins in before[2:] if ins.opname == "LOAD_CONST"), None)
+    if name is None or name.opname != "LOAD_CONST" or type(name.argval) is not str:
+        return found.fail(f"it calls {instructions[i].argval}() with a name that does not stand there")
+    found.names.add(name.argval)
+    if name.argval in OPAQUE_ATTRIBUTES:
+        found.fail(f"it uses .{name.argval}")
+    return None
+
+
+def is_call_of(call, callee) -> bool:
+    """Does the instruction call what the other one loads? The text of a call begins with that of what it
+    calls.
+    """
+    if not call.opname.startswith("CALL") or call.opname == "CALL_INTRINSIC_1":
+        return False
+    a, b = call.positions, callee.positions
+    if a is None or b is None or None in (a.lineno, a.col_offset, b.lineno, b.col_offset):
+        return False
+    return (a.lineno, a.col_offset) == (b.lineno, b.col_offset)
+
+
+def _matched(found: Reads, instructions, i: int) -> None:
+    """`case Point(x=0)` reads attributes; `case Point(0)` those that the class names."""
+    names = instructions[i - 1].argval
+    if instructions[i].arg or not isinstance(names, tuple):
+        return found.fail("it matches a class by position")
+    found.names.update(names)
+    return None
 
 
 def _catches(instructions, i: int) -> bool:
     """Does an exception end here that the values of the arguments may have raised?"""
-    op, name = instructions[i].opname, instructions[i].argval
+    op = instructions[i].opname
     if op == "CHECK_EXC_MATCH":
         before = instructions[i - 1]
         n = before.arg if before.opname == "BUILD_TUPLE" else 0
         classes = instructions[i - 1 - n : i - 1] if n else [before]
-        return any(c.opname not in _GLOBAL or c.argval not in HARMLESS for c in classes)
-    if op == "PUSH_EXC_INFO":  # `except:` drops the exception; `finally:` raises it again
-        return instructions[i + 1].opname == "POP_TOP"
-    return op == "CHECK_EG_MATCH" or name == "suppress" and op in _GLOBAL | _ATTRIBUTE
+        if any(c.opname not in _GLOBAL or c.argval not in HARMLESS for c in classes):
+            return True
+        otherwise = instructions[i + 1].argval  # where it goes if the kind is another
+        k = next((k for k, ins in enumerate(instructions) if ins.offset == otherwise), i)
+        return not (instructions[k].opname == "RERAISE" or _asks_for_kind(instructions[k:]))
+    if op == "PUSH_EXC_INFO":  # a `with` asks __exit__, which world.py looks at
+        rest = instructions[i + 1 :]
+        return rest[0].opname != "WITH_EXCEPT_START" and not _asks_for_kind(rest) and _ends(rest)
+    return op == "CHECK_EG_MATCH"
 
 
+def _asks_for_kind(rest) -> bool:
+    """Is the next thing done the question of which kind of exception it is?"""
+    for ins in rest:
+        if ins.opname == "CHECK_EXC_MATCH":
+            return True
+        if ins.opname not in _GLOBAL | _ATTRIBUTE | _FREE | {"BUILD_TUPLE", "LOAD_FAST"}:
+            return False
+    return False
+
+
+def _ends(rest) -> bool:
+    """Can this handler be left without raising the exception again? `except:`, or a return in `finally`."""
+    for before, ins, after in zip(rest, rest[1:], rest[2:]):
+        if ins.opname == "POP_EXCEPT":
+            if after.opname != "RERAISE":
+                return True
+            if before.opname == "COPY":  # the end of the handler
+                return False
+    return True
+
+
+@functools.lru_cache(4096)
+def returns_nothing(code: CodeType) -> bool:
+    """Is all that it returns None or False? An __exit__ that does lets exceptions through."""
+    instructions = list(dis.get_instructions(code))
+    for before, ins in zip(instructions, instructions[1:]):
+        if ins.opname == "RETURN_VALUE" and not (before.opname == "LOAD_CONST" and not before.argval):
+            return False
+        if ins.opname == "RETURN_CONST" and ins.argval:
+            return False
+    return True
+
+
+@functools.lru_cache(4096)
 def catches(code: CodeType) -> bool:
-    return CATCHES in reads(code).troubles
-
-
-def _chain(instructions, i: int) -> tuple[str, ...]:
-    """The attributes taken, one after another, of what instruction i loads."""
-    names = []
-    for ins in instructions[i + 1 :]:
-        if ins.opname not in _ATTRIBUTE:
-            break
-        names.append(ins.argval)
-    return tuple(names)
-
-
-def _nonlocal_trouble(name: str) -> str:
-    return f"it assigns {name!r} of an enclosing function"
-
-
-def _absorb(found: Reads, inner: Reads, code: CodeType) -> None:
-    """Add to `found`, of `code`, what a function defined inside it reads."""
-    for name, chains in inner.globals.items():
-        found.globals.setdefault(name, set()).update(chains)
-    for name, chains in inner.free.items():
-        if name in code.co_freevars:  # else it is a local variable of `code`
-            found.free.setdefault(name, set()).update(chains)
-    allowed = {_nonlocal_trouble(n) for n in code.co_cellvars}
-    found.troubles += [t for t in inner.troubles if t not in allowed]
+    """Does the function, or one inside it, end exceptions? Nobody knows here what the __exit__ of a `with`
+    does.
+    """
+    found = reads(code)
+    return found.withs > found.errstates or found.catches or any(map(catches, _inner(code)))

@@ -9,8 +9,11 @@ from __future__ import annotations
 import ast
 import dis
 import linecache
+import math
 import os
 import sys
+import sysconfig
+import types
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +22,8 @@ from .bytecode import catches
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # the compiler
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
+_STANDARD = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
+_SITE = os.sep + "site-packages" + os.sep
 _inside: dict[str, bool] = {}  # file name -> is it this package or NumPy?
 
 
@@ -36,14 +41,23 @@ def user_frame():
     """The innermost frame that is neither of this package nor of NumPy."""
     frame = sys._getframe(1)
     while frame is not None:
-        file = frame.f_code.co_filename
-        inside = _inside.get(file)
-        if inside is None:
-            inside = _inside[file] = file.startswith((_OWN, _NUMPY)) or file.startswith("<__array_function__")
-        if not inside:
+        if not is_inside(frame.f_code.co_filename):
             return frame
         frame = frame.f_back
     return sys._getframe(1)
+
+
+def is_inside(file: str) -> bool:
+    """Is it a file of this package or of NumPy?"""
+    inside = _inside.get(file)
+    if inside is None:
+        inside = _inside[file] = file.startswith((_OWN, _NUMPY, "<__array_function__", "<autodiff "))
+    return inside
+
+
+def is_standard(file: str) -> bool:
+    """Is it a file of Python's standard library?"""
+    return file.startswith(_STANDARD) and _SITE not in file
 
 
 _observers: set[int] = set()  # ids of code objects: the frames from which functions are called to be recorded
@@ -163,41 +177,85 @@ def _span_of(node) -> tuple[int, int, int, int]:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 
-# Which functions may take the number out of a recorded value: those that the user calls by these names.
-_MAY_TAKE = frozenset(
-    "float int complex bool round format str repr print abs min max sum any all sorted range len isinstance "
-    "divmod math.floor math.ceil math.trunc math.isnan math.isinf math.isfinite math.isclose".split()
+# Where a number may leave: these, called by the user where it can be seen. Their results have no slope, or
+# are plain numbers that the user asked for.
+_MAY_TAKE = (float, int, complex, bool, round, format, str, repr, print) + tuple(
+    getattr(math, name) for name in "floor ceil trunc isnan isinf isfinite isclose".split()
 )
+_CONVERSIONS = ("__float__", "__int__", "__complex__", "__round__")
 
 
-def taker(frame) -> str | None:
+def taker(name: str) -> str | None:
     """What asks for the number: "assignment" for `plain[0] = x`, the name of a function that loses the
-    derivative (`math.sin`), or None where taking the number is what the user asked for.
+    derivative (`math.sin`), or None where the user's own code asks for it in so many words. `name` is that of
+    the function under observation, which may itself be the one.
     """
-    code, lasti = frame.f_code, frame.f_lasti
-    op = dis.opname[code.co_code[lasti]]
-    if op.startswith("STORE_"):
+    frame = sys._getframe(1)
+    while is_inside(frame.f_code.co_filename):
+        if id(frame.f_code) in _observers:
+            return name
+        frame = frame.f_back
+    code = frame.f_code
+    if is_standard(code.co_filename):
+        return f"{frame.f_globals.get('__name__')}.{code.co_name}"
+    ins, before = _instruction(code, frame.f_lasti)
+    if ins.opname.startswith("STORE_"):
         return "assignment"
-    if not op.startswith(("CALL", "PRECALL")):
+    if ins.opname.startswith(("CALL", "PRECALL")):
+        called = _callee(frame, ins, before)
+        text = ".".join(called[0]) or "a function that cannot be seen"
+        return None if called[0][-1:] in _CONVERSIONS or called[1] in _MAY_TAKE else text
+    if ins.opname == "BINARY_OP" and ins.argrepr.startswith("%") and _starts_as(ins, before, str, frame):
         return None
-    called = _called(code, _span(code, lasti))
-    if called is None:  # no source: trust a function that mentions float and no mathematics
-        return "math" if "math" in code.co_names else None
-    return None if called in _MAY_TAKE else called
+    return "a function that cannot be seen"
 
 
-def _called(code, span) -> str | None:
-    """The text of what a call calls."""
-    if span is None:
-        return None
-    first, last, start, end = span
-    lines = [linecache.getline(code.co_filename, n).encode() for n in range(first, last + 1)]
-    if not lines or not lines[0]:
-        return None
-    lines[-1] = lines[-1][:end]
-    lines[0] = lines[0][start:]
-    try:
-        call = ast.parse("(" + b"".join(lines).decode() + ")", mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
-    return ast.unparse(call.func) if isinstance(call, ast.Call) else None
+def _instruction(code, lasti: int):
+    """The instruction at lasti, and those before it."""
+    found = _instructions.get(id(code))
+    if found is None:
+        if len(_instructions) >= _LIMIT:
+            _instructions.clear()
+        found = _instructions[id(code)] = code, list(dis.get_instructions(code))
+    k = max(k for k, ins in enumerate(found[1]) if ins.offset <= lasti)  # a call may stand in its cache
+    return found[1][k], found[1][:k]
+
+
+_instructions: dict[int, tuple] = {}
+
+
+def _begins_with(whole, part) -> bool:
+    """Does the text of one instruction begin with that of the other, and go on?"""
+    a, b = whole.positions, part.positions
+    if a is None or b is None or None in (*a, *b):
+        return False
+    same_start = (a.lineno, a.col_offset) == (b.lineno, b.col_offset)
+    return same_start and (b.end_lineno, b.end_col_offset) < (a.end_lineno, a.end_col_offset)
+
+
+def _callee(frame, call, before) -> tuple[tuple[str, ...], object]:
+    """What a call calls, as names and as an object; nothing where it is no name."""
+    parts = [ins for ins in before if _begins_with(call, ins)]
+    if not parts or any(not ins.opname.startswith(("LOAD_", "PUSH_NULL")) for ins in parts):
+        return (), None
+    names = tuple(dict.fromkeys(ins.argval for ins in parts if ins.opname.startswith("LOAD_")))
+    found = _value(frame, names[0])
+    for name in names[1:]:
+        found = getattr(found, name, None) if type(found) is types.ModuleType else None
+    return names, found
+
+
+def _value(frame, name: str):
+    for namespace in (frame.f_locals, frame.f_globals, frame.f_builtins):
+        if name in namespace:
+            return namespace[name]
+    return None
+
+
+def _starts_as(ins, before, kind: type, frame) -> bool:
+    """Is the left operand of this kind? `"%.3f" % x`"""
+    left = [b for b in before if _begins_with(ins, b)]
+    if len(left) != 1:
+        return False
+    value = left[0].argval if left[0].opname == "LOAD_CONST" else _value(frame, left[0].argval)
+    return type(value) is kind

@@ -283,7 +283,7 @@ class Recorded:
     def _number(self, kind: str):
         """The concrete value, after asking what it is wanted for."""
         if self.dtype.kind in "fc":
-            what = source_lines.taker(source_lines.user_frame())
+            what = source_lines.taker(self._rec.name)
             if what == "assignment":
                 raise self._rec.refuse(written_to_plain(source_lines.here()))
             if what is not None:
@@ -317,7 +317,7 @@ class Recorded:
             value = np.array(self.value, dtype)
             self._read(value.copy(), "array")
             return value
-        if source_lines.taker(source_lines.user_frame()) == "assignment":
+        if source_lines.taker(self._rec.name) == "assignment":
             raise self._rec.refuse(written_to_plain(source_lines.here()))
         raise self._rec.refuse(array_lost(source_lines.here()))
 

@@ -34,15 +34,6 @@ class Cache:
             while len(self._entries) > self.size:
                 del self._entries[next(iter(self._entries))]
 
-    def guard_that_holds(self) -> Guard | None:
-        """A guard made earlier that still holds: the same world need not be walked again for another
-        shape.
-        """
-        for variants in tuple(self._entries.values())[-1:]:
-            if variants[0][0].holds():
-                return variants[0][0]
-        return None
-
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()

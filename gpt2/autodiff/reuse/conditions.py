@@ -23,6 +23,7 @@ from ..emit.scalar import ScalarProgram
 from ..graph import Graph, Node
 from ..pipeline import optimised_program
 from ..record.record import Recording
+from ..same import same, same_array
 
 MOST = 12  # recordings of one combination of types; a function that goes another way each time gains nothing
 
@@ -89,7 +90,9 @@ def _all_exact(nodes) -> bool:
 
 
 def agree(found, expected) -> bool:
-    """Equal in value. What was read as a number or a truth value is an array of one element in the graph."""
+    """Equal to the last bit, the sign of a zero included. What was read as a number or a truth value is an
+    array of one element in the graph.
+    """
     if isinstance(expected, np.ndarray):
-        return np.array_equal(found, expected)
-    return (found if isinstance(found, (bool, float)) else found.item()) == expected
+        return same_array(np.asarray(found, expected.dtype), expected)
+    return same(type(expected)(found if isinstance(found, (bool, float)) else found.item()), expected)

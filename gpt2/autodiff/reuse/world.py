@@ -1,318 +1,441 @@
-"""What a function reads besides its arguments: globals, closures, attributes, and what they hold."""
+"""What a function reads besides its arguments, noted while it runs: the World of one recording.
+
+The interpreter tells of each function that begins to run (watch.py). Before it does, world looks up the
+names that its bytecode mentions, and takes down what they stand for: numbers, containers, the bytes of
+arrays; of an object those attributes whose names some code that ran has. So a branch into another function,
+an object that is merely held, and a `print` that is not reached count for nothing, and whatever runs, by
+whichever way it came to, is seen.
+
+Run again in an equal world, the function does the same, as far as everything it touched is of a kind that is
+understood: kinds.py has the list. Code that was reached in a way that is not followed, a function written in
+C or an object that is not on the list: then world.trouble says so, and the function is recorded at each call.
+"""
 
 from __future__ import annotations
 
-import builtins
 import collections
-import enum
 import functools
-import gc
+import os
 import sys
 import types
 
 import numpy as np
 
-from ..record.bytecode import OPAQUE_NUMPY, is_trusted, reads
-from ..same import ATOMS
-
-PURE_BUILTINS = frozenset(
-    "abs all any ascii bin bool bytearray bytes callable chr classmethod complex delattr dict dir divmod "
-    "enumerate filter float format frozenset getattr hasattr hash hex int isinstance issubclass iter len "
-    "list map max min next object oct ord pow property range repr reversed round set setattr slice sorted "
-    "staticmethod str sum super tuple type zip __build_class__ NotImplemented Ellipsis True False None "
-    "__name__ __debug__ __file__ __doc__".split()
+from ..record import source_lines
+from ..record.bytecode import CATCHES, reads
+from ..record.value import Recorded
+from .guard import Guard, make_guard, never
+from .kinds import (
+    ATOMS,
+    LISTED,
+    METHODS,
+    SCALARS,
+    functions_of,
+    hides_attributes,
+    is_of_a_module,
+    is_pure_method,
+    is_written_in_python,
+    lets_through,
+    looked_into,
+    name_of,
+    place_of,
 )
-LIMIT = 20_000  # facts; a larger world is cheaper to record again than to look over
+from .named import MISSING, ArrayNames, ClassNames, FunctionNames, InstanceNames, ModuleNames, Names
 
+LIMIT = 20_000  # facts; a larger world is cheaper to record again than to look over
 BYTES_LIMIT = 1 << 28  # of arrays, each of which is copied
 
-_DESCRIPTORS = (
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.MethodWrapperType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.GenericAlias,
-    types.UnionType,
-    type(collections.namedtuple("_", "a").a),
+_PACKAGE = __package__.rpartition(".")[0]
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_WRITTEN_FOR = (_PACKAGE, "numpy.", "namedtuple_")  # modules whose classes Python writes methods for
+_DISPATCHER = type(np.sum)
+# NumPy asks any object for these, and Python a module for the first
+_ASKED_FOR = frozenset(
+    "__getattr__ shape ndim size dtype real imag T flat __array__ __array_interface__ __array_struct__ "
+    "__array_priority__ __array_ufunc__ __array_function__ __array_wrap__".split()
 )
-# Bases written in C whose instances are understood; `object` and exceptions besides.
-_OPEN_BASES = (
-    tuple,
-    list,
-    dict,
-    set,
-    frozenset,
-    collections.deque,
-    collections.OrderedDict,
-    collections.defaultdict,
-)
-_C_MEMBERS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
-# Entries of a class that no computation reads
-_NOT_CODE = frozenset(
-    "__repr__ __str__ __format__ __del__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __doc__ "
-    "__module__ __qualname__ __annotations__ __annotate__ __annotate_func__ __annotations_cache__ __dict__ "
-    "__weakref__ __dataclass_fields__ __dataclass_params__ __match_args__ __firstlineno__ "
-    "__static_attributes__ __slots__ _abc_impl __abstractmethods__ __orig_bases__ __parameters__ "
-    "__type_params__".split()
-)
-_MISSING = object()
+_ERRSTATE = np.errstate.__init__.__code__
+_LOUD = ("raise", "call", "print", "log")
 
 
-class _Walk:
-    """Visits what is reachable, and notes facts: tuples whose first entry names a template in _TEMPLATES."""
+def is_inside(code) -> bool:
+    """Is it code of this package or of NumPy?"""
+    return source_lines.is_inside(code.co_filename)
+
+
+def _serves_inside(frame) -> bool:
+    """Is it code of the standard library that this package or NumPy has called, or part of an import?"""
+    if frame.f_globals.get("__name__", "").startswith(_WRITTEN_FOR):
+        return True
+    standard = True
+    while frame is not None and not is_inside(frame.f_code):
+        file = frame.f_code.co_filename
+        if file.startswith("<frozen importlib"):
+            return True
+        standard = standard and source_lines.is_standard(file)
+        frame = frame.f_back
+    return standard and frame is not None
+
+
+class World:
+    """See the head of this file. `facts` are tuples whose first entry names a template of guard.py."""
 
     def __init__(self):
-        self.todo: list = []
-        self.seen: dict[int, object] = {}  # keeps what was seen alive, so that an id means one object
-        self.facts: list[tuple] = []
         self.trouble: str | None = None
-        self.nbytes = 0
+        self.facts: dict[tuple, tuple] = {}  # by what they are of
+        self.names: set[str] = set(_ASKED_FOR)
+        self._seen: dict[int, object] = {}  # keeps what was seen alive, so that an id means one object
+        self._todo: list = []
+        self._open: list[Names] = []  # what is looked into by name
+        self._functions: dict[int, list] = {}  # id of code -> functions that were reached
+        self._ran: dict[int, object] = {}  # id of code -> code that ran
+        self._known: dict[int, object] = {}  # id of code -> code inside of what ran, and of ours and NumPy's
+        self.refused: dict[int, str] = {}  # id of code -> a function that may be mentioned and not called
+        self._exits: list = []
+        self._enters = False
+        self._nbytes = 0
 
-    def run(self) -> None:
-        while self.todo and self.trouble is None:
-            value = self.todo.pop()
-            if isinstance(value, ATOMS) and type(value) in ATOMS or id(value) in self.seen:
-                continue
-            self.seen[id(value)] = value
-            self.visit(value)
-            if len(self.facts) > LIMIT:
-                self.trouble = f"more than {LIMIT} values can be reached from it"
+    def guard(self) -> Guard:
+        self._safely(self._finish)
+        if self.trouble is not None:
+            return Guard(self.trouble, never)
+        guard = make_guard(self.facts.values())
+        if not guard.holds():
+            return Guard("running it changes what it reads", never)
+        return guard
+
+    def _finish(self) -> None:
+        for found in self._open:
+            found.note(self)
+        if self._enters and not all(map(lets_through, self._exits)):
+            self.fail(CATCHES)
+        if len(self.facts) > LIMIT:
+            self.fail(f"more than {LIMIT} values can be reached from it")
 
     def fail(self, why: str) -> None:
         self.trouble = self.trouble or why
 
-    def visit(self, v) -> None:
-        t = type(v)
-        if t is types.FunctionType:
-            self.function(v)
-        elif t is types.MethodType:
-            self.todo += (v.__func__, v.__self__)
-        elif t is types.ModuleType:
-            if not is_trusted(v.__name__):
-                self.fail(f"it passes the module {v.__name__} around")
-        elif isinstance(v, np.ndarray):
-            self.array(v)
-        elif isinstance(v, type):
-            self.class_(v)
-        elif t is types.BuiltinFunctionType or t is np.ufunc or t in _DESCRIPTORS:
-            self.builtin(v)
-        elif isinstance(v, (np.generic, np.dtype, enum.Enum)):
-            if isinstance(v, (np.void, np.object_)):
-                self.fail(f"it reads a {type(v).__name__}")
-        elif t is slice:
-            self.todo += (v.start, v.stop, v.step)
-        elif t is functools.partial:
-            self.todo += (v.func, v.args, v.keywords, v.__dict__)
-        elif t in (staticmethod, classmethod):
-            self.todo.append(v.__func__)
-        elif t is property:
-            self.todo += (v.fget, v.fset, v.fdel)
-        elif t is functools._lru_cache_wrapper:
-            self.remembered(v)
-        elif t is types.CellType:
-            self.cell(v, "a cell")
-        elif hasattr(t, "_reuse_roots"):  # the compiler's own objects say which of the user's they hold
-            self.todo += v._reuse_roots()
-        elif t.__module__ in ("typing", "types"):
-            pass
-        elif t.__module__.startswith("numpy") and t.__name__ == "_ArrayFunctionDispatcher":
-            pass
-        else:
-            self.instance(v, t)
+    def fact(self, kind: str, *parts) -> None:
+        key = (kind, id(parts[0]), parts[1] if kind in ("entry", "absent", "attribute") else None)
+        self.facts.setdefault(key, (kind, *parts))
 
-    # functions
+    # what runs
 
-    def function(self, f) -> None:
-        code = f.__code__
-        self.facts.append(("function", f, code, f.__defaults__, f.__kwdefaults__))
-        self.todo += (f.__defaults__, f.__kwdefaults__)
-        trusted = is_trusted(f.__globals__.get("__name__"))
-        own = {k: v for k, v in f.__dict__.items() if k != "__autodiff_states__"}
-        self.todo += own.values()
-        if own and not trusted:  # attributes may be read, or counted up: f.calls += 1
-            self.facts.append(("attributes", f, tuple(own), tuple(own.values())))
-        found = reads(code)
-        if found.troubles and not trusted:
-            self.fail(f"{found.troubles[0]} ({_where(f)})")
-        for name, cell in zip(code.co_freevars, f.__closure__ or ()):
-            self.cell(cell, name, () if trusted else found.free.get(name, ()))
-        if not trusted:
-            for name, chains in found.globals.items():
-                self.named(f.__globals__, name, chains)
+    def runs(self, frame) -> None:
+        """A Python function begins to run."""
+        if self.trouble is None and id(frame.f_code) not in self._ran:
+            self._safely(self._runs, frame)
 
-    def cell(self, cell, name, chains=()) -> None:
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not assigned yet
-            return self.fail(f"its variable {name!r} has no value yet")
-        self.facts.append(("cell", cell, value))
-        self.follow(value, chains)
-
-    def named(self, namespace: dict, name: str, chains) -> None:
-        """A global variable, or else a built-in name."""
-        value = namespace.get(name, _MISSING)
-        if value is not _MISSING:
-            self.facts.append(("global", namespace, name, value))
-            return self.follow(value, chains)
-        self.facts.append(("absent", namespace, name))
-        if hasattr(builtins, name):
-            if name not in PURE_BUILTINS and not _is_exception(getattr(builtins, name)):
-                self.fail(f"it uses {name}()")
-
-    def follow(self, value, chains) -> None:
-        """What is read of `value`: of a module the attributes named, of anything else all of it."""
-        if not isinstance(value, types.ModuleType):
-            return self.todo.append(value)
-        if is_trusted(value.__name__):
-            if value is np and any(chain and chain[0] in OPAQUE_NUMPY for chain in chains):
-                self.fail("it reads or writes a file")
+    def _runs(self, frame) -> None:
+        code = frame.f_code
+        if is_inside(code):
+            if frame.f_back is not None and id(frame.f_back.f_code) in self._ran:
+                self._enters_ours(frame)
             return None
-        for chain in chains:
-            if not chain or chain[0] not in value.__dict__:
-                return self.fail(f"it uses the module {value.__name__}")
-            self.facts.append(("global", value.__dict__, chain[0], value.__dict__[chain[0]]))
-            self.follow(value.__dict__[chain[0]], [chain[1:]])
+        functions = self._functions.get(id(code))
+        if functions is None and id(code) not in self._known:
+            if _serves_inside(frame):
+                return None
+            functions = self._in_classes(code)
+        self._ran[id(code)] = code
+        if not functions and id(code) not in self._known:
+            return self.fail(f"it runs {place_of(code)}, which it came to in a way that is not followed")
+        found = self._code(code)
+        for f in functions or ():
+            self._free(f, found)
+        self._globals(found, frame.f_globals, frame.f_builtins)
+        return self.walk()
+
+    def _enters_ours(self, frame) -> None:
+        """The user's code calls a function of NumPy's, or of the compiler's."""
+        code = frame.f_code
+        if id(code) in self.refused:
+            self.fail(self.refused[id(code)])
+        elif frame.f_globals.get("__name__", "").endswith(".arrayprint"):
+            self.fail("it writes an array as text, for which NumPy has settings")
+        elif code is _ERRSTATE and any(v in _LOUD for v in frame.f_locals.values() if type(v) is str):
+            self.fail("it has floating-point errors raised (np.errstate)")
+
+    def calls(self, code, function) -> None:
+        """A function written in C is called. What NumPy and this package call is theirs."""
+        if self.trouble is None and id(code) in self._ran and function not in LISTED:
+            self._safely(self._calls, function)
+
+    def _calls(self, function) -> None:
+        if is_of_a_module(function):
+            self.fail(f"it calls {name_of(function)}()")
+        elif not is_pure_method(function):
+            self.fail(f"it calls {function.__name__}() of a {name_of(type(function.__self__))}")
+
+    def _code(self, code):
+        found = reads(code)
+        if found.trouble:
+            self.fail(f"{found.trouble} ({place_of(code)})")
+        self._enters |= found.withs > 0
+        self._known.update((id(c), c) for c in code.co_consts if type(c) is types.CodeType)
+        new = found.names - self.names
+        if new:
+            self.names |= new
+            for opened in tuple(self._open):
+                for name in new:
+                    opened.reach(self, name)
+        return found
+
+    def _in_classes(self, code) -> list:
+        """Methods run without being mentioned: for operators, by other names."""
+        for opened in tuple(self._open):
+            if type(opened) is ClassNames:
+                for v in opened.then.values():
+                    for f in functions_of(v):
+                        if f.__code__ is code:
+                            self.reach(f)
+        self.walk()
+        return self._functions.get(id(code), [])
+
+    def _globals(self, found, namespace: dict, builtin: dict) -> None:
+        for name, uses in found.globals.items():
+            value = namespace.get(name, MISSING)
+            if value is not MISSING:
+                self.fact("entry", namespace, name, value)
+            else:
+                self.fact("absent", namespace, name)
+                value = builtin.get(name, MISSING)
+                self._entry(builtin, name, value)
+            if value is not MISSING:
+                self._used(value, uses)
+        for name in found.imports:
+            self._entry(sys.modules, name, sys.modules.get(name, MISSING))
+            if name in sys.modules:
+                self.reach(sys.modules[name.split(".", 1)[0]])
+                self.reach(sys.modules[name])
+
+    def _entry(self, namespace: dict, name: str, value) -> None:
+        if value is MISSING:
+            self.fact("absent", namespace, name)
+        else:
+            self.fact("entry", namespace, name, value)
+
+    def _free(self, f, found) -> None:
+        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # not assigned yet
+                return self.fail(f"its variable {name!r} has no value yet")
+            self.fact("cell", cell, value)
+            self._used(value, found.free.get(name, ()))
         return None
 
-    def builtin(self, v) -> None:
-        """Functions written in C: those of trusted modules, and methods of values that are visited in
-        turn.
-        """
-        owner = getattr(v, "__self__", None)
-        if isinstance(v, np.ufunc):
-            if getattr(np, v.__name__, None) is not v:
-                self.fail(f"it uses the ufunc {v.__name__!r}, which is not NumPy's")
-        elif isinstance(v, _DESCRIPTORS):
-            self.todo.append(owner)
-        elif owner is builtins:
-            if v.__name__ not in PURE_BUILTINS:
-                self.fail(f"it uses {v.__name__}()")
-        elif owner is None or isinstance(owner, types.ModuleType):
-            module = v.__module__ or getattr(owner, "__name__", None)
-            if not is_trusted(module) or v.__name__ in OPAQUE_NUMPY and module.startswith("numpy"):
-                self.fail(f"it uses {module}.{v.__name__}()")
+    def _used(self, value, uses) -> None:
+        """What is read of `value`: of a module the attributes named, of anything else what the kind says."""
+        for chain, called in uses:
+            v = value
+            for name in chain:
+                if type(v) is not types.ModuleType:
+                    called = False
+                    break
+                if name not in v.__dict__:
+                    return self.fail(f"it uses {v.__name__}.{name}, which is not there")
+                self.fact("type", v, types.ModuleType)
+                self.fact("entry", v.__dict__, name, v.__dict__[name])
+                v = v.__dict__[name]
+            self.reach(v, called)
+        return None
+
+    # what is there
+
+    def walk(self) -> None:
+        while self._todo and self.trouble is None:
+            self._visit(self._todo.pop())
+
+    def begin(self, roots) -> None:
+        """What is to be called: a function, and objects that are given to it."""
+        for root in roots:
+            self.reach(root)
+        self._safely(self.walk)
+
+    def _safely(self, act, *args) -> None:
+        """Strange objects may raise when they are looked at, and this runs inside of the user's function."""
+        if self.trouble is None:
+            try:
+                act(*args)
+            except Exception as error:
+                self.fail(f"it cannot be followed ({type(error).__name__}: {error})")
+
+    def reach(self, v, called: bool = False) -> None:
+        """Something that may be read. `called`: nothing but a call is done with it."""
+        if type(v) in ATOMS or v in LISTED or self.trouble:
+            return
+        if called and type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
+            self.refused[id(v.__code__)] = f"it calls {name_of(v)}()"
+        elif called and type(v) is types.BuiltinFunctionType and is_of_a_module(v):
+            pass  # `calls` sees it
+        elif called and type(v) is _DISPATCHER and hasattr(v._implementation, "__code__"):
+            self.refused[id(v._implementation.__code__)] = f"it calls {name_of(v)}()"
+        elif id(v) not in self._seen:
+            self._seen[id(v)] = v
+            self._todo.append(v)
+
+    def _visit(self, v) -> None:
+        t = type(v)
+        visit = _VISITS.get(t)
+        if visit is not None:
+            visit(self, v)
+        elif issubclass(t, SCALARS) or issubclass(t, np.dtype) and not v.hasobject:
+            pass
+        elif issubclass(t, type):
+            self._class(v)
+        elif is_ours(t):
+            self._of_ours(v)
+        elif t.__module__ == "typing" or t in (types.GenericAlias, types.UnionType):
+            pass
         else:
-            self.todo.append(owner)
+            self._instance(v, t)
 
-    def remembered(self, f) -> None:
-        """A function under functools.lru_cache: it, and what it has in store."""
-        info = f.cache_info()
-        self.facts.append(("cache", f, info.misses, info.currsize))
-        self.todo.append(f.__wrapped__)
-        # its results, and its own furniture: the store itself, a marker, a class
-        for kept in gc.get_referents(f):
-            kept = kept.values() if type(kept) is dict and kept is not f.__dict__ else [kept]
-            self.todo += [
-                k for k in kept if type(k) not in (object, type) and type(k).__name__ != "_lru_list_elem"
-            ]
+    def _function(self, f) -> None:
+        code = f.__code__
+        if is_inside(code) and not is_own(code):
+            return self.fail(f"it uses {name_of(f)}")
+        self.fact("function", f, code, f.__defaults__, f.__kwdefaults__)
+        self.reach(f.__defaults__)
+        self.reach(f.__kwdefaults__)
+        if is_own(code):  # what the compiler made of the user's functions
+            state = getattr(f, "__derived__", None)
+            for v in [state] if state is not None else [c.cell_contents for c in f.__closure__ or ()]:
+                self.reach(v)
+            return None
+        self._functions.setdefault(id(code), []).append(f)
+        self._opened(FunctionNames(f))
+        if id(code) in self._ran:
+            found = reads(code)
+            self._free(f, found)
+            self._globals(found, f.__globals__, f.__builtins__)
+        return None
 
-    # data
+    def _module(self, m) -> None:
+        """A module that is passed around. NumPy makes some names up."""
+        made_up = m.__dict__.get("__getattr__")
+        if type(made_up) is types.FunctionType:
+            self.refused[id(made_up.__code__)] = f"it uses a name of {m.__name__} that is not there"
+        self.fact("type", m, types.ModuleType)
+        self._opened(ModuleNames(m))
 
-    def array(self, a) -> None:
-        if type(a) is not np.ndarray or a.dtype.hasobject:
-            return self.fail(f"it reads a {type(a).__name__} of dtype {a.dtype}")
-        self.nbytes += a.nbytes
-        if self.nbytes > BYTES_LIMIT:
-            return self.fail(f"arrays of more than {BYTES_LIMIT >> 20} MiB can be reached from it")
-        self.facts.append(("array", a))
+    def _array(self, a) -> None:
+        if a.dtype.hasobject:
+            return self.fail(f"it reads an array of dtype {a.dtype}")
+        self._nbytes += a.nbytes
+        if self._nbytes > BYTES_LIMIT:
+            return self.fail(f"it reads arrays of more than {BYTES_LIMIT >> 20} MiB")
+        self.fact("array", a, a.copy(order="K"), a.strides)
+        self._opened(ArrayNames(a))
+        return None
 
-    def instance(self, v, t) -> None:
-        if not is_trusted(t.__module__) and t not in _OPEN_BASES and not self.python_class(t):
-            return self.fail(f"it reads a {t.__module__}.{t.__qualname__}")
-        held = False
-        if isinstance(v, dict):
-            self.facts.append(("dict", v, tuple(v), tuple(v.values())))
-            self.todo += (*v, *v.values())
-            self.todo.append(getattr(v, "default_factory", None))
-            held = True
-        elif isinstance(v, (tuple, list, collections.deque)):
-            if not isinstance(v, tuple):
-                self.facts.append(("items", v, tuple(v)))
-            self.todo += v
-            held = True
-        elif isinstance(v, (set, frozenset)):
-            if not isinstance(v, frozenset):
-                self.facts.append(("set", v, frozenset(v)))
-            self.todo += v
-            held = True
-        if t not in _OPEN_BASES:
-            held |= self.attributes(v, t)
-            if not is_trusted(t.__module__):
-                self.todo.append(t)
-        if not held:
-            self.fail(f"it reads a {t.__module__}.{t.__qualname__}")
+    def _dict(self, d) -> None:
+        self.fact("dict", d, tuple(d), tuple(d.values()))
+        for v in (*d, *d.values()):
+            self.reach(v)
 
-    def attributes(self, v, t) -> bool:
-        """What an object holds under names. False if there is no place where it could."""
-        self.facts.append(("type", v, t))
-        slots = [n for c in t.__mro__ for n in _slots(c)]
-        if slots:
-            self.facts.append(("slots", v, tuple(slots), tuple(getattr(v, n, _MISSING) for n in slots)))
-            self.todo += [getattr(v, n) for n in slots if hasattr(v, n)]
-        names = getattr(v, "__dict__", None)
-        if isinstance(names, dict):
-            self.todo.append(names)
-        return bool(slots) or isinstance(names, dict) or any("__slots__" in c.__dict__ for c in t.__mro__)
+    def _items(self, items) -> None:
+        if type(items) is not tuple:
+            self.fact("items", items, tuple(items))
+        for v in items:
+            self.reach(v)
 
-    def class_(self, c) -> None:
-        if is_trusted(c.__module__) or _is_exception(c) and c.__module__ == "builtins":
-            return
-        if c.__module__ == "builtins" and getattr(builtins, c.__name__, None) is c:
-            if c.__name__ not in PURE_BUILTINS:
-                self.fail(f"it uses {c.__name__}")
-            return
-        if c in _DESCRIPTORS or c.__module__ in ("typing", "types"):
-            return
-        if not self.python_class(c):
-            return self.fail(f"it uses {c.__module__}.{c.__qualname__}")
-        own = {k: v for k, v in c.__dict__.items() if k not in _NOT_CODE}
-        self.facts.append(("class", c, tuple(c.__dict__), tuple(c.__dict__.values()), c.__mro__))
-        members = own.values()
-        if isinstance(c, enum.EnumMeta):
-            members = [v for v in members if isinstance(v, (types.FunctionType, property))]
-        self.todo += members
-        self.todo += [b for b in c.__bases__ if b is not object]
+    def _parts(self, v, *names: str) -> None:
+        """An object of Python's own whose parts these are."""
+        for name in names:
+            part = getattr(v, name)
+            if type(v) is functools.partial:
+                self.fact("attribute", v, name, part)
+            self.reach(part)
+
+    def _recorded(self, x) -> None:
+        self.fact("attribute", x, "node", x.node)
+
+    def _bound(self, v) -> None:
+        """A method of an object written in C, as `add = items.append`."""
+        if is_of_a_module(v) or not is_pure_method(v):
+            return self._refuse_c(v)
+        return self.reach(v.__self__)
+
+    def _of_type(self, v) -> None:
+        """A method of a type written in C, as `str.upper`."""
+        if v.__name__ not in METHODS.get(v.__objclass__, ()):
+            self._refuse_c(v)
+
+    def _refuse_c(self, v) -> None:
+        self.fail(f"it uses {name_of(v)}")
+
+    def _of_ours(self, v) -> None:
+        if hasattr(type(v), "_reuse_roots"):  # says which of the user's objects it holds
+            self.fact("roots", v, v._reuse_roots())
+            for part in v._reuse_roots():
+                self.reach(part)
+
+    def _class(self, c) -> None:
+        kinds = looked_into(c)
+        for k in kinds:
+            if k in LISTED or not is_written_in_python(k):
+                return self.fail(f"it uses {name_of(k)}")
+        for k in kinds:
+            self.fact("type", k, type(k))
+            self._opened(ClassNames(k))
+            exit = k.__dict__.get("__exit__")
+            if exit is not None:
+                self._exits.append(exit)
         if type(c) is not type:
-            self.todo.append(type(c))
+            self.reach(type(c))
+        return None
 
-    def python_class(self, t) -> bool:
-        """Is the class, with all its bases, written in Python or understood?"""
-        for c in t.__mro__:
-            if c is object or c in _OPEN_BASES or c is type or is_trusted(c.__module__):
-                continue
-            if c.__module__ == "builtins" and not _is_exception(c):
-                return False
-            if any(isinstance(m, _C_MEMBERS) and m.__objclass__ is c for m in c.__dict__.values()):
-                return _is_exception(c) and c.__module__ == "builtins"
-        return True
+    def _instance(self, v, t) -> None:
+        for c in looked_into(t):
+            if c in LISTED or not is_written_in_python(c) or hides_attributes(c):
+                return self.fail(f"it reads a {name_of(t)}")
+        self.fact("type", v, t)
+        self.reach(t)
+        self._opened(InstanceNames(v, t))
+        if isinstance(v, tuple):
+            for part in tuple.__iter__(v):
+                self.reach(part)
+        return None
 
-
-def _is_exception(c) -> bool:
-    return isinstance(c, type) and issubclass(c, BaseException)
-
-
-def _slots(c) -> tuple[str, ...]:
-    """The names of the class's own slots, as they are stored."""
-    return tuple(n for n, m in c.__dict__.items() if isinstance(m, types.MemberDescriptorType))
+    def _opened(self, found) -> None:
+        self._open.append(found)
+        for name in self.names:
+            found.reach(self, name)
 
 
-def _where(f) -> str:
-    return f"{f.__code__.co_filename}:{f.__code__.co_firstlineno}"
+_VISITS = {
+    types.FunctionType: World._function,
+    types.MethodType: lambda w, v: w._parts(v, "__func__", "__self__"),
+    types.ModuleType: World._module,
+    np.ndarray: World._array,
+    Recorded: World._recorded,
+    dict: World._dict,
+    tuple: World._items,
+    list: World._items,
+    set: World._items,
+    frozenset: World._items,
+    slice: lambda w, v: w._parts(v, "start", "stop", "step"),
+    functools.partial: lambda w, v: w._parts(v, "func", "args", "keywords", "__dict__"),
+    staticmethod: lambda w, v: w._parts(v, "__func__"),
+    classmethod: lambda w, v: w._parts(v, "__func__"),
+    property: lambda w, v: w._parts(v, "fget", "fset", "fdel"),
+    types.MemberDescriptorType: lambda w, v: None,  # a slot: the instance has the value
+    types.GetSetDescriptorType: lambda w, v: None,
+    types.WrapperDescriptorType: lambda w, v: None,
+    types.MethodDescriptorType: World._of_type,
+    type(collections.namedtuple("_", "a").a): lambda w, v: None,
+    types.BuiltinFunctionType: lambda w, v: w._bound(v),
+    np.ufunc: World._refuse_c,
+    _DISPATCHER: World._refuse_c,
+}
 
 
-def _cached(f):
-    info = f.cache_info()
-    return info.misses, info.currsize
+def is_own(code) -> bool:
+    return code.co_filename.startswith(_OWN)
 
 
-def random_state() -> tuple:
-    """The state of the global random generators; a recording that moves it has drawn from them."""
-    state = []
-    if "numpy.random" in sys.modules:
-        name, key, position, *rest = np.random.get_state()
-        state.append((name, key.tobytes(), position, *rest))
-    if "random" in sys.modules:
-        state.append(sys.modules["random"].getstate())
-    return tuple(state)
+def is_ours(c) -> bool:
+    """A class of this package, whatever others call theirs."""
+    module = sys.modules.get(c.__module__) if type(c.__module__) is str else None
+    return c.__module__.startswith(_PACKAGE) and vars(module).get(c.__name__) is c if module else False

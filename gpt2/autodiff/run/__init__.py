@@ -1,1 +1,1 @@
-"""What emitted programs call while they run: threads, kernels, memory used again, remembered measurements."""
+"""Serves emitted programs while they run: threads, kernels, memory used again, remembered measurements."""

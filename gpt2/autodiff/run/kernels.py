@@ -1,4 +1,4 @@
-"""What emitted programs call: blocks on several threads, products, and adding rows."""
+"""Functions that emitted programs call: blocks on several threads, products, taking and adding rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def take_rows(table, index, out) -> None:
 
 def add_rows(table, index, rows) -> None:
     """np.add.at(table, index, rows): a loop of row additions takes a seventh of its time."""
-    rows = rows.reshape(-1, rows.shape[-1])  # one a index, also where the index is one number
+    rows = rows.reshape(-1, rows.shape[-1])  # one for each index, also where the index is one number
     for k, t in enumerate(np.ravel(index).tolist()):
         table[t] += rows[k]
 
@@ -56,6 +56,6 @@ def add_along(x, index, values, axis) -> None:
     grid = list(np.ogrid[tuple(slice(n) for n in index.shape)])
     grid[axis] = index
     if index.shape[axis] == 1:
-        x[tuple(grid)] += values  # one entry a row: nothing is hit twice
+        x[tuple(grid)] += values  # one entry in each row: nothing is hit twice
     else:
         np.add.at(x, tuple(grid), values)

@@ -1,4 +1,4 @@
-"""Results of earlier calls that nobody holds any more, whose memory is used again."""
+"""Uses the memory of earlier results again, once nobody holds them any more."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class Recycled:
         return made if made().nbytes < RECYCLE_FROM else self.take
 
     def take(self) -> np.ndarray:
+        """An array that nobody else holds: one that was used before, or a new one."""
         for a in self.arrays:
             if sys.getrefcount(a) == _ALONE:
                 break
@@ -76,7 +77,7 @@ class Recycled:
             self.limit = max(FEW, self.reach)
             del self.arrays[self.limit :]
             self.reach, self.many = 0, self.limit > FEW
-            self.left = ROUND + 4 * self.limit  # some four times what makes use of all of them
+            self.left = ROUND + 4 * self.limit  # about four rounds in which every kept array is used
 
 
 def _probe() -> int:

@@ -1,4 +1,4 @@
-"""What was chosen by measuring: kept for the process and, once a folder is named, on this machine.
+"""Keeps what was chosen by measuring: for the process and, once a folder is named, on this machine.
 
     ways = Choices("products.json", ("rows", "columns"))
     ways.get(key)        what was chosen for this key, by this process or an earlier one; None: measure it
@@ -45,7 +45,7 @@ def forget() -> None:
 
 
 class Choices:
-    """Of one kind.
+    """Choices of one kind.
 
     name      of the file
     values    what may be chosen, texts; anything else in the file is passed over
@@ -63,6 +63,7 @@ class Choices:
         self.read()
 
     def get(self, key: tuple) -> str | None:
+        """What was chosen for this key; None where nothing was."""
         value = self.made.get(key)
         if value is None and self.earlier:
             value = self.earlier.get(_text(key))
@@ -71,11 +72,13 @@ class Choices:
         return value
 
     def put(self, key: tuple, value: str) -> None:
+        """Choose, and write it down where a folder is named."""
         with self.lock:
             self.made[key] = value
             self._save()
 
     def clear(self) -> None:
+        """Forget all choices of this kind."""
         self.made.clear()
         self.earlier = {}
 

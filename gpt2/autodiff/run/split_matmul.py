@@ -1,4 +1,4 @@
-"""How a matrix product is shared out over threads: by rows, by columns or not at all, the fastest here.
+"""Shares a matrix product out over threads: by rows, by columns or not at all, whatever is fastest here.
 
 A way is taken only if it keeps every bit of the whole product, so that neither the choice nor the number of
 threads changes what a program computes. Which cuts do depends on the kernels that BLAS picks for this

@@ -1,4 +1,4 @@
-"""What emitted programs call: a small pool of threads, products split over it, and recycled result arrays.
+"""A small pool of threads, for the regions and products of emitted programs.
 
 Threads pay off because NumPy releases the interpreter lock inside ufuncs and products. With
 `set_threads(n)`, n > 1, BLAS itself is limited to one thread and every product and row region is split over

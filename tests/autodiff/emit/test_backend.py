@@ -14,10 +14,11 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import buffers, layout, regions
 from gpt2.autodiff.emit.program import compile_graph
-from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.ops import apply, input_node
+from gpt2.autodiff.graph import Graph, GraphError
+from gpt2.autodiff.ops import OPS, apply, input_node, row, rowwise
 from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.table import VIEWS
 from gpt2.autodiff.run import kernels, recycled, threads
 from tests.support.random_graphs import BLOCKS, SINGLE, random_graph
 
@@ -281,3 +282,73 @@ def test_stand_ins_never_share_an_address():
     spans = sorted(np.lib.array_utils.byte_bounds(s) for s in stands if s.size)
     assert all(stop < start for (_, stop), (start, _) in zip(spans, spans[1:]))
     assert stands[1].flags.c_contiguous and stands[0].shape == (0, 50, 3)
+
+
+def test_slice_of_no_axes_is_a_view():
+    """`x[()]` of a stand-in is the number in it, and there is no memory to read it from: the process died."""
+    x = input_node((), np.float64, "x")
+    assert compile_graph(Graph([x], [apply("slice", x, index=())]))(2.0)[0] == 2.0
+
+
+@pytest.fixture
+def own_row():
+    """Adds rows to the table, for one test."""
+    names = []
+
+    def add(name, *args, **columns):
+        names.append(name)
+        return row(name, *args, **columns)
+
+    yield add
+    for name in names:
+        del OPS[name]
+        VIEWS.discard(name)
+
+
+def test_text_of_an_op_may_hold_any_sign(own_row):
+    """Its result is copied to where it belongs: an "@" in the row's text stood for that place once."""
+    own_row(
+        "gram_test",
+        "nondiff",
+        infer=lambda x: ((x.shape[0],) * 2, x.dtype),
+        evaluate=lambda x: x @ x.T,
+        code=lambda x: f"{x} @ {x}.T",
+    )
+    x = input_node((3, 4), np.float64, "x")
+    program = compile_graph(Graph([x], [apply("gram_test", x)]))
+    array = np.arange(12.0).reshape(3, 4)
+    np.testing.assert_array_equal(program(array)[0], array @ array.T)
+
+
+@pytest.mark.parametrize("says", [{}, {"by_rows": rowwise.elementwise}, {"writes_out": True}])
+def test_own_op_runs_as_its_row_says(own_row, says):
+    """Between ufunc ops on many rows: in blocks of rows if its row says so, else on whole arrays."""
+    own_row(
+        "softplus_test",
+        "elementwise",
+        infer=lambda x: (x.shape, x.dtype),
+        evaluate=lambda x: np.logaddexp(x, 0.0),
+        code=lambda x: f"np.logaddexp({x}, 0.0)",
+        **says,
+    )
+    x = input_node((3000, 400), np.float64, "x")
+    graph = Graph([x], [apply("softplus_test", x * 2.0) + apply("softplus_test", x) * x])
+    program = compile_graph(graph)
+    in_rows = program.source.partition("def rows(")[2].partition("run_blocks")[0]
+    assert in_rows.count("logaddexp") == (2 if "by_rows" in says else 0)
+    array = np.random.default_rng(0).standard_normal(x.shape)
+    want = np.logaddexp(array * 2.0, 0.0) + np.logaddexp(array, 0.0) * array
+    np.testing.assert_allclose(program(array)[0], want, rtol=1e-15)
+
+
+def test_unknown_view_is_refused(own_row):
+    own_row(
+        "flip_test",
+        "nondiff",
+        infer=lambda x: (x.shape, x.dtype),
+        evaluate=lambda x: x[::-1],
+        view=True,
+    )
+    x = input_node((4,), np.float64, "x")
+    with pytest.raises(GraphError, match="flip_test is said to be a view, of a kind that the emitter"):
+        compile_graph(Graph([x], [apply("flip_test", x)]))

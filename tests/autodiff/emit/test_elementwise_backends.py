@@ -423,6 +423,19 @@ def test_numpy_backend_does_not_load_numexpr():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_expressions_have_no_more_inputs_than_numexpr_takes():
+    """Numbers are inputs too: sixty-three of them were refused, when the program ran."""
+    x = input_node((20_000,), np.float64, "x")
+    value = x
+    for k in range(80):
+        value = value * (1.0 + k / 1000) + 0.25
+    graph = Graph([x], [value])
+    program = compile_graph(graph, Options(elementwise="numexpr"))
+    assert "Fused(" in program.source
+    array = np.linspace(-0.5, 0.5, 20_000)
+    np.testing.assert_allclose(program(array)[0], evaluate_graph(graph, [array])[0], rtol=1e-12)
+
+
 def test_expressions_do_not_grow_without_bound():
     """A square spells its argument twice: forty of them in a row would spell it a million million times."""
     x = input_node((20_000,), np.float64, "x")

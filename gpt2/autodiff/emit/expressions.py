@@ -1,0 +1,70 @@
+"""Expressions as text, with the parentheses that they need and no others.
+
+How an op looks in Python's own arithmetic is said here once, for all that print it: programs of Python floats
+(scalar.py), single numbers in a NumPy program (source.py), numexpr's trees (numexpr.py) and the source for
+people (readable.py). Between two arguments stands the sign of the op's row (`operator`); FORMS has the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..ops.table import OPS
+
+# How tightly a text binds, from `a if c else b` to a name. For Python `a @ b` binds as `a * b` does; here it
+# is looser (MATRIX), so that products of matrices stand in parentheses among others.
+CHOICE, OR, AND, NOT, COMPARE, BITS, SUM, MATRIX, PRODUCT, UNARY, POWER, ATOM = range(12)
+
+# sign -> how tightly the expression binds, and how tightly its left and right argument have to
+_SIGNS = {
+    **dict.fromkeys(("+", "-"), (SUM, SUM, PRODUCT)),
+    **dict.fromkeys(("*", "/"), (PRODUCT, PRODUCT, UNARY)),
+    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), (COMPARE, SUM, SUM)),
+    "@": (MATRIX, MATRIX, ATOM),
+}
+
+# op -> how tightly its text binds, and the text over its arguments' texts
+Forms = Mapping[str, tuple[int, str]]
+FORMS: Forms = {
+    "square": (PRODUCT, "{0} * {0}"),
+    "reciprocal": (PRODUCT, "1.0 / {0}"),
+    "negative": (UNARY, "-{0}"),
+    "positive": (ATOM, "{0}"),
+}
+
+
+@dataclass
+class Text:
+    """An expression, and how tightly it binds."""
+
+    text: str
+    tightness: int = ATOM
+
+    def at(self, tightness: int) -> str:
+        """The text for a place that takes what binds so tightly: in parentheses if this does not."""
+        return self.text if self.tightness >= tightness else f"({self.text})"
+
+
+def number_text(text: str) -> Text:
+    """A number's literal: with a sign in front it binds as an operator does."""
+    return Text(text, UNARY if text.startswith("-") else ATOM)
+
+
+def infix(sign: str, a: Text, b: Text) -> Text:
+    """`a + b`, for any of the signs."""
+    own, left, right = _SIGNS[sign]
+    return Text(f"{a.at(left)} {sign} {b.at(right)}", own)
+
+
+def is_written(op: str, forms: Forms = FORMS) -> bool:
+    """Whether `written` has a text for the op."""
+    return op in forms or op in OPS and OPS[op].operator is not None
+
+
+def written(op: str, args: Iterable[Text], forms: Forms = FORMS) -> Text:
+    """The op in signs, or as one of these forms says."""
+    if op in forms:
+        tightness, form = forms[op]
+        return Text(form.format(*(a.at(min(tightness + 1, ATOM)) for a in args)), tightness)
+    return infix(OPS[op].operator, *args)

@@ -1,0 +1,136 @@
+"""The function of a region: what one block of rows of it computes.
+
+    def rows(k, i, j, s1, s2):  # 8192 rows in 4 blocks
+        x_block = x[i:j]
+        t = np.exp(x_block, out=s1)
+        np.multiply(t, x_block, out=result[i:j])
+
+k numbers the block, i:j are its rows, and s1, s2, ... this thread's scratch.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..graph import Node, is_scalar_const, scalar_text
+from ..ops.rowwise import ROW, row_axes
+from ..ops.table import facts
+from .array_names import row_view_text
+from .buffers import Kind
+from .layout import chain, root
+from .regions import Region, blocks_of, flags_of, prefix
+from .statements import Statement, sum_rows, with_source
+
+
+class BlockRead:
+    """A block of rows of an array from outside its region.
+
+    One that is read more than once gets a name, in a line before the first that reads it: `noted` collects
+    what the line that is being written reads.
+    """
+
+    __slots__ = ("text", "noted", "count", "name")
+
+    def __init__(self, text: str, noted: list[BlockRead]):
+        self.text, self.noted = text, noted
+        self.count = 0
+        self.name: str | None = None
+
+    def __str__(self) -> str:
+        self.noted.append(self)
+        return self.name or self.text
+
+    def hint(self) -> str:
+        """A name that says which array it is a block of."""
+        array = re.match(r"\w+", self.text)
+        return f"{array[0].rstrip('_') if array else 'rows'}_block"
+
+
+class RowBlocks:
+    """Writes the function of one region."""
+
+    def __init__(self, emitter, r: Region):
+        self.emitter, self.region = emitter, r
+        axes = prefix(r) if r.nested else (r.N,)
+        self.blocks = blocks_of(r)
+        self.outer = [f"i{a}" for a in range(len(axes) - 1)]  # nested: an index for each leading row axis
+        self.index = ", ".join([*self.outer, "i:j"])
+        self.title = f"{' x '.join(map(str, axes))} rows in {len(self.blocks)} blocks"
+        # (slot, shape of a row, dtype) -> the parameter: one for each shape that a slot is used in
+        self.scratch: dict[tuple, str] = {}
+        self.reads: dict[str, BlockRead] = {}
+        self.noted: list[BlockRead] = []
+
+    def lines(self) -> list[str]:
+        """The function's body."""
+        members = [n for n in self.region.members if n not in self.emitter.plan.folded]
+        statements = [(n, self.statement(n)) for n in members]
+        for read in self.reads.values():
+            if read.count > 1:
+                read.name = self.emitter.unique(read.hint())
+        written: list[str] = []
+        for n, lines in statements:
+            own: list[str] = []
+            for line in lines:
+                own += [*self.definitions(), line]
+            written += with_source(own, n)
+        return written
+
+    def definitions(self) -> list[str]:
+        """Lines for the blocks with a name that are read for the first time."""
+        found = [f"{read.name} = {read.text}" for read in dict.fromkeys(self.noted) if read.count > 1]
+        for read in self.noted:
+            read.count = 0  # it has its line now
+        self.noted.clear()
+        return found
+
+    def statement(self, n: Node):
+        """The lines for n, which are not made yet: what is read twice is known when all have been here."""
+        e, r = self.emitter, self.region
+        args = ["" if a in e.plan.folded else self.operand(a, f, n) for a, f in zip(n.args, flags_of(n, r.N))]
+        if n in r.sums:
+            _count(args)
+            return sum_rows(e, n, f"{e.partial(n)}[k]", args[0], r)
+        statement = Statement(e, n, r)
+        statement.args, statement.target = args, self.target(n)
+        _count(a for k, a in enumerate(args) if k not in statement.settled)
+        if n.args and n.args[0] in e.plan.folded:
+            product = n.args[0]
+            flags = flags_of(product, r.N)
+            factors = [self.operand(a, f, product) for a, f in zip(product.args, flags)]
+            statement.factors = factors * (2 // len(factors))  # a square has its argument twice
+            _count(statement.factors)
+        return statement.lines()
+
+    def operand(self, a: Node, flag: bool, user: Node) -> str | BlockRead:
+        """An argument, as far as a block of rows needs it."""
+        e, x = self.emitter, root(a)
+        if is_scalar_const(a):
+            return scalar_text(a)
+        if e.is_held_as_number(a) and facts(user).streams:
+            return e.names[x]
+        if e.where.get(x) is self.region and x not in self.region.sums:
+            return e.names[x] + "".join(row_view_text(v, self.region.N) for v in chain(a))
+        if flag is not ROW:
+            return e.invariant(a, user, self.region)
+        text = f"{e.whole_rows(a, self.region)}[{self.index}]"
+        return self.reads.setdefault(text, BlockRead(text, self.noted))
+
+    def target(self, n: Node) -> str:
+        """Where the rows of n go."""
+        plan, N = self.emitter.plan, self.region.N
+        if plan.kind[n] is not Kind.SCRATCH:
+            return f"{self.emitter.whole_rows(n, self.region)}[{self.index}]"
+        window = plan.windows.get(n)
+        owner = n if window is None else window.base
+        key = plan.slots[owner], owner.shape[row_axes(owner.shape, N) :], owner.dtype
+        if key not in self.scratch:
+            self.scratch[key] = self.emitter.own(f"s{len(self.scratch) + 1}")
+        return self.scratch[key] + ("" if window is None else window.row_text(N))
+
+
+def _count(operands) -> None:
+    """Note that a line will read these."""
+    for operand in operands:
+        if isinstance(operand, BlockRead):
+            operand.count += 1

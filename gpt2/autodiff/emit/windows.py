@@ -1,0 +1,196 @@
+"""Finds values to compute in the memory of later ones: copies and parts of an assemble then cost nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+
+import numpy as np
+
+from ..graph import Graph, Node
+from ..ops.rowwise import row_axes
+from ..ops.table import VIEWS, facts
+from .layout import chain, part, reshape_view, root, slices_text, stand_in, view
+
+
+class Window:
+    """Memory of a value: `base` is the value that owns it, `steps` the views that lead from base to here.
+
+    A step is ("transpose", perm), ("reshape", shape) or ("slice", index, shape before).
+    """
+
+    __slots__ = ("base", "steps", "stand")
+
+    def __init__(self, base: Node, steps: tuple, stand: np.ndarray):
+        self.base, self.steps, self.stand = base, steps, stand
+
+    def text(self) -> str:
+        """The view of the base's whole array."""
+        return "".join(_step_text(step) for step in self.steps)
+
+    def row_text(self, N: int) -> str:
+        """The view of a block of the base's rows, which stand along one axis."""
+        text, shape = "", self.base.shape
+        for step in self.steps:
+            p = row_axes(shape, N)
+            if step[0] == "transpose":
+                text += f".transpose({(0, *(a - p + 1 for a in step[1][p:]))})"
+                shape = tuple(shape[a] for a in step[1])
+            elif step[0] == "reshape":
+                shape = step[1]
+                text += f".reshape({(-1, *shape[row_axes(shape, N) :])})"
+            else:
+                text += f"[:, {slices_text(step[1][p:], step[2][p:])}]"
+                shape = tuple(len(range(*slice(*s).indices(m))) for s, m in zip(step[1], step[2]))
+        return text
+
+
+def _step_text(step) -> str:
+    if step[0] == "slice":
+        return f"[{slices_text(step[1], step[2])}]"
+    return f".{step[0]}({step[1]})"
+
+
+def inverse(window: Window, views: list[Node]) -> Window | None:
+    """The memory that a root must write so that `views` of it fill `window`; None where there is none."""
+    steps, stand = window.steps, window.stand
+    for n in reversed(views):
+        source = n.args[0]
+        if n.op == "transpose":
+            perm = n.attrs["perm"]
+            back = tuple(sorted(range(len(perm)), key=perm.__getitem__))
+            steps, stand = (*steps, ("transpose", back)), stand.transpose(back)
+        elif n.op == "reshape":
+            got = reshape_view(stand, source.shape)
+            if got is None:
+                return None
+            steps, stand = (*steps, ("reshape", source.shape)), got
+        else:
+            return None
+    return Window(window.base, steps, stand)
+
+
+def covers(n: Node) -> bool:
+    """Whether an assemble's parts do not overlap and leave no gap."""
+    return parts_apart(n) and sum(p.size for p in n.args) == n.size
+
+
+def parts_apart(n: Node) -> bool:
+    """Whether no two parts of an assemble overlap."""
+    indices = n.attrs["indices"]
+    spans = [[_span(s, m) for s, m in zip(i, n.shape)] for i in indices]
+    return not any(
+        all(a0 < b1 and b0 < a1 for (a0, a1), (b0, b1) in zip(one, other))
+        for one, other in itertools.combinations(spans, 2)
+    )
+
+
+def _span(s, m) -> tuple[int, int]:
+    r = range(*slice(*s).indices(m))
+    return (min(r[0], r[-1]), max(r[0], r[-1]) + 1) if len(r) else (0, 0)
+
+
+def hosts(graph: Graph, uses) -> tuple[dict[Node, Window], dict[Node, np.ndarray]]:
+    """The windows of values that are computed in the memory of a later one, and stand-ins.
+
+    `uses` (buffers.Uses) tells whether an op may destroy a value while it runs, because nothing reads that
+    later. Every value that holds an array has a stand-in, views included.
+    """
+    found = _Hosts(graph, uses)
+    for n in reversed(graph.nodes):
+        found.visit(n)
+    return found.windows, found.stands()
+
+
+class _Hosts:
+    """The search for windows.
+
+    It walks backwards, so that a chain of values (a product, transposed, put beside others, returned) lands
+    where it ends.
+    """
+
+    def __init__(self, graph: Graph, uses):
+        self.graph, self.uses = graph, uses
+        self.outputs = set(graph.outputs)
+        self.windows: dict[Node, Window] = {}
+        self.whole: dict[Node, Window] = {}  # of values in memory of their own
+        self.spoiled: dict[Node, Node] = {}  # value -> the op that writes over its memory
+        self.views: dict[Node, list[Node]] = defaultdict(list)  # root -> the views of it, in order
+        for n in graph.nodes:
+            if n.op in VIEWS:
+                self.views[root(n)].append(n)
+
+    def visit(self, n: Node) -> None:
+        """Put what n copies, or writes into a copy of, where n's result goes."""
+        if n.op == "copy":
+            self.settle(n.args[0], self.of(n), n)
+        elif n.op == "assemble":
+            self.visit_assemble(n)
+        elif facts(n).changes_first:
+            self.settle(n.args[0], self.of(n), n, spoils=True)
+
+    def visit_assemble(self, n: Node) -> None:
+        """All parts where they cover the result; else the first that is as large as the result."""
+        together = covers(n)
+        full = next((k for k, p in enumerate(n.args) if p.size == n.size), None)
+        at = self.of(n)
+        for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
+            if (together or k == full) and n.args.count(x) == 1:
+                steps = (*at.steps, ("slice", index, n.shape))
+                self.settle(x, Window(at.base, steps, part(at.stand, index)), n, not together)
+
+    def of(self, n: Node) -> Window:
+        """The memory of n, its own or another's."""
+        if n in self.windows:
+            return self.windows[n]
+        if n not in self.whole:
+            self.whole[n] = Window(n, (), stand_in(n.shape, n.dtype))
+        return self.whole[n]
+
+    def settle(self, source: Node, window: Window, n: Node, spoils: bool = False) -> None:
+        """Put source's root where source then fills the window, if it may be there.
+
+        spoils   n then changes that memory
+        """
+        r = root(source)
+        spoiler = n if spoils else self.spoiled.get(n)
+        if not self.may_move(r, window) or (spoiler is not None and not self.may_spoil(r, spoiler, n)):
+            return
+        inner = inverse(window, chain(source))
+        if inner is not None and self.keeps_views(r, inner):
+            self.windows[r] = inner
+            if spoiler is not None:
+                self.spoiled[r] = spoiler
+
+    def may_move(self, r: Node, window: Window) -> bool:
+        """Whether r is computed, into memory that is nobody's yet, in the type of what it moves into."""
+        taken = r in self.windows or r in self.outputs or r.op in ("input", "const", "item")
+        return not taken and r.dtype == window.base.dtype
+
+    def may_spoil(self, r: Node, spoiler: Node, n: Node) -> bool:
+        """Whether r may lie in memory that spoiler writes over, where n puts it."""
+        if not self.uses.last_use(r, spoiler):
+            return False
+        return spoiler is n or all(u is not spoiler for u, _ in self.uses.readers(r))
+
+    def keeps_views(self, r: Node, window: Window) -> bool:
+        """Whether everything that is a view of r can be one of r in that memory."""
+        seen = {r: window.stand}
+        for n in self.views[r]:
+            found = view(seen[n.args[0]], n)
+            if found is None:
+                return False
+            seen[n] = found
+        return True
+
+    def stands(self) -> dict[Node, np.ndarray]:
+        """A stand-in for every value that holds an array."""
+        found: dict[Node, np.ndarray] = {}
+        for n in self.graph.nodes:
+            if n.op in VIEWS:
+                seen = view(found[n.args[0]], n)
+                assert seen is not None, f"{n!r}: a view of memory that it cannot view"
+                found[n] = seen
+            elif not isinstance(n.dtype, tuple):
+                found[n] = self.of(n).stand
+        return found

@@ -1,0 +1,189 @@
+"""What is understood: the kinds of things that a guard can compare completely, and the functions written in C
+that compute from their arguments alone.
+
+This is the whole list. What is not on it, and is read by a function, is a reason to record it anew each time.
+Numbers, texts, containers, arrays, Python's functions, classes and their instances are looked into
+(world.py); this file has what is taken as it is.
+"""
+
+from __future__ import annotations
+
+import builtins
+import cmath
+import collections
+import functools
+import itertools
+import math
+import operator
+import types
+
+import numpy as np
+
+from ..record.bytecode import returns_nothing
+from ..record.dispatch import HANDLERS, RAW, REFUSED
+
+# Compared by type and value
+ATOMS = (type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), type(NotImplemented))
+SCALARS = (np.bool_, np.number, np.str_, np.bytes_, np.datetime64, np.timedelta64)
+
+_PURE_BUILTINS = (
+    "abs all any ascii bin callable chr delattr divmod format getattr hasattr hash hex isinstance issubclass "
+    "iter len max min next oct ord pow repr round setattr sorted sum __build_class__"
+)
+_TYPES = (
+    "bool bytearray bytes classmethod complex dict enumerate filter float frozenset int list map object "
+    "property range reversed set slice staticmethod str super tuple type zip"
+)
+_NUMPY = """
+    array asarray asanyarray ascontiguousarray asfortranarray copy require empty zeros ones full eye identity
+    tri arange indices fromfunction fromiter diag_indices diag_indices_from tril_indices triu_indices
+    tril_indices_from triu_indices_from mask_indices ix_ unravel_index ravel_multi_index
+    bartlett blackman hamming hanning kaiser
+    bincount digitize histogram histogram2d histogramdd histogram_bin_edges
+    isin intersect1d setdiff1d setxor1d union1d unique_all unique_counts unique_inverse lexsort sort_complex
+    nanargmax nanargmin nanmedian nanpercentile nanquantile trim_zeros packbits unpackbits
+    poly polyadd polyder polydiv polyfit polyint polymul polysub roots matrix_rank
+    broadcast_shapes einsum_path isdtype isfortran isscalar issubdtype iterable promote_types can_cast
+    result_type min_scalar_type common_type mintypecode finfo iinfo errstate dtype ndarray
+    r_ c_ s_ index_exp mgrid ogrid ndindex ndenumerate vectorize LinAlgError
+""".split()
+
+_METHODS_OF_ARRAYS = frozenset(
+    "all any argmax argmin argpartition argsort astype byteswap choose clip compress conj conjugate copy "
+    "cumprod cumsum diagonal dot fill flatten item itemset max mean min nonzero partition prod ptp put ravel "
+    "repeat reshape round searchsorted sort squeeze std sum swapaxes take tobytes tolist trace transpose var "
+    "view __array__ __array_ufunc__ __copy__ __deepcopy__ __format__ __class_getitem__ is_integer "
+    "as_integer_ratio hex".split()
+)
+
+
+def _methods(*kinds, but: str = "") -> dict:
+    """Every method of these types, which compute with themselves and their arguments."""
+    return {kind: frozenset(dir(kind)) - set(but.split()) for kind in kinds}
+
+
+# Methods that compute from, or change, nothing but their own object. Those in `but` take an attribute's name
+# out of a text.
+METHODS = {
+    **_methods(str, bytes, bytearray, but="format format_map"),
+    **_methods(int, float, complex, tuple, list, dict, set, frozenset, range, slice, np.ufunc, np.dtype),
+    **_methods(collections.deque, collections.OrderedDict, collections.defaultdict, collections.Counter),
+    **_methods(types.GeneratorType, BaseException),
+    np.ndarray: _METHODS_OF_ARRAYS,
+    np.generic: _METHODS_OF_ARRAYS,
+    object: frozenset(["__new__", "__init_subclass__", "__subclasshook__", "__format__"]),
+    type: frozenset(["__new__", "mro", "__prepare__", "__instancecheck__", "__subclasscheck__"]),
+}
+
+# Bases, written in C, of classes whose instances are looked into: all that they hold is attributes and, for
+# tuples, items.
+BASES = (object, tuple, int, float, str, types.SimpleNamespace, BaseException, type)
+
+
+def is_exception(kind) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__ == "builtins"
+
+
+def _entries(module, names=None) -> list:
+    return [v for n, v in vars(module).items() if (names is None or n in names) and not n.startswith("__")]
+
+
+def _listed() -> list:
+    found = [getattr(builtins, n) for n in (_PURE_BUILTINS + " " + _TYPES).split()]
+    found += [v for v in vars(builtins).values() if is_exception(v)]
+    found += [v for v in (*_entries(math), *_entries(cmath)) if callable(v)]
+    found += [v for v in _entries(operator) if isinstance(v, types.BuiltinFunctionType)] + [
+        operator.itemgetter
+    ]
+    found += [v for v in _entries(itertools) if isinstance(v, type)]
+    found += [functools.reduce, functools.partial, types.SimpleNamespace]
+    found += [collections.deque, collections.OrderedDict, collections.defaultdict]
+    for module in (np, np.linalg, np.fft):
+        found += [v for v in vars(module).values() if isinstance(v, np.ufunc)]
+        found += [getattr(module, n) for n in _NUMPY if hasattr(module, n)]
+    found += [v for v in vars(np).values() if isinstance(v, type) and issubclass(v, np.generic)]
+    return found
+
+
+class Listed:
+    """Objects that are taken as they are, asked for by identity."""
+
+    def __init__(self):
+        self._objects: dict[int, object] = {}
+
+    def add(self, objects) -> None:
+        self._objects.update((id(x), x) for x in objects)
+
+    def __contains__(self, x) -> bool:
+        return id(x) in self._objects
+
+
+LISTED = Listed()
+LISTED.add(_listed())
+LISTED.add({*HANDLERS, *RAW} - {*REFUSED})
+
+
+def is_pure_method(function) -> bool:
+    """Is this function written in C, with an object of its own, one of METHODS?"""
+    owner = function.__self__
+    kinds = owner.__mro__ if isinstance(owner, type) else ()
+    return any(function.__name__ in METHODS.get(kind, ()) for kind in (*kinds, *type(owner).__mro__))
+
+
+# --- questions about things
+
+_C_MEMBERS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+
+
+def is_of_a_module(function) -> bool:
+    """A function written in C that is no method."""
+    return function.__self__ is None or type(function.__self__) is types.ModuleType
+
+
+def functions_of(v):
+    """The functions behind an entry of a class."""
+    if type(v) is types.FunctionType:
+        return [v]
+    if type(v) in (staticmethod, classmethod):
+        return functions_of(v.__func__)
+    if type(v) is property:
+        return [f for part in (v.fget, v.fset, v.fdel) for f in functions_of(part)]
+    return []
+
+
+def looked_into(c) -> list[type]:
+    """The class and its bases, without those that hold nothing by name."""
+    return [k for k in c.__mro__ if k not in BASES and not is_exception(k)]
+
+
+def hides_attributes(c) -> bool:
+    """Are its attributes not simply what is in __dict__ and in slots?"""
+    names = c.__dict__.get("__dict__")
+    plain = names is None or type(names) is types.GetSetDescriptorType
+    return "__getattribute__" in c.__dict__ or not plain
+
+
+def lets_through(exit) -> bool:
+    """Does this __exit__ let exceptions through?"""
+    return type(exit) is types.FunctionType and returns_nothing(exit.__code__)
+
+
+def is_written_in_python(c) -> bool:
+    """A class from a `class` statement, or made as one is."""
+    own = c.__dict__
+    if not c.__flags__ & 1 << 9 or "__module__" not in own:  # Py_TPFLAGS_HEAPTYPE
+        return False
+    members = [m for m in own.values() if isinstance(m, (*_C_MEMBERS, types.BuiltinFunctionType))]
+    return not any(
+        getattr(m, "__objclass__", None) is c or getattr(m, "__self__", None) is c for m in members
+    )
+
+
+def name_of(v) -> str:
+    name = getattr(v, "__qualname__", None) or getattr(v, "__name__", None) or type(v).__name__
+    module = getattr(v, "__module__", None)
+    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
+
+
+def place_of(code) -> str:
+    return f"{code.co_name}, {code.co_filename}:{code.co_firstlineno}"

@@ -1,0 +1,88 @@
+"""Watching a recording: the interpreter tells a World (world.py) of every call, through sys.setprofile.
+
+with Watch(f) as world:
+    record(f, ...)
+guard = world.guard()
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+
+from .world import World
+
+_local = threading.local()
+
+
+class Watch:
+    """Watch what runs in this thread, beginning with what `roots` are. Watches nest: the inner one sees the
+    inner part, the outer one all.
+
+    The garbage collector waits: what it runs (finalizers, gc.callbacks) is none of the function's doing.
+    """
+
+    def __init__(self, *roots):
+        self.world = World()
+        self.roots = roots
+
+    def __enter__(self) -> World:
+        worlds = _worlds()
+        self.world.begin(self.roots)
+        worlds.append(self.world)
+        if len(worlds) == 1:
+            self.collects = gc.isenabled()
+            gc.disable()
+            self.other = _suspended()
+            sys.setprofile(_observe)
+        return self.world
+
+    def __exit__(self, *error) -> None:
+        worlds = _worlds()
+        worlds.remove(self.world)
+        if not worlds:
+            sys.setprofile(None)
+            _resume(self.other)
+            if self.collects:
+                gc.enable()
+
+
+def watched(f, run) -> tuple:
+    """(what run() gives, why f may do something else when it is called again, or None)"""
+    with Watch(f) as world:
+        found = run()
+    return found, world.guard().trouble
+
+
+def _worlds() -> list[World]:
+    try:
+        return _local.worlds
+    except AttributeError:
+        _local.worlds = []
+        return _local.worlds
+
+
+def _observe(frame, event: str, arg) -> None:
+    """Called by the interpreter at each call and return."""
+    if event == "call":
+        for world in _local.worlds:
+            world.runs(frame)
+    elif event == "c_call":
+        for world in _local.worlds:
+            world.calls(frame.f_code, arg)
+
+
+def _suspended():
+    """The profiler that is running, set aside: it would see the compiler, and there is room for one."""
+    other = sys.getprofile()
+    if hasattr(other, "disable"):  # cProfile before Python 3.12
+        other.disable()
+    return other
+
+
+def _resume(other) -> None:
+    if hasattr(other, "enable"):
+        other.enable()
+    elif other is not None:
+        sys.setprofile(other)

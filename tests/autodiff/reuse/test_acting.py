@@ -1,0 +1,181 @@
+"""Functions that count, draw, print or read the clock run at each call."""
+
+import math
+import random
+import types
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+
+SCALE = 2.0
+X = np.array([1.0, 2.0, 3.0])
+
+
+def is_reused(f, *args):
+    """Is the second call of the gradient served from the first recording?"""
+    g = ad.grad(f)
+    g(*args)
+    return ad.why_recorded(g) is None
+
+
+def by_scale(x):
+    return np.sum(x * SCALE)
+
+
+TOTAL = 0.0
+CALLS = []
+
+
+def counts_globally(x):
+    global TOTAL
+    TOTAL += 1.0
+    return np.sum(x) * TOTAL
+
+
+def counts_in_a_list(x):
+    CALLS.append(1.0)
+    return np.sum(x) * len(CALLS)
+
+
+@pytest.mark.parametrize("f", [counts_globally, counts_in_a_list])
+def test_functions_that_count_their_calls(f, monkeypatch):
+    monkeypatch.setitem(globals(), "TOTAL", 0.0)
+    CALLS.clear()
+    g = ad.grad(f)
+    assert [g(X)[0] for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
+    assert ad.why_recorded(g)
+
+
+def test_functions_that_count_in_a_closure_or_an_attribute():
+    n = 0
+
+    def f(x):
+        nonlocal n
+        n += 1
+        return np.sum(x) * n
+
+    g = ad.grad(f)
+    assert [g(X)[0] for _ in range(3)] == [1.0, 2.0, 3.0]
+
+    def h(x):
+        h.calls += 1
+        return np.sum(x) * h.calls
+
+    h.calls = 0
+    g = ad.grad(h)
+    assert [g(X)[0] for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
+def draws_numpy(x):
+    return np.sum(x * np.random.standard_normal(3))
+
+
+def draws_python(x):
+    return np.sum(x) * random.random()
+
+
+def test_random_numbers_are_drawn_at_each_call():
+    rng = np.random.default_rng(0)
+    for f in (draws_numpy, draws_python, lambda x: np.sum(x * rng.normal(size=3))):
+        g = ad.grad(f)
+        seen = {tuple(g(X)) for _ in range(5)}
+        assert len(seen) == 5
+        assert ad.why_recorded(g)
+    np.random.seed(3)
+    expected = np.random.standard_normal(3)
+    np.random.seed(3)
+    np.testing.assert_array_equal(ad.grad(draws_numpy)(X), expected)
+
+
+def test_random_numbers_behind_a_name_that_hides_them():
+    g = ad.grad(lambda x: np.sum(x * getattr(np, "ran" + "dom").standard_normal(3)))
+    assert len({tuple(g(X)) for _ in range(4)}) == 4
+    assert "RandomState" in ad.why_recorded(g)
+
+
+SEEN = 0.0
+
+
+def leaves_a_mark(x):
+    global SEEN
+    SEEN = 1.0
+    return np.sum(x)
+
+
+def test_assignments_are_made_at_each_call(monkeypatch):
+    """Also those that the function itself never reads."""
+    here = 0.0
+
+    def leaves_one_in_a_closure(x):
+        nonlocal here
+        here = 1.0
+        return np.sum(x)
+
+    for f in (leaves_a_mark, leaves_one_in_a_closure):
+        g = ad.grad(f)
+        for _ in range(3):
+            monkeypatch.setitem(globals(), "SEEN", 0.0)
+            here = 0.0
+            g(X)
+            assert SEEN == 1.0 or here == 1.0
+
+
+def test_other_sources_of_change(tmp_path, capsys):
+    import time
+
+    path = tmp_path / "k.npy"
+    np.save(path, np.array(2.0))
+    counter = iter(range(1, 10))
+    for f in (
+        lambda x: np.sum(x) * np.load(path),
+        lambda x: np.sum(x) * time.perf_counter(),
+        lambda x: np.sum(x) * next(counter),
+        lambda x: np.sum(x) * eval("2.0"),
+        lambda x: np.sum(x) * globals()["SCALE"],
+        lambda x: np.sum(x) * types.FunctionType.__globals__.__get__(by_scale)["SCALE"],
+    ):
+        assert not is_reused(f, X), f
+    g = ad.grad(lambda x: (print("here"), np.sum(x))[1])
+    g(X), g(X)
+    assert capsys.readouterr().out == "here\nhere\n"
+
+
+def test_a_value_looked_at():
+    def f(x):
+        return np.sum(x**2) if np.sum(x) > 0 else np.sum(-x)
+
+    g = ad.grad(f)
+    for sign in (1.0, -1.0, 1.0, -1.0):
+        np.testing.assert_allclose(g(sign * X), 2 * X if sign > 0 else -np.ones(3))
+
+    def newton(a):
+        y = a
+        while abs(y * y - a) > 1e-12:
+            y = 0.5 * (y + a / y)
+        return y
+
+    d = ad.grad(newton)
+    for a in (2.0, 9.0, 100.0, 2.0):
+        assert d(a) == pytest.approx(0.5 / math.sqrt(a), rel=1e-9)
+
+
+def test_graphs_recorded_again_are_not_compiled_again():
+    rng = np.random.default_rng(0)
+    g = ad.grad(lambda x: np.sum(np.arctan(x) * rng.normal(size=3)))
+    programs = []
+    for _ in range(4):
+        g(X)
+        programs.append(g.__derived__.last[1])
+    assert programs[0] is None, "what may never come again is not compiled"
+    assert programs[2] is not None and programs[2] is programs[3]
+
+
+def test_new_lambdas_of_the_same_code_share_a_program():
+    programs = []
+    for k in (np.ones(3), np.full(3, 2.0), np.full(3, 3.0)):
+        g = ad.grad(lambda x, k=k: np.sum(np.cosh(x) * k) * 0.125)
+        np.testing.assert_allclose(g(X), np.sinh(X) * k * 0.125)
+        programs.append(g.__derived__.last[1])
+    assert programs[1] is programs[2]

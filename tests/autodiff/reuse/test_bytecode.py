@@ -1,0 +1,169 @@
+"""What a code object may read, found in its bytecode."""
+
+import numpy as np
+import pytest
+
+from gpt2.autodiff.record.bytecode import CATCHES, Use, reads, returns_nothing
+from gpt2.autodiff.record.record import record
+from gpt2.autodiff.reuse.watch import Watch
+
+SCALE = 2.0
+
+
+def read(chain=()):
+    return {Use(tuple(chain), called=False)}
+
+
+def called(*chain):
+    return {Use(chain, called=True)}
+
+
+def test_reads():
+    def outer():
+        k, m = 1, 2
+
+        def f(x, y=0):
+            z = np.linalg.norm(x) + SCALE + k
+
+            def inner(a):
+                nonlocal z
+                z = z + a + m + SCALE
+                return z
+
+            x.rate = getattr(y, "width")  # noqa: B009
+            return inner(x) + sum(map(print, y))
+
+        return f
+
+    found = reads(outer().__code__)
+    assert found.globals == {
+        "np": called("linalg", "norm"),
+        "SCALE": read(),
+        "sum": called(),
+        "map": called(),
+        "print": read(),
+        "getattr": called(),
+    }
+    assert found.free == {"k": read(), "m": read()}, "those of functions inside included"
+    assert found.names == {"linalg", "norm", "rate", "width"} and found.trouble is None
+
+
+def by_name(x, name):
+    return getattr(x, name)
+
+
+def by_part_of_a_name(x):
+    return getattr(x, "a" + str(x), 1)
+
+
+def by_dict(x):
+    return x.__dict__
+
+
+def by_a_name_that_is_opaque(f):
+    return getattr(f, "__globals__")  # noqa: B009
+
+
+@pytest.mark.parametrize("f", [by_name, by_part_of_a_name, by_dict, by_a_name_that_is_opaque])
+def test_attributes_that_cannot_be_told(f):
+    assert reads(f.__code__).trouble
+
+
+def bare(x):
+    try:
+        return x()
+    except:  # noqa: E722
+        return 1
+
+
+def typed(x):
+    try:
+        return x()
+    except ValueError:
+        return 1
+
+
+def typed_and_bare(x):
+    try:
+        return x()
+    except KeyError:
+        return 1
+    except:  # noqa: E722
+        return 2
+
+
+def finally_returns(x):
+    try:
+        return x()
+    finally:
+        return 1  # noqa: B012
+
+
+def finally_continues(x):
+    for _ in range(2):
+        try:
+            x()
+        finally:
+            continue  # noqa: B012
+    return 1
+
+
+def grouped(x):
+    try:
+        return x()
+    except* ValueError:
+        pass
+
+
+@pytest.mark.parametrize("f", [bare, typed, typed_and_bare, finally_returns, finally_continues, grouped])
+def test_handlers_that_end_an_exception(f):
+    assert reads(f.__code__).trouble == CATCHES
+
+
+def plain_finally(x):
+    try:
+        return x()
+    finally:
+        x.close()
+
+
+def harmless(x):
+    try:
+        return x["a"]
+    except (KeyError, TypeError):
+        return 1
+
+
+def raises_again(x):
+    try:
+        return x()
+    finally:
+        if x:
+            x.close()
+
+
+def with_statement(x):
+    with x as y, x:
+        return y
+
+
+@pytest.mark.parametrize("f", [plain_finally, harmless, raises_again, with_statement])
+def test_handlers_that_let_it_through(f):
+    assert reads(f.__code__).trouble is None
+
+
+def test_what_an_exit_returns():
+    assert returns_nothing((lambda: None).__code__) and returns_nothing((lambda: False).__code__)
+    assert not returns_nothing((lambda: True).__code__) and not returns_nothing((lambda x: x).__code__)
+
+
+def test_guards_of_plain_functions_are_short():
+    """What is asked at every call: the code of the function, np, what is taken of it."""
+
+    def f(x):
+        return np.sum(np.exp(x))
+
+    with Watch(f) as world:
+        record(f, (np.ones(2),))
+    guard = world.guard()
+    assert guard.holds() and guard.watched <= 6 and guard.text

@@ -1,0 +1,168 @@
+"""A program is found by the types and the static values of the arguments, and equal ones may differ."""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.api.derived import derived_of
+
+X = np.array([1.0, 2.0, 3.0])
+
+
+def recordings(f):
+    """f, and how many times it was run."""
+    count = [0]
+
+    @functools.wraps(f)
+    def counted(*args, **kwargs):
+        count.append(1)
+        return f(*args, **kwargs)
+
+    return counted, lambda: len(count) - 1
+
+
+def test_types_and_layouts_have_programs_of_their_own():
+    g = ad.grad(lambda x: np.sum(x.reshape(-1)[:2] ** 2))
+    for x in (
+        np.ones((2, 3)),
+        np.ones((3, 2)),
+        np.ones((2, 3), np.float32),
+        np.ones((3, 2)).T,
+        np.ones((2, 3)),
+    ):
+        for _ in range(2):
+            result = g(x)
+            assert result.dtype == x.dtype and result.shape == x.shape
+            np.testing.assert_array_equal(result.reshape(-1), [2, 2, 0, 0, 0, 0])
+
+
+def test_the_cache_is_bounded():
+    g = ad.grad(lambda x: np.sum(x**2))
+    for n in range(1, 100):
+        g(np.ones(n))
+    assert len(g.__derived__.cache) <= g.__derived__.cache.size == 64
+    np.testing.assert_array_equal(g(np.ones(1)), [2.0])
+
+
+def test_functions_called_with_a_function_leave_nothing_behind():
+    """ad.vjp(lambda: ...) in a loop must not keep the lambdas, nor what they close over."""
+    import gc
+    import weakref
+
+    class Big:
+        pass
+
+    watched = []
+    for _ in range(5):
+        big = Big()
+        big.k = 2.0
+        ad.vjp(lambda x, big=big: x * big.k, X)
+        watched.append(weakref.ref(big))
+    del big
+    gc.collect()
+    assert sum(w() is not None for w in watched) <= 1
+
+    def f(x):
+        return x * 2
+
+    for _ in range(3):
+        ad.vjp(f, X)
+    assert len(f.__dict__) == 1
+
+    @functools.wraps(f)
+    def g(x):
+        return f(x) * 3
+
+    np.testing.assert_allclose(ad.vjp(g, X)[0], 6 * X)
+
+
+def test_derived_of_methods_is_kept():
+    class M:
+        def f(self, x):
+            return x * 2
+
+    m = M()
+    from gpt2.autodiff.api.vjp import Vjp
+
+    assert derived_of(m.f, Vjp()) is derived_of(m.f, Vjp())
+
+
+def test_fast_entries_are_kept_for_each_shape():
+    g = ad.grad(lambda x: np.sum(np.sin(x)))
+    a, b = np.ones(3), np.ones(4)
+    entries = []
+    for x in (a, b, a, b):
+        g(x)
+        entries.append(g.__derived__.entry)
+    assert entries[0] is entries[2] is not entries[1] and entries[1] is entries[3]
+
+
+def by_order(d):
+    return sum((i + 1) * v for i, v in enumerate(d.values()))
+
+
+def test_the_order_of_keys_counts():
+    g, h = ad.grad(by_order), ad.compile(lambda **named: by_order(named))
+    for _ in range(3):
+        assert g({"a": 1.0, "b": 1.0}) == {"a": 1.0, "b": 2.0}
+        assert g({"b": 1.0, "a": 1.0}) == {"b": 1.0, "a": 2.0}
+        assert h(a=1.0, b=2.0) == 5.0
+        assert h(b=2.0, a=1.0) == 4.0
+
+
+def test_the_order_of_keywords_counts_beside_out():
+    h, out = ad.compile(lambda **named: by_order(named)), np.zeros(2)
+    x, y = np.ones(2), np.full(2, 2.0)
+    for _ in range(3):
+        assert h(a=x, out=out, b=y)[0] == 5.0
+        assert h(a=x, b=y, out=out)[0] == 5.0
+        assert h(b=y, out=out, a=x)[0] == 4.0
+
+
+@dataclasses.dataclass
+class Scaled:
+    name: str = "a"
+    factor: float = dataclasses.field(default=1.0, compare=False)
+
+
+class Sly:
+    """Equal to all others of its kind, whatever it holds."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __eq__(self, other):
+        return isinstance(other, Sly)
+
+    def __hash__(self):
+        return 1
+
+
+def test_equal_static_arguments_may_differ():
+    g = ad.grad(lambda x, c: x * c.factor)
+    for _ in range(3):
+        for kind in (Scaled(factor=2.0), Scaled(factor=3.0), Sly(4.0), Sly(5.0)):
+            assert g(1.0, kind) == kind.factor
+
+
+def test_static_values_of_different_types_differ():
+    """1 == True == 1.0, in sets and as keys too."""
+    g = ad.grad(lambda x, c: x if all(type(v) is bool for v in c) else x * 2.0)
+    h = ad.grad(lambda d: sum(v if type(k) is bool else 2.0 * v for k, v in d.items()))
+    for _ in range(3):
+        assert g(1.0, frozenset({True})) == 1.0
+        assert g(1.0, frozenset({1})) == 2.0
+        assert h({True: 1.0}) == {True: 1.0}
+        assert h({1: 1.0}) == {1: 2.0}
+
+
+def test_settings_made_anew_at_each_call_are_recognised():
+    f, runs = recordings(lambda x, c: np.sum(x) * c.factor)
+    g = ad.grad(f, pure=True)
+    for _ in range(3):
+        np.testing.assert_array_equal(g(X, Scaled("b", 2.0)), np.full(3, 2.0))
+    assert runs() == 1
+    np.testing.assert_array_equal(g(X, Scaled("b", 3.0)), np.full(3, 3.0))
+    assert runs() == 2

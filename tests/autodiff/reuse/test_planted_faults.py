@@ -1,0 +1,162 @@
+"""The random worlds notice faults: each of those that the guard once had, planted again, makes them fail."""
+
+import collections
+import functools
+import types
+
+import numpy as np
+import pytest
+
+from gpt2.autodiff import same
+from gpt2.autodiff.record import bytecode
+from gpt2.autodiff.reuse import guard, kinds, named, world
+from tests.support.worlds.random_worlds import Stale, check_acting, check_world
+
+World = world.World
+
+
+def taken_as_it_is(monkeypatch, kind):
+    monkeypatch.setitem(world._VISITS, kind, lambda w, v: None)
+
+
+def listed(monkeypatch, *objects):
+    found = kinds.LISTED._objects | {id(v): v for v in objects}
+    monkeypatch.setattr(kinds.LISTED, "_objects", found)
+
+
+def without_facts(monkeypatch, unwanted):
+    """No fact for which unwanted(kind, parts) is true."""
+    fact = World.fact
+    monkeypatch.setattr(World, "fact", lambda w, *parts: unwanted(*parts) or fact(w, *parts))
+
+
+def without_module(monkeypatch, names):
+    without_facts(monkeypatch, lambda kind, *parts: parts[0] is names and kind in ("entry", "absent"))
+
+
+def equal_ranges(monkeypatch):
+    exact = same.same
+
+    def lax(a, b):
+        return type(a) is type(b) is range and a == b or exact(a, b)
+
+    monkeypatch.setattr(guard, "same", lax)
+    monkeypatch.setattr(same, "same", lax)
+
+
+def sets_without_order(monkeypatch):
+    monkeypatch.setitem(world._VISITS, set, lambda w, v: w.fact("items", v, tuple(v)))
+    exact = guard.same_items
+
+    def lax(items, then):
+        return frozenset(items) == frozenset(then) if type(items) is set else exact(items, then)
+
+    monkeypatch.setattr(guard, "same_items", lax)
+
+
+def the_dict_of_then(monkeypatch):
+    """An object's __dict__ that is replaced goes unnoticed."""
+
+    class Box:
+        pass
+
+    note = named.Names.note
+
+    def noted(self, w):
+        box = Box()
+        box.__dict__ = self.holder.__dict__
+        holder, self.holder = self.holder, box
+        note(self, w)
+        self.holder = holder
+        w.kept = [*getattr(w, "kept", []), box]
+
+    monkeypatch.setattr(named.Names, "note", noted)
+
+
+def unseen_code(monkeypatch):
+    """What runs without being reached is taken for harmless."""
+    fail = World.fail
+    monkeypatch.setattr(World, "_in_classes", lambda w, code: [])
+    monkeypatch.setattr(World, "fail", lambda w, why: None if "not followed" in why else fail(w, why))
+
+
+def computed_names(monkeypatch):
+    monkeypatch.setattr(bytecode, "_known", {})
+    monkeypatch.setattr(bytecode, "_by_name", lambda *a: None)
+
+
+def opaque_names(monkeypatch):
+    monkeypatch.setattr(bytecode, "_known", {})
+    monkeypatch.setattr(bytecode, "OPAQUE_ATTRIBUTES", frozenset())
+
+
+def exact_only_by_content(monkeypatch):
+    monkeypatch.setattr(guard, "same_array", lambda a, b: True)
+
+
+def default_dicts_as_dicts(monkeypatch):
+    def visit(w, v):
+        w._dict(v)
+        w.reach(v.default_factory)
+
+    monkeypatch.setitem(world._VISITS, collections.defaultdict, visit)
+
+
+def without_acts(monkeypatch):
+    """What the run itself changed is not asked for."""
+
+    def made(facts):
+        found = guard.make_guard(facts)
+        found.holds = lambda: True
+        return found
+
+    monkeypatch.setattr(world, "make_guard", made)
+
+
+FAULTS = {
+    "namespaces": (lambda m: taken_as_it_is(m, types.SimpleNamespace), "namespace"),
+    "ranges": (equal_ranges, "scalar"),
+    "order of sets": (sets_without_order, "a_set"),
+    "a replaced __dict__": (the_dict_of_then, "instance"),
+    "attributes of functions": (
+        lambda m: m.setattr(named.FunctionNames, "note", lambda self, w: None),
+        "function",
+    ),
+    "names of functions": (lambda m: m.setattr(named, "_note_names", lambda *a: None), "function"),
+    "texts of functions": (opaque_names, "function_s_texts"),
+    "names of NumPy": (lambda m: without_module(m, np.__dict__), "names_of_numpy"),
+    "built-in names": (lambda m: without_module(m, __builtins__), "built_in_names"),
+    "the error state": (lambda m: listed(m, np.geterr), "error_state"),
+    "default_factory": (default_dicts_as_dicts, "default_dict"),
+    "caches": (lambda m: taken_as_it_is(m, functools._lru_cache_wrapper), "cached_function"),
+    "__str__ and others": (unseen_code, "special_methods"),
+    "members of enumerations": (
+        lambda m: m.setattr(named.InstanceNames, "note", lambda self, w: None),
+        "enumeration",
+    ),
+    "metaclasses": (
+        lambda m: without_facts(m, lambda kind, *parts: kind == "type" and isinstance(parts[0], type)),
+        "class_itself",
+    ),
+    "computed names": (computed_names, "nested_getattr"),
+    "the bytes of arrays": (exact_only_by_content, "an_array"),
+    "methods of lists": (lambda m: m.setattr(World, "_bound", lambda w, v: None), "method_of_a_list"),
+    "cells": (lambda m: without_facts(m, lambda kind, *parts: kind == "cell"), "function"),
+    "classes": (lambda m: without_facts(m, lambda kind, *parts: kind == "class"), "instance"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_noticed(name, monkeypatch):
+    plant, kind = FAULTS[name]
+    plant(monkeypatch)
+    with pytest.raises(Stale):
+        for seed in range(40):
+            check_world(seed, [kind])
+
+
+def test_acts_are_noticed(monkeypatch):
+    without_acts(monkeypatch)
+    with pytest.raises(Stale):
+        check_acting("counts")

@@ -1,0 +1,107 @@
+"""What is held and not read is no reason to record at each call."""
+
+import collections
+import datetime
+import functools
+import logging
+import pathlib
+import threading
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+
+X = np.array([1.0, 2.0, 3.0])
+
+
+def outcome(f, *args):
+    """What a call gives, or the kind of error that it raises."""
+    try:
+        return f(*args)
+    except ad.AutodiffError:
+        raise
+    except Exception as error:
+        return type(error).__name__
+
+
+def stays_current(f, change, x=X, differs=True):
+    """Is the answer after the change that of a function recorded after it?"""
+    g = ad.grad(f)
+    for _ in range(3):
+        before = outcome(g, x)
+    change()
+    for _ in range(3):
+        found, expected = outcome(g, x), outcome(ad.grad(f), x)
+        np.testing.assert_array_equal(found, expected)
+    assert differs == (not np.array_equal(before, expected)), "the test should change something"
+
+
+def is_reused(f, *args):
+    g = ad.grad(f)
+    g(*args)
+    return ad.why_recorded(g) is None
+
+
+class Model:
+    def __init__(self, **held):
+        self.rate = 2.0
+        self.__dict__.update(held)
+
+    @functools.cached_property
+    def table(self):
+        return np.ones(3)
+
+    def loss(self, x):
+        return np.sum(x * self.rate)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        np.random.default_rng(0),
+        threading.Lock(),
+        logging.getLogger(__name__),
+        pathlib.Path("."),
+        datetime.date(2020, 1, 1),
+        collections.deque(),
+        iter([1]),
+        open,
+    ],
+    ids=lambda held: type(held).__name__,
+)
+def test_what_is_held_and_not_read(held):
+    model = Model(held=held)
+    assert is_reused(model.loss, X)
+    stays_current(model.loss, lambda: setattr(model, "rate", 3.0))
+    assert is_reused(lambda x: np.sum(x * model.rate), X)
+
+
+def test_a_branch_that_is_not_taken():
+    verbose = False
+    model = Model(log=logging.getLogger(__name__))
+
+    def f(x):
+        if verbose:
+            print("here")
+            open("file")
+            np.load("file")
+            np.save("file", X)
+        return model.loss(x)
+
+    assert is_reused(f, X)
+
+
+def test_a_branch_that_is_taken_later(capsys):
+    verbose = [False]
+
+    def f(x):
+        if verbose[0]:
+            print("here")
+        return np.sum(x)
+
+    g = ad.grad(f)
+    g(X), g(X)
+    verbose[0] = True
+    g(X), g(X)
+    assert capsys.readouterr().out == "here\nhere\n"
