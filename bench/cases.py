@@ -1,31 +1,38 @@
-"""The layers at training sizes: tests/cases.py's rows once more, as large as in GPT-2 124M.
+"""The layers at training sizes: gpt2/layers/cases.py's rows, as large as in GPT-2 124M.
 
 matmul stands here in the five shapes that a step runs it in.
 """
 
+from dataclasses import replace
+
 from gpt2.errors import UserError
-from tests.cases import Case, Ids
+from gpt2.layers.cases import Sizes, at
 
 C, NH, V = 768, 12, 50257
 
 
 def cases(B, T, C=C, NH=NH, V=V):
-    """Name -> Case for a batch of B sequences of T tokens, float32 when it draws its inputs.
+    """Name -> Case for a batch of B sequences of T tokens.
 
     C channels, NH heads, V words in the vocabulary: those of GPT-2 124M unless given.
     """
+
+    def row(name, C=C, OC=C):
+        layer = name.partition("-")[0]
+        return replace(at(Sizes(B=B, T=T, C=C, OC=OC, NH=NH, V=V, max_t=T))[layer], name=name)
+
     rows = [
-        Case("encoder", "encoder", (Ids((B, T), V), (V, C), (T, C)), None),
-        Case("layernorm", "layernorm", ((B, T, C), (C,), (C,)), None),
-        Case("matmul-qkv", "matmul", ((B, T, C), (3 * C, C), (3 * C,)), None),
-        Case("matmul-attproj", "matmul", ((B, T, C), (C, C), (C,)), None),
-        Case("matmul-fc", "matmul", ((B, T, C), (4 * C, C), (4 * C,)), None),
-        Case("matmul-fcproj", "matmul", ((B, T, 4 * C), (C, 4 * C), (C,)), None),
-        Case("matmul-head", "matmul", ((B, T, C), (V, C), None), None),
-        Case("attention", "attention", ((B, T, 3 * C),), None, {"num_heads": NH}),
-        Case("gelu", "gelu", ((B, T, 4 * C),), None),
-        Case("residual", "residual", ((B, T, C), (B, T, C)), None),
-        Case("crossentropy", "crossentropy", ((B, T, V), Ids((B, T), V)), None),
+        row("encoder"),
+        row("layernorm"),
+        row("matmul-qkv", OC=3 * C),
+        row("matmul-attproj"),
+        row("matmul-fc", OC=4 * C),
+        row("matmul-fcproj", C=4 * C),
+        replace(row("matmul-head"), shapes=((B, T, C), (V, C), None)),
+        row("attention"),
+        row("gelu", C=4 * C),
+        row("residual"),
+        row("crossentropy"),
     ]
     return {case.name: case for case in rows}
 

@@ -14,7 +14,7 @@ import argparse
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,41 +24,13 @@ from gpt2 import autodiff as ad
 from gpt2.backward import auto, compiled, options_for
 from gpt2.errors import exit_status
 from gpt2.layers import LAYERS
+from gpt2.layers.cases import Sizes, at
 from gpt2.model import GPT2, GPT2Config, loss_fn
 
 EXACT = 1e-10  # different orders of summation in float64
 DIFFERENCES = 1e-7  # second-order central differences with a step of 1e-5
 STEP = 1e-5
-SIZES = {
-    "B": 2,
-    "T": 5,
-    "C": 12,
-    "NH": 3,
-    "V": 17,
-    "OC": 7,
-    "maxT": 8,
-}  # all different: no swapped axis passes
-
-
-def inputs_of(
-    name: str, rng: np.random.Generator, sizes: Mapping[str, int], dtype: str
-) -> tuple[tuple, dict[str, int]]:
-    """Random inputs of a layer and its static arguments."""
-    B, T, C, V = sizes["B"], sizes["T"], sizes["C"], sizes["V"]
-
-    def normal(*shape):
-        return rng.standard_normal(shape).astype(dtype)
-
-    table = {
-        "encoder": ((rng.integers(0, V, (B, T)), normal(V, C), normal(sizes["maxT"], C)), {}),
-        "layernorm": ((normal(B, T, C), normal(C), normal(C)), {}),
-        "matmul": ((normal(B, T, C), normal(sizes["OC"], C), normal(sizes["OC"])), {}),
-        "attention": ((normal(B, T, 3 * C),), {"num_heads": sizes["NH"]}),
-        "gelu": ((normal(B, T, C),), {}),
-        "residual": ((normal(B, T, C), normal(B, T, C)), {}),
-        "crossentropy": ((normal(B, T, V), rng.integers(0, V, (B, T))), {}),
-    }
-    return table[name]
+SIZES = Sizes(B=2, T=5, C=12, NH=3, V=17, OC=7, max_t=8)  # all different: no swapped axis passes
 
 
 def scaled_error(x: ArrayLike, y: ArrayLike) -> float:
@@ -84,7 +56,8 @@ def slope(f: Callable[..., Any], args: Sequence, tangents: Sequence) -> Any:
 def check_layer(name: str, seed: int = 0) -> dict[str, tuple[float, float]]:
     """Scaled errors of one layer: a dict from comparison to (error, tolerance)."""
     rng = np.random.default_rng(seed)
-    args, static = inputs_of(name, rng, SIZES, "float64")
+    case = at(SIZES)[name]
+    args, static = case.inputs("float64", rng), case.static
     layer = LAYERS[name]
 
     def forward(*inputs):
@@ -187,13 +160,14 @@ def certificate() -> bool:
     return passed
 
 
-SHOWN = {"B": 4, "T": 64, "C": 768, "NH": 12, "V": 1024, "OC": 3072, "maxT": 1024}
+SHOWN = Sizes(B=4, T=64, C=768, NH=12, V=1024, OC=3072, max_t=1024)
 
 
-def pair_of(name: str, sizes: Mapping[str, int] | None = None) -> Any:
+def pair_of(name: str, sizes: Sizes = SHOWN) -> Any:
     """The compiler's two graphs for a layer at a training size, and the programs made of them."""
-    args, static = inputs_of(name, np.random.default_rng(0), SHOWN if sizes is None else sizes, "float32")
-    entry, _ = ad.FixedPair(LAYERS[name].forward, options_for(), name=name).entry(args, static)
+    case = at(sizes)[name]
+    pair = ad.FixedPair(LAYERS[name].forward, options_for(), name=name)
+    entry, _ = pair.entry(case.inputs("float32"), case.static)
     return entry
 
 

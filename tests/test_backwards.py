@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from peaks import peak_of
 
-from bench.cases import cases
 from gpt2 import autodiff as ad
 from gpt2.backward import auto
 from gpt2.layers import LAYERS
+from gpt2.layers.cases import Sizes, at
 from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
+from tests.support.peaks import peak_of
 
 pytestmark = pytest.mark.numeric
 
@@ -58,8 +58,8 @@ def test_loss_curve_is_that_of_manual(backward, manual_curve):
 
 # ---- Memory ----------------------------------------------------------------------------------------------
 
-B, T, C, NH, V = 4, 64, 128, 4, 640
-LAYER_CASES = {case.layer: case for case in cases(B, T, C, NH, V).values() if case.name != "matmul-head"}
+B, T, C = 4, 64, 128
+LAYER_CASES = at(Sizes(B=B, T=T, C=C, OC=4 * C, NH=4, V=640, max_t=T))
 # What comes and goes within a call: frames and tuples, and buffers of 8192 elements, which NumPy's iterator
 # takes for operands that are broadcast or transposed. The smallest activation, (B, T, C), is 131 KB
 SMALL = 100_000

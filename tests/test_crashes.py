@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faults import Faults, full, kill, read_only
 
 from gpt2.errors import UserError
 from gpt2.storage import lock, runs
@@ -20,6 +19,7 @@ from gpt2.storage.lock import Lock
 from gpt2.train import program
 from gpt2.train.run import Run
 from gpt2.weights import checkpoint
+from tests.support.faults import Faults, full, kill, read_only
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = [

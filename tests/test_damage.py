@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage import CONFIG, Subject, fuzz, model, outcome, spoil, subjects
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.weights import checkpoint, huggingface, llmc, pretrained
+from tests.support.damage import CONFIG, Subject, fuzz, model, outcome, spoil, subjects
 
 ROOT = Path(__file__).parents[1]
 EVERY = subjects()
@@ -124,7 +124,7 @@ def test_surprises(tmp_path, read, found):
 
 
 def test_no_end_is_a_surprise(tmp_path, monkeypatch):
-    import damage
+    from tests.support import damage
 
     monkeypatch.setattr(damage, "SECONDS", 0.05)
 

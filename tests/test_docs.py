@@ -14,36 +14,52 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-import pages
 import pytest
-from pages import PAGES, ROOT, blocks
 
 from gpt2 import autodiff as ad
 from gpt2 import certificate, layers
 from gpt2.model import GPT2, GPT2Config
+from tests.support import pages
+from tests.support.pages import PAGES, ROOT, blocks
 
 # Pages whose commands and programs another test runs, in an order and on data of their own
 ELSEWHERE = {
-    "docs/formats.md": "test_formats_page.py",
-    "docs/adding-an-op.md": "autodiff/test_adding_an_op.py",
-    "docs/autodiff.md": "autodiff/test_guide.py",
+    "docs/formats.md": "weights/test_formats_page.py",
+    "docs/adding-an-op.md": "autodiff/whole/test_adding_an_op.py",
+    "docs/autodiff.md": "autodiff/whole/test_guide.py",
 }
 # Commands that are not run here: `parse` has their own parser read the arguments, and nothing more; `not
 # here` is for those that cannot even be read in this process.
 INSTALLS = "takes minutes and a network; CI runs the README's line word for word"
-LONG = "measures for minutes; tests/test_bench.py runs the same code on small cases"
+LONG = "measures for minutes; tests/bench/test_bench.py runs the same code on small cases"
 EXCEPTIONS = {
     "python3 -m venv .venv": ("not here", INSTALLS),
     ".venv/bin/pip install -e .": ("not here", INSTALLS),
     ".venv/bin/pip install -e '.[test]'": ("not here", INSTALLS),
     ".venv/bin/python train.py": ("not here", INSTALLS),
     ".venv/bin/python -m pytest": ("not here", INSTALLS),
-    "python train.py --parallel processes": ("parse", "several processes; tests/test_parallel.py has them"),
+    "python train.py --parallel processes": (
+        "parse",
+        "several processes; tests/parallel has them",
+    ),
     "python train.py --parallel processes --workers 4": ("parse", "as above"),
-    "mpiexec -n 4 python train.py --parallel mpi": ("not here", "needs MPI; tests/test_parallel.py has it"),
+    "mpiexec -n 4 python train.py --parallel mpi": (
+        "not here",
+        "needs MPI; tests/parallel has it",
+    ),
     "python -m gpt2.explain rmsnorm": ("not here", "a layer that exists on its page alone"),
     "pip install -e '.[bench]'": ("not here", INSTALLS),
     "pip install 'gpt2[hf]'": ("not here", INSTALLS),
+    "pip install pre-commit": ("not here", INSTALLS),
+    "python -m pytest": ("not here", "these tests are some of them"),
+    "python -m pytest tests/autodiff/derive": ("not here", "as above"),
+    "python -m pytest tests/layers -k attention": ("not here", "as above"),
+    "python -m docs.coverage > docs/coverage.md": (
+        "not here",
+        "another test compares the page with what it prints",
+    ),
+    "python -m docs.ops > docs/ops.md": ("not here", "as above"),
+    "python -m docs.architecture": ("not here", "as above"),
 }
 # Families of such commands, by their beginning
 LONG_ONES = ("python -m bench.", "python -m tests.long.", "python tests/long/")
@@ -110,6 +126,17 @@ def test_the_reader_reads(tmp_path, monkeypatch):
     assert tuple(pages.check_examples("page.md"))[:2] == (1, 1)
     pages.rewrite_examples("page.md")
     assert (tmp_path / "page.md").read_text() == "    >>> 1 + 1\n    2\n"
+
+
+def test_files_that_contributors_are_sent_to_are_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:gpt2|tests|docs|bench|\.ci)/[\w/.-]*\w", text))
+    assert len(named) > 20 and not [name for name in named if not (ROOT / name).exists()]
+    tests = {name: test for name, test in re.findall(r"`(test_\w+)(\[\.\.\.\])?`", text)}
+    for name in tests:
+        assert any(
+            f"def {name}(" in path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")
+        )
 
 
 def test_the_tables_are_up_to_date():

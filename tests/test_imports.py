@@ -1,54 +1,22 @@
-"""Imports run one way. Read from the source, so that an import inside a function counts as well."""
+"""What the parts of gpt2 import: each other as tests/house.py's table says, and little else."""
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from docs import house
+from tests.house import PARTS, part
 
-# What each part of gpt2 may know of the others, from the ground up: no part knows one that stands below it.
-MAY_IMPORT = {
-    "errors": set(),
-    "layers": set(),
-    "autodiff": set(),
-    "storage": {"errors"},
-    "data": {"errors", "storage"},
-    "backward": {"layers", "autodiff", "errors"},
-    # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
-    "model": {"layers", "backward", "errors"},
-    "optimizer": {"autodiff"},  # its threads alone: there is one pool
-    "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
-    "weights": {"data", "errors", "model", "storage"},
-    "sample": {"data", "errors", "layers", "model", "weights"},
-    "train": {
-        "autodiff",  # its threads and what it has measured
-        "data",
-        "errors",
-        "model",
-        "optimizer",
-        "parallel",
-        "sample",
-        "storage",
-        "weights",
-    },
-    # Commands, and the library's functions
-    "certificate": {"autodiff", "backward", "layers", "model"},
-    "convert": {"data", "errors", "model", "storage", "weights"},
-    "evaluate": {"data", "errors", "layers", "model", "weights"},
-    "explain": {"autodiff", "certificate", "errors", "layers", "storage"},
-    "plot": {"errors", "storage"},
-    "library": {"convert", "data", "model", "weights"},
-    "__main__": set(),  # it starts them by name
-}
+ROOT = house.ROOT
+FILES = house.files()
+
 # Imports inside functions, each with its reason: a circle could hide in one. autodiff has a test of its own.
 NUMPY_LATER = "NumPy reads the number of its threads when it is imported, and what decides on it comes first"
 OPTIONAL = "a package that need not be there"
 PLATFORM = "a module of one operating system"
 INSIDE_FUNCTIONS = {
-    ("train/program.py", "gpt2.train"): NUMPY_LATER,
+    ("train/program.py", "gpt2.train.console"): NUMPY_LATER,
     ("parallel/__init__.py", "gpt2.parallel.one"): NUMPY_LATER,
     ("parallel/__init__.py", "gpt2.parallel.mpi"): NUMPY_LATER,
     ("parallel/__init__.py", "gpt2.parallel.team"): NUMPY_LATER,
@@ -56,11 +24,9 @@ INSIDE_FUNCTIONS = {
     ("parallel/worker.py", "gpt2.parallel.memory"): NUMPY_LATER,
     ("parallel/worker.py", "gpt2.parallel.pipes"): NUMPY_LATER,
     ("parallel/mpi.py", "mpi4py"): OPTIONAL,
-    ("plot.py", "matplotlib.figure"): OPTIONAL,
-    ("plot.py", "tensorboard.compat.proto.event_pb2"): OPTIONAL,
-    ("plot.py", "tensorboard.compat.proto.summary_pb2"): OPTIONAL,
-    ("plot.py", "tensorboard.summary.writer.event_file_writer"): OPTIONAL,
-    ("weights/huggingface.py", "safetensors.numpy"): OPTIONAL,
+    ("plot.py", "matplotlib"): OPTIONAL,
+    ("plot.py", "tensorboard"): OPTIONAL,
+    ("weights/huggingface.py", "safetensors"): OPTIONAL,
     ("weights/pretrained.py", "huggingface_hub"): OPTIONAL,
     ("storage/lock.py", "msvcrt"): PLATFORM,
     ("storage/lock.py", "fcntl"): PLATFORM,
@@ -75,150 +41,86 @@ THIRD_PARTY = {
 }
 NEVER = {"torch", "jax", "autograd", "numba", "tensorflow", "cupy", "scipy"}
 
-
-def imports(path):
-    """Dotted names of the modules that a file imports, relative imports made absolute."""
-    package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            module = ".".join((*base, *(node.module or "").split("."))).strip(".")
-            # `from gpt2 import model` and `from gpt2.model import GPT2` both name gpt2.model.
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+CASES = pytest.mark.parametrize("module", sorted(FILES))
 
 
-def imports_inside_functions(path):
-    """The modules that functions of a file import; gpt2.autodiff stands for all modules of the compiler."""
-    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        for node in ast.walk(function):
-            if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                yield "gpt2.autodiff" if node.module.startswith("gpt2.autodiff") else node.module
+def targets(module):
+    """Dotted names of all that a module imports, in functions or not."""
+    return [i.target for i in house.imports(FILES[module])]
 
 
-def part(module):
-    """The part of gpt2 that a dotted name belongs to, or None."""
-    names = module.split(".")
-    return names[1] if names[0] == "gpt2" and len(names) > 1 else None
-
-
-def sources():
-    """(part, path) of every file of gpt2; gpt2/__init__.py itself is the door to all of them."""
-    for path in sorted((ROOT / "gpt2").rglob("*.py")):
-        names = path.relative_to(ROOT / "gpt2").parts
-        if names != ("__init__.py",):
-            yield names[0].removesuffix(".py"), path
-
-
-SOURCES = pytest.mark.parametrize(
-    ("owner", "path"), [pytest.param(o, p, id=p.relative_to(ROOT).as_posix()) for o, p in sources()]
-)
-
-
-def test_the_reader_reads():
-    """What the other tests rely on."""
-    found = set(imports(ROOT / "gpt2" / "model.py"))
-    assert {"math", "numpy", "gpt2.backward", "gpt2.layers.LAYERS"} <= found
-    assert part("gpt2.layers.LAYERS") == "layers" and part("numpy") is None
-    inside = set(imports_inside_functions(ROOT / "gpt2" / "weights" / "pretrained.py"))
-    assert inside == {"huggingface_hub"}
+def known_by(module):
+    """The parts of gpt2 that a module's imports lead to."""
+    found = {house.longest(name, FILES) for name in targets(module)} - {None}
+    return {part(name) for name in found} - {part(module)}
 
 
 def test_every_part_has_a_row():
-    assert set(MAY_IMPORT) == {owner for owner, _ in sources()}
+    assert set(PARTS) == set(map(part, FILES))
 
 
 def test_no_part_knows_one_that_stands_below_it():
     """So there is no circle of parts, and no arrow back up."""
-    order = list(MAY_IMPORT)
-    for owner, known in MAY_IMPORT.items():
-        assert not known.intersection(order[order.index(owner) :]), owner
+    order = list(PARTS)
+    for name, known in PARTS.items():
+        assert known <= set(order[: order.index(name)]), name
 
 
-@SOURCES
-def test_arrows_between_the_parts(owner, path):
-    assert {part(name) for name in imports(path)} - {None, owner} <= MAY_IMPORT[owner]
+@CASES
+def test_arrows_between_the_parts(module):
+    assert known_by(module) <= PARTS[part(module)]
 
 
-@SOURCES
-def test_nothing_in_gpt2_knows_the_program_or_the_corpora(owner, path):
-    roots = {name.split(".")[0] for name in imports(path)}
-    assert not roots & {"train", "data", "bench", "tests"}
+def test_every_allowed_arrow_is_needed():
+    needed = {name: set() for name in PARTS}
+    for module in FILES:
+        needed[part(module)] |= known_by(module)
+    assert needed == PARTS
+
+
+@CASES
+def test_nothing_in_gpt2_knows_what_stands_beside_it(module):
+    roots = {name.split(".")[0] for name in targets(module)}
+    assert not roots & {"train", "data", "bench", "docs", "tests"}
+
+
+@pytest.mark.parametrize(
+    "folder, apart",
+    [
+        ("bench", {"tests", "docs"}),
+        ("docs", {"tests", "bench"}),
+        ("tests", {"bench"}),
+        ("data", {"tests", "docs", "bench"}),
+    ],
+)
+def test_what_stands_beside_gpt2_stays_apart(folder, apart):
+    """Benchmarks and pages need no tests, and only the tests of benchmarks need benchmarks."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if path.is_relative_to(ROOT / "tests" / "bench"):
+            continue
+        found = {i.target.split(".")[0] for i in house.imports(path)} & apart
+        assert not found, f"{path.relative_to(ROOT)} imports {found}"
 
 
 def test_no_import_hides_in_a_function():
-    """Both ways: none that is not in the table, and no row that is out of date."""
+    """Both ways: none that is not in the table, and no row that is out of date. The compiler's has a test of
+    its own."""
     found = {
-        (path.relative_to(ROOT / "gpt2").as_posix(), module)
-        for owner, path in sources()
-        if owner != "autodiff"
-        for module in imports_inside_functions(path)
+        (path.relative_to(ROOT / "gpt2").as_posix(), house.longest(i.target, FILES) or i.target.split(".")[0])
+        for name, path in FILES.items()
+        if part(name) != "autodiff"
+        for i in house.imports(path)
+        if i.inside
     }
     assert found == set(INSIDE_FUNCTIONS)
 
 
-def modules_outside_the_compiler():
-    for owner, path in sources():
-        names = path.relative_to(ROOT).with_suffix("").parts
-        if owner != "autodiff" and names[-1] != "__main__":
-            yield ".".join(names[:-1] if names[-1] == "__init__" else names)
-
-
-@pytest.mark.parametrize("module", sorted({*modules_outside_the_compiler()} - {"gpt2.parallel.mpi"}))
-def test_every_module_can_be_the_first_import(module):
-    """A circle would show here: some module of it meets another that is half done."""
-    run = subprocess.run([sys.executable, "-c", f"import {module}"], cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-
-
-def test_modules_outside_the_compiler_form_no_circle():
-    """Within the parts as well, where the table says nothing; imports inside functions count."""
-    known = set(modules_outside_the_compiler())
-    arrows = {}
-    for path in (ROOT / name.replace(".", "/") for name in known):
-        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        own = ".".join(path.relative_to(ROOT).parts)
-        found = {longest(name, known) for name in imports(file)}
-        if own in DOORS:
-            found = set()  # they hand names on when these are asked for
-        arrows[own] = found - {None, own}
-    assert circles(arrows) == []
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
-
-
-# Their imports are for type checkers, or behind the functions that the table above lists
-DOORS = {"gpt2", "gpt2.train", "gpt2.parallel"}
-
-
-def longest(name, known):
-    """The module that a dotted name belongs to, or None."""
-    while name and name not in known:
-        name = name.rpartition(".")[0]
-    return name or None
-
-
-def circles(arrows):
-    """What is left once every module is taken away that knows none of those left, or is known by none."""
-    left = {name: set(others) for name, others in arrows.items()}
-    while True:
-        told = set().union(*left.values()) if left else set()
-        ends = {name for name, others in left.items() if not others & left.keys() or name not in told}
-        if not ends:
-            return [sorted(left)] if left else []
-        left = {name: others - ends for name, others in left.items() if name not in ends}
-
-
-@SOURCES
-def test_third_parties(owner, path):
-    roots = {name.split(".")[0] for name in imports(path)} - sys.stdlib_module_names - {"gpt2"}
+@CASES
+def test_third_parties(module):
+    roots = {name.split(".")[0] for name in targets(module)} - sys.stdlib_module_names - {"gpt2"}
     assert not roots & NEVER
-    if owner in THIRD_PARTY:
-        assert roots <= THIRD_PARTY[owner]
+    if part(module) in THIRD_PARTY:
+        assert roots <= THIRD_PARTY[part(module)]
 
 
 def test_import_gpt2_loads_next_to_nothing():

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from peaks import peak_of
 
 from gpt2.backward import choose
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, PRESETS, GPT2Config, logits_fn, loss_fn, parameter_ranges, parameter_table
+from tests.support.peaks import peak_of
 
 pytestmark = pytest.mark.numeric
 

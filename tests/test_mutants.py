@@ -1,18 +1,13 @@
 """A small mistake in a backward or a rule is noticed: a sample here, all 2132 in tests/long/mutate.py."""
 
 import functools
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "autodiff"))
-
-import mutants  # noqa: E402
-import mutation_checks  # noqa: E402
-from mutation_checks import HUNG, caught, passes  # noqa: E402
-from survivors import EXPLAINED, explanation  # noqa: E402
+from tests.support import mutants, mutation_checks
+from tests.support.mutation_checks import HUNG, caught, passes
+from tests.support.survivors import EXPLAINED, explanation
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from cases import CASES, NH, C
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.run import blas, threads
@@ -13,6 +12,7 @@ from gpt2.errors import UserError
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 from gpt2.train.spikes import FEWEST, RECENT, Spikes
+from tests.support.cases import CASES, NH, C
 
 pytestmark = pytest.mark.numeric
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from peaks import peak_of
 
 from gpt2 import optimizer
 from gpt2.optimizer import AdamW, cosine_lr
+from tests.support.peaks import peak_of
 
 pytestmark = pytest.mark.numeric
 

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_run import ROOT, command, environment, flags, python, run
 
 from gpt2 import output
 from gpt2.errors import exit_status
 from gpt2.storage import runs
 from gpt2.train.loop import Interrupts
 from gpt2.weights import checkpoint
+from tests.support.small_run import ROOT, command, environment, flags, python, run
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX processes")
 FULL = Path("/dev/full")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from small_run import flags
 
 from gpt2.data import corpora
 from gpt2.data.tokens import read_tokens, write_tokens
@@ -10,6 +9,7 @@ from gpt2.storage import runs
 from gpt2.train import program
 from gpt2.train.fingerprint import EARLIER
 from gpt2.weights import checkpoint
+from tests.support.small_run import flags
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 

@@ -4,11 +4,11 @@ import os
 import sys
 
 import pytest
-import small_run
 
 from gpt2.errors import UserError
 from gpt2.storage import download, runs
 from gpt2.train import program
+from tests.support import small_run
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX processes")

@@ -4,7 +4,6 @@ import os
 import shlex
 
 import pytest
-import small_run
 
 from gpt2 import evaluate, parallel, sample
 from gpt2.data import corpora, tinyshakespeare, tokenizer
@@ -13,6 +12,7 @@ from gpt2.model import GPT2, GPT2Config
 from gpt2.storage import runs
 from gpt2.train import program
 from gpt2.train.flops import gflop
+from tests.support import small_run
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 

@@ -13,8 +13,8 @@ from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Column, Listing, R
 from gpt2 import backward
 from gpt2.certificate import derived_source
 from gpt2.layers import LAYERS, Layer
+from gpt2.layers.cases import Case
 from gpt2.model import GPT2, GPT2Config
-from tests.cases import Case
 
 # float32 sums of up to 50257 terms in different orders, relative to the length of the array
 TOLERANCE = 1e-4
@@ -77,7 +77,7 @@ def study_cases(batch, quick):
     """Name -> Case: layers of GPT-2 124M, and a naive matmul of 64 channels: N x OC x C products are held."""
     B, T = batch
     rows = cases(B, T, C=48, NH=3, V=97) if quick else cases(B, T)
-    rows["matmul-naive"] = Case("matmul-naive", "matmul_naive", ((B * T, 64), (64, 64), (64,)), None)
+    rows["matmul-naive"] = Case("matmul-naive", "matmul_naive", ((B * T, 64), (64, 64), (64,)))
     return {name: rows[name] for name in NAMES}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from gpt2 import autodiff as ad
 from gpt2 import certificate
 from gpt2.layers import LAYERS, Layer
+from gpt2.layers.cases import at
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Explained:
 def explain(name: str) -> Explained:
     """The Explained of one of gpt2.layers.LAYERS; takes a fraction of a second."""
     layer = LAYERS[name]
-    args, static = certificate.inputs_of(name, np.random.default_rng(0), certificate.SHOWN, "float32")
+    case = at(certificate.SHOWN)[name]
+    args, static = case.inputs("float32"), case.static
     source = inspect.getsource(sys.modules[layer.forward.__module__])  # python -OO keeps no docstrings
     about, _, derivation = (ast.get_docstring(ast.parse(source)) or "").partition("\n")
     names = list(inspect.signature(layer.forward).parameters)

@@ -13,6 +13,7 @@
     worker.py      what runs inside of one
     processes.py   a team of such processes
     auto.py        threads or processes, whichever is faster here
+    errors.py      a worker that is lost; a batch that cannot be shared out
 
     group = join("mpi")                       first of all; a group of one unless it is "mpi"
     team = start("processes", model, optimizer, group, workers=2, batch_size=8)
@@ -23,12 +24,11 @@ Importing this package loads no NumPy, so that a program can decide on the numbe
 """
 
 from gpt2.errors import UserError
+from gpt2.parallel.errors import WorkerError, check_batch
+
+__all__ = ["KINDS", "WorkerError", "check_batch", "join", "start"]
 
 KINDS = ("none", "processes", "mpi")
-
-
-class WorkerError(RuntimeError):
-    """A worker died, failed or hung. The text names it and says how; the other workers have been ended."""
 
 
 def join(kind, timeout=0.0):
@@ -86,22 +86,3 @@ def start(
     if group.size > 1:
         group.broadcast(model.flat_params)  # whatever made them, all start from the same
     return Team(group, model, optimizer, shard=shard and group.size > 1)
-
-
-def check_batch(B, size, flag="--workers"):
-    """Raise UserError unless `size` workers can take equal shares of B sequences.
-
-    With shares of different sizes all would wait for the largest.
-    """
-    if size > B:
-        raise UserError(
-            f"{flag} {size}: a batch has only {B} sequences, so at most {B} workers have "
-            f"something to do; take {flag} {B}, or --batch-size {size}"
-        )
-    if B % size:
-        fewer = max(n for n in range(1, size) if B % n == 0)
-        below = B // size * size
-        raise UserError(
-            f"{flag} {size}: a batch of {B} sequences cannot be cut into {size} equal shares; "
-            f"take --batch-size {below} or {below + size}, or {flag} {fewer}"
-        )

@@ -12,8 +12,8 @@ from gpt2.autodiff import set_threads
 from gpt2.errors import no_overflow_warnings
 from gpt2.model import GPT2
 from gpt2.optimizer import AdamW
-from gpt2.parallel import check_batch
 from gpt2.parallel.cores import threads_each
+from gpt2.parallel.errors import check_batch
 from gpt2.parallel.group import share
 from gpt2.parallel.team import Team
 from gpt2.parallel.workers import Workers

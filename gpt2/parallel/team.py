@@ -10,7 +10,7 @@ A step, as each worker takes it:
 
 import math
 
-from gpt2.parallel import check_batch
+from gpt2.parallel.errors import check_batch
 from gpt2.parallel.group import share
 
 

@@ -22,8 +22,9 @@ import time
 from multiprocessing import connection
 
 from gpt2.errors import UserError
-from gpt2.parallel import WorkerError, worker
+from gpt2.parallel import worker
 from gpt2.parallel.cores import shares_of_cores, thread_variables
+from gpt2.parallel.errors import WorkerError
 from gpt2.parallel.memory import SharedArrays
 
 START = 120.0  # seconds that a process may take to start and import NumPy

@@ -4,9 +4,10 @@
     python -m tests.long.crashes --kills 20 --seed 3
 
 A run is killed, resumed, killed again, and in the end left to finish. Half of the kills come at a moment
-that the clock draws, half in the middle of writing a file (tests/faults.py). After each the checkpoint must
-be whole and no older than the last one that was reported as saved; at the end weights, moments, metrics and
-the best weights must be those of the undisturbed run, bit for bit, and nothing else may lie in the folder.
+that the clock draws, half in the middle of writing a file (tests/support/faults.py). After each the
+checkpoint must be whole and no older than the last one that was reported as saved; at the end weights,
+moments, metrics and the best weights must be those of the undisturbed run, bit for bit, and nothing else may
+lie in the folder.
 
 At last a run meets a disk that is really full: a small one in memory, which only root can mount.
 
@@ -36,7 +37,7 @@ from gpt2.errors import UserError
 from gpt2.storage import lock, runs  # noqa: F401  all is imported now
 from gpt2.train import console, flops, llmc, program  # noqa: F401  all is imported now
 from gpt2.weights import checkpoint, pretrained  # noqa: F401  all is imported now
-from tests.faults import Faults, kill
+from tests.support.faults import Faults, kill
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 24

@@ -4,7 +4,7 @@
     python -m tests.long.damage --files 2000 --seed 5 --only tokenizer
 
 Prints a line a kind: how many could still be read, how many were refused in one line, how many were a
-surprise (tests/damage.py says what is one). Surprises are kept, so that they can be looked at.
+surprise (tests/support/damage.py says what is one). Surprises are kept, so that they can be looked at.
 """
 
 import os
@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.damage import fuzz, subjects
+from tests.support.damage import fuzz, subjects
 
 ROOM = 2 << 30  # bytes of addresses that this process may take beyond what it has: tracemalloc sees not all
 

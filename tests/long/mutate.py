@@ -1,11 +1,12 @@
-"""Plant every small mistake of tests/mutants.py, one at a time, and list those that no gradient test notices.
+"""Plant every small mistake of tests/support/mutants.py, one at a time; list those no gradient test sees.
 
     python tests/long/mutate.py                      all 2132 of them, two minutes
     python tests/long/mutate.py layers model         the hand-written backwards only
     python tests/long/mutate.py table --every 10     each tenth of the table's
 
-Survivors that compute the same gradient are explained in tests/survivors.py, with their number; any other one
-is an error (exit status 1), and asks for a better test. "Hung" are mistakes with which a test does not end.
+Survivors that compute the same gradient are explained in tests/support/survivors.py, with their number; any
+other one is an error (exit status 1), and asks for a better test.
+"Hung" are mistakes with which a test does not end.
 """
 
 import argparse
@@ -16,12 +17,12 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: products are tiny
-TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "autodiff")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
-import mutants  # noqa: E402
-from mutation_checks import HUNG, caught, passes  # noqa: E402
-from survivors import explanation, reason_and_number  # noqa: E402
+from tests.support import mutants  # noqa: E402
+from tests.support.mutation_checks import HUNG, caught, passes  # noqa: E402
+from tests.support.survivors import explanation, reason_and_number  # noqa: E402
 
 GROUPS = {
     "layers": mutants.of_layers,

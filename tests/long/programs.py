@@ -1,4 +1,4 @@
-"""Check thousands of random NumPy programs (tests/autodiff/random_programs.py), and shrink what fails.
+"""Check thousands of random NumPy programs (tests/support/random_programs.py), and shrink what fails.
 
 python tests/long/programs.py                     10,000 programs, some minutes
 python tests/long/programs.py --start 50000 --count 2000
@@ -13,12 +13,11 @@ import traceback
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS.parent), str(TESTS / "autodiff")]
-
-from random_programs import Difference, check, shrink, write  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
 from gpt2.autodiff.emit import regions  # noqa: E402
+from tests.support.random_programs import Difference, check, shrink, write  # noqa: E402
 
 
 def main(argv=None):

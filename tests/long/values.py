@@ -1,4 +1,4 @@
-"""Compare random programs at the edges with NumPy, bit by bit (tests/autodiff/random_values.py).
+"""Compare random programs at the edges with NumPy, bit by bit (tests/support/random_values.py).
 
 python tests/long/values.py                     100,000 programs, three quarters of an hour of one core
 python tests/long/values.py --start 50000 --count 10000
@@ -14,11 +14,10 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS.parent), str(TESTS / "autodiff")]
-
-from random_values import Difference, check, shrink, write  # noqa: E402
+sys.path.insert(0, str(TESTS.parent))
 
 from gpt2.autodiff.emit import regions  # noqa: E402
+from tests.support.random_values import Difference, check, shrink, write  # noqa: E402
 
 BATCH = 500  # programs that run as they are, then as many in blocks, as large arrays do
 WHOLE, BLOCKS = (regions.SMALL, regions.BLOCK_BYTES), (2, 400)

@@ -56,7 +56,7 @@ def main(argv=None):
         if which == "audit":
             subprocess.run([*pip, "install", "--quiet", "pip-audit"], check=True)
             return subprocess.run([python, "-m", "pip_audit", "--strict"]).returncode
-        files = [str(ROOT / "tests" / f"test_{name}.py") for name in TESTS]
+        files = [str(path) for name in TESTS for path in (ROOT / "tests").rglob(f"test_{name}.py")]
         return subprocess.run(
             [python, "-m", "pytest", *files, str(ROOT / "tests" / "autodiff"), "-p", "no:cacheprovider"],
             cwd=ROOT,

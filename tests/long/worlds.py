@@ -1,4 +1,4 @@
-"""Change random worlds (tests/autodiff/reuse/random_worlds.py) a hundred thousand times, and look for stale
+"""Change random worlds (tests/support/worlds/random_worlds.py) a hundred thousand times, and look for stale
 answers.
 
 python tests/long/worlds.py                       100,000 changes, some minutes
@@ -15,10 +15,10 @@ import warnings
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS.parent), str(TESTS / "autodiff" / "reuse")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
-from random_worlds import ACTING, KINDS, STEPS, Stale, check_acting, check_world  # noqa: E402
+from tests.support.worlds.random_worlds import ACTING, KINDS, STEPS, Stale, check_acting, check_world  # noqa: E402
 
 
 def main(argv=None):

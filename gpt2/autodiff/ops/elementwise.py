@@ -224,7 +224,8 @@ def _sinc(out, x):
 row(
     "sinc",
     "elementwise",
-    infer=lambda x: (x.shape, ufunc_dtype(np.sin, (x.dtype,))),
+    # np.sinc puts a Python float into the array first, so that short integers become float64 as well
+    infer=lambda x: (x.shape, x.dtype if x.dtype.kind in "fc" else np.dtype(np.float64)),
     evaluate=np.sinc,
     code=lambda x: f"np.sinc({x})",
     partials=_sinc,
@@ -346,10 +347,16 @@ _part_row(
     samples=[sample((3, 4), dtypes=BOTH)],
 )
 
+
+def _angle_dtype(dtype: np.dtype) -> np.dtype:
+    part = np.dtype(int) if dtype.kind == "b" else _part_dtype(dtype)  # np.angle's 0 is one beside bools
+    return ufunc_dtype(np.arctan2, (part, part))
+
+
 row(
     "angle",
     "elementwise",
-    infer=lambda x: (x.shape, ufunc_dtype(np.arctan2, (_part_dtype(x.dtype),) * 2)),
+    infer=lambda x: (x.shape, _angle_dtype(x.dtype)),
     evaluate=np.angle,
     code=lambda x: f"np.angle({x})",
     partials=_angle,

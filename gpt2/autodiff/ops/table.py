@@ -39,7 +39,7 @@ from ..graph import GraphError, Node
 
 @dataclass(frozen=True)
 class Sample:
-    """Arguments for the tests that are made from the table (tests/autodiff/test_rules.py).
+    """Arguments for the tests that are made from the table (tests/autodiff/ops/test_rules.py).
 
     args      each a shape, to be filled at random; or an array, taken as it is and not differentiated (masks,
               index arrays); or a function of a random generator and a dtype that gives an array

@@ -6,11 +6,11 @@ import types
 
 import numpy as np
 import pytest
-from random_worlds import Stale, check_acting, check_world
 
 from gpt2.autodiff import same
 from gpt2.autodiff.record import bytecode
 from gpt2.autodiff.reuse import guard, kinds, named, world
+from tests.support.worlds.random_worlds import Stale, check_acting, check_world
 
 World = world.World
 

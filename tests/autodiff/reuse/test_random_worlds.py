@@ -3,9 +3,9 @@
 tests/long/worlds.py makes a hundred thousand changes."""
 
 import pytest
-from random_worlds import ACTING, KINDS, STEPS, check_acting, check_world
 
 from gpt2 import autodiff as ad
+from tests.support.worlds.random_worlds import ACTING, KINDS, STEPS, check_acting, check_world
 
 
 @pytest.mark.filterwarnings("ignore")

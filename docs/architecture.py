@@ -1,0 +1,238 @@
+"""The page docs/architecture.md and its picture, from the imports of gpt2: `python -m docs.architecture`.
+
+The sentences stand here, the arrows in the source. A test compares page and picture with what this makes.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from docs import house
+from docs.picture import Panel, draw
+
+PAGE = house.ROOT / "docs" / "architecture.md"
+PICTURE = house.ROOT / "docs" / "pictures" / "architecture.svg"
+
+
+class Room(NamedTuple):
+    """A few words for the picture, and a sentence for the page."""
+
+    words: str
+    sentence: str
+
+
+# The parts of gpt2, in the order in which a run comes to them; then commands, and what all of them need
+PARTS = {
+    "train": Room(
+        "the program",
+        "Everything between a command line and a trained model: flags, settings, building, the loop, "
+        "and whose lines are printed.",
+    ),
+    "data": Room(
+        "text to tokens", "Corpora become tokens: tokenizers, token files, and the batches of a run."
+    ),
+    "weights": Room(
+        "files of models",
+        "Models in files: the checkpoints of a run, and those of Hugging Face and llm.c, read and written.",
+    ),
+    "storage": Room(
+        "files of any kind",
+        "Files that are whole or not there, locks, downloads, the folders of runs and their metrics.",
+    ),
+    "layers": Room(
+        "the mathematics",
+        "The mathematics in plain NumPy: one file a layer, its forward and below it the backward by hand.",
+    ),
+    "autodiff": Room(
+        "the compiler",
+        "The compiler, which derives a backward from a forward and makes fast programs of both. "
+        "It has never heard of GPT-2; its rooms come below.",
+    ),
+    "backward": Room(
+        "by hand or derived",
+        "The seam: for each layer the backward by hand or the derived one, compiled or as written.",
+    ),
+    "model": Room(
+        "GPT-2 of layers", "GPT-2 put together from a table of layers: parameters, forward, backward, loss."
+    ),
+    "optimizer": Room("AdamW", "AdamW in blocks that stay in cache, on the threads of the compiler."),
+    "parallel": Room(
+        "many workers", "The same step by several workers: processes that share memory, or MPI ranks."
+    ),
+    "sample": Room(
+        "text from a model", "Text from a model, token by token, with what was computed before kept."
+    ),
+    "evaluate": Room(
+        "measures a model", "How well a model predicts a text: nats per token, perplexity, bits per byte."
+    ),
+    "convert": Room("model to model", "A model from one file format into another."),
+    "library": Room(
+        "load and save", "`load`, `save` and `load_tokenizer`, as a program of one's own uses them."
+    ),
+    "certificate": Room(
+        "compares gradients",
+        "Compares all gradients with each other, and shows a layer's two backwards side by side.",
+    ),
+    "explain": Room(
+        "a page of layers", "A page of every layer with its formula, its sources and its checks."
+    ),
+    "plot": Room("curves of runs", "The curves of runs, as a picture or for TensorBoard."),
+    "errors": Room("for people", "The error that a person gets to read, and how programs end with it."),
+    "__main__": Room("", "`python -m gpt2`, or `gpt2`: the list of commands, started by name."),
+}
+
+# The rooms of gpt2/autodiff, in the order in which a function goes through them
+STAGES = {
+    "api": Room(
+        "the doors",
+        "What users call: `grad`, `vjp`, `jvp`, `compile`, `scan` and the others; each keeps the programs "
+        "that it made.",
+    ),
+    "reuse": Room(
+        "still the same?",
+        "Whether a recording may be used again: what the function depended on, and whether that still holds.",
+    ),
+    "record": Room(
+        "NumPy to graph",
+        "NumPy becomes a graph: the function runs once on values that note what is done with them.",
+    ),
+    "pipeline": Room(
+        "the row of stages", "Puts the stages that follow in a row, in one place for all who compile."
+    ),
+    "derive": Room(
+        "graph to gradient", "A graph becomes its derivative, backwards or forwards, by the rules of the ops."
+    ),
+    "passes": Room(
+        "smaller graphs", "A graph becomes a smaller and faster one that means the same, by many local rules."
+    ),
+    "keep": Room(
+        "keep or recompute",
+        "Splits forward from backward, and chooses with a minimum cut which values are handed over.",
+    ),
+    "emit": Room(
+        "graph to source",
+        "A graph becomes NumPy source: regions that stay in cache, a plan for memory, and lines that "
+        "a person can read.",
+    ),
+    "run": Room(
+        "while it runs",
+        "What programs call while they run: threads, split products, recycled results.",
+    ),
+    "nested": Room("ops with graphs", "The ops that carry a graph of their own: `call`, `scan` and `map`."),
+    "check": Room(
+        "check gradients",
+        "`check_grads` and `check_backward`: compares derivatives with differences, and guesses the mistake.",
+    ),
+    "ops": Room(
+        "the table of ops",
+        "The table of ops: one row an op, with its type, its NumPy source, its derivative and its tests "
+        "(docs/ops.md).",
+    ),
+    "graph": Room("nodes with types", "The graph itself: nodes with types, and how they print."),
+    "tree": Room(
+        "nested containers", "Tuples, lists and dicts of arrays, taken apart and put together again."
+    ),
+    "same": Room("equal to the bit", "Whether two values are equal to the last bit."),
+    "switches": Room("options", "What may be switched off or chosen: `ad.options`."),
+    "errors": Room("what goes wrong", "What may go wrong, with the line of the user's function."),
+}
+
+ROOMS = {"gpt2": PARTS, "gpt2/autodiff": STAGES}
+
+BESIDE = {
+    "train.py": "trains from a checkout: a door to gpt2/train",
+    "data/": "`python -m data`: corpora by name, and where their text lies; a door to gpt2/data",
+    "tests/": "tests, in folders named after the rooms that they test; helpers in tests/support, long runs "
+    "in tests/long",
+    "bench/": "benchmarks and studies, which know gpt2 and nothing of the tests",
+    "docs/": "these pages, and the scripts that make some of them",
+    ".ci/run": "what has to pass before a change goes in",
+}
+
+HEAD = """\
+# The map
+
+Made by `python -m docs.architecture`, as is the picture. A test fails when either is out of date, or a
+room is missing here.
+
+![The rooms of gpt2 and of its compiler, and which knows which](pictures/architecture.svg)
+
+An arrow leads from a room to one that it imports; arrows that follow from others are left out. All of them
+point down: no two rooms need each other, and no import hides in a function without a reason. tests/house.py
+has the table of all arrows that are allowed, and `python -m tests.house` prints those that there are.
+
+"""
+
+RUN = """\
+## gpt2, in the order of a run
+
+`python train.py` reads flags and settings, fetches a text, makes a model of layers, and repeats: a batch, the
+loss and its gradients, an optimizer step.
+
+"""
+
+COMPILE = """\
+## gpt2/autodiff, in the order of a call
+
+`ad.grad(f)(x)` records `f` as a graph, derives the graph of its gradient, simplifies that, writes it out as
+NumPy and runs it; the next call with the same types finds the program made. docs/compiler.md follows one
+example through all stages, docs/autodiff.md is the guide for users.
+
+"""
+
+
+def page() -> str:
+    parts = [
+        HEAD + RUN + listed(PARTS, "gpt2"),
+        COMPILE + listed(STAGES, "gpt2/autodiff"),
+        "## Beside gpt2\n\n" + "".join(item(name, words) for name, words in BESIDE.items()),
+    ]
+    return "\n".join(parts)
+
+
+def listed(rooms: Mapping[str, Room], folder: str) -> str:
+    lines = []
+    for name, room in rooms.items():
+        inside = (house.ROOT / folder / name).is_dir()
+        lines.append(item(f"{folder}/{name}{'/' if inside else '.py'}", room.sentence))
+    return "".join(lines)
+
+
+def item(name: str, words: str) -> str:
+    text = f"- `{name}`: {words}"
+    return (
+        textwrap.fill(text, 112, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        + "\n"
+    )
+
+
+def picture() -> str:
+    arrows = house.arrows()
+    return draw(
+        [
+            panel("gpt2", arrows, PARTS, 1, lit=frozenset({"autodiff"})),
+            panel("inside gpt2/autodiff", arrows, STAGES, 2),
+        ]
+    )
+
+
+def panel(title: str, arrows: house.Arrows, rooms: Mapping[str, Room], depth: int, lit=frozenset()) -> Panel:
+    """The rooms below gpt2 (depth 1) or gpt2.autodiff (2) that have words, with the arrows between them."""
+    words = {name: room.words for name, room in rooms.items() if room.words}
+    package = ["gpt2", "autodiff"][:depth]
+
+    def room_of(module: str) -> str | None:
+        parts = module.split(".")
+        name = parts[depth] if len(parts) > depth and parts[:depth] == package else None
+        return name if name in words else None
+
+    found = house.between(arrows, room_of)
+    return Panel(title, {name: set(found.get(name, ())) for name in words}, words, lit)
+
+
+if __name__ == "__main__":
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(picture(), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,79 @@
+"""What every layer takes, at any sizes: shapes, and inputs drawn from a seed.
+
+    case = at(Sizes(B=2, T=5, C=12, OC=7, NH=3, V=11, max_t=8))["attention"]
+    out, saved = LAYERS["attention"].forward(*case.inputs(), **case.static)
+
+Checks, the page of explanations, benchmarks and tests all take their inputs from here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """B sequences of T tokens, C channels, OC output channels, NH heads, V words, max_t positions at most."""
+
+    B: int
+    T: int
+    C: int
+    OC: int
+    NH: int
+    V: int
+    max_t: int
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Integers from 0 to below - 1."""
+
+    shape: tuple[int, ...]
+    below: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """name: of the case. layer: of LAYERS. shapes: one per input; Ids for integers, None for no input."""
+
+    name: str
+    layer: str
+    shapes: tuple
+    static: dict[str, Any] = field(default_factory=dict)
+
+    def inputs(self, dtype: DTypeLike = np.float64, seed: int | np.random.Generator = 0) -> tuple:
+        """Seeded inputs: normal floats, and ids with repeats."""
+        rng = np.random.default_rng(seed)
+        return tuple(_drawn(rng, shape, dtype) for shape in self.shapes)
+
+
+def _drawn(rng: np.random.Generator, shape: tuple | Ids | None, dtype: DTypeLike) -> np.ndarray | None:
+    if shape is None:
+        return None
+    if isinstance(shape, Ids):
+        return rng.integers(0, shape.below, shape.shape)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+# Layer -> its shapes, and its static arguments where there are any
+_SHAPES: dict[str, Callable[[Sizes], tuple]] = {
+    "encoder": lambda s: (Ids((s.B, s.T), s.V), (s.V, s.C), (s.max_t, s.C)),
+    "layernorm": lambda s: ((s.B, s.T, s.C), (s.C,), (s.C,)),
+    "matmul": lambda s: ((s.B, s.T, s.C), (s.OC, s.C), (s.OC,)),
+    "attention": lambda s: ((s.B, s.T, 3 * s.C),),
+    "gelu": lambda s: ((s.B, s.T, s.C),),
+    "residual": lambda s: ((s.B, s.T, s.C), (s.B, s.T, s.C)),
+    "crossentropy": lambda s: ((s.B, s.T, s.V), Ids((s.B, s.T), s.V)),
+}
+_STATIC: dict[str, Callable[[Sizes], dict[str, Any]]] = {"attention": lambda s: {"num_heads": s.NH}}
+
+
+def at(sizes: Sizes) -> dict[str, Case]:
+    """Layer -> its case at these sizes."""
+    return {
+        layer: Case(layer, layer, shapes(sizes), _STATIC[layer](sizes) if layer in _STATIC else {})
+        for layer, shapes in _SHAPES.items()
+    }

@@ -1,0 +1,354 @@
+"""The back end against the plain meaning of the ops, on random graphs.
+
+Regions are forced by lowering the sizes from which they pay off, so that small arrays take every path:
+blocks with a
+shorter last one, rows reached by nested loops, values hosted in others, buffers shared.
+"""
+
+import tracemalloc
+import warnings
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.emit import buffers, layout, regions
+from gpt2.autodiff.emit.program import compile_graph
+from gpt2.autodiff.graph import Graph, GraphError
+from gpt2.autodiff.ops import OPS, apply, input_node, row, rowwise
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.table import VIEWS
+from gpt2.autodiff.run import kernels, recycled, threads
+from tests.support.random_graphs import BLOCKS, SINGLE, random_graph
+
+pytestmark = pytest.mark.numeric
+
+F8 = np.dtype(np.float64)
+BLOCK_BYTES = regions.BLOCK_BYTES
+SHAPES = [
+    (2, 3, 4, 5),
+    (6, 4, 5),
+    (2, 3, 20),
+    (6, 20),
+    (20,),
+    (2, 3, 1, 5),
+    (5,),
+    (4, 5),
+    (2, 3, 4, 1),
+    (6, 1),
+    (2, 1, 4, 5),
+]
+ONES = [(), (1,), (1, 1), (1, 1, 1), (5,), (4, 5), (1, 5), (20,)]  # mostly single numbers
+
+
+@pytest.fixture(autouse=True)
+def tiny_regions(monkeypatch):
+    monkeypatch.setattr(regions, "SMALL", 2)
+    monkeypatch.setattr(regions, "BLOCK_BYTES", 400)
+    monkeypatch.setattr(buffers, "LEND_FROM", 8)
+    monkeypatch.setattr(buffers, "LONG", 0.1)
+
+
+def blocks(seed, shapes=SHAPES, makers=BLOCKS):
+    """A random generator, and a graph of its making. Values stay near 1: they neither vanish nor overflow."""
+    rng = np.random.default_rng(seed)
+    return rng, random_graph(rng, 35, makers=makers, shapes=shapes, inputs=5, largest=2000)
+
+
+@pytest.mark.parametrize("start", range(0, 400, 20))
+def test_random_graphs(start):
+    for seed in range(start, start + 20):
+        compare(seed, *blocks(seed))
+
+
+@pytest.mark.parametrize("start", range(0, 200, 20))
+def test_random_graphs_of_numbers(start):
+    for seed in range(start, start + 20):
+        compare(seed, *blocks(seed, ONES, SINGLE))
+
+
+@pytest.mark.parametrize("start", range(0, 400, 20))
+def test_random_graphs_whose_results_lend_their_memory(start):
+    for seed in range(start, start + 20):
+        compare(seed, *blocks(seed), lend=True)
+
+
+def compare(seed, rng, graph, lend=False):
+    program = compile_graph(check(graph), lend=lend)
+    arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
+    before = [a.copy() for a in arrays]
+    want = evaluate_graph(graph, arrays)
+    threads.set_threads(1 + seed % 2)
+    try:
+        for _ in range(2):  # the second call works in used memory
+            got = program(*arrays)
+            for k, (x, y) in enumerate(zip(got, want)):
+                np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, output {k}")
+                assert x.dtype == y.dtype
+        out = tuple(np.full(y.shape, np.nan) for y in want)
+        for x, y in zip(program(*arrays, out=out), out):
+            assert x is y
+        for x, y in zip(out, want):
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed} with out=")
+        for a, b in zip(arrays, before):
+            np.testing.assert_array_equal(a, b)
+        over = tuple(
+            next((a for a in arrays if a.shape == y.shape and a.dtype == y.dtype), None) for y in want
+        )
+        if len({id(o) for o in over}) == len(over):  # results over arguments, safe or not
+            for k, (x, y) in enumerate(zip(program(*arrays, out=over), want)):
+                np.testing.assert_allclose(
+                    x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, output {k} over an input"
+                )
+    finally:
+        threads.set_threads(1)
+
+
+def test_numbers_are_handled_by_operators(monkeypatch):
+    """float32 to the last number, NumPy's rules for them, and no arrays of one element."""
+    monkeypatch.setattr(regions, "SMALL", 8192)
+    x = input_node((100,), np.dtype(np.float32), "x")
+    total = apply("sum", x, axes=(0,), keepdims=False)
+    total.name = "total"
+    scale = (total * 0.1) / total  # 0 / 0 is nan, with a warning, as in NumPy
+    program = compile_graph(Graph((x,), (x * scale, scale)))
+    assert "total * 0.1" in program.source and "setup" not in program.source
+    scaled, found = program(np.full(100, 0.5, np.float32))
+    assert scaled.dtype == found.dtype == np.float32 and found == np.float32(np.float32(5) / np.float32(50))
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        assert np.isnan(program(np.zeros(100, np.float32))[1])
+
+
+def test_a_held_result_is_never_overwritten():
+    x = input_node((100, 50), F8, "x")
+    program = compile_graph(Graph((x,), (x * 2.0,)))
+    (first,) = program(np.ones((100, 50)))
+    (second,) = program(np.zeros((100, 50)))
+    assert first is not second and (first == 2).all()
+    view = first[3:]
+    where = first.ctypes.data
+    del first
+    (third,) = program(np.full((100, 50), 7.0))
+    assert (view == 2).all() and third.ctypes.data != where
+    del view
+    (fourth,) = program(np.full((100, 50), 5.0))
+    assert fourth.ctypes.data == where  # nobody holds it any more
+
+
+def with_another_shape(a):
+    a.shape = (1, *a.shape)
+
+
+def with_another_type(a):
+    a.dtype = np.int64
+
+
+def read_only(a):
+    a.flags.writeable = False
+
+
+def shorter(a):
+    a.resize(10, refcheck=False)
+
+
+@pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")
+@pytest.mark.parametrize("change", [with_another_shape, with_another_type, read_only, shorter])
+def test_a_result_that_was_tampered_with_is_not_used_again(change):
+    x = input_node((100, 50), F8, "x")
+    program = compile_graph(Graph((x,), (x * 2.0,)))
+    for _ in range(3):
+        (a,) = program(np.ones((100, 50)))
+        assert a.shape == (100, 50) and a.dtype == F8 and a.flags.writeable and (a == 2).all()
+        change(a)
+        del a
+
+
+def test_results_that_nobody_needs_are_given_back():
+    x = input_node((100, 50), F8, "x")
+    program = compile_graph(Graph((x,), (x * 2.0,)))
+    ones = np.ones((100, 50))
+    tracemalloc.start()
+    try:
+        held = [program(ones) for _ in range(60)]
+        assert tracemalloc.get_traced_memory()[0] > 60 * ones.nbytes
+        del held
+        assert tracemalloc.get_traced_memory()[0] < 6 * ones.nbytes
+        for _ in range(3):  # who needs 60 time and again gets the same ones
+            held = [program(ones) for _ in range(60)]
+            places = {a.ctypes.data for (a,) in held}
+            del held
+        held = [program(ones) for _ in range(60)]
+        assert {a.ctypes.data for (a,) in held} == places
+        del held
+        for _ in range(2 * (recycled.ROUND + 4 * 60)):
+            program(ones)
+        assert tracemalloc.get_traced_memory()[0] < 6 * ones.nbytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_threads_do_not_change_a_bit(monkeypatch):
+    monkeypatch.setattr(regions, "BLOCK_BYTES", BLOCK_BYTES)  # work on tiny blocks is not shared out
+    rng = np.random.default_rng(0)
+    x = input_node((300, 4000), F8, "x")
+    w = input_node((4000,), F8, "w")
+    y = apply("tanh", x * w)
+    graph = Graph(
+        (x, w), (y, apply("sum", y, axes=(0,), keepdims=False), apply("sum", y, axes=(0, 1), keepdims=False))
+    )
+    program = compile_graph(graph)
+    arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
+    want = [a.copy() for a in program(*arrays)]
+    shared, original = [], threads.run_on_threads
+    monkeypatch.setattr(threads, "run_on_threads", lambda job: (shared.append(job), original(job)))
+    try:
+        threads.set_threads(3)
+        for got, alone in zip(program(*arrays), want):
+            np.testing.assert_array_equal(got, alone)
+    finally:
+        threads.set_threads(1)
+    assert shared  # else one thread was compared with one
+
+
+def test_threads_follow_the_callers_errstate(monkeypatch):
+    monkeypatch.setattr(regions, "BLOCK_BYTES", 1 << 17)
+    x = input_node((200_000,), F8, "x")
+    program = compile_graph(Graph((x,), (apply("log", x) * 2.0,)))
+    assert "run_blocks" in program.source and "alone" not in program.source
+    seen = []
+    threads.set_threads(3)
+    try:
+        for wanted in ("ignore", "raise", "warn"):
+            seen.clear()
+            with np.errstate(divide=wanted):
+                threads.run_on_threads(lambda thread: seen.append(np.geterr()["divide"]))
+            assert seen == [wanted] * 3
+        with warnings.catch_warnings(), np.errstate(divide="ignore"):
+            warnings.simplefilter("error")
+            program(np.zeros(200_000))
+        with pytest.raises(FloatingPointError), np.errstate(divide="raise"):
+            program(np.zeros(200_000))
+    finally:
+        threads.set_threads(1)
+
+
+def test_an_error_in_a_thread_reaches_the_caller():
+    def body(k, i, j):
+        if k == 3:
+            raise ZeroDivisionError("block 3")
+
+    threads.set_threads(2)
+    try:
+        with pytest.raises(ZeroDivisionError, match="block 3"):
+            kernels.run_blocks(body, tuple((i, i + 1) for i in range(8)), ((1, (), ()), (1, (), ())))
+        kernels.run_blocks(
+            lambda k, i, j: None, ((0, 1), (1, 2)), ((1, (), ()), (1, (), ()))
+        )  # and the pool lives on
+    finally:
+        threads.set_threads(1)
+
+
+@pytest.mark.parametrize("name", ["update", "from itself", "scatter", "scatter_add", "read later"])
+def test_a_write_into_the_argument_that_is_the_result(name):
+    """out= is the argument that the program begins by copying: in place where that is right, else by way of
+    a copy."""
+    rng = np.random.default_rng(0)
+    i = np.array([1, 1, 5, 0])
+
+    def f(x, v):
+        y = x.copy()
+        if name == "update":
+            y[2:6] = v
+        elif name == "from itself":
+            y[2:6] = v * x[1:5]
+        elif name == "scatter":
+            y[i] = v[0]
+        else:
+            np.add.at(y, i, v)
+        return y, (x.sum() if name == "read later" else v.sum())
+
+    x, v = rng.standard_normal((8, 3)), rng.standard_normal((4, 3))
+    want, total = f(x, v)
+    got, rest = ad.compile(f)(x, v, out=(x, None))
+    assert got is x
+    np.testing.assert_allclose(got, want, rtol=1e-15)
+    np.testing.assert_allclose(rest, total, rtol=1e-14)
+
+
+def test_stand_ins_never_share_an_address():
+    """Views of two of them are told apart by where they begin: by chance, a program had lost a copy."""
+    stands = [layout.stand_in((k % 3, 50, 3), np.dtype(float)) for k in range(300)]
+    spans = sorted(np.lib.array_utils.byte_bounds(s) for s in stands if s.size)
+    assert all(stop < start for (_, stop), (start, _) in zip(spans, spans[1:]))
+    assert stands[1].flags.c_contiguous and stands[0].shape == (0, 50, 3)
+
+
+def test_slice_of_no_axes_is_a_view():
+    """`x[()]` of a stand-in is the number in it, and there is no memory to read it from: the process died."""
+    x = input_node((), np.float64, "x")
+    assert compile_graph(Graph([x], [apply("slice", x, index=())]))(2.0)[0] == 2.0
+
+
+@pytest.fixture
+def own_row():
+    """Adds rows to the table, for one test."""
+    names = []
+
+    def add(name, *args, **columns):
+        names.append(name)
+        return row(name, *args, **columns)
+
+    yield add
+    for name in names:
+        del OPS[name]
+        VIEWS.discard(name)
+
+
+def test_text_of_an_op_may_hold_any_sign(own_row):
+    """Its result is copied to where it belongs: an "@" in the row's text stood for that place once."""
+    own_row(
+        "gram_test",
+        "nondiff",
+        infer=lambda x: ((x.shape[0],) * 2, x.dtype),
+        evaluate=lambda x: x @ x.T,
+        code=lambda x: f"{x} @ {x}.T",
+    )
+    x = input_node((3, 4), np.float64, "x")
+    program = compile_graph(Graph([x], [apply("gram_test", x)]))
+    array = np.arange(12.0).reshape(3, 4)
+    np.testing.assert_array_equal(program(array)[0], array @ array.T)
+
+
+@pytest.mark.parametrize("says", [{}, {"by_rows": rowwise.elementwise}, {"writes_out": True}])
+def test_own_op_runs_as_its_row_says(own_row, says):
+    """Between ufunc ops on many rows: in blocks of rows if its row says so, else on whole arrays."""
+    own_row(
+        "softplus_test",
+        "elementwise",
+        infer=lambda x: (x.shape, x.dtype),
+        evaluate=lambda x: np.logaddexp(x, 0.0),
+        code=lambda x: f"np.logaddexp({x}, 0.0)",
+        **says,
+    )
+    x = input_node((3000, 400), np.float64, "x")
+    graph = Graph([x], [apply("softplus_test", x * 2.0) + apply("softplus_test", x) * x])
+    program = compile_graph(graph)
+    in_rows = program.source.partition("def rows(")[2].partition("run_blocks")[0]
+    assert in_rows.count("logaddexp") == (2 if "by_rows" in says else 0)
+    array = np.random.default_rng(0).standard_normal(x.shape)
+    want = np.logaddexp(array * 2.0, 0.0) + np.logaddexp(array, 0.0) * array
+    np.testing.assert_allclose(program(array)[0], want, rtol=1e-15)
+
+
+def test_unknown_view_is_refused(own_row):
+    own_row(
+        "flip_test",
+        "nondiff",
+        infer=lambda x: (x.shape, x.dtype),
+        evaluate=lambda x: x[::-1],
+        view=True,
+    )
+    x = input_node((4,), np.float64, "x")
+    with pytest.raises(GraphError, match="flip_test is said to be a view, of a kind that the emitter"):
+        compile_graph(Graph([x], [apply("flip_test", x)]))

@@ -1,0 +1,190 @@
+"""Rules where they have branches: constant operands, ties, zeros, infinities, one argument alone.
+
+The samples of the table (test_rules.py) are random points, and never meet these. What is expected here is
+written down by hand.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from gpt2.autodiff.check.numeric import check_graph
+from gpt2.autodiff.derive.differentiate import vjp_graph
+from gpt2.autodiff.graph import Graph
+from gpt2.autodiff.ops import apply, const, input_node
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.table import sample
+from gpt2.autodiff.record.record import record
+from tests.autodiff.ops.test_rules import ROWS, cases, instance
+
+
+def gradients(f, *args):
+    """The gradient of sum(weights * f) with respect to each argument; weights 1, 2, 3, ..."""
+    rec = record(f, args)
+    out = rec.graph.outputs[0]
+    weights = np.arange(1.0, out.size + 1).reshape(out.shape)
+    captured = [a for _, a in rec.captures]
+    joint = vjp_graph(rec.graph, range(len(args)), [0])
+    return evaluate_graph(joint, [*args, *captured, weights])[len(rec.graph.outputs) :]
+
+
+def sinc_slope(x):
+    """The derivative of sin(pi x) / (pi x) as a power series."""
+    return sum(
+        (-1) ** k * math.pi ** (2 * k) * 2 * k * x ** (2 * k - 1) / math.factorial(2 * k + 1)
+        for k in range(1, 12)
+    )
+
+
+inf = math.inf
+A = np.array
+# row -> list of (function, arguments, its gradient with respect to each): weights are 1, 2, 3, ...
+POINTS = {
+    "divide": [
+        (lambda x: x / 4.0, [A([1.0, 2.0])], [[0.25, 0.5]]),
+        (lambda x: x / A(4.0), [A([1.0, 2.0])], [[0.25, 0.5]]),
+        (lambda x: 3.0 / x, [A([1.0, 2.0])], [[-3.0, -1.5]]),
+    ],
+    "power": [
+        (lambda x: np.power(x, 0.0), [A([1.5, 0.0])], [[0.0, 0.0]]),
+        (lambda x: np.power(x, 1.0), [A([1.5, 0.0])], [[1.0, 2.0]]),
+        (lambda x: np.power(x, 2.0), [A([1.5, -2.0])], [[3.0, -8.0]]),
+        (lambda x: x**2.0, [A([1.5, -2.0])], [[3.0, -8.0]]),
+        (lambda x: x**1.5, [A([0.0, 4.0])], [[0.0, 6.0]]),
+        (lambda x: np.power(x, 3.0), [A([1.5, -2.0])], [[6.75, 24.0]]),
+        (lambda x: x**-1.0, [A([0.5, 2.0])], [[-4.0, -0.5]]),
+        (lambda x: x ** A(3.0), [A([1.5, -2.0])], [[6.75, 24.0]]),
+        (lambda x: 2.0**x, [A([0.0, 3.0])], [[math.log(2), 16 * math.log(2)]]),
+        # the exponent as an array, at bases 0 and below
+        (
+            lambda x, y: x**y,
+            [A([0.0, 0.0, 0.0, -2.0]), A([0.0, 1.0, 2.0, 3.0])],
+            [[0.0, 2.0, 0.0, 48.0], None],
+        ),
+    ],
+    "float_power": [(lambda x: np.float_power(x, 3.0), [A([1.5, -2.0])], [[6.75, 24.0]])],
+    "logaddexp": [
+        (
+            np.logaddexp,
+            [A([-inf, -inf, 1.0, 0.0]), A([-inf, 1.0, -inf, 0.0])],
+            [[0.0, 0.0, 3.0, 2.0], [0.0, 2.0, 0.0, 2.0]],
+        )
+    ],
+    "logaddexp2": [
+        (
+            np.logaddexp2,
+            [A([-inf, -inf, 1.0, 0.0]), A([-inf, 1.0, -inf, 0.0])],
+            [[0.0, 0.0, 3.0, 2.0], [0.0, 2.0, 0.0, 2.0]],
+        )
+    ],
+    "sinc": [
+        (
+            np.sinc,
+            [A([0.0, 0.01, -0.049, 0.051])],
+            [[0.0, 2 * sinc_slope(0.01), -3 * sinc_slope(0.049), 4 * sinc_slope(0.051)]],
+        )
+    ],
+    "angle": [(np.angle, [A([1.5, -2.0])], [[0.0, 0.0]])],
+    "imag": [(np.imag, [A([1.5, -2.0])], [[0.0, 0.0]])],
+    "sign": [(np.sign, [A([1.5, -2.0])], [[0.0, 0.0]])],
+    "absolute": [
+        (np.abs, [A([1.5, 0.0, -2.0])], [[1.0, 0.0, -3.0]]),
+        (np.abs, [A([3 + 4j, 0.0])], [[0.6 - 0.8j, 0.0]]),
+    ],
+    "max": [
+        (
+            lambda x: x.max(axis=1),
+            [A([[3.0, 1.0, 3.0], [2.0, 2.0, 2.0]])],
+            [[[0.5, 0, 0.5], [2 / 3, 2 / 3, 2 / 3]]],
+        )
+    ],
+    "min": [
+        (
+            lambda x: x.min(axis=1),
+            [A([[1.0, 3.0, 1.0], [2.0, 2.0, 2.0]])],
+            [[[0.5, 0, 0.5], [2 / 3, 2 / 3, 2 / 3]]],
+        )
+    ],
+    "prod": [
+        (np.prod, [A([2.0, 0.0, 3.0])], [[0.0, 6.0, 0.0]]),
+        (np.prod, [A([0.0, 0.0, 3.0])], [[0, 0, 0]]),
+    ],
+    "cumprod": [(np.cumprod, [A([2.0, 0.0, 3.0])], [[1.0, 2 * 2.0 + 3 * 6.0, 0.0]])],
+    **{
+        name: [
+            (getattr(np, name), [A([1.0, 2.0, 5.0]), A([1.0, 3.0, 4.0])], [[0.5, 0.0, 3.0], [0.5, 2.0, 0.0]])
+        ]
+        for name in ("maximum", "fmax")
+    },
+    **{
+        name: [
+            (getattr(np, name), [A([1.0, 2.0, 5.0]), A([1.0, 3.0, 4.0])], [[0.5, 2.0, 0.0], [0.5, 0.0, 3.0]])
+        ]
+        for name in ("minimum", "fmin")
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "name, f, args, expected", [(name, *point) for name, points in POINTS.items() for point in points]
+)
+def test_points(name, f, args, expected):
+    with np.errstate(all="raise"):  # not even in passing
+        found = gradients(f, *args) if name not in ("power", "logaddexp", "logaddexp2") else None
+    if found is None:  # powers of negative numbers, infinities: NumPy itself speaks up
+        with np.errstate(all="ignore"):
+            found = gradients(f, *args)
+    for got, want in zip(found, expected, strict=True):
+        if want is not None:
+            np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-15)
+
+
+def test_the_exponent_s_gradient_at_base_zero_is_finite():
+    _, dy = gradients(lambda x, y: x**y, A([0.0, 0.0, 2.0]), A([1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(dy, [0.0, 0.0, 3 * 8 * math.log(2)], rtol=1e-14)
+
+
+@cases(lambda name, op: True)
+def test_one_argument_alone(name, sample, dtype):
+    """The other arguments are then constants: rules have a shorter way, which must be right too."""
+    graph, values = instance(name, sample, dtype)
+    if len(graph.inputs) > 1:
+        for i in range(len(graph.inputs)):
+            check_graph(graph, values, order=1, wrt=[i])
+
+
+@pytest.mark.parametrize(
+    "shape, dtype",
+    [((2, 3, 4), "float64"), ((2, 4, 3), "float64"), ((2, 5, 3), "complex128"), ((2, 3, 5), "complex128")],
+)
+def test_singular_vectors_of_a_stack(shape, dtype):
+    """Each matrix of it has its own singular values."""
+    of = ROWS["svd"].samples[-1].of if dtype == "complex128" else None
+    graph, values = instance("svd", sample(shape, full_matrices=False, of=of), dtype)
+    check_graph(graph, values, order=1)
+
+
+def test_a_scatter_of_nothing():
+    x, v = input_node((4, 3), np.dtype(float)), input_node((0, 3), np.dtype(float))
+    out = apply("scatter", x, v, const(np.zeros(0, int)), spec=(("array", 0), (0, 3, 1)))
+    joint = vjp_graph(Graph((x, v), (out,)), (0, 1), (0,))
+    dout = np.arange(12.0).reshape(4, 3)
+    _, dx, dv = evaluate_graph(joint, [np.ones((4, 3)), np.ones((0, 3)), dout])
+    assert np.array_equal(dx, dout) and dv.shape == (0, 3)
+
+
+def checks_of(name):
+    """(test, arguments) of everything here about a row."""
+    for p in POINTS.get(name, ()):
+        yield test_points, (name, *p)
+    for s in ROWS[name].samples:
+        for dtype in s.dtypes:
+            yield test_one_argument_alone, (name, s, dtype)
+    if name == "power":
+        yield test_the_exponent_s_gradient_at_base_zero_is_finite, ()
+    if name == "svd":
+        for shape, dtype in (((2, 3, 4), "float64"), ((2, 5, 3), "complex128")):
+            yield test_singular_vectors_of_a_stack, (shape, dtype)
+    if name == "scatter":
+        yield test_a_scatter_of_nothing, ()

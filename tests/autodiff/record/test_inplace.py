@@ -1,0 +1,526 @@
+"""Writing in place: the same program on plain arrays and recorded ones, results and arguments written to
+compared, and the graph against both.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.check.check_grads import check_grads
+from gpt2.autodiff.errors import AutodiffError, WriteError
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.record.record import record
+from gpt2.autodiff.tree import flatten
+
+
+def fresh(seed=0):
+    """Two matrices, a vector, and a matrix whose rows lie apart in memory."""
+    rng = np.random.default_rng(seed)
+    x, y, v, wide = (rng.normal(size=s) for s in ((4, 6), (4, 6), 6, (4, 12)))
+    return x, y, v, wide[:, ::2]
+
+
+def assign_slices(x, y, v, s):
+    x[1:3, ::2] = y[1:3, ::2] * 2
+    x[0] = v
+    x[-1, -1] = v[0]
+    x[:, 1] = 7.0
+    return x * y
+
+
+def augmented(x, y, v, s):
+    x += y
+    x *= v
+    x[1:] -= y[:-1]
+    x[0, 1] **= 2
+    y[:, ::-1] /= 2.0
+    x[[0, 2]] += v
+    x[x > 1] *= 0.5
+    x //= 0.25
+    x %= 3
+    return x + y
+
+
+def copied(x, y, v, s):
+    """Nothing of this may reach the arguments."""
+    a = x.copy()
+    a += 1
+    b = x[[0, 1]]
+    b[0] = 0
+    c = x.flatten()
+    c[:] = 1
+    d = x + 0
+    d[...] = 5
+    e = np.array(x, like=x)
+    e[0] = 3
+    f = x.astype(float)
+    f[1] = 4
+    g = x[x > 0]
+    g[:2] = 9
+    return a, b, c, d, e, f, g, x * 1
+
+
+def views(x, y, v, s):
+    row = x[1]
+    t = x.T
+    flat = x.reshape(-1)
+    part = x[1:3, 2:5].T
+    turned = x[::-1, ::-1]
+    new = x[:, None, :]
+    row[2] = 10.0
+    t[0] = 20.0
+    flat[5] = 30.0
+    part[...] = v[:3, None]
+    turned[0, 0] = 40.0
+    new[2, 0] += 1.0
+    np.swapaxes(x, 0, 1)[3] = -1.0
+    np.moveaxis(x, 0, 1)[4] *= 2.0
+    np.squeeze(new)[0, 0] = 8.0
+    np.expand_dims(x, 0)[0, 3, 3] = 9.0
+    np.ravel(x)[7] = 11.0
+    np.split(x, 2)[1][0, 0] = 12.0
+    x.reshape(2, 2, 6)[1, 1, 1] = 13.0
+    x.reshape(2, 2, 6).transpose(1, 2, 0)[1, :2] = y[0, :4].reshape(2, 2)
+    return row * 1, t * 1, flat * 1, part * 1, turned * 1, new * 1, x * y
+
+
+def views_of_views(x, y, v, s):
+    a = x[1:]
+    b = a[:, 1:4]
+    c = b.T
+    d = c[::2]
+    d[1, 0] = 5.0
+    c += 1.0
+    a[0] *= 2.0
+    b[...] = b * b
+    return d + 0, x.sum(), c.reshape(-1) * 1
+
+
+def overlapping(x, y, v, s):
+    x[1:] = x[:-1]
+    x[:, 1:] += x[:, :-1]
+    v[::-1] += v
+    np.add(x[:-1], x[1:], out=x[1:])
+    x[...] = x[::-1]
+    x.T[:4, :4] = x[:4, :4]
+    return x, v
+
+
+def reshaped_copy(x, y, v, s):
+    """s has gaps, so reshape copies; x.T too."""
+    a = s.reshape(-1)
+    a[0] = 100.0
+    b = x.T.reshape(-1)
+    b[0] = 100.0
+    c = x.T.ravel()
+    c[1] = 50.0
+    d = s.ravel()
+    d[2] = 1.0
+    return a, b, c, d, x * 1, s * 1
+
+
+def strided_argument(x, y, v, s):
+    row = s[1]
+    s[0] = 1.0
+    row += 2.0
+    s.T[3] = v[:4]
+    return row * 1
+
+
+def ufunc_out(x, y, v, s):
+    np.add(x, y, out=x)
+    np.multiply(x, v, x)
+    np.exp(y, out=y, where=x > 0)
+    np.sqrt(abs(v), out=v)
+    np.negative(x[0], out=x[1])
+    np.maximum(x, 0.0, out=y, where=np.arange(6) % 2 == 0)
+    np.matmul(x, x.T, out=y[:, :4])
+    np.less(x, y, out=s)
+    whole, rest = np.zeros_like(x), np.zeros_like(x)
+    np.divmod(x, 0.5, out=(whole, rest))
+    np.modf(x, out=(rest, None))
+    return whole, rest
+
+
+def function_out(x, y, v, s):
+    np.sum(x, axis=0, out=v)
+    np.cumsum(x, axis=1, out=y)
+    np.clip(x, -0.5, 0.5, out=x)
+    square = np.zeros((4, 4), like=x)
+    np.dot(x, x.T, out=square)
+    s[:, :4] = square
+    np.concatenate([x[:2], y[:2]], out=s)
+    x.mean(axis=0, out=v)
+    np.take(x, [0, 1, 2, 3], axis=0, out=y)
+    np.stack([v, v, v, v], out=x)
+    return v * 2
+
+
+def at(x, y, v, s):
+    np.add.at(x, [0, 1, 0], 1.0)
+    np.add.at(x, (slice(None), [0, 0, 2]), y[:, :3])
+    np.subtract.at(v, [1, 1], v[:2])
+    np.multiply.at(v, [2, 2, 3], 2.0)
+    np.maximum.at(y, ([0, 1, 0], [1, 2, 1]), np.array([5.0, 6.0, 4.0]))
+    np.negative.at(s, [0, 2])
+    return x.sum()
+
+
+def array_functions(x, y, v, s):
+    np.copyto(x, v)
+    np.copyto(y, 0.0, where=y > 0)
+    np.put(x, [0, 7], [1.0, 2.0])
+    np.place(y, y < -1, v[:2])
+    np.putmask(y, y == 0.0, x)
+    np.fill_diagonal(x, 3.0)
+    np.put_along_axis(s, np.array([[0], [1], [2], [0]]), 9.0, axis=1)
+    v.sort()
+    v[::-1].sort()
+    y[0].fill(4.0)
+    x.partition(2, axis=1)
+    return np.sort(x, axis=1)
+
+
+def advanced(x, y, v, s):
+    x[[0, 2, 0]] = y[:3]  # the last write stands
+    x[:, [1, 3]] = 0.0
+    x[x > 0] = v[0]
+    y[y < 0] = y[y < 0] * 2
+    y[np.array([True, False, True, False])] = v
+    s[np.ix_([0, 2], [1, 3])] += 1.0
+    x[1:3, 2:4][[True, False]] = 6.0
+    x.T[[0, 1], [2, 3]] = 8.0
+    x.flat[3] = 1.5
+    x.flat[10:12] = [2.5, 3.5]
+    y.flat = v
+    return x * 1
+
+
+def filled(x, y, v, s):
+    out = np.zeros_like(x)
+    for i in range(4):
+        out[i] = x[i] * y[i].sum()
+    total = np.zeros((), like=x)
+    total += out.sum()
+    both = np.empty((2, 4, 6), like=x)
+    both[0], both[1] = x, out
+    stepped = np.zeros(3, like=x)
+    stepped[0] = x[0, 0]
+    for i in range(1, 3):
+        stepped[i] = stepped[i - 1] * 2 + x[0, i]
+    return out, total, both, stepped
+
+
+def scalars(x, y, v, s):
+    """NumPy scalars and Python numbers do not change in place."""
+    a = x.sum()
+    b = a
+    a += 1.0
+    c = x[0, 0]
+    c *= 2
+    d = x[0, 0]
+    x[0, 0] = 99.0
+    e = x[0, 0, ...]
+    x[0, 0] = 98.0
+    return a, b, c, d, e * 1
+
+
+def dtypes(x, y, v, s):
+    i = np.zeros_like(x, dtype=int)
+    i[...] = x * 10
+    f = np.zeros_like(x, dtype=np.float32)
+    f += y
+    f[0] = v
+    c = np.zeros_like(x, dtype=complex)
+    c.real = x
+    c.imag[1:] = y[1:]
+    c[0] *= 1j
+    return i, f, c
+
+
+def complex_parts(x, y, v, s):
+    c = x + 1j * y
+    re, im = c.real, c.imag
+    re[0] = 5.0
+    im *= 2.0
+    c.T.imag[1] = 0.0
+    return re * 1, im * 1, c
+
+
+def written_then_read(x, y, v, s):
+    a = x * 2
+    x[0] = 0.0
+    b = x * 2
+    view = x[1]
+    before = view * 1
+    x[1] = y[0]
+    return a, b, before, view
+
+
+def aliases(x, y, v, s):
+    a = x[...]
+    a += 1
+    b = np.asarray(x, like=x)
+    b += 1
+    c = x.view()
+    c += 1
+    d = np.atleast_2d(x)
+    d += 1
+    e = x.real
+    e += 1
+    f = np.diagonal(x)
+    x[1, 1] = 50.0
+    g = np.broadcast_to(v, (3, 6))
+    v[0] = 60.0
+    return x, f * 1, g * 1
+
+
+def whole(x, y, v, s):
+    x[...] = y
+    y[:] = 1.0
+    v[:6] = v[::-1]
+    return x * 1
+
+
+def dynamic_row(x, y, v, s):
+    i = np.argmax(x[:, 0])
+    x[i] += 1.0
+    row = x[i]
+    row *= 2.0
+    x[i, 1:3] = 7.0
+    return row * 1
+
+
+PROGRAMS = [assign_slices, augmented, copied, views, views_of_views, overlapping, reshaped_copy,
+            strided_argument, ufunc_out, function_out, at, array_functions, advanced, filled, scalars, dtypes,
+            complex_parts, written_then_read, aliases, whole, dynamic_row]  # fmt: skip
+
+
+def run_plain(f):
+    """f on plain arrays, where np.zeros(..., like=x) makes plain ones too."""
+    args = copy.deepcopy(fresh()[:3]) + (fresh()[3],)
+    return args, f(*args)
+
+
+@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+def test_same_as_numpy(f):
+    plain_args, plain = run_plain(f)
+    args = fresh()
+    rec = record(f, args)
+    check(rec.graph)
+    for a, b in zip(args, fresh()):
+        np.testing.assert_array_equal(a, b)  # the caller's arrays are as they were
+    changed = [i for i, (a, b) in enumerate(zip(plain_args, args)) if not np.array_equal(a, b)]
+    assert set(changed) <= set(rec.written)
+    expected = [*flatten(plain)[0], *(plain_args[i] for i in rec.written)]
+    recorded = [*flatten(rec.results)[0], *rec.contents]
+    again = evaluate_graph(rec.graph, rec.operands(args))
+    for e, r, g, node in zip(expected, recorded, again, rec.graph.outputs, strict=True):
+        assert type(e) is type(r) and e.dtype == r.dtype == node.dtype
+        np.testing.assert_array_equal(r, e)
+        np.testing.assert_allclose(g, e, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("f", [f for f in PROGRAMS if f is not dtypes], ids=lambda f: f.__name__)
+def test_derivatives(f):
+    """Of the results and of what was written to; `dtypes` computes in single precision and integers."""
+
+    def of_copies(*args):
+        args = [a * 1.0 for a in args]
+        return [x for x in flatten(f(*args))[0] if x.dtype.kind in "fc"], args
+
+    check_grads(of_copies, [np.abs(a) * 0.37 + 0.21 for a in fresh()], order=1)
+
+
+def test_random_programs_of_writes_through_views():
+    """Many views of one array, written to and read in random order."""
+    for seed in range(60):
+
+        def f(x, seed=seed):
+            rng = np.random.default_rng(seed)
+            known = [x]
+            read = []
+            for _ in range(12):
+                v = known[rng.integers(len(known))]
+                step = rng.integers(5)
+                if step == 0 and v.ndim > 1:
+                    known.append(v[rng.integers(v.shape[0])])
+                elif step == 1:
+                    known.append(v.T)
+                elif step == 2:
+                    known.append(v[..., :: rng.choice([-1, 1, 2])])
+                elif step == 3:
+                    v[..., rng.integers(v.shape[-1])] += 0.5
+                else:
+                    v *= rng.normal()
+                    read.append(v.sum())
+                    read.append(known[rng.integers(len(known))] * 1)
+            return read, x
+
+        x = np.random.default_rng(seed).normal(size=(3, 4, 2))
+        plain = flatten(f(x.copy()))[0]
+        rec = record(f, (x,))
+        for p, r, g in zip(plain, flatten(rec.results)[0], evaluate_graph(rec.graph, [x]), strict=False):
+            np.testing.assert_array_equal(r, p)
+            np.testing.assert_allclose(g, p, rtol=1e-12)
+
+
+def error_of(f, *args, kind=AutodiffError):
+    with pytest.raises(kind) as caught:
+        record(f, args)
+    text = str(caught.value)
+    assert (
+        text.startswith("tests/autodiff/record/test_inplace.py:") or "test_inplace.py:" in text.split(" ")[0]
+    )
+    return text
+
+
+X = np.arange(3.0)
+
+
+def test_writing_into_a_plain_array_is_an_error():
+    plain = np.zeros(3)
+
+    def item(x):
+        plain[0] = x[0]
+
+    def part(x):
+        plain[:2] = x[:2]
+
+    def fancy(x):
+        plain[[0, 1]] = x[:2]
+
+    def mask(x):
+        plain[plain == 0] = x
+
+    def flat(x):
+        plain.flat[0] = x[0]
+
+    def augmented(x):
+        out = np.zeros(3)
+        out += x
+        return out
+
+    def out(x):
+        np.add(x, 1, out=plain)
+
+    def reduced(x):
+        np.sum(x, out=np.zeros(()))
+
+    def fill(x):
+        plain.fill(x[0])
+
+    def added(x):
+        np.add.at(plain, [0], x[0])
+
+    def copied(x):
+        np.copyto(plain, x)
+
+    def row(x):
+        np.zeros((2, 3))[0] = x
+
+    for f in (item, part, fancy, mask, flat, augmented, out, reduced, added, copied, row):
+        assert "zeros_like" in error_of(f, X, kind=WriteError), f.__name__
+    error_of(fill, X)
+    assert np.array_equal(plain, np.zeros(3))
+
+
+def test_arguments_that_share_memory():
+    def f(x, y):
+        x[0] = 1.0
+        return x + y
+
+    assert "shares memory" in error_of(f, X, X[1:], kind=WriteError)
+    assert record(lambda x, y: x + y, (X, X)).written == []
+
+
+def test_read_only_stays_read_only():
+    frozen = np.arange(3.0)
+    frozen.flags.writeable = False
+
+    def f(x):
+        x[0] = 1.0
+
+    with pytest.raises(ValueError, match="read-only"):
+        record(f, (frozen,))
+    with pytest.raises(ValueError, match="read-only"):
+        record(lambda x: np.broadcast_to(x, (2, 3)).fill(1.0), (X,))
+    with pytest.raises(TypeError, match="item assignment"):
+        record(lambda x: x.sum().__setitem__((), 1.0), (X,))
+
+
+def test_errors_are_numpys():
+    def wide(x):
+        x[:2] = x
+
+    def cast(x):
+        i = np.zeros_like(x, dtype=int)
+        i += x
+
+    def out(x):
+        np.add(x, np.ones((2, 3)), out=x)
+
+    with pytest.raises(ValueError, match="broadcast"):
+        record(wide, (X,))
+    with pytest.raises(TypeError, match="same_kind"):
+        record(cast, (X,))
+    with pytest.raises(ValueError, match="broadcast"):
+        record(out, (X,))
+    with pytest.raises(IndexError):
+        record(lambda x: x.__setitem__(5, 1.0), (X,))
+
+
+def test_update_prints_short():
+    def f(x, y):
+        x[1:] = y[:2] * 2
+        return x
+
+    assert str(record(f, (X, X + 1)).graph) == "\n".join(
+        [
+            "f(x: f64[3], y: f64[3])",
+            "  t1: f64[2] = slice(y, index=((0,2,1),))",
+            "  t3: f64[2] = multiply(t1, 2.0)",
+            "  x_2: f64[3] = update(x, t3, index=((1,3,1),))",
+            "  return x_2, x_2",
+        ]
+    )
+
+
+def test_augmented_assignment_is_one_update():
+    def f(x):
+        x[1:] += 1.0
+        x[1:][:1] *= x[0]
+
+    ops = [n.op for n in record(f, (X,)).graph.nodes]
+    assert ops.count("update") == 3  # x[1:][:1] is a part of a part
+
+
+def test_loop_of_writes_is_one_chain():
+    def f(out, x):
+        for i in range(3):
+            out[i] = x[i] * x[i]
+
+    rec = record(f, (np.zeros(3), X))
+    assert rec.written == [0] and rec.n_results == 0
+    assert sum(n.op == "update" for n in rec.graph.nodes) == 3
+    np.testing.assert_array_equal(evaluate_graph(rec.graph, [np.ones(3), X])[0], X * X)
+
+
+@pytest.mark.parametrize("key", [np.array([0, 3]), [1, 2, 5], slice(1, None, 2), 4, slice(None),
+                                 np.array([True, False] * 3)])  # fmt: skip
+def test_assigning_to_flat(key):
+    """A value that is too short is repeated."""
+
+    def f(x):
+        y = x.copy()
+        y.flat[key] = 5.0
+        z = x.copy()
+        z.flat[key] = [1.0, 2.0] if not isinstance(key, int) else 3.0
+        return y, z
+
+    x = np.arange(6.0).reshape(2, 3)
+    for found, expected in zip(ad.compile(f)(x), f(x)):
+        np.testing.assert_array_equal(found, expected)

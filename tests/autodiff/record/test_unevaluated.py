@@ -1,0 +1,199 @@
+"""Recording without the arithmetic gives the graph of a run with it, or steps aside."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gpt2.autodiff.api.fixed import Fixed
+from gpt2.autodiff.record import unevaluated
+from gpt2.autodiff.record.record import record, record_pure
+from gpt2.layers import LAYERS
+from tests.support.cases import CASES
+from tests.support.random_programs import write
+
+LARGE = 2 * unevaluated.LARGE
+
+
+@pytest.fixture
+def everything(monkeypatch):
+    """Values of any size count as large."""
+    monkeypatch.setattr(unevaluated, "LARGE", 0)
+
+
+def text(rec):
+    """Every node of the graph: op, arguments, attributes, type, name and place in the source."""
+    number = {n: k for k, n in enumerate(rec.graph.nodes)}
+    nodes = [
+        (n.op, [number[a] for a in n.args], repr(n.attrs), n.shape, n.dtype, n.name, n.loc)
+        for n in rec.graph.nodes
+    ]
+    reads = [(number.get(r.node), np.asarray(r.value).tolist(), r.kind) for r in rec.reads]
+    return nodes, [number[o] for o in rec.graph.outputs], reads, rec.written
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_layers(case, everything):
+    layer, inputs = LAYERS[case.layer], case.inputs()
+    out, saved = layer.forward(*inputs, **case.static)
+
+    def backward(dout, *saved):
+        return layer.backward(dout, saved, **case.static)
+
+    assert text(record_pure(layer.forward, inputs, case.static)) == text(
+        record(layer.forward, inputs, case.static)
+    )
+    dout = np.random.default_rng(1).standard_normal(out.shape)
+    assert text(record_pure(backward, (dout, *saved))) == text(record(backward, (dout, *saved)))
+
+
+@pytest.mark.parametrize("start", range(0, 300, 50))
+def test_random_programs(start, everything):
+    """Slices, views, writes in place, branches and loops: the same graph with and without arithmetic."""
+    for seed in range(start, start + 50):
+        program = write(seed)
+        f = program.function()
+        dry_run, real = record_pure(f, program.values()), record(f, program.values())
+        assert text(dry_run) == text(real), program.reproducer()
+
+
+def test_large_values_are_not_computed():
+    x = np.full(LARGE, 2.0)
+
+    def f(x):
+        y = x * 3 + 1
+        y += x
+        y[: LARGE // 2] = 5.0
+        return y, np.arange(LARGE) + 1, x[:3] * 3
+
+    y, integers, small = record(f, (x,), dry=True).results
+    assert not y.any()
+    np.testing.assert_array_equal(integers, np.arange(LARGE) + 1)
+    np.testing.assert_array_equal(small, [6.0, 6.0, 6.0])
+
+
+def test_errors_that_are_waited_for_are_found(everything):
+    """The zeros that stand for a product are no positive definite matrix, and no overflow."""
+
+    def factor(a):
+        try:
+            return np.linalg.cholesky(a)
+        except np.linalg.LinAlgError:
+            return a
+
+    def f(x):
+        a = factor(x @ x.T + 1.0)
+        with np.errstate(all="raise"):
+            try:
+                return np.exp(a * 1e4)
+            except FloatingPointError:
+                return a * 2.0
+
+    x = np.random.default_rng(2).normal(size=(3, 3))
+    ops = [n.op for n in record(f, (x,)).graph.nodes]
+    assert "cholesky" in ops and "exp" not in ops
+    assert text(record_pure(f, (x,))) == text(record(f, (x,)))
+
+
+def test_what_hangs_on_a_large_value_is_looked_at_for_real():
+    calls = itertools.count()
+
+    def f(x, w):
+        next(calls)
+        y = x @ w
+        total = y.sum()  # small itself
+        return y * 2 if total > 0 else y * 3
+
+    rng = np.random.default_rng(0)
+    x, w = np.abs(rng.standard_normal((2, 256, 256)))
+    assert text(record_pure(f, (x, w))) == text(record(f, (x, w)))
+    assert next(calls) == 3  # a dry run, and two with values
+    fixed = Fixed(f)
+    np.testing.assert_allclose(fixed(x, w), (x @ w) * 2, rtol=1e-12)
+    np.testing.assert_allclose(fixed(x, -w), (x @ -w) * 3, rtol=1e-12)
+
+
+def test_what_does_not_hang_on_one_is_looked_at_once():
+    calls = itertools.count()
+
+    def f(x, n):
+        next(calls)
+        y = x * 2
+        for _ in range(int(n)):
+            y = y * x
+        return y
+
+    x = np.linspace(0.5, 1.5, LARGE)
+    rec = record_pure(f, (x, np.array(3)))
+    assert next(calls) == 1 and len(rec.reads) == 1
+    np.testing.assert_allclose(Fixed(f)(x, np.array(3)), 2 * x**4, rtol=1e-12)
+
+
+def test_a_write_of_a_constant_counts_as_unknown():
+    def f(x):
+        y = x[:].copy()
+        y[...] = 1.0
+        return x * 2 if y[0] > 0.5 else x * 3
+
+    x = np.zeros(LARGE)
+    assert text(record_pure(f, (x,))) == text(record(f, (x,)))
+
+
+def test_a_mask_of_large_values_is_found_for_real():
+    def f(x):
+        y = x * 1.0
+        return y[y > 0.5]
+
+    x = np.random.default_rng(0).standard_normal(LARGE)
+    np.testing.assert_array_equal(Fixed(f)(x), x[x > 0.5])
+
+
+def test_errors_are_those_of_a_real_run():
+    def f(x):
+        y = x * 2
+        if y.max() < 1:
+            raise ValueError("x is too small")
+        return y @ np.ones(3)
+
+    with pytest.raises(ValueError, match="too small"):
+        record_pure(f, (np.zeros(LARGE),))
+    with pytest.raises(ValueError, match="matmul") as dry_error:
+        record_pure(f, (np.ones(LARGE),))
+    with pytest.raises(ValueError) as real_error:
+        record(f, (np.ones(LARGE),))
+    assert str(dry_error.value) == str(real_error.value)
+
+
+def test_no_warnings_about_values_that_nobody_computed(recwarn):
+    record_pure(lambda x: 1 / (x * 1).sum() + np.log(x * 1), (np.ones(LARGE),))
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_stand_ins_lie_as_results_do(seed, everything):
+    """Shape, dtype and strides are the ufunc's own, for operands in any order of axes."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(rng.integers(1, 5, rng.integers(1, 5)))
+    dtypes = (np.float32, np.float64, np.complex64, np.int32)
+
+    def operand():
+        axes = rng.permutation(len(shape))
+        x = np.ones(np.array(shape)[axes], rng.choice(dtypes)).transpose(np.argsort(axes))
+        return x[tuple(slice(0, 1) if rng.random() < 0.2 else slice(None) for _ in shape)]
+
+    for ufunc, values in [
+        (np.add, (operand(), operand())),
+        (np.multiply, (operand(), 2.0)),
+        (np.subtract, (np.float64(1), operand())),
+        (np.exp, (operand(),)),
+        (np.matmul, (np.ones((3, 2, 4)), np.ones((4, 5), np.float32))),
+    ]:
+        want, got = ufunc(*values), unevaluated.stand_in(ufunc, values)
+        if want.dtype.kind not in "fc":
+            assert got is None
+        elif got is None:
+            assert not any(isinstance(v, np.ndarray) for v in values)
+        else:
+            real = [s for n, s in zip(want.shape, want.strides) if n > 1]  # of one entry they mean nothing
+            assert (got.shape, got.dtype) == (want.shape, want.dtype)
+            assert [s for n, s in zip(got.shape, got.strides) if n > 1] == real

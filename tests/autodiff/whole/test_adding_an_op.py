@@ -1,0 +1,53 @@
+"""docs/adding-an-op.md does what it says: its code runs, and its rows pass the tests made from the table."""
+
+import os
+import re
+
+import numpy as np
+import pytest
+
+from gpt2.autodiff.check.numeric import GradientMismatch
+from gpt2.autodiff.ops import OPS
+from tests.autodiff.ops import test_rules
+
+PAGE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "adding-an-op.md")
+ADDED = ("nextafter", "softplus")
+
+
+@pytest.fixture
+def page():
+    """The names that the page's code defines; its rows are taken out of the table again."""
+    with open(PAGE) as f:
+        blocks = re.findall(r"```python\n(.*?)```", f.read(), re.DOTALL)
+    namespace = {}
+    try:
+        for block in blocks:
+            exec(block, namespace)
+        yield namespace
+    finally:
+        for name in ADDED:
+            OPS.pop(name, None)
+
+
+def test_the_page(page):
+    assert "np.nextafter has no derivative rule" in page["message"]
+    np.testing.assert_allclose(page["gradient"], [2.0, 6.0], rtol=1e-12)
+    np.testing.assert_allclose(page["curvature"], 2 * np.eye(2), rtol=1e-12)
+    assert page["slope"] == 0.5
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_the_tests_come_with_the_row(page, name):
+    for sample in OPS[name].samples:
+        for dtype in sample.dtypes:
+            test_rules.test_derivatives(name, sample, dtype)
+            test_rules.test_types(name, sample, dtype)
+            test_rules.test_single_precision_stays(name, sample, dtype)
+            test_rules.test_source(name, sample, dtype)
+
+
+def test_a_wrong_row_fails_its_tests(page, monkeypatch):
+    monkeypatch.setattr(OPS["nextafter"], "partials", lambda out, x, y: (2.0, None))
+    sample = OPS["nextafter"].samples[0]
+    with pytest.raises(GradientMismatch, match="nextafter: forward mode, tangent of output 0"):
+        test_rules.test_derivatives("nextafter", sample, "float64")

@@ -1,0 +1,82 @@
+"""Every NumPy function that the documentation names is differentiated: a call of each in both modes, to
+second order; and what HIPS autograd differentiates is among them.
+"""
+
+import operator
+import os
+
+import numpy as np
+import pytest
+
+from docs import coverage
+from gpt2.autodiff.check.check_grads import check_grads
+from gpt2.autodiff.ops import OPS
+from tests.support.numpy_calls import CALLS, CONSTANT
+
+PAGE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "coverage.md")
+
+
+def has(name):
+    """Whether this NumPy has the function, "np.linalg.inv" say."""
+    try:
+        operator.attrgetter(name.removeprefix("np."))(np)
+    except AttributeError:
+        return False
+    return True
+
+
+def arguments(shapes):
+    rng = np.random.default_rng(0)
+
+    def draw(shape):
+        return rng.uniform(0.3, 2.0, shape) * rng.choice([-1.0, 1.0], size=shape)
+
+    return tuple(draw(s) if isinstance(s, tuple) else s for s in shapes)
+
+
+# Functions that came after NumPy 2.0, where this is an older one
+MISSING = {name for name in CALLS if not has(name)}
+
+
+@pytest.mark.parametrize("name, i", [
+    pytest.param(name, i, marks=pytest.mark.skipif(name in MISSING, reason=f"not in NumPy {np.__version__}"))
+    for name, calls in CALLS.items() for i in range(len(calls))
+])  # fmt: skip
+def test_derivatives(name, i):
+    f, *shapes = CALLS[name][i]
+    check_grads(f, arguments(shapes), order=2)
+
+
+def test_every_function_on_the_page_is_called():
+    listed = {name for names in coverage.supported_functions().values() for name in names}
+    rows = {f"np.{name}" for name, op in OPS.items() if op.samples}  # ufuncs are tested there
+    assert listed - rows - set(CALLS) - CONSTANT == set()
+    assert set(CALLS) - MISSING - listed == set()
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"the page is made with a newer NumPy than {np.__version__}")
+def test_the_page_is_up_to_date():
+    with open(PAGE) as f:
+        assert f.read() == coverage.page(), "run: python -m docs.coverage > docs/coverage.md"
+
+
+# what is not a NumPy function, but a part of that library
+INTERNAL = {
+    "__getitem__", "_array_from_scalar_or_array", "_make_dict", "array_from_args", "concatenate_args",
+    "container_take", "container_untake", "covector", "dot_adjoint_0", "dot_adjoint_1", "inner_prod",
+    "make_sequence", "mut_add", "scalar_mul", "sequence_extend_left", "sequence_extend_right", "sparse_add",
+    "tensordot_adjoint_0", "tensordot_adjoint_1", "truncate_pad", "untake", "make_diagonal", "astype",
+}  # fmt: skip
+ALIASES = {"amax": "max", "amin": "min"}
+
+
+def test_what_hips_autograd_differentiates_is_covered():
+    pytest.importorskip("autograd", reason="the peer library is not installed")
+    import autograd.numpy.fft
+    import autograd.numpy.linalg  # noqa: F401  rules enter its table on import
+    from autograd.core import primitive_vjps
+
+    theirs = {getattr(f, "__name__", "") for f in primitive_vjps} - INTERNAL
+    assert len(theirs) > 100
+    ours = {name.rsplit(".", 1)[-1] for names in coverage.supported_functions().values() for name in names}
+    assert {ALIASES.get(name, name) for name in theirs} - ours == set()

@@ -1,0 +1,255 @@
+"""Optimisation that NumPy's user cannot see: a strict program gives NumPy's bits (docs/values.md)."""
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff import passes
+from gpt2.autodiff.derive.differentiate import gradient_graph
+from gpt2.autodiff.emit import regions
+from gpt2.autodiff.emit.program import compile_graph
+from gpt2.autodiff.graph import Graph
+from gpt2.autodiff.ops import apply, build, input_node
+from gpt2.autodiff.ops.exactness import CONTINUOUS, decided, mark_derived
+from gpt2.autodiff.ops.table import OPS
+from gpt2.autodiff.passes import FAMILIES, simplify
+from gpt2.autodiff.passes.engine import BITS, DIGITS
+from gpt2.autodiff.switches import Options
+from tests.support.random_values import Difference, Program, check, difference, shrink, write
+
+SINGLE = np.float32
+MANY = np.linspace(0, 1, 90_000, dtype=SINGLE).reshape(300, 300)
+
+
+def twice(f, *args):
+    """What the compiled function gives when it is recorded, and when it runs again."""
+    compiled = ad.compile(f)
+    with np.errstate(all="ignore"):
+        compiled(*args)
+        return compiled(*args)
+
+
+def split(a):
+    """The upper half of the digits: Veltkamp 1968."""
+    c = 134217729.0 * a
+    return c - (c - a)
+
+
+FUNCTIONS = {
+    "floor of a quotient": (lambda x: np.floor(x / 49.0), np.arange(0, 4900, 49.0)),
+    "bins": (lambda x: (x / 0.1).astype(int), np.arange(1000) * 0.1),
+    "a quotient compared": (lambda x: x / 49.0 >= 1.0, np.array([49.0, 98.0])),
+    "a mean near overflow": (lambda x: np.sum(x / 1000), np.full(10, 3e38, SINGLE)),
+    "a product near overflow": (
+        lambda a, b: (1e-30 * a) @ b,
+        np.full((2, 4), 1e30, SINGLE),
+        np.full((4, 2), 1e20, SINGLE),
+    ),
+    "quotients that vanish": (
+        lambda x, r, s: x / r / s,
+        np.full(5, 1e30, SINGLE),
+        np.full((), 1e30, SINGLE),
+        np.full((), 1e30, SINGLE),
+    ),
+    "quotients by numbers": (lambda x: x / 1e30 / 1e-30, np.full(5, 2.0, SINGLE)),
+    "a nan in a sum": (lambda x, c: np.sum(x * c), np.array([0.0, 1.0]), np.asarray(np.inf)),
+    "a nan in a sum times a number": (lambda x: np.sum(x * np.inf), np.array([0.0, 1.0])),
+    "Veltkamp's split": (split, np.array([0.1, 0.7, 1 / 3])),
+    "integers beyond 2**53": (lambda n: n.astype(float).astype(int), np.array([2**53 + 1])),
+    "Python's sum of -0.0": (lambda x: 1.0 / sum([x, x]), np.array([-0.0])),
+    "cubes": (lambda x: x**3, np.linspace(0.1, 3, 50)),
+    "a long sum": (lambda x: np.sum(x), np.linspace(0, 1, 100_000).astype(SINGLE)),
+    "sums of rows": (lambda x: np.sum(x * SINGLE(0.1), axis=1), MANY),
+    "sums of columns": (lambda x: np.sum(x, axis=0), MANY),
+    "einsum": (lambda a: np.einsum("ij,kj->ik", a, a), np.linspace(0, 1, 600).reshape(20, 30)),
+    "NumPy's round": (lambda x: np.round(x, 1), np.array([2.55, 0.35], SINGLE)),
+    "a short integer's negative": (lambda n: n + -(n.astype(np.int8)), np.array([128, -128])),
+    "joined zeros": (lambda x: 1.0 / np.concatenate([x, x]), np.array([-0.0, 2.0])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_bits_are_numpys(name):
+    f, *args = FUNCTIONS[name]
+    with np.errstate(all="ignore"):
+        expected = f(*args)
+    got = twice(f, *args)
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(got, expected)
+
+
+NUMBERS = {
+    "tanh": lambda x: np.tanh(x * x),
+    "exp compared": lambda x: np.exp(x) >= np.exp(x + 0.0),
+    "a power": lambda x: x**2,
+    "np.power": lambda x: np.power(x, 3.0),
+    "cosh floored": lambda x: np.floor(np.cosh(x) * 1e15),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_bits_of_numbers_are_numpys(name):
+    """The C library's functions, of which `math` code is made, differ from NumPy's now and then."""
+    f = NUMBERS[name]
+    compiled = ad.compile(f)
+    for x in np.linspace(0.1, 2.0, 300).tolist():
+        assert compiled(x) == f(x), x
+
+
+def test_rounding_of_python_numbers_is_pythons():
+    assert ad.compile(lambda x: round(x, 1))(2.55) == round(2.55, 1) == 2.5
+    got = twice(lambda x: round(x, 1), SINGLE(2.55))
+    assert type(got) is SINGLE and got == round(SINGLE(2.55), 1)
+
+
+@pytest.mark.parametrize("function", [np.max, np.min])
+def test_the_gradient_of_an_extreme_nan_is_nan(function):
+    x = np.array([[np.nan, 1.0, 2.0], [3.0, 4.0, 4.0]])
+    f = lambda x: np.sum(function(x, axis=1))  # noqa: E731
+    _, forward = ad.jvp(f, (x,), (np.ones_like(x),))
+    assert np.isnan(forward)
+    nan = np.isnan(ad.grad(f)(x))
+    np.testing.assert_array_equal(nan, [[True] * 3, [False] * 3])
+
+
+def test_the_spread_of_one_number_is_constant():
+    x = np.array([3.0])
+    assert ad.grad(np.std)(x) == 0.0
+    assert ad.jvp(np.std, (x,), (np.ones(1),)) == (0.0, 0.0)
+    rows = np.array([[1.0], [2.0]])
+    np.testing.assert_array_equal(ad.grad(lambda x: np.sum(np.std(x, axis=1)))(rows), np.zeros((2, 1)))
+
+
+def test_fast_math_is_asked_for_by_name():
+    f, x = FUNCTIONS["floor of a quotient"]
+    with ad.options(math="fast"):
+        assert not np.array_equal(twice(f, x), f(x))
+    np.testing.assert_array_equal(twice(f, x), f(x))
+    with pytest.raises(ValueError, match="math is 'loose', expected one of strict, fast"):
+        Options(math="loose")
+
+
+# ---- what rules say of themselves ------------------------------------------------------------------------
+
+
+def test_every_rule_says_what_it_keeps_or_is_off():
+    for family in FAMILIES.values():
+        assert set(family.keeps.values()) <= {BITS, DIGITS, None}
+        assert {r for rules in family.rules.values() for r in rules} == set(family.keeps)
+
+
+def test_ops_that_pass_on_small_changes_are_ops():
+    assert CONTINUOUS <= {*OPS, "fused"}
+
+
+def test_what_is_decided():
+    """Returned values and what is compared, with all they are made of; not what only a derivative reads."""
+    x = input_node((4,), "float64", "x")
+    scaled, other = x / 49.0, x / 7.0
+    counted, read = apply("floor", scaled), build.tanh(other)
+    graph = Graph([x], [sum_of(counted * read)])
+    joint = gradient_graph(graph, [0])
+    everything = decided(joint)
+    assert {scaled.id, other.id, counted.id, read.id} <= everything
+    alone = decided(Graph(joint.inputs, joint.outputs[1:]))
+    assert scaled.id in alone and not {other.id, read.id} & alone
+
+
+def sum_of(x):
+    return build.sum_(x, tuple(range(x.ndim)))
+
+
+def test_digits_are_enough_for_derivatives():
+    """Quotients by numbers, powers and einsums in a derivative become products."""
+    a = np.linspace(0.1, 1.0, 12).reshape(3, 4)
+    source = ad.source(ad.grad(lambda a: np.sum(np.einsum("ij,kj->ik", a / 7.0, a**3))), a)
+    assert "einsum" not in source and "divide" not in source and "power" not in source
+    source = ad.source(ad.compile(lambda a: np.sum(np.einsum("ij,kj->ik", a / 7.0, a**3))), a)
+    assert "einsum" in source and "divide" in source and "power" in source
+
+
+def in_a_derivative(make, dtype):
+    """The program of make(x), as if differentiation had made it: digits are enough."""
+    x = input_node((2000,), dtype, "x")
+    out = make(x)
+    mark_derived([out], x.id)
+    return compile_graph(simplify(Graph([x], [out])))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_digits_are_as_promised(dtype):
+    """docs/values.md: two units in the last place for quotients, p for powers."""
+    rng = np.random.default_rng(0)
+    x = (rng.uniform(0.5, 2.0, 2000) * np.where(rng.random(2000) < 0.5, 1, -1)).astype(dtype)
+    cases = [(lambda x, c=c: x / c, 2) for c in (49.0, 0.1, 3.0, 1e30, 1e-30, 7e-3)]
+    cases += [(lambda x, p=p: x**p, max(p, 1)) for p in (-1.0, 3.0, 4.0, 7.0, 15.0, 31.0, 32.0)]
+    changed = 0
+    for f, units in cases:
+        (got,), expected = in_a_derivative(f, dtype)(x), f(x)
+        assert got.dtype == expected.dtype
+        apart = np.abs(got.astype(np.longdouble) - expected) / np.spacing(np.abs(expected))
+        assert np.max(apart) <= units
+        changed += np.any(apart > 0)
+    assert changed > len(cases) / 2  # they are done at all
+
+
+@pytest.mark.parametrize("divisor", [1e38, 3e38, 1e-39])
+def test_what_has_no_normal_reciprocal_is_divided(divisor):
+    """1 / 1e38 has lost digits in float32, and 1 / 1e-39 is infinite."""
+    x = np.array([1e37, 3e38, 2e-39, 1e-5], SINGLE)
+    for math in ("strict", "fast"):
+        with np.errstate(all="ignore"), ad.options(math=math):
+            np.testing.assert_array_equal(twice(lambda x: x / divisor, x), x / divisor)
+
+
+def test_broadcasts_are_added_up_in_blocks(monkeypatch):
+    """A sum of what a block reads through a broadcast counts every copy."""
+    monkeypatch.setattr(regions, "SMALL", 2)
+    monkeypatch.setattr(regions, "BLOCK_BYTES", 64)
+    x, y = input_node((8, 1), "float64", "x"), input_node((8, 1), "float64", "y")
+    wide = build.broadcast(x * y, (8, 5))
+    graph = Graph([x, y], [build.sum_(wide, (0,)), build.sum_(wide, (1,)), build.sum_(wide, (0, 1))])
+    a, b = np.arange(8.0).reshape(8, 1), np.linspace(1, 2, 8).reshape(8, 1)
+    for options in (Options(off=passes.PASSES), Options(off=passes.PASSES, math="fast")):
+        columns, rows, total = compile_graph(graph, options)(a, b)
+        np.testing.assert_allclose(columns, np.full(5, (a * b).sum()))
+        np.testing.assert_allclose(rows, (5 * a * b)[:, 0])
+        np.testing.assert_allclose(total, 5 * (a * b).sum())
+
+
+# ---- random programs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", range(0, 1500, 250))
+def test_random_values(start, monkeypatch):
+    """A share of what tests/long/values.py runs; every other batch in blocks, as large arrays are."""
+    if start % 500:
+        monkeypatch.setattr(regions, "SMALL", 2)
+        monkeypatch.setattr(regions, "BLOCK_BYTES", 400)
+    for seed in range(start, start + 250):
+        program = write(seed)
+        try:
+            check(program)
+        except Difference as error:
+            pytest.fail(f"{error}\n{shrink(program, error).reproducer()}")
+
+
+def loosely(graph, options=None):
+    """simplify, with the rules of fast math."""
+    return simplify(graph, Options(off=options.off if options else (), math="fast"))
+
+
+def test_random_values_notice_reassociation(monkeypatch):
+    """The check can fail."""
+    monkeypatch.setattr(passes, "simplify", loosely)
+    found = [difference(write(seed)) for seed in range(200)]
+    assert sum(error is not None for error in found) > 20
+
+
+def test_what_fails_is_shrunk(monkeypatch):
+    monkeypatch.setattr(passes, "simplify", loosely)
+    x = np.array([49.0, 1.0])
+    body = (("t0", "x * 2.0"), ("t1", "np.floor(x / 49.0)"), ("t2", "t0 + t1"))
+    program = Program({"x": x, "y": x}, body, ("t2", "t0"))
+    small = shrink(program, difference(program))
+    assert len(small.body) <= 2 and list(small.arguments) != ["x", "y"]

@@ -1,0 +1,412 @@
+"""The benchmarks' arithmetic, their judgement of who counts, and one short contest from end to end."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from argparse import ArgumentTypeError
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bench import (
+    contenders,
+    engine,
+    layers,
+    machine,
+    peak,
+    program,
+    rates,
+    ratios,
+    roofline,
+    sizes,
+    step,
+    turns,
+)
+from bench.cases import cases, find_batch, find_layers
+from bench.work import step_flops, step_work
+from bench.worker import Worker, digest
+from gpt2.autodiff.emit import numexpr
+from gpt2.autodiff.run import blas, remembered, threads
+from gpt2.errors import UserError
+from gpt2.model import GPT2Config
+from gpt2.train.flops import training_flops
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_round_counts_by_its_median_and_a_ratio_by_its_round():
+    # The machine is twice as slow in the second round, and one step of the third is interrupted.
+    ours = [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [1.0, 1.0, 9.0]]
+    theirs = [[2.0], [4.0], [2.0]]
+    assert ratios.ratio(ours, theirs) == {"median": 0.5, "q1": 0.5, "q3": 0.5}
+    times = ratios.times(ours)
+    assert (times["median"], times["min"], times["n"], times["rounds"]) == (1000.0, 1000.0, 9, 3)
+
+
+def test_geometric_mean():
+    assert math.isclose(ratios.geometric_mean([0.5, 2.0, 1.0, 8.0]), 8.0**0.25)
+
+
+@pytest.mark.parametrize("name", sizes.SIZES)
+def test_operations_agree_with_the_engines_own_count(name):
+    size = sizes.SIZES[name]
+    counted = step_flops(size)
+    # gpt2.train.flops counts all of attention's square, the bound below it the lower triangle alone
+    config, N, T = size.config, size.B * size.T, size.T
+    above = 3 * 4 * config.n_layer * config.n_embd * N * (T - (T + 1) / 2)
+    assert math.isclose(counted, training_flops(config, size.B, T) - above, rel_tol=1e-6)
+
+
+def test_bound_is_the_slower_of_products_and_memory():
+    size = sizes.SIZES["4x128-B12T64"]
+    seconds = {f"{kind}/{part}": 1.0 for kind, part in step_work(size)} | {"step/": 30.0}
+    compared = roofline.compare(size, [seconds], {"sgemm": 1e9, "copy": 1e9})
+    fc, gelu = compared["rows"]["fc/forward"], compared["rows"]["gelu/forward"]
+    assert fc["by"] == "products" and math.isclose(fc["bound_ms"], 1e3 * 4 * 2 * 768 * 128 * 512 / 1e9)
+    assert gelu["by"] == "memory" and math.isclose(gelu["bound_ms"], 1e3 * 4 * 4 * 2 * 768 * 512 / 1e9)
+    assert math.isclose(compared["between_ms"], 1e3 * (30 - len(compared["rows"])))
+
+
+# ---- The peak ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick_rates(monkeypatch):
+    """Small matrices, a fixed rate of 1 GFLOP/s, and the threads afterwards as they were."""
+    monkeypatch.setattr(rates, "SIDES", (96, 50))
+    monkeypatch.setattr(rates, "_fastest", lambda product, seconds: product.flops / 1e9)
+    yield
+    threads.set_threads(1)
+
+
+@pytest.mark.parametrize("way", ["BLAS", "columns"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_both_ways_do_all_of_the_product(quick_rates, way, threads):
+    a, b = np.random.default_rng(0).standard_normal((2, 50, 50), dtype=np.float32)
+    product = rates.SquareProduct(a, b, np.full_like(a, np.nan), way, threads)
+    product.prepare()
+    np.testing.assert_allclose(product.out, a @ b, rtol=1e-5, atol=1e-4)  # float32 sums of 50 terms
+    assert product.flops == 2 * 50**3
+
+
+@pytest.mark.parametrize("fast", [(96, "BLAS"), (50, "columns")])
+def test_the_peak_is_the_fastest_of_its_forms(quick_rates, monkeypatch, fast):
+    if blas.blas_library() is None:
+        fast = (fast[0], "BLAS")  # another BLAS cannot be kept to one thread
+    monkeypatch.setattr(
+        rates,
+        "_fastest",
+        lambda product, seconds: product.flops / (2e9 if (len(product.a), product.way) == fast else 1e9),
+    )
+    product, rate = rates.fastest_product(2)
+    assert (len(product.a), product.way) == fast and math.isclose(rate, 2e9)
+
+
+def test_measuring_the_peak_leaves_the_threads_as_they_were(quick_rates, monkeypatch):
+    told = []
+    monkeypatch.setattr(blas, "limit_blas_threads", told.append)
+    for before, after in ((1, 2), (2, 1)):
+        threads.set_threads(before)
+        rates.sgemm_peak(2)
+        assert (threads.get_threads(), told[-1]) == (before, after)
+
+
+@pytest.mark.parametrize("name", sizes.SIZES)
+def test_the_peaks_share_of_a_step_is_exact(quick_rates, monkeypatch, name):
+    """Whatever number of products it does, their operations over the share are those of a step."""
+    size = sizes.SIZES[name]
+    calls = []
+    monkeypatch.setattr(rates.SquareProduct, "__call__", lambda product: calls.append(product.flops))
+    products = peak.training(size, "", 1)
+    calls.clear()
+    assert products.step(None, None) is None
+    assert math.isclose(sum(calls) / products.share, step_flops(size))
+    assert sum(calls) <= 1.01 * peak.LONGEST_S * 1e9  # at 1 GFLOP/s
+
+
+def test_a_share_of_a_step_counts_as_a_whole_one(monkeypatch):
+    """A contender that does a quarter of a step has its time multiplied by four, others have theirs."""
+    worker = Worker("peak", 1)
+    clock = iter(range(100))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    for share, told in (({"share": 0.25}, 4.0), ({}, 1.0)):
+        trainer = SimpleNamespace(step=lambda tokens, targets: 5.0, **share)
+        worker.module = SimpleNamespace(training=lambda *args, trainer=trainer: trainer)
+        worker.do_training("4x128-B12T64")
+        assert worker.do_turn(2) == {"times": {"step": [told, told]}, "losses": [5.0, 5.0]}
+
+
+def test_the_share_of_the_peak_is_taken_within_a_round():
+    # A step takes twice as long as its products at peak; the machine is slower in the second round.
+    contest = SimpleNamespace(
+        facts={name: {"ready_s": 1.0, "losses": None, "about": "96 x 96"} for name in ("whole", "peak")},
+        samples={"whole": {"step": [[2.0], [8.0], [2.0]]}, "peak": {"step": [[1.0], [4.0], [1.0]]}},
+        peak=lambda name: 1 << 20,
+    )
+    rows = step.rows_of(contest, "whole", flops=8e9)
+    assert rows["whole"]["of_peak"] == {"median": 0.5, "q1": 0.5, "q3": 0.5}
+    assert (rows["whole"]["gflops"], rows["peak"]["gflops"]) == (4.0, 8.0)
+    result = {
+        "size": "s",
+        "vocab_size": 65,
+        "threads": 1,
+        "elementwise": "numpy",
+        "flops": 8e9,
+        "reference": "whole",
+        "rows": rows,
+        "absent": {},
+        "heats": [],
+    }
+    told = step.as_text(result)
+    assert "of sgemm peak" in told and "8 GFLOP; sgemm peak: 8 GFLOP/s" in told
+    del contest.samples["peak"], contest.facts["peak"]
+    result["rows"] = step.rows_of(contest, "whole", flops=8e9)
+    assert "of_peak" not in result["rows"]["whole"] and "sgemm" not in step.as_text(result)
+
+
+def test_ratios_are_to_the_fastest_pytorch_of_the_run():
+    times = {"torch": 3.0, "torch-tuned": 2.0, "torch-compile-tuned": 1.0, "whole": 0.5, "jax": 0.4}
+    samples = {name: {"step": [[t], [t]]} for name, t in times.items()}
+    assert contenders.fastest_peer(samples) == "torch-compile-tuned"
+    del samples["torch-compile-tuned"]
+    assert contenders.fastest_peer(samples) == "torch-tuned"
+    assert contenders.fastest_peer({"whole": samples["whole"]}) is None
+
+
+def test_a_tuned_peer_keeps_its_memory(monkeypatch):
+    """The variables reach its process, and no other's."""
+    started = {}
+    monkeypatch.setattr(turns, "reason_missing", lambda name: None)
+    monkeypatch.setattr(
+        turns.subprocess, "Popen", lambda command, env, **rest: started.setdefault(command[3], env)
+    )
+    for name in ("torch", "torch-tuned", "torch-compile-tuned", "jax", "whole"):
+        turns.Player(name, 2)
+    keeping = {name for name, env in started.items() if "MALLOC_TRIM_THRESHOLD_" in env}
+    assert keeping == {"torch-tuned", "torch-compile-tuned", "jax"}
+
+
+def test_the_peak_is_no_reference_and_has_no_losses():
+    assert contenders.reference(["peak", "whole"]) == "whole"
+    assert contenders.reference(["peak"]) == "peak"
+    good, bad = [4.0, 3.9, 3.8], [4.0, 3.9, 3.9]
+    assert set(step.check_losses(contest(peak=[None] * 3, whole=good, auto=bad))) == {"auto"}
+
+
+# ---- Elementwise backends ----------------------------------------------------------------------------------
+
+
+def test_the_engines_compiled_contenders_are_told_the_backend():
+    """By step and by layers; the others do not know the word."""
+    told = {}
+    for name in contenders.CONTENDERS:
+
+        def ask(name=name, **request):
+            told.setdefault((name, request["do"]), request.get("elementwise"))
+            return {"about": None, "losses": [], "bytes": 0}
+
+        player = SimpleNamespace(name=name, ask=ask, began=0.0)
+        step.set_up(player, sizes.find("4x128-B12T64"), "tuned")
+        layers.set_up(player, "B1T1", "gelu", "tuned")
+    knowing = {"manual", "auto", "whole", "processes"}
+    for (name, do), backend in told.items():
+        assert backend == ("tuned" if name in knowing and do in ("training", "layer") else None), (name, do)
+
+
+@pytest.fixture
+def backends(monkeypatch):
+    """The backends that programs are compiled for, NumPy's left out; threads and memory are put back."""
+    found, fuse = set(), numexpr.fused_regions
+
+    def record(graph, regions, pick=None):
+        found.add("tuned" if pick else "numexpr")
+        return fuse(graph, regions, pick)
+
+    monkeypatch.setattr(numexpr, "fused_regions", record)
+    yield found
+    remembered.forget()
+    threads.set_threads(1)
+
+
+@pytest.mark.parametrize("variant", ["written", "manual", "auto", "whole"])
+def test_the_engine_compiles_for_the_backend(backends, variant):
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=8, block_size=4, vocab_size=11)
+    size = sizes.Size("tiny", config, B=2, T=4)
+    tokens = np.zeros((2, 4), np.int64)
+    gelu = cases(1, 2, C=8, NH=2, V=11)["gelu"]
+    for backend in ("numpy", "numexpr"):
+        settings = contenders.settings(variant, backend)
+        want = {backend} - {"numpy"} if variant != "written" else set()
+        engine.training(size, variant, 1, **settings).step(tokens, tokens)
+        assert backends == want
+        if variant != "whole":
+            backends.clear()
+            engine.layer(gelu, variant, 1, **settings).backward()
+            assert backends == want
+        backends.clear()
+
+
+def test_the_engines_processes_are_told_the_backend(monkeypatch):
+    told = {}
+
+    def team(model, optimizer, size, **options):
+        told.update(options["options"])
+
+    monkeypatch.setattr("gpt2.parallel.processes.Processes", team)
+    engine.training(sizes.find("4x128-B12T64"), "processes", 2, elementwise="numexpr")
+    assert told == {"backward": "whole", "elementwise": "numexpr"}
+
+
+def test_a_backend_that_is_not_installed_is_said_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr(numexpr, "load", numexpr.load.__wrapped__)  # forgets that it was found before
+    monkeypatch.setitem(sys.modules, "numexpr", None)
+    with pytest.raises(ArgumentTypeError, match="numexpr is not installed; pip install numexpr, or choose"):
+        program.elementwise("tuned")
+    assert program.elementwise("numpy") == "numpy"
+
+
+# ---- Who counts --------------------------------------------------------------------------------------------
+
+
+def contest(**losses):
+    return SimpleNamespace(facts={name: {"losses": values} for name, values in losses.items()})
+
+
+def test_losses_that_differ_do_not_count():
+    good, bad = [4.0, 3.9, 3.8], [4.0, 3.9, 3.8 * 1.001]
+    assert set(step.check_losses(contest(torch=good, manual=good, auto=bad))) == {"auto"}
+    assert set(step.check_losses(contest(torch=good, auto=[math.nan] * 3))) == {"auto"}
+
+
+def test_gradients_that_differ_do_not_count():
+    x = np.random.default_rng(0).standard_normal((70, 1000)).astype(np.float32)
+    swapped = x.copy()
+    swapped[0], swapped[1] = x[1], x[0]  # the same length, another direction
+    facts = {
+        "written": [x],
+        "same": [x * (1 + 1e-6)],
+        "swapped": [swapped],
+        "longer": [x * 1.001],
+        "nan": [x * np.float32(np.nan)],
+        "shape": [x.T],
+        "fewer": [],
+    }
+    facts = {name: {"digest": [digest(a) for a in arrays]} for name, arrays in facts.items()}
+    assert set(layers.disagreeing(facts)) == {"swapped", "longer", "nan", "shape", "fewer"}
+
+
+def test_a_peer_that_is_not_installed_is_said_to_be_missing(monkeypatch):
+    ghost = contenders.Contender("Ghost", "bench.peers.pytorch", "", "no_such_package")
+    monkeypatch.setitem(contenders.CONTENDERS, "ghost", ghost)
+    with turns.Contest(["ghost"], 1, None) as contest:
+        contest.play(rounds=3, seconds=1)
+    assert not contest.samples
+    assert contenders.absence(contest.absent["ghost"]).startswith("missing, no_such_package is not installed")
+
+
+def test_disturbed_rounds_are_left_out(monkeypatch):
+    contest = turns.Contest([], 1, None)
+    contest.players = {"a": SimpleNamespace(pids=[], fastest=1.0)}
+    contest.facts = {"a": {}}
+    shares = iter([0.0, 0.5] * 6)
+
+    def turn(name, more, pids):
+        share = next(shares)
+        contest.samples.setdefault(name, {}).setdefault("step", []).append([share])
+        return share
+
+    monkeypatch.setattr(contest, "_turn", turn)
+    contest.play(rounds=12, seconds=60)
+    assert contest.samples["a"]["step"] == [[0.0]] * 6
+    assert (contest.load["rounds"], contest.load["rounds_counted"]) == (12, 6)
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "said"),
+    [
+        (sizes.find, "124M", "124M-B4T64"),
+        (find_batch, "B4", "B4T64"),
+        (find_batch, "B0T4", "B4T64"),
+        (find_layers, "mathmul", "matmul-qkv"),
+        (program.thread_counts, "1,x", "1,2"),
+        (program.thread_counts, "0", "1 to"),
+        (program.thread_counts, "9999", "cores"),
+        (lambda names: contenders.find(names, ()), "tensorflow", "torch"),
+    ],
+)
+def test_mistakes_are_named(call, argument, said):
+    with pytest.raises(UserError, match=said):
+        call(argument)
+
+
+def test_names_are_found():
+    assert find_batch("B4T256") == (4, 256)
+    assert find_layers("matmul") == [name for name in cases(1, 1) if name.startswith("matmul-")]
+    assert find_layers("") == list(cases(1, 1))
+
+
+def test_load_of_others_leaves_out_our_own():
+    """Ticks that this process used are neither idle nor others', however busy the machine is."""
+    load, begin = machine.Load(), time.process_time()
+    while time.process_time() - begin < 0.4:
+        sum(range(1000))
+    report = load.report()
+    if report["others"] is None:  # a system without /proc
+        return
+    ours = (1.0 - report["others"] - report["idle"]) * report["seconds"] * os.cpu_count()
+    assert 0.2 < ours < 0.8
+
+
+def run(module, *flags):
+    return subprocess.run([sys.executable, "-m", module, *flags], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_a_contest_from_end_to_end():
+    """Two of this engine's variants and the peak, three rounds, as JSON."""
+    done = run(
+        "bench.step",
+        "--sizes",
+        "4x128-B12T64",
+        "--threads",
+        "1",
+        "--contenders",
+        "peak,written,manual",
+        "--rounds",
+        "3",
+        "--elementwise",
+        "numexpr",
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert set(result["rows"]) == {"written", "manual", "peak"} and not result["absent"]
+    assert (result["reference"], result["elementwise"]) == ("written", "numexpr")
+    assert result["flops"] == step_flops(sizes.find("4x128-B12T64"))
+    for row in result["rows"].values():
+        assert "disagrees" not in row
+        assert row["ms"]["rounds"] == 3 and row["ms"]["min"] > 0 and row["peak_bytes"] > 2**20
+        assert row["of_peak"]["q1"] > 0 and row["gflops"] > 0
+    assert result["rows"]["written"]["to_written"]["median"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("module", "flag", "value", "said"),
+    [
+        ("bench.step", "--sizes", "huge", "124M-B4T64"),
+        ("bench.layers", "--sizes", "huge", "B4T64"),
+        ("bench.roofline", "--sizes", "huge", "124M-B4T64"),
+        ("bench.step", "--elementwise", "fast", "expected one of numpy, numexpr, tuned; got 'fast'"),
+        ("bench.layers", "--elementwise", "", "expected one of numpy, numexpr, tuned; got ''"),
+        ("bench.step", "--contenders", "peek", "peak"),
+    ],
+)
+def test_a_users_mistake_is_one_line(module, flag, value, said):
+    done = run(module, flag, value)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert flag in done.stderr and said in done.stderr

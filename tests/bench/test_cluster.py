@@ -1,0 +1,42 @@
+"""The computed table of docs/parallel.md, and the model of a cluster behind it."""
+
+from pathlib import Path
+
+import pytest
+
+from bench import cluster
+from gpt2.model import GPT2Config
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_documented_efficiencies_are_the_computed_ones():
+    rows = {(row["network"], row["model"], row["nodes"]): row for row in cluster.rows()}
+    shown, network, nodes = set(), None, None
+    for line in (ROOT / "docs" / "parallel.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("Efficiency, "):
+            network = line.removeprefix("Efficiency, ").rstrip(":")
+        elif cells[0] == "nodes":
+            nodes = [int(cell) for cell in cells[1:]]
+        elif network and cells[0].startswith("gpt2"):
+            model = cells[0].split(",")[0]
+            assert cells[1:] == [f"{rows[network, model, n]['efficiency']:.0%}" for n in nodes]
+            shown.add((network, model))
+    assert len(shown) == 8
+
+
+def test_the_cost_of_a_cluster():
+    slow, fast = cluster.CLUSTERS
+    config = GPT2Config.preset("gpt2")
+    alone = cluster.step(config, 1, slow)
+    assert alone["exposed"] == alone["reduce"] == 0 and alone["step"] == alone["compute"] + alone["update"]
+    # By hand: 124 million gradients of 4 bytes over two nodes, each sends and receives one such buffer in all
+    assert cluster.all_reduce(4 * config.num_parameters, 2, slow) == pytest.approx(
+        4 * config.num_parameters / 1.125e9 + 2 * 30e-6
+    )
+    for n in (2, 64, 1024):
+        part, whole = cluster.step(config, n, fast), cluster.step(config, n, slow)
+        assert 0 < part["exposed"] < part["reduce"] and part["exposed"] < whole["exposed"]
+        assert cluster.efficiency(config, n, slow) < cluster.efficiency(config, n, fast) < 1
+        assert cluster.efficiency(config, n, slow, B=64) > cluster.efficiency(config, n, slow)

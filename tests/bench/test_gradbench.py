@@ -1,0 +1,594 @@
+"""GradBench's evaluations: values against loops in plain Python, gradients against differences of those."""
+
+import json
+import math
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.gradbench import MODULES, ba, descent, kmeans, particle, protocol, saddle
+from gpt2 import autodiff as ad
+
+ROOT = Path(__file__).parents[2]
+
+
+# ---- The objectives again, in loops ------------------------------------------------------------------------
+
+
+def plain_log_sum_exp(x):
+    return math.log(sum(math.exp(v) for v in x))
+
+
+def plain_lse(given):
+    return plain_log_sum_exp(given["x"])
+
+
+def plain_llsq(given):
+    n, total = given["n"], 0.0
+    for i in range(n):
+        t = -1 + i * 2 / (n - 1)
+        polynomial = sum(c * t**j for j, c in enumerate(given["x"]))
+        total += (math.copysign(1, t) * (t != 0) - polynomial) ** 2
+    return total / 2
+
+
+def plain_det(given):
+    n = given["ell"]
+    return np.linalg.det(np.reshape(given["A"], (n, n)))
+
+
+def plain_ode(given):
+    x, s = given["x"], given["s"]
+    n, h = len(x), 2 / s
+
+    def slope(y):
+        return [x[0]] + [x[i] * y[i - 1] for i in range(1, n)]
+
+    y = [0.0] * n
+    for _ in range(s):
+        k1 = slope(y)
+        k2 = slope([a + h / 2 * k for a, k in zip(y, k1)])
+        k3 = slope([a + h / 2 * k for a, k in zip(y, k2)])
+        k4 = slope([a + h * k for a, k in zip(y, k3)])
+        y = [a + h / 6 * (p + 2 * q + 2 * r + s) for a, p, q, r, s in zip(y, k1, k2, k3, k4)]
+    return y
+
+
+def plain_kmeans(given):
+    return sum(min(math.dist(p, c) ** 2 for c in given["centroids"]) for p in given["points"])
+
+
+def plain_lstm(given):
+    main, extra, sequence = given["main_params"], given["extra_params"], given["sequence"]
+    state = [list(row) for row in given["state"]]
+    b, layers, total = len(sequence[0]), len(main) // 2, 0.0
+
+    def sigmoid(v):
+        return 1 / (1 + math.exp(-v))
+
+    for now, coming in zip(sequence, sequence[1:]):
+        signal = [v * w for v, w in zip(now, extra[0])]
+        for l in range(layers):
+            weight, bias, hidden, memory = main[2 * l], main[2 * l + 1], state[2 * l], state[2 * l + 1]
+            for i in range(b):
+                forget = sigmoid(signal[i] * weight[i] + bias[i])
+                ingate = sigmoid(hidden[i] * weight[b + i] + bias[b + i])
+                outgate = sigmoid(signal[i] * weight[2 * b + i] + bias[2 * b + i])
+                change = math.tanh(hidden[i] * weight[3 * b + i] + bias[3 * b + i])
+                memory[i] = memory[i] * forget + ingate * change
+                hidden[i] = outgate * math.tanh(memory[i])
+            signal = hidden
+        predicted = [v * w + c for v, w, c in zip(signal, extra[1], extra[2])]
+        normaliser = math.log(sum(math.exp(v) for v in predicted) + 2)
+        total += sum(g * (v - normaliser) for g, v in zip(coming, predicted))
+    return -total / (b * (len(sequence) - 1))
+
+
+def plain_gmm(given):
+    """Densities of normal and of Wishart distributions, by their textbook formulas."""
+    D, gamma, m = given["d"], given["gamma"], given["m"]
+    precisions = []
+    for q, l in zip(given["q"], given["l"]):
+        Q, below = np.diag(np.exp(q)), iter(l)
+        for j in range(D):
+            for i in range(j + 1, D):
+                Q[i, j] = next(below)
+        precisions.append(Q.T @ Q)
+    weights = np.exp(given["alpha"]) / np.sum(np.exp(given["alpha"]))
+    total = 0.0
+    for x in np.array(given["x"]):
+        total += math.log(
+            sum(
+                w
+                * math.sqrt(np.linalg.det(P) / (2 * math.pi) ** D)
+                * math.exp(-0.5 * (x - mu) @ P @ (x - mu))
+                for w, P, mu in zip(weights, precisions, np.array(given["mu"]))
+            )
+        )
+    n = D + m + 1
+    gammas = D * (D - 1) / 4 * math.log(math.pi) + sum(math.lgamma((n + 1 - j) / 2) for j in range(1, D + 1))
+    for P in precisions:
+        total += m / 2 * math.log(np.linalg.det(P)) - gamma**2 * np.trace(P) / 2
+        total += n * D * math.log(gamma) - n * D / 2 * math.log(2) - gammas
+    return total
+
+
+def plain_projection(cam, x, w, feat):
+    """w * (projection - feature) of one observation, by the rotation matrix I + sin K + (1 - cos) K**2."""
+    angle = math.sqrt(sum(v * v for v in cam[:3]))
+    a, b, c = np.array(cam[:3]) / angle
+    K = np.array([[0, -c, b], [c, 0, -a], [-b, a, 0]])
+    R = np.eye(3) + math.sin(angle) * K + (1 - math.cos(angle)) * K @ K
+    X, Y, Z = R @ (np.array(x) - cam[3:6])
+    r2 = (X / Z) ** 2 + (Y / Z) ** 2
+    distortion = 1 + cam[9] * r2 + cam[10] * r2**2
+    return [w * (v / Z * distortion * cam[6] + u - f) for v, u, f in zip((X, Y), cam[7:9], feat)]
+
+
+def plain_ht(given):
+    data, theta = given["data"], given["theta"]
+    model, bones = data["model"], len(data["model"]["parents"])
+
+    def turn(axis, angle):
+        i, j = {"x": (1, 2), "z": (0, 1)}[axis]
+        R = np.eye(4)
+        R[i, i] = R[j, j] = math.cos(angle)
+        R[i, j], R[j, i] = -math.sin(angle), math.sin(angle)
+        return R
+
+    local = [np.eye(4) for _ in range(bones)]
+    angles = iter(theta[6:])
+    for finger in range(5):
+        for k in range(3):
+            x = turn("x", next(angles))
+            local[2 + 4 * finger + k] = turn("z", next(angles)) @ x if k == 0 else x
+    absolute = []
+    for parent, base, R in zip(model["parents"], model["base_relatives"], local):
+        absolute.append((np.eye(4) if parent < 0 else absolute[parent]) @ base @ R)
+    moves = [A @ inverse for A, inverse in zip(absolute, model["inverse_base_absolutes"])]
+    angle = math.sqrt(sum(v * v for v in theta[:3]))
+    a, b, c = np.array(theta[:3]) / angle
+    K = np.array([[0, -c, b], [c, 0, -a], [-b, a, 0]])
+    R = np.eye(3) + math.sin(angle) * K + (1 - math.cos(angle)) * K @ K
+    mirror = np.array([-1 if model["is_mirrored"] else 1, 1, 1])
+    hand = []
+    for position, weights in zip(model["base_positions"], model["weights"]):
+        posed = sum(w * (T @ position)[:3] for w, T in zip(weights, moves))
+        hand.append(R @ (posed * mirror) + theta[3:6])
+    missing = []
+    for i, (place, point) in enumerate(zip(data["correspondences"], data["points"])):
+        if len(given["us"]):
+            (u, v), (p, q, r) = given["us"][i], model["triangles"][place]
+            missing += list(np.array(point) - (u * hand[p] + v * hand[q] + (1 - u - v) * hand[r]))
+        else:
+            missing += list(np.array(point) - hand[place])
+    return missing
+
+
+def plain_flight(w):
+    """Where the particle lands, squared, with the force written by hand."""
+    x, v = np.array([0.0, 8.0]), np.array([0.75, 0.0])
+    while True:
+        force = sum((x - c) / math.dist(x, c) ** 3 for c in ((10, 10 - w), (10, 0)))
+        x = x + 0.1 * v
+        if x[1] <= 0:
+            return (x - x[1] / v[1] * v)[0] ** 2
+        v = v + 0.1 * force
+
+
+# ---- Inputs ------------------------------------------------------------------------------------------------
+
+
+def inputs():
+    rng = np.random.default_rng(5)
+
+    def normal(*shape):
+        return rng.normal(size=shape).tolist()
+
+    points = rng.random((40, 3)).tolist()
+    bones, vertices, N = 22, 13, 5
+    model = {
+        "bone_count": bones,
+        "bone_names": [str(i) for i in range(bones)],
+        "is_mirrored": True,
+        "parents": [-1, *(int(rng.integers(0, i)) for i in range(1, bones))],
+        "base_relatives": (0.5 * rng.normal(size=(bones, 4, 4))).tolist(),
+        "inverse_base_absolutes": normal(bones, 4, 4),
+        "base_positions": normal(vertices, 4),
+        "weights": rng.random((vertices, bones)).tolist(),
+        "triangles": rng.integers(0, vertices, (7, 3)).tolist(),
+    }
+    data = {"model": model, "correspondences": rng.integers(0, 7, N).tolist(), "points": normal(N, 3)}
+    return {
+        "hello": 3.0,
+        "lse": {"x": normal(9)},
+        "llsq": {"x": normal(4), "n": 11},
+        "det": {"A": normal(25), "ell": 5},
+        "ode": {"x": rng.random(6).tolist(), "s": 3},
+        "kmeans": {"points": points, "centroids": points[-4:]},
+        "lstm": {
+            "main_params": normal(4, 12),
+            "extra_params": normal(3, 3),
+            "state": normal(4, 3),
+            "sequence": normal(6, 3),
+        },
+        "gmm": {
+            "d": 3,
+            "k": 4,
+            "n": 7,
+            "alpha": normal(4),
+            "mu": normal(4, 3),
+            "q": normal(4, 3),
+            "l": normal(4, 3),
+            "x": normal(7, 3),
+            "gamma": 1.3,
+            "m": 2,
+        },
+        "ba": {"n": 3, "m": 5, "p": 12, "cam": normal(11), "x": normal(3), "w": 0.7, "feat": normal(2)},
+        "ht": {"theta": normal(26), "us": normal(N, 2), "data": data},
+        "particle": {"w": 0.0},
+        "saddle": {"start": [1.0, 1.0]},
+    }
+
+
+INPUTS = inputs()
+INPUTS["ht-simple"] = {**INPUTS["ht"], "us": []}
+INPUTS["det-9"] = {"A": np.random.default_rng(9).normal(size=81).tolist(), "ell": 9}  # beyond det.AT_ONCE
+REQUESTS = [  # (key of INPUTS, function): one session asks for all of them
+    ("hello", "square"),
+    ("hello", "double"),
+    ("lse", "primal"),
+    ("lse", "gradient"),
+    ("llsq", "primal"),
+    ("llsq", "gradient"),
+    ("det", "primal"),
+    ("det", "gradient"),
+    ("det-9", "primal"),
+    ("det-9", "gradient"),
+    ("ode", "primal"),
+    ("ode", "gradient"),
+    ("kmeans", "cost"),
+    ("kmeans", "dir"),
+    ("lstm", "objective"),
+    ("lstm", "jacobian"),
+    ("gmm", "objective"),
+    ("gmm", "jacobian"),
+    ("ba", "objective"),
+    ("ba", "jacobian"),
+    ("ht", "objective"),
+    ("ht", "jacobian"),
+    ("ht-simple", "objective"),
+    ("ht-simple", "jacobian"),
+    ("particle", "rr"),
+    ("saddle", "rr"),
+]
+
+
+def session(messages):
+    """The answers of the program, run as GradBench runs it."""
+    lines = "".join(json.dumps({"id": i, **m}) + "\n" for i, m in enumerate(messages))
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gradbench"],
+        cwd=ROOT,
+        input=lines,
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=True,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [a["id"] for a in answers] == list(range(len(messages)))
+    return answers
+
+
+@pytest.fixture(scope="module")
+def answers():
+    messages = [
+        {"kind": "evaluate", "module": key.split("-")[0], "function": function, "input": INPUTS[key]}
+        for key, function in REQUESTS
+    ]
+    found = dict(zip(REQUESTS, session(messages)))
+    for request, answer in found.items():
+        assert answer["success"], (request, answer.get("error"))
+    return {request: answer["output"] for request, answer in found.items()}
+
+
+def differences(f, key, *names):
+    """Central differences of f(input) in every number of these fields: an array (numbers, *results).
+
+    Error about h**2 = 1e-10 for values, and derivatives, of order 1.
+    """
+    rows, h = [], 1e-5
+    for name in names:
+        values = np.array(INPUTS[key][name], float)
+        for i in np.ndindex(values.shape):
+            ends = []
+            for sign in (1, -1):
+                moved = values.copy()
+                moved[i] += sign * h
+                ends.append(np.array(f({**INPUTS[key], name: moved.tolist()})))
+            rows.append((ends[0] - ends[1]) / (2 * h))
+    return np.array(rows)
+
+
+def close(got, expected, rel=1e-7):
+    """Relative to the largest of all numbers, as rounding is."""
+    expected = np.asarray(expected)
+    np.testing.assert_allclose(got, expected, rtol=rel, atol=rel * np.max(np.abs(expected)))
+
+
+# ---- Values and gradients ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key, function, plain",
+    [
+        ("hello", "square", lambda x: x * x),
+        ("lse", "primal", plain_lse),
+        ("llsq", "primal", plain_llsq),
+        ("det", "primal", plain_det),
+        ("det-9", "primal", plain_det),
+        ("ode", "primal", plain_ode),
+        ("kmeans", "cost", plain_kmeans),
+        ("lstm", "objective", plain_lstm),
+        ("gmm", "objective", plain_gmm),
+        ("ht", "objective", plain_ht),
+        ("ht-simple", "objective", plain_ht),
+    ],
+)
+def test_value(answers, key, function, plain):
+    close(answers[key, function], plain(INPUTS[key]), rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    "key, function, plain, names",
+    [
+        ("lse", "gradient", plain_lse, ["x"]),
+        ("llsq", "gradient", plain_llsq, ["x"]),
+        ("det", "gradient", plain_det, ["A"]),
+        ("ode", "gradient", lambda given: plain_ode(given)[-1], ["x"]),
+        ("lstm", "jacobian", plain_lstm, ["main_params", "extra_params"]),
+    ],
+)
+def test_gradient(answers, key, function, plain, names):
+    close(answers[key, function], differences(plain, key, *names))
+
+
+def test_double(answers):
+    assert answers["hello", "double"] == 6.0
+
+
+def test_gradient_of_a_determinant_in_parts(answers):
+    a = np.reshape(INPUTS["det-9"]["A"], (9, 9))
+    close(answers["det-9", "gradient"], (np.linalg.det(a) * np.linalg.inv(a).T).ravel(), rel=1e-10)
+
+
+def test_gmm_gradient_by_name(answers):
+    got = answers["gmm", "jacobian"]
+    assert list(got) == ["alpha", "mu", "q", "l"]
+    for name, gradient in got.items():
+        assert np.shape(gradient) == np.shape(INPUTS["gmm"][name])
+        close(np.ravel(gradient), differences(plain_gmm, "gmm", name))
+
+
+def newton_step(points, centroids):
+    """Of a mean: from the centre to the mean of the points nearest to it."""
+    nearest = np.argmin(np.linalg.norm(points[:, None] - centroids, axis=2), axis=1)
+    return [c - points[nearest == k].mean(axis=0) for k, c in enumerate(centroids)]
+
+
+def test_kmeans_direction(answers):
+    given = INPUTS["kmeans"]
+    expected = newton_step(np.array(given["points"]), np.array(given["centroids"]))
+    close(answers["kmeans", "dir"], expected, rel=1e-12)
+
+
+def test_kmeans_in_blocks(monkeypatch):
+    points, centroids = np.array(INPUTS["kmeans"]["points"]), np.array(INPUTS["kmeans"]["centroids"])
+    monkeypatch.setattr(kmeans, "BLOCK", 4 * 7)  # 7 points at once: 5 blocks of 40 points, and 5 points more
+    close(ad.compile(kmeans.cost)(points, centroids), plain_kmeans(INPUTS["kmeans"]), rel=1e-12)
+    close(ad.compile(kmeans.direction)(points, centroids), newton_step(points, centroids), rel=1e-12)
+
+
+# ---- Hand tracking and bundle adjustment -------------------------------------------------------------------
+
+
+def test_hand_jacobian(answers):
+    by_theta = differences(plain_ht, "ht", "theta").T  # (3 N, 26)
+    got = np.array(answers["ht", "jacobian"])
+    assert got.shape == (15, 2 + 26)
+    close(got[:, 2:], by_theta)
+    by_us = differences(plain_ht, "ht", "us").reshape(5, 2, 5, 3)  # point, coordinate, point, axis
+    close(got[:, :2], np.concatenate([by_us[i, :, i].T for i in range(5)]))
+    close(answers["ht-simple", "jacobian"], differences(plain_ht, "ht-simple", "theta").T)
+
+
+def test_bundle_errors(answers):
+    given = INPUTS["ba"]
+    got = answers["ba", "objective"]
+    assert (got["reproj_error"]["repeated"], got["w_err"]["repeated"]) == (12, 12)
+    close(
+        got["reproj_error"]["elements"],
+        plain_projection(*(given[k] for k in ("cam", "x", "w", "feat"))),
+        rel=1e-11,
+    )
+    assert got["w_err"]["element"] == pytest.approx(1 - 0.7**2)
+
+
+def test_bundle_jacobian_as_it_is_sent(answers):
+    got = answers["ba", "jacobian"]
+    assert [len(got[k]) for k in ("rows", "cols", "vals")] == [31, 31, 31]
+    assert got["rows"] == [*range(0, 361, 15), 361, 362, 363, 364, 365, 372]
+    columns = [*range(11), 33, 34, 35, 48]  # of the first observation: its camera, point, weight
+    assert got["cols"] == columns * 2 + [59]
+    expected = differences(
+        lambda given: plain_projection(*(given[k] for k in ("cam", "x", "w", "feat"))), "ba", "cam", "x", "w"
+    )  # (15, 2)
+    close(got["vals"], [*expected.T.ravel(), -2 * 0.7])
+
+
+def test_bundle_jacobian_of_different_cameras():
+    rng = np.random.default_rng(2)
+    n, m, P = 3, 4, 6
+    given = [rng.normal(size=s) for s in ((n, 11), (m, 3), (P,))]
+    given[0][1, :3] = 0.0  # a camera that is not turned
+    observed = np.stack([rng.integers(0, n, P), rng.integers(0, m, P)], axis=1)
+    observed[0, 0] = 1
+    features = rng.normal(size=(P, 2))
+    sparse = ba.jacobian(*given, observed, features)
+    dense = np.zeros((3 * P, 11 * n + 3 * m + P))
+    for row, (begin, end) in enumerate(zip(sparse["rows"], sparse["rows"][1:])):
+        dense[row, sparse["cols"][begin:end]] = sparse["vals"][begin:end]
+
+    def flat_errors(v):
+        parts = [p.reshape(x.shape) for p, x in zip(np.split(v, [11 * n, 11 * n + 3 * m]), given)]
+        return np.concatenate([e.ravel() for e in ba.errors(*parts, observed, features)])
+
+    v, h = np.concatenate([x.ravel() for x in given]), 1e-6
+    columns = [(flat_errors(v + h * e) - flat_errors(v - h * e)) / (2 * h) for e in np.eye(len(v))]
+    expected = np.stack(columns, axis=1)
+    # Each row relative to its largest entry: a point close to a camera's plane has huge ones. Without a turn
+    # the step h is the turn itself, and the definition leaves out terms of second order: h relative.
+    scale = np.max(np.abs(expected), axis=1, keepdims=True)
+    np.testing.assert_allclose(dense / scale, expected / scale, rtol=0, atol=3e-6)
+
+
+# ---- Derivatives inside of derivatives ---------------------------------------------------------------------
+
+
+def test_particle_lands_at_the_origin(answers):
+    # As GradBench states it. The descent ends where its next step would be shorter than 1e-5.
+    assert answers["particle", "rr"] == pytest.approx(0.2071918746486116, rel=1e-9)
+    assert plain_flight(answers["particle", "rr"]) < 1e-7
+
+
+@pytest.mark.parametrize("variant", descent.VARIANTS)
+def test_gradient_of_a_flight(variant):
+    outer, inner = variant
+    force, value, gradient = particle.programs(outer, inner)
+    w, h = 0.1, 1e-6
+    steps = particle.steps_above(force, [w])
+    assert value([w], steps) == pytest.approx(plain_flight(w), rel=1e-11)
+    expected = (plain_flight(w + h) - plain_flight(w - h)) / (2 * h)
+    assert gradient([w], steps) == pytest.approx([expected], rel=1e-7)
+
+
+def test_saddle_point(answers):
+    assert answers["saddle", "rr"] == pytest.approx([8.246324826140356e-06] * 4, rel=1e-9)
+
+
+@pytest.mark.parametrize("variant", descent.VARIANTS)
+def test_gradient_of_a_maximum(variant):
+    # Three steps of the ascent on y: y <- y - 2 eta y, from (1, 2), whatever x
+    outer, inner = variant
+    _, value, gradient = saddle.programs(outer, inner)
+    x, start, etas = [0.3, -0.7], [1.0, 2.0], np.array([0.1, 0.2, 0.05])
+    shrunk = 0.8 * 0.6 * 0.9
+    assert value(x, start, etas) == pytest.approx(0.09 + 0.49 - 5 * shrunk**2, rel=1e-12)
+    assert gradient(x, start, etas) == pytest.approx([0.6, -1.4], rel=1e-12)
+
+
+def test_descent_goes_to_the_minimum():
+    x, etas = descent.descend(
+        lambda x: (x[0] - 2) ** 2 + 3 * x[1] ** 2, lambda x: [2 * (x[0] - 2), 6 * x[1]], [0.0, 1.0]
+    )
+    assert x == pytest.approx([2.0, 0.0], abs=1e-4)
+    assert etas[:11] == [1e-5] * 10 + [2e-5]  # ten went well: twice the size
+
+
+# ---- The protocol ------------------------------------------------------------------------------------------
+
+
+def ask(**message):
+    return protocol.answer({"id": 7, **message})
+
+
+def test_a_session():
+    got = session(
+        [
+            {"kind": "start", "eval": "hello"},
+            {"kind": "define", "module": "hello"},
+            {"kind": "evaluate", "module": "hello", "function": "square", "input": 4.0, "description": "4"},
+            {"kind": "analysis", "of": 2, "valid": True},
+            {"kind": "define", "module": "goodbye"},
+            {"kind": "evaluate", "module": "goodbye", "function": "square", "input": 4.0},
+            {"kind": "evaluate", "module": "hello", "function": "cube", "input": 4.0},
+            {"kind": "end"},
+        ]
+    )
+    assert got[0]["tool"] == "gpt2"
+    assert got[1] == {"id": 1, "success": True}
+    assert (got[2]["success"], got[2]["output"]) == (True, 16.0)
+    assert got[3] == {"id": 3}
+    assert (got[4]["success"], "goodbye" in got[4]["error"]) == (False, True)
+    assert (got[5]["success"], "goodbye" in got[5]["error"]) == (False, True)
+    assert (got[6]["success"], "no function 'cube'" in got[6]["error"]) == (False, True)
+    assert got[7] == {"id": 7}
+
+
+def without_times(answer):
+    """An answer without what differs from run to run and from machine to machine."""
+    answer.pop("config", None)
+    return {**answer, "timings": [t["name"] for t in answer.get("timings", [])]}
+
+
+def test_the_session_of_the_page():
+    lines = [line.strip() for line in (ROOT / "docs" / "gradbench.md").read_text().splitlines()]
+    messages = [json.loads(line[2:]) for line in lines if line.startswith("> {")]
+    told = [json.loads(line[2:]) for line in lines if line.startswith("< {")]
+    assert len(told) == len(messages) == 6
+    for message, expected in zip(messages, told):
+        got = without_times(protocol.answer(message))
+        expected = without_times(expected)
+        assert got.pop("output", 0.0) == pytest.approx(expected.pop("output", 0.0), rel=1e-14)
+        assert got == expected
+
+
+def test_every_module_can_be_defined():
+    for module in MODULES:
+        assert ask(kind="define", module=module) == {"id": 7, "success": True}
+
+
+def test_runs_as_often_as_asked():
+    run = partial(ask, kind="evaluate", module="lse", function="gradient")
+    names = [t["name"] for t in run(input={"x": [1.0, 2.0], "min_runs": 5})["timings"]]
+    assert names == ["prepare", "compile"] + ["evaluate"] * 5
+    timings = run(input={"x": [1.0, 2.0], "min_runs": 2, "min_seconds": 0.01})["timings"]
+    spent = [t["nanoseconds"] for t in timings if t["name"] == "evaluate"]
+    assert sum(spent) >= 0.01e9 > sum(spent[:-1])
+    assert all(isinstance(t["nanoseconds"], int) for t in timings)
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ({"x": [1.0], "min_runs": 0}, "min_runs is 0"),
+        ({"x": [1.0], "min_seconds": -1}, "min_seconds is -1"),
+        ({"y": [1.0]}, "KeyError: 'x'"),
+        ({"x": ["a"]}, "could not convert"),
+        (None, "input does not fit"),
+        ({"x": [float("inf")]}, "not JSON compliant"),
+    ],
+)
+def test_an_input_that_does_not_fit_is_a_failure(given, expected):
+    answer = ask(kind="evaluate", module="lse", function="primal", input=given)
+    assert not answer["success"] and expected in answer["error"]
+
+
+def test_what_is_not_a_message_ends_the_program_with_one_line():
+    for line in ("not json\n", "[1]\n", "{}\n"):
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.gradbench"],
+            cwd=ROOT,
+            input=line,
+            text=True,
+            capture_output=True,
+            timeout=60,
+        )
+        assert done.returncode != 0 and done.stdout == ""
+        assert done.stderr.startswith("bench.gradbench: line 1 of the input")
+        assert done.stderr.count("\n") == 1

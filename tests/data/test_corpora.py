@@ -1,0 +1,244 @@
+"""Corpora: where the text comes from, how it is split, and what is said when it cannot be had."""
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import urllib.error
+from pathlib import Path
+
+import pytest
+
+from gpt2.data import corpora, stdlib, textfile, tinyshakespeare
+from gpt2.data.tokens import read_tokens, write_tokens
+from gpt2.errors import UserError
+from gpt2.storage import download
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def nothing_reachable(monkeypatch, tmp_path):
+    """A machine without corpus, vocabulary and network."""
+    monkeypatch.delenv("GPT2_DATA_DIR", raising=False)
+    monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
+    monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path / "empty cache"))
+    monkeypatch.setenv("GPT2_OFFLINE", "1")
+
+
+# ---- tinyshakespeare ---------------------------------------------------------------------------------------
+
+
+def test_shakespeare_in_gpt2_tokens_is_split_as_llm_c_splits_it(shakespeare, gpt2_tokenizer, tmp_path):
+    made = corpora.prepare("tinyshakespeare", "gpt2", tmp_path)
+    train, val = read_tokens(made.train), read_tokens(made.val)
+    assert (len(train), len(val)) == (305_260, 32_768)
+    assert val[0] == gpt2_tokenizer.end_of_text
+    sections = shakespeare.split("\n\n")
+    everything = [*val, *train]
+    assert sum(token == gpt2_tokenizer.end_of_text for token in everything) == len(sections)
+    text = gpt2_tokenizer.decode(token for token in everything if token != gpt2_tokenizer.end_of_text)
+    assert text == shakespeare
+
+
+def test_shakespeare_in_characters_is_split_as_nanogpt_splits_it(shakespeare, tmp_path):
+    made = corpora.prepare("tinyshakespeare", "char", tmp_path)
+    assert made.tokenizer.vocab_size == 65
+    assert len(read_tokens(made.train)) == 1_003_854
+    assert len(read_tokens(made.val)) == 111_540
+
+
+def test_a_damaged_corpus_is_named(monkeypatch, tmp_path):
+    (tmp_path / "tinyshakespeare.txt").write_text("First Citizen: not quite all of it")
+    monkeypatch.setenv("GPT2_DATA_DIR", str(tmp_path))
+    with pytest.raises(UserError, match="tinyshakespeare.txt: SHA-256 is .* expected 86c4e6aa"):
+        tinyshakespeare.read()
+
+
+def test_a_named_corpus_that_cannot_be_had_says_where_to_put_it(nothing_reachable):
+    with pytest.raises(UserError, match="GPT2_DATA_DIR.*empty cache.tinyshakespeare.txt"):
+        corpora.prepare("tinyshakespeare")
+
+
+def test_auto_falls_back_to_the_standard_library_and_says_so(nothing_reachable):
+    made = corpora.prepare("auto", "auto")
+    assert (made.corpus, made.tokenizer.name) == ("stdlib", "byte")
+    assert len(made.notes) == 1 and "standard library" in made.notes[0] and "\n" not in made.notes[0]
+    assert len(read_tokens(made.train)) > 9 * len(read_tokens(made.val)) - 9 > 0
+
+
+def test_auto_takes_bytes_where_only_the_vocabulary_is_missing(nothing_reachable, prose):
+    made = corpora.prepare(str(prose[0]), "auto")
+    assert made.tokenizer.name == "byte"
+    assert len(made.notes) == 1 and "vocab.bpe" in made.notes[0]
+
+
+# ---- Text of the user's ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokenizer", ["byte", "char", "bpe:300"])
+def test_any_text_is_split_and_encoded_whole(prose, tmp_path, tokenizer):
+    path, text = prose
+    made = corpora.prepare(str(path), tokenizer, tmp_path / "tokens")
+    train, val = (made.tokenizer.decode(read_tokens(p)) for p in (made.train, made.val))
+    assert train + val == text
+    assert len(train) == int(0.9 * len(text))
+
+
+def test_token_files_are_made_once_and_anew_when_the_text_changes(prose):
+    path, text = prose
+    first = corpora.prepare(str(path), "byte")
+    written = first.train.stat().st_mtime_ns
+    assert corpora.prepare(str(path), "byte").train.stat().st_mtime_ns == written
+    path.write_text(text + "one more line\n", encoding="utf-8")
+    assert corpora.prepare(str(path), "byte").train != first.train
+
+
+def test_a_damaged_token_file_is_made_again(prose):
+    first = corpora.prepare(str(prose[0]), "byte")
+    whole = first.train.read_bytes()
+    first.train.write_bytes(whole[:-2])
+    assert corpora.prepare(str(prose[0]), "byte").train.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "empty"),
+        (b" \n\n", "empty"),
+        (b"\x7fELF\0\1\2", "binary file .a zero byte at 4"),
+        (b"caf\xe9", "not UTF-8 text .byte 3 is 0xe9"),
+    ],
+)
+def test_a_file_that_is_not_text_is_refused(tmp_path, content, message):
+    path = tmp_path / "input"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        textfile.read(path)
+
+
+@pytest.mark.parametrize(
+    "name, message", [("no such.txt", "No such file"), ("shakespear", "no such corpus"), (".", "folder")]
+)
+def test_a_name_that_is_no_file_is_refused(name, message):
+    with pytest.raises(UserError, match=message):
+        corpora.prepare(name, "byte")
+
+
+def test_a_byte_order_mark_is_dropped(tmp_path):
+    path = tmp_path / "windows.txt"
+    path.write_bytes(b"\xef\xbb\xbfabc\r\n")
+    assert textfile.read(path) == "abc\r\n"
+
+
+def test_token_files_made_elsewhere_are_used_as_they_are(tmp_path, gpt2_tokenizer):
+    train, val = tmp_path / "my_train.bin", tmp_path / "my_val.bin"
+    write_tokens(train, range(100))
+    with pytest.raises(UserError, match="my_val.bin: No such file"):
+        corpora.prepare(str(train))
+    write_tokens(val, range(50))
+    made = corpora.prepare(str(train))
+    assert (made.train, made.val, made.tokenizer.name) == (train, val, "gpt2")
+    with pytest.raises(UserError, match="already encoded, with gpt2"):
+        corpora.prepare(str(train), "byte")
+
+
+def test_the_standard_library_is_long_enough_and_the_same_each_time():
+    text = stdlib.read()
+    assert 1_000_000 < len(text) <= stdlib.LONGEST
+    assert text == stdlib.read()
+
+
+@pytest.mark.parametrize("door", [["-m", "data"], ["-m", "gpt2.data"], ["data/textfile.py"]], ids=" ".join)
+def test_the_command_writes_files_and_says_where(prose, tmp_path, door):
+    def run(*words):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, *door, *words]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    done = run(str(prose[0]), "--tokenizer=char", f"--out={tmp_path / 'out'}")
+    assert done.returncode == 0 and str(tmp_path / "out" / "train.bin") in done.stdout
+    wrong = run("nothing.txt")
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
+
+
+def test_a_file_for_each_corpus(shakespeare, tmp_path):
+    """python data/tinyshakespeare.py and its neighbours name the corpus themselves."""
+    for name in ("tinyshakespeare", "stdlib"):
+        command = [sys.executable, f"data/{name}.py", "--tokenizer", "byte", "--out", str(tmp_path / name)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        assert told.stdout.startswith(f"{name}, tokenizer byte")
+
+
+# ---- Downloads ---------------------------------------------------------------------------------------------
+
+URL = "https://example.invalid/file.txt"
+
+
+@pytest.fixture
+def network(monkeypatch):
+    """A network that answers with what the test puts in, and notes what it was asked."""
+    asked = []
+
+    def urlopen(url, timeout):
+        asked.append((url, timeout))
+        answer = urlopen.answer
+        if isinstance(answer, Exception):
+            raise answer
+        return io.BytesIO(answer)
+
+    urlopen.asked = asked
+    monkeypatch.setattr(download.urllib.request, "urlopen", urlopen)
+    monkeypatch.delenv("GPT2_OFFLINE", raising=False)
+    return urlopen
+
+
+def test_a_download_is_checked_and_kept(network, tmp_path):
+    network.answer = b"content"
+    path = download.fetch(URL, tmp_path / "sub" / "file.txt", hashlib.sha256(b"content").hexdigest())
+    assert path.read_bytes() == b"content"
+    assert network.asked == [(URL, download.TIMEOUT)]
+    assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+@pytest.mark.parametrize(
+    "answer, message",
+    [
+        (b"<html>log in</html>", "SHA-256 of what arrived"),
+        (urllib.error.URLError("no route"), "no route"),
+        (TimeoutError("timed out"), "timed out"),
+        (urllib.error.HTTPError(URL, 404, "Not Found", {}, None), "Not Found"),
+    ],
+)
+def test_a_failed_download_is_one_line_and_leaves_no_file(network, tmp_path, answer, message):
+    network.answer = answer
+    with pytest.raises(UserError, match=message) as error:
+        download.fetch(URL, tmp_path / "file.txt", "0" * 64)
+    assert "GPT2_DATA_DIR" in str(error.value) and "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_https_and_only_when_allowed(network, monkeypatch, tmp_path):
+    with pytest.raises(UserError, match="only https"):
+        download.fetch("http://example.invalid/f", tmp_path / "f", "0" * 64)
+    monkeypatch.setenv("GPT2_OFFLINE", "1")
+    with pytest.raises(UserError, match="GPT2_OFFLINE"):
+        download.fetch(URL, tmp_path / "f", "0" * 64)
+    assert network.asked == []
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    download.write_atomically(path, b"old")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(download.os, "fsync", full)
+    with pytest.raises(UserError, match="No space left"):
+        download.write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,135 @@
+"""The rooms of gpt2, what each may import, and what it does import: `python -m tests.house`.
+
+The tables stand here, from the ground up; tests/test_house.py, tests/test_imports.py and
+tests/autodiff/test_stages.py hold the source to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from docs import house
+
+# What each stage of the compiler may know of the others. No row names one that stands below it, so there is
+# no circle and no arrow back up.
+STAGES: dict[str, set[str]] = {
+    "errors": set(),
+    "same": set(),
+    "switches": set(),
+    "graph": set(),
+    "run": set(),
+    "tree": {"errors", "same"},
+    "ops": {"errors", "graph"},
+    "record": {"errors", "graph", "ops", "tree"},
+    "derive": {"errors", "graph", "ops"},
+    "passes": {"graph", "ops"},
+    "keep": {"graph", "ops", "passes"},
+    "emit": {"graph", "ops", "run", "switches"},
+    "pipeline": {"emit", "graph", "passes", "switches"},
+    "nested": {"derive", "errors", "graph", "ops", "pipeline", "run"},
+    "reuse": {"emit", "graph", "pipeline", "record", "same"},
+    "check": {"derive", "graph", "ops", "record", "tree"},
+    "api": {
+        "derive",
+        "emit",
+        "errors",
+        "graph",
+        "keep",
+        "nested",
+        "ops",
+        "passes",
+        "pipeline",
+        "record",
+        "reuse",
+        "same",
+        "switches",
+        "tree",
+    },
+    "door": {"api", "check", "emit", "errors", "ops", "run", "switches"},  # gpt2.autodiff: the public names
+}
+# What each part of gpt2 may know of the others, in the same way
+PARTS: dict[str, set[str]] = {
+    "errors": set(),
+    "layers": set(),
+    "autodiff": set(),
+    "storage": {"errors"},
+    "data": {"errors", "storage"},
+    "backward": {"layers", "autodiff", "errors"},
+    # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
+    "model": {"layers", "backward", "errors"},
+    "optimizer": {"autodiff"},  # its threads alone: there is one pool
+    "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
+    "weights": {"data", "errors", "model", "storage"},
+    "sample": {"data", "errors", "layers", "model", "weights"},
+    "train": {
+        "autodiff",  # its threads and what it has measured
+        "data",
+        "errors",
+        "model",
+        "optimizer",
+        "parallel",
+        "sample",
+        "storage",
+        "weights",
+    },
+    # Commands, and the library's functions
+    "certificate": {"autodiff", "backward", "layers", "model"},
+    "convert": {"data", "errors", "model", "storage", "weights"},
+    "evaluate": {"data", "errors", "layers", "model", "weights"},
+    "explain": {"autodiff", "certificate", "errors", "layers", "storage"},
+    "plot": {"errors", "storage"},
+    "library": {"convert", "data", "model", "weights"},
+    "__main__": set(),  # it starts them by name
+    "door": {"autodiff", "library", "model", "optimizer", "sample", "train"},  # gpt2: the public names
+}
+
+
+def stage(module: str) -> str | None:
+    """The stage of the compiler that a module of it belongs to; None for what is no part of it."""
+    parts = module.split(".")
+    if parts[:2] != ["gpt2", "autodiff"]:
+        return None
+    return parts[2] if len(parts) > 2 else "door"
+
+
+def part(module: str) -> str:
+    """The part of gpt2 that a module belongs to: a folder or a file at its top, or the door, gpt2 itself."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "door"
+
+
+def section(title: str, rooms: Mapping[str, Mapping[str, int]], order: list[str]) -> list[str]:
+    """Lines: how many rooms, arrows, arrows back up and circles; then a line a room, from the ground up."""
+    found = house.circles(rooms)
+    up = house.back_up(rooms, order)
+    arrows = sum(map(len, rooms.values()))
+    lines = [f"{title}: {len(rooms)} rooms, {arrows} arrows, {len(up)} back up, {len(found)} circles"]
+    for room in order:
+        told = ", ".join(f"{other} {n}" for other, n in sorted(rooms.get(room, {}).items()))
+        lines.append(f"  {room:12}{'-> ' + told if told else ''}".rstrip())
+    lines += [f"  back up: {a} -> {b}" for a, b in up]
+    lines += [f"  circle: {', '.join(circle)}" for circle in found]
+    return lines
+
+
+def report() -> str:
+    """Rooms, arrows, arrows back up and circles of gpt2, of its compiler, and of all files."""
+    arrows = house.arrows()
+    stages = house.between(arrows, stage)
+    files = {name: dict.fromkeys(targets, 1) for name, targets in arrows.items()}
+    parts = house.between(arrows, part)
+    lines = section("gpt2, by parts", parts, list(PARTS))
+    lines += ["", *section("gpt2/autodiff, by stages", stages, list(STAGES))]
+    lines += ["", section("gpt2, by files", files, house.depth_first(files))[0].replace("rooms", "files")]
+    lines += [f"  circle: {', '.join(circle)}" for circle in house.circles(files)]
+    return "\n".join(lines)
+
+
+def main(argv=None) -> None:
+    argparse.ArgumentParser(prog="python -m tests.house", description=__doc__.split("\n")[0]).parse_args(argv)
+    print(report())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""What tests/parallel/test_parallel.py has workers do: what new processes import, programs for mpiexec."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+V, T, B = 61, 16, 6
+AS_WRITTEN = {"backward": "manual", "compile": False}  # nothing to compile: a worker is ready sooner
+NAMES = ("params", "m", "v")
+COUNT = 5000  # entries: several messages through a pipe, the last one shorter
+
+
+# ---- With a group ------------------------------------------------------------------------------------------
+
+
+def numbers(rank, dtype="float64"):
+    """The entries that a worker starts from."""
+    return np.random.default_rng(100 + rank).standard_normal(COUNT).astype(dtype)
+
+
+def words(group):
+    """What every method of a group gives this worker."""
+    rank, size = group.rank, group.size
+    mine = numbers(rank)
+    summed, early = mine.copy(), mine.astype("float32")
+    group.all_reduce(summed)
+    pending = group.start_all_reduce(early)
+    pending.wait()
+    sent = mine.copy()
+    group.broadcast(sent, root=size - 1)
+    start, stop = group.part(COUNT)
+    gathered = group.gather(mine[start:stop], COUNT)
+    everywhere = np.zeros(COUNT)
+    everywhere[start:stop] = mine[start:stop]
+    group.all_gather(everywhere)
+    return {
+        "rank": rank,
+        "size": size,
+        "summed": summed,
+        "early": early,
+        "sent": sent,
+        "gathered": gathered,
+        "everywhere": everywhere,
+        "total": group.total(0.1 * rank, 1.0),
+        "highest": group.highest(-rank),
+        "root": group.from_root(lambda: 7),
+        "times": meet(group),
+    }
+
+
+def meet(group):
+    """The clock before and after a barrier to which each worker comes later than the one before."""
+    time.sleep(0.05 * group.rank)
+    before = time.monotonic()
+    group.barrier()
+    return before, time.monotonic()
+
+
+def words_in_a_worker(worker):
+    return words(worker.group)
+
+
+# ---- With a team -------------------------------------------------------------------------------------------
+
+
+def model_and_optimizer(dtype, options=AS_WRITTEN):
+    from gpt2 import GPT2, AdamW, GPT2Config
+
+    config = GPT2Config(vocab_size=V, block_size=T, n_layer=3, n_head=3, n_embd=24, dtype=dtype)
+    model = GPT2(config, seed=3, **options)
+    return model, AdamW(model, lr=6e-4)
+
+
+def batches(step, accumulate):
+    rng = np.random.default_rng([9, step])
+    return [tuple(rng.integers(0, V, (2, B, T))) for _ in range(accumulate)]
+
+
+def train(kind, group, workers=1, dtype="float64", steps=3, accumulate=2, shard=False, options=AS_WRITTEN):
+    """Some steps of a tiny model: its arrays after the first and the last, by name; losses and norms of all,
+    followed by the loss of five sequences.
+    """
+    from gpt2 import parallel
+
+    model, optimizer = model_and_optimizer(dtype, options)
+    with parallel.start(
+        kind, model, optimizer, group, workers=workers, batch_size=B, threads=1, shard=shard, options=options
+    ) as team:
+        words, arrays = [], {}
+        for step in range(steps):
+            words.append(team.step(batches(step, accumulate), clip=0.5))
+            if step in (0, steps - 1):
+                for name, array in zip(NAMES, (model.flat_params, *team.moments())):
+                    arrays[f"{name} {'first' if step == 0 else 'last'}"] = array.copy()
+        ((inputs, targets),) = batches(99, 1)
+        words.append((team.loss(inputs[:5], targets[:5]), 0.0))
+        return arrays, np.array(words)
+
+
+# ---- Misfortunes, each of worker 1 -------------------------------------------------------------------------
+
+
+def fail(worker, how):
+    """Worker 1 comes to grief while the others wait for it."""
+    if worker.rank == 1:
+        MISFORTUNES[how]()
+    worker.group.barrier()
+    return os.getpid()
+
+
+def raise_value_error():
+    raise ValueError("a pear in the apples")
+
+
+def raise_user_error():
+    from gpt2.errors import UserError
+
+    raise UserError("take apples")
+
+
+MISFORTUNES = {
+    "none": lambda: None,
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "exit": lambda: os._exit(7),
+    "ValueError": raise_value_error,
+    "UserError": raise_user_error,
+    "sleep": lambda: time.sleep(1000),
+}
+
+
+def stop_yourself(worker):
+    """Stand still right after the answer."""
+    if worker.rank == 1:
+        import threading
+
+        threading.Timer(0.2, MISFORTUNES["SIGSTOP"]).start()
+    return os.getpid()
+
+
+def nothing(worker, *args):
+    return len(args)
+
+
+def shared_entry(worker, name, i):
+    return float(worker.arrays[name][i])
+
+
+def environment(worker):
+    return {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
+
+
+def compute_for_ever(worker):
+    a = np.ones((500, 500))
+    while True:
+        a @ a
+
+
+# ---- Programs ----------------------------------------------------------------------------------------------
+
+
+def under_mpi(path):
+    """Every variant, and the words, of this MPI job: rank 0 writes them to `path`."""
+    from gpt2 import parallel
+
+    with parallel.join("mpi") as group:
+        results = {f"word {name}": value for name, value in words(group).items() if name != "times"}
+        before, after = zip(*group.comm.allgather(meet(group)))
+        results["met"] = min(after) >= max(before)
+        for dtype in ("float64", "float32"):
+            for shard in (False, True):
+                for run in (1, 2):
+                    arrays, losses = train("mpi", group, dtype=dtype, shard=shard)
+                    for name, array in (*arrays.items(), ("losses", losses)):
+                        results[f"{dtype} {shard} {run} {name}"] = array
+        if group.rank == 0:
+            np.savez(path, **results)
+
+
+def fail_under_mpi(how):
+    from gpt2 import parallel
+    from gpt2.errors import UserError
+
+    with parallel.join("mpi") as group:
+        if how == "all":
+            raise UserError("take apples")
+        if group.rank == 1:
+            MISFORTUNES[how]()
+        group.barrier()
+
+
+def parent(how):
+    """Start workers, print their process ids, and wait for a violent end."""
+    from gpt2.parallel.workers import Workers
+
+    workers = Workers(2, {"x": ((1000,), "float64")})
+    if how == "idle":
+        print(*workers.call(fail, "none"), flush=True)
+    else:
+        workers.wait_until_ready()
+        print(*[process.pid for process in workers.processes], flush=True)
+        workers.call(compute_for_ever)
+    time.sleep(1000)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from tests.support import parallel_jobs  # under its own name, so that workers find its functions
+
+    getattr(parallel_jobs, sys.argv[1])(*sys.argv[2:])

@@ -1,0 +1,228 @@
+"""Random worlds: functions that read things of every kind, and every way to change these under their hands.
+
+    world = World(seed)       a function world.f of one array, and things that it reads in various places
+    world.step()              changes something, or nothing, and raises Stale where the compiled function and
+                              the function itself differ
+
+Kinds that the compiler's guard understands (things.py, objects.py) and kinds that it does not
+(other_things.py) stand side by side: the answer has to be right for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import operator
+import types
+from collections.abc import Callable
+
+import numpy as np
+
+from gpt2 import autodiff as ad
+from tests.support.worlds.objects import entered, imported_rate, written_out
+from tests.support.worlds.other_things import (
+    ACTING,
+    advances,
+    bump,
+    bump_attribute,
+    bump_quietly,
+    draws,
+    matched,
+    written,
+)
+from tests.support.worlds.things import KINDS, Thing, number, small, weigh
+
+
+class Stale(AssertionError):
+    """The compiled function gave another answer than the function itself."""
+
+
+HELPERS = dict(
+    np=np,
+    types=types,
+    weigh=weigh,
+    number=number,
+    entered=entered,
+    written_out=written_out,
+    imported_rate=imported_rate,
+    matched=matched,
+    operator=operator,
+    dataclasses=dataclasses,
+    bump=bump,
+    bump_quietly=bump_quietly,
+    bump_attribute=bump_attribute,
+    draws=draws,
+    advances=advances,
+    written=written,
+)
+PLACES = ["global", "closure", "default", "item", "attribute", "argument", "helper", "list"]
+X = np.array([1.0, 2.0])
+
+
+class World:
+    """See the head of this file. The answers of a fresh recording are asked for now and then as well."""
+
+    def __init__(self, seed: int, kinds=None):
+        self.rng = np.random.default_rng(seed)
+        names = kinds or [*KINDS]
+        count = int(self.rng.integers(1, 4))
+        self.things = [(n, KINDS[n](self.rng)) for n in self.rng.choice(names, count)]
+        self.log: list[str] = []
+        self.set: list[Callable] = []
+        self.namespace = dict(HELPERS, __name__="world")
+        self.arguments: list = []
+        self.source = self._write()
+        exec(self.source, self.namespace)
+        self.f = self.namespace["make"](*[t.value for _, t in self.things])
+        self.g = ad.compile(self.f)
+        self._places()
+
+    def _write(self) -> str:
+        """The text of a function that makes f."""
+        self.places = [self._place(thing) for _, thing in self.things]
+        head, parameters, reads, body = [], ["x"], [], []
+        for i, (place, (_, thing)) in enumerate(zip(self.places, self.things)):
+            text = {
+                "global": f"g{i}",
+                "closure": f"c{i}",
+                "default": f"d{i}",
+                "item": f"table['k{i}']",
+                "attribute": f"holder.a{i}",
+                "argument": f"s{i}",
+                "helper": f"h{i}",
+                "list": f"items[{i}]",
+            }[place]
+            if place == "closure":
+                head.append(f"    c{i} = v{i}")
+            elif place == "default":
+                parameters.append(f"d{i}=v{i}")
+            elif place == "argument":
+                parameters.append(f"s{i}=None")
+            read = thing.read.replace("{v}", text).replace("{{", "{").replace("}}", "}")
+            if place == "helper":
+                body.append(f"def read{i}():\n    return {read}\n")
+                read = f"read{i}()"
+            reads.append(f"{2 * i + 1} * ({read})")
+        named = [p for p in parameters if p.startswith("s")]
+        parameters = [p for p in parameters if not p.startswith("s")] + named
+        lines = [*body, f"def make({', '.join(f'v{i}' for i in range(len(self.things)))}):", *head]
+        lines += [f"    def f({', '.join(parameters)}):"]
+        lines += [f"        total = {' + '.join(reads)}", "        return x * total", "    return f"]
+        return "\n".join(lines) + "\n"
+
+    def _place(self, thing: Thing) -> str:
+        place = PLACES[self.rng.integers(len(PLACES))]
+        dynamic = (list, dict, tuple, float, complex, np.ndarray, np.generic)  # arguments that are recorded
+        again = thing.again(self.rng) if thing.again is not None else None
+        return (
+            "closure"
+            if place == "argument" and (isinstance(thing.value, dynamic) or isinstance(again, dynamic))
+            else place
+        )
+
+    def _places(self) -> None:
+        n = self.namespace
+        n["table"], n["holder"], n["items"] = {}, types.SimpleNamespace(), [None] * len(self.things)
+        self.keywords = {}
+        for i, (place, (_, thing)) in enumerate(zip(self.places, self.things)):
+            put = {
+                "global": lambda v, i=i: n.__setitem__(f"g{i}", v),
+                "helper": lambda v, i=i: n.__setitem__(f"h{i}", v),
+                "item": lambda v, i=i: n["table"].__setitem__(f"k{i}", v),
+                "attribute": lambda v, i=i: setattr(n["holder"], f"a{i}", v),
+                "argument": lambda v, i=i: self.keywords.__setitem__(f"s{i}", v),
+                "list": lambda v, i=i: n["items"].__setitem__(i, v),
+                "closure": lambda v, i=i: self._cell(f"c{i}", v),
+                "default": lambda v, i=i: self._default(f"d{i}", v),
+            }[place]
+            put(thing.value)
+            self.set.append(put)
+
+    def _cell(self, name, v):
+        self.f.__closure__[self.f.__code__.co_freevars.index(name)].cell_contents = v
+
+    def _default(self, name, v):
+        names = self.f.__code__.co_varnames[1 : self.f.__code__.co_argcount]
+        found = list(self.f.__defaults__)
+        found[names.index(name)] = v
+        self.f.__defaults__ = tuple(found)
+
+    def change(self) -> None:
+        """Something, or nothing. A change that Python does not allow is none."""
+        i = int(self.rng.integers(len(self.things)))
+        name, thing = self.things[i]
+        options: list = [("nothing", None)] + thing.changes
+        if thing.again is not None:
+            options.append(("replaced", lambda n: self.set[i](thing.again(self.rng))))
+        what, act = options[self.rng.integers(len(options))]
+        self.log.append(f"{name} in a {self.places[i]}: {what}")
+        if act is not None:
+            with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError, IndexError):
+                act(small(self.rng))
+
+    def check(self) -> None:
+        found = self._outcome(self.g)
+        expected = self._outcome(self.f)
+        if not self._equal(found, expected):
+            again = self._outcome(ad.compile(self.f))
+            raise Stale(
+                "\n".join([self.source, *self.log])
+                + f"\nfound {found}, expected {expected}, recorded anew {again}, "
+                f"why_recorded: {ad.why_recorded(self.g)}"
+            )
+
+    def _outcome(self, f):
+        try:
+            return f(X, **self.keywords)
+        except ad.AutodiffError:
+            return None  # refused: never a wrong answer
+        except Exception as error:
+            return type(error).__name__
+
+    @staticmethod
+    def _equal(a, b) -> bool:
+        if a is None or isinstance(a, str) or isinstance(b, str):
+            return a is None or isinstance(a, str) and isinstance(b, str)
+        return a.shape == b.shape and np.array_equal(a, b, equal_nan=True)
+
+    def step(self) -> None:
+        self.change()
+        self.check()
+
+    def close(self) -> None:
+        """Put back what was changed outside of the world."""
+        for _, thing in self.things:
+            if thing.undo is not None:
+                thing.undo()
+
+
+STEPS = 20  # changes of one world
+
+
+def check_world(seed: int, kinds=None) -> int:
+    """After how many of STEPS changes was the function understood, so that it need not run at each call?"""
+    world = World(seed, kinds)
+    understood = 0
+    try:
+        world.check()
+        for _ in range(STEPS):
+            world.step()
+            understood += ad.why_recorded(world.g) is None
+    finally:
+        world.close()
+    return understood
+
+
+def check_acting(name: str, calls: int = 20) -> None:
+    """Does a function that acts act at every call?"""
+    acting = ACTING[name]
+    a, b = acting.make(), acting.make()
+    namespace = dict(HELPERS)
+    exec(
+        f"def make(v):\n    def f(x):\n        return x * ({acting.read.replace('{v}', 'v')})\n    return f",
+        namespace,
+    )
+    g, f = ad.compile(namespace["make"](a)), namespace["make"](b)
+    for _ in range(calls):
+        if not np.array_equal(g(X), f(X)):
+            raise Stale(f"{name}: a function that acts was not run")

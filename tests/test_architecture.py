@@ -1,0 +1,76 @@
+"""docs/architecture.md and its picture: up to date, complete, and with every arrow pointing down."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from docs import architecture, house, picture
+
+STALE = "run: python -m docs.architecture"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def rooms(folder):
+    """Names of the packages and modules directly below a folder, but for the folder's own."""
+    below = (house.ROOT / folder).iterdir()
+    return {p.stem for p in below if p.suffix == ".py" or (p / "__init__.py").exists()} - {"__init__"}
+
+
+def test_the_page_is_up_to_date():
+    assert architecture.PAGE.read_text(encoding="utf-8") == architecture.page(), STALE
+
+
+def test_the_picture_is_up_to_date():
+    assert architecture.PICTURE.read_text(encoding="utf-8") == architecture.picture(), STALE
+
+
+@pytest.mark.parametrize("folder", architecture.ROOMS)
+def test_every_room_is_named(folder):
+    """Each with one sentence, and no room that is gone."""
+    named = architecture.ROOMS[folder]
+    assert set(named) == rooms(folder), "docs/architecture.py: a sentence for each room"
+    text = architecture.PAGE.read_text(encoding="utf-8")
+    for name, room in named.items():
+        assert len(re.findall(rf"^- `{folder}/{name}(?:/|\.py)`: ", text, re.M)) == 1
+        assert room.sentence.endswith(".")
+
+
+def test_what_stands_beside_gpt2_is_there():
+    assert all((house.ROOT / name).exists() for name in architecture.BESIDE)
+
+
+def test_every_room_is_drawn_and_every_arrow_points_down():
+    tree = ElementTree.fromstring(architecture.PICTURE.read_text(encoding="utf-8"))
+    drawn = [text.text for text in tree.iter(f"{SVG}text") if text.get("class") == ""]
+    wanted = [
+        name for name, room in (*architecture.PARTS.items(), *architecture.STAGES.items()) if room.words
+    ]
+    assert sorted(drawn) == sorted(wanted)
+    ways = [path.get("d") for path in tree.iter(f"{SVG}path") if path.get("class") == "arrow"]
+    assert len(ways) > 30
+    for way in ways:
+        heights = [float(y) for y in re.findall(r"(?:,|V)([\d.]+)", way)]
+        assert heights == sorted(heights)
+
+
+def test_no_two_boxes_touch():
+    tree = ElementTree.fromstring(architecture.PICTURE.read_text(encoding="utf-8"))
+    boxes = [[float(r.get(k)) for k in ("x", "y", "width")] for r in tree.iter(f"{SVG}rect") if r.get("rx")]
+    width = float(tree.get("width"))
+    for x, y, w in boxes:
+        assert 0 < x and x + w < width
+        assert not any(y == y2 and x < x2 < x + w + 10 for x2, y2, _ in boxes)
+
+
+def test_arrows_that_follow_from_others_are_left_out():
+    arrows = {"a": {"b", "c", "d"}, "b": {"c"}, "c": {"d"}, "d": set(), "e": {"d"}}
+    assert picture.needed(arrows) == {"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set(), "e": {"d"}}
+
+
+def test_crossings_are_undone():
+    arrows = {"a": {"y"}, "b": {"x"}, "c": {"x", "y"}, "x": set(), "y": set()}
+    rows, ways = picture.points_of(arrows, dict.fromkeys(arrows, ""))
+    above, below = picture.links_of(ways)
+    assert picture.crossings(rows, below) > 0
+    assert picture.crossings(picture.ordered(rows, above, below), below) == 0

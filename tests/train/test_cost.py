@@ -1,0 +1,99 @@
+"""What a run will take: counted or measured on two blocks, beside the whole model itself."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from gpt2.model import GPT2, GPT2Config
+from gpt2.train import cost
+from gpt2.train.flops import training_flops
+from tests.support.peaks import peak_of
+
+CONFIG = GPT2Config(vocab_size=300, block_size=32, n_layer=6, n_head=4, n_embd=64)
+
+
+def peak_of_a_step(config, B, T, **options):
+    """Bytes that a step has at its highest, besides what is there before it."""
+    model = GPT2(config, **options)
+    tokens = np.random.default_rng(1).integers(0, config.vocab_size, (B, T + 1))
+    return peak_of(lambda: model.loss_and_grads(tokens[:, :-1], tokens[:, 1:]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [dict(backward="manual"), dict(backward="manual", compile=False), dict(backward="auto")],
+    ids=str,
+)
+def test_memory_is_what_the_whole_model_takes(options):
+    """Six blocks from one and two: within a tenth, as what is compiled differs a little by block."""
+    estimated = cost.estimate(CONFIG, 8, 32, **options)
+    measured = peak_of_a_step(CONFIG, 8, 32, **options)
+    assert abs(estimated.bytes["activations"] - measured) < 0.1 * measured
+
+
+def test_what_is_counted():
+    estimated = cost.estimate(CONFIG, 2, 16, accumulate=3)
+    stored = 4 * CONFIG.num_parameters
+    assert estimated.parameters == CONFIG.num_parameters
+    kinds = [estimated.bytes[kind] for kind in ("parameters", "gradients", "moments")]
+    assert kinds == [stored, stored, 2 * stored]
+    assert estimated.flops == 3 * training_flops(CONFIG, 2, 16)
+    assert estimated.seconds > 0
+
+
+def test_each_further_block_adds_what_the_second_added():
+    assert cost._extended(10.0, 13.0, 1) == 10 and cost._extended(10.0, 13.0, 4) == 19
+    assert cost._extended(10.0, 9.0, 5) == 10  # a clock that jumped
+
+
+LARGE = [dict(block_size=10**8), dict(n_embd=2**32), dict(vocab_size=10**10)]
+
+
+@pytest.mark.parametrize("size", LARGE, ids=str)
+def test_what_does_not_fit_is_not_tried(size, monkeypatch):
+    monkeypatch.setattr(cost, "available_memory", lambda: 1 << 34)
+    config = dataclasses.replace(CONFIG, **size)
+    estimated = cost.estimate(config, 8, config.block_size)
+    assert estimated.seconds is None and estimated.bytes["parameters"] == 4 * config.num_parameters
+    assert estimated.bytes["activations"] == 8 * 4 * config.block_size**2 * 4
+    text = cost.lines(estimated, 100, cost.available_memory())
+    assert "not measured" in text[-2] and "does not fit" in text[-1]
+    assert any(line.startswith("memory in all") and "more than" in line for line in text)
+
+
+def test_lines():
+    what = cost.Cost(10**9, {"parameters": 4 * 2**30, "activations": 512}, 10**12, 2.0)
+    lines = cost.lines(what, 5000, available=2**30)
+    assert [line.split("  ")[0].strip() for line in lines] == [
+        "parameters",
+        "memory: parameters",
+        "memory: activations",
+        "memory in all",
+        "arithmetic",
+        "time",
+        "note",
+    ]
+    assert "1,000,000,000" in lines[0] and "4.0 GiB" in lines[1] and lines[2].endswith("512 bytes")
+    assert "4.0 GiB of 1.0 GiB free" in lines[3] and "1000.00 GFLOP" in lines[4]
+    assert "2.0 s a step (500 GFLOP/s), 2.8 h for 5,000 steps" in lines[5] and "does not fit" in lines[6]
+    assert len(cost.lines(what, 5000)) == 6
+
+
+@pytest.mark.parametrize(
+    "count, text",
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (300 * 2**20, "300 MiB"),
+        (5 * 2**40, "5120 GiB"),
+    ],
+)
+def test_sizes(count, text):
+    assert cost.size(count) == text
+
+
+@pytest.mark.parametrize("seconds, text", [(0.05, "50 ms"), (5, "5.0 s"), (600, "10 min"), (10**5, "27.8 h")])
+def test_durations(seconds, text):
+    assert cost.duration(seconds) == text

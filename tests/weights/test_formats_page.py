@@ -1,0 +1,66 @@
+"""Every command of docs/formats.md, run in its order, on a small model in place of the released one."""
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpt2.model import GPT2, GPT2Config
+from gpt2.train.settings import PRESETS
+from gpt2.weights import huggingface, llmc
+from tests.support import pages
+
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age. " * 80
+
+
+def commands():
+    """Those of the page that begin with python, in order."""
+    return [
+        command
+        for block in pages.blocks("docs/formats.md")
+        for command in block.commands
+        if command.startswith("python ")
+    ]
+
+
+def test_the_page_has_commands():
+    assert len(commands()) >= 15
+    assert {shlex.split(command)[2] for command in commands()} >= {"gpt2.convert", "gpt2.sample", "gpt2.plot"}
+
+
+def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer, quick_peak):
+    pytest.importorskip("safetensors", reason="Hugging Face weights need safetensors")
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    config = GPT2Config(vocab_size=50257, block_size=1024, n_layer=1, n_head=1, n_embd=4)
+    model = GPT2(config)
+    huggingface.write(tmp_path / "released" / "gpt2", model.params, config)
+    monkeypatch.setenv("GPT2_DATA_DIR", str(tmp_path / "released"))
+    monkeypatch.setitem(PRESETS, "finetune", {**PRESETS["finetune"], "steps": 3})
+    monkeypatch.chdir(tmp_path)
+    Path("my.txt").write_text(TEXT, encoding="utf-8")
+    # llm.c's own files, as far as a command names them
+    llmc.write("gpt2_124M.bin", model.params, config)
+    from gpt2.convert import state_of
+
+    ids = np.arange(8).reshape(2, 4)
+    llmc.write_state("gpt2_124M_debug_state.bin", state_of(model, ids, ids + 1), config)
+    for command in commands():
+        # a validation split of five batches needs a longer text than this
+        command = command.replace("--init model.bin", "--batch-size 2 --block-size 32 --init model.bin")
+        assert pages.run(command) == 0, command + "\n" + capsys.readouterr().err
+    for made in ("mine-hf/model.safetensors", "model.bin", "model_tokenizer.bin", "curves.svg", "runs/small"):
+        assert Path(made).exists(), made
+
+
+def test_transformers_reads_the_result(tmp_path, gpt2_tokenizer):
+    """The lines of Python on the page."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    pytest.importorskip("torch", reason="needs torch")
+    model = GPT2(GPT2Config(vocab_size=50257, block_size=16, n_layer=1, n_head=1, n_embd=4))
+    huggingface.write(tmp_path, model.params, model.config, gpt2_tokenizer)
+    peer = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids = words("It was the best", return_tensors="pt")["input_ids"]
+    assert ids[0].tolist() == gpt2_tokenizer.encode("It was the best").tolist()
+    assert peer(ids).logits.shape == (1, 4, 50257)
