@@ -1,10 +1,14 @@
 """How long compiling takes, stage by stage: each layer alone, and the whole loss of 1 to 12 blocks.
 
     python -m bench.compile_time [--repeat N] [--real]
+    python -m bench.compile_time --growth [N ...]
 
 Milliseconds, for each stage the least of N runs that all compile anew: the compiler's own reckoning, which
 GPT2_AD_DEBUG=1 prints as well. Layers are those of GPT-2 124M at B=4, T=64; models are narrow (C=48, V=512),
 or with --real as wide as 124M.
+
+With --growth: milliseconds an operation for programs written out in n operations (bench/growth.py), from
+recording to the first gradient, in seconds of the processor. It should not rise with n.
 """
 
 import argparse
@@ -14,6 +18,7 @@ import itertools
 import numpy as np
 
 from bench.cases import cases
+from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
 from gpt2.autodiff.ops.cost import NS_PER_BYTE
 from gpt2.backward import options_for
@@ -32,6 +37,7 @@ TITLES = {
     "backward, emitted": "emit",
 }
 STAGES = tuple(dict.fromkeys(TITLES.values()))
+GROWTH = (100, 1000, 10_000)
 BLOCKS = (1, 2, 4, 8, 12)
 WHOLE_RATE = 1.0  # what gpt2.backward.whole takes
 
@@ -85,11 +91,29 @@ def print_row(name, s):
     print("  ".join([f"{name:<15}", f"{s.ops:>10}", *(f"{x:>10.1f}" for x in figures)]), flush=True)
 
 
+def print_growth(sizes):
+    """A row for each program of bench/growth.py: milliseconds an operation, for each number of operations."""
+    print("  ".join([f"{'ms an operation':<15}", *(f"{n:>10}" for n in sizes)]))
+    for name, program in PROGRAMS.items():
+        figures = []
+        for n in sizes:
+            f, args = program(n)
+            begin = time.process_time()
+            ad.grad(f)(*args)
+            figures.append((time.process_time() - begin) / n * 1e3)
+        print("  ".join([f"{name:<15}", *(f"{x:>10.3f}" for x in figures)]), flush=True)
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m bench.compile_time", description=__doc__.split("\n")[0])
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs (default 3)")
     parser.add_argument("--real", action="store_true", help="models as wide as GPT-2 124M")
+    parser.add_argument(
+        "--growth", type=int, nargs="*", metavar="N", help="numbers of operations (default 100 to 10000)"
+    )
     options = parser.parse_args(arguments)
+    if options.growth is not None:
+        return print_growth(options.growth or GROWTH)
     heads = ["ops", "total", "us an op", *STAGES]
     print("  ".join([f"{'':<15}", *(f"{h:>10}" for h in heads)]))
     for name, case in itertools.chain(layer_rows(), model_rows(options.real)):

@@ -23,10 +23,10 @@ STAGES: dict[str, set[str]] = {
     "ops": {"errors", "graph"},
     "record": {"errors", "graph", "ops", "tree"},
     "derive": {"errors", "graph", "ops"},
-    "passes": {"graph", "ops"},
+    "passes": {"graph", "ops", "switches"},
     "keep": {"graph", "ops", "passes"},
     "emit": {"graph", "ops", "run", "switches"},
-    "pipeline": {"emit", "graph", "passes", "switches"},
+    "pipeline": {"derive", "emit", "graph", "keep", "ops", "passes", "switches"},
     "nested": {"derive", "errors", "graph", "ops", "pipeline", "run"},
     "reuse": {"emit", "graph", "pipeline", "record", "same"},
     "check": {"derive", "graph", "ops", "record", "tree"},
@@ -35,10 +35,8 @@ STAGES: dict[str, set[str]] = {
         "emit",
         "errors",
         "graph",
-        "keep",
         "nested",
         "ops",
-        "passes",
         "pipeline",
         "record",
         "reuse",
@@ -50,7 +48,8 @@ STAGES: dict[str, set[str]] = {
 }
 # What each part of gpt2 may know of the others, in the same way
 PARTS: dict[str, set[str]] = {
-    "errors": set(),
+    "output": set(),
+    "errors": {"output"},
     "layers": set(),
     "autodiff": set(),
     "storage": {"errors"},
@@ -68,19 +67,20 @@ PARTS: dict[str, set[str]] = {
         "errors",
         "model",
         "optimizer",
+        "output",
         "parallel",
         "sample",
         "storage",
         "weights",
     },
     # Commands, and the library's functions
-    "certificate": {"autodiff", "backward", "layers", "model"},
+    "certificate": {"autodiff", "backward", "errors", "layers", "model"},
     "convert": {"data", "errors", "model", "storage", "weights"},
     "evaluate": {"data", "errors", "layers", "model", "weights"},
     "explain": {"autodiff", "certificate", "errors", "layers", "storage"},
     "plot": {"errors", "storage"},
     "library": {"convert", "data", "model", "weights"},
-    "__main__": set(),  # it starts them by name
+    "__main__": {"errors"},  # it starts them by name
     "door": {"autodiff", "library", "model", "optimizer", "sample", "train"},  # gpt2: the public names
 }
 

@@ -60,6 +60,9 @@ def float_leaves(name: str, call: Arguments, f, k: int, strict: bool = True) -> 
         spec = tree.spec
         got = repr(spec[1]) if spec[0] == "static" else f"an empty {spec[0].__name__}"
         hint = f": pass {float(spec[1])}" if type(spec[1]) in (int, bool) else ""
+        if spec[0] == "static" and hasattr(spec[1], "__array__"):
+            got = f"a {type(spec[1]).__module__.partition('.')[0]}.{type(spec[1]).__name__}"
+            hint = ". Pass a NumPy array: np.asarray(x), or for a tensor with a gradient x.detach().numpy()"
         raise AutodiffError(
             f"{name}: {argument_text(f, k)} is {got}; derivatives are taken with respect to "
             f"floating-point numbers and arrays{hint}"

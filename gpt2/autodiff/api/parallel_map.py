@@ -51,9 +51,9 @@ class ParallelMap(Compile):
 def _mapped(body: Callable, arrays):
     leaves, tree = flatten(arrays)
     lengths = {np.shape(getattr(x, "value", x))[:1] for x in leaves}
-    if len(lengths) != 1 or () in lengths or (0,) in lengths:
+    if len(lengths) != 1 or () in lengths:
         raise AutodiffError(
-            "parallel_map: the arrays should have leading axes of one length, at least 1; got "
+            "parallel_map: the arrays should have leading axes of one length; got "
             f"{sorted(n[0] if n else 'none' for n in lengths)}",
             here(),
         )
@@ -64,6 +64,9 @@ def _mapped(body: Callable, arrays):
         return unflatten(out_tree, as_arrays(out))
 
     one.__name__ = getattr(body, "__name__", "body")
+
+    if n == 0:
+        return _of_nothing(one, leaves)
 
     def at(i):
         return flatten(one([x[i].copy() for x in leaves]))
@@ -77,3 +80,11 @@ def _mapped(body: Callable, arrays):
     operands = operands_of_body(graph, leaves, rec)
     found = applied("map", operands, evaluate_map, body=graph, n=n, slices=len(leaves), sums=0)
     return unflatten(rec.out_tree, found)
+
+
+def _of_nothing(one: Callable, leaves):
+    """Results of length 0, of the shapes that a slice of zeros gives."""
+    plain = [np.asarray(x.value if type(x) is Recorded else x) for x in leaves]
+    rec = record(one, ([np.zeros(x.shape[1:], x.dtype)[()] for x in plain],))
+    outputs = rec.graph.outputs[: rec.n_results]
+    return unflatten(rec.out_tree, [np.zeros((0, *o.shape), o.dtype) for o in outputs])

@@ -71,6 +71,8 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     carry, carry_tree = flatten(init, changes)
     slices, xs_tree = flatten(xs, lambda x: is_dynamic(x) or type(x) is np.ndarray)
     n = _length(slices, length)
+    if n == 0:
+        return _no_step(body, carry, carry_tree, slices, xs_tree)
     every = default_every(n) if every is None else every
     if not isinstance(every, int) or every < 1:
         raise AutodiffError(f"scan: every is {every!r}, expected a positive int", here())
@@ -108,9 +110,17 @@ def _length(slices, length: int | None) -> int:
             here(),
         )
     ((n,),) = lengths
-    if n < 1:
-        raise AutodiffError("scan: there is no step to record: xs are empty", here())
     return n
+
+
+def _no_step(body: Callable, carry, carry_tree: Tree, slices, xs_tree: Tree):
+    """Of nothing: the carry as it came, and ys of length 0, which a slice of zeros shows the shapes of."""
+    step = _step(body, carry_tree, xs_tree)
+    shapes = [np.zeros(_plain(x).shape[1:], _plain(x).dtype)[()] for x in slices]
+    rec = record(step, ([np.asarray(v)[()] for v in map(_plain, carry)], shapes))
+    ys = [np.zeros((0, *o.shape), o.dtype) for o in rec.graph.outputs[len(carry) : rec.n_results]]
+    y_tree = Tree(rec.out_tree.spec[2][1], len(ys))
+    return unflatten(carry_tree, carry), unflatten(y_tree, ys)
 
 
 def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:

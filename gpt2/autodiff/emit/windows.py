@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from ..graph import Graph, Node
+from ..ops.boxes import FEW_BOXES, alone
 from ..ops.rowwise import row_axes
 from ..ops.table import VIEWS, facts
-from ..passes.match import FEW_BOXES, alone
 from .layout import chain, part, reshape_view, root, slices_text, stand_in, view
 
 

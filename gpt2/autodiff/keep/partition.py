@@ -36,9 +36,10 @@ import math
 
 from ..graph import Graph, Node, with_args
 from ..ops import build, cost, input_node
+from ..ops.boxes import alone, ranges
 from ..ops.table import VIEWS
 from ..passes.engine import renumber
-from ..passes.match import alone, calls_back, ranges
+from ..passes.match import calls_back
 from .maxflow import UNLIMITED, Network
 
 PRECISION = 1000  # the network counts in thousandths of a nanosecond

@@ -16,14 +16,14 @@ differentiating that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from ..derive.chain import applied
 from ..derive.differentiate import backprop, gradients, pushforward
-from ..errors import UnsupportedError
+from ..errors import AutodiffError, UnsupportedError
 from ..graph import Graph, Node
 from ..ops import apply
 from ..ops.subgraph import inputs_like, is_float, items, result_types, splice, zeros_like
@@ -100,7 +100,9 @@ class CustomVJP:
         marks = inputs_like(floats)  # cotangents: the backward is linear in them
         grads = splice(self.backward, [*residuals, *marks])
         given = [t for a, t in zip(args, tangents) if is_float(a)]
-        found = iter(gradients([(g, t) for g, t in zip(grads, given) if t is not None], marks))
+        made = gradients([(g, t) for g, t in zip(grads, given) if t is not None], marks)
+        check_linear(made, marks, f"forward mode through {graph.name}: its vjp rule", "dout")
+        found = iter(made)
         return [next(found) if is_float(o) else None for o in graph.outputs]
 
 
@@ -129,8 +131,29 @@ class CustomJVP:
         }  # tangents: push is linear in them
         moved = self.push(graph, [marks.get(i) for i in range(len(args))], args)
         seeds = [(t, c) for t, c in zip(moved, cts) if t is not None and c is not None]
-        found = dict(zip(marks, backprop(seeds, list(marks.values()))))
+        gradients_of = backprop(seeds, list(marks.values()))
+        what = f"reverse mode through {graph.name}: its jvp rule"
+        check_linear(gradients_of, marks.values(), what, "tangents")
+        found = dict(zip(marks, gradients_of))
         return [found.get(i) for i in range(len(args))]
+
+
+def check_linear(made: Iterable[Node | None], marks: Iterable[Node], what: str, of: str) -> None:
+    """An error where the transpose of a rule still reads what it should be linear in, like np.clip(dout)."""
+    marked = {m.id for m in marks}
+    oldest = min(marked, default=0)
+    seen: set[int] = set()
+    stack = [n for n in made if n is not None]
+    while stack:
+        n = stack.pop()
+        if n.id in marked:
+            raise AutodiffError(
+                f"{what} is not linear in {of}, and cannot be turned round. Give the function a rule of "
+                "the other mode, or leave out what bends it (np.clip, abs, a norm)"
+            )
+        if n.id > oldest and n.id not in seen:
+            seen.add(n.id)
+            stack.extend(n.args)
 
 
 def _types(*args, graph: Graph, rule):

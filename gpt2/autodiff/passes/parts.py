@@ -17,8 +17,9 @@ import numpy as np
 
 from ..graph import Node
 from ..ops import apply, build
+from ..ops.boxes import FEW_BOXES, as_index, disjoint, inside, is_full, place_of, ranges
 from .engine import BITS, DIGITS, Family
-from .match import FEW_BOXES, as_index, disjoint, inside, is_full, is_zeros, place_of, ranges
+from .match import is_zeros
 
 place = Family("place")
 

@@ -7,19 +7,9 @@ from __future__ import annotations
 
 from ..graph import Node
 from ..ops import build, table
+from ..ops.boxes import as_index, disjoint, inside, is_full, ranges
 from .engine import BITS, Family
-from .match import (
-    as_index,
-    disjoint,
-    groups,
-    inside,
-    is_full,
-    number,
-    padded,
-    ranges,
-    reshaped_operand,
-    strip_ones,
-)
+from .match import groups, number, padded, reshaped_operand, strip_ones
 
 views = Family("views")
 

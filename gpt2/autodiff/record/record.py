@@ -30,6 +30,7 @@ from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
 from . import recording
+from .containers import check_unchanged
 from .recording import NUMBERS, Read, Run, check_kind, innermost, label, native
 from .results import check_results
 from .source_lines import here, observer, site
@@ -100,7 +101,9 @@ def record(
     inputs = [x.node for x in rec.arguments]
     recording.push(rec)
     try:
-        out_leaves, out_tree = flatten(_call(rec, f, unflatten(in_tree, rec.arguments)), _is_result)
+        given = unflatten(in_tree, rec.arguments)
+        out_leaves, out_tree = flatten(_call(rec, f, given), _is_result)
+        check_unchanged(f, rec.name, given, in_tree, rec.arguments)
         check_results(rec, out_tree)
         outputs = [as_node(rec, x) for x in out_leaves]
         results = unflatten(out_tree, [_concrete(x) for x in out_leaves])

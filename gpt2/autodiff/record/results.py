@@ -65,7 +65,8 @@ def _holds(x, rec: Run) -> bool:
 def _parts(x) -> list:
     """What an object holds: items, attributes, and what a function closes over."""
     parts = list(getattr(x, "__dict__", {}).values())
-    parts += [getattr(x, n) for c in type(x).__mro__ for n in _slots(c) if hasattr(x, n)]
+    own = [n for c in type(x).__mro__ for n in _slots(c) if n not in ("__weakref__", "__dict__")]
+    parts += [getattr(x, n) for n in own if hasattr(x, n)]
     if isinstance(x, dict):
         parts += x.values()
     elif isinstance(x, (list, tuple, set, frozenset)):

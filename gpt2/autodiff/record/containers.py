@@ -1,0 +1,51 @@
+"""Lists and dicts among the arguments: a recording is given copies, so what is done to them would be lost."""
+
+from __future__ import annotations
+
+import dis
+import types
+
+from ..errors import WriteError
+from ..tree import flatten, leaf_paths
+
+_CHANGES = frozenset(
+    "append extend insert remove pop clear sort reverse update setdefault popitem add discard".split()
+)
+
+
+def check_unchanged(f, name: str, given, tree, leaves) -> None:
+    """An error if f changed a container among its arguments, which `given` is a copy of."""
+    found, now = flatten(given)
+    if now == tree and all(a is b for a, b in zip(found, leaves)):
+        return
+    where = None
+    if now.size == tree.size:
+        paths = (p for p, a, b in zip(leaf_paths(tree), found, leaves) if a is not b)
+        where = next(paths, None)
+    what = (
+        "a list or dict among its arguments" if where is None else f"what its arguments hold at {where[1:]}"
+    )
+    lines = changing_lines(f)
+    loc = lines[0] if len(lines) == 1 else None
+    there = "" if loc or not lines else f" (in line {' or '.join(str(line) for _, line, _ in lines)})"
+    raise WriteError(
+        f"{name} changes {what}{there}, and the caller would not see it: it has a copy. Change a copy of "
+        "your own (dict(d), list(l)), and return what is new",
+        loc,
+    )
+
+
+def changing_lines(f) -> list[tuple]:
+    """(file, line, function) of what looks like changes of containers in f."""
+    f = getattr(f, "__wrapped__", f)
+    code = getattr(getattr(f, "__func__", f), "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return []
+    found, line = [], code.co_firstlineno
+    for i in dis.get_instructions(code):
+        line = i.positions.lineno or line if i.positions is not None else line
+        if i.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") or (
+            i.opname in ("LOAD_METHOD", "LOAD_ATTR") and i.argval in _CHANGES
+        ):
+            found.append((code.co_filename, line, code.co_name))
+    return list(dict.fromkeys(found))

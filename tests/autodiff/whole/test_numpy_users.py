@@ -1,0 +1,141 @@
+"""What a user of NumPy does without thinking of the compiler."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.errors import AutodiffError, UnsupportedError, WriteError
+
+X = np.linspace(0.1, 1.0, 4)
+M = np.linspace(0.0, 1.0, 12).reshape(3, 4)
+
+
+def test_types_are_asked_as_outside():
+    def f(x, k):
+        assert isinstance(x, np.ndarray) and not isinstance(x, float) and not np.isscalar(x)
+        assert isinstance(k, float) and np.isscalar(k) and not isinstance(k, np.ndarray)
+        assert isinstance(x[0], np.float64) and isinstance(x[0], np.generic)
+        assert isinstance(x * k, np.ndarray) and isinstance(k * 2, float)
+        return (x * k).sum() if isinstance(x, np.ndarray) else k
+
+    np.testing.assert_array_equal(ad.grad(f, (0, 1))(X, 0.5)[0], np.full(4, 0.5))
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize("function", [np.convolve, np.correlate])
+def test_the_longer_argument_second(function, mode):
+    a, b = np.random.default_rng(0).normal(size=(2, 7))
+    for x, y in ((a[:3], b), (a[:4], b[:6]), (a, b[:3])):
+        np.testing.assert_array_equal(
+            ad.compile(lambda x, y: function(x, y, mode))(x, y).shape, function(x, y, mode).shape
+        )
+        ad.check_grads(lambda x, y: function(x, y, mode), (x, y), order=2)
+
+
+def test_a_shape_is_an_argument():
+    def f(a, shape):
+        return (a.reshape(shape) * np.arange(12.0).reshape(shape)).cumsum(axis=0)[-1].sum()
+
+    for shape in (np.array([4, 3]), np.array([2, 6]), np.array([4, 3])):
+        np.testing.assert_array_equal(ad.grad(f)(M, shape), np.arange(12.0).reshape(3, 4))
+        assert ad.compile(lambda a, s: np.reshape(a, s))(M, shape).shape == tuple(shape)
+
+
+@pytest.mark.parametrize("order", ["K", "A"])
+def test_what_depends_on_the_layout_is_refused(order):
+    with pytest.raises(UnsupportedError, match="layout in memory"):
+        ad.grad(lambda a: (a.T.ravel(order) * np.arange(12)).sum())(M)
+
+
+@pytest.mark.parametrize("make", [torch.ones, lambda n: torch.ones(n, requires_grad=True), jnp.ones])
+def test_arrays_of_others_are_named(make):
+    with pytest.raises(AutodiffError, match=r"np\.asarray") as error:
+        ad.grad(lambda a: (a**2).sum())(make(3))
+    assert "\n" not in str(error.value)
+
+
+def set_item(d):
+    d["k"] = np.sin(d["x"])
+    return d["x"].sum()
+
+
+def append(values):
+    values.append(np.sin(values[0]))
+    return values[0].sum()
+
+
+def replace(values):
+    values[0] = values[0] * 2.0
+    return values[0].sum()
+
+
+def delete(d):
+    del d["x"]
+    return d["y"].sum()
+
+
+@pytest.mark.parametrize(
+    "f, argument, line",
+    [
+        (set_item, {"x": X}, 1),
+        (append, [X], 1),
+        (replace, [X], 1),
+        (delete, {"x": X, "y": X}, 1),
+    ],
+)
+@pytest.mark.parametrize("transform", [ad.compile, ad.grad])
+def test_containers_that_change_are_refused_with_the_line(f, argument, line, transform):
+    with pytest.raises(WriteError, match="changes") as error:
+        transform(f)(argument)
+    assert f"test_numpy_users.py:{f.__code__.co_firstlineno + line}:" in str(error.value)
+
+
+def test_a_container_of_its_own_may_change():
+    def f(d):
+        d = dict(d)
+        d["k"] = np.sin(d["x"])
+        d["x"] *= 2.0
+        return d["k"].sum()
+
+    np.testing.assert_allclose(ad.compile(f)({"x": X.copy()}), np.sin(X).sum())
+
+
+def test_a_rule_that_is_not_linear_is_not_turned_round():
+    @ad.custom_vjp
+    def clipped(x):
+        return x * 1.0
+
+    @clipped.defvjp
+    def rule(dout, out, x):
+        return np.clip(dout, -1.0, 1.0)
+
+    np.testing.assert_array_equal(ad.grad(lambda x: (clipped(x) * 5.0).sum())(X), np.ones(4))
+    with pytest.raises(AutodiffError, match="not linear in dout"):
+        ad.jvp(clipped, (X,), (X,))
+
+
+def test_empty_scan_and_map():
+    def f(x):
+        last, ys = ad.scan(lambda c, t: (c * t, c + t), x, np.zeros(0))
+        assert ys.shape == (0,)
+        return last * 3.0
+
+    assert ad.grad(f)(0.5) == 3.0
+    made = ad.compile(lambda x: ad.parallel_map(lambda t: np.stack([t, t]), x))(np.zeros((0, 3)))
+    assert made.shape == (0, 2, 3)
+    np.testing.assert_array_equal(
+        ad.grad(lambda x: ad.parallel_map(lambda t: t * 2, x).sum())(np.zeros((0, 3))), np.zeros((0, 3))
+    )
+
+
+def test_weights_in_bins_that_move():
+    """Which bin a value falls into is looked at, so other values are another program."""
+
+    def f(w, a):
+        return (np.histogram(a, bins=[0.0, 0.5, 1.0], weights=w)[0] * np.array([1.0, 10.0])).sum()
+
+    g = ad.grad(f)
+    np.testing.assert_array_equal(g(X, np.array([0.1, 0.9, 0.5, 2.0])), [1.0, 10.0, 10.0, 0.0])
+    np.testing.assert_array_equal(g(X, np.array([0.9, 0.1, 0.5, 1.0])), [10.0, 1.0, 10.0, 10.0])
