@@ -14,6 +14,7 @@ recording to the first gradient, in seconds of the processor. It should not rise
 import argparse
 import functools
 import itertools
+import time
 
 import numpy as np
 

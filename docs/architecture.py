@@ -79,6 +79,7 @@ PARTS = {
         "a page of layers", "A page of every layer with its formula, its sources and its checks."
     ),
     "plot": Room("curves of runs", "The curves of runs, as a picture or for TensorBoard."),
+    "output": Room("what is printed", "Standard output that goes away while a program runs, or fills up."),
     "errors": Room("for people", "The error that a person gets to read, and how programs end with it."),
     "__main__": Room("", "`python -m gpt2`, or `gpt2`: the list of commands, started by name."),
 }

@@ -154,6 +154,7 @@ MEANING = {
     "solve": "the x of a x = b, matrix by matrix",
     "stop_gradient": "x, through which no derivative leads",
     "sum": "sums along `axes`",
+    "sum_as_numpy": "the sum along `axes`, in the order in which NumPy adds up; the emitter puts it in place of `sum`",
     "svd": "singular vectors and values",
     "take_along": "x at positions along `axis`",
     "transpose": "axes in another order",
