@@ -142,6 +142,7 @@ MEANING = {
     "qr": "an orthogonal and an upper triangular factor",
     "real": "the real part",
     "reshape": "the same numbers in another shape",
+    "round_decimal": "x rounded to `decimals` places, as NumPy rounds",
     "scan": "`body` step after step: carries, `slices` arrays step by step, constants; "
     "every `every`-th carry is kept for the derivative",
     "scatter": "x with v written at an index with arrays",
@@ -154,7 +155,7 @@ MEANING = {
     "solve": "the x of a x = b, matrix by matrix",
     "stop_gradient": "x, through which no derivative leads",
     "sum": "sums along `axes`",
-    "sum_as_numpy": "the sum along `axes`, in the order in which NumPy adds up; the emitter puts it in place of `sum`",
+    "sum_as_numpy": "`sum` in the order in which NumPy adds up, which the emitter puts in its place",
     "svd": "singular vectors and values",
     "take_along": "x at positions along `axis`",
     "transpose": "axes in another order",

@@ -9,7 +9,7 @@ import pytest
 from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit.arena import offsets
-from gpt2.autodiff.passes.match import alone, disjoint
+from gpt2.autodiff.ops.boxes import alone, disjoint
 
 # Twice the operations, twice the work; a part that grew with the square would soon be most of it, and give 4
 MOST = 2.5
