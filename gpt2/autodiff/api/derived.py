@@ -16,7 +16,9 @@ time) usually gives the same graph, and then only the recording is repeated, not
 
 from __future__ import annotations
 
+import functools
 import inspect
+import sys
 import threading
 import time
 import types
@@ -281,14 +283,44 @@ def with_constants_as_inputs(rec: Recording) -> Recording:
     return replace(rec, graph=graph, captures=[*rec.captures, *found])
 
 
+class DerivedFunction(functools.partial):
+    """What the user gets: a callable that looks like a function, and can be pickled where f can.
+
+    A partial object calls its function from C, so that this costs a call no more than a plain function would.
+    """
+
+    __derived__: Derived
+
+    def __reduce__(self):
+        state = self.__derived__
+        found: Any = sys.modules.get(self.__module__)
+        for name in self.__wrapped__.__qualname__.split("."):
+            found = getattr(found, name, None)
+        if found is self:  # a decorator put it where f was, and that is how pickle finds it
+            return self.__wrapped__.__qualname__
+        return derived_function, (state.f, state.transform, state.pure)
+
+    def _reuse_roots(self):
+        return (self.__derived__.f,)
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self):
+        return f"<function {self.__qualname__} at {id(self):#x}>"
+
+
 def derived_function(f: Callable, transform: Transform, pure: bool = False):
     """The function that the user gets."""
     state = Derived(f, transform, pure)
 
-    def derived(*args, **kwargs):
+    def call(*args, **kwargs):
         return state.entry(args, kwargs)
 
+    call.__derived__ = state
+    derived = DerivedFunction(call)
     derived.__name__ = derived.__qualname__ = state.name
+    derived.__module__ = getattr(f, "__module__", __name__)
     derived.__doc__ = (
         f"{transform.name} of {name_of(f)}, made by gpt2.autodiff.\n\n{inspect.getdoc(f) or ''}".rstrip()
     )

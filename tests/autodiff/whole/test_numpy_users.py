@@ -1,5 +1,9 @@
 """What a user of NumPy does without thinking of the compiler."""
 
+import inspect
+import multiprocessing
+import pickle
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -139,3 +143,53 @@ def test_weights_in_bins_that_move():
     g = ad.grad(f)
     np.testing.assert_array_equal(g(X, np.array([0.1, 0.9, 0.5, 2.0])), [1.0, 10.0, 10.0, 0.0])
     np.testing.assert_array_equal(g(X, np.array([0.9, 0.1, 0.5, 1.0])), [10.0, 1.0, 10.0, 10.0])
+
+
+def loss(x, scale=2.0):
+    """A loss."""
+    return (np.sin(x) * scale).sum()
+
+
+slope = ad.grad(loss)
+
+
+@ad.value_and_grad
+def decorated(x):
+    return (x * x).sum()
+
+
+class Model:
+    @ad.compile
+    def three(self, x):
+        return (x * 3.0).sum()
+
+
+@pytest.mark.parametrize(
+    "g",
+    [
+        slope,
+        decorated,
+        ad.jacobian(np.sin),
+        ad.hessian(loss),
+        ad.value_and_grad(loss),
+        ad.compile(loss),
+    ],
+)
+def test_derived_functions_are_pickled(g):
+    expected, found = g(X), pickle.loads(pickle.dumps(g))(X)
+    for a, b in zip(ad.tree.flatten(expected)[0], ad.tree.flatten(found)[0], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_derived_functions_work_in_other_processes(start):
+    points = [X, X + 1.0, X + 2.0]
+    with multiprocessing.get_context(start).Pool(1) as pool:
+        for a, b in zip(pool.map(slope, points), points, strict=True):
+            np.testing.assert_allclose(a, 2.0 * np.cos(b), rtol=1e-15)
+
+
+def test_derived_functions_look_like_functions():
+    assert slope.__name__ == "loss_grad" and slope.__wrapped__ is loss and "A loss." in slope.__doc__
+    assert list(inspect.signature(slope).parameters) == ["x", "scale"]
+    assert Model().three(X) == pytest.approx((X * 3.0).sum())

@@ -465,7 +465,7 @@ def _nanquantile(a, q, axis, keepdims, method) -> Node:
     return build.reshape(moveaxis(out, -1, 0), q.shape + shape)
 
 
-def _places(n: int, q: np.ndarray, method: str) -> np.ndarray:
+def _places(n: int, q: np.ndarray, method) -> np.ndarray:
     """(n + 1, quantiles): for each number of elements, where among them the quantiles lie."""
     if method == "linear":
         return np.maximum(np.arange(n + 1) - 1, 0)[:, None] * q

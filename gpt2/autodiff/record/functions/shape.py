@@ -522,7 +522,8 @@ def _pad_axis(x: Node, axis: int, before: int, after: int, mode: str, sides: dic
     if mode in ("edge", "wrap", "reflect", "symmetric"):
         if reflect_type == "odd" and mode in ("reflect", "symmetric"):
             return _pad_odd(x, axis, before, after, mode)
-        return take(x, np.pad(np.arange(n), (before, after), mode=mode), axis)  # NumPy's choice of positions
+        places = np.pad(np.arange(n), (before, after), mode=mode)  # type: ignore[call-overload]
+        return take(x, places, axis)
     if mode == "linear_ramp":
         parts = _ramps(x, axis, before, after, sides.get("end_values", (0, 0)))
     elif mode == "empty":  # whatever stood in memory there: here it is zeros
@@ -588,7 +589,8 @@ def _pad_odd(x: Node, axis: int, before: int, after: int, mode: str) -> Node:
     Each element is a whole-numbered sum of elements; which one, NumPy says when it pads a unit matrix.
     """
     n = x.shape[axis]
-    weights = np.stack([np.pad(row, (before, after), mode=mode, reflect_type="odd") for row in np.eye(n)])
+    options: dict = {"mode": mode, "reflect_type": "odd"}
+    weights = np.stack([np.pad(row, (before, after), **options) for row in np.eye(n)])
     moved = moveaxis(x, axis, -1)
     out = table.apply(
         "matmul", build.reshape(moved, (moved.size // n, n)), table.const(weights.astype(x.dtype))
