@@ -10,6 +10,7 @@ Command: python -m gpt2.data CORPUS [--tokenizer NAME] writes the files and says
 """
 
 import hashlib
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from gpt2.data import stdlib, textfile, tinyshakespeare
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.tokens import read_tokens, write_tokens
 from gpt2.errors import UserError
-from gpt2.storage.download import cache_folder
+from gpt2.storage.download import cache_folder, sha256_of
+from gpt2.storage.files import write_atomically
 
+RECORD = "made.json"  # from which text, and what was written: damage to the files is noticed by it
 VALIDATION_SHARE = 0.1  # of the text, from its end, unless the corpus has a split of its own
 
 
@@ -47,8 +50,9 @@ def prepare(
 
     tokenizer is a name, or the Tokenizer itself where weights already speak its language.
 
-    Files from an earlier call with the same text and tokenizer are used again. `folder` is where they lie, by
-    default a folder of their own in the cache folder. Raises UserError where text or vocabulary is missing.
+    Files from an earlier call with the same text and tokenizer are used again, if they are what was written
+    then. `folder` is where they lie, by default a folder of their own in the cache folder. Raises UserError
+    where text or vocabulary is missing.
     """
     words = None
     if isinstance(tokenizer, tokenizers.Tokenizer):
@@ -61,28 +65,34 @@ def prepare(
     name, text = _text(str(corpus), notes)
     if tokenizer == "auto":
         tokenizer = _choose_tokenizer(name, notes)
+    digest = hashlib.sha256(text.encode()).hexdigest()
     if folder is None:
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         stem = Path(name).stem if name.endswith(".txt") else Path(name).name
         used = str(tokenizer) if words is None else f"{words.name}{_digest(words)[:8]}"
-        folder = cache_folder() / "tokens" / f"{stem}-{used.replace(':', '')}-{digest}"
+        folder = cache_folder() / "tokens" / f"{stem}-{used.replace(':', '')}-{digest[:16]}"
     folder = Path(folder)
     paths = folder / "train.bin", folder / "val.bin", folder / "tokenizer.json"
     try:
         made = tokenizers.load(paths[2])
-        read_tokens(paths[0]), read_tokens(paths[1])
-        if made.name == tokenizer or (words is not None and _digest(made) == _digest(words)):
+        same = made.name == tokenizer or (words is not None and _digest(made) == _digest(words))
+        if same and json.loads((folder / RECORD).read_bytes()) == _record(digest, paths):
             return Prepared(name, paths[0], paths[1], made, notes)
-    except UserError:
+    except (UserError, OSError, ValueError, RecursionError):
         pass  # not made yet, or damaged: make them
     made, train, val = _encode(name, text, tokenizer)
     try:
         write_tokens(paths[0], train)
         write_tokens(paths[1], val)
-        made.save(paths[2])  # last: where it lies, the others are whole
+        made.save(paths[2])
+        write_atomically(folder / RECORD, json.dumps(_record(digest, paths)).encode())
     except UserError as error:
         raise UserError(f"{error}; set GPT2_CACHE_DIR to a folder that can be written") from None
     return Prepared(name, paths[0], paths[1], made, notes)
+
+
+def _record(text, paths):
+    """What is kept beside token files: SHA-256 of the text that they were made from, and of each file."""
+    return {"text": text, **{path.name: sha256_of(path) for path in paths}}
 
 
 def _text(corpus, notes):

@@ -4,12 +4,12 @@ import dataclasses
 import json
 import math
 import os
-import zlib
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpt2 import parallel
-from gpt2.data import corpora
+from gpt2.data import corpora, tokenizer
 from gpt2.data.orders import ORDERS
 from gpt2.data.tokens import read_tokens
 from gpt2.errors import UserError
@@ -20,6 +20,7 @@ from gpt2.storage import runs
 from gpt2.storage.files import write_atomically
 from gpt2.storage.lock import Lock
 from gpt2.train.build import make_model, make_optimizer, model_config, start_team, start_tokenizer
+from gpt2.train.fingerprint import agree, as_number, fingerprint, vocabulary
 from gpt2.train.flags import to_toml
 from gpt2.train.settings import Settings
 from gpt2.train.spikes import Spikes
@@ -44,7 +45,7 @@ class Run:
         self.folder: Path | None = None
         start = pretrained.find(settings.init, settings.dtype) if settings.init and folder is None else None
         words = start_tokenizer(settings, start, folder)
-        prepared = corpora.prepare(settings.data, words or settings.tokenizer)
+        prepared = prepare(settings, words, resumed=folder is not None)
         self.tokenizer = prepared.tokenizer
         # The recipe that is kept names what was used, so that `auto` cannot mean something else on resume
         self.settings = s = dataclasses.replace(
@@ -63,7 +64,7 @@ class Run:
             self.model,
             self.optimizer,
             group or parallel.join("none"),
-            lambda: self.fingerprint()["crc32"],
+            lambda: as_number(self.fingerprint),
         )
         self.notes: list[str] = [*prepared.notes, *notes]  # what was chosen for `auto`, one line each
         self.step = 0
@@ -206,7 +207,7 @@ class Run:
                 "validated": self.validated,
                 "spikes": self.spikes.state(),
                 "metrics_bytes": self.metrics.tell(),
-                "corpus": self.fingerprint(),
+                "corpus": self.fingerprint,
                 "settings": dataclasses.asdict(self.settings),
             },
         )
@@ -227,6 +228,7 @@ class Run:
         if not path.exists():
             raise UserError(f"{folder} has no checkpoint yet; start it anew with --overwrite")
         arrays, state = checkpoint.load(path)
+        self._check_corpus(path, state)  # first: with another vocabulary the arrays have other shapes as well
         config = self.model.config
         m, v = self.team.moments()
         for prefix, flat in (("params.", self.model.flat_params), ("adamw.m.", m), ("adamw.v.", v)):
@@ -234,19 +236,14 @@ class Run:
             checkpoint.fill(unflatten(flat, config), arrays, prefix)
         self.team.put_moments(m, v)
         try:
-            corpus, self.best, self.validated = state["corpus"], state["best"], state["validated"]
+            self.best, self.validated = state["best"], state["validated"]
             self.step, self.optimizer.t = int(state["step"]), int(state["adamw.t"])
             self.loader.load_state(state["loader"])
             if "spikes" in state:  # a run of an earlier version kept none
                 self.spikes.load_state(state["spikes"])
             kept = int(state["metrics_bytes"])
         except (KeyError, TypeError, ValueError, OverflowError):
-            raise UserError(f"{path}: holds no training state, expected a checkpoint of train.py") from None
-        if corpus != self.fingerprint():
-            raise UserError(
-                f"{self.settings.data}: text or tokens have changed since {path} was "
-                "written; a resumed run needs the same ones"
-            )
+            raise no_training_state(path) from None
         metrics = folder / runs.METRICS
         if self.team.root and metrics.exists() and metrics.stat().st_size > kept:
             try:
@@ -254,9 +251,48 @@ class Run:
             except OSError as error:
                 raise cannot_write(metrics, error) from None
 
+    @cached_property
     def fingerprint(self) -> dict[str, int]:
-        """Tells this corpus, as encoded, from another."""
-        return {"train": len(self.train), "val": len(self.val), "crc32": zlib.crc32(self.train.data)}
+        """Tells this corpus, as encoded, from another. Taken once: it is that of what is trained on."""
+        return fingerprint(self.train, self.val, self.tokenizer)
+
+    def _check_corpus(self, path, state):
+        """Raise UserError where the checkpoint at `path` was written with another text, or other tokens."""
+        try:
+            kept, before = dict(state["corpus"]), state.get("settings", {}).get("data", self.settings.data)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise no_training_state(path) from None
+        beside = path.with_name(runs.TOKENIZER)
+        if (
+            "vocabulary" not in kept and beside.exists()
+        ):  # a run of an earlier version kept the tokenizer alone
+            kept["vocabulary"] = vocabulary(tokenizer.load(beside))
+        if agree(kept, self.fingerprint):
+            return
+        data = self.settings.data
+        if data != before:
+            raise UserError(
+                f"--data {data}: the run in {path.parent} has another text ({before}), and a resumed run "
+                "keeps it; start a new run instead"
+            )
+        raise UserError(
+            f"{data}: text or tokens have changed since {path} was written; a resumed run needs the same ones"
+        )
+
+
+def prepare(s: Settings, words: Any, resumed: bool) -> corpora.Prepared:
+    """The corpus of these settings, encoded; of a resumed run it may lie elsewhere by now."""
+    try:
+        return corpora.prepare(s.data, words or s.tokenizer)
+    except UserError as error:
+        if resumed and Path(s.data).is_absolute() and not Path(s.data).exists():
+            raise UserError(f"{error}; if it was moved, name its new place with --data") from None
+        raise
+
+
+def no_training_state(path: Path) -> UserError:
+    """The UserError for a checkpoint that does not hold what a run needs to go on."""
+    return UserError(f"{path}: holds no training state, expected a checkpoint of train.py")
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:

@@ -277,10 +277,9 @@ def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) ->
         if not field.metadata["fixed"] or field.name not in given:
             continue
         now, then = given[field.name], getattr(stored, field.name)
-        if now != then and not (field.name == "data" and str(Path(now).resolve()) == then):
+        if now != then and field.name != "data":  # text may lie elsewhere by now; Run.load looks what it is
             raise UserError(
                 f"{flag(field.name)} {now}: the run in {folder} has {then}, and a resumed run "
                 "keeps it; start a new run instead"
             )
-    given = {name: value for name, value in given.items() if name != "data"}
     return dataclasses.replace(stored, **{**given, "out": str(folder)})

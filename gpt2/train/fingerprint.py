@@ -1,0 +1,46 @@
+"""What tells a corpus, as encoded, from another: a resumed run has to have the one it began with."""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gpt2.data.tokenizer import Tokenizer
+
+# What a run of an earlier version kept: nothing of the validation part but its length
+EARLIER = {"train", "val", "crc32"}
+
+
+def fingerprint(train: np.ndarray, val: np.ndarray, words: Tokenizer) -> dict[str, int]:
+    """Numbers that differ where a token of either part does, or what a token stands for.
+
+    The vocabulary is in it as `char` numbers the characters of the text: another text may have the same tokens.
+    """
+    return {
+        "train": len(train),
+        "val": len(val),
+        "crc32": zlib.crc32(train.data),
+        "crc32_val": zlib.crc32(val.data),
+        "vocabulary": vocabulary(words),
+    }
+
+
+def vocabulary(words: Tokenizer) -> int:
+    """A number that tells the tokens of one Tokenizer from those of another."""
+    found = zlib.crc32(repr(sorted(words.special.items())).encode())
+    for rank in words.ranks:
+        found = zlib.crc32(len(rank).to_bytes(4, "little") + rank, found)
+    return found
+
+
+def agree(kept: Any, now: Mapping[str, int]) -> bool:
+    """Whether the corpus is the one that a checkpoint was written with, in everything that it kept of it."""
+    if not isinstance(kept, Mapping) or not EARLIER <= kept.keys():
+        return False
+    return all(now[name] == number for name, number in kept.items() if name in now)
+
+
+def as_number(found: Mapping[str, int]) -> int:
+    """A fingerprint as one number of 32 bits, for ranks to compare."""
+    return zlib.crc32(repr(sorted(found.items())).encode())

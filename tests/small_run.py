@@ -1,0 +1,41 @@
+"""A run that takes a second, in this process or in one of its own: what several test files do things to."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FLAGS = (
+    "--tokenizer byte --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 4 --steps 6 --warmup 2 "
+    "--eval-every 0 --eval-batches 1 --sample-tokens 0 --save-every 2 --log-every 1 --compile off"
+).split()
+
+
+def flags(data, out, *more):
+    """The command line of a run on the text file `data` into the folder `out`; of a flag the last one counts."""
+    return ["--data", str(data), *FLAGS, "--out", str(out), *map(str, more)]
+
+
+def command(*arguments):
+    """train.py in a process of its own."""
+    return [sys.executable, str(ROOT / "train.py"), *map(str, arguments)]
+
+
+def environment(**more):
+    """That of a process of its own, which takes one thread."""
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **more}
+
+
+def python(script, *arguments, **options):
+    """A script run by itself, its output kept as text: CompletedProcess."""
+    options = {
+        "capture_output": True,
+        "text": True,
+        "timeout": 120,
+        "env": environment(),
+        "cwd": ROOT,
+        **options,
+    }
+    return subprocess.run([sys.executable, "-c", script, *map(str, arguments)], **options)

@@ -1,0 +1,158 @@
+"""What a resumed run is trained on: the whole text that it began with, wherever that lies, and nothing else."""
+
+import numpy as np
+import pytest
+from small_run import flags
+
+from gpt2.data import corpora
+from gpt2.data.tokens import read_tokens, write_tokens
+from gpt2.storage import runs
+from gpt2.train import program
+from gpt2.train.fingerprint import EARLIER
+from gpt2.weights import checkpoint
+
+pytestmark = pytest.mark.usefixtures("quick_peak")
+
+
+@pytest.fixture
+def text(prose, tmp_path, monkeypatch):
+    """A text file, and a cache folder of the test's own."""
+    monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path / "cache"))
+    return prose[0]
+
+
+@pytest.fixture
+def run(text, tmp_path):
+    """A run that has done its steps."""
+    folder = tmp_path / "a run"
+    assert program.main(flags(text, folder)) == 0
+    return folder
+
+
+def edit(path, old, new, at):
+    """Replace `old` by `new` in a file, where it stands first after a share `at` of it."""
+    content = path.read_text(encoding="utf-8")
+    place = content.index(old, int(at * len(content)))
+    path.write_text(content[:place] + new + content[place + len(old) :], encoding="utf-8", newline="\n")
+
+
+def resumed(capsys, folder, *more):
+    """(status, standard error) of going on for two steps."""
+    capsys.readouterr()
+    status = program.main(["--resume", str(folder), "--steps", "8", *map(str, more)])
+    return status, capsys.readouterr().err
+
+
+# ---- The text ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0.0, 0.5, 0.95])
+def test_a_letter_that_changed_anywhere_is_noticed(run, text, capsys, at):
+    edit(text, "e", "a", at)
+    status, error = resumed(capsys, run)
+    assert status == 2 and "text or tokens have changed" in error and error.count("\n") == 1
+
+
+def test_a_letter_that_changed_everywhere_is_noticed(text, tmp_path, capsys):
+    """Numbered by characters, the tokens stay the same: another letter has the number now."""
+    folder = tmp_path / "chars"
+    assert program.main(flags(text, folder, "--tokenizer", "char")) == 0
+    content = text.read_text(encoding="utf-8")
+    text.write_text(content.replace("ï", "ð"), encoding="utf-8", newline="\n")
+    status, error = resumed(capsys, folder)
+    assert status == 2 and "text or tokens have changed" in error
+
+
+def test_a_character_more_is_no_fault_of_the_checkpoint(text, tmp_path, capsys):
+    folder = tmp_path / "chars"
+    assert program.main(flags(text, folder, "--tokenizer", "char")) == 0
+    edit(text, "e", "Q", 0.5)
+    status, error = resumed(capsys, folder)
+    assert status == 2 and "text or tokens have changed" in error and "expected float32" not in error
+
+
+def test_token_files_are_fingerprinted_as_well(tmp_path, capsys, gpt2_tokenizer):
+    tokens = np.random.default_rng(0).integers(0, 50000, 2000)
+    train, val = tmp_path / "my_train.bin", tmp_path / "my_val.bin"
+    write_tokens(train, tokens), write_tokens(val, tokens[:200])
+    assert program.main(flags(train, tmp_path / "a", "--tokenizer", "gpt2")) == 0
+    write_tokens(val, [*tokens[:199], 7])
+    status, error = resumed(capsys, tmp_path / "a")
+    assert status == 2 and "text or tokens have changed" in error
+
+
+# ---- Runs of an earlier version ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def earlier(run):
+    """The run as an earlier version would have kept it."""
+    arrays, state = checkpoint.load(run / runs.LAST)
+    state["corpus"] = {name: state["corpus"][name] for name in EARLIER}
+    checkpoint.save(run / runs.LAST, arrays, state)
+    return run
+
+
+def test_a_run_of_an_earlier_version_goes_on_and_keeps_more_from_then_on(earlier, text, capsys):
+    assert resumed(capsys, earlier) == (0, "")
+    edit(text, "e", "a", 0.95)
+    status, error = resumed(capsys, earlier, "--steps", "9")
+    assert status == 2 and "text or tokens have changed" in error
+
+
+def test_a_run_of_an_earlier_version_is_checked_by_what_it_kept(earlier, text, capsys):
+    edit(text, "e", "a", 0.5)
+    assert resumed(capsys, earlier)[0] == 2
+    edit(text, "the", "the the", 0.95)
+    assert resumed(capsys, earlier)[0] == 2
+
+
+# ---- A text that was moved ---------------------------------------------------------------------------------
+
+
+def test_a_text_that_was_moved_is_named_by_data(run, text, tmp_path, capsys, monkeypatch):
+    moved = tmp_path / "elsewhere.txt"
+    text.rename(moved)
+    status, error = resumed(capsys, run)
+    assert status == 2 and error.count("\n") == 1
+    assert f"{text}: No such file or directory; if it was moved, name its new place with --data" in error
+    monkeypatch.chdir(tmp_path)
+    assert resumed(capsys, run, "--data", "elsewhere.txt") == (0, "")
+    assert resumed(capsys, run, "--steps", "9") == (0, "")  # the new place is kept
+    assert f'data = "{moved}"' in (run / runs.SETTINGS).read_text()
+
+
+def test_another_text_is_refused_by_name(run, text, tmp_path, capsys):
+    other = tmp_path / "other.txt"
+    other.write_text(text.read_text(encoding="utf-8")[::-1], encoding="utf-8")
+    before = (run / runs.LAST).read_bytes()
+    status, error = resumed(capsys, run, "--data", other)
+    assert status == 2 and error.count("\n") == 1
+    assert error.startswith(f"error: --data {other}: the run in {run} has another text ({text})")
+    assert (run / runs.LAST).read_bytes() == before
+
+
+# ---- Damaged token files -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["train", "val", "tokenizer"])
+def test_damage_to_a_cached_file_is_mended_and_nobody_blamed(text, run, capsys, part):
+    made = corpora.prepare(str(text), "byte")
+    path = made.train.with_name("tokenizer.json") if part == "tokenizer" else getattr(made, part)
+    whole = path.read_bytes()
+    if part == "tokenizer":
+        damaged = whole.replace(b'"YQ==", "Yg=="', b'"Yg==", "YQ=="')  # a and b exchanged
+    else:
+        damaged = bytearray(whole)
+        damaged[-4] ^= 1  # the last token but one
+    assert damaged != whole
+    path.write_bytes(damaged)
+    assert resumed(capsys, run) == (0, "")
+    assert path.read_bytes() == whole
+
+
+def test_token_files_are_those_of_the_text_also_in_a_folder_of_the_users(text, tmp_path):
+    corpora.prepare(str(text), "byte", tmp_path / "tokens")
+    edit(text, "king", "duke", 0.1)
+    again = corpora.prepare(str(text), "byte", tmp_path / "tokens")
+    assert "duke" in again.tokenizer.decode(read_tokens(again.train))
