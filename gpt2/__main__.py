@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpt2.errors import exit_status
+
 # What a command was called before, and is still understood as
 BEFORE = {"backward": "certificate"}
 
@@ -48,8 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first argument names, or list what there is. Returns the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(overview())
-        return 0
+        return exit_status(lambda: print(overview()))
     name = BEFORE.get(argv[0], argv[0])
     if name not in commands():
         close = difflib.get_close_matches(name, commands(), n=1)

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 
 from gpt2 import autodiff as ad
 from gpt2.backward import auto, compiled
+from gpt2.errors import exit_status
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config, loss_fn
 
@@ -253,10 +254,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--emitted", action="store_true", help="show the programs that run, buffers and blocks included"
     )
     options = parser.parse_args(argv)
+    if options.layer is None and not options.check:
+        parser.error(f"name a layer ({', '.join(LAYERS)}) or --check")
+    return exit_status(_run, options)
+
+
+def _run(options):
     if options.check:
         return 0 if certificate() else 1
-    if options.layer is None:
-        parser.error(f"name a layer ({', '.join(LAYERS)}) or --check")
     print(side_by_side(options.layer, options.emitted))
     return 0
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from gpt2.output import OutputLost, standing_in
+
 LONGEST = 2000  # characters of a message
 
 
@@ -40,15 +42,17 @@ class OptionError(UserError):
 def exit_status(run: Callable[..., int | None], *args: Any, interrupted: int = 130) -> int:
     """run(*args) as a program: its own status (None: 0), 2 after a UserError, `interrupted` after Ctrl-C.
 
-    A reader of the output that has seen enough, as `head` has, is no error.
+    A reader of the output that has seen enough, as `head` has, is no error; an output that is full is 1.
     """
     try:
-        return run(*args) or 0
+        with standing_in(raising=True):
+            return run(*args) or 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return interrupted
-    except BrokenPipeError:
-        sys.stderr.close()  # or Python says so once more when it flushes at exit
-        return 0
+    except OutputLost as error:
+        if not error.seen_enough:
+            print(f"error: standard output: {error}", file=sys.stderr)
+        return 0 if error.seen_enough else 1

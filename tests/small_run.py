@@ -14,7 +14,7 @@ FLAGS = (
 
 
 def flags(data, out, *more):
-    """The command line of a run on the text file `data` into the folder `out`; of a flag the last one counts."""
+    """The command line of a run on the text file `data` into `out`; of a flag the last one counts."""
     return ["--data", str(data), *FLAGS, "--out", str(out), *map(str, more)]
 
 
@@ -29,13 +29,11 @@ def environment(**more):
 
 
 def python(script, *arguments, **options):
-    """A script run by itself, its output kept as text: CompletedProcess."""
-    options = {
-        "capture_output": True,
-        "text": True,
-        "timeout": 120,
-        "env": environment(),
-        "cwd": ROOT,
-        **options,
-    }
-    return subprocess.run([sys.executable, "-c", script, *map(str, arguments)], **options)
+    """A script run by itself."""
+    return run([sys.executable, "-c", script, *map(str, arguments)], **options)
+
+
+def run(words, **options):
+    """A command, what it writes kept as text unless it is sent elsewhere: CompletedProcess."""
+    kept = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": 120}
+    return subprocess.run(words, **{**kept, "env": environment(), "cwd": ROOT, **options})

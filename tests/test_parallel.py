@@ -483,7 +483,9 @@ def test_a_killed_worker_ends_the_run_and_leaves_the_checkpoint(command, tmp_pat
     wait_until(lambda: not any(alive(pid) for pid in workers))
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_to_all_processes_saves_and_ends_them(command, tmp_path, number, status):
     """As a terminal sends Ctrl-C: to the workers too, which have to finish the step."""
     run, workers = start_training(command)

@@ -1,4 +1,4 @@
-"""What a resumed run is trained on: the whole text that it began with, wherever that lies, and nothing else."""
+"""What a resumed run is trained on: the whole text that it began with, wherever that lies."""
 
 import numpy as np
 import pytest

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpt2.data.corpora import prepare
 from gpt2.data.tokens import read_tokens
-from gpt2.errors import UserError
+from gpt2.errors import exit_status
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m gpt2.data") -> int:
@@ -15,18 +15,16 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m gpt2.data") -
     parser.add_argument("corpus", help="tinyshakespeare, stdlib, auto or a text file")
     parser.add_argument("--tokenizer", default="auto", help="gpt2, byte, char, bpe:N or auto (default: auto)")
     parser.add_argument("--out", help="folder for the files (default: one in the cache folder)")
-    args = parser.parse_args(argv)
-    try:
-        made = prepare(args.corpus, args.tokenizer, args.out)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_status(_run, parser.parse_args(argv))
+
+
+def _run(args):
+    made = prepare(args.corpus, args.tokenizer, args.out)
     for note in made.notes:
         print(f"note: {note}")
     print(f"{made.corpus}, tokenizer {made.tokenizer.name} ({made.tokenizer.vocab_size} tokens)")
     for path in (made.train, made.val):
         print(f"{len(read_tokens(path)):>12,} tokens  {path}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -86,11 +86,11 @@ def _answer(worker, message):
 def _be_quiet_about_signals():
     """A Ctrl-C, or a signal to the whole process group, is for the process that started this one: it still
     needs its workers to finish the step and save. It ends them with SIGKILL, or by closing the pipe."""
-    for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):  # blocked while this process was started
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)  # asked of a worker that hangs
 

@@ -280,11 +280,11 @@ def _environment(variables):
 
 @contextlib.contextmanager
 def _signals_blocked():
-    """SIGINT and SIGTERM put off; also for processes started meanwhile, until they have said what to do."""
+    """Signals to stop put off; also for processes started meanwhile, until they have said what to do."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
     finally:

@@ -1,9 +1,11 @@
 """What the program does once its threads are set: train, or say what a run would take."""
 
+import sys
 from contextlib import closing
 
 from gpt2 import parallel
 from gpt2.data import corpora
+from gpt2.output import Output
 from gpt2.storage import runs
 from gpt2.train import cost, flops
 from gpt2.train.build import errors_as_flags, model_config, model_options
@@ -15,11 +17,16 @@ from gpt2.train.run import Run
 from gpt2.train.session import opened, share_out_threads
 from gpt2.train.settings import Asked, Settings
 
+NOBODY_READS = (
+    13  # SIGPIPE's number, also where there is no such signal: a run ends so when its output is lost
+)
 
-def run(asked: Asked, resumed: Settings | None) -> int:
+
+def run(asked: Asked, resumed: Settings | None, out: Output) -> int:
     """Do what was asked for; returns the exit status.
 
     resumed   the settings of a run that goes on, or None for a new one
+    out       standard output: a run that nobody can follow any more is saved and ends
     """
     settings = resumed or new_settings(asked.given)
     if asked.dry_run:
@@ -29,7 +36,7 @@ def run(asked: Asked, resumed: Settings | None) -> int:
     with opened(settings, resume=resumed is not None, overwrite=asked.overwrite) as made:
         if resumed is not None:
             print(f"going on with {made.folder} at step {made.step}")
-        return train(made, peak)
+        return train(made, peak, out)
 
 
 def dry_run(s: Settings) -> int:
@@ -43,8 +50,10 @@ def dry_run(s: Settings) -> int:
     return 0
 
 
-def train(run: Run, peak: float) -> int:
-    """Train a run from where it stands to its last step, or to a signal. Returns the exit status.
+def train(run: Run, peak: float, out: Output) -> int:
+    """Train a run from where it stands to its last step, to a signal, or to the end of standard output.
+
+    Returns the exit status.
 
     peak    operations a second that this machine can do, as gpt2.train.flops measures them
     """
@@ -55,7 +64,8 @@ def train(run: Run, peak: float) -> int:
         try:
             with Interrupts() as interrupts:
                 for _ in loop(run, reporter, interrupts):
-                    pass
+                    if out.lost:
+                        interrupts.received = interrupts.received or NOBODY_READS
         except parallel.WorkerError as error:
             saved = (run.folder / runs.LAST).exists()
             advice = (
@@ -64,8 +74,17 @@ def train(run: Run, peak: float) -> int:
                 else "no checkpoint had been written yet"
             )
             raise parallel.WorkerError(f"{error}\n{advice}") from None
-    if run.step < run.settings.steps:
-        print(f"stopped and saved at step {run.step}; go on with: {again}")
-        return 128 + interrupts.received
-    reporter.end(run)
-    return 0
+    done = run.step >= run.settings.steps
+    if done:
+        reporter.end(run)
+        out.flush()
+    end = f"stopped and saved at step {run.step}; go on with: {again}"
+    if out.lost:
+        out.told = True
+        end = f"done and saved: {run.step} steps, all in {run.folder}" if done else end
+        print(f"error: standard output: {out.lost}; {end}", file=sys.stderr)
+    elif not done:
+        print(end)
+    if done:
+        return 1 if out.lost and not out.lost.seen_enough else 0
+    return 128 + (interrupts.received or 0)

@@ -15,7 +15,7 @@ EARLIER = {"train", "val", "crc32"}
 def fingerprint(train: np.ndarray, val: np.ndarray, words: Tokenizer) -> dict[str, int]:
     """Numbers that differ where a token of either part does, or what a token stands for.
 
-    The vocabulary is in it as `char` numbers the characters of the text: another text may have the same tokens.
+    With `char`, which numbers the characters of the text, another text may have the same tokens.
     """
     return {
         "train": len(train),

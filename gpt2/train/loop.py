@@ -13,7 +13,9 @@ from gpt2.train.step import Step
 
 
 class Interrupts:
-    """SIGINT and SIGTERM as a wish to stop, noticed between two steps; a second one stops at once.
+    """SIGINT, SIGTERM or SIGHUP as a wish to stop, noticed between two steps; a second one stops at once.
+
+    SIGHUP comes twice where a terminal is closed, from the system and from the shell: that is one wish.
 
     received   the signal's number, or None. Only within `with Interrupts() as ...` are signals caught
     """
@@ -23,14 +25,17 @@ class Interrupts:
         self.before: dict = {}
 
     def __enter__(self) -> "Interrupts":
-        for name in ("SIGINT", "SIGTERM", "SIGBREAK"):  # the last one is Windows' Ctrl-Break
-            if hasattr(signal, name):
-                number = getattr(signal, name)
-                self.before[number] = signal.signal(number, self._note)
+        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):  # the last one is Windows' Ctrl-Break
+            if not hasattr(signal, name):
+                continue
+            number = getattr(signal, name)
+            if name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # nohup: the run is to outlive its terminal
+            self.before[number] = signal.signal(number, self._note)
         return self
 
     def _note(self, number, frame):
-        if self.received is not None:
+        if self.received in self.before and number != getattr(signal, "SIGHUP", None):
             raise KeyboardInterrupt
         self.received = number
 

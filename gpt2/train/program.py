@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from gpt2 import parallel
 from gpt2.errors import UserError
+from gpt2.output import Output, open_what_is_closed, standing_in
 from gpt2.parallel.cores import launched_rank, local_ranks, thread_variables, threads_each
 from gpt2.storage import runs
 from gpt2.train.settings import read_settings, resumed_settings
@@ -18,10 +19,35 @@ from gpt2.train.settings import read_settings, resumed_settings
 
 def main(argv: Sequence[str] | None = None, prog: str = "train.py") -> int:
     """Train as the arguments say. Returns the exit status: 0, or 2 after one line that says what is wrong."""
+    open_what_is_closed()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # '?' where a console lacks a character
+    if sys.stdout is None:
+        print("note: standard output is closed; the figures are in the run's metrics.jsonl", file=sys.stderr)
+    with standing_in() as out:
+        try:
+            status = guarded(sys.argv[1:] if argv is None else argv, prog, out)
+        except SystemExit:  # --help
+            if lost(out):
+                return 1
+            raise
+        return status or int(lost(out))
+
+
+def lost(out: Output) -> bool:
+    """Whether something that was written did not arrive; told once."""
+    out.flush()
+    if out.lost is None or out.told:
+        return False
+    out.told = True
+    print(f"error: standard output: {out.lost}", file=sys.stderr)
+    return True
+
+
+def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
+    """What the program comes to, everything that its user can put right told in one line."""
     try:
-        return program(sys.argv[1:] if argv is None else argv, prog)
+        return program(argv, prog, out)
     except UserError as error:
         if launched_rank() == 0:  # of an MPI job, the first one speaks for all
             print(f"error: {error}", file=sys.stderr)
@@ -41,7 +67,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "train.py") -> int:
         return 2
 
 
-def program(argv: Sequence[str], prog: str) -> int:
+def program(argv: Sequence[str], prog: str, output: Output) -> int:
     """Read the settings, set the threads, and leave the rest to gpt2.train.console."""
     asked = read_settings(argv, prog)
     given, resumed = asked.given, None
@@ -55,7 +81,7 @@ def program(argv: Sequence[str], prog: str) -> int:
         limit_threads(threads_here(resumed.threads, resumed.parallel))
     from gpt2.train import console  # imports NumPy, which reads the number of its threads
 
-    return console.run(asked, resumed)
+    return console.run(asked, resumed, output)
 
 
 def threads_here(threads: int, kind: str) -> int:

@@ -1,0 +1,94 @@
+"""Standard output that goes away while a program runs: its reader has seen enough, its disk is full.
+
+with standing_in() as out:      sys.stdout is `out` within the block
+    print(...)
+    if out.lost: ...            why nothing more can be written, or None
+"""
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+
+class OutputLost(Exception):
+    """Standard output takes no more. `seen_enough` where its reader has gone, as `head` does."""
+
+    def __init__(self, error: Exception):
+        self.seen_enough = isinstance(error, BrokenPipeError)
+        super().__init__(getattr(error, "strerror", None) or str(error).rstrip("."))
+
+
+class Output:
+    """A text stream in front of another one. A write that fails is noted, and nothing is written after it.
+
+    lost      the OutputLost, or None
+    told      whether the program has told its user so
+    raising   whether it is raised as well; else the program decides when to look
+    """
+
+    def __init__(self, stream: TextIO, raising: bool = False):
+        self.stream, self.raising = stream, raising
+        self.lost: OutputLost | None = None
+        self.told = False
+
+    def write(self, text: str) -> int:
+        self._do(self.stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._do(self.stream.flush)
+
+    def _do(self, method: Callable[..., Any], *args: Any) -> None:
+        if self.lost is not None:
+            return
+        try:
+            method(*args)
+        except UnicodeError:
+            raise
+        except (OSError, ValueError) as error:  # ValueError: the file is closed
+            self.lost = OutputLost(error)
+            self._let_go()
+            if self.raising:
+                raise self.lost from None
+
+    def _let_go(self):
+        """Have what is still buffered go nowhere: Python would try it once more as it ends, and complain."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())
+            os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextlib.contextmanager
+def standing_in(raising: bool = False) -> Iterator[Output]:
+    """sys.stdout as an Output, which has written everything at the end of the block, or lost it.
+
+    Where a program is started with standard output closed, it goes nowhere.
+    """
+    before = sys.stdout
+    out = Output(before if before is not None else open(os.devnull, "w", encoding="utf-8"), raising)
+    sys.stdout = out
+    try:
+        yield out
+        out.flush()
+    finally:
+        out.raising = False
+        out.flush()
+        sys.stdout = before
+
+
+def open_what_is_closed() -> None:
+    """Give the numbers 0, 1 and 2 to nobody where they are closed: else the next file that is opened has one,
+    and whatever a library writes to "standard output" ends up in it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
