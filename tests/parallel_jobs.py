@@ -147,6 +147,10 @@ def nothing(worker, *args):
     return len(args)
 
 
+def shared_entry(worker, name, i):
+    return float(worker.arrays[name][i])
+
+
 def environment(worker):
     return {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
 

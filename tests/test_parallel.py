@@ -1,5 +1,6 @@
 """Groups, teams of workers, and what becomes of them when something goes wrong."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import parallel_jobs as jobs
 import pytest
+import small_run
 
 from gpt2 import parallel
 from gpt2.errors import UserError
@@ -355,7 +357,13 @@ def test_workers_end_with_a_parent_that_was_killed(how):
     wait_until(lambda: not any(alive(pid) for pid in pids))
 
 
-def test_shared_memory_is_private_and_loses_its_name_at_once():
+@pytest.fixture
+def named(monkeypatch):
+    """Shared memory as on systems where all of it has a name."""
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+
+
+def test_shared_memory_with_a_name_is_private_and_loses_it_at_once(named):
     workers = Workers(2, {"x": ((10,), "float32")})
     with workers:
         path = Path(memory.FOLDER) / workers.memory.name
@@ -364,6 +372,25 @@ def test_shared_memory_is_private_and_loses_its_name_at_once():
         workers.wait_until_ready()
         assert not path.exists()
         assert workers.call(jobs.nothing, 1) == [1, 1]
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's /proc")
+def test_shared_memory_has_no_name_on_linux():
+    """Whatever is killed while workers start, nothing is left: here all processes at once."""
+    before = shared_names()
+    script = "import time\nfrom gpt2.parallel.workers import Workers\n"
+    script += "workers = Workers(2, {'x': ((10,), 'float32')})\nprint(1, flush=True)\ntime.sleep(60)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True
+    )
+    assert process.stdout.readline() == b"1\n"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert shared_names() <= before
+    with Workers(2, {"x": ((10,), "float32")}) as workers:
+        assert workers.memory.name is None and shared_names() <= before
+        workers.arrays["x"][3] = 7
+        assert workers.call(jobs.shared_entry, "x", 3) == [7, 7]
 
 
 def test_time_in_which_all_stood_still_is_no_silence(monkeypatch):
@@ -381,13 +408,83 @@ def test_time_in_which_all_stood_still_is_no_silence(monkeypatch):
     assert max(signs.silence()) <= 4.0
 
 
-def test_too_little_shared_memory_is_one_line(monkeypatch):
+@pytest.fixture
+def docker(named, monkeypatch):
+    """A container with docker's 64 MB of shared memory, where all of it has a name."""
+
     class Small:
-        f_bavail, f_frsize = 16384, 4096  # docker's 64 MB
+        f_bavail, f_frsize = 16384, 4096
 
     monkeypatch.setattr(memory.os, "statvfs", lambda folder: Small)
-    with pytest.raises(UserError, match=r"0.08 GB .* room for 0.07 GB; .*--shm-size=1g"):
+
+
+def test_too_little_shared_memory_is_one_line(docker):
+    with pytest.raises(UserError, match=r"80 MB .* room for 67.1 MB; .*--shm-size=1g"):
         Workers(2, {"x": ((10_000_000,), "float64")})
+
+
+def test_memory_that_a_container_does_not_have_is_not_promised(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    free = memory.free_memory()
+    for name, text in (
+        ("memory.max", "9000\n"),
+        ("memory.current", "8000"),
+        ("memory.stat", "file 700\nshmem 100"),
+    ):
+        (tmp_path / name).write_text(text)
+    assert memory.free_memory() == 9000 - 8000 + 700 - 100 < free
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free_memory() > 9000
+    assert [memory.in_bytes(n) for n in (17, 4096, 67108864, 2.5e9)] == [
+        "17 bytes",
+        "4.1 kB",
+        "67.1 MB",
+        "2.5 GB",
+    ]
+
+
+@pytest.mark.parametrize(("room", "workers"), [(1 << 40, 3), (950_000, 2), (100_000, 1)])
+def test_with_too_little_shared_memory_fewer_workers_are_taken(prose, tmp_path, monkeypatch, room, workers):
+    """The model's 21,000 numbers of 8 bytes, five times for two workers and six times for three."""
+    monkeypatch.setattr(memory, "room", lambda: ("memory", room))
+    run = Run(settings(prose, tmp_path, 3))
+    with run.team:
+        assert run.team.size == workers
+        run.train_step()
+    notes = [note for note in run.notes if "shared memory" in note]
+    assert len(notes) == 3 - workers and all(
+        "processes: " in note and "; taking fewer" in note for note in notes
+    )
+    assert run.notes[-1].startswith(f"{workers} process")
+
+
+@pytest.mark.parametrize("error", [errno.EROFS, errno.ENOSPC, errno.EACCES])
+def test_shared_memory_that_cannot_be_made_leaves_threads(prose, tmp_path, named, monkeypatch, error):
+    def refuses(*_, **__):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(memory, "_Named", refuses)
+    run = Run(settings(prose, tmp_path, 2))
+    assert run.team.size == 1 and any(os.strerror(error) in note for note in run.notes)
+    run = Run(settings(prose, tmp_path, "auto"))
+    assert run.team.size == 1
+
+
+@pytest.mark.parametrize("limit", [12, 20, 30])
+def test_too_few_open_files_are_one_line(prose, tmp_path, limit):
+    script = "import resource, sys\nfrom gpt2.train import console, program\n"
+    script += (
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({limit},) * 2)\nsys.exit(program.main(sys.argv[1:]))"
+    )
+    for workers in ("4", "auto"):
+        out = tmp_path / f"run{workers}"
+        more = ["--parallel", "processes", "--workers", workers, "--threads", "4"]
+        done = small_run.python(script, *small_run.flags(prose[0], out, *more))
+        if done.returncode == 0:  # threads, or fewer workers, were found to be possible
+            assert (out / runs.LAST).exists() and done.stderr == ""
+        else:
+            assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+            assert "Too many open files" in done.stderr and "ulimit -n" in done.stderr
 
 
 def test_threads_are_shared_out_before_numpy_starts():

@@ -1,9 +1,11 @@
 """Threads or processes? One step is measured each way, in the shapes of the run, and the fastest is taken."""
 
+import contextlib
 import time
 
 import numpy as np
 
+from gpt2.errors import UserError
 from gpt2.model import GPT2
 from gpt2.optimizer import AdamW
 from gpt2.parallel.cores import cores, threads_each
@@ -23,13 +25,16 @@ def candidates(B, count):
 def choose(config, B, T, *, threads=0, timeout=300.0, options=None):
     """The best number of workers for batches of B sequences of T tokens, and the seconds of a step by number.
 
-    With 1 the best is one process that takes all threads itself.
+    With 1 the best is one process that takes all threads itself. Numbers that cannot be had are left out.
     """
     counts = candidates(B, threads or cores())
     if counts == [1]:
         return 1, {}
-    times = {n: measure(config, n, B, T, threads=threads, timeout=timeout, options=options) for n in counts}
-    return min(times, key=times.get), times
+    times = {}
+    for n in counts:
+        with contextlib.suppress(UserError):  # too little memory, too few open files
+            times[n] = measure(config, n, B, T, threads=threads, timeout=timeout, options=options)
+    return min(times, key=times.get, default=1), times
 
 
 def measure(config, workers, B, T, *, threads=0, timeout=300.0, options=None):

@@ -1,48 +1,122 @@
 """Arrays in shared memory, and no name left behind.
 
-One block of multiprocessing.shared_memory holds all of them. Its name, for this user alone (mode 0600), is
-removed as soon as every process is attached: from then on the memory goes with the last process that has it,
-however that one ends. Until then the standard library's resource tracker would remove it.
+On Linux the memory is an open file without a name (memfd_create), which goes to the workers as they are started:
+nothing is there to be left behind whatever is killed, and /dev/shm may be as small as a container has it. Other
+systems have one block of multiprocessing.shared_memory. Its name, for this user alone (mode 0600), is removed as
+soon as every process is attached; until then the standard library's resource tracker would remove it.
 """
 
 import math
+import mmap
 import os
+from multiprocessing import reduction
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 
 import numpy as np
 
 from gpt2.errors import UserError
 
-FOLDER = "/dev/shm"  # where Linux keeps shared memory, and limits it: half of the memory; 64 MB in docker
+FOLDER = "/dev/shm"  # where Linux keeps shared memory that has a name, and limits it
 ALIGN = 4096  # bytes; arrays begin on a page of their own
+
+# What a container may have, and what it has taken, in bytes; "max" is no limit
+CGROUP = Path("/sys/fs/cgroup")
+
+
+class TooLittleMemory(UserError):
+    """Not enough memory to share. Fewer workers need less."""
 
 
 class SharedArrays:
     """Named arrays in a block of shared memory.
 
     layout  name -> (shape, dtype)
-    name    of a block that another process made with the same layout; None makes one, filled with zeros
+    shared  what share() of another process's block with the same layout gave; None makes one, of zeros
 
-    arrays  name -> array. They may be used as long as they exist, also after release() and unlink().
+    arrays  name -> array. They may be used as long as they exist, also after unlink()
+    name    of the block in FOLDER, or None where it has none
     """
 
-    def __init__(self, layout, name=None):
+    def __init__(self, layout, shared=None):
         self.layout = layout
         places, size = _places(layout)
-        if name is None:
+        if shared is None:
             _check_room(size)
-        self._memory = _Mapping(name=name, create=name is None, size=size)
-        self.name = self._memory.name
+            shared = _make(size)
+        self._shared, self.name = shared, shared.name
+        buffer = shared.map(size)
         self.arrays = {
-            key: np.ndarray(shape, dtype, self._memory.buf, places[key])
-            for key, (shape, dtype) in layout.items()
+            key: np.ndarray(shape, dtype, buffer, places[key]) for key, (shape, dtype) in layout.items()
         }
-        self._named = name is None
+
+    def share(self):
+        """What a process that is being started gets as an argument, to attach itself."""
+        return self._shared
 
     def unlink(self):
-        """Remove the name. Nobody can attach from now on; who is attached stays so. May be called again."""
-        if self._named:
-            self._named = False
+        """Let nobody attach from now on; who is attached stays so. May be called again."""
+        self._shared.unlink()
+
+
+def _make(size):
+    """A new block of shared memory: without a name where the system has such."""
+    try:
+        if hasattr(os, "memfd_create"):
+            try:
+                return _Nameless(os.memfd_create("gpt2"), size)
+            except (PermissionError, NotImplementedError):
+                pass  # a sandbox forbids it
+        return _Named(size)
+    except OSError as error:
+        raise TooLittleMemory(
+            f"no shared memory for worker processes: {error.strerror or error}; "
+            "take --parallel none, which uses threads"
+        ) from None
+
+
+class _Nameless:
+    """An open file in memory. Sent to a process that is being started, it is open there too."""
+
+    name = None
+
+    def __init__(self, handle, size=None):
+        self.handle = handle
+        if size is not None:
+            os.ftruncate(handle, size)
+
+    def __reduce__(self):
+        return _attached, (reduction.DupFd(self.handle),)
+
+    def map(self, size):
+        return mmap.mmap(self.handle, size)
+
+    def unlink(self):
+        handle, self.handle = self.handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+
+def _attached(sent):
+    return _Nameless(sent.detach())
+
+
+class _Named:
+    """A block of multiprocessing.shared_memory, which knows it by its name."""
+
+    def __init__(self, size=None, name=None):
+        self._memory = _Mapping(name=name, create=name is None, size=size or 0)
+        self._ours, self.name = name is None, self._memory.name
+
+    def __reduce__(self):
+        return _Named, (None, self.name)
+
+    def map(self, size):
+        return self._memory.buf
+
+    def unlink(self):
+        if self._ours:
+            self._ours = False
             self._memory.unlink()
 
 
@@ -66,16 +140,52 @@ def _places(layout):
     return places, max(size, ALIGN)
 
 
-def _check_room(size):
-    """Raise UserError where there is less room than `size`: writing would end in SIGBUS, without a word."""
+def room():
+    """Where shared memory would lie, and how many bytes there are; None where this is not known."""
+    if hasattr(os, "memfd_create"):
+        return "memory", free_memory()
     try:
         status = os.statvfs(FOLDER)
     except (AttributeError, OSError):
-        return  # another system, which limits it elsewhere
-    room = status.f_bavail * status.f_frsize
-    if size > room:
-        raise UserError(
-            f"{size / 1e9:.2f} GB of shared memory are needed, {FOLDER} has room for {room / 1e9:.2f} GB; "
-            "take fewer --workers, or give the container more "
-            f"(docker run --shm-size={math.ceil(size / 1e9)}g)"
+        return FOLDER, None  # another system, which limits it elsewhere
+    return FOLDER, status.f_bavail * status.f_frsize
+
+
+def free_memory():
+    """Bytes that a program could have, on this machine and in its container; None where this is not known."""
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        # what is swapped out makes room as well
+        names = ("MemAvailable:", "SwapFree:")
+        found.append(sum(1024 * int(line.split()[1]) for line in lines if line.startswith(names)))
+    except (OSError, ValueError):
+        pass
+    try:
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        pairs = (line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        kinds = {kind: int(count) for kind, count in pairs}
+        # pages of files are given up where memory is wanted, unless they are shared memory themselves
+        found.append(limit - used + kinds.get("file", 0) - kinds.get("shmem", 0))
+    except (OSError, ValueError):
+        pass  # no container, or one without a limit
+    return max(0, min(found)) if found else None
+
+
+def _check_room(size):
+    """Raise TooLittleMemory where there is less room than `size`: writing would end in a signal, wordlessly."""
+    where, there = room()
+    if there is not None and size > there:
+        raise TooLittleMemory(
+            f"{in_bytes(size)} of shared memory are needed, {where} has room for {in_bytes(there)}; "
+            "take fewer --workers, or give the container more"
+            + (f" (docker run --shm-size={math.ceil(size / 1e9)}g)" if where == FOLDER else "")
         )
+
+
+def in_bytes(count):
+    """Bytes for people: 0.08 GB, 12 kB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} bytes"

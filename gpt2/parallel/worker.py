@@ -28,12 +28,12 @@ class Worker:
     kept        a place for what one call leaves for the next
     """
 
-    def __init__(self, rank, size, readers, writers, memory_name, layout):
+    def __init__(self, rank, size, readers, writers, shared, layout):
         from gpt2.parallel.memory import SharedArrays
         from gpt2.parallel.pipes import Pipes
 
         self.rank, self.size = rank, size
-        self.arrays = SharedArrays(layout, memory_name).arrays
+        self.arrays = SharedArrays(layout, shared).arrays
         self.beats = self.arrays["beats"][rank]  # (2,): signs of life so far, and the phase
         self.group = Pipes(rank, size, readers, writers, self.beat)
         self.kept = SimpleNamespace()
@@ -44,14 +44,14 @@ class Worker:
         self.beats[0] += 1
 
 
-def main(rank, size, commands, readers, writers, memory_name, layout, cores):
+def main(rank, size, commands, readers, writers, shared, layout, cores):
     """The life of a worker. Commands are (function, args), or None for the end."""
     _be_quiet_about_signals()
     _end_with_parent()
     if cores:
         os.sched_setaffinity(0, cores)
     try:
-        worker = Worker(rank, size, readers, writers, memory_name, layout)
+        worker = Worker(rank, size, readers, writers, shared, layout)
         commands.send(("ready", None))
     except Exception:
         commands.send(("error", traceback.format_exc()))

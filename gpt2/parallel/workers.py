@@ -11,6 +11,7 @@ so under `if __name__ == "__main__":`.
 
 import atexit
 import contextlib
+import errno
 import math
 import multiprocessing
 import os
@@ -51,6 +52,9 @@ class Workers:
         atexit.register(self.kill)  # before multiprocessing's own, which would wait for them
         try:
             self._start(threads, shares_of_cores(size) if pin else [None] * size)
+        except OSError as error:
+            self.kill()
+            raise UserError(cannot_start(size, error)) from None
         except BaseException:
             self.kill()
             raise
@@ -71,7 +75,7 @@ class Workers:
                     commands,
                     readers,
                     writers,
-                    self.memory.name,
+                    self.memory.share(),
                     self.memory.layout,
                     cores[r],
                 )
@@ -235,6 +239,16 @@ class Workers:
             self.close()
         else:
             self.kill()
+
+
+def cannot_start(size, error):
+    """What there is to say where the system refuses to start `size` workers."""
+    limit = {errno.EMFILE: "open files (ulimit -n)", errno.EAGAIN: "processes (ulimit -u)"}.get(error.errno)
+    advice = f"allow more {limit}, take" if limit else "take"
+    return (
+        f"{size} worker processes cannot be started: {error.strerror or error}; {advice} fewer --workers, "
+        "or --parallel none, which uses threads"
+    )
 
 
 class _Signs:

@@ -13,6 +13,7 @@ from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
 from gpt2.parallel import auto
 from gpt2.parallel.cores import threads_each
+from gpt2.parallel.memory import TooLittleMemory
 from gpt2.storage import runs
 from gpt2.train.settings import Settings
 from gpt2.weights.pretrained import Pretrained
@@ -104,28 +105,40 @@ def start_team(
     group        what gpt2.parallel.join gave
     fingerprint  a number that tells the tokens from others: all ranks of an MPI job must have the same
     """
-    notes, workers = [], 1
     if s.parallel == "processes":
-        workers, notes = number_of_workers(s, model.config)
-        each = threads_each(workers, s.threads)
-        notes.append(f"{workers} process{'es' * (workers > 1)} with {each} thread{'s' * (each > 1)} each")
-    elif group.size > 1:
+        return start_processes(s, model, optimizer, group)
+    notes = []
+    if group.size > 1:
         notes.append(f"{group.size} MPI processes")
         mine = fingerprint()
         if group.highest(mine) != -group.highest(-mine):
             raise UserError("--parallel mpi: the processes read different data; all need the same files")
-    team = parallel.start(
-        s.parallel,
-        model,
-        optimizer,
-        group,
-        workers=workers,
-        batch_size=s.batch_size,
-        threads=s.threads,
-        shard=s.shard,
-        timeout=s.worker_timeout,
-        options=model_options(s),
-    )
+    team = parallel.start(s.parallel, model, optimizer, group, batch_size=s.batch_size, shard=s.shard)
+    return team, notes
+
+
+def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[Any, list[str]]:
+    """The team of --parallel processes, and notes: with fewer workers where their memory is not to be had."""
+    workers, notes = number_of_workers(s, model.config)
+    while True:
+        try:
+            team = parallel.start(
+                s.parallel,
+                model,
+                optimizer,
+                group,
+                workers=workers,
+                batch_size=s.batch_size,
+                threads=s.threads,
+                timeout=s.worker_timeout,
+                options=model_options(s),
+            )
+            break
+        except TooLittleMemory as error:
+            notes.append(f"{workers} processes: {str(error).split(';')[0]}; taking fewer")
+            workers = max(n for n in range(1, workers) if s.batch_size % n == 0)
+    each = threads_each(workers, s.threads)
+    notes.append(f"{workers} process{'es' * (workers > 1)} with {each} thread{'s' * (each > 1)} each")
     return team, notes
 
 
