@@ -5,6 +5,7 @@ Anything else that escapes is a fault of this project and keeps its traceback.
 """
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,14 @@ class OptionError(UserError):
     def __init__(self, text: str, as_flag: str):
         super().__init__(text)
         self.as_flag = as_flag
+
+
+def no_overflow_warnings() -> None:
+    """Have NumPy not warn of overflow in this process. What overflows in a step ends in a loss or a norm that
+    is not finite, and that is told in one line, with its place."""
+    if not sys.warnoptions:  # who asked for warnings gets them
+        kinds = "overflow|underflow|invalid value|divide by zero"
+        warnings.filterwarnings("ignore", f"({kinds}) encountered", RuntimeWarning)
 
 
 def exit_status(run: Callable[..., int | None], *args: Any, interrupted: int = 130) -> int:

@@ -11,6 +11,7 @@ Command: python -m gpt2.data CORPUS [--tokenizer NAME] writes the files and says
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def _text(corpus, notes):
         except UserError as error:
             notes.append(f"{_reason(error)}; training on the standard library instead of tinyshakespeare")
             return "stdlib", stdlib.read()
-    if not Path(corpus).exists() and "/" not in corpus and "\\" not in corpus and "." not in corpus:
+    if not any(sign in corpus for sign in "/\\.") and not os.path.exists(corpus):
         raise UserError(f"--data {corpus}: no such corpus or file; corpora: auto, tinyshakespeare, stdlib")
     return str(Path(corpus).resolve()), textfile.read(corpus)
 

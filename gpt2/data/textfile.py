@@ -11,12 +11,14 @@ def read(path: str | Path) -> str:
     Raises UserError for a file that is missing, empty, or not text.
     """
     path = Path(path)
-    if path.is_dir():
-        raise UserError(f"--data {path}: this is a folder, expected a text file")
     try:
         content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"--data {path}: {error.strerror}") from None
+    except IsADirectoryError:
+        raise UserError(f"--data {path}: this is a folder, expected a text file") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        if isinstance(error, PermissionError) and path.is_dir():  # what Windows says of a folder
+            raise UserError(f"--data {path}: this is a folder, expected a text file") from None
+        raise UserError(f"--data {path}: {getattr(error, 'strerror', None) or error}") from None
     if not content.strip():
         raise UserError(f"--data {path}: the file is empty ({len(content)} bytes), expected text")
     if b"\0" in content:

@@ -4,12 +4,10 @@ Encoded for GPT-2 it is split as llm.c splits it: an end-of-text token before ea
 separated by an empty line), the first 32,768 tokens for validation, the other 305,260 for training.
 """
 
-import os
-
 import numpy as np
 
 from gpt2.data.tokenizer import Tokenizer
-from gpt2.storage.download import cache_folder, fetch, find
+from gpt2.storage.download import cache_folder, data_folders, fetch, find
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -22,8 +20,7 @@ def read() -> str:
 
     Raises UserError where none of them has it; the message says which file to put where.
     """
-    folders = [folder for folder in (os.environ.get("GPT2_DATA_DIR"), cache_folder()) if folder]
-    path = find(FILE, SHA256, folders) or fetch(URL, cache_folder() / FILE, SHA256)
+    path = find(FILE, SHA256, data_folders()) or fetch(URL, cache_folder() / FILE, SHA256)
     return path.read_bytes().decode("ascii")
 
 

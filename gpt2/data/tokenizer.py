@@ -23,7 +23,7 @@ import regex
 import tiktoken
 
 from gpt2.errors import UserError
-from gpt2.storage.download import cache_folder, fetch, find, sha256_of
+from gpt2.storage.download import cache_folder, data_folders, fetch, find, sha256_of
 from gpt2.storage.files import write_atomically
 
 VOCAB_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
@@ -236,8 +236,7 @@ def _vocab_file():
         path = Path(tiktoken_cache) / hashlib.sha1(VOCAB_URL.encode()).hexdigest()
         if path.is_file() and sha256_of(path) == VOCAB_SHA256:
             return path
-    folders = [folder for folder in (os.environ.get("GPT2_DATA_DIR"), cache_folder()) if folder]
-    return find("vocab.bpe", VOCAB_SHA256, folders) or fetch(
+    return find("vocab.bpe", VOCAB_SHA256, data_folders()) or fetch(
         VOCAB_URL, cache_folder() / "vocab.bpe", VOCAB_SHA256
     )
 

@@ -1,5 +1,6 @@
 """What there is to say about a layer: sources, whether they agree, what they keep, the compiler's stages."""
 
+import ast
 import inspect
 import re
 import sys
@@ -45,7 +46,8 @@ def explain(name: str) -> Explained:
     """The Explained of one of gpt2.layers.LAYERS; takes a fraction of a second."""
     layer = LAYERS[name]
     args, static = certificate.inputs_of(name, np.random.default_rng(0), certificate.SHOWN, "float32")
-    about, _, derivation = inspect.getdoc(sys.modules[layer.forward.__module__]).partition("\n")
+    source = inspect.getsource(sys.modules[layer.forward.__module__])  # python -OO keeps no docstrings
+    about, _, derivation = (ast.get_docstring(ast.parse(source)) or "").partition("\n")
     names = list(inspect.signature(layer.forward).parameters)
     shapes = {k: f"{a.dtype} {a.shape}" for k, a in zip(names, args)}
     return Explained(

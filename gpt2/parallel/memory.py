@@ -1,9 +1,10 @@
 """Arrays in shared memory, and no name left behind.
 
-On Linux the memory is an open file without a name (memfd_create), which goes to the workers as they are started:
-nothing is there to be left behind whatever is killed, and /dev/shm may be as small as a container has it. Other
-systems have one block of multiprocessing.shared_memory. Its name, for this user alone (mode 0600), is removed as
-soon as every process is attached; until then the standard library's resource tracker would remove it.
+On Linux the memory is an open file without a name (memfd_create), which goes to the workers as they are
+started: nothing is there to be left behind whatever is killed, and /dev/shm may be as small as a container
+has it. Other systems have one block of multiprocessing.shared_memory. Its name, for this user alone (mode
+0600), is removed as soon as every process is attached; until then the standard library's resource tracker
+would remove it.
 """
 
 import math
@@ -173,7 +174,7 @@ def free_memory():
 
 
 def _check_room(size):
-    """Raise TooLittleMemory where there is less room than `size`: writing would end in a signal, wordlessly."""
+    """Raise TooLittleMemory where there is less room than `size`: writing would end in a signal."""
     where, there = room()
     if there is not None and size > there:
         raise TooLittleMemory(

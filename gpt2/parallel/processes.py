@@ -9,6 +9,7 @@ ZeRO's first stage (Rajbhandari et al. 2020) every worker reduces and updates it
 """
 
 from gpt2.autodiff import set_threads
+from gpt2.errors import no_overflow_warnings
 from gpt2.model import GPT2
 from gpt2.optimizer import AdamW
 from gpt2.parallel import check_batch
@@ -95,6 +96,7 @@ def _cut(batch, rank, size):
 
 def _set_up(worker, config, options, spec, threads):
     """Make this worker's model and optimizer, on the shared arrays."""
+    no_overflow_warnings()
     if options.get("compile", True):  # compiled programs bring their own
         set_threads(threads)
     arrays, group = worker.arrays, worker.group

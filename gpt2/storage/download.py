@@ -3,10 +3,12 @@
     fetch(url, path, sha256)     download to path, or raise UserError saying where to put the file by hand
     find(name, sha256, folders)  the first folder that holds the file with the right content
     cache_folder()               where downloads and token files are kept
+    data_folders()               where they are looked for
 
 Environment: GPT2_CACHE_DIR moves the cache folder, GPT2_OFFLINE=1 forbids every download.
 """
 
+import contextlib
 import hashlib
 import http.client
 import os
@@ -26,16 +28,37 @@ LARGEST = 64 << 20  # bytes; a server that sends more than this is not sending w
 
 
 def cache_folder() -> Path:
-    """The folder for downloads and token files. It is made when something is first written there."""
+    """The folder for downloads and token files. It is made when something is first written there.
+
+    Raises UserError where the user has no home folder and no other is named.
+    """
     if os.environ.get("GPT2_CACHE_DIR"):
         return Path(os.environ["GPT2_CACHE_DIR"])
     if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        base = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
     elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
+        base = _home() / "Library" / "Caches"
     else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        base = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
     return base / "gpt2"
+
+
+def _home():
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UserError(
+            "this user has no home folder to keep token files in; set GPT2_CACHE_DIR to a folder that can be "
+            "written"
+        ) from None
+
+
+def data_folders() -> list[Path]:
+    """Where data may lie: the folder that GPT2_DATA_DIR names, then the cache folder, as far as there are any."""
+    folders = [Path(os.environ["GPT2_DATA_DIR"])] if os.environ.get("GPT2_DATA_DIR") else []
+    with contextlib.suppress(UserError):
+        folders.append(cache_folder())
+    return folders
 
 
 def sha256_of(path: str | Path) -> str:

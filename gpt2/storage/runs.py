@@ -26,12 +26,12 @@ def new(name: str, out: str = "") -> Path:
     if not out:
         return _first_free(name)
     folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--out {folder}: this is a file, expected a folder")
     try:
+        if folder.exists() and not folder.is_dir():
+            raise FileExistsError(None, "this is a file, expected a folder")
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {folder}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise UserError(f"--out {folder}: {getattr(error, 'strerror', None) or error}") from None
     return folder
 
 
@@ -77,9 +77,12 @@ def existing(folder: str | Path | None) -> Path:
     """`folder` as a Path if a run is in it; for an empty name the newest run in runs/. Else UserError."""
     if not folder:
         return newest()
-    if not (Path(folder) / SETTINGS).exists():
-        raise UserError(f"{folder}: no run here ({SETTINGS} is missing)")
-    return Path(folder)
+    try:
+        if (Path(folder) / SETTINGS).exists():
+            return Path(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: no run here ({error.strerror or error})") from None
+    raise UserError(f"{folder}: no run here ({SETTINGS} is missing)")
 
 
 def newest() -> Path:

@@ -5,6 +5,7 @@ from contextlib import closing
 
 from gpt2 import parallel
 from gpt2.data import corpora
+from gpt2.errors import no_overflow_warnings
 from gpt2.output import Output
 from gpt2.storage import runs
 from gpt2.train import cost, flops
@@ -28,6 +29,7 @@ def run(asked: Asked, resumed: Settings | None, out: Output) -> int:
     resumed   the settings of a run that goes on, or None for a new one
     out       standard output: a run that nobody can follow any more is saved and ends
     """
+    no_overflow_warnings()
     settings = resumed or new_settings(asked.given)
     if asked.dry_run:
         share_out_threads(settings)

@@ -158,6 +158,7 @@ def convert(cls: type, name: str, value: Any, place: str) -> Any:
         elif kind is str:
             if not isinstance(value, str):
                 raise ValueError
+            _check_text(place, value)
         elif isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError
         elif kind is int:
@@ -166,10 +167,20 @@ def convert(cls: type, name: str, value: Any, place: str) -> Any:
             value = int(value)
         else:
             value = float(value)
+    except UserError:
+        raise
     except (ValueError, OverflowError):
         raise UserError(f"{place}: expected {EXPECTED[kind]}, got {value!r}") from None
     _check_limits(field.metadata, value, place)
     return value
+
+
+def _check_text(place, text):
+    """Bytes of the command line that are no text come as lone surrogates, which no settings file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{place} {text}: not UTF-8 text (character {error.start})") from None
 
 
 def check(settings: Any) -> None:

@@ -1,7 +1,7 @@
 """Training from a program or a notebook of one's own: a run that is opened, trained, and let go of."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from gpt2 import parallel
@@ -91,7 +91,8 @@ def share_out_threads(s: Settings) -> None:
     took up to ten times as long.
     """
     if s.compile == "on":
-        remember(cache_folder())
+        with suppress(UserError):  # no home folder: what a trial finds out is found out again
+            remember(cache_folder())
         threads = threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads)
         try:
             set_threads(threads)

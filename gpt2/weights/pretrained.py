@@ -113,7 +113,7 @@ def find(name: str, dtype: str | None = None) -> Pretrained:
     if name.startswith("hf:"):
         return _folder(name, _from_hub(name, name.removeprefix("hf:")), dtype)
     path = Path(name)
-    if not path.exists():
+    if not os.path.exists(path):  # false as well for what cannot be the name of a file
         raise UserError(
             f"{name}: no such file or folder; expected {', '.join(RELEASED)}, hf:OWNER/NAME, or a path"
         )
