@@ -5,6 +5,8 @@
     one.py         a group of one: the ordinary run
     pipes.py       a group of processes on one machine: pipes for words, shared memory for arrays
     mpi.py         a group of MPI ranks, on one machine or many
+    interrupts.py  Ctrl-C in a rank
+    watch.py       a limit on how long a rank waits for the others
     team.py        a model and its optimizer trained by a group: the step itself
     memory.py      arrays in shared memory
     workers.py     processes that are started, watched, and never left behind
@@ -29,8 +31,10 @@ class WorkerError(RuntimeError):
     """A worker died, failed or hung. The text names it and says how; the other workers have been ended."""
 
 
-def join(kind):
+def join(kind, timeout=0.0):
     """The group that this process belongs to: MPI's ranks for "mpi", else a group of one.
+
+    timeout   of "mpi": seconds for which a rank waits for the others; then it ends the job. 0: for ever
 
     Raises UserError for another kind, or where MPI cannot be had.
     """
@@ -39,7 +43,7 @@ def join(kind):
     if kind == "mpi":
         from gpt2.parallel.mpi import MPIGroup
 
-        return MPIGroup()
+        return MPIGroup(timeout)
     from gpt2.parallel.one import One
 
     return One()

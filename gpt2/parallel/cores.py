@@ -11,6 +11,7 @@ CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 # How many ranks of an MPI job run on this machine, in the words of mpich, Open MPI, Intel MPI and Slurm
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+RANKS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
@@ -45,6 +46,11 @@ def local_ranks():
 def launched_rank():
     """This process's rank in the MPI job that it was started in, from the environment; else 0."""
     return next((int(os.environ[name]) for name in RANK if os.environ.get(name, "").isdigit()), 0)
+
+
+def launched_ranks():
+    """Processes of the MPI job that this one was started in, from the environment; else 1."""
+    return next((int(os.environ[name]) for name in RANKS if os.environ.get(name, "").isdigit()), 1)
 
 
 def shares_of_cores(workers):

@@ -30,6 +30,10 @@ class Group:
         """Return once every worker has called this."""
         self.exchange(b"")
 
+    def wait_for_root(self):
+        """Return once every worker has called this; the root may take its time: it does something alone."""
+        self.barrier()
+
     def broadcast(self, array, root=0):
         """Fill a flat array with that of worker `root`."""
         for piece in _pieces(array):

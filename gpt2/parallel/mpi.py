@@ -14,16 +14,30 @@ from pathlib import Path
 
 from gpt2.errors import UserError
 from gpt2.optimizer import sum_of_squares
+from gpt2.parallel.cores import launched_rank
 from gpt2.parallel.group import Group, Reduction
+from gpt2.parallel.interrupts import die_of_interrupt
+from gpt2.parallel.watch import Watch
 
 LARGEST = 1 << 28  # entries in one message; older MPIs count bytes in 31 bits
 TOGETHER = 3.0  # seconds in which all ranks fail for one reason, if they do
+SPEAKS_AFTER = 1.0  # seconds that each rank leaves to the one before it to say that nobody answers
 
 
 class MPIGroup(Group):
-    """The ranks of the job that this process belongs to; without mpiexec, a group of one."""
+    """The ranks of the job that this process belongs to; without mpiexec, a group of one.
 
-    def __init__(self):
+    timeout   seconds for which a rank waits for the others; then it ends the job. 0: for ever
+    """
+
+    def __init__(self, timeout=0.0):
+        self.rank = launched_rank()  # for whoever waits in vain before MPI has said more
+        self.timeout = timeout
+        self.watch = Watch(timeout, self._nobody_answers)
+        with self.watch:
+            self._start()
+
+    def _start(self):
         self.MPI = _import_mpi()
         self.comm = self.MPI.COMM_WORLD.Dup()
         self.failures = self.MPI.COMM_WORLD.Dup()  # where ranks that failed tell each other so
@@ -34,22 +48,30 @@ class MPIGroup(Group):
     # -- the group's methods, in MPI's own
 
     def exchange(self, payload):
-        return self.comm.allgather(payload)
+        with self.watch:
+            return self.comm.allgather(payload)
 
     def barrier(self):
-        self.comm.Barrier()
+        with self.watch:
+            self.comm.Barrier()
+
+    def wait_for_root(self):
+        with self.watch.patient():
+            self.comm.Barrier()
 
     def broadcast(self, array, root=0):
-        for piece in _pieces(array):
-            self.comm.Bcast(piece, root)
+        with self.watch:
+            for piece in _pieces(array):
+                self.comm.Bcast(piece, root)
 
     def all_reduce(self, array):
-        for piece in _pieces(array):
-            self.comm.Allreduce(self.MPI.IN_PLACE, piece)
+        with self.watch:
+            for piece in _pieces(array):
+                self.comm.Allreduce(self.MPI.IN_PLACE, piece)
 
     def start_all_reduce(self, array):
         requests = [self.comm.Iallreduce(self.MPI.IN_PLACE, piece) for piece in _pieces(array)]
-        return _Requests(self.MPI, requests)
+        return _Requests(self, requests)
 
     def from_root(self, function):
         result = error = None
@@ -58,7 +80,8 @@ class MPIGroup(Group):
                 result = function()
             except UserError as raised:
                 error = str(raised)
-        result, error = self.comm.bcast((result, error))
+        with self.watch.patient():
+            result, error = self.comm.bcast((result, error))
         if error is not None:
             raise UserError(error)
         return result
@@ -79,6 +102,8 @@ class MPIGroup(Group):
             sys.stdout = self._stdout
         if kind is None or self.size == 1:
             return
+        if issubclass(kind, KeyboardInterrupt):
+            die_of_interrupt()
         if self._all_failed():
             if self.rank and issubclass(kind, UserError):
                 raise SystemExit(2) from None  # rank 0 has the same to say
@@ -91,6 +116,18 @@ class MPIGroup(Group):
             traceback.print_exception(kind, error, trace)
         sys.stderr.flush()
         self.comm.Abort(2 if issubclass(kind, UserError) else 1)
+
+    def _nobody_answers(self):
+        """End the job: this process is within MPI, which does not come back. Of the ranks that wait, the first
+        one speaks, and mpiexec ends the others before they do."""
+        time.sleep(min(self.rank, 10) * SPEAKS_AFTER)
+        print(
+            f"error: rank {self.rank} has waited {self.watch.allowed:g} seconds for another rank, which does "
+            "not answer; what was saved before is in place. A longer --worker-timeout gives it more time",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(1)
 
     def _all_failed(self):
         """Whether every rank comes here within TOGETHER seconds."""
@@ -122,17 +159,18 @@ class MPIReduction(Reduction):
     def wait(self):
         for start, stop in _gaps(self.begun, self.grads.size):
             self.requests += self.group.start_all_reduce(self.grads[start:stop]).requests
-        self.group.MPI.Request.Waitall(self.requests)
+        _Requests(self.group, self.requests).wait()
         start, stop = self.group.part(self.grads.size)
         return sum_of_squares(self.grads[start:stop])
 
 
 class _Requests:
-    def __init__(self, MPI, requests):
-        self.MPI, self.requests = MPI, requests
+    def __init__(self, group, requests):
+        self.group, self.requests = group, requests
 
     def wait(self):
-        self.MPI.Request.Waitall(self.requests)
+        with self.group.watch:
+            self.group.MPI.Request.Waitall(self.requests)
 
 
 def _gaps(ranges, n):

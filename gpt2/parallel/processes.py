@@ -73,6 +73,9 @@ class Processes:
     def from_root(self, function):
         return function()
 
+    def wait_for_root(self):
+        pass  # nobody else is at work
+
     def highest(self, number):
         return number
 

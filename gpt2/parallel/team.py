@@ -111,6 +111,11 @@ class Team:
         """What function() returns on the root, on every rank. A UserError there is raised everywhere."""
         return self.group.from_root(function)
 
+    def wait_for_root(self):
+        """Return once the root has done what it did alone."""
+        if self.size > 1:
+            self.group.wait_for_root()
+
     def highest(self, number):
         """The largest of all ranks' numbers."""
         return self.group.highest(number)

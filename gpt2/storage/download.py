@@ -54,7 +54,7 @@ def _home():
 
 
 def data_folders() -> list[Path]:
-    """Where data may lie: the folder that GPT2_DATA_DIR names, then the cache folder, as far as there are any."""
+    """Where data may lie: the folder that GPT2_DATA_DIR names, then the cache folder, where there are any."""
     folders = [Path(os.environ["GPT2_DATA_DIR"])] if os.environ.get("GPT2_DATA_DIR") else []
     with contextlib.suppress(UserError):
         folders.append(cache_folder())

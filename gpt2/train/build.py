@@ -12,7 +12,7 @@ from gpt2.errors import OptionError, UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
 from gpt2.parallel import auto
-from gpt2.parallel.cores import threads_each
+from gpt2.parallel.cores import launched_ranks, threads_each
 from gpt2.parallel.memory import TooLittleMemory
 from gpt2.storage import runs
 from gpt2.train.settings import Settings
@@ -105,9 +105,15 @@ def start_team(
     group        what gpt2.parallel.join gave
     fingerprint  a number that tells the tokens from others: all ranks of an MPI job must have the same
     """
-    if s.parallel == "processes":
-        return start_processes(s, model, optimizer, group)
     notes = []
+    if s.parallel != "mpi" and launched_ranks() > 1:
+        notes.append(
+            f"this is one of {launched_ranks()} processes of mpiexec, each with a run of its own; "
+            "--parallel mpi makes them one"
+        )
+    if s.parallel == "processes":
+        team, more = start_processes(s, model, optimizer, group)
+        return team, notes + more
     if group.size > 1:
         notes.append(f"{group.size} MPI processes")
         mine = fingerprint()

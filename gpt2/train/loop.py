@@ -124,8 +124,8 @@ def validate(run: Run, reporter: Reporter) -> float:
 
 def show_sample(run: Run, reporter: Reporter, last: bool) -> None:
     """Tell and record some text from the model as it is now."""
-    if not run.team.root:
-        return
-    text = reporter.sample(run)
-    run.record(step=run.step, sample=text)
-    reporter.sampled(run, text, last)
+    if run.team.root:
+        text = reporter.sample(run)
+        run.record(step=run.step, sample=text)
+        reporter.sampled(run, text, last)
+    run.team.wait_for_root()

@@ -8,13 +8,15 @@ gpt2.train.console, which imports everything else. Nothing else in gpt2.train is
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from gpt2 import parallel
 from gpt2.errors import UserError
 from gpt2.output import Output, open_what_is_closed, standing_in
 from gpt2.parallel.cores import launched_rank, local_ranks, thread_variables, threads_each
+from gpt2.parallel.interrupts import mortal
 from gpt2.storage import runs
-from gpt2.train.settings import read_settings, resumed_settings
+from gpt2.train.settings import Asked, Settings, check_effect, read_settings, resumed_settings
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "train.py") -> int:
@@ -46,10 +48,15 @@ def lost(out: Output) -> bool:
 
 def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
     """What the program comes to, everything that its user can put right told in one line."""
+    speaks = launched_rank() == 0  # of an MPI job the first one speaks for all
     try:
-        return program(argv, prog, out)
+        asked, resumed = read(argv, prog)
+        in_job = (resumed.parallel if resumed else asked.given.get("parallel")) == "mpi"
+        speaks = speaks or not in_job
+        with mortal() if in_job else nullcontext():
+            return program(asked, resumed, out)
     except UserError as error:
-        if launched_rank() == 0:  # of an MPI job, the first one speaks for all
+        if speaks:
             print(f"error: {error}", file=sys.stderr)
         return 2
     except parallel.WorkerError as error:
@@ -67,21 +74,28 @@ def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
         return 2
 
 
-def program(argv: Sequence[str], prog: str, output: Output) -> int:
-    """Read the settings, set the threads, and leave the rest to gpt2.train.console."""
+def read(argv: Sequence[str], prog: str) -> tuple[Asked, Settings | None]:
+    """What is asked for, and the settings of the run that is to go on, or None for a new one."""
     asked = read_settings(argv, prog)
     given, resumed = asked.given, None
-    if asked.resume is None:
-        limit_threads(threads_here(given.get("threads", 0), given.get("parallel", "none")))
-    else:
+    if asked.resume is not None:
         out = given.get("out", asked.resume)
         if asked.resume and out != asked.resume:
             raise UserError(f"--out {out}: a resumed run stays in its folder, {asked.resume}")
         resumed = resumed_settings(runs.existing(asked.resume or given.get("out")), given)
+    check_effect(asked, resumed)
+    return asked, resumed
+
+
+def program(asked: Asked, resumed: Settings | None, out: Output) -> int:
+    """Set the threads, and leave the rest to gpt2.train.console."""
+    if resumed is None:
+        limit_threads(threads_here(asked.given.get("threads", 0), asked.given.get("parallel", "none")))
+    else:
         limit_threads(threads_here(resumed.threads, resumed.parallel))
     from gpt2.train import console  # imports NumPy, which reads the number of its threads
 
-    return console.run(asked, resumed, output)
+    return console.run(asked, resumed, out)
 
 
 def threads_here(threads: int, kind: str) -> int:

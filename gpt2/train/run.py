@@ -183,11 +183,15 @@ class Run:
 
     def save(self) -> None:
         """Write last.safetensors: parameters, moments, and every number that decides what comes next."""
-        config = self.model.config
         arrays = checkpoint.model_arrays(self.model)
         gathered = self.team.moments()
-        if not self.team.root:
-            return
+        if self.team.root:
+            self._write(arrays, gathered)
+        self.team.wait_for_root()
+
+    def _write(self, arrays, gathered):
+        """The root's part of save()."""
+        config = self.model.config
         for name, flat in zip(("m", "v"), gathered):
             moments = unflatten(flat, config)
             arrays.update({f"adamw.{name}.{tensor}": array for tensor, array in moments.items()})
@@ -214,13 +218,13 @@ class Run:
 
     def save_best(self) -> None:
         """Write best.safetensors: the weights alone, a third of the size."""
-        if not self.team.root:
-            return
-        checkpoint.save(
-            self.folder / runs.BEST,
-            checkpoint.model_arrays(self.model),
-            {**checkpoint.model_state(self.model), "step": self.step, "val_loss": self.best},
-        )
+        if self.team.root:
+            checkpoint.save(
+                self.folder / runs.BEST,
+                checkpoint.model_arrays(self.model),
+                {**checkpoint.model_state(self.model), "step": self.step, "val_loss": self.best},
+            )
+        self.team.wait_for_root()
 
     def load(self, folder: Path) -> None:
         """Take over last.safetensors and cut metrics.jsonl back to the lines written before it."""

@@ -68,7 +68,7 @@ def opened(settings: Settings, *, resume: bool = False, overwrite: bool = False)
     """A run in its folder, ready for its next step. At the end of the block the folder is let go of."""
     share_out_threads(settings)
     folder = Path(settings.out) if resume else None
-    with parallel.join(settings.parallel) as group:
+    with parallel.join(settings.parallel, settings.worker_timeout) as group:
         run = Run(settings, group, folder)
         with closing(run), run.team:
             if folder is None:

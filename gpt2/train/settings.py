@@ -234,12 +234,14 @@ class Asked(NamedTuple):
     resume     the folder of a run to go on with, "" for the newest one, or None for a new run
     overwrite  whether a run that is in the way may be replaced
     dry_run    whether only to say what the run would take
+    typed      the settings that stand on the command line itself
     """
 
     given: dict[str, Any]
     resume: str | None
     overwrite: bool
     dry_run: bool
+    typed: frozenset[str] = frozenset()
 
 
 def read_settings(argv: Sequence[str], prog: str = "train.py") -> Asked:
@@ -264,9 +266,32 @@ def read_settings(argv: Sequence[str], prog: str = "train.py") -> Asked:
     parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
     add_arguments(parser, Settings)
     given, other = parse(parser, Settings, argv)
+    typed = frozenset(given)
     if other["config"]:
         given = {**read_toml(other["config"], Settings), **given}
-    return Asked(given, other["resume"], other["overwrite"], other["dry_run"])
+    return Asked(given, other["resume"], other["overwrite"], other["dry_run"], typed)
+
+
+# What has an effect with some kinds of --parallel only
+OF_KINDS = {"workers": ("processes",), "worker_timeout": ("processes", "mpi"), "shard": ("mpi",)}
+
+
+def check_effect(asked: Asked, resumed: Settings | None) -> None:
+    """Raise UserError for a flag that was typed and would do nothing: something else was meant.
+
+    What a file says with --config is let pass: it may be the settings of a run of another kind.
+    """
+    kind = resumed.parallel if resumed else asked.given.get("parallel", "none")
+    for name, kinds in OF_KINDS.items():
+        if name in asked.typed and kind not in kinds:
+            needed = " or ".join(f"--parallel {kind}" for kind in kinds)
+            raise UserError(f"{flag(name)} has no effect without {needed}; give both, or neither")
+    if asked.overwrite and asked.resume is not None:
+        raise UserError("--overwrite has no effect with --resume, which goes on with a run; give one of them")
+    if asked.overwrite and not asked.given.get("out"):
+        raise UserError(
+            "--overwrite has no effect without --out: a new folder is made; name the one to replace"
+        )
 
 
 def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) -> Settings:

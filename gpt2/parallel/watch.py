@@ -1,0 +1,62 @@
+"""A limit on how long this process waits for others in a call that no signal and no error ends.
+
+watch = Watch(300.0, late)
+with watch:
+    ...               a call that may block; where it takes longer, late() is called on a thread of the watch
+with watch.patient():
+    ...               the same with LONGER times as long
+"""
+
+import contextlib
+import math
+import threading
+import time
+
+LOOK = 0.5  # seconds between looks at the clock
+LONGER = 10  # times as long may take what one process does alone while the others wait: saving, sampling
+
+
+class Watch:
+    """Counts the seconds that a block takes. Blocks within blocks count as one.
+
+    limit   seconds; 0: none
+    late    called once, when a block has taken longer
+
+    Time in which this process stood still itself, stopped by Ctrl-Z with all the others, does not count.
+    """
+
+    def __init__(self, limit, late):
+        self.limit, self.late = limit or math.inf, late
+        self.depth, self.allowed, self.waited = 0, self.limit, 0.0
+        if limit:
+            threading.Thread(target=self._look, name="watch", daemon=True).start()
+
+    def __enter__(self):
+        if self.depth == 0:
+            self.waited = 0.0
+        self.depth += 1
+        return self
+
+    def __exit__(self, *error):
+        self.depth -= 1
+
+    @contextlib.contextmanager
+    def patient(self):
+        """A block that may take LONGER times as long."""
+        self.allowed = self.limit * LONGER
+        try:
+            with self:
+                yield
+        finally:
+            self.allowed = self.limit
+
+    def _look(self):
+        looked = time.monotonic()
+        while True:
+            time.sleep(min(LOOK, self.limit / 4))
+            now = time.monotonic()
+            passed, looked = min(now - looked, 4 * LOOK), now
+            if self.depth:
+                self.waited += passed
+                if self.waited > self.allowed:
+                    return self.late()
