@@ -28,6 +28,11 @@ class UserError(ValueError):
             text = f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 2 :]}"
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
+    @property
+    def as_flag(self) -> str:
+        """The message as a program tells it."""
+        return str(self)
+
 
 class OptionError(UserError):
     """A UserError about a choice that a program offers as a flag.
@@ -37,7 +42,22 @@ class OptionError(UserError):
 
     def __init__(self, text: str, as_flag: str):
         super().__init__(text)
-        self.as_flag = as_flag
+        self._as_flag = UserError(as_flag)
+
+    @property
+    def as_flag(self) -> str:
+        return str(self._as_flag)
+
+
+def option_error(name: str, text: str) -> OptionError:
+    """The OptionError that says `text` of the argument `name`: "top_p is 2", or "--top-p is 2"."""
+    return OptionError(f"{name} {text}", f"--{name.replace('_', '-')} {text}")
+
+
+def reason(error: BaseException) -> str:
+    """What an exception says, in one line and never nothing."""
+    text = getattr(error, "strerror", None) or str(error)
+    return text.splitlines()[0] if text.strip() else type(error).__name__
 
 
 def no_overflow_warnings() -> None:
@@ -57,7 +77,7 @@ def exit_status(run: Callable[..., int | None], *args: Any, interrupted: int = 1
         with standing_in(raising=True):
             return run(*args) or 0
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error.as_flag}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return interrupted

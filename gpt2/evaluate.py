@@ -25,9 +25,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gpt2.data import corpora
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens
-from gpt2.errors import UserError, exit_status
+from gpt2.errors import UserError, exit_status, option_error, reason
 from gpt2.layers import crossentropy_forward
 from gpt2.model import GPT2
 from gpt2.weights import pretrained
@@ -76,7 +77,7 @@ def token_losses(model: GPT2, tokens: np.ndarray, stride: int = 0) -> np.ndarray
     T = model.config.block_size
     stride = stride or T
     if not 1 <= stride <= T:
-        raise UserError(f"stride is {stride}, expected 1 to block_size, {T}, or 0 for block_size")
+        raise option_error("stride", f"is {stride}, expected 1 to block_size, {T}, or 0 for block_size")
     losses = np.empty(len(tokens) - 1)
     cuts = list(windows(len(losses), T, stride))
     at_once = max(1, LOGITS_AT_ONCE // (T * model.config.vocab_size))
@@ -121,7 +122,9 @@ def evaluate(model: GPT2, words: Tokenizer, tokens: ArrayLike, stride: int = 0) 
 
 
 def read_data(path: str | Path, words: Tokenizer) -> np.ndarray:
-    """The tokens of a text file, or of a token file (X.bin)."""
+    """The tokens of a corpus that has a name, of a text file, or of a token file (X.bin)."""
+    if str(path) in corpora.NAMED:
+        return words.encode(corpora.NAMED[str(path)]())
     path = Path(path)
     if path.suffix == ".bin":
         tokens = read_tokens(path)
@@ -133,10 +136,10 @@ def read_data(path: str | Path, words: Tokenizer) -> np.ndarray:
         return tokens
     try:
         text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"--data {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"--data {path}: not UTF-8 text (byte {error.start})") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise UserError(f"--data {path}: {reason(error)}") from None
     return words.encode(text)
 
 
@@ -148,7 +151,12 @@ def _parser():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--data", required=True, metavar="FILE", help="a text, or a token file (X.bin)")
+    add(
+        "--data",
+        required=True,
+        metavar="FILE",
+        help="a text, a token file (X.bin), tinyshakespeare or stdlib",
+    )
     add("--run", default="", help="the run's folder (default: the newest in runs/)")
     add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
     add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")

@@ -24,6 +24,7 @@ import numpy as np
 from gpt2.errors import UserError, exit_status
 from gpt2.storage import metrics
 from gpt2.storage.metrics import Metrics
+from gpt2.storage.runs import quoted
 
 # Title, what is drawn, unit of the upright axis, whether that axis is logarithmic
 PANELS = (
@@ -259,7 +260,9 @@ def _run(args):
     found = [metrics.read(folder) for folder in folders]
     if args.tensorboard:
         written = tensorboard(found, args.tensorboard)
-        print(f"wrote {', '.join(map(str, written))}; look with: tensorboard --logdir {args.tensorboard}")
+        print(
+            f"wrote {', '.join(map(str, written))}; look with: tensorboard --logdir {quoted(args.tensorboard)}"
+        )
         return None
     for run in found:
         if not run.values:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2.data.tokenizer import Tokenizer
-from gpt2.errors import UserError, exit_status
+from gpt2.errors import UserError, exit_status, option_error
 from gpt2.layers import gelu_forward, layernorm_forward, matmul_forward
 from gpt2.model import GPT2
 from gpt2.weights import pretrained
@@ -132,11 +132,13 @@ def generate_batch(
     """
     _check(model, tokens, max_tokens, temperature, top_k, top_p)
     if samples < 1:
-        raise UserError(f"samples is {samples}, expected 1 or more")
+        raise option_error("samples", f"is {samples}, expected 1 or more")
     rngs = [np.random.default_rng(seed)]
     if samples > 1:
         if isinstance(seed, np.random.Generator):
-            raise UserError(f"samples is {samples}: each has a seed of its own, so give a number as seed")
+            raise option_error(
+                "samples", f"is {samples}: each has a seed of its own, so give a number as seed"
+            )
         rngs += [np.random.default_rng([seed, i]) for i in range(1, samples)]
     window = np.tile([int(token) for token in tokens], (samples, 1))
     return _continue(model, window, max_tokens, rngs, temperature, top_k, top_p)
@@ -199,13 +201,13 @@ def _check(model, tokens, max_tokens, temperature, top_k, top_p):
         if not 0 <= token < V:
             raise UserError(f"generate: the prompt contains token {token}, expected ids from 0 to {V - 1}")
     if max_tokens < 0:
-        raise UserError(f"max_tokens is {max_tokens}, expected 0 or more")
+        raise option_error("max_tokens", f"is {max_tokens}, expected 0 or more")
     if not (temperature >= 0 and math.isfinite(temperature)):
-        raise UserError(f"temperature is {temperature}, expected 0 or more")
+        raise option_error("temperature", f"is {temperature}, expected 0 or more")
     if top_k < 0:
-        raise UserError(f"top_k is {top_k}, expected 1 or more, or 0 for all tokens")
+        raise option_error("top_k", f"is {top_k}, expected 1 or more, or 0 for all tokens")
     if not 0 < top_p <= 1:
-        raise UserError(f"top_p is {top_p}, expected more than 0 and at most 1")
+        raise option_error("top_p", f"is {top_p}, expected more than 0 and at most 1")
 
 
 # ---- Stop strings ----------------------------------------------------------------------------------------

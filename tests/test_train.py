@@ -375,8 +375,8 @@ def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
     [
         (["--batchsize", "4"], "unknown argument --batchsize; did you mean --batch-size?"),
         (["--preset", "gpt5"], "--preset gpt5: expected one of shakespeare, shakespeare-char-cpu, finetune"),
-        (["--n-head", "3"], "n_embd 16 is not divisible by n_head 3"),
-        (["--block-size", "100000"], "a sequence of block_size 100000 needs 100001"),
+        (["--n-head", "3"], "--n-embd 16 is not divisible by --n-head 3"),
+        (["--block-size", "100000"], "a sequence of --block-size 100000 needs 100001"),
         (["--data", "nothing.txt"], "--data nothing.txt: No such file"),
         (["--tokenizer", "gpt3"], "tokenizer 'gpt3': expected gpt2, byte, char or bpe:N"),
         (["--backward", "hand"], "error: --backward hand: 'hand' is not one of manual"),

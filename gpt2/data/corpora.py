@@ -22,6 +22,10 @@ from gpt2.errors import UserError
 from gpt2.storage.download import cache_folder, sha256_of
 from gpt2.storage.files import write_atomically
 
+NAMED = {
+    "tinyshakespeare": lambda: tinyshakespeare.read(),
+    "stdlib": lambda: stdlib.read(),
+}  # name -> its text
 RECORD = "made.json"  # from which text, and what was written: damage to the files is noticed by it
 VALIDATION_SHARE = 0.1  # of the text, from its end, unless the corpus has a split of its own
 
@@ -98,10 +102,8 @@ def _record(text, paths):
 
 def _text(corpus, notes):
     """The corpus' name and text."""
-    if corpus == "stdlib":
-        return corpus, stdlib.read()
-    if corpus == "tinyshakespeare":
-        return corpus, tinyshakespeare.read()
+    if corpus in NAMED:
+        return corpus, NAMED[corpus]()
     if corpus == "auto":
         try:
             return "tinyshakespeare", tinyshakespeare.read()

@@ -22,7 +22,7 @@ import numpy as np
 import regex
 import tiktoken
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, option_error
 from gpt2.storage.download import cache_folder, data_folders, fetch, find, sha256_of
 from gpt2.storage.files import write_atomically
 
@@ -178,8 +178,8 @@ def check_name(name: str) -> str:
     if match and 256 <= int(match[1]) <= LARGEST_VOCABULARY:
         return name
     if name.startswith("bpe"):
-        raise UserError(f"tokenizer {name!r}: expected bpe:N with N from 256 to {LARGEST_VOCABULARY}")
-    raise UserError(f"tokenizer {name!r}: expected gpt2, byte, char or bpe:N")
+        raise option_error("tokenizer", f"{name!r}: expected bpe:N with N from 256 to {LARGEST_VOCABULARY}")
+    raise option_error("tokenizer", f"{name!r}: expected gpt2, byte, char or bpe:N")
 
 
 def make(name: str, text: str) -> Tokenizer:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpt2.errors import UserError
+from gpt2.errors import OptionError, UserError, option_error
 from gpt2.storage.files import write_atomically
 
 MAGIC = 20240520
@@ -75,12 +75,9 @@ class Loader:
 
     def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = 0) -> None:
         if len(tokens) <= T:
-            raise UserError(
-                f"the corpus has {len(tokens)} tokens, a sequence of block_size {T} "
-                f"needs {T + 1}; use a longer text or a smaller --block-size"
-            )
+            raise too_short("corpus", tokens, T)
         if B < 1:
-            raise UserError(f"batch_size is {B}, expected 1 or more")
+            raise option_error("batch_size", f"is {B}, expected 1 or more")
         self.tokens = tokens
         self.B = B
         self.T = T
@@ -137,6 +134,18 @@ class Epochs(Loader):
         return self._shift + self.T * int(self._order[i])
 
 
+def too_short(what: str, tokens: np.ndarray, T: int) -> OptionError:
+    """The error for tokens of which there are too few for a single sequence of T."""
+
+    def text(block_size: str) -> str:
+        return (
+            f"the {what} has {len(tokens)} tokens, a sequence of {block_size} {T} needs {T + 1}; "
+            "use a longer text or a smaller --block-size"
+        )
+
+    return OptionError(text("block_size"), text("--block-size"))
+
+
 def take(tokens: np.ndarray, starts: ArrayLike, T: int) -> tuple[np.ndarray, np.ndarray]:
     """The sequences of T tokens that begin at `starts` (B,), and the tokens after them: two (B, T) int32."""
     window = np.asarray(starts)[:, None] + np.arange(T + 1)  # (B, T + 1)
@@ -152,10 +161,7 @@ def evenly(tokens: np.ndarray, B: int, T: int, batches: int = 0) -> Iterator[tup
     """
     count = (len(tokens) - 1) // T
     if count < 1:
-        raise UserError(
-            f"the validation split has {len(tokens)} tokens, a sequence of block_size {T} "
-            f"needs {T + 1}; use a longer text or a smaller --block-size"
-        )
+        raise too_short("validation split", tokens, T)
     chosen = np.arange(count)
     if 0 < batches * B < count:
         chosen = np.arange(batches * B) * count // (batches * B)

@@ -12,7 +12,7 @@ import time
 import traceback
 from pathlib import Path
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, reason
 from gpt2.optimizer import sum_of_squares
 from gpt2.parallel.cores import launched_rank
 from gpt2.parallel.group import Group, Reduction
@@ -118,7 +118,7 @@ class MPIGroup(Group):
         self.comm.Abort(2 if issubclass(kind, UserError) else 1)
 
     def _nobody_answers(self):
-        """End the job: this process is within MPI, which does not come back. Of the ranks that wait, the first
+        """End the job: this process is in MPI, which does not come back. Of the ranks that wait, the first
         one speaks, and mpiexec ends the others before they do."""
         time.sleep(min(self.rank, 10) * SPEAKS_AFTER)
         print(
@@ -202,11 +202,10 @@ def _import_mpi():
     try:
         from mpi4py import MPI
     except ImportError as error:
-        missing = "mpi4py" if "mpi4py" in str(error) else f"MPI ({str(error).splitlines()[0]})"
+        missing = "mpi4py" if "mpi4py" in str(error) else f"MPI ({reason(error)})"
         raise UserError(
             f"--parallel mpi needs {missing}: pip install 'gpt2[mpi]' brings mpi4py and the MPI library mpich"
         ) from None
     except RuntimeError as error:  # mpi4py is there, but no MPI library
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--parallel mpi: {reason}; pip install mpich brings one") from None
+        raise UserError(f"--parallel mpi: {reason(error)}; pip install mpich brings one") from None
     return MPI

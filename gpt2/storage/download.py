@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, reason
 from gpt2.storage.files import write_atomically
 
 TIMEOUT = 15.0  # seconds without an answer before a download counts as failed
@@ -105,8 +105,8 @@ def fetch(url: str, path: str | Path, sha256: str, timeout: float = TIMEOUT) -> 
             content = _content(answer, url)
     except (OSError, ValueError, http.client.HTTPException) as error:  # URLError is an OSError
         cause = getattr(error, "reason", None) or error
-        reason = getattr(cause, "strerror", None) or cause
-        raise UserError(f"cannot download {url}{_proxy(url)} ({reason}); {advice}") from None
+        why = reason(cause) if isinstance(cause, BaseException) else cause
+        raise UserError(f"cannot download {url}{_proxy(url)} ({why}); {advice}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise UserError(

@@ -1,5 +1,7 @@
 """A run's folder: which files lie in it, and which folder is meant. Needs no NumPy."""
 
+import os
+import shlex
 from pathlib import Path
 
 from gpt2.errors import UserError
@@ -15,6 +17,14 @@ RUNS = Path("runs")
 
 # What a person types to train: the script, where it lies beside the package in a checkout, else the program
 TRAIN = "python train.py" if Path(__file__).parents[2].joinpath("train.py").exists() else "gpt2 train"
+
+
+def quoted(path: str | Path) -> str:
+    """A path as a person types it into a shell."""
+    text = str(path)
+    if os.name == "nt":
+        return f'"{text}"' if " " in text else text
+    return shlex.quote(text)
 
 
 def new(name: str, out: str = "") -> Path:
@@ -39,7 +49,7 @@ def clear(folder: Path, overwrite: bool = False) -> None:
     """Remove the run that was in `folder`. UserError where there is one that is not to be overwritten."""
     if (folder / SETTINGS).exists() and not overwrite:
         raise UserError(
-            f"--out {folder} holds a run already; go on with it by --resume {folder}, "
+            f"--out {folder} holds a run already; go on with it by --resume {quoted(folder)}, "
             "replace it with --overwrite, or give another folder"
         )
     _remove(folder, [folder / file for file in (METRICS, LAST, BEST)])

@@ -47,6 +47,11 @@ def model_config(s: Settings, vocab_size: int) -> GPT2Config:
             f"--block-size {s.block_size}: the model reads at most {context} tokens "
             + (f"({s.init})" if s.init else "(--context)")
         )
+    if s.n_embd % s.n_head:
+        raise UserError(
+            f"--n-embd {s.n_embd} is not divisible by --n-head {s.n_head}; each head gets an equal share of the "
+            "channels"
+        )
     return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype)
 
 

@@ -60,7 +60,7 @@ def train(run: Run, peak: float, out: Output) -> int:
     peak    operations a second that this machine can do, as gpt2.train.flops measures them
     """
     reporter = REPORTERS[run.settings.lines](peak)
-    again = f"{runs.TRAIN} --resume {run.folder}"
+    again = f"{runs.TRAIN} --resume {runs.quoted(run.folder)}"
     with closing(reporter):
         reporter.begin(run)
         try:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
-from gpt2.train.flops import training_flops
+from gpt2.train.flops import gflop, training_flops
 
 REPEATS = 2  # of a step, after a first one that compiles; the quicker counts
 
@@ -110,7 +110,7 @@ def lines(cost: Cost, steps: int, available: int | None = None) -> list[str]:
     more = "more than " if cost.seconds is None else ""
     free = "" if available is None else f" of {size(available)} free"
     rows.append(("memory in all", f"{more}{size(total)}{free}"))
-    rows.append(("arithmetic", f"{cost.flops / 1e9:.2f} GFLOP a step"))
+    rows.append(("arithmetic", f"{gflop(cost.flops)} a step"))
     if cost.seconds is None:
         rows.append(("time", "not measured: two blocks are more than the free memory holds"))
     else:

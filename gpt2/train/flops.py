@@ -27,6 +27,12 @@ def training_flops(config: GPT2Config, B: int, T: int) -> int:
     return 3 * forward_flops(config, B, T)
 
 
+def gflop(operations: float) -> str:
+    """Operations for people: 190.53 GFLOP, 0.0049 GFLOP."""
+    count = operations / 1e9
+    return f"{count:.2f} GFLOP" if count >= 0.1 else f"{count:.2g} GFLOP"
+
+
 def matmul_peak(dtype: str = "float32", n: int = 1024, seconds: float = 0.4) -> float:
     """This machine's best rate for a product of two (n, n) matrices, in operations a second.
 

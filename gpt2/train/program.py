@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from gpt2 import parallel
-from gpt2.errors import UserError
+from gpt2.errors import UserError, reason
 from gpt2.output import Output, open_what_is_closed, standing_in
 from gpt2.parallel.cores import launched_rank, local_ranks, thread_variables, threads_each
 from gpt2.parallel.interrupts import mortal
@@ -57,7 +57,7 @@ def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
             return program(asked, resumed, out)
     except UserError as error:
         if speaks:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {error.as_flag}", file=sys.stderr)
         return 2
     except parallel.WorkerError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -67,7 +67,7 @@ def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
         return 130
     except MemoryError as error:
         print(
-            f"error: not enough memory ({error}); take a smaller model or batch, --dry-run says what a run "
+            f"error: not enough memory ({reason(error)}); take a smaller model or batch, --dry-run says what a run "
             "takes",
             file=sys.stderr,
         )

@@ -10,7 +10,7 @@ from gpt2.sample import Decoder
 from gpt2.storage import runs
 from gpt2.train import llmc
 from gpt2.train.flags import table
-from gpt2.train.flops import training_flops
+from gpt2.train.flops import gflop, training_flops
 from gpt2.train.progress import RECENT, Clock, Progress, Rates
 from gpt2.train.run import Run
 from gpt2.train.step import Step
@@ -98,8 +98,9 @@ class Own(Reporter):
         best = f"best validation loss {run.best:.4f} nats per token"
         print(f"done: {run.step} steps, {best}, all in {run.folder}")
         print("what to try next:")
-        print(f'  more text           python -m gpt2.sample --run {run.folder} --prompt "O "')
-        print(f"  train on            {runs.TRAIN} --resume {run.folder} --steps {2 * s.steps}")
+        folder = runs.quoted(run.folder)
+        print(f'  more text           python -m gpt2.sample --run {folder} --prompt "O "')
+        print(f"  train on            {runs.TRAIN} --resume {folder} --steps {2 * s.steps}")
         if s.preset == "shakespeare-char-cpu":
             larger = "--preset shakespeare-char-cpu --n-embd 192 --n-head 6"
             print(f"  a larger model      {runs.TRAIN} {larger}")
@@ -179,7 +180,7 @@ def _describe(run: Run, flops: float, peak: float, file: TextIO) -> None:
         file=file,
     )
     print(
-        f"{flops / 1e9:.2f} GFLOP a step; peak here: {peak / 1e9:.0f} GFLOP/s in matrix products ({s.dtype})",
+        f"{gflop(flops)} a step; peak here: {peak / 1e9:.0f} GFLOP/s in matrix products ({s.dtype})",
         flush=True,
         file=file,
     )

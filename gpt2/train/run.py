@@ -306,7 +306,7 @@ def cannot_write(path: Path, error: OSError) -> UserError:
         f"cannot write {path}: {error.strerror or error}"
         + (
             "; the last checkpoint is untouched. Once the cause is put right go on with: "
-            f"{runs.TRAIN} --resume {path.parent}"
+            f"{runs.TRAIN} --resume {runs.quoted(path.parent)}"
             if saved
             else ""
         )

@@ -76,12 +76,18 @@ def opened(settings: Settings, *, resume: bool = False, overwrite: bool = False)
             else:
                 run.take(folder)
                 run.load(folder)
-                if run.step >= settings.steps:
-                    raise UserError(
-                        f"{folder} has done its {run.step} steps; go on with --steps {2 * run.step}"
-                    )
+                check_steps(run, folder)
                 run.begin(folder)
             yield run
+
+
+def check_steps(run: Run, folder: Path) -> None:
+    """Raise UserError where a run that is resumed has no step to take."""
+    steps, more = run.settings.steps, f"go on with --steps {2 * run.step}"
+    if run.step > steps:
+        raise UserError(f"--steps {steps}: {folder} has done {run.step} steps already; {more}")
+    if run.step == steps:
+        raise UserError(f"{folder} has done its {steps} steps; {more}")
 
 
 def share_out_threads(s: Settings) -> None:
