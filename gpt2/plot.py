@@ -260,9 +260,8 @@ def _run(args):
     found = [metrics.read(folder) for folder in folders]
     if args.tensorboard:
         written = tensorboard(found, args.tensorboard)
-        print(
-            f"wrote {', '.join(map(str, written))}; look with: tensorboard --logdir {quoted(args.tensorboard)}"
-        )
+        look = f"tensorboard --logdir {quoted(args.tensorboard)}"
+        print(f"wrote {', '.join(map(str, written))}; look with: {look}")
         return None
     for run in found:
         if not run.values:

@@ -1,4 +1,4 @@
-"""What programs say: flags as their user typed them, folders as a shell takes them, no zeros that are none."""
+"""What programs say: flags as their user typed them, folders as a shell takes them."""
 
 import os
 import shlex

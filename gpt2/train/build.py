@@ -49,8 +49,7 @@ def model_config(s: Settings, vocab_size: int) -> GPT2Config:
         )
     if s.n_embd % s.n_head:
         raise UserError(
-            f"--n-embd {s.n_embd} is not divisible by --n-head {s.n_head}; each head gets an equal share of the "
-            "channels"
+            f"--n-embd {s.n_embd} is not divisible by --n-head {s.n_head}; heads share the channels equally"
         )
     return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype)
 

@@ -67,8 +67,8 @@ def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
         return 130
     except MemoryError as error:
         print(
-            f"error: not enough memory ({reason(error)}); take a smaller model or batch, --dry-run says what a run "
-            "takes",
+            f"error: not enough memory ({reason(error)}); take a smaller model or batch, --dry-run says what "
+            "a run takes",
             file=sys.stderr,
         )
         return 2
