@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from gpt2.parallel import workers as workers_module
 from gpt2.parallel.group import share
 from gpt2.parallel.one import One
 from gpt2.parallel.processes import Processes
+from gpt2.parallel.watch import Watch
 from gpt2.parallel.workers import Workers
 from gpt2.storage import runs
 from gpt2.train import program
@@ -549,6 +551,13 @@ def command(prose, tmp_path):
     ]
 
 
+@pytest.fixture
+def mpi_command(command):
+    """The same run for --parallel mpi."""
+    at = command.index("--parallel")
+    return [*command[:at], "--parallel", "mpi", *command[at + 4 :]]
+
+
 def start_training(command):
     """A run in a process group of its own, once it has saved: (process, the workers' ids)."""
     run = subprocess.Popen(
@@ -614,9 +623,9 @@ def test_settings_that_make_no_sense_are_one_line(command, more, text, capsys):
     assert text in errors and errors.count("\n") == 1
 
 
-def test_a_missing_mpi4py_is_one_line(command, monkeypatch, capsys):
+def test_a_missing_mpi4py_is_one_line(mpi_command, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    assert program.main([*command, "--parallel", "mpi"]) == 2
+    assert program.main(mpi_command) == 2
     errors = capsys.readouterr().err
     assert "--parallel mpi needs mpi4py: pip install 'gpt2[mpi]'" in errors and errors.count("\n") == 1
 
@@ -684,9 +693,9 @@ def test_mpi(alone, size, tmp_path):
                 assert np.array_equal(array, found[False, 1][0][name]), name
 
 
-def test_mpi_trains_and_rank_0_alone_speaks(command, tmp_path):
-    more = ["--parallel", "mpi", "--steps", "4", "--shard", "--save-every", "2"]
-    done = mpiexec(2, ROOT / "train.py", *command, *more)
+def test_mpi_trains_and_rank_0_alone_speaks(mpi_command, tmp_path):
+    more = ["--steps", "4", "--shard", "--save-every", "2", "--sample-tokens", "3"]
+    done = mpiexec(2, ROOT / "train.py", *mpi_command, *more)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("done: 4 steps") == 1 and "note: 2 MPI processes" in done.stdout
     arrays, state = checkpoint.load(tmp_path / "run" / runs.LAST)
@@ -712,11 +721,115 @@ def test_an_mpi_rank_that_fails_ends_the_job(how, text):
     assert text in done.stderr
 
 
-def test_a_mistake_that_all_mpi_ranks_find_is_told_once(command):
-    done = mpiexec(2, ROOT / "train.py", *command, "--parallel", "mpi", "--batch-size", "5")
+def test_a_mistake_that_all_mpi_ranks_find_is_told_once(mpi_command):
+    done = mpiexec(2, ROOT / "train.py", *mpi_command, "--batch-size", "5")
     assert done.returncode == 2
     assert done.stderr.count("mpiexec -n 2: a batch of 5 sequences cannot be cut into 2 equal shares") == 1
     assert "Traceback" not in done.stderr
+
+
+def start_mpi(*arguments):
+    """A job of two ranks in a process group of its own."""
+    pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI: pip install '.[mpi]'")
+    words = [Path(sys.executable).with_name("mpiexec"), "-n", "2", sys.executable, *arguments]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen([str(word) for word in words], cwd=ROOT, env=environment, **pipes)
+
+
+def rank_1(run):
+    """The process id of a job's second rank, which has the same folder among its arguments."""
+    out = run.args[run.args.index("--out") + 1].encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                b"PMI_RANK=1\0" in (folder / "environ").read_bytes()
+                and out in (folder / "cmdline").read_bytes()
+            ):
+                return int(folder.name)
+        except OSError:
+            continue
+    raise AssertionError("no second rank")
+
+
+def until_step_3(run):
+    for line in run.stdout:
+        if line.startswith("step      3/"):
+            return
+    raise AssertionError(run.stderr.read())
+
+
+def test_an_mpi_rank_that_does_not_answer_ends_the_job(mpi_command):
+    run = start_mpi(ROOT / "train.py", *mpi_command, "--worker-timeout", "2")
+    until_step_3(run)
+    stopped = rank_1(run)
+    os.kill(stopped, signal.SIGSTOP)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode != 0
+    told = [line for line in errors.splitlines() if line.startswith("error")]
+    assert len(told) == 1 and "does not answer" in told[0] and "--worker-timeout" in told[0]
+    wait_until(lambda: not alive(stopped))
+
+
+def test_one_mpi_rank_alone_that_is_interrupted_saves_the_run(mpi_command, tmp_path):
+    run = start_mpi(ROOT / "train.py", *mpi_command)
+    until_step_3(run)
+    os.kill(rank_1(run), signal.SIGINT)
+    out, errors = run.communicate(timeout=60)
+    assert run.returncode == 130 and errors == ""
+    step = checkpoint.load(tmp_path / "run" / runs.LAST)[1]["step"]
+    assert f"stopped and saved at step {step}" in out
+
+
+@pytest.mark.parametrize("place", ["read_settings", "limit_threads", "console.run"])
+def test_an_mpi_rank_that_is_interrupted_as_it_starts_ends_the_job(mpi_command, place):
+    """Before and after MPI starts; the other rank waits for it there, which nothing but its end can end."""
+    script = f"""
+import os, signal, sys
+from gpt2.train import program
+if os.environ["PMI_RANK"] == "1":
+    if {place!r} == "console.run":
+        from gpt2.parallel.mpi import MPIGroup as owner
+        name = "_start"
+    else:
+        owner, name = program, {place!r}
+    original = getattr(owner, name)
+    def interrupted(*arguments):
+        result = original(*arguments)
+        os.kill(os.getpid(), signal.SIGINT)
+        return result
+    setattr(owner, name, interrupted)
+sys.exit(program.main(sys.argv[1:]))
+"""
+    run = start_mpi("-c", script, *mpi_command)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode != 0 and "Traceback" not in errors
+
+
+def test_an_mpi_rank_that_never_starts_ends_the_job(mpi_command):
+    """The other one waits within MPI, where no thread of Python runs."""
+    script = """
+import os, sys
+from gpt2.train import program
+if os.environ["PMI_RANK"] == "1":
+    sys.exit(2)
+sys.exit(program.main(sys.argv[1:]))
+"""
+    run = start_mpi("-c", script, *mpi_command, "--worker-timeout", "2")
+    run.communicate(timeout=60)
+    assert run.returncode != 0
+
+
+def test_a_watch_counts_the_time_of_a_block(monkeypatch):
+    late = threading.Event()
+    watch = Watch(0.2, late.set)
+    with watch:
+        assert not late.is_set()
+    with watch.patient():  # ten times as long
+        assert not late.wait(0.4)
+    assert not late.wait(0.4)  # outside of a block time does not count
+    with watch, watch:
+        assert late.wait(10)
 
 
 # ---- The computed table ------------------------------------------------------------------------------------

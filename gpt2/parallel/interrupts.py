@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import sys
+import threading
 
 
 @contextlib.contextmanager
@@ -19,8 +20,32 @@ def mortal():
         signal.signal(signal.SIGINT, before)
 
 
+@contextlib.contextmanager
+def ended_after(seconds):
+    """The system ends this process where the block takes longer; 0: never.
+
+    For the start of MPI: until all ranks are there it lets no thread of Python run that could look at the clock.
+    """
+    in_time = (
+        seconds and hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+    )
+    if not in_time:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def die_of_interrupt():
-    """End as Ctrl-C ends a program that has no handler for it."""
+    """End as Ctrl-C ends a program that has no handler for it.
+
+    mpiexec then ends the others. It does not after an exit with a status where they wait for this rank to start.
+    """
     sys.stderr.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.raise_signal(signal.SIGINT)

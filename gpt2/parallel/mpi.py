@@ -16,7 +16,7 @@ from gpt2.errors import UserError, reason
 from gpt2.optimizer import sum_of_squares
 from gpt2.parallel.cores import launched_rank
 from gpt2.parallel.group import Group, Reduction
-from gpt2.parallel.interrupts import die_of_interrupt
+from gpt2.parallel.interrupts import die_of_interrupt, ended_after
 from gpt2.parallel.watch import Watch
 
 LARGEST = 1 << 28  # entries in one message; older MPIs count bytes in 31 bits
@@ -38,7 +38,8 @@ class MPIGroup(Group):
             self._start()
 
     def _start(self):
-        self.MPI = _import_mpi()
+        with ended_after(self.timeout):
+            self.MPI = _import_mpi()
         self.comm = self.MPI.COMM_WORLD.Dup()
         self.failures = self.MPI.COMM_WORLD.Dup()  # where ranks that failed tell each other so
         self.rank, self.size = self.comm.rank, self.comm.size

@@ -13,8 +13,8 @@ from contextlib import nullcontext
 from gpt2 import parallel
 from gpt2.errors import UserError, reason
 from gpt2.output import Output, open_what_is_closed, standing_in
-from gpt2.parallel.cores import launched_rank, local_ranks, thread_variables, threads_each
-from gpt2.parallel.interrupts import mortal
+from gpt2.parallel.cores import launched_rank, launched_ranks, local_ranks, thread_variables, threads_each
+from gpt2.parallel.interrupts import die_of_interrupt, mortal
 from gpt2.storage import runs
 from gpt2.train.settings import Asked, Settings, check_effect, read_settings, resumed_settings
 
@@ -63,7 +63,10 @@ def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped at once; what was saved before is in place", file=sys.stderr)
+        if speaks:
+            print("stopped at once; what was saved before is in place", file=sys.stderr)
+        if launched_ranks() > 1:
+            die_of_interrupt()
         return 130
     except MemoryError as error:
         print(
