@@ -781,6 +781,17 @@ def test_one_mpi_rank_alone_that_is_interrupted_saves_the_run(mpi_command, tmp_p
     assert f"stopped and saved at step {step}" in out
 
 
+@pytest.fixture
+def mpich_remains():
+    """What mpich itself leaves in /dev/shm where a job is ended while it starts is removed."""
+    before = shared_names()
+    yield
+    for name in shared_names() - before:
+        if name.startswith("mpich_shm_"):
+            (Path(memory.FOLDER) / name).unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("mpich_remains")
 @pytest.mark.parametrize("place", ["read_settings", "limit_threads", "console.run"])
 def test_an_mpi_rank_that_is_interrupted_as_it_starts_ends_the_job(mpi_command, place):
     """Before and after MPI starts; the other rank waits for it there, which nothing but its end can end."""
@@ -806,6 +817,7 @@ sys.exit(program.main(sys.argv[1:]))
     assert run.returncode != 0 and "Traceback" not in errors
 
 
+@pytest.mark.usefixtures("mpich_remains")
 def test_an_mpi_rank_that_never_starts_ends_the_job(mpi_command):
     """The other one waits within MPI, where no thread of Python runs."""
     script = """

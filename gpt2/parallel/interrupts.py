@@ -24,7 +24,7 @@ def mortal():
 def ended_after(seconds):
     """The system ends this process where the block takes longer; 0: never.
 
-    For the start of MPI: until all ranks are there it lets no thread of Python run that could look at the clock.
+    For the start of MPI: until all ranks are there it lets no thread of Python look at the clock.
     """
     in_time = (
         seconds and hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
@@ -44,7 +44,7 @@ def ended_after(seconds):
 def die_of_interrupt():
     """End as Ctrl-C ends a program that has no handler for it.
 
-    mpiexec then ends the others. It does not after an exit with a status where they wait for this rank to start.
+    mpiexec then ends the others. After an exit with a status it does not, if they wait for MPI to start.
     """
     sys.stderr.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
