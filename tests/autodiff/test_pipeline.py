@@ -124,7 +124,8 @@ def test_stages_of_an_engines_programs(f, options):
 
 def test_the_simplified_stage_is_left_out_where_options_say_so():
     """What is differentiated is the simplified graph, or the recorded one: rules see the difference."""
-    with_it = stages(ad.grad(number), X, W)
+    with ad.options(math="fast"):
+        with_it = stages(ad.grad(number), X, W)
     with ad.options(before=False):
         without = stages(ad.grad(number), X, W)
         pair = stages(ad.FixedPair(array, ad.Options(before=False)), X, W)
@@ -134,7 +135,8 @@ def test_the_simplified_stage_is_left_out_where_options_say_so():
 
 
 def test_a_function_with_a_rule_is_simplified_before_its_rule_is_used():
-    found = stages(ad.grad(number_with_rules), X, W)
+    with ad.options(math="fast"):  # strict math leaves a power of 3 to NumPy
+        found = stages(ad.grad(number_with_rules), X, W)
     assert "power" in found["recorded"] and "power" not in found["simplified"]
     assert "call(" in found["simplified"] and "call(" not in found["simplified again"]
 
