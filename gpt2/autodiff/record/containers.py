@@ -7,7 +7,6 @@ import types
 from collections import defaultdict
 
 from ..errors import WriteError
-from ..same import same
 from ..tree import LEAF, flatten, leaf_paths
 
 _CHANGES = frozenset(
@@ -61,7 +60,8 @@ def _drop_defaults(x, spec) -> None:
     keys, children = spec[1], spec[2]
     if isinstance(x, defaultdict) and x.default_factory is not None:
         for k in [k for k in x if k not in keys]:
-            if same(x[k], x.default_factory()):
+            default = x.default_factory()
+            if type(x[k]) is type(default) and repr(x[k]) == repr(default):
                 del x[k]
     for k, child in zip(range(len(children)) if keys is None else keys, children):
         try:
