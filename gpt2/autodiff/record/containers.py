@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dis
 import types
+from collections import defaultdict
 
 from ..errors import WriteError
-from ..tree import flatten, leaf_paths
+from ..tree import LEAF, flatten, leaf_paths
 
 _CHANGES = frozenset(
     "append extend insert remove pop clear sort reverse update setdefault popitem add discard".split()
@@ -15,6 +16,7 @@ _CHANGES = frozenset(
 
 def check_unchanged(f, name: str, given, tree, leaves) -> None:
     """An error if f changed a container among its arguments, which `given` is a copy of."""
+    _drop_defaults(given, tree.spec)
     found, now = flatten(given)
     if now == tree and all(a is b for a, b in zip(found, leaves)):
         return
@@ -49,3 +51,20 @@ def changing_lines(f) -> list[tuple]:
         ):
             found.append((code.co_filename, line, code.co_name))
     return list(dict.fromkeys(found))
+
+
+def _drop_defaults(x, spec) -> None:
+    """Take out of each defaultdict what merely reading it put there."""
+    if spec is LEAF or spec[0] == "static":
+        return
+    keys, children = spec[1], spec[2]
+    if isinstance(x, defaultdict) and x.default_factory is not None:
+        for k in [k for k in x if k not in keys]:
+            default = x.default_factory()
+            if type(x[k]) is type(default) and repr(x[k]) == repr(default):
+                del x[k]
+    for k, child in zip(range(len(children)) if keys is None else keys, children):
+        try:
+            _drop_defaults(x[k], child)
+        except (LookupError, TypeError):  # it is not there any more
+            return
