@@ -11,7 +11,7 @@ from gpt2.autodiff.emit import regions
 from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, build, input_node
-from gpt2.autodiff.ops.exactness import CONTINUOUS, decided, mark_derived
+from gpt2.autodiff.ops.exactness import CONTINUOUS, decided, exact, mark_derived
 from gpt2.autodiff.ops.table import OPS
 from gpt2.autodiff.passes import FAMILIES, simplify
 from gpt2.autodiff.passes.engine import BITS, DIGITS
@@ -143,7 +143,8 @@ def test_ops_that_pass_on_small_changes_are_ops():
 
 
 def test_what_is_decided():
-    """Returned values and what is compared, with all they are made of; not what only a derivative reads."""
+    """Returned values and what is compared, with all they are made of. What only a derivative reads is exact,
+    but nobody sees it decide."""
     x = input_node((4,), "float64", "x")
     scaled, other = x / 49.0, x / 7.0
     counted, read = apply("floor", scaled), build.tanh(other)
@@ -153,6 +154,9 @@ def test_what_is_decided():
     assert {scaled.id, other.id, counted.id, read.id} <= everything
     alone = decided(Graph(joint.inputs, joint.outputs[1:]))
     assert scaled.id in alone and not {other.id, read.id} & alone
+    derived = {n.id for n in joint.nodes if n.derived}
+    assert derived and not derived & exact(joint)
+    assert {n.id for n in joint.nodes} - derived <= exact(joint)
 
 
 def sum_of(x):
@@ -162,10 +166,23 @@ def sum_of(x):
 def test_digits_are_enough_for_derivatives():
     """Quotients by numbers, powers and einsums in a derivative become products."""
     a = np.linspace(0.1, 1.0, 12).reshape(3, 4)
-    source = ad.source(ad.grad(lambda a: np.sum(np.einsum("ij,kj->ik", a / 7.0, a**3))), a)
+    f = lambda a: np.sum(np.einsum("ij,kj->ik", a, a) / 7.0) + np.sum(a**4)  # noqa: E731
+    source = ad.source(ad.grad(f), a)
     assert "einsum" not in source and "divide" not in source and "power" not in source
-    source = ad.source(ad.compile(lambda a: np.sum(np.einsum("ij,kj->ik", a / 7.0, a**3))), a)
+    source = ad.source(ad.compile(f), a)
     assert "einsum" in source and "divide" in source and "power" in source
+
+
+def test_what_a_derivative_reads_is_exact():
+    """x / 49 - 1 is zero at 49 as NumPy rounds, and then 1 / (x / 49 - 1) has no finite slope."""
+    slope = twice_of(ad.grad(lambda x: np.sum(1.0 / (x / 49.0 - 1.0))), np.array([49.0, 50.0]))
+    assert np.isinf(slope[0]) and np.isfinite(slope[1])
+
+
+def twice_of(g, x):
+    with np.errstate(all="ignore"):
+        g(x)
+        return g(x)
 
 
 def in_a_derivative(make, dtype):

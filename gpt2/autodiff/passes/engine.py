@@ -28,7 +28,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..graph import Graph, GraphError, Node, with_args
-from ..ops.exactness import decided
+from ..ops.exactness import exact
 from ..ops.table import is_elementwise
 from ..switches import FAST, STRICT
 from .match import VIEWS, calls_back, number
@@ -109,7 +109,7 @@ class Sweep:
             Node
         ] = []  # of the new graph's nodes: where a rule made some, they stand in the old one's place
         self.changed = False
-        self._exact = frozenset() if self.fast else decided(graph)
+        self._exact = frozenset() if self.fast else exact(graph)
         self._exactly = False  # is the node being looked at one that keeps every bit?
         self._rules: dict[tuple[str, bool], tuple[Rule, ...]] = {}
         self._known: dict[tuple, Node] = {}
