@@ -35,6 +35,12 @@ def split(a):
     return c - (c - a)
 
 
+def _added_to(x):
+    y = np.stack([x, x])
+    y[..., :1] += 0.5
+    return 1.0 / y
+
+
 FUNCTIONS = {
     "floor of a quotient": (lambda x: np.floor(x / 49.0), np.arange(0, 4900, 49.0)),
     "bins": (lambda x: (x / 0.1).astype(int), np.arange(1000) * 0.1),
@@ -64,6 +70,8 @@ FUNCTIONS = {
     "einsum": (lambda a: np.einsum("ij,kj->ik", a, a), np.linspace(0, 1, 600).reshape(20, 30)),
     "NumPy's round": (lambda x: np.round(x, 1), np.array([2.55, 0.35], SINGLE)),
     "a short integer's negative": (lambda n: n + -(n.astype(np.int8)), np.array([128, -128])),
+    "what is joined and reversed": (lambda x: np.cbrt(np.flip(np.stack([x, x]))), np.linspace(0.1, 9, 64)),
+    "a zero beside what was added to": (_added_to, np.array([1.0, -0.0])),
     "joined zeros": (lambda x: 1.0 / np.concatenate([x, x]), np.array([-0.0, 2.0])),
 }  # fmt: skip
 

@@ -175,7 +175,7 @@ class Sweep:
                 return found
         for rule in self._rules_for(n.op):
             got = rule(n, self)
-            if got is not None and got is not n and not (self._exactly and stretched(got, n)):
+            if got is not None and got is not n and not (self._exactly and lies_otherwise(got, n)):
                 got = self._adopt(n, got, origin, rule)
                 break
         else:
@@ -247,10 +247,14 @@ class Sweep:
         return got
 
 
-def stretched(got: Node, n: Node) -> bool:
-    """Is `got` a view that repeats values which `n` has an array of? A sum of it goes in another order."""
-    while n.op not in VIEWS and got.op in VIEWS:
-        if got.op == "broadcast" and got.size != got.args[0].size and number(got) is None:
+def lies_otherwise(got: Node, n: Node) -> bool:
+    """Is `got` a view where NumPy has an array for `n`, or the other way round for a reversed one? Sums go
+    through memory in another order then, and some functions round otherwise where they read backwards.
+    """
+    if n.op in VIEWS:
+        return n.op == "slice" and got.op == "assemble" and any(step < 0 for *_, step in n.attrs["index"])
+    while got.op in VIEWS:
+        if got.op in ("slice", "transpose") or (got.op == "broadcast" and number(got) is None):
             return True
         got = got.args[0]
     return False
