@@ -1,6 +1,6 @@
 """Compare random programs at the edges with NumPy, bit by bit (tests/support/random_values.py).
 
-python tests/long/values.py                     100,000 programs, three quarters of an hour of one core
+python tests/long/values.py                     100,000 programs, some twenty minutes of one core
 python tests/long/values.py --start 50000 --count 10000
 """
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..graph import Graph
 from ..ops import anomaly
-from ..ops.exactness import decided
+from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
 from ..switches import FAST, Options
 from . import numexpr, tuned
@@ -97,8 +97,8 @@ class Program:
         self.graph = graph
         self.name = name or graph.name
         fast = options is not None and options.math == FAST
-        exact = frozenset() if fast else decided(graph)
-        emitted = emit(graph, self.name, share_inputs, lend, _fusing(options), exact)
+        kept = frozenset() if fast else exact(graph)
+        emitted = emit(graph, self.name, share_inputs, lend, _fusing(options), kept)
         self.source = emitted.source
         env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": kernels.matmul}
         self._function = load_source(emitted.source, env, emitted.function)

@@ -1,11 +1,9 @@
 """Which values have to keep every bit, and which only their digits.
 
 In strict mode (Options.math) a program gives what NumPy gives. A rewrite that rounds otherwise is allowed
-only where nobody can tell but by the last digits of a derivative. `decided` finds all other values:
-
-    what is compared, floored, cast to integers, sorted or used as an index, and all that it is computed from;
-    what is returned, and all that it is computed from, as far as NumPy computes it: a derivative is the
-    compiler's own, and so is what only a derivative reads.
+only in what differentiation made, where NumPy has no say, and there only where it cannot reach a decision.
+All other values are `exact`: those of the user's own program, and all that is compared, floored, cast to
+integers, sorted or used as an index, with what it is computed from.
 
 The ops that do not decide, because they take a small relative change to a small one, are listed here. An op
 that is not in the list is taken for one that decides.
@@ -32,8 +30,13 @@ CONTINUOUS = frozenset(
 )
 
 
-def decided(graph: Graph) -> set[int]:
+def exact(graph: Graph) -> set[int]:
     """The ids of the values that keep every bit."""
+    return decided(graph) | {n.id for n in graph.nodes if not n.derived}
+
+
+def decided(graph: Graph) -> set[int]:
+    """The ids of the values that a result or a decision shows: without those that only a derivative reads."""
     returned = {o.id for o in graph.outputs if not o.derived}
     decisive: set[int] = set()
     for n in reversed(graph.nodes):

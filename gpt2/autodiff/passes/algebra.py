@@ -7,7 +7,7 @@ Only floating-point and complex values are touched. What may be reassociated is 
     x / c                       x * (1 / c), one rounding more where c is not a power of 2
 
 In strict mode only x / 4, x**2 and powers of integers are changed everywhere: floor(x / 49) is another number
-than floor(x * (1 / 49)). In what goes into derivatives alone, x**3 and x / 49 are as well.
+than floor(x * (1 / 49)). In derivatives x**3 and x / 49 are as well.
 """
 
 from __future__ import annotations

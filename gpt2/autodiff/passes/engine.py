@@ -28,7 +28,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..graph import Graph, GraphError, Node, with_args
-from ..ops.exactness import decided
+from ..ops.exactness import exact
 from ..ops.table import is_elementwise
 from ..switches import FAST, STRICT
 from .match import VIEWS, calls_back, number
@@ -109,7 +109,7 @@ class Sweep:
             Node
         ] = []  # of the new graph's nodes: where a rule made some, they stand in the old one's place
         self.changed = False
-        self._exact = frozenset() if self.fast else decided(graph)
+        self._exact = frozenset() if self.fast else exact(graph)
         self._exactly = False  # is the node being looked at one that keeps every bit?
         self._rules: dict[tuple[str, bool], tuple[Rule, ...]] = {}
         self._known: dict[tuple, Node] = {}
@@ -178,7 +178,7 @@ class Sweep:
                 return found
         for rule in self._rules_for(n.op):
             got = rule(n, self)
-            if got is not None and got is not n and not (self._exactly and stretched(got, n)):
+            if got is not None and got is not n and not (self._exactly and lies_otherwise(got, n)):
                 got = self._adopt(n, got, origin, rule)
                 break
         else:
@@ -250,10 +250,14 @@ class Sweep:
         return got
 
 
-def stretched(got: Node, n: Node) -> bool:
-    """Is `got` a view that repeats values which `n` has an array of? A sum of it goes in another order."""
-    while n.op not in VIEWS and got.op in VIEWS:
-        if got.op == "broadcast" and got.size != got.args[0].size and number(got) is None:
+def lies_otherwise(got: Node, n: Node) -> bool:
+    """Is `got` a view where NumPy has an array for `n`, or the other way round for a reversed one? Sums go
+    through memory in another order then, and some functions round otherwise where they read backwards.
+    """
+    if n.op in VIEWS:
+        return n.op == "slice" and got.op == "assemble" and any(step < 0 for *_, step in n.attrs["index"])
+    while got.op in VIEWS:
+        if got.op in ("slice", "transpose") or (got.op == "broadcast" and number(got) is None):
             return True
         got = got.args[0]
     return False

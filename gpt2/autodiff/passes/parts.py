@@ -153,7 +153,7 @@ def update_everything(n: Node, sweep) -> Node | None:
     return None
 
 
-@place.rule("update", keeps=BITS)
+@place.rule("update", keeps=DIGITS)
 def add_to_part(n: Node, sweep) -> Node | None:
     """x[i] += v adds a part, if x is assembled from parts: no slice has to be read."""
     x, v = n.args

@@ -10,7 +10,7 @@ from gpt2.autodiff.emit import regions
 from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, build, input_node
-from gpt2.autodiff.ops.exactness import CONTINUOUS, decided, mark_derived
+from gpt2.autodiff.ops.exactness import CONTINUOUS, decided, exact, mark_derived
 from gpt2.autodiff.ops.table import OPS
 from gpt2.autodiff.passes import FAMILIES, simplify
 from gpt2.autodiff.passes.engine import BITS, DIGITS
@@ -33,6 +33,12 @@ def split(a):
     """The upper half of the digits: Veltkamp 1968."""
     c = 134217729.0 * a
     return c - (c - a)
+
+
+def _added_to(x):
+    y = np.stack([x, x])
+    y[..., :1] += 0.5
+    return 1.0 / y
 
 
 FUNCTIONS = {
@@ -64,6 +70,8 @@ FUNCTIONS = {
     "einsum": (lambda a: np.einsum("ij,kj->ik", a, a), np.linspace(0, 1, 600).reshape(20, 30)),
     "NumPy's round": (lambda x: np.round(x, 1), np.array([2.55, 0.35], SINGLE)),
     "a short integer's negative": (lambda n: n + -(n.astype(np.int8)), np.array([128, -128])),
+    "what is joined and reversed": (lambda x: np.cbrt(np.flip(np.stack([x, x]))), np.linspace(0.1, 9, 64)),
+    "a zero beside what was added to": (_added_to, np.array([1.0, -0.0])),
     "joined zeros": (lambda x: 1.0 / np.concatenate([x, x]), np.array([-0.0, 2.0])),
 }  # fmt: skip
 
@@ -143,7 +151,8 @@ def test_ops_that_pass_on_small_changes_are_ops():
 
 
 def test_what_is_decided():
-    """Returned values and what is compared, with all they are made of; not what only a derivative reads."""
+    """Returned values and what is compared, with all they are made of. What only a derivative reads is exact,
+    but nobody sees it decide."""
     x = input_node((4,), "float64", "x")
     scaled, other = x / 49.0, x / 7.0
     counted, read = apply("floor", scaled), build.tanh(other)
@@ -153,6 +162,9 @@ def test_what_is_decided():
     assert {scaled.id, other.id, counted.id, read.id} <= everything
     alone = decided(Graph(joint.inputs, joint.outputs[1:]))
     assert scaled.id in alone and not {other.id, read.id} & alone
+    derived = {n.id for n in joint.nodes if n.derived}
+    assert derived and not derived & exact(joint)
+    assert {n.id for n in joint.nodes} - derived <= exact(joint)
 
 
 def sum_of(x):
@@ -162,10 +174,23 @@ def sum_of(x):
 def test_digits_are_enough_for_derivatives():
     """Quotients by numbers, powers and einsums in a derivative become products."""
     a = np.linspace(0.1, 1.0, 12).reshape(3, 4)
-    source = ad.source(ad.grad(lambda a: np.sum(np.einsum("ij,kj->ik", a / 7.0, a**3))), a)
+    f = lambda a: np.sum(np.einsum("ij,kj->ik", a, a) / 7.0) + np.sum(a**4)  # noqa: E731
+    source = ad.source(ad.grad(f), a)
     assert "einsum" not in source and "divide" not in source and "power" not in source
-    source = ad.source(ad.compile(lambda a: np.sum(np.einsum("ij,kj->ik", a / 7.0, a**3))), a)
+    source = ad.source(ad.compile(f), a)
     assert "einsum" in source and "divide" in source and "power" in source
+
+
+def test_what_a_derivative_reads_is_exact():
+    """x / 49 - 1 is zero at 49 as NumPy rounds, and then 1 / (x / 49 - 1) has no finite slope."""
+    slope = twice_of(ad.grad(lambda x: np.sum(1.0 / (x / 49.0 - 1.0))), np.array([49.0, 50.0]))
+    assert np.isinf(slope[0]) and np.isfinite(slope[1])
+
+
+def twice_of(g, x):
+    with np.errstate(all="ignore"):
+        g(x)
+        return g(x)
 
 
 def in_a_derivative(make, dtype):
