@@ -8,8 +8,8 @@ import pytest
 mypy = pytest.importorskip("mypy.api", reason="mypy is missing: pip install mypy")
 
 ROOT = Path(__file__).resolve().parents[1]
-# Still to do; a file that is done leaves this list
-WITHOUT = ("gpt2/autodiff/",)
+# Still to do; a room that is done leaves this list
+WITHOUT = tuple(f"gpt2/autodiff/{room}/" for room in ("api", "emit", "ops", "record"))
 
 
 def public_functions():
