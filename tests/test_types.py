@@ -9,7 +9,7 @@ mypy = pytest.importorskip("mypy.api", reason="mypy is missing: pip install mypy
 
 ROOT = Path(__file__).resolve().parents[1]
 # Still to do; a room that is done leaves this list
-WITHOUT = tuple(f"gpt2/autodiff/{room}/" for room in ("api", "emit", "ops", "record"))
+WITHOUT = ("gpt2/autodiff/record/",)
 
 
 def public_functions():
