@@ -8,8 +8,8 @@ import pytest
 mypy = pytest.importorskip("mypy.api", reason="mypy is missing: pip install mypy")
 
 ROOT = Path(__file__).resolve().parents[1]
-# Still to do; a room that is done leaves this list
-WITHOUT = ("gpt2/autodiff/record/",)
+# Still to do; a file that is done leaves this list
+WITHOUT = ("gpt2/autodiff/record/functions/",)
 
 
 def public_functions():

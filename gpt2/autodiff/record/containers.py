@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dis
 import types
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..errors import WriteError
-from ..tree import flatten, leaf_paths
+from ..tree import Tree, flatten, leaf_paths
 
 _CHANGES = frozenset(
     "append extend insert remove pop clear sort reverse update setdefault popitem add discard".split()
 )
 
 
-def check_unchanged(f, name: str, given, tree, leaves) -> None:
+def check_unchanged(f: Callable, name: str, given: Any, tree: Tree, leaves: Sequence) -> None:
     """An error if f changed a container among its arguments, which `given` is a copy of."""
     found, now = flatten(given)
     if now == tree and all(a is b for a, b in zip(found, leaves)):
@@ -35,7 +37,7 @@ def check_unchanged(f, name: str, given, tree, leaves) -> None:
     )
 
 
-def changing_lines(f) -> list[tuple]:
+def changing_lines(f: Callable) -> list[tuple]:
     """(file, line, function) of what looks like changes of containers in f."""
     f = getattr(f, "__wrapped__", f)
     code = getattr(getattr(f, "__func__", f), "__code__", None)
