@@ -12,7 +12,7 @@ import numpy as np
 class AutodiffError(Exception):
     """A function that cannot be recorded as it is written. `loc` is (file, line, function)."""
 
-    def __init__(self, message: str, loc=None):
+    def __init__(self, message: str, loc: tuple | None = None):
         super().__init__(f"{place(loc)}: {message}" if loc else message)
         self.loc = loc
 
@@ -37,7 +37,7 @@ class DtypeError(AutodiffError, TypeError):
     """An array that does not hold numbers."""
 
 
-def place(loc) -> str:
+def place(loc: tuple) -> str:
     """file:line, the file relative to the working directory where it lies inside."""
     file, line = loc[0], loc[1]
     try:
@@ -50,7 +50,7 @@ def place(loc) -> str:
 _located: dict[type, type] = {}
 
 
-def located(error: Exception, what: str, loc) -> Exception:
+def located(error: Exception, what: str, loc: tuple | None) -> Exception:
     """The same kind of error as NumPy raised, so that handlers still catch it, with the user's file and
     line.
     """
@@ -64,7 +64,9 @@ def located(error: Exception, what: str, loc) -> Exception:
     return _located[kind](f"{what}: {error}", loc)
 
 
-def unsupported(name: str, loc, because: str = "has no derivative rule yet") -> UnsupportedError:
+def unsupported(
+    name: str, loc: tuple | None, because: str = "has no derivative rule yet"
+) -> UnsupportedError:
     short = name.rsplit(".", 1)[-1]
     return UnsupportedError(
         f"{name} {because}. Write it with other NumPy functions, or register a rule of your own:\n\n"
@@ -78,7 +80,7 @@ def unsupported(name: str, loc, because: str = "has no derivative rule yet") -> 
     )
 
 
-def written_to_plain(loc, what: str = "this assignment") -> WriteError:
+def written_to_plain(loc: tuple | None, what: str = "this assignment") -> WriteError:
     return WriteError(
         f"{what} writes a recorded value into a plain NumPy array, where its derivative would be lost. "
         "Make the array with np.zeros_like(x, shape=...) or np.zeros(shape, like=x), with x a recorded "
@@ -88,7 +90,7 @@ def written_to_plain(loc, what: str = "this assignment") -> WriteError:
     )
 
 
-def number_lost(function: str, loc) -> ConversionError:
+def number_lost(function: str, loc: tuple | None) -> ConversionError:
     """float(x), asked for by a function that is not float."""
     instead = "Use a NumPy function"
     module, _, name = function.rpartition(".")
@@ -103,7 +105,7 @@ def number_lost(function: str, loc) -> ConversionError:
     )
 
 
-def number_returned(transform: str, name: str, loc) -> ConversionError:
+def number_returned(transform: str, name: str, loc: tuple | None) -> ConversionError:
     """A function whose result is a plain number that float(x) gave."""
     return ConversionError(
         f"{transform}: what {name} returns was made a plain number here, by float(), and has no derivative "
@@ -112,7 +114,7 @@ def number_returned(transform: str, name: str, loc) -> ConversionError:
     )
 
 
-def array_lost(loc) -> ConversionError:
+def array_lost(loc: tuple | None) -> ConversionError:
     """NumPy asked for a plain array."""
     return ConversionError(
         "here NumPy would turn a recorded value into a plain array, and its derivative would be lost. Write\n"

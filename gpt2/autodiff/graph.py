@@ -48,10 +48,10 @@ class Node:
         op: str,
         args: tuple,
         attrs: dict,
-        shape,
-        dtype,
+        shape: tuple,
+        dtype: Any,
         name: str | None = None,
-        loc=None,
+        loc: tuple | None = None,
         derived: bool = False,
     ):
         self.id = next(_ids)
@@ -83,11 +83,11 @@ class Node:
         return self.size * self.dtype.itemsize
 
     @property
-    def value(self):
+    def value(self) -> Any:
         """The value of a `const` node."""
         return self.attrs["value"]
 
-    def key(self):
+    def key(self) -> tuple:
         """Equal keys compute equal values: what common-subexpression elimination hashes."""
         if self._key is None:
             if self.op in ("input", "const") and not is_scalar_const(self):
@@ -112,7 +112,7 @@ class Node:
         raise GraphError(f"a symbolic value has no truth value: {self!r}")
 
 
-def freeze(x):
+def freeze(x: Any) -> Any:
     """A hashable stand-in for an attribute value."""
     if isinstance(x, dict):
         return tuple((k, freeze(v)) for k, v in sorted(x.items()))

@@ -75,7 +75,7 @@ class Row:
         """
         return self._stage("simplified", simplify if self.options.before else _same, graph, self.options)
 
-    def differentiated(self, derive: Callable, *args):
+    def differentiated(self, derive: Callable, *args: Any) -> Any:
         """The result of derive(*args): a graph, or an object that has one as its `graph`."""
         return self._stage("differentiated", derive, *args)
 
@@ -84,7 +84,7 @@ class Row:
         return self._stage(title, lambda: simplify(inline_calls(graph), self.options))
 
     def split(
-        self, joint: Graph, n_inputs: int, n_outputs: int, hand_on_inputs: bool = True, **price
+        self, joint: Graph, n_inputs: int, n_outputs: int, hand_on_inputs: bool = True, **price: Any
     ) -> Halves:
         """Forward and backward of a graph of results and gradients, by the minimum cut (keep/partition.py).
 
@@ -132,11 +132,13 @@ class Row:
 
         return self._stage(f"{half}, emitted" if half else "emitted", emit)
 
-    def program(self, graph: Graph, *, scalar: bool = False, title: str = "simplified again"):
+    def program(
+        self, graph: Graph, *, scalar: bool = False, title: str = "simplified again"
+    ) -> Program | ScalarProgram:
         """The last two stages for a graph that is not split: prepared, and emitted."""
         return self.emitted(self.prepared(graph, title), scalar=scalar)
 
-    def forward_backward(self, graph: Graph, wrt: Sequence[int], cts: Sequence[int], **price) -> Halves:
+    def forward_backward(self, graph: Graph, wrt: Sequence[int], cts: Sequence[int], **price: Any) -> Halves:
         """All stages of a recorded graph, as far as the graphs of its forward and its backward.
 
         wrt, cts   the inputs whose gradients are wanted, and the outputs that get a cotangent
@@ -183,7 +185,7 @@ def _short_ways(joint: Graph, saved, handed: Sequence[Node], n_outputs: int) -> 
     return places, outputs
 
 
-def program_of(graph: Graph):
+def program_of(graph: Graph) -> Program:
     """The program of a graph inside a graph (scan, map, call), made on first use and kept with it.
 
     Its options are those of the thread that runs it, but for the backend: it computes slices or single steps,

@@ -5,6 +5,8 @@ change.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +14,7 @@ _PLAIN = (bool, int, str, bytes)
 COMPARED = (*_PLAIN, float, complex, range)
 
 
-def same(a, b) -> bool:
+def same(a: Any, b: Any) -> bool:
     """The same object, or equal immutable values of one type: 1, 1.0 and True differ, as do 0.0 and -0.0."""
     if a is b:
         return True
@@ -38,7 +40,7 @@ def same(a, b) -> bool:
     return isinstance(a, np.dtype) and a == b and a.metadata == b.metadata
 
 
-def same_items(items, then: tuple) -> bool:
+def same_items(items: Sequence, then: tuple) -> bool:
     return len(items) == len(then) and all(map(same, items, then))
 
 

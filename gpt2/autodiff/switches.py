@@ -9,8 +9,10 @@ import os
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 # The names of the passes, in the order in which their rules are tried: those that make things disappear come
 # first, then those that rearrange. The passes themselves stand in gpt2/autodiff/passes.
@@ -73,7 +75,7 @@ def current_options() -> Options:
 
 
 @contextmanager
-def options(**fields):
+def options(**fields: Any) -> Iterator[Options]:
     """Compile with other options, in this thread: `with ad.options(off={"cse"}): ...`
 
     off      names of passes to leave out (switches.PASSES)
@@ -111,7 +113,7 @@ def debug_level(text: str) -> int:
 DEBUG = debug_level(os.environ.get("GPT2_AD_DEBUG") or "0")  # read once
 
 
-def tell(name: str, title: str, made, seconds: float, remark: str = "") -> None:
+def tell(name: str, title: str, made: Any, seconds: float, remark: str = "") -> None:
     """Write about one stage of the program called `name`: a line, and what came out if the level asks for it.
 
     made   a graph, or a program, which has a `source`

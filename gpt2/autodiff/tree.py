@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from .same import same, same_items
 LEAF = "*"  # stands for one leaf
 
 
-def is_dynamic(x) -> bool:
+def is_dynamic(x: Any) -> bool:
     return isinstance(x, (np.ndarray, float, complex, np.generic)) or "__autodiff_node__" in type(x).__dict__
 
 
@@ -36,7 +36,7 @@ class Tree:
 
     __slots__ = ("spec", "size")
 
-    def __init__(self, spec, size: int):
+    def __init__(self, spec: Any, size: int):
         self.spec = spec
         self.size = size  # number of leaves
 
@@ -55,7 +55,7 @@ class Kind:
     about x is the same.
     """
 
-    def __init__(self, x):
+    def __init__(self, x: list | dict):
         self.type = type(x)
         self.__name__ = self.type.__name__
         try:
@@ -68,7 +68,7 @@ class Kind:
             ) from error
         self.held = _held(self.empty)
 
-    def __call__(self, items):
+    def __call__(self, items: Iterable) -> Any:
         new = copy.copy(self.empty)
         (dict.update if isinstance(new, dict) else list.extend)(new, items)
         return new
@@ -106,14 +106,14 @@ def _held(x) -> list:
     return [*found, "default_factory", x.default_factory] if isinstance(x, defaultdict) else found
 
 
-def flatten(x, is_leaf: Callable[[Any], bool] = is_dynamic) -> tuple[list, Tree]:
+def flatten(x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> tuple[list, Tree]:
     """The leaves of x and its structure."""
     leaves: list = []
     spec = _flatten(x, leaves, is_leaf)
     return leaves, Tree(spec, len(leaves))
 
 
-def unflatten(tree: Tree, leaves: Sequence):
+def unflatten(tree: Tree, leaves: Sequence) -> Any:
     """The inverse of flatten, with other leaves."""
     if len(leaves) != tree.size:
         raise ValueError(f"unflatten: {len(leaves)} leaves, expected {tree.size}")
@@ -127,7 +127,7 @@ def leaf_paths(tree: Tree) -> list[tuple]:
     return paths
 
 
-def tree_map(function: Callable, x, is_leaf: Callable[[Any], bool] = is_dynamic):
+def tree_map(function: Callable, x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> Any:
     """x with function applied to each of its leaves."""
     leaves, tree = flatten(x, is_leaf)
     return unflatten(tree, [function(leaf) for leaf in leaves])

@@ -23,15 +23,27 @@
 Importing this package loads no NumPy, so that a program can decide on the number of its threads first.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from gpt2.errors import UserError
 from gpt2.parallel.errors import WorkerError, check_batch
+
+if TYPE_CHECKING:
+    from gpt2.model import GPT2
+    from gpt2.optimizer import AdamW
+    from gpt2.parallel.group import Group
+    from gpt2.parallel.processes import Processes
+    from gpt2.parallel.team import Team
 
 __all__ = ["KINDS", "WorkerError", "check_batch", "join", "start"]
 
 KINDS = ("none", "processes", "mpi")
 
 
-def join(kind, timeout=0.0):
+def join(kind: str, timeout: float = 0.0) -> Group:
     """The group that this process belongs to: MPI's ranks for "mpi", else a group of one.
 
     timeout   of "mpi": seconds for which a rank waits for the others; then it ends the job. 0: for ever
@@ -50,18 +62,18 @@ def join(kind, timeout=0.0):
 
 
 def start(
-    kind,
-    model,
-    optimizer,
-    group,
+    kind: str,
+    model: GPT2,
+    optimizer: AdamW,
+    group: Group,
     *,
-    workers=1,
-    batch_size=None,
-    threads=0,
-    shard=False,
-    timeout=300.0,
-    options=None,
-):
+    workers: int = 1,
+    batch_size: int | None = None,
+    threads: int = 0,
+    shard: bool = False,
+    timeout: float = 300.0,
+    options: Mapping[str, Any] | None = None,
+) -> Team | Processes:
     """The team that trains `model`: parameters, gradients and moments move to where its workers see them.
 
     kind        of KINDS; group is what join(kind) gave

@@ -2,17 +2,19 @@
 
 import contextlib
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from gpt2.errors import UserError
-from gpt2.model import GPT2
+from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
 from gpt2.parallel.cores import cores, threads_each
 from gpt2.parallel.processes import Processes
 
 
-def candidates(B, count):
+def candidates(B: int, count: int) -> list[int]:
     """Numbers of workers worth a trial on `count` cores: 1, and the divisors of B in steps of about two."""
     divisors = [n for n in range(1, min(B, count) + 1) if B % n == 0]
     chosen = [divisors[-1]]
@@ -22,7 +24,15 @@ def candidates(B, count):
     return sorted({1, *chosen})
 
 
-def choose(config, B, T, *, threads=0, timeout=300.0, options=None):
+def choose(
+    config: GPT2Config,
+    B: int,
+    T: int,
+    *,
+    threads: int = 0,
+    timeout: float = 300.0,
+    options: Mapping[str, Any] | None = None,
+) -> tuple[int, dict[int, float]]:
     """The best number of workers for batches of B sequences of T tokens, and the seconds of a step by number.
 
     With 1 the best is one process that takes all threads itself. Numbers that cannot be had are left out.
@@ -37,7 +47,16 @@ def choose(config, B, T, *, threads=0, timeout=300.0, options=None):
     return min(times, key=times.get, default=1), times
 
 
-def measure(config, workers, B, T, *, threads=0, timeout=300.0, options=None):
+def measure(
+    config: GPT2Config,
+    workers: int,
+    B: int,
+    T: int,
+    *,
+    threads: int = 0,
+    timeout: float = 300.0,
+    options: Mapping[str, Any] | None = None,
+) -> float:
     """Seconds of a step, the second one: the first compiles, and touches new memory."""
     model = GPT2(config, seed=None, **(options or {}))
     batch = tuple(np.random.default_rng(0).integers(0, config.vocab_size, (2, B, T), dtype=np.int32))
@@ -48,7 +67,7 @@ def measure(config, workers, B, T, *, threads=0, timeout=300.0, options=None):
         return time.perf_counter() - begin
 
 
-def as_text(times, best, threads=0):
+def as_text(times: Mapping[int, float], best: int, threads: int = 0) -> str:
     """What was measured and taken, as a line."""
 
     def label(n):

@@ -15,7 +15,7 @@ RANKS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
-def cores():
+def cores() -> int:
     """Cores that this process may use: those it is not kept from, and no more than its container's share."""
     try:
         count = len(os.sched_getaffinity(0))
@@ -28,32 +28,32 @@ def cores():
         return count
 
 
-def threads_each(workers, threads=0):
+def threads_each(workers: int, threads: int = 0) -> int:
     """Threads for each of `workers` on this machine, of `threads` in all (0: one a core). At least 1."""
     return max(1, (threads or cores()) // workers)
 
 
-def thread_variables(threads):
+def thread_variables(threads: int) -> dict[str, str]:
     """The environment variables that hold the libraries under NumPy to a number of threads."""
     return {f"{library}_NUM_THREADS": str(threads) for library in LIBRARIES}
 
 
-def local_ranks():
+def local_ranks() -> int:
     """Ranks of this process's MPI job on this machine, from what mpiexec left in the environment; else 1."""
     return next((int(os.environ[name]) for name in LOCAL_RANKS if os.environ.get(name, "").isdigit()), 1)
 
 
-def launched_rank():
+def launched_rank() -> int:
     """This process's rank in the MPI job that it was started in, from the environment; else 0."""
     return next((int(os.environ[name]) for name in RANK if os.environ.get(name, "").isdigit()), 0)
 
 
-def launched_ranks():
+def launched_ranks() -> int:
     """Processes of the MPI job that this one was started in, from the environment; else 1."""
     return next((int(os.environ[name]) for name in RANKS if os.environ.get(name, "").isdigit()), 1)
 
 
-def shares_of_cores(workers):
+def shares_of_cores(workers: int) -> list[set[int] | None]:
     """A set of cores for each worker, or None for each where there are fewer cores than workers."""
     try:
         available = sorted(os.sched_getaffinity(0))

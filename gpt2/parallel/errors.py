@@ -7,7 +7,7 @@ class WorkerError(RuntimeError):
     """A worker died, failed or hung. The text names it and says how; the other workers have been ended."""
 
 
-def check_batch(B, size, flag="--workers"):
+def check_batch(B: int, size: int, flag: str = "--workers") -> None:
     """Raise UserError unless `size` workers can take equal shares of B sequences.
 
     With shares of different sizes all would wait for the largest.

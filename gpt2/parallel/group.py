@@ -4,8 +4,12 @@ A group of `size` workers knows them by `rank`, from 0. Every method is called b
 order. Sums are taken in an order that depends on the size alone: a run can be repeated bit for bit.
 """
 
+from __future__ import annotations
+
 import math
 import struct
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,25 +26,25 @@ class Group:
     rank = 0
     size = 1
 
-    def exchange(self, payload):
+    def exchange(self, payload: bytes) -> list[bytes]:
         """Give some bytes (up to CHUNK) to every worker, and return what each gave, by rank."""
         raise NotImplementedError
 
-    def barrier(self):
+    def barrier(self) -> None:
         """Return once every worker has called this."""
         self.exchange(b"")
 
-    def wait_for_root(self):
+    def wait_for_root(self) -> None:
         """Return once every worker has called this; the root may take its time: it does something alone."""
         self.barrier()
 
-    def broadcast(self, array, root=0):
+    def broadcast(self, array: np.ndarray, root: int = 0) -> None:
         """Fill a flat array with that of worker `root`."""
         for piece in _pieces(array):
             parts = self.exchange(piece.tobytes() if self.rank == root else b"")
             piece[...] = np.frombuffer(parts[root], array.dtype)
 
-    def all_reduce(self, array):
+    def all_reduce(self, array: np.ndarray) -> None:
         """Replace a flat array by its sum over all workers."""
         for piece in _pieces(array):
             parts = self.exchange(piece.tobytes())
@@ -48,7 +52,7 @@ class Group:
             for part in parts[1:]:
                 piece += np.frombuffer(part, array.dtype)
 
-    def start_all_reduce(self, array):
+    def start_all_reduce(self, array: np.ndarray) -> Any:
         """Begin all_reduce(array); wait() of the object returned ends it. Leave the array alone until then.
 
         Here all of it happens in wait(): between processes of one machine, adding takes the very cores and
@@ -56,28 +60,28 @@ class Group:
         """
         return _Later(self, array)
 
-    def total(self, *values):
+    def total(self, *values: float) -> list[float]:
         """Sums of numbers over all workers, in the order of ranks: a list of floats."""
         parts = self.exchange(struct.pack(f"{len(values)}d", *values))
         return [sum(column) for column in zip(*(struct.unpack(f"{len(values)}d", part) for part in parts))]
 
-    def highest(self, value):
+    def highest(self, value: float) -> float:
         """The largest of the workers' numbers."""
         return max(struct.unpack("d", part)[0] for part in self.exchange(struct.pack("d", value)))
 
-    def part(self, n, rank=None):
+    def part(self, n: int, rank: int | None = None) -> tuple[int, int]:
         """(start, stop): the part of a flat buffer of n entries that a worker takes care of."""
         rank = self.rank if rank is None else rank
         units = -(-n // UNIT)
-        return tuple(min(n, units * r // self.size * UNIT) for r in (rank, rank + 1))
+        return tuple(min(n, units * r // self.size * UNIT) for r in (rank, rank + 1))  # type: ignore[return-value]
 
-    def all_gather(self, array):
+    def all_gather(self, array: np.ndarray) -> None:
         """Complete a flat array, of which each worker has its own part(): everyone gets all parts."""
         for r in range(self.size):
             start, stop = self.part(array.size, r)
             self.broadcast(array[start:stop], root=r)
 
-    def gather(self, part, n):
+    def gather(self, part: np.ndarray, n: int) -> np.ndarray:
         """All workers' parts of n entries as one array (n,), on the root; elsewhere it may hold anything."""
         whole = np.empty(n, part.dtype)
         start, stop = self.part(n)
@@ -85,15 +89,15 @@ class Group:
         self.all_gather(whole)
         return whole
 
-    def from_root(self, function):
+    def from_root(self, function: Callable[[], Any]) -> Any:
         """What function() returns on the root, for all. A UserError there is raised everywhere."""
         return function()
 
-    def reduction(self, grads):
+    def reduction(self, grads: np.ndarray) -> Reduction:
         """The sum of the workers' gradients, grads (n,), about to be taken: a Reduction."""
         return Reduction(self, grads)
 
-    def note(self, phase):
+    def note(self, phase: str) -> None:
         """A sign of life, for whoever watches over this worker. phase is a word of worker.PHASES."""
 
     def __enter__(self):
@@ -109,20 +113,20 @@ class Reduction:
     Called with (start, stop) when these entries are final in this worker, which model.backward does.
     """
 
-    def __init__(self, group, grads):
+    def __init__(self, group: Group, grads: np.ndarray):
         self.group, self.grads = group, grads
 
-    def __call__(self, start, stop):
+    def __call__(self, start: int, stop: int) -> None:
         self.group.note("computing")
 
-    def wait(self):
+    def wait(self) -> float:
         """End it: this worker's part of the gradients is summed. Returns the sum of that part's squares."""
         self.group.all_reduce(self.grads)
         start, stop = self.group.part(self.grads.size)
         return sum_of_squares(self.grads[start:stop])
 
 
-def add_up(arrays, start, stop):
+def add_up(arrays: Sequence[np.ndarray], start: int, stop: int) -> float:
     """Sum arrays[0], arrays[1], ... into arrays[0], entries start..stop. Returns the sum of the squares.
 
     Block by block: what has been added up is squared while it is still in cache.
@@ -143,7 +147,7 @@ def add_up(arrays, start, stop):
     return math.fsum(squares)
 
 
-def share(count, rank, size):
+def share(count: int, rank: int, size: int) -> slice:
     """The slice of `count` sequences that a worker takes. Shares differ by one at most."""
     return slice(count * rank // size, count * (rank + 1) // size)
 

@@ -4,10 +4,11 @@ import contextlib
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def mortal():
+def mortal() -> Iterator[None]:
     """Ctrl-C ends this process at once in the block, also while it is in MPI, and mpiexec ends the others.
 
     As an exception it would come once MPI has answered, or not at all; a rank that then leaves waits in
@@ -21,7 +22,7 @@ def mortal():
 
 
 @contextlib.contextmanager
-def ended_after(seconds):
+def ended_after(seconds: float) -> Iterator[None]:
     """The system ends this process where the block takes longer; 0: never.
 
     For the start of MPI: until all ranks are there it lets no thread of Python look at the clock.
@@ -41,7 +42,7 @@ def ended_after(seconds):
         signal.signal(signal.SIGALRM, before)
 
 
-def die_of_interrupt():
+def die_of_interrupt() -> None:
     """End as Ctrl-C ends a program that has no handler for it.
 
     mpiexec then ends the others. After an exit with a status it does not, if they wait for MPI to start.

@@ -10,9 +10,11 @@ would remove it.
 import math
 import mmap
 import os
+from collections.abc import Mapping
 from multiprocessing import reduction
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +41,7 @@ class SharedArrays:
     name    of the block in FOLDER, or None where it has none
     """
 
-    def __init__(self, layout, shared=None):
+    def __init__(self, layout: Mapping[str, tuple[tuple[int, ...], Any]], shared: Any = None):
         self.layout = layout
         places, size = _places(layout)
         if shared is None:
@@ -51,11 +53,11 @@ class SharedArrays:
             key: np.ndarray(shape, dtype, buffer, places[key]) for key, (shape, dtype) in layout.items()
         }
 
-    def share(self):
+    def share(self) -> Any:
         """What a process that is being started gets as an argument, to attach itself."""
         return self._shared
 
-    def unlink(self):
+    def unlink(self) -> None:
         """Let nobody attach from now on; who is attached stays so. May be called again."""
         self._shared.unlink()
 
@@ -141,7 +143,7 @@ def _places(layout):
     return places, max(size, ALIGN)
 
 
-def room():
+def room() -> tuple[str, int | None]:
     """Where shared memory would lie, and how many bytes there are; None where this is not known."""
     if hasattr(os, "memfd_create"):
         return "memory", free_memory()
@@ -152,7 +154,7 @@ def room():
     return FOLDER, status.f_bavail * status.f_frsize
 
 
-def free_memory():
+def free_memory() -> int | None:
     """Bytes that a program could have, on this machine and in its container; None where this is not known."""
     found = []
     try:
@@ -184,7 +186,7 @@ def _check_room(size):
         )
 
 
-def in_bytes(count):
+def in_bytes(count: float) -> str:
     """Bytes for people: 0.08 GB, 12 kB."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:

@@ -10,7 +10,11 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from gpt2.errors import UserError, reason
 from gpt2.optimizer import sum_of_squares
@@ -30,7 +34,7 @@ class MPIGroup(Group):
     timeout   seconds for which a rank waits for the others; then it ends the job. 0: for ever
     """
 
-    def __init__(self, timeout=0.0):
+    def __init__(self, timeout: float = 0.0):
         self.rank = launched_rank()  # for whoever waits in vain before MPI has said more
         self.timeout = timeout
         self.watch = Watch(timeout, self._nobody_answers)
@@ -48,33 +52,33 @@ class MPIGroup(Group):
 
     # -- the group's methods, in MPI's own
 
-    def exchange(self, payload):
+    def exchange(self, payload: bytes) -> list[bytes]:
         with self.watch:
             return self.comm.allgather(payload)
 
-    def barrier(self):
+    def barrier(self) -> None:
         with self.watch:
             self.comm.Barrier()
 
-    def wait_for_root(self):
+    def wait_for_root(self) -> None:
         with self.watch.patient():
             self.comm.Barrier()
 
-    def broadcast(self, array, root=0):
+    def broadcast(self, array: np.ndarray, root: int = 0) -> None:
         with self.watch:
             for piece in _pieces(array):
                 self.comm.Bcast(piece, root)
 
-    def all_reduce(self, array):
+    def all_reduce(self, array: np.ndarray) -> None:
         with self.watch:
             for piece in _pieces(array):
                 self.comm.Allreduce(self.MPI.IN_PLACE, piece)
 
-    def start_all_reduce(self, array):
+    def start_all_reduce(self, array: np.ndarray) -> Any:
         requests = [self.comm.Iallreduce(self.MPI.IN_PLACE, piece) for piece in _pieces(array)]
         return _Requests(self, requests)
 
-    def from_root(self, function):
+    def from_root(self, function: Callable[[], Any]) -> Any:
         result = error = None
         if self.rank == 0:
             try:
@@ -87,7 +91,7 @@ class MPIGroup(Group):
             raise UserError(error)
         return result
 
-    def reduction(self, grads):
+    def reduction(self, grads: np.ndarray) -> Reduction:
         return MPIReduction(self, grads)
 
     # -- the beginning and the end
@@ -147,17 +151,19 @@ class MPIReduction(Reduction):
     An MPI without a thread of its own only makes progress when it is called, hence the test of what is begun.
     """
 
-    def __init__(self, group, grads):
+    group: MPIGroup
+
+    def __init__(self, group: MPIGroup, grads: np.ndarray):
         super().__init__(group, grads)
         self.begun = []  # (start, stop), in the order of the backward pass, the same on every rank
         self.requests = []
 
-    def __call__(self, start, stop):
+    def __call__(self, start: int, stop: int) -> None:
         self.begun.append((start, stop))
         self.requests += self.group.start_all_reduce(self.grads[start:stop]).requests
         self.group.MPI.Request.Testall(self.requests)
 
-    def wait(self):
+    def wait(self) -> float:
         for start, stop in _gaps(self.begun, self.grads.size):
             self.requests += self.group.start_all_reduce(self.grads[start:stop]).requests
         _Requests(self.group, self.requests).wait()

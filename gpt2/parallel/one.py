@@ -6,5 +6,5 @@ from gpt2.parallel.group import Group
 class One(Group):
     """Whatever is given to everyone comes back."""
 
-    def exchange(self, payload):
+    def exchange(self, payload: bytes) -> list[bytes]:
         return [payload]

@@ -7,6 +7,11 @@ has two, so any of these will do. Pipes were taken since they carry numbers at t
 /dev/shm that could be left behind, and tell a worker at once that another one has died.
 """
 
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+
+import numpy as np
+
 from gpt2.parallel.group import Group, Reduction, add_up
 
 
@@ -21,13 +26,21 @@ class Pipes(Group):
     beat              called with a phase as a sign of life
     """
 
-    def __init__(self, rank, size, readers, writers, beat):
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        readers: Sequence[Connection | None],
+        writers: Sequence[Connection | None],
+        beat: Callable[[str], None],
+    ):
         self.rank, self.size = rank, size
         self.readers, self.writers = readers, writers
-        self.note = beat
-        self.peers = None  # the gradients of all workers, by rank, once they are shared
+        self.note = beat  # type: ignore[method-assign, assignment]
+        # The gradients of all workers, by rank, once they are shared
+        self.peers: Sequence[np.ndarray] | None = None
 
-    def exchange(self, payload):
+    def exchange(self, payload: bytes) -> list[bytes]:
         if self.size == 1:
             return [payload]
         self.note("waiting")
@@ -40,11 +53,11 @@ class Pipes(Group):
         self.note("working")
         return parts
 
-    def share_gradients(self, arrays):
+    def share_gradients(self, arrays: Sequence[np.ndarray]) -> None:
         """Say where everyone's gradients lie: arrays by rank, in shared memory. Sums go to the first one."""
         self.peers = arrays
 
-    def reduction(self, grads):
+    def reduction(self, grads: np.ndarray) -> Reduction:
         if self.peers is None or grads is not self.peers[self.rank]:
             return Reduction(self, grads)
         return SharedReduction(self)
@@ -56,10 +69,12 @@ class SharedReduction(Reduction):
     The sum goes to the first worker's array: nobody else reads or writes that part of it until the next step.
     """
 
-    def __init__(self, group):
+    group: Pipes
+
+    def __init__(self, group: Pipes):
         super().__init__(group, group.peers[group.rank])
 
-    def wait(self):
+    def wait(self) -> float:
         group = self.group
         group.barrier()  # everyone's gradients are complete
         group.note("reducing")

@@ -8,6 +8,11 @@ ZeRO's first stage (Rajbhandari et al. 2020) every worker reduces and updates it
                update own part | answer; the next step begins when all have answered
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
 from gpt2.autodiff import set_threads
 from gpt2.errors import no_overflow_warnings
 from gpt2.model import GPT2
@@ -27,7 +32,17 @@ class Processes:
 
     root = True
 
-    def __init__(self, model, optimizer, size, *, threads=0, timeout=300.0, pin=False, options=None):
+    def __init__(
+        self,
+        model: GPT2,
+        optimizer: AdamW,
+        size: int,
+        *,
+        threads: int = 0,
+        timeout: float = 300.0,
+        pin: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ):
         self.model, self.optimizer, self.size = model, optimizer, size
         n, dtype = model.num_parameters, model.config.dtype
         names = ["params", "m", "v", *(f"grads {r}" for r in range(size))]
@@ -52,7 +67,12 @@ class Processes:
         model.use(arrays["params"], arrays["grads 0"])
         optimizer.use(model.flat_params, model.flat_grads, arrays["m"], arrays["v"])
 
-    def step(self, batches, lr=None, clip=1.0):
+    def step(
+        self,
+        batches: Sequence[tuple[np.ndarray, np.ndarray]],
+        lr: float | None = None,
+        clip: float | None = 1.0,
+    ) -> tuple[float, float]:
         check_batch(len(batches[0][0]), self.size)
         lr = self.optimizer.lr if lr is None else lr
         each = [([_cut(batch, r, self.size) for batch in batches],) for r in range(self.size)]
@@ -60,26 +80,26 @@ class Processes:
         loss, norm, self.optimizer.t = answers[0]
         return loss, norm
 
-    def loss(self, inputs, targets):
+    def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
         each = [_cut((inputs, targets), r, self.size) for r in range(self.size)]
         return self.workers.call(_loss, len(inputs), each=each)[0]
 
-    def moments(self):
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
         return self.optimizer.m, self.optimizer.v
 
-    def put_moments(self, m, v):
+    def put_moments(self, m: np.ndarray, v: np.ndarray) -> None:
         pass  # they are where they belong
 
-    def from_root(self, function):
+    def from_root(self, function: Callable[[], Any]) -> Any:
         return function()
 
-    def wait_for_root(self):
+    def wait_for_root(self) -> None:
         pass  # nobody else is at work
 
-    def highest(self, number):
+    def highest(self, number: float) -> float:
         return number
 
-    def close(self):
+    def close(self) -> None:
         self.workers.close()
 
     def __enter__(self):

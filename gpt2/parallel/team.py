@@ -8,10 +8,20 @@ A step, as each worker takes it:
     update                its part of parameters and moments, or all of them where they are not shared out
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gpt2.parallel.errors import check_batch
-from gpt2.parallel.group import share
+from gpt2.parallel.group import Group, share
+
+if TYPE_CHECKING:
+    from gpt2.model import GPT2
+    from gpt2.optimizer import AdamW
 
 
 class Team:
@@ -24,7 +34,14 @@ class Team:
     size   workers
     """
 
-    def __init__(self, group, model, optimizer, part=None, shard=False):
+    def __init__(
+        self,
+        group: Group,
+        model: GPT2,
+        optimizer: AdamW,
+        part: tuple[int, int] | None = None,
+        shard: bool = False,
+    ):
         self.group, self.model, self.optimizer = group, model, optimizer
         self.size, self.root = group.size, group.rank == 0
         self.shard = shard
@@ -40,7 +57,12 @@ class Team:
 
     # -- what a step computes
 
-    def step(self, batches, lr=None, clip=1.0):
+    def step(
+        self,
+        batches: Sequence[tuple[np.ndarray, np.ndarray]],
+        lr: float | None = None,
+        clip: float | None = 1.0,
+    ) -> tuple[float, float]:
         """One optimizer step. Returns the mean loss and the norm of its gradient.
 
         batches  a list of (inputs, targets), each (B, T): the gradients of all of them make one step
@@ -53,7 +75,13 @@ class Team:
         shares = [self._share(*batch) for batch in batches]
         return self.step_on(shares, 1.0 / self.size, lr, clip)
 
-    def step_on(self, shares, weight, lr, clip):
+    def step_on(
+        self,
+        shares: Sequence[tuple[np.ndarray, np.ndarray]],
+        weight: float,
+        lr: float | None,
+        clip: float | None,
+    ) -> tuple[float, float]:
         """step() as one worker takes it, on its shares of the batches; weight is their part of the whole."""
         group, model = self.group, self.model
         reduction = group.reduction(model.flat_grads)
@@ -73,12 +101,12 @@ class Team:
                 group.all_gather(model.flat_params)
         return loss, norm
 
-    def loss(self, inputs, targets):
+    def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
         """The mean loss over a batch (B, T) in nats per token. Shares need not be equal here."""
         mine = share(len(inputs), self.group.rank, self.size)
         return self.loss_on(inputs[mine], targets[mine], len(inputs))
 
-    def loss_on(self, inputs, targets, count):
+    def loss_on(self, inputs: np.ndarray, targets: np.ndarray, count: int) -> float:
         """loss() as one worker takes it, on its share of `count` sequences."""
         self.group.note("computing")
         weighted = self.model.loss(inputs, targets) * (len(inputs) / count) if len(inputs) else 0.0
@@ -90,13 +118,13 @@ class Team:
 
     # -- what is kept
 
-    def moments(self):
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """m and v of all parameters, (n,) each, on the root; elsewhere they may be anything of that shape."""
         m, v = self.optimizer.m, self.optimizer.v
         n = self.model.num_parameters
         return (self.group.gather(m, n), self.group.gather(v, n)) if self.shard else (m, v)
 
-    def put_moments(self, m, v):
+    def put_moments(self, m: np.ndarray, v: np.ndarray) -> None:
         """Take over m and v of all parameters, as moments() returned them or filled since."""
         if self.shard:
             start, stop = self.part
@@ -107,18 +135,18 @@ class Team:
 
     # -- agreement
 
-    def from_root(self, function):
+    def from_root(self, function: Callable[[], Any]) -> Any:
         """What function() returns on the root, on every rank. A UserError there is raised everywhere."""
         return self.group.from_root(function)
 
-    def wait_for_root(self):
+    def wait_for_root(self) -> None:
         """Return once the root has done what it did alone."""
         if self.size > 1:
             self.group.wait_for_root()
 
-    def highest(self, number):
+    def highest(self, number: float) -> float:
         """The largest of all ranks' numbers."""
         return self.group.highest(number)
 
-    def close(self):
+    def close(self) -> None:
         """End what was started. The model stays as it is."""

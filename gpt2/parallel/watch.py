@@ -11,6 +11,7 @@ import contextlib
 import math
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 LOOK = 0.5  # seconds between looks at the clock
 LONGER = 10  # times as long may take what one process does alone while the others wait: saving, sampling
@@ -25,7 +26,7 @@ class Watch:
     Time in which this process stood still itself, stopped by Ctrl-Z with all the others, does not count.
     """
 
-    def __init__(self, limit, late):
+    def __init__(self, limit: float, late: Callable[[], object]):
         self.limit, self.late = limit or math.inf, late
         self.depth, self.allowed, self.waited = 0, self.limit, 0.0
         if limit:
@@ -41,7 +42,7 @@ class Watch:
         self.depth -= 1
 
     @contextlib.contextmanager
-    def patient(self):
+    def patient(self) -> Iterator[None]:
         """A block that may take LONGER times as long."""
         self.allowed = self.limit * LONGER
         try:

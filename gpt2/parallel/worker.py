@@ -11,7 +11,10 @@ import pickle
 import signal
 import threading
 import traceback
+from collections.abc import Collection, Mapping, Sequence
+from multiprocessing.connection import Connection
 from types import SimpleNamespace
+from typing import Any
 
 from gpt2.errors import UserError
 
@@ -28,7 +31,15 @@ class Worker:
     kept        a place for what one call leaves for the next
     """
 
-    def __init__(self, rank, size, readers, writers, shared, layout):
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        readers: Sequence[Connection | None],
+        writers: Sequence[Connection | None],
+        shared: Any,
+        layout: Mapping[str, tuple[tuple[int, ...], Any]],
+    ):
         from gpt2.parallel.memory import SharedArrays
         from gpt2.parallel.pipes import Pipes
 
@@ -38,13 +49,22 @@ class Worker:
         self.group = Pipes(rank, size, readers, writers, self.beat)
         self.kept = SimpleNamespace()
 
-    def beat(self, phase):
+    def beat(self, phase: str) -> None:
         """A sign of life, and what comes now."""
         self.beats[1] = PHASES.index(phase)
         self.beats[0] += 1
 
 
-def main(rank, size, commands, readers, writers, shared, layout, cores):
+def main(
+    rank: int,
+    size: int,
+    commands: Connection,
+    readers: Sequence[Connection | None],
+    writers: Sequence[Connection | None],
+    shared: Any,
+    layout: Mapping[str, tuple[tuple[int, ...], Any]],
+    cores: Collection[int] | None,
+) -> None:
     """The life of a worker. Commands are (function, args), or None for the end."""
     _be_quiet_about_signals()
     _end_with_parent()

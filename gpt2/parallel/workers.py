@@ -19,7 +19,9 @@ import pickle
 import signal
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
+from typing import Any
 
 from gpt2.errors import UserError
 from gpt2.parallel import worker
@@ -44,7 +46,15 @@ class Workers:
     Whatever goes wrong in a worker ends all of them and is raised here: WorkerError, or its own UserError.
     """
 
-    def __init__(self, size, arrays=None, *, threads=1, timeout=300.0, pin=False):
+    def __init__(
+        self,
+        size: int,
+        arrays: Mapping[str, tuple[tuple[int, ...], Any]] | None = None,
+        *,
+        threads: int = 1,
+        timeout: float = 300.0,
+        pin: bool = False,
+    ):
         self.size = size
         self.timeout = timeout or math.inf
         self.memory = SharedArrays({**(arrays or {}), "beats": ((size, 2), "int64")})
@@ -89,14 +99,14 @@ class Workers:
         for end in [*theirs, *(end for pipe in pipes.values() for end in pipe)]:
             end.close()
 
-    def wait_until_ready(self):
+    def wait_until_ready(self) -> None:
         """Return once every worker stands by. The shared memory then has no name any more."""
         if self.memory is not None:
             self._collect(START)
             self.memory.unlink()
             self.memory = None
 
-    def call(self, function, *args, each=None):
+    def call(self, function: Callable, *args: Any, each: Sequence[tuple] | None = None) -> list:
         """Call function(worker, *args) in every worker at once; return what each returned, by rank.
 
         each  a list of further arguments, a tuple for each worker
@@ -207,7 +217,7 @@ class Workers:
         self.kill()
         raise WorkerError(message)
 
-    def close(self):
+    def close(self) -> None:
         """Let the workers end, and see to it that they did. The arrays stay as they are."""
         with contextlib.suppress(OSError):
             for end in self.connections:
@@ -217,7 +227,7 @@ class Workers:
             process.join(max(0.0, deadline - time.monotonic()))
         self.kill()
 
-    def kill(self):
+    def kill(self) -> None:
         """End all workers at once. May be called again."""
         atexit.unregister(self.kill)
         for process in self.processes:
@@ -242,7 +252,7 @@ class Workers:
             self.kill()
 
 
-def cannot_start(size, error):
+def cannot_start(size: int, error: OSError) -> str:
     """What there is to say where the system refuses to start `size` workers."""
     limit = {errno.EMFILE: "open files (ulimit -n)", errno.EAGAIN: "processes (ulimit -u)"}.get(error.errno)
     advice = f"allow more {limit}, take" if limit else "take"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from ..errors import AutodiffError
 from ..tree import LEAF, Tree, leaf_paths
-from .plan import Arguments, argument_text, result_kind
+from .plan import Arguments, Transform, argument_text, result_kind
 
 
-def checked_argnums(name: str, argnums):
+def checked_argnums(name: str, argnums: int | Sequence[int]) -> int | tuple[int, ...]:
     """An int or a tuple of ints."""
 
     def ok(k):
@@ -31,7 +33,7 @@ class Wrt:
         self.tree = tree
 
 
-def differentiated(transform, call: Arguments, f, strict: bool = True) -> Wrt:
+def differentiated(transform: Transform, call: Arguments, f: Callable, strict: bool = True) -> Wrt:
     """The leaves of the arguments named by argnums. strict: integers among them are an error, else they are
     None.
     """
@@ -53,7 +55,7 @@ def differentiated(transform, call: Arguments, f, strict: bool = True) -> Wrt:
     return Wrt(leaves, kinds, Tree(spec, len(leaves)))
 
 
-def float_leaves(name: str, call: Arguments, f, k: int, strict: bool = True) -> Wrt:
+def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool = True) -> Wrt:
     """The differentiable leaves of argument k."""
     numbers, tree = call.leaf_range(k), call.subtree(k)
     if not numbers and strict:

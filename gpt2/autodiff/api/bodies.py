@@ -42,7 +42,7 @@ def stands_for_all(rec: Recording) -> bool:
     return not rec.value_dependent and not rec.unstable
 
 
-def changes(x) -> bool:
+def changes(x: Any) -> bool:
     """Leaves of what a body gives back: what may differ from run to run, Python ints and bools included."""
     return is_dynamic(x) or isinstance(x, (int, bool))
 
@@ -66,7 +66,7 @@ def operands_of_body(graph: Graph, leaves: Sequence, rec: Recording | None = Non
     ]
 
 
-def applied(op: str, operands: Sequence, evaluate: Callable, **attrs):
+def applied(op: str, operands: Sequence, evaluate: Callable, **attrs: Any) -> Any:
     """The results of a node: recorded where an operand is, else computed at once by `evaluate`."""
     if any(type(x) is Recorded for x in operands):
         return apply_op(op, *operands, **attrs)

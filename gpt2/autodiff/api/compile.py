@@ -8,7 +8,7 @@ from .derived import derived_function
 from .plan import Compile
 
 
-def compile(f: Callable | None = None, *, pure: bool = False):
+def compile(f: Callable | None = None, *, pure: bool = False) -> Callable:
     """The optimised program of f itself, no derivative. Also a decorator, with or without arguments.
 
     Arguments are arrays, NumPy scalars, Python floats and complex numbers, and nested tuples, lists and dicts

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ from .plan import result_leaves
 CHECKPOINT = Checkpoint()
 
 
-def stop_gradient(x):
+def stop_gradient(x: Any) -> Any:
     """x itself, or a tree of arrays, through which no derivative leads."""
     return tree_map(lambda leaf: apply_op("stop_gradient", leaf) if type(leaf) is Recorded else leaf, x)
 
@@ -275,7 +276,7 @@ class custom_vjp(_Custom):
         self.backward: Callable | None = None
         self.given: Callable | None = None  # what takes f's arguments: the rule, or its forward
 
-    def defvjp(self, first: Callable, second: Callable | None = None):
+    def defvjp(self, first: Callable, second: Callable | None = None) -> Callable:
         """Set the rule: one function of (dout, out, *args), or a forward and a backward."""
         self.given = first
         if second is None:
@@ -294,14 +295,14 @@ class custom_vjp(_Custom):
     def user_rule(self) -> Callable | None:
         return self.given
 
-    def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
+    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> CustomVJP:
         def make():
             with _own_reads():
                 return self.graphs(primal, concrete, tree, keywords)
 
         return CustomVJP(make)
 
-    def graphs(self, primal: _Traced, concrete, tree: Tree, keywords: dict) -> tuple[Graph, Graph]:
+    def graphs(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Graph, Graph]:
         outputs, pull = primal.graph.outputs, self.backward
         if self.forward is None:  # everything is kept: the result, and the arguments
             pull = functools.partial(pull, **keywords)
@@ -420,14 +421,14 @@ class custom_jvp(_Custom):
     def user_rule(self) -> Callable:
         return self.tangent
 
-    def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
+    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> CustomJVP:
         def make():
             with _own_reads():
                 return (self.graph(primal, concrete, tree, keywords),)
 
         return CustomJVP(make)
 
-    def graph(self, primal: _Traced, concrete, tree: Tree, keywords: dict) -> Graph:
+    def graph(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> Graph:
         n = len(concrete)
         moves = [np.asarray(x).dtype.kind in "fc" for x in concrete]
         tangents = [np.ones(np.shape(x), np.asarray(x).dtype)[()] for x, has in zip(concrete, moves) if has]

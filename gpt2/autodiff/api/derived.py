@@ -69,7 +69,7 @@ class Compiled:
     path: Path | None = None
     entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
 
-    def entry(self, derived: Derived, call: Arguments, out):
+    def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
         """The fast entry for calls like this one, written when it is first wanted."""
         leaves, tree = flatten(out)
         key = tree, tuple(map(leaf_key, leaves))
@@ -100,7 +100,7 @@ class Derived:
     def _reuse_roots(self):
         return (self.f,)
 
-    def slow(self, args: tuple, kwargs: dict):
+    def slow(self, args: tuple, kwargs: dict) -> Any:
         """Any call: the one that sets up the fast entry for the next."""
         out = None
         if self.takes_out and "out" in kwargs:
@@ -128,7 +128,7 @@ class Derived:
             self.entry = compiled.entry(self, call, out)
         return result
 
-    def within(self, call: Arguments, out):
+    def within(self, call: Arguments, out: Any) -> Any:
         """A call inside a function that is itself being recorded."""
         if out is not None:
             raise AutodiffError(
@@ -157,7 +157,7 @@ class Derived:
             plan = self.plan(call, rec)
         return plan, self.transform.compile(plan, row, scalar)
 
-    def compiled(self, call: Arguments, key) -> Compiled | Plan:
+    def compiled(self, call: Arguments, key: tuple) -> Compiled | Plan:
         """Record anew. A Plan means: not worth compiling."""
         row = Row(self.name, key[-1])
         rec, guard, path, scalar = self.recorded(call, key, row)
@@ -187,7 +187,7 @@ class Derived:
         rec, _, _, scalar = fresh.recorded(call, key, row)
         fresh.built(call, rec, row, scalar)
 
-    def recorded(self, call: Arguments, key, row: Row) -> tuple[Recording, Guard, Path | None, bool]:
+    def recorded(self, call: Arguments, key: tuple, row: Row) -> tuple[Recording, Guard, Path | None, bool]:
         """A recording, what says whether it may be used again, and whether all arguments are floats.
 
         It leaves in `why` what speaks against using it again.
@@ -209,7 +209,7 @@ class Derived:
         row.recorded(rec.graph, time.perf_counter() - begin, self.why or new)
         return rec, guard, path, scalar
 
-    def watched(self, call: Arguments, key, args, kwargs) -> tuple[Recording, Guard]:
+    def watched(self, call: Arguments, key: tuple, args: tuple, kwargs: dict) -> tuple[Recording, Guard]:
         """A recording, and the guard of what it read."""
         function = self.transform.function(self.f)
         if self.pure:
@@ -242,7 +242,7 @@ class Derived:
             None if path else "it looks at results of arithmetic on recorded values, as `if x * x > 2` does",
         )
 
-    def buffers(self, plan: Plan, out):
+    def buffers(self, plan: Plan, out: Any) -> tuple | None:
         """The caller's buffers in the order of the graph's outputs, or None."""
         return None if out is None else output_buffers(self.transform.name, plan, out)
 
@@ -255,7 +255,7 @@ def check_returned(transform: Transform, rec: Recording) -> None:
         raise number_returned(transform.name, rec.graph.name, lost[0].loc)
 
 
-def static_objects(spec) -> list:
+def static_objects(spec: Any) -> list:
     """Static arguments: functions, objects, settings. They are watched like f itself."""
     if spec is LEAF:
         return []
@@ -310,7 +310,7 @@ class DerivedFunction(functools.partial):
         return f"<function {self.__qualname__} at {id(self):#x}>"
 
 
-def derived_function(f: Callable, transform: Transform, pure: bool = False):
+def derived_function(f: Callable, transform: Transform, pure: bool = False) -> DerivedFunction:
     """The function that the user gets."""
     state = Derived(f, transform, pure)
 
@@ -368,7 +368,7 @@ def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived
     return state
 
 
-def name_of(f) -> str:
+def name_of(f: Callable) -> str:
     name = getattr(f, "__name__", None) or type(f).__name__
     return name if name.isidentifier() else "f"
 

@@ -26,6 +26,7 @@ Instead of Rewriting Foreign Code for Machine Learning, Automatically Synthesize
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Const:
     __slots__ = ("x",)
     dx = None
 
-    def __init__(self, x):
+    def __init__(self, x: Any):
         self.x = x
 
 
@@ -56,7 +57,7 @@ class Active:
     __slots__ = ("x",)
     dx = None
 
-    def __init__(self, x):
+    def __init__(self, x: Any):
         self.x = x
 
 
@@ -65,7 +66,7 @@ class Duplicated:
 
     __slots__ = ("x", "dx")
 
-    def __init__(self, x, dx):
+    def __init__(self, x: Any, dx: Any):
         self.x = x
         self.dx = dx
 
@@ -80,13 +81,13 @@ class Enzyme(Transform):
         self.value = value
         self._key = type(self), kinds, value
 
-    def key(self):
+    def key(self) -> tuple:
         return self._key
 
-    def split(self, call: Arguments):
+    def split(self, call: Arguments) -> tuple[tuple, dict]:
         return call.args[0], {}
 
-    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         n = len(call.leaf_range(0))
         active, shadows = self.roles(call, f)
         graph = rec.graph
@@ -114,7 +115,7 @@ class Enzyme(Transform):
         outside = rec.operands(call.leaves[:n])[n:]
         return select(Plan(joint, feed, outside, Tree(spec, len(outs)), outs, written + moved))
 
-    def roles(self, call: Arguments, f) -> tuple[list[int], dict[int, int]]:
+    def roles(self, call: Arguments, f: Callable) -> tuple[list[int], dict[int, int]]:
         """The leaves that are active, and {leaf: its shadow's leaf}."""
         active: list[int] = []
         shadows: dict[int, int] = {}
@@ -163,7 +164,7 @@ class Enzyme(Transform):
         return found
 
 
-def active_leaf(call: Arguments, k: int, f) -> int:
+def active_leaf(call: Arguments, k: int, f: Callable) -> int:
     """The one leaf of an active argument."""
     leaves = call.leaf_range(k)
     x = call.leaves[leaves[0]] if len(leaves) == 1 else call.args[k]
@@ -177,7 +178,7 @@ def active_leaf(call: Arguments, k: int, f) -> int:
     return leaves[0]
 
 
-def check_shadow(x, dx, text: str) -> None:
+def check_shadow(x: Any, dx: Any, text: str) -> None:
     if type(x) is Recorded or type(dx) is Recorded:
         return
     if not isinstance(x, np.ndarray) or x.dtype.kind not in "fc":
@@ -195,7 +196,9 @@ def check_shadow(x, dx, text: str) -> None:
         raise AutodiffError(f"autodiff: the shadow of {text} is read-only; the gradient is added to it")
 
 
-def autodiff(f: Callable, *activities, value: bool = False, pure: bool = False):
+def autodiff(
+    f: Callable, *activities: Const | Active | Duplicated, value: bool = False, pure: bool = False
+) -> tuple:
     """Differentiate f at the given arguments, in Enzyme's convention; see the head of this file.
 
     activities   one for each argument of f: Const(x), Active(x) or Duplicated(x, dx)

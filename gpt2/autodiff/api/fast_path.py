@@ -15,6 +15,9 @@ microseconds, this one less than half of one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from ..emit.scalar import TROUBLE, ScalarProgram
@@ -23,6 +26,10 @@ from ..same import same_items
 from ..switches import overrides
 from ..tree import LEAF, Kind, flatten, unflatten
 from .plan import Transform, check_overlap, matched_buffers
+
+if TYPE_CHECKING:
+    from .derived import Compiled, Derived
+    from .plan import Arguments
 
 _UNSET = object()
 
@@ -55,7 +62,7 @@ class _TooSpecial(Exception):
     """An argument that is not worth a fast entry."""
 
 
-def make_entry(derived, compiled, call, out):
+def make_entry(derived: Derived, compiled: Compiled, call: Arguments, out: Any) -> Callable:
     """The entry for calls like this one, or `derived.slow` where there is none."""
     try:
         return _made(derived, compiled, call, out)

@@ -17,6 +17,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -195,7 +196,9 @@ class Fixed(_Entries):
         array([ 2.,  8., 18.])
     """
 
-    def __call__(self, *args, out=None, add=False, **static):
+    def __call__(
+        self, *args: Any, out: Sequence[np.ndarray | None] | None = None, add: bool = False, **static: Any
+    ) -> Any:
         e, arrays = self.entry(args, static)
         if out is not None:
             out = tuple(b for b, part in zip(out, e.tree.spec[2]) if part is LEAF)
@@ -298,11 +301,11 @@ class FixedPair(_Entries):
         wrt = [k for k, a in enumerate(_arrays(args)) if a.dtype.kind in "fc"]
         return _PairEntry(rec, wrt, row, self.rate, self.ample)
 
-    def graphs(self, *args, **static) -> tuple[Graph, Graph]:
+    def graphs(self, *args: Any, **static: Any) -> tuple[Graph, Graph]:
         """The graphs of the forward and the backward program for these arguments; see readable_source."""
         return self.entry(args, static)[0].graphs
 
-    def forward(self, *args, **static):
+    def forward(self, *args: Any, **static: Any) -> tuple[Any, Saved]:
         """(f's first result, what its backward needs)."""
         e, arrays = self.entry(args, static)
         out, *kept = e.forward(*arrays, *e.captured)
@@ -310,13 +313,26 @@ class FixedPair(_Entries):
         saved.backward, saved.slots = e.backward, _slots(args)
         return out, saved
 
-    def backward(self, dout, saved: Saved, out=None, add=False) -> tuple:
+    def backward(
+        self,
+        dout: np.ndarray,
+        saved: Saved,
+        out: Sequence[np.ndarray | None] | None = None,
+        add: bool = False,
+    ) -> tuple:
         """A gradient for each argument that the forward was called with, None where there is none."""
         slots = saved.slots
         grads = saved.backward(*saved, dout, out=_filled(out, slots), add=add)
         return tuple(None if k is None else grads[k] for k in slots)
 
-    def both(self, dout, *args, out=None, add=False, **static):
+    def both(
+        self,
+        dout: np.ndarray,
+        *args: Any,
+        out: Sequence[np.ndarray | None] | None = None,
+        add: bool = False,
+        **static: Any,
+    ) -> tuple[Any, tuple]:
         """(f's first result, the gradients), by one program that hands nothing over."""
         e, arrays = self.entry(args, static)
         slots = _slots(args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +27,10 @@ class Jvp(Transform):
 
     name, suffix, takes_out = "jvp", "jvp", False
 
-    def split(self, call: Arguments):
+    def split(self, call: Arguments) -> tuple[tuple, dict]:
         return call.args[0], {}
 
-    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         n = len(call.leaf_range(0))
         given = tangents_for(self.name, call)
         joint, feed, outside = with_tangents(rec, call, given, n)
@@ -42,7 +43,7 @@ class Jvp(Transform):
         return select(Plan(joint, feed, outside, Tree(spec, len(outs) + len(moved)), outs + moved))
 
 
-def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False):
+def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False) -> tuple[Any, Any]:
     """The value of f and its derivative in a direction: (f(*args), tangent of the result).
 
     tangents   one for each argument, in its structure; None (for integers and whatever else does not move) is
@@ -126,10 +127,10 @@ class Hvp(Transform):
 
     name, suffix, takes_out = "hvp", "hvp", False
 
-    def split(self, call: Arguments):
+    def split(self, call: Arguments) -> tuple[tuple, dict]:
         return call.args[:1], {}
 
-    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         n = len(call.leaf_range(0))
         wrt = float_leaves(self.name, call, f, 0)
         check_number(self.name, rec, wrt.leaves)
@@ -140,7 +141,7 @@ class Hvp(Transform):
         return select(Plan(joint, feed, outside, wrt.tree, [Out(m + i, k) for i, k in enumerate(wrt.kinds)]))
 
 
-def hvp(f: Callable, x, v, *, pure: bool = False):
+def hvp(f: Callable, x: Any, v: Any, *, pure: bool = False) -> Any:
     """The Hessian of a scalar function f at x times v, both in the structure of x: forward over reverse.
 
     Costs a small multiple of the gradient; the Hessian is never formed. Pearlmutter 1994.
@@ -148,7 +149,7 @@ def hvp(f: Callable, x, v, *, pure: bool = False):
     return derived_of(f, Hvp(), pure).entry((x, v), {})
 
 
-def gradient_of(graph: Graph, wrt) -> Graph:
+def gradient_of(graph: Graph, wrt: Sequence[int]) -> Graph:
     """The graph of the gradient alone."""
     joint = gradient_graph(graph, wrt)
     return Graph(joint.inputs, joint.outputs[len(graph.outputs) :], joint.name)

@@ -22,7 +22,7 @@ class Grad(Transform):
 
     name, suffix = "grad", "grad"
 
-    def __init__(self, argnums, value: bool, has_aux: bool):
+    def __init__(self, argnums: int | Sequence[int], value: bool, has_aux: bool):
         self.argnums = checked_argnums(self.name if not value else "value_and_grad", argnums)
         self.value = value
         self.has_aux = has_aux
@@ -32,7 +32,7 @@ class Grad(Transform):
     def key(self) -> tuple:
         return type(self), self.argnums, self.value, self.has_aux
 
-    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         wrt = differentiated(self, call, f)
         check_number(self.name, rec, wrt.leaves, self.has_aux)
         joint = gradient_graph(rec.graph, wrt.leaves)
@@ -86,7 +86,9 @@ def check_number(name: str, rec: Recording, wrt: Sequence[int], has_aux: bool = 
         )
 
 
-def grad(f: Callable, argnums=0, has_aux: bool = False, *, pure: bool = False):
+def grad(
+    f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
+) -> Callable:
     """The gradient of a function whose result is one number.
 
     argnums   the positional argument to differentiate with respect to, or a tuple of several: then the result
@@ -105,7 +107,9 @@ def grad(f: Callable, argnums=0, has_aux: bool = False, *, pure: bool = False):
     return derived_function(f, Grad(argnums, False, has_aux), pure)
 
 
-def value_and_grad(f: Callable, argnums=0, has_aux: bool = False, *, pure: bool = False):
+def value_and_grad(
+    f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
+) -> Callable:
     """Like grad, with the value: the derived function returns (value, gradient), or ((value, aux),
     gradient).
     """

@@ -29,19 +29,21 @@ class Jacobian(Transform):
 
     name, suffix = "jacobian", "jacobian"
 
-    def __init__(self, argnums):
+    def __init__(self, argnums: int | Sequence[int]):
         self.argnums = checked_argnums(self.name, argnums)
 
-    def key(self):
+    def key(self) -> tuple:
         return type(self), self.argnums
 
-    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         wrt = differentiated(self, call, f)
         graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
         outs = result_outs(rec)
         return self.of_graph(graph, rec, call, wrt, rec.out_tree, outs)
 
-    def of_graph(self, graph: Graph, rec: Recording, call: Arguments, wrt: Wrt, out_tree: Tree, outs) -> Plan:
+    def of_graph(
+        self, graph: Graph, rec: Recording, call: Arguments, wrt: Wrt, out_tree: Tree, outs: Sequence[Out]
+    ) -> Plan:
         for path, o in zip(leaf_paths(out_tree), outs):
             if graph.outputs[o.index].dtype.kind not in "fc":
                 raise AutodiffError(
@@ -65,7 +67,7 @@ class Jacobian(Transform):
 class Hessian(Jacobian):
     name, suffix = "hessian", "hessian"
 
-    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         wrt = differentiated(self, call, f)
         check_number(self.name, rec, wrt.leaves)
         gradient = gradient_of(rec.graph, wrt.leaves)
@@ -144,7 +146,7 @@ def _mapped(i: Node, results: list[Node], n: int) -> list[Node]:
     return [next(stacked) if r in inner else broadcast(r, (n, *r.shape)) for r in results]
 
 
-def jacobian(f: Callable, argnums=0, *, pure: bool = False):
+def jacobian(f: Callable, argnums: int | Sequence[int] = 0, *, pure: bool = False) -> Callable:
     """All partial derivatives: the derived function returns an array of shape out.shape + in.shape.
 
     For nested results and arguments, the result is nested: in the structure of f's result, each leaf replaced
@@ -153,7 +155,7 @@ def jacobian(f: Callable, argnums=0, *, pure: bool = False):
     return derived_function(f, Jacobian(argnums), pure)
 
 
-def hessian(f: Callable, argnums=0, *, pure: bool = False):
+def hessian(f: Callable, argnums: int | Sequence[int] = 0, *, pure: bool = False) -> Callable:
     """Second derivatives of a scalar function, forward over reverse: an array of shape x.shape + x.shape.
 
     Nested arguments give nested results, as with jacobian: entry [a][b] is d2 f / da db.

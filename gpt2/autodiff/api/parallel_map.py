@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from .derived import derived_of
 from .plan import Compile
 
 
-def parallel_map(body: Callable, *arrays, pure: bool = False):
+def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
     """body over the slices of the arrays along their leading axis, the results stacked: np.stack([body(x, y),
     ...]).
 
@@ -41,7 +42,7 @@ class ParallelMap(Compile):
 
     name, suffix, takes_out = "parallel_map", "map", False
 
-    def function(self, f):
+    def function(self, f: Callable) -> Callable:
         def mapped(*arrays):
             return _mapped(f, arrays)
 

@@ -5,8 +5,9 @@ make up the result.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ class Plan:
     updates: list[Update] = field(default_factory=list)
     written: tuple[int, ...] = ()  # leaves that f writes to, whether or not the caller is to see it
 
-    def operands(self, leaves) -> list:
+    def operands(self, leaves: Sequence) -> list:
         return [*(leaves[i] for i in self.feed), *self.outside]
 
 
@@ -113,7 +114,7 @@ def _size(spec) -> int:
     return 0 if spec[0] == "static" else sum(map(_size, spec[2]))
 
 
-def plain_array(x):
+def plain_array(x: Any) -> Any:
     """An argument as programs take it: an array of a subclass that computes like any other (np.memmap) as a
     plain view of the same memory, and one in another byte order as a copy in this machine's.
     """
@@ -122,14 +123,14 @@ def plain_array(x):
     return np.asarray(x, native(x.dtype)) if computes_as_ndarray(x) else x
 
 
-def leaf_key(x) -> tuple:
+def leaf_key(x: Any) -> tuple:
     """All that a program depends on in an argument: everything but its numbers."""
     if isinstance(x, np.ndarray):
         return type(x), x.dtype, x.shape, layout(x)
     return (type(x), x.dtype) if isinstance(x, np.generic) else (type(x), getattr(x, "shape", None))
 
 
-def layout(x: np.ndarray):
+def layout(x: np.ndarray) -> bool | tuple[int, ...]:
     """C-contiguous or not: whether a reshape is a view, and so what a write through it reaches."""
     return x.flags.c_contiguous or x.strides
 
@@ -157,25 +158,25 @@ class Transform:
         """The part of the call that f is called with."""
         return call.args, call.kwargs
 
-    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         raise NotImplementedError
 
     # A transform that needs more than one program (vjp) replaces these.
-    def compile(self, plan: Plan, row: Row, scalar: bool):
+    def compile(self, plan: Plan, row: Row, scalar: bool) -> Any:
         """The last stages: what `execute` takes as its program."""
         title = "simplified again" if self.differentiates else "simplified"
         return row.program(plan.graph, scalar=scalar, title=title)
 
-    def execute(self, program, plan: Plan, leaves, outside, out):
+    def execute(self, program: Callable, plan: Plan, leaves: Sequence, outside: Sequence, out: Any) -> Any:
         """The result, from a program."""
         results = program(*(leaves[i] for i in plan.feed), *outside, out=out)
         return finish(plan, leaves, results)
 
-    def interpret(self, plan: Plan, leaves, out):
+    def interpret(self, plan: Plan, leaves: Sequence, out: Any) -> Any:
         """The result without compiling, for graphs that were never seen before and may never be again."""
         return finish(plan, leaves, interpreted(plan.graph, plan.operands(leaves), out))
 
-    def inline(self, plan: Plan, leaves):
+    def inline(self, plan: Plan, leaves: Sequence) -> Any:
         """The result as values of the enclosing recording."""
         results = inline(plan.graph, plan.operands(leaves))
         for u in plan.updates:
@@ -184,7 +185,7 @@ class Transform:
         return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
 
 
-def interpreted(graph: Graph, operands, out=None) -> list:
+def interpreted(graph: Graph, operands: Sequence, out: Sequence | None = None) -> list:
     """The graph's outputs without compiling, in memory of their own or in the buffers of `out`."""
     results = [np.array(r) for r in evaluate_graph(graph, operands)]
     for k, buffer in enumerate(out or ()):
@@ -194,7 +195,7 @@ def interpreted(graph: Graph, operands, out=None) -> list:
     return results
 
 
-def finish(plan: Plan, leaves, results):
+def finish(plan: Plan, leaves: Sequence, results: Sequence) -> Any:
     """Write what is to be written, and put the result together."""
     for u in plan.updates:
         x = leaves[u.leaf]
@@ -205,7 +206,7 @@ def finish(plan: Plan, leaves, results):
     return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
 
 
-def as_kind(value, kind: str):
+def as_kind(value: Any, kind: str) -> Any:
     if kind == ARRAY:
         return value
     if type(value) is Recorded:
@@ -215,7 +216,7 @@ def as_kind(value, kind: str):
     return value[()] if kind == SCALAR else value.item()
 
 
-def result_kind(x) -> str:
+def result_kind(x: Any) -> str:
     """The kind of Out as which a result like this one is given back."""
     value = x.value if type(x) is Recorded else x
     if isinstance(value, np.ndarray):
@@ -229,7 +230,7 @@ class Compile(Transform):
     name, suffix = "compile", "compiled"
     differentiates = False
 
-    def plan(self, rec: Recording, call: Arguments, f) -> Plan:
+    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         updates = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
         return Plan(rec.graph, *operands_of(rec, call), rec.out_tree, result_outs(rec), updates)
 
@@ -274,7 +275,7 @@ def select(plan: Plan) -> Plan:
 # --- buffers of the caller's
 
 
-def output_buffers(name: str, plan: Plan, out) -> tuple:
+def output_buffers(name: str, plan: Plan, out: Any) -> tuple:
     leaves, tree = flatten(out)
     expected = unflatten(plan.tree, list(range(len(plan.outs))))
     chosen: list = [None] * len(plan.graph.outputs)
@@ -299,7 +300,9 @@ def output_buffers(name: str, plan: Plan, out) -> tuple:
     return tuple(chosen)
 
 
-def matched_buffers(name: str, plan: Plan, expected, out, path: str = ""):
+def matched_buffers(
+    name: str, plan: Plan, expected: Any, out: Any, path: str = ""
+) -> Iterator[tuple[Out, Any, str]]:
     """(Out, buffer or None, path) for each leaf of the result."""
     if out is None:
         return
@@ -317,7 +320,7 @@ def matched_buffers(name: str, plan: Plan, expected, out, path: str = ""):
             yield from matched_buffers(name, plan, e, o, f"{path}[{k}]")
 
 
-def argument_text(f, k: int, path: Sequence = ()) -> str:
+def argument_text(f: Callable, k: int, path: Sequence = ()) -> str:
     """The argument as the user would name it: `params['w']`."""
     try:
         names = list(inspect.signature(f).parameters)
@@ -327,7 +330,7 @@ def argument_text(f, k: int, path: Sequence = ()) -> str:
     return text + "".join(f"[{p!r}]" for p in path)
 
 
-def check_overlap(name: str, written: Sequence[int], leaves, outside=()) -> None:
+def check_overlap(name: str, written: Sequence[int], leaves: Sequence, outside: Sequence = ()) -> None:
     """An argument that is written to must not share memory with another, or with an array from outside that
     is read: the recording took them for two.
     """

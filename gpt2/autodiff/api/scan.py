@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +21,13 @@ from .plan import Compile, as_kind, result_kind
 
 def scan(
     body: Callable,
-    init,
-    xs=None,
+    init: Any,
+    xs: Any = None,
     *,
     length: int | None = None,
     every: int | None = None,
     reverse: bool = False,
-):
+) -> tuple[Any, Any]:
     """Carry a value through a loop: returns (final carry, stacked ys).
 
     body     body(carry, x) -> (carry, y). The carry keeps its structure, shapes and dtypes; y is anything
@@ -53,13 +54,13 @@ class Scan(Compile):
 
     name, suffix, takes_out = "scan", "scan", False
 
-    def __init__(self, length, every, reverse):
+    def __init__(self, length: int | None, every: int | None, reverse: bool):
         self.arguments = length, every, reverse
 
-    def key(self):
+    def key(self) -> tuple:
         return type(self), *self.arguments
 
-    def function(self, f):
+    def function(self, f: Callable) -> Callable:
         def loop(init, xs):
             return _scan(f, init, xs, *self.arguments)
 

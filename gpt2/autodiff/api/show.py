@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ..errors import AutodiffError
 from ..pipeline import Row
@@ -13,7 +15,7 @@ from .fixed import Fixed, FixedPair
 from .vjp import Pullback, Vjp
 
 
-def source(g, *args, **kwargs) -> str:
+def source(g: Callable | Pullback, *args: Any, **kwargs: Any) -> str:
     """The NumPy source that runs when the derived function g is called.
 
     g   a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
@@ -38,7 +40,7 @@ def source(g, *args, **kwargs) -> str:
     return program.source
 
 
-def why_recorded(g) -> str | None:
+def why_recorded(g: Callable) -> str | None:
     """Why g records its function anew at each call, or None if it need not. g was called before."""
     return _state(g, "why_recorded").why
 
@@ -50,7 +52,7 @@ def _state(g, name: str) -> Derived:
     return state
 
 
-def stages(f, *args, **kwargs) -> str:
+def stages(f: Callable, *args: Any, **kwargs: Any) -> str:
     """The graph of f after each stage on its way to a program, and the program, as text under titles.
 
     f   a derived function (ad.grad(f), ad.compile(f), ...), Fixed or FixedPair: the stages are those of the

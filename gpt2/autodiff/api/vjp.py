@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +33,10 @@ from .plan import (
     result_outs,
 )
 
+if TYPE_CHECKING:
+    from ..emit.program import Program
+    from ..emit.scalar import ScalarProgram
+
 
 @dataclass
 class VjpPlan(Plan):
@@ -50,7 +55,12 @@ class VjpPlan(Plan):
 class Pair:
     """The two programs of ad.vjp, and where the backward's operands come from."""
 
-    def __init__(self, forward, backward, saved):
+    def __init__(
+        self,
+        forward: Program | ScalarProgram,
+        backward: Program | ScalarProgram,
+        saved: list[tuple[str, int]],
+    ):
         self.forward, self.backward, self.saved = forward, backward, saved
 
     @property
@@ -67,10 +77,10 @@ class Vjp(Transform):
     def __init__(self, pure: bool = False):
         self.pure = pure
 
-    def key(self):
+    def key(self) -> tuple:
         return type(self), self.pure
 
-    def plan(self, rec: Recording, call: Arguments, f) -> VjpPlan:
+    def plan(self, rec: Recording, call: Arguments, f: Callable) -> VjpPlan:
         found = [float_leaves(self.name, call, f, k, strict=False) for k in range(len(call.args))]
         wrt = [i for w in found for i in w.leaves]
         outs = result_outs(rec)
@@ -95,25 +105,34 @@ class Vjp(Transform):
         backward = row.emitted(halves.backward, f"{name}_backward", half="backward")
         return Pair(forward, backward, halves.saved)
 
-    def execute(self, pair: Pair, plan: VjpPlan, leaves, outside, out):
+    def execute(
+        self, pair: Pair, plan: VjpPlan, leaves: Sequence, outside: Sequence, out: Any
+    ) -> tuple[Any, Pullback]:
         operands = [*(leaves[i] for i in plan.feed), *outside]
         return self.finish(plan, operands, pair.forward(*operands), pair.saved, pair.backward)
 
-    def interpret(self, plan: VjpPlan, leaves, out):
+    def interpret(self, plan: VjpPlan, leaves: Sequence, out: Any) -> tuple[Any, Pullback]:
         row = Row(plan.graph.name, current_options())
         halves = plan.split(row, row.prepared(plan.graph))
         operands = plan.operands(leaves)
         results = interpreted(halves.forward, operands)
         return self.finish(plan, operands, results, halves.saved, Interpreted(halves.backward))
 
-    def inline(self, plan: VjpPlan, leaves):
+    def inline(self, plan: VjpPlan, leaves: Sequence) -> tuple[Any, Pullback]:
         """In a function that is differentiated in turn, calls keep their own rules: they are not opened."""
         halves = plan.split(Row(plan.graph.name, current_options()), plan.graph)
         operands = plan.operands(leaves)
         results = inline(halves.forward, operands)
         return self.finish(plan, operands, results, halves.saved, Interpreted(halves.backward))
 
-    def finish(self, plan: VjpPlan, operands, results, places, back):
+    def finish(
+        self,
+        plan: VjpPlan,
+        operands: Sequence,
+        results: Sequence,
+        places: Sequence[tuple[str, int]],
+        back: Callable,
+    ) -> tuple[Any, Pullback]:
         saved = [(operands if where == "input" else results)[i] for where, i in places]
         # what the caller holds may be written to before the pullback is called
         held = {id(x) for x in (*results[: len(plan.outs)], *(() if self.pure else operands))}
@@ -128,7 +147,7 @@ class Interpreted:
         self.graph = graph
         self.source = str(graph)
 
-    def __call__(self, *arrays, out=None) -> list:
+    def __call__(self, *arrays: Any, out: Sequence | None = None) -> list:
         return interpreted(self.graph, arrays, out)
 
 
@@ -140,7 +159,7 @@ class Pullback:
     integers and other values without a derivative. dout has the structure of f's result; None in it is zero.
     """
 
-    def __init__(self, plan: VjpPlan, saved: list, program):
+    def __init__(self, plan: VjpPlan, saved: list, program: Any):
         self._plan = plan
         self._saved = saved
         self._program = program
@@ -150,7 +169,7 @@ class Pullback:
         """The NumPy source that runs."""
         return self._program.source
 
-    def __call__(self, dout, out=None):
+    def __call__(self, dout: Any, out: Any = None) -> tuple:
         plan = self._plan
         cts = matched_cotangents(plan, dout)
         operands = [*self._saved, *cts]
@@ -171,7 +190,7 @@ class Pullback:
         return unflatten(plan.back_tree, [as_kind(results[o.index], o.kind) for o in plan.back_outs])
 
 
-def matched_cotangents(plan: VjpPlan, dout) -> list:
+def matched_cotangents(plan: VjpPlan, dout: Any) -> list:
     """The cotangents as the backward takes them, one for each floating-point result."""
     numbered = unflatten(plan.tree, [_Leaf(i) for i in range(plan.tree.size)])
     found: list = [None] * plan.tree.size
@@ -211,7 +230,7 @@ def matched_cotangents(plan: VjpPlan, dout) -> list:
     return [ct for ct, node in zip(found, plan.cotangents) if node is not None]
 
 
-def vjp(f: Callable, *args, pure: bool = False):
+def vjp(f: Callable, *args: Any, pure: bool = False) -> tuple[Any, Pullback]:
     """The value of f, and its pullback: (f(*args), pullback). See Pullback.
 
     The forward program keeps what the backward is quicker to be handed than to compute again. Arguments that

@@ -4,8 +4,9 @@ cases), of a backward written by hand, with what is probably wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,15 @@ from .diagnose import Problem, likely_cause
 from .numeric import check_graph
 
 
-def check_grads(f: Callable, args: Sequence, order: int = 2, modes=("fwd", "rev"), *, rtol=1e-6, seed=0):
+def check_grads(
+    f: Callable,
+    args: Sequence,
+    order: int = 2,
+    modes: Sequence[str] = ("fwd", "rev"),
+    *,
+    rtol: float = 1e-6,
+    seed: int = 0,
+) -> None:
     """Raise GradientMismatch unless the derivatives of f at `args` are right.
 
     f       takes and returns arrays, floats, and nested tuples, lists and dicts of them
@@ -48,7 +57,7 @@ def check_grads(f: Callable, args: Sequence, order: int = 2, modes=("fwd", "rev"
     check_graph(rec.graph, values, order, modes, wrt=wrt, rtol=rtol, seed=seed, f=run)
 
 
-def in_double_precision(x):
+def in_double_precision(x: Any) -> Any:
     """float16 and float32 as float64, complex64 as complex128, anything else as it is."""
     dtype = np.asarray(x).dtype
     if isinstance(x, (float, complex)) or dtype.kind not in "fc":
@@ -68,7 +77,9 @@ class BackwardMismatch(AssertionError):
     """A hand-written backward that is not the derivative of its forward."""
 
 
-def check_backward(forward: Callable, backward: Callable, cases: Iterable, *, rtol=None, seed=0) -> None:
+def check_backward(
+    forward: Callable, backward: Callable, cases: Iterable, *, rtol: float | None = None, seed: int = 0
+) -> None:
     """Compare backward, written by hand, with the derivative of forward; raise BackwardMismatch with a
     report.
 
@@ -98,7 +109,14 @@ def _has_static(case) -> bool:
     return len(case) == 2 and isinstance(case[0], (tuple, list)) and isinstance(case[1], dict)
 
 
-def check_one(forward, backward, inputs, static, rtol, rng) -> list[str]:
+def check_one(
+    forward: Callable,
+    backward: Callable,
+    inputs: Sequence,
+    static: Mapping[str, Any],
+    rtol: float,
+    rng: np.random.Generator,
+) -> list[str]:
     """The complaints about one case, a line each."""
     result = forward(*inputs, **static)
     saves = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
@@ -140,7 +158,7 @@ def name_of(rec: Recording, i: int) -> str:
     return f" ({name})" if name else ""
 
 
-def derived_gradients(rec: Recording, values, dout) -> list:
+def derived_gradients(rec: Recording, values: Sequence, dout: np.ndarray) -> list:
     wrt = [i for i, x in enumerate(values) if np.asarray(x).dtype.kind in "fc"]
     captured = [a for _, a in rec.captures]
     found = evaluate_graph(vjp_graph(rec.graph, wrt, [0]), [*values, *captured, dout])
@@ -148,7 +166,16 @@ def derived_gradients(rec: Recording, values, dout) -> list:
     return [gradients.get(i) for i in range(len(values))]
 
 
-def wrong(rec: Recording, values, i: int, dout, g, right, x, rtol) -> list[str]:
+def wrong(
+    rec: Recording,
+    values: Sequence,
+    i: int,
+    dout: np.ndarray,
+    g: np.ndarray | None,
+    right: Sequence[np.ndarray | None],
+    x: Any,
+    rtol: float,
+) -> list[str]:
     """The complaint about one gradient."""
     want = right[i]
     if want is None or g is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +37,7 @@ class Problem:
     def expected(self) -> np.ndarray:
         return self.gradients[self.index]
 
-    def gradient(self, graph: Graph, cotangent) -> np.ndarray:
+    def gradient(self, graph: Graph, cotangent: np.ndarray) -> np.ndarray:
         return evaluate_graph(vjp_graph(graph, [self.index], [0]), [*self.values, cotangent])[-1]
 
 
@@ -145,7 +145,7 @@ def _paths(problem: Problem, got, same) -> Iterator[str]:
             yield f"the path through {describe(n)} counts {times:.6g} times{_axis_hint(times, problem)}"
 
 
-def held_fixed(graph: Graph, fixed: Node, values) -> Graph:
+def held_fixed(graph: Graph, fixed: Node, values: Sequence[np.ndarray]) -> Graph:
     """The graph with one of its values replaced by the number that it has now."""
     value = np.array(evaluate_graph(Graph(graph.inputs, [fixed]), values)[0], fixed.dtype)
     return rewrite(graph, lambda n, args: const(value) if n is fixed else None)

@@ -7,6 +7,9 @@ order 2    the same two questions of the derivative programs themselves
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
 from ..derive.differentiate import jvp_graph, vjp_graph
@@ -26,7 +29,17 @@ class GradientMismatch(AssertionError):
     """A derivative that is not that of the function."""
 
 
-def check_graph(graph: Graph, values, order=2, modes=("fwd", "rev"), *, wrt=None, rtol=1e-7, seed=0, f=None):
+def check_graph(
+    graph: Graph,
+    values: Sequence[np.ndarray],
+    order: int = 2,
+    modes: Sequence[str] = ("fwd", "rev"),
+    *,
+    wrt: Sequence[int] | None = None,
+    rtol: float = 1e-7,
+    seed: int = 0,
+    f: Callable | None = None,
+) -> None:
     """Raise GradientMismatch unless the derivatives of `graph` at `values` are right, up to `order`.
 
     values   one array per input, in double precision where it is differentiated
@@ -56,7 +69,9 @@ def check_graph(graph: Graph, values, order=2, modes=("fwd", "rev"), *, wrt=None
 class Point:
     """A point to check a graph at: inputs, a random direction in them, a random cotangent of the outputs."""
 
-    def __init__(self, graph: Graph, values, wrt, f, seed: int):
+    def __init__(
+        self, graph: Graph, values: Sequence[np.ndarray], wrt: Sequence[int] | None, f: Callable, seed: int
+    ):
         rng = np.random.default_rng(seed)
         self.graph, self.values, self.f = graph, list(values), f
         floats = [i for i, n in enumerate(graph.inputs) if n.dtype.kind in "fc"]
@@ -88,7 +103,9 @@ class Point:
                 )
         return program, found
 
-    def compare_with_differences(self, tangent, gradient, rtol: float) -> None:
+    def compare_with_differences(
+        self, tangent: Sequence | None, gradient: Sequence | None, rtol: float
+    ) -> None:
         first = None
         for step in STEPS:
             difference = central_difference(self.f, self.values, self.wrt, self.direction, self.outs, step)
@@ -100,12 +117,12 @@ class Point:
                 first = first or e
         raise first
 
-    def compare(self, tangent, difference, rtol: float, rounding: float) -> None:
+    def compare(self, tangent: Sequence, difference: Sequence, rtol: float, rounding: float) -> None:
         for i, x, t, d in zip(self.outs, self.primal, tangent, difference):
             what = f"{self.graph.name}: forward mode, tangent of {output_name(self.graph, i)}"
             compare(what, t, d, rtol, rounding * np.max(np.abs(x), initial=0.0))
 
-    def pair(self, tangent, gradient, rtol: float) -> None:
+    def pair(self, tangent: Sequence, gradient: Sequence, rtol: float) -> None:
         """<cotangent, tangent> = <gradient, direction>"""
         left, size = pairing(self.cotangent, tangent)
         right, more = pairing(gradient, self.direction)
@@ -115,7 +132,7 @@ class Point:
                 f"<gradient, direction> {right:.12g}{self.blame(gradient)}"
             )
 
-    def blame(self, gradient) -> str:
+    def blame(self, gradient: Sequence) -> str:
         """Name the input whose gradient is wrong: each is paired with its own direction."""
         wrong = []
         for i, d, g in zip(self.wrt, self.direction, gradient):
@@ -131,19 +148,26 @@ def output_name(graph: Graph, i: int) -> str:
     return f"output {i} ({name})" if name else f"output {i}"
 
 
-def random_like(x, rng) -> np.ndarray:
+def random_like(x: Any, rng: np.random.Generator) -> np.ndarray:
     d = rng.standard_normal(np.shape(x))
     return d + 1j * rng.standard_normal(np.shape(x)) if np.iscomplexobj(x) else d
 
 
-def pairing(a, b) -> tuple[float, float]:
+def pairing(a: Sequence, b: Sequence) -> tuple[float, float]:
     """The sum of products, without conjugation, of complex values its real part; and that of their
     magnitudes."""
     products = [np.asarray(x) * y for x, y in zip(a, b)]
     return float(sum(np.sum(p).real for p in products)), float(sum(np.sum(np.abs(p)) for p in products))
 
 
-def central_difference(f, values, wrt, direction, outs, step: float) -> list[np.ndarray]:
+def central_difference(
+    f: Callable,
+    values: Sequence[np.ndarray],
+    wrt: Sequence[int],
+    direction: Sequence,
+    outs: Sequence[int],
+    step: float,
+) -> list[np.ndarray]:
     """The derivative of the outputs in a direction."""
     total = [0.0 for _ in outs]
     for multiple, weight in STENCIL:
@@ -155,7 +179,7 @@ def central_difference(f, values, wrt, direction, outs, step: float) -> list[np.
     return total
 
 
-def compare(what: str, got, expected, rtol: float, noise: float = 0.0) -> None:
+def compare(what: str, got: Any, expected: Any, rtol: float, noise: float = 0.0) -> None:
     got, expected = np.asarray(got), np.asarray(expected)
     if got.shape != expected.shape:
         raise GradientMismatch(f"{what}: shape {got.shape}, expected {expected.shape}")

@@ -8,9 +8,10 @@ Here is all that the rules leave out: zeros, broadcasting, dtypes, complex parts
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -35,13 +36,13 @@ class Masked:
         return where(self.mask, self.value, 0.0) if self.side else where(self.mask, 0.0, self.value)
 
 
-def applied(g):
+def applied(g: Node | Masked | None) -> Node | None:
     """The gradient as a node; None stays None."""
     return g.applied() if isinstance(g, Masked) else g
 
 
 @contextmanager
-def errors_at(node: Node):
+def errors_at(node: Node) -> Iterator[None]:
     """What a rule cannot do is reported with the line of the user's function that asks for it."""
     try:
         yield
@@ -51,12 +52,12 @@ def errors_at(node: Node):
         raise UnsupportedError(str(e), node.loc) from None
 
 
-def force(entry):
+def force(entry: Any) -> Any:
     """Rules may give functions of no arguments, called only where their result is needed."""
     return applied(entry()) if callable(entry) else entry
 
 
-def pull_elementwise(node: Node, g: Node | Masked, needed) -> list:
+def pull_elementwise(node: Node, g: Node | Masked, needed: Sequence[bool]) -> list:
     found = []
     for arg, factors, need in zip(node.args, partials(node), needed):
         factors = factor_list(factors) if need else None
@@ -64,21 +65,21 @@ def pull_elementwise(node: Node, g: Node | Masked, needed) -> list:
     return found
 
 
-def partials(node: Node):
+def partials(node: Node) -> tuple:
     rule = OPS[node.op].partials
     if rule is None:
         raise unsupported(f"np.{node.op}", node.loc)
     return rule(node, *node.args)
 
 
-def factor_list(entry) -> tuple | None:
+def factor_list(entry: Any) -> tuple | None:
     """A partial derivative as a tuple of factors, or None for zero."""
     if callable(entry):
         entry = entry()
     return entry if entry is None or isinstance(entry, tuple) else (entry,)
 
 
-def pull_factors(g: Node | Masked, factors: tuple, arg: Node, node: Node):
+def pull_factors(g: Node | Masked, factors: tuple, arg: Node, node: Node) -> Node | Masked:
     """g times the factors, in the argument's type. Factors as small as the argument leave the sum over the
     axes along which it was broadcast."""
     if isinstance(g, Masked):
@@ -93,12 +94,12 @@ def pull_factors(g: Node | Masked, factors: tuple, arg: Node, node: Node):
     return fit(times(unbroadcast(times(g, large, node.shape), arg), small, arg.shape), arg)
 
 
-def fits(shape, into) -> bool:
+def fits(shape: tuple[int, ...], into: tuple[int, ...]) -> bool:
     """Whether an array of `shape` broadcasts to the shape `into`."""
     return len(shape) <= len(into) and all(n in (1, m) for n, m in zip(shape[::-1], into[::-1]))
 
 
-def times(g: Node, factors: tuple, shape) -> Node:
+def times(g: Node, factors: tuple, shape: tuple[int, ...]) -> Node:
     """The product, of the given shape. What is broadcast is multiplied before that, or by doing it."""
     for f in factors:
         if g.op != "broadcast":
@@ -110,7 +111,7 @@ def times(g: Node, factors: tuple, shape) -> Node:
     return broadcast(g, shape)
 
 
-def product(g: Node, f) -> Node:
+def product(g: Node, f: Node | float) -> Node:
     """Nothing is multiplied by 1, and -1 only changes the sign."""
     if is_number(f, 1.0):
         return g
@@ -121,11 +122,11 @@ def product(g: Node, f) -> Node:
     return g * f
 
 
-def is_number(x, value: float) -> bool:
+def is_number(x: Any, value: float) -> bool:
     return isinstance(x, (int, float)) and x == value
 
 
-def pull_where(node: Node, g: Node, needed) -> list:
+def pull_where(node: Node, g: Node, needed: Sequence[bool]) -> list:
     condition, *branches = node.args
     found: list = [None]
     for branch, side, need in zip(branches, (True, False), needed[1:]):
@@ -219,7 +220,7 @@ def merge_assembles(parts: Sequence[Node]) -> Node:
 # --- forward --------------------------------------------------------------------------------------------
 
 
-def push(node: Node, tangents: Sequence):
+def push(node: Node, tangents: Sequence) -> Any:
     """The node's tangent, in its shape and dtype; for a tuple node a tuple of tangents, None or functions."""
     op = OPS[node.op]
     if op.jvp_rule is not None:
@@ -248,7 +249,7 @@ def tangent_or_zeros(t: Node | None, x: Node) -> Node:
     return zeros(x.shape, x.dtype) if t is None else t
 
 
-def push_elementwise(node: Node, tangents) -> Node | None:
+def push_elementwise(node: Node, tangents: Sequence) -> Node | None:
     terms = []
     for t, factors in zip(tangents, partials(node)):
         factors = None if t is None else factor_list(factors)

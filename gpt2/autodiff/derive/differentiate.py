@@ -14,6 +14,7 @@ function of z = u + iv is df/du - i df/dv.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..errors import unsupported
 from ..graph import Graph, Node, next_id
@@ -139,7 +140,7 @@ def backprop(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[No
     return results
 
 
-def locate(made: Iterable, loc, start: int) -> None:
+def locate(made: Iterable, loc: tuple | None, start: int) -> None:
     """Give the new nodes among `made`, and those they read, the source line of the forward statement."""
     stack = [x.value if isinstance(x, Masked) else x for x in made]
     while stack:
@@ -172,7 +173,7 @@ def pushforward(outputs: Sequence[Node], tangents: dict[Node, Node]) -> list[Nod
 # --- reverse --------------------------------------------------------------------------------------------
 
 
-def pull(node: Node, g, needed: Sequence[bool]) -> list:
+def pull(node: Node, g: Any, needed: Sequence[bool]) -> list:
     """The gradient for each argument, in its shape and dtype; None where it is zero or not needed.
 
     g   the node's gradient, or for a tuple node a list of gradients or None
@@ -194,7 +195,7 @@ def pull(node: Node, g, needed: Sequence[bool]) -> list:
     return [fit(force(d), a) if need else None for d, a, need in zip(found, node.args, needed)]
 
 
-def transposed_jvp(node: Node, g, needed) -> list:
+def transposed_jvp(node: Node, g: Any, needed: Sequence[bool]) -> list:
     """Reverse mode of a rule written forward: its tangent is linear in the arguments' ones, so transpose."""
     tangents = [input_node(a.shape, a.dtype) if need else None for a, need in zip(node.args, needed)]
     out = OPS[node.op].jvp(tangents, node, *node.args, **node.attrs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
@@ -25,7 +27,14 @@ class ArrayNames:
     source finds defined.
     """
 
-    def __init__(self, graph: Graph, name: str, where, p: BufferPlan, stands):
+    def __init__(
+        self,
+        graph: Graph,
+        name: str,
+        where: dict[Node, Region],
+        p: BufferPlan,
+        stands: dict[Node, np.ndarray],
+    ):
         self.graph, self.where, self.plan, self.stands = graph, where, p, stands
         self.function = source_name(name, RESERVED)
         self.names = source_names(graph, {*RESERVED, self.function})
@@ -152,13 +161,13 @@ class ArrayNames:
 
     # ---- beside them
 
-    def helper(self, function) -> str:
+    def helper(self, function: Callable) -> str:
         """The name of a function of the runtime."""
         name = self.own(function.__name__)
         self.env[name] = function
         return name
 
-    def ones(self, count: int, dtype) -> str:
+    def ones(self, count: int, dtype: np.dtype) -> str:
         """A constant vector of ones: a product with it is the fastest sum NumPy has."""
         text = self.own(f"ones_{count}" + ("" if dtype == np.float32 else f"_{dtype}"))
         self.env.setdefault(text, np.ones(count, dtype))
@@ -196,7 +205,7 @@ class ArrayNames:
         return self.full[key]
 
 
-def index_text(index, shape) -> str:
+def index_text(index: Sequence[tuple], shape: Sequence[int]) -> str:
     """A static index as text: "..." for an array of no axes."""
     return slices_text(index, shape) if index else "..."
 

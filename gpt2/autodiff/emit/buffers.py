@@ -75,7 +75,7 @@ def plan(
     windows: dict[Node, Window],
     folded: set[Node],
     uses: Uses,
-    stands=None,
+    stands: dict[Node, np.ndarray] | None = None,
 ) -> BufferPlan:
     """`stands` (windows.hosts) where results lend their memory, else None."""
     values = Values(graph, regions, where, windows, folded, uses)
@@ -96,7 +96,15 @@ def plan(
 class Values:
     """What is known of the values of a program before they have memory."""
 
-    def __init__(self, graph: Graph, regions, where, windows, folded, uses: Uses):
+    def __init__(
+        self,
+        graph: Graph,
+        regions: list[Region],
+        where: dict[Node, Region],
+        windows: dict[Node, Window],
+        folded: set[Node],
+        uses: Uses,
+    ):
         self.outputs = dict.fromkeys(graph.outputs)
         self.regions, self.where, self.windows = regions, where, windows
         self.folded, self.uses = folded, uses
@@ -442,7 +450,7 @@ class Overwrites:
     are ever wanted.
     """
 
-    def __init__(self, graph: Graph, windows, uses: Uses, barred: Callable[[Node], bool]):
+    def __init__(self, graph: Graph, windows: dict[Node, Window], uses: Uses, barred: Callable[[Node], bool]):
         self.graph, self.windows, self.uses, self.barred = graph, windows, uses, barred
         self.known: dict[tuple[int, int], bool] = {}
         self.writers: dict[Node, list[Node]] = {}  # of each memory, in the order of execution

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
 from .layout import reshape_view, root
 from .regions import Region, flags_of, prefix
 
+if TYPE_CHECKING:
+    from .windows import Window
 
-def reach_rows(r: Region, where, stands) -> None:
+
+def reach_rows(r: Region, where: dict[Node, Region], stands: dict[Node, np.ndarray]) -> None:
     """Decide how a block reaches its rows: along one axis, or nested; else the ops are plain statements."""
     r.nested = r.N > 1 and not flat(r, where, stands)
     if r.nested and not one_prefix(r, where):  # no single index reaches them
         r.N, r.sums, r.nested = 1, [], False
 
 
-def ends(r: Region, where) -> list[Node]:
+def ends(r: Region, where: dict[Node, Region]) -> list[Node]:
     """The arrays that a region reads or writes by rows."""
     found = []
     for n in r.members:
@@ -27,7 +34,7 @@ def ends(r: Region, where) -> list[Node]:
     return found
 
 
-def flat(r: Region, where, stands) -> bool:
+def flat(r: Region, where: dict[Node, Region], stands: dict[Node, np.ndarray]) -> bool:
     """Whether each array that it reads or writes by rows has a view with its rows along one axis."""
     for a in ends(r, where):
         p = row_axes(a.shape, r.N)
@@ -36,13 +43,15 @@ def flat(r: Region, where, stands) -> bool:
     return True
 
 
-def one_prefix(r: Region, where) -> bool:
+def one_prefix(r: Region, where: dict[Node, Region]) -> bool:
     """Whether the same leading axes number the rows of all those arrays, so that one index reaches them."""
     axes = prefix(r)
     return axes is not None and all(a.shape[: row_axes(a.shape, r.N)] == axes for a in ends(r, where))
 
 
-def folded(graph: Graph, users, where, windows) -> set[Node]:
+def folded(
+    graph: Graph, users: dict[Node, list[Node]], where: dict[Node, Region], windows: dict[Node, Window]
+) -> set[Node]:
     """The products that only a sum over the last axis reads: each such pair is one np.vecdot."""
     found = set()
     for n in graph.nodes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ..ops.shape import index_slices
 from ..ops.table import VIEWS, facts
 
 
-def stand_in(shape, dtype) -> np.ndarray:
+def stand_in(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """A C-contiguous array of any size without the memory: never read or written.
 
     No two share an address, so that views of different ones are not taken for the same (`same_memory`).
@@ -56,12 +56,12 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
     raise GraphError(f"{n.op} is said to be a view, of a kind that the emitter does not know")
 
 
-def part(x: np.ndarray, index) -> np.ndarray:
+def part(x: np.ndarray, index: Sequence[tuple]) -> np.ndarray:
     """x[index], a view. Without the dots NumPy would read the one number of an array of no axes."""
     return x[(*index_slices(index), ...)]
 
 
-def reshape_view(x: np.ndarray, shape) -> np.ndarray | None:
+def reshape_view(x: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
     """x.reshape(shape) where that needs no copy, else None. NumPy would copy first and look afterwards."""
     if x.flags.c_contiguous:
         return x.reshape(shape)
@@ -181,7 +181,7 @@ def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
     )
 
 
-def slices_text(index, shape) -> str:
+def slices_text(index: Sequence[tuple], shape: Sequence[int]) -> str:
     """A static index as short text: full slices at the end are left out."""
 
     def one(s, m):

@@ -17,6 +17,8 @@ import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +72,7 @@ MOST_INPUTS = (
 
 
 @cache
-def load():
+def load() -> ModuleType:
     """The numexpr module, on one thread. Raises ImportError, in one line, where there is none."""
     try:
         import numexpr
@@ -111,12 +113,12 @@ class Fused:
         self.vml = load().use_vml
         self.free: list = []
 
-    def compile(self):
+    def compile(self) -> Any:
         # "none": no quotient by a number turned into a product, which would round twice
         options = dict(sanitize=False, optimization="none", truediv=True)
         return load().NumExpr(self.spelling, self.signature, **options)
 
-    def __call__(self, *arrays, out):
+    def __call__(self, *arrays: np.ndarray, out: np.ndarray) -> np.ndarray:
         try:
             run = self.free.pop()  # atomic under the interpreter lock
         except IndexError:

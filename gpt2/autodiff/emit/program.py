@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import linecache
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Memory:
 
     __slots__ = ("arrays", "scratch", "threads")
 
-    def __init__(self, setup, arena_bytes: int, regions, threads: int):
+    def __init__(self, setup: Callable | None, arena_bytes: int, regions: Sequence[tuple], threads: int):
         self.arrays = setup(aligned(arena_bytes)) if setup else ()
         self.threads = threads
         # one block of memory a thread serves all regions: only one of them runs at a time
@@ -89,7 +90,7 @@ class Program:
     def __init__(
         self,
         graph: Graph,
-        options=None,
+        options: Options | None = None,
         name: str | None = None,
         share_inputs: bool = False,
         lend: bool = False,
@@ -118,7 +119,7 @@ class Program:
         regions = "1 region" if len(self._regions) == 1 else f"{len(self._regions)} regions"
         return f"{regions}, {self.arena_bytes:,} bytes of arena"
 
-    def __call__(self, *arrays, out=None):
+    def __call__(self, *arrays: Any, out: Sequence[np.ndarray | None] | None = None) -> tuple:
         for a in arrays:
             if type(a) is not np.ndarray:
                 arrays = tuple(np.asarray(a, d) for a, d in zip(arrays, self._dtypes))
@@ -146,7 +147,7 @@ class Program:
         return values if written else tuple([v if b is None else b for b, v in zip(out, values)])
 
     @contextmanager
-    def borrowed(self):
+    def borrowed(self) -> Iterator[Callable]:
         """For loops: a function run(arrays, buffers) that works in memory taken once.
 
         The arguments are arrays of the right types; the buffers, one for each result, are C-contiguous and
@@ -201,7 +202,7 @@ def _owner(a: np.ndarray) -> np.ndarray | None:
 
 def compile_graph(
     graph: Graph,
-    options=None,
+    options: Options | None = None,
     name: str | None = None,
     share_inputs: bool = False,
     lend: bool = False,
@@ -228,7 +229,7 @@ def _with_backend(graph: Graph, backend: str) -> Program:
     return compile_graph(graph, Options(elementwise=backend, math=FAST))
 
 
-def load_source(source: str, env: dict, name: str):
+def load_source(source: str, env: dict, name: str) -> Callable:
     """Execute emitted source so that tracebacks and debuggers can show its lines."""
     filename = f"<autodiff {name} {next(_serial)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)

@@ -9,6 +9,7 @@ put in order, so they may differ from the program's in the last bit: constants f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -233,7 +234,7 @@ class Writer:
             parts.pop()
         return f"{self.ref(s.args[0]).at(ATOM)}[{', '.join(parts)}]"
 
-    def spec(self, n: Node, arrays) -> str:
+    def spec(self, n: Node, arrays: Sequence[Node]) -> str:
         """The index of gather and its kin."""
         parts, axis = [], 0
         for s in n.attrs["spec"]:

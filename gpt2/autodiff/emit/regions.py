@@ -215,7 +215,7 @@ def _open(regions: list[Region], N: int) -> Region:
     return r
 
 
-def merge(regions: list[Region], where) -> list[Region]:
+def merge(regions: list[Region], where: dict[Node, Region]) -> list[Region]:
     """A region whose rows fit in one block is no better than plain statements; join neighbours of those."""
     out: list[Region] = []
     for r in regions:

@@ -11,6 +11,7 @@ k numbers the block, i:j are its rows, and s1, s2, ... this thread's scratch.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ..graph import Node, is_scalar_const, scalar_text
 from ..ops.rowwise import ROW, row_axes
@@ -19,7 +20,10 @@ from .array_names import rows_of
 from .buffers import Kind
 from .layout import chain, root
 from .regions import Region, blocks_of, flags_of, prefix
-from .statements import Statement, sum_rows, with_source
+from .statements import Lines, Statement, sum_rows, with_source
+
+if TYPE_CHECKING:
+    from .source import Emitter
 
 
 class BlockRead:
@@ -49,7 +53,7 @@ class BlockRead:
 class RowBlocks:
     """Writes the function of one region."""
 
-    def __init__(self, emitter, r: Region):
+    def __init__(self, emitter: Emitter, r: Region):
         self.emitter, self.region = emitter, r
         axes = prefix(r) if r.nested else (r.N,)
         self.blocks = blocks_of(r)
@@ -84,7 +88,7 @@ class RowBlocks:
         self.noted.clear()
         return found
 
-    def statement(self, n: Node):
+    def statement(self, n: Node) -> Lines:
         """The lines for n, which are not made yet: what is read twice is known when all have been here."""
         e, r = self.emitter, self.region
         args = ["" if a in e.plan.folded else self.operand(a, f, n) for a, f in zip(n.args, flags_of(n, r.N))]

@@ -213,14 +213,14 @@ class ScalarProgram:
         self.single = len(graph.outputs) == 1
         self.measures = "plain Python"
 
-    def __call__(self, *floats, out=None) -> tuple:
+    def __call__(self, *floats: float, out: None = None) -> tuple:
         try:
             results = self.function(*floats)
         except TROUBLE:
             return self.in_numpy(*floats)
         return (results,) if self.single else results
 
-    def in_numpy(self, *floats) -> tuple:
+    def in_numpy(self, *floats: float) -> tuple:
         """The same by NumPy's rules for inf and nan; float results."""
         return tuple(
             v if isinstance(v, bool) else np.asarray(v).item() for v in evaluate_graph(self.graph, floats)

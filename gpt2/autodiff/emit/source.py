@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
 from ..ops.cost import nanoseconds
@@ -81,7 +83,14 @@ def emit(
 class Emitter(ArrayNames):
     """Writes the program, region by region."""
 
-    def __init__(self, graph: Graph, name: str, where, p: BufferPlan, stands):
+    def __init__(
+        self,
+        graph: Graph,
+        name: str,
+        where: dict[Node, Region],
+        p: BufferPlan,
+        stands: dict[Node, np.ndarray],
+    ):
         super().__init__(graph, name, where, p, stands)
         self.fused: list[str] = []  # lines that make numexpr's expressions
         self.body: list[str] = []

@@ -7,7 +7,8 @@ its own just before the first line that reads it (row_blocks.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..graph import Node
 from ..ops import OPS
@@ -20,6 +21,9 @@ from .layout import chain, part, root, same_memory
 from .regions import Region, blocks_of
 from .windows import parts_apart
 
+if TYPE_CHECKING:
+    from .source import Emitter
+
 Lines = Iterator[str]
 
 
@@ -30,7 +34,7 @@ class Statement:
     factors the two operands of the product that a sum has folded into it, else nothing
     """
 
-    def __init__(self, emitter, n: Node, region: Region | None = None):
+    def __init__(self, emitter: Emitter, n: Node, region: Region | None = None):
         self.emitter, self.n, self.region = emitter, n, region
         self.name = emitter.names[n]
         self.settled = self._settled()
@@ -124,7 +128,7 @@ class Statement:
             attrs["axis"] = self.shift(n.args[0], attrs["axis"])
         return attrs
 
-    def part_text(self, index) -> str:
+    def part_text(self, index: Sequence[tuple]) -> str:
         """Index text for a part of the result."""
         if self.region is None:
             return index_text(index, self.n.shape)
@@ -285,7 +289,7 @@ def with_source(lines: list[str], n: Node) -> list[str]:
     return [*lines[:-1], f"{lines[-1]}  # {os.path.basename(n.loc[0])}:{n.loc[1]}"]
 
 
-def sum_rows(e, n: Node, target: str, x, r: Region) -> Lines:
+def sum_rows(e: Emitter, n: Node, target: str, x: Any, r: Region) -> Lines:
     """The sum of one block of rows, into its own place: blocks are added up afterwards, in their order."""
     a = n.args[0]
     p = row_axes(a.shape, r.N)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from ..ops.table import VIEWS
 from ..run import threads
 from ..run.remembered import Choices
 from . import numexpr
+
+if TYPE_CHECKING:
+    from .regions import Region
 
 TURNS = 5  # of which the fastest counts
 MARGIN = 0.95  # numexpr has to win by this much: the same program should not change with the noise
@@ -34,7 +38,7 @@ def software() -> str:
 chosen = Choices("elementwise.json", ("numpy", "numexpr"), software)
 
 
-def faster(region, trees: list, users: dict, compile: Callable) -> list:
+def faster(region: Region, trees: list, users: dict, compile: Callable) -> list:
     """Those of a region's trees that numexpr should compute here.
 
     compile(graph, backend)   the program of a graph under "numpy" or "numexpr"
@@ -123,7 +127,7 @@ def description(graph: Graph) -> tuple:
     )
 
 
-def plain_value(x):
+def plain_value(x: Any) -> Any:
     """An attribute as a value whose text says all that matters for time."""
     if isinstance(x, dict):
         return tuple((k, plain_value(v)) for k, v in sorted(x.items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from ..ops.boxes import FEW_BOXES, alone
 from ..ops.rowwise import row_axes
 from ..ops.table import VIEWS, facts
 from .layout import chain, part, reshape_view, root, slices_text, stand_in, view
+
+if TYPE_CHECKING:
+    from .buffers import Uses
 
 
 class Window:
@@ -93,7 +97,7 @@ def _span(s, m) -> tuple[int, int]:
     return (min(r[0], r[-1]), max(r[0], r[-1]) + 1) if len(r) else (0, 0)
 
 
-def hosts(graph: Graph, uses) -> tuple[dict[Node, Window], dict[Node, np.ndarray]]:
+def hosts(graph: Graph, uses: Uses) -> tuple[dict[Node, Window], dict[Node, np.ndarray]]:
     """The windows of values that are computed in the memory of a later one, and stand-ins.
 
     `uses` (buffers.Uses) tells whether an op may destroy a value while it runs, because nothing reads that

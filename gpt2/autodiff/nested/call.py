@@ -31,7 +31,7 @@ from ..ops.table import row
 from ..pipeline import program_of
 
 
-def call(graph: Graph, rule, args: Sequence[Node]) -> list[Node]:
+def call(graph: Graph, rule: Checkpoint | CustomVJP | CustomJVP, args: Sequence[Node]) -> list[Node]:
     """The results of a call."""
     return items(apply("call", *args, graph=graph, rule=rule))
 
@@ -41,7 +41,9 @@ class Checkpoint:
 
     inlined = False
 
-    def pull(self, graph: Graph, cts, args, wanted) -> list:
+    def pull(
+        self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
+    ) -> list:
         """cts, wanted: one per result, one per argument. Gradients for those wanted, None for the others."""
         seeds = [(o, c) for o, c in zip(graph.outputs, cts) if c is not None]
         given = inputs_like([o for o, _ in seeds], "d")
@@ -53,7 +55,7 @@ class Checkpoint:
         by_input = dict(zip((x for x, _ in moving), grads))
         return [by_input.get(i) for i in graph.inputs]
 
-    def push(self, graph: Graph, tangents, args) -> list:
+    def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
         given = {i: t for i, t in zip(graph.inputs, inputs_like(graph.inputs, "d"))}
         given = {i: given[i] for i, t in zip(graph.inputs, tangents) if t is not None}
         found = pushforward(graph.outputs, given)
@@ -88,13 +90,15 @@ class CustomVJP:
     def backward(self) -> Graph:
         return self.graphs[1]
 
-    def pull(self, graph: Graph, cts, args, wanted) -> list:
+    def pull(
+        self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
+    ) -> list:
         residuals = splice(self.forward, args)[len(graph.outputs) :]
         cts = [zeros_like(o) if c is None else c for o, c in zip(graph.outputs, cts) if is_float(o)]
         grads = iter(splice(self.backward, [*residuals, *cts]))
         return [next(grads) if is_float(a) else None for a in args]
 
-    def push(self, graph: Graph, tangents, args) -> list:
+    def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
         residuals = splice(self.forward, args)[len(graph.outputs) :]
         floats = [o for o in graph.outputs if is_float(o)]
         marks = inputs_like(floats)  # cotangents: the backward is linear in them
@@ -120,12 +124,14 @@ class CustomJVP:
     def tangent(self) -> Graph:
         return self.graphs[0]
 
-    def push(self, graph: Graph, tangents, args) -> list:
+    def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
         given = [zeros_like(a) if t is None else t for a, t in zip(args, tangents) if is_float(a)]
         found = iter(splice(self.tangent, [*args, *given])[len(graph.outputs) :])
         return [next(found) if is_float(o) else None for o in graph.outputs]
 
-    def pull(self, graph: Graph, cts, args, wanted) -> list:
+    def pull(
+        self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
+    ) -> list:
         marks = {
             i: m for i, m in enumerate(inputs_like(args)) if is_float(args[i])
         }  # tangents: push is linear in them

@@ -12,6 +12,8 @@ derivative of a map a map again: the gradient of a const is the sum of what each
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..derive.chain import applied
@@ -26,7 +28,7 @@ from ..run import threads
 CHUNKS = 16  # the slices are cut into at most so many parts: each adds up its own sums, in order
 
 
-def map_node(body: Graph, args, n: int, slices: int, sums: int = 0) -> list[Node]:
+def map_node(body: Graph, args: Sequence[Node], n: int, slices: int, sums: int = 0) -> list[Node]:
     return items(apply("map", *args, body=body, n=n, slices=slices, sums=sums))
 
 
@@ -36,7 +38,7 @@ def _infer(*args, body: Graph, n: int, slices: int, sums: int):
     return (*((n, *s) for s in shapes[:stacked]), *shapes[stacked:]), dtypes
 
 
-def evaluate_map(*values, body: Graph, n: int, slices: int, sums: int):
+def evaluate_map(*values: np.ndarray, body: Graph, n: int, slices: int, sums: int) -> tuple[np.ndarray, ...]:
     program = program_of(body)
     values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
     arrays, consts = values[:slices], values[slices:]

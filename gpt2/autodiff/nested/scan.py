@@ -56,7 +56,9 @@ def _infer(*args, body: Graph, n: int, carries: int, slices: int, every: int):
     return tuple(shapes), tuple(o.dtype for o in (*body.outputs, *carry))
 
 
-def evaluate_scan(*values, body: Graph, n: int, carries: int, slices: int, every: int):
+def evaluate_scan(
+    *values: np.ndarray, body: Graph, n: int, carries: int, slices: int, every: int
+) -> tuple[np.ndarray, ...]:
     values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
     carry, xs, consts = _split(values, carries, slices)
     ys = [np.empty((n, *y.shape), y.dtype) for y in body.outputs[carries:]]

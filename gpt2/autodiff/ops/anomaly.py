@@ -14,6 +14,7 @@ own errors there.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -32,7 +33,7 @@ class AnomalyError(AutodiffError, FloatingPointError):
 
 
 @contextmanager
-def detect_anomaly():
+def detect_anomaly() -> Iterator[None]:
     """Follow every program run in this context, in all threads: AnomalyError at the first nan or inf."""
     global watching
     with _lock:
@@ -44,7 +45,7 @@ def detect_anomaly():
             watching -= 1
 
 
-def follow(graph: Graph, arrays, name: str) -> None:
+def follow(graph: Graph, arrays: Sequence, name: str) -> None:
     """Evaluate a graph op by op; raise AnomalyError where a result is not finite."""
     names = node_names(graph)
     drop = last_uses(graph)

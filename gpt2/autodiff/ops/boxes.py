@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 
-def ranges(index, shape) -> tuple[range, ...]:
+def ranges(index: Sequence[tuple], shape: Sequence[int]) -> tuple[range, ...]:
     return tuple(range(n)[slice(*s)] for s, n in zip(index, shape))
 
 
-def as_index(rs) -> tuple:
+def as_index(rs: Sequence[range]) -> tuple:
     """The index that stands for these ranges; equal ranges have equal indices."""
     return tuple(_triple(r) for r in rs)
 
@@ -26,12 +27,12 @@ def _triple(r: range) -> tuple:
     return (r[0], r[-1] - 1 if r[-1] else None, r.step)
 
 
-def is_full(rs, shape) -> bool:
+def is_full(rs: Sequence[range], shape: Sequence[int]) -> bool:
     """Do the ranges take everything, in order?"""
     return all(r == range(n) for r, n in zip(rs, shape))
 
 
-def disjoint(a, b) -> bool:
+def disjoint(a: Sequence[range], b: Sequence[range]) -> bool:
     """Do two boxes of steps of 1 or more, given by ranges, share no element?"""
     return any(_apart(x, y) for x, y in zip(a, b))
 
@@ -50,7 +51,7 @@ FEW_BOXES = 32  # up to here boxes are compared in pairs
 _MOST_MARKED = 1 << 24  # elements: of larger arrays no map is drawn
 
 
-def alone(boxes, shape) -> list[bool]:
+def alone(boxes: Sequence[Sequence[range]], shape: Sequence[int]) -> list[bool]:
     """For each box: does it share no element with any other?
 
     Many are drawn on a map of the array, since the time for comparing pairs grows with the square.
@@ -64,12 +65,12 @@ def alone(boxes, shape) -> list[bool]:
     return [bool((drawn[p] == 1).all()) for p in places]
 
 
-def place_of(box) -> tuple[slice, ...]:
+def place_of(box: Sequence[range]) -> tuple[slice, ...]:
     """The index that takes a box out of an array."""
     return tuple(slice(*s) for s in as_index(box))
 
 
-def inside(inner, outer) -> tuple[range, ...] | None:
+def inside(inner: Sequence[range], outer: Sequence[range]) -> tuple[range, ...] | None:
     """Where `inner` lies within `outer`, in the coordinates of `outer`; None where it leaves it."""
     found = []
     for r, box in zip(inner, outer):

@@ -7,13 +7,19 @@ dtype. Nodes carry their own operators (`a * b`, `a @ b`, `a < b`, ...); compari
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from ..graph import Node
 from .table import apply, const
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
-def ufunc(name: str):
+
+def ufunc(name: str) -> Callable[..., Node]:
     """The function that makes a node of that elementwise op."""
 
     def make(*args) -> Node:
@@ -29,30 +35,30 @@ absolute, sign, floor, trunc = map(ufunc, ("absolute", "sign", "floor", "trunc")
 conjugate, real, imag, equal = map(ufunc, ("conjugate", "real", "imag", "equal"))
 
 
-def zeros(shape, dtype) -> Node:
+def zeros(shape: Sequence[int], dtype: DTypeLike) -> Node:
     return full(shape, 0, dtype)
 
 
-def full(shape, value, dtype) -> Node:
+def full(shape: Sequence[int], value: Any, dtype: DTypeLike) -> Node:
     """A constant array: one scalar, broadcast. `value` becomes a Python number of the dtype's kind."""
     return broadcast(const(np.dtype(dtype).type(value).item(), dtype), shape)
 
 
-def where(c: Node, a, b) -> Node:
+def where(c: Node, a: Node | complex, b: Node | complex) -> Node:
     return apply("where", c, a, b)
 
 
-def cast(x: Node, dtype) -> Node:
+def cast(x: Node, dtype: DTypeLike) -> Node:
     dtype = np.dtype(dtype)
     return x if x.dtype == dtype else apply("cast", x, dtype=str(dtype))
 
 
-def reshape(x: Node, shape) -> Node:
+def reshape(x: Node, shape: Sequence[int]) -> Node:
     shape = tuple(shape)
     return x if x.shape == shape else apply("reshape", x, shape=shape)
 
 
-def transpose(x: Node, perm) -> Node:
+def transpose(x: Node, perm: Iterable[int]) -> Node:
     perm = tuple(perm)
     return x if perm == tuple(range(x.ndim)) else apply("transpose", x, perm=perm)
 
@@ -69,29 +75,29 @@ def adjoint(x: Node) -> Node:
     return conjugate(x) if x.dtype.kind == "c" else x
 
 
-def broadcast(x: Node, shape) -> Node:
+def broadcast(x: Node, shape: Sequence[int]) -> Node:
     shape = tuple(shape)
     return x if x.shape == shape else apply("broadcast", x, shape=shape)
 
 
-def sum_(x: Node, axes, keepdims: bool = False) -> Node:
+def sum_(x: Node, axes: int | Sequence[int], keepdims: bool = False) -> Node:
     axes = (axes,) if isinstance(axes, int) else axes
     axes = tuple(sorted(a % x.ndim for a in axes))
     return apply("sum", x, axes=axes, keepdims=keepdims) if axes else x
 
 
-def slice_(x: Node, index) -> Node:
+def slice_(x: Node, index: Iterable[tuple]) -> Node:
     """x[index], with index a (start, stop, step) per axis."""
     index = tuple(index)
     return x if index == full_index(x.shape) else apply("slice", x, index=index)
 
 
-def full_index(shape) -> tuple:
+def full_index(shape: Sequence[int]) -> tuple:
     """The index that takes everything."""
     return tuple((0, n, 1) for n in shape)
 
 
-def axis_index(shape, axis: int, start: int, stop: int | None, step: int = 1) -> tuple:
+def axis_index(shape: Sequence[int], axis: int, start: int, stop: int | None, step: int = 1) -> tuple:
     """The index that takes start:stop:step along one axis and everything along the others."""
     index = list(full_index(shape))
     index[axis] = (start, stop, step)
@@ -102,16 +108,16 @@ def take_slice(x: Node, axis: int, start: int, stop: int | None, step: int = 1) 
     return slice_(x, axis_index(x.shape, axis % x.ndim, start, stop, step))
 
 
-def assemble(parts, shape, indices, dtype) -> Node:
+def assemble(parts: Sequence[Node], shape: Sequence[int], indices: Iterable[tuple], dtype: DTypeLike) -> Node:
     """Zeros with each part added at its index."""
     return apply("assemble", *parts, shape=tuple(shape), indices=tuple(indices), dtype=str(np.dtype(dtype)))
 
 
-def update(x: Node, v, index) -> Node:
+def update(x: Node, v: Node, index: Iterable[tuple]) -> Node:
     return apply("update", x, v, index=tuple(index))
 
 
-def concatenate(parts, axis: int) -> Node:
+def concatenate(parts: Sequence[Node], axis: int) -> Node:
     """numpy.concatenate, as an assemble whose parts do not overlap."""
     axis %= parts[0].ndim
     stops = np.cumsum([p.shape[axis] for p in parts]).tolist()
@@ -125,7 +131,7 @@ def item(x: Node, i: int) -> Node:
     return apply("item", x, i=i)
 
 
-def expand(x: Node, axes, ndim: int) -> Node:
+def expand(x: Node, axes: Sequence[int], ndim: int) -> Node:
     """Put back, with length 1, the axes that a reduction took away, so that x has `ndim` axes."""
     if x.ndim == ndim:
         return x

@@ -14,11 +14,13 @@ A real result of a complex argument (absolute, real, angle) has d out = real(par
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from ..graph import is_scalar_const
+from ..graph import Node, is_scalar_const
 from . import rowwise
 from .build import (
     absolute,
@@ -40,7 +42,7 @@ from .build import (
 from .table import BOTH, REAL, Op, apply, const, row, sample
 
 
-def broadcast_shape(*nodes) -> tuple[int, ...]:
+def broadcast_shape(*nodes: Node) -> tuple[int, ...]:
     shape = nodes[0].shape
     for n in nodes[1:]:
         if n.shape == shape or n.shape == ():
@@ -60,7 +62,14 @@ UNARY = [((3, 4),)]
 BINARY = [((3, 4), (3, 4)), ((2, 1, 3), (4, 1)), ((3,), ()), ((), (2, 3))]
 
 
-def ufunc_row(name, partials=None, kind="elementwise", domain=(0.3, 2.0), signed=True, **columns) -> Op:
+def ufunc_row(
+    name: str,
+    partials: Callable | None = None,
+    kind: str = "elementwise",
+    domain: tuple[float, float] = (0.3, 2.0),
+    signed: bool = True,
+    **columns: Any,
+) -> Op:
     """A row for the NumPy ufunc of that name (one result), tested on arguments from `domain`."""
     ufunc = getattr(np, name)
     if kind in ("elementwise", "nondiff"):
@@ -117,7 +126,7 @@ def _power_base(a, b):
     return b * a ** where(equal(b, 0.0), 1.0, b - 1.0)
 
 
-def const_value(n):
+def const_value(n: Node) -> Any:
     """The Python number in a scalar constant."""
     return n.value.item() if isinstance(n.value, (np.ndarray, np.generic)) else n.value
 

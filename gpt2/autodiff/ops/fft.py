@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..graph import Node
 from .build import assemble, axis_index, conjugate, slice_
 from .table import BOTH, REAL, apply, const, row, sample
 
@@ -30,7 +31,7 @@ def _infer(x, kind, n, axis, norm):
     return tuple(length if i == axis else s for i, s in enumerate(x.shape)), dtype
 
 
-def resize(x, axis: int, n: int):
+def resize(x: Node, axis: int, n: int) -> Node:
     """x cropped, or padded with zeros at the end, to length n along one axis."""
     shape = tuple(n if i == axis else s for i, s in enumerate(x.shape))
     if n > x.shape[axis]:
@@ -38,7 +39,7 @@ def resize(x, axis: int, n: int):
     return slice_(x, axis_index(x.shape, axis, 0, n))
 
 
-def half_spectrum_counts(n: int, axis: int, ndim: int, dtype) -> np.ndarray:
+def half_spectrum_counts(n: int, axis: int, ndim: int, dtype: np.dtype) -> np.ndarray:
     """How often irfft counts each of its n // 2 + 1 inputs: the inner ones twice, as they stand for two."""
     count = np.full(n // 2 + 1, 2.0)
     count[0] = 1.0

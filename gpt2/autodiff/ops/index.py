@@ -6,6 +6,9 @@ step) for a slice, "new" for a new axis. Axes that the spec does not reach are t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from . import rowwise
@@ -14,12 +17,14 @@ from .shape import slice_text
 from .table import BOTH, REAL, Sample, apply, const, row, sample
 
 
-def numpy_index(spec, arrays) -> tuple:
+def numpy_index(spec: Sequence, arrays: Sequence) -> tuple:
     """The index that NumPy takes."""
     return tuple(None if s == "new" else arrays[s[1]] if s[0] == "array" else slice(*s) for s in spec)
 
 
-def gather_shape(shape, spec, index_shapes) -> tuple[int, ...]:
+def gather_shape(
+    shape: Sequence[int], spec: Sequence, index_shapes: Sequence[tuple[int, ...]]
+) -> tuple[int, ...]:
     """Shape of x[index]: the index arrays broadcast together, and their axes stand where the arrays stood, or
     first if a slice or a new axis stood between two of them. See "Combining advanced and basic indexing" in
     NumPy's manual.
@@ -86,7 +91,7 @@ def scatter_samples() -> list[Sample]:
     ] + [sample(shape, (), np.array([1, 3]), spec=(("array", 0),))]
 
 
-def no_gradient(arrays):
+def no_gradient(arrays: Sequence) -> tuple[None, ...]:
     return (None,) * len(arrays)
 
 
@@ -158,7 +163,7 @@ def _take_along_shape(x, idx, axis):
     return tuple(idx.shape[axis] if i == axis else n for i, n in enumerate(lead))
 
 
-def along_index(shape, idx, axis) -> tuple:
+def along_index(shape: Sequence[int], idx: Any, axis: int) -> tuple:
     """The index that x[index] needs to read idx along one axis."""
     grid = np.ogrid[tuple(slice(n) for n in shape)] if shape else ()
     return tuple(idx if i == axis else g for i, g in enumerate(grid))

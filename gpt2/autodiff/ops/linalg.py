@@ -11,6 +11,9 @@ values differ.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from ..graph import Node
@@ -28,7 +31,10 @@ from .build import (
     swap_last,
     take_slice,
 )
-from .table import BOTH, COMPLEX, Sample, apply, const, row, sample
+from .table import BOTH, COMPLEX, Op, Sample, apply, const, row, sample
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 def float_dtype(dtype: np.dtype) -> np.dtype:
@@ -40,7 +46,7 @@ def real_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
-def matrix_row(name: str, infer, evaluate=None, **columns):
+def matrix_row(name: str, infer: Callable, evaluate: Callable | None = None, **columns: Any) -> Op:
     function = evaluate or getattr(np.linalg, name)
 
     def code(*args, **attrs):
@@ -50,11 +56,11 @@ def matrix_row(name: str, infer, evaluate=None, **columns):
     return row(name, "nonlinear", infer=infer, evaluate=function, cost=100.0, **columns)
 
 
-def well_conditioned(*shapes, **attrs) -> list[Sample]:
+def well_conditioned(*shapes: tuple[int, ...], **attrs: Any) -> list[Sample]:
     return [sample(shape, dtypes=BOTH, **attrs) for shape in shapes]
 
 
-def positive_definite(rng, dtype):
+def positive_definite(rng: np.random.Generator, dtype: DTypeLike) -> np.ndarray:
     a = rng.normal(size=(2, 3, 3)).astype(dtype)
     if a.dtype.kind == "c":
         a = a + 1j * rng.normal(size=a.shape)
@@ -66,11 +72,11 @@ def _same(x):
 
 
 # pieces of matrices, as products with constant masks
-def eye(n: int, dtype) -> Node:
+def eye(n: int, dtype: np.dtype) -> Node:
     return const(np.eye(n, dtype=real_dtype(dtype)))
 
 
-def lower(n: int, dtype, diagonal: float = 1.0) -> Node:
+def lower(n: int, dtype: np.dtype, diagonal: float = 1.0) -> Node:
     """Ones below the diagonal, `diagonal` on it."""
     d = real_dtype(dtype)
     return const(np.tril(np.ones((n, n), d), -1) + np.asarray(diagonal, d) * np.eye(n, dtype=d))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import string
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -66,7 +67,7 @@ def split_subscripts(subscripts: str) -> tuple[list[str], str]:
     return ins.split(","), out
 
 
-def letter_sizes(subscripts: str, args) -> dict[str, int]:
+def letter_sizes(subscripts: str, args: Sequence) -> dict[str, int]:
     """The length of each letter's axis; 1 gives way to a longer one, as einsum broadcasts it."""
     sizes: dict[str, int] = {}
     for letters, x in zip(split_subscripts(subscripts)[0], args):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from . import rowwise
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
-from .table import BOTH, OPS, REAL, apply, row, sample
+from .table import BOTH, OPS, REAL, Op, apply, row, sample
 
 
-def reduced_shape(shape, axes, keepdims) -> tuple[int, ...]:
+def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
     if keepdims:
         return tuple(1 if i in axes else n for i, n in enumerate(shape))
     return tuple(n for i, n in enumerate(shape) if i not in axes)
@@ -27,11 +29,17 @@ def sum_dtype(dtype: np.dtype) -> np.dtype:
     return dtype
 
 
-def axes_text(axes) -> str:
+def axes_text(axes: Sequence[int]) -> str:
     return str(axes[0]) if len(axes) == 1 else str(axes)
 
 
-def reduction_row(name: str, ufunc: str, kind: str, result=lambda dtype: dtype, **columns):
+def reduction_row(
+    name: str,
+    ufunc: str,
+    kind: str,
+    result: Callable[[np.dtype], np.dtype] = lambda dtype: dtype,
+    **columns: Any,
+) -> Op:
     """A row for the NumPy reduction of that name, which is ufunc.reduce."""
     function = getattr(np, name)
 

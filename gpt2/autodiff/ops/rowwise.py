@@ -10,6 +10,8 @@ ROW or WHOLE, or None where n does not work row by row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..graph import Node
 
 ROW, WHOLE = True, False
@@ -97,7 +99,7 @@ def gather(n: Node, N: int, p: int) -> Flags:
     return (WHOLE, ROW) if takes_rows(n.attrs["spec"], table, arrays) and p <= arrays[0].ndim else None
 
 
-def takes_rows(spec, table: Node, arrays) -> bool:
+def takes_rows(spec: Sequence, table: Node, arrays: Sequence[Node]) -> bool:
     """Whether an index picks whole rows of a table: one array, then nothing but full slices."""
     return (
         len(arrays) == 1

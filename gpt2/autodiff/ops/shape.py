@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -15,16 +16,16 @@ from .table import BOTH, row, sample
 # reshapes.
 
 
-def index_slices(index) -> tuple[slice, ...]:
+def index_slices(index: Sequence[tuple]) -> tuple[slice, ...]:
     """The index as slices that NumPy takes."""
     return tuple(slice(*s) for s in index)
 
 
-def index_shape(index, shape) -> tuple[int, ...]:
+def index_shape(index: Sequence[tuple], shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(len(range(*slice(*s).indices(n))) for s, n in zip(index, shape))
 
 
-def slice_text(index) -> str:
+def slice_text(index: Sequence[tuple]) -> str:
     def one(s):
         start, stop, step = s
         text = f"{'' if start in (0, None) and (step or 1) > 0 else start}:{'' if stop is None else stop}"

@@ -28,13 +28,16 @@ Ops that hold a graph (call, scan, ...) say both directions themselves, and thes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..graph import GraphError, Node
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,14 @@ class Sample:
     of: Callable | None = None
 
 
-def sample(*args, domain=(0.3, 2.0), signed=True, dtypes=("float64",), of=None, **attrs) -> Sample:
+def sample(
+    *args: Any,
+    domain: tuple[float, float] = (0.3, 2.0),
+    signed: bool = True,
+    dtypes: tuple[str, ...] = ("float64",),
+    of: Callable | None = None,
+    **attrs: Any,
+) -> Sample:
     return Sample(args, attrs, domain, signed, dtypes, of)
 
 
@@ -103,7 +113,7 @@ OPS: dict[str, Op] = {}
 VIEWS: set[str] = set()  # names of the ops whose rows say `view`
 
 
-def row(name: str, kind: str, **columns) -> Op:
+def row(name: str, kind: str, **columns: Any) -> Op:
     """Add a row to the table. A second row of the same name is an error, not an override."""
     if name in OPS:
         raise ValueError(f"op {name!r} stands in the table already")
@@ -125,17 +135,17 @@ def facts(n: Node) -> Op:
     return OPS.get(n.op, _NO_OP)
 
 
-def infer(op: str, args: tuple, attrs: dict):
+def infer(op: str, args: tuple, attrs: dict) -> tuple[tuple, Any]:
     """Shape and dtype of the result."""
     return OPS[op].infer(*args, **attrs)
 
 
-def evaluate(op: str, values, attrs: dict):
+def evaluate(op: str, values: Sequence, attrs: dict) -> Any:
     """The op on concrete values."""
     return OPS[op].evaluate(*values, **attrs)
 
 
-def const(value, dtype=None, name: str | None = None) -> Node:
+def const(value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Node:
     """A constant: a Python scalar, in the dtype of its surroundings; or an array, which must not change."""
     if isinstance(value, (bool, int, float, complex)):
         d = np.dtype(dtype) if dtype is not None else np.asarray(value).dtype
@@ -148,11 +158,11 @@ def const(value, dtype=None, name: str | None = None) -> Node:
     return Node("const", (), {"value": value if value.ndim else value.item()}, value.shape, value.dtype, name)
 
 
-def input_node(shape, dtype, name: str | None = None) -> Node:
+def input_node(shape: Sequence[int], dtype: DTypeLike, name: str | None = None) -> Node:
     return Node("input", (), {}, tuple(shape), np.dtype(dtype), name)
 
 
-def as_node(x, like: np.dtype | None = None) -> Node:
+def as_node(x: Any, like: np.dtype | None = None) -> Node:
     """Nodes as they are; Python scalars become constants of the dtype NumPy 2 would compute in (NEP 50)."""
     if isinstance(x, Node):
         return x
@@ -161,7 +171,7 @@ def as_node(x, like: np.dtype | None = None) -> Node:
     return const(x)
 
 
-def apply(op: str, *args, **attrs) -> Node:
+def apply(op: str, *args: Any, **attrs: Any) -> Node:
     """Make a node. Python scalars among the arguments take their dtype from the others."""
     for a in args:
         if not isinstance(a, Node):

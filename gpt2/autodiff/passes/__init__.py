@@ -10,7 +10,7 @@ time grows linearly with the graph, and a rule of one pass sees at once what a r
 from __future__ import annotations
 
 from ..graph import Graph
-from ..switches import STRICT
+from ..switches import STRICT, Options
 from . import algebra, flattening, fold, parts, products, reductions, views
 from .engine import cse, dce, sweep_to_end
 
@@ -31,7 +31,7 @@ FAMILIES = {
 }
 
 
-def simplify(graph: Graph, options=None) -> Graph:
+def simplify(graph: Graph, options: Options | None = None) -> Graph:
     """The same function with less work: all passes, until none applies."""
     off, math = (frozenset(), STRICT) if options is None else (options.off, options.math)
     families = tuple(f for f in FAMILIES.values() if f.name not in off)

@@ -13,6 +13,7 @@ than floor(x * (1 / 49)). In derivatives x**3 and x / 49 are as well.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,13 +23,16 @@ from .collect import RING, improve, representable
 from .engine import BITS, DIGITS, Family
 from .match import is_inexact, number
 
+if TYPE_CHECKING:
+    from .engine import Sweep
+
 algebra = Family("algebra")
 
 LARGEST_POWER = 32  # the longest chain of products that stands for a power: at most 8
 
 
 @algebra.rule("power", keeps=BITS)
-def power_as_numpy_does(n: Node, sweep) -> Node | None:
+def power_as_numpy_does(n: Node, sweep: Sweep) -> Node | None:
     """Powers that NumPy itself computes by products: squares of arrays, and all of integers."""
     p = number(n.args[1])
     if p is None or isinstance(p, (bool, complex)) or n.dtype.kind not in "fiu":
@@ -39,7 +43,7 @@ def power_as_numpy_does(n: Node, sweep) -> Node | None:
 
 
 @algebra.rule("power", keeps=DIGITS)
-def power_of_few_factors(n: Node, sweep) -> Node | None:
+def power_of_few_factors(n: Node, sweep: Sweep) -> Node | None:
     """x**3 -> x * x * x: p roundings for one, and no step is larger, or smaller, than the result."""
     p = number(n.args[1])
     small = type(p) in (int, float) and p == int(p) and -1 <= p <= LARGEST_POWER
@@ -47,7 +51,7 @@ def power_of_few_factors(n: Node, sweep) -> Node | None:
 
 
 @algebra.rule("power")
-def power_as_products(n: Node, sweep) -> Node | None:
+def power_as_products(n: Node, sweep: Sweep) -> Node | None:
     x, e = n.args
     p = number(e)
     if p is None or isinstance(p, (bool, complex)) or abs(p) > LARGEST_POWER:
@@ -81,30 +85,30 @@ def _power(x: Node, p) -> Node:
 
 
 @algebra.rule("multiply", keeps=BITS)
-def product_with_itself(n: Node, sweep) -> Node | None:
+def product_with_itself(n: Node, sweep: Sweep) -> Node | None:
     """x * x -> square(x): one argument to read, and one to differentiate."""
     a, b = n.args
     return apply("square", a) if a is b and n.dtype.kind in "fiu" else None
 
 
 @algebra.rule("multiply")
-def complex_product_with_itself(n: Node, sweep) -> Node | None:
+def complex_product_with_itself(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     return apply("square", a) if a is b else None
 
 
 @algebra.rule("reciprocal", keeps=BITS)
-def reciprocal_as_quotient(n: Node, sweep) -> Node | None:
+def reciprocal_as_quotient(n: Node, sweep: Sweep) -> Node | None:
     return 1.0 / n.args[0] if n.dtype.kind == "f" else None
 
 
 @algebra.rule("reciprocal")
-def complex_reciprocal_as_quotient(n: Node, sweep) -> Node | None:
+def complex_reciprocal_as_quotient(n: Node, sweep: Sweep) -> Node | None:
     return 1.0 / n.args[0] if is_inexact(n) else None
 
 
 @algebra.rule("divide", keeps=BITS)
-def divide_by_power_of_two(n: Node, sweep) -> Node | None:
+def divide_by_power_of_two(n: Node, sweep: Sweep) -> Node | None:
     """x / 4 -> x * 0.25: both round the same number, so to the same bits."""
     c = number(n.args[1])
     if type(c) is not float or n.dtype.kind != "f" or not np.isfinite(c) or abs(math.frexp(c)[0]) != 0.5:
@@ -113,7 +117,7 @@ def divide_by_power_of_two(n: Node, sweep) -> Node | None:
 
 
 @algebra.rule("divide", keeps=DIGITS)
-def divide_by_number(n: Node, sweep) -> Node | None:
+def divide_by_number(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     c = number(b)
     if c is None or c == 0 or not is_inexact(n) or a.dtype != n.dtype or not representable(1 / c, n.dtype):
@@ -122,7 +126,7 @@ def divide_by_number(n: Node, sweep) -> Node | None:
 
 
 @algebra.rule("divide")
-def divide_by_what_was_inverted(n: Node, sweep) -> Node | None:
+def divide_by_what_was_inverted(n: Node, sweep: Sweep) -> Node | None:
     """x / s -> x * (1 / s), if 1 / s is computed anyway: products can be put together, and s may go."""
     a, b = n.args
     if number(a) == 1 or not is_inexact(n) or b.dtype != n.dtype:
@@ -133,7 +137,7 @@ def divide_by_what_was_inverted(n: Node, sweep) -> Node | None:
 
 
 @algebra.rule(*sorted(RING))
-def with_less_work(n: Node, sweep) -> Node | None:
+def with_less_work(n: Node, sweep: Sweep) -> Node | None:
     """What is part of a larger sum or product is put together there."""
     user = sweep.user
     if user is not None and user.op in RING and user.dtype == n.dtype and user.shape == n.shape:

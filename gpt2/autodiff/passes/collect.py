@@ -21,13 +21,17 @@ kept, and so does x + 1 - 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..graph import Node
 from ..ops import apply, build, const
 from .match import is_inexact, number
+
+if TYPE_CHECKING:
+    from .engine import Sweep
 
 RING = frozenset(("add", "subtract", "multiply", "negative", "divide", "square"))
 _WORTHWHILE = 0.5  # of an operation on the whole result: what must be saved to change the program's form
@@ -37,7 +41,7 @@ _DEEPEST = 4  # values made for a value made for ... by these rules: the next sw
 _MOST_DISSOLVED = 32  # taken apart at once: a loop that is written out can be one chain of thousands
 
 
-def representable(c, dtype: np.dtype) -> bool:
+def representable(c: complex, dtype: np.dtype) -> bool:
     """Is `c` a number that computing with does not overflow or lose digits in that dtype?"""
     info = np.finfo(dtype)
     return c == 0 or float(info.tiny) <= abs(c) <= float(info.max)
@@ -46,7 +50,7 @@ def representable(c, dtype: np.dtype) -> bool:
 class Product:
     """coef * factors. A factor is (node, side): side 1 is multiplied with, side -1 divided by."""
 
-    def __init__(self, coef=1.0, factors: Iterable[tuple[Node, int]] = ()):
+    def __init__(self, coef: complex = 1.0, factors: Iterable[tuple[Node, int]] = ()):
         self.coef = coef
         self.factors = list(factors)
 
@@ -62,19 +66,19 @@ class Product:
             else Product(self.coef, [*self.factors, (x, 1)])
         )
 
-    def without(self, factor) -> Product:
+    def without(self, factor: tuple[Node, int]) -> Product:
         rest = list(self.factors)
         rest.remove(factor)
         return Product(self.coef, rest)
 
-    def split(self, test: Callable[[Node], bool]):
+    def split(self, test: Callable[[Node], bool]) -> tuple[Product, Product] | None:
         """(the number and the factors that pass, the others); None if that takes nothing away."""
         passed = [f for f in self.factors if test(f[0])]
         if not passed and self.coef == 1:
             return None
         return Product(self.coef, passed), Product(1.0, [f for f in self.factors if f not in passed])
 
-    def build(self, dtype, sweep) -> Node:
+    def build(self, dtype: np.dtype, sweep: Sweep) -> Node:
         """The node, multiplying small shapes first."""
         return Builder(dtype, sweep).product(self)
 
@@ -82,7 +86,9 @@ class Product:
 class Builder:
     """Makes nodes for products and sums, using those that exist."""
 
-    def __init__(self, dtype, sweep, dissolved=(), seen_through=()):
+    def __init__(
+        self, dtype: np.dtype, sweep: Sweep, dissolved: Container[int] = (), seen_through: Container[int] = ()
+    ):
         self.dtype = dtype
         self.sweep = sweep
         self.seen_through = seen_through
@@ -94,15 +100,15 @@ class Builder:
         found = self.sweep.known(n)
         return n if found.id in self.seen_through else found
 
-    def make(self, op: str, *args) -> Node:
+    def make(self, op: str, *args: Node | complex) -> Node:
         if op == "multiply" and args[0] is args[1]:
             op, args = "square", args[:1]
         return self.known(apply(op, *[self.number(a) if not isinstance(a, Node) else a for a in args]))
 
-    def number(self, c) -> Node:
+    def number(self, c: complex) -> Node:
         return self.known(const(_plain(c, self.dtype), self.dtype))
 
-    def exists(self, op: str, *args) -> Node | None:
+    def exists(self, op: str, *args: Node) -> Node | None:
         n = apply("square", args[0]) if op == "multiply" and args[0] is args[1] else apply(op, *args)
         found = self.known(n)
         return None if found is n else found
@@ -150,7 +156,7 @@ class Builder:
                     best = ((size, made), i, j)
         return best[1:]
 
-    def scaled(self, coef, x: Node) -> Node:
+    def scaled(self, coef: complex, x: Node) -> Node:
         """coef * x; the number goes to a factor of x that is smaller than x, where there is one."""
         if coef == 1:
             return x
@@ -185,7 +191,7 @@ class Builder:
 class Region:
     """What meets in `root`. `see_through` takes apart values c * x and c * x + d that others use, too."""
 
-    def __init__(self, root: Node, sweep, see_through: bool = False):
+    def __init__(self, root: Node, sweep: Sweep, see_through: bool = False):
         self.root = root
         self.sweep = sweep
         self.dtype = root.dtype
@@ -231,7 +237,7 @@ class Region:
             return self._sees_through(x)
         return False
 
-    def terms(self, x: Node, coef=1.0) -> list[Product]:
+    def terms(self, x: Node, coef: complex = 1.0) -> list[Product]:
         """The terms of coef * x, in order."""
         if x.op in ("add", "subtract") and self._opens_sum(x):
             a, b = x.args
@@ -347,7 +353,7 @@ class Region:
         return self.builder.sum(terms) if self._all_representable(terms) else None
 
 
-def improve(root: Node, sweep) -> Node | None:
+def improve(root: Node, sweep: Sweep) -> Node | None:
     """A cheaper node for `root`, or None."""
     if not is_inexact(root) or not root.size:
         return None

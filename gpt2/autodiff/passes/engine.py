@@ -23,7 +23,7 @@ additions; the next sweep counts anew.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class Family:
         self.rules: dict[str, list[Rule]] = {}
         self.keeps: dict[Rule, str | None] = {}
 
-    def rule(self, *ops: str, keeps: str | None = None):
+    def rule(self, *ops: str, keeps: str | None = None) -> Callable[[Rule], Rule]:
         """Decorator: the rule is tried on nodes of these ops, in the order in which rules stand.
 
         keeps   BITS or DIGITS, where that is known to hold for whatever the rule may be given
@@ -161,7 +161,7 @@ class Sweep:
         found = self._found(self._key(n))
         return n if found is None or found.id in self._retired else found
 
-    def retire(self, nodes) -> None:
+    def retire(self, nodes: Iterable[Node]) -> None:
         """These nodes are about to lose their only user: they are no longer there for the asking."""
         self._retired.update(n.id for n in nodes)
 

@@ -13,11 +13,16 @@ moved; those that cut channels into heads stay where they are.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..graph import Node
 from ..ops import apply, build
 from ..ops.table import is_elementwise
 from .engine import BITS, DIGITS, ELEMENTWISE, Family
 from .match import groups, reshaped_operand, strip_ones
+
+if TYPE_CHECKING:
+    from .engine import Sweep
 
 rows = Family("rows")
 
@@ -41,7 +46,7 @@ def _same_last(n: Node) -> bool:
 
 
 @rows.rule("reshape", keeps=BITS)
-def cut_before_elementwise(n: Node, sweep) -> Node | None:
+def cut_before_elementwise(n: Node, sweep: Sweep) -> Node | None:
     (f,) = n.args
     if not (cuts_rows(n) and is_elementwise(f.op) and sweep.single(f)):
         return None
@@ -49,7 +54,7 @@ def cut_before_elementwise(n: Node, sweep) -> Node | None:
 
 
 @rows.rule(ELEMENTWISE, keeps=BITS)
-def join_after_elementwise(n: Node, sweep) -> Node | None:
+def join_after_elementwise(n: Node, sweep: Sweep) -> Node | None:
     for a in n.args:
         if a.shape == n.shape and joins_rows(a):
             target = a.args[0].shape
@@ -66,12 +71,12 @@ def _reshaped(x: Node, a: tuple, b: tuple) -> Node:
 
 
 @rows.rule("max", "min", "any", "all", keeps=BITS)
-def choose_before_joining(n: Node, sweep) -> Node | None:
+def choose_before_joining(n: Node, sweep: Sweep) -> Node | None:
     return reduce_before_joining(n, sweep)
 
 
 @rows.rule("sum", "prod", keeps=DIGITS)
-def reduce_before_joining(n: Node, sweep) -> Node | None:
+def reduce_before_joining(n: Node, sweep: Sweep) -> Node | None:
     """A reduction of joined axes is one of the axes that were joined."""
     (x,) = n.args
     if not joins_rows(x):

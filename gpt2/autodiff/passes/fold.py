@@ -12,6 +12,7 @@ infinite or nan; a program is not cured of its nan by differentiating it.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from ..graph import Node
 from ..ops import apply, build, const, evaluate
 from .engine import ANY, BITS, ELEMENTWISE, Family
 from .match import as_type_of, full_like, is_number, number
+
+if TYPE_CHECKING:
+    from .engine import Sweep
 
 fold = Family("fold")
 
@@ -29,7 +33,7 @@ _NEVER = frozenset(("call", "scan", "const", "input", "broadcast", "stop_gradien
 
 
 @fold.rule(ANY)
-def evaluate_numbers(n: Node, sweep) -> Node | None:
+def evaluate_numbers(n: Node, sweep: Sweep) -> Node | None:
     """An op on numbers is a number, rounded once: not to n.dtype, which would only print worse."""
     if n.shape or not _may_fold(n) or any(a.shape or a.dtype.kind not in "fc" for a in n.args):
         return None
@@ -40,7 +44,7 @@ def evaluate_numbers(n: Node, sweep) -> Node | None:
 
 
 @fold.rule(ANY, keeps=BITS)
-def evaluate_constants(n: Node, sweep) -> Node | None:
+def evaluate_constants(n: Node, sweep: Sweep) -> Node | None:
     """An op on constants is a constant, if it is not made larger by that than it has to be."""
     if not _may_fold(n):
         return None
@@ -71,7 +75,7 @@ def _evaluated(n: Node, values) -> np.ndarray | None:
 
 
 @fold.rule("const", keeps=BITS)
-def plain_numbers(n: Node, sweep) -> Node | None:
+def plain_numbers(n: Node, sweep: Sweep) -> Node | None:
     """A float constant holds a float, whatever it was written as: 2 and 2.0 are one value."""
     kind = {"f": float, "c": complex, "i": int, "u": int, "b": bool}.get(n.dtype.kind)
     if n.shape or kind is None or type(n.value) is kind:
@@ -81,7 +85,7 @@ def plain_numbers(n: Node, sweep) -> Node | None:
 
 
 @fold.rule(ELEMENTWISE, keeps=BITS)
-def leave_broadcasting_to_the_op(n: Node, sweep) -> Node | None:
+def leave_broadcasting_to_the_op(n: Node, sweep: Sweep) -> Node | None:
     """f(broadcast(x), y) -> f(x, y); where all arguments are smaller than the result, so is the work."""
     if not any(a.op == "broadcast" for a in n.args):
         return None
@@ -91,7 +95,7 @@ def leave_broadcasting_to_the_op(n: Node, sweep) -> Node | None:
 
 # arithmetic that changes nothing
 @fold.rule("add", "subtract", keeps=BITS)
-def no_change(n: Node, sweep) -> Node | None:
+def no_change(n: Node, sweep: Sweep) -> Node | None:
     """x + -0.0 -> x, x - 0.0 -> x; of integers with any zero, and 0 - x -> -x."""
     for x, zero in (n.args, n.args[::-1]) if n.op == "add" else (n.args,):
         if is_number(zero, 0) and (n.dtype.kind in "iub" or _negative_zero(zero) == (n.op == "add")):
@@ -107,7 +111,7 @@ def _negative_zero(zero: Node) -> bool | None:
 
 
 @fold.rule("add", "subtract")
-def add_zero(n: Node, sweep) -> Node | None:
+def add_zero(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     if is_number(b, 0):
         return as_type_of(n, a)
@@ -117,7 +121,7 @@ def add_zero(n: Node, sweep) -> Node | None:
 
 
 @fold.rule("add", "subtract", keeps=BITS)
-def signs_of_terms(n: Node, sweep) -> Node | None:
+def signs_of_terms(n: Node, sweep: Sweep) -> Node | None:
     """a + -b -> a - b, a - -b -> a + b, -a + b -> b - a."""
     a, b = n.args
     if b.op == "negative" and _negates(b, n):
@@ -133,13 +137,13 @@ def _negates(x: Node, n: Node) -> bool:
 
 
 @fold.rule("multiply", "divide", keeps=BITS)
-def factor_one(n: Node, sweep) -> Node | None:
+def factor_one(n: Node, sweep: Sweep) -> Node | None:
     """x * 1, x / 1 -> x; x * -1, x / -1 -> -x."""
     return None if n.dtype.kind == "c" else _times_one(n)
 
 
 @fold.rule("multiply", "divide")
-def complex_factor_one(n: Node, sweep) -> Node | None:
+def complex_factor_one(n: Node, sweep: Sweep) -> Node | None:
     """The same of complex numbers, where inf * (1 + 0j) has a nan."""
     return _times_one(n)
 
@@ -154,13 +158,13 @@ def _times_one(n: Node) -> Node | None:
 
 
 @fold.rule("multiply", "divide", keeps=BITS)
-def signs_of_factors(n: Node, sweep) -> Node | None:
+def signs_of_factors(n: Node, sweep: Sweep) -> Node | None:
     """-a * -b -> a * b, and -a * c -> a * -c for a constant c."""
     return _signs_of_factors(n) if {a.dtype.kind for a in n.args} == {"f"} else None
 
 
 @fold.rule("multiply", "divide", keeps=BITS)
-def minus_goes_outside(n: Node, sweep) -> Node | None:
+def minus_goes_outside(n: Node, sweep: Sweep) -> Node | None:
     """-a * b -> -(a * b), where it may meet another minus, or a sum. Fast math does more (collect.py)."""
     if sweep.fast or {a.dtype for a in n.args} != {n.dtype} or n.dtype.kind != "f":
         return None
@@ -173,7 +177,7 @@ def minus_goes_outside(n: Node, sweep) -> Node | None:
 
 
 @fold.rule("multiply", "divide")
-def signs_of_other_factors(n: Node, sweep) -> Node | None:
+def signs_of_other_factors(n: Node, sweep: Sweep) -> Node | None:
     """The same of complex numbers and integers."""
     return _signs_of_factors(n)
 
@@ -190,13 +194,13 @@ def _signs_of_factors(n: Node) -> Node | None:
 
 
 @fold.rule("negative", keeps=BITS)
-def negate_twice(n: Node, sweep) -> Node | None:
+def negate_twice(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     return x.args[0] if x.op == "negative" else None
 
 
 @fold.rule("negative")
-def negate_difference(n: Node, sweep) -> Node | None:
+def negate_difference(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.op == "subtract" and sweep.single(x):
         return apply("subtract", x.args[1], x.args[0])
@@ -204,12 +208,12 @@ def negate_difference(n: Node, sweep) -> Node | None:
 
 
 @fold.rule("positive", "copy", keeps=BITS)
-def the_same(n: Node, sweep) -> Node:
+def the_same(n: Node, sweep: Sweep) -> Node:
     return n.args[0]
 
 
 @fold.rule("absolute", "fabs", keeps=BITS)
-def absolute_value(n: Node, sweep) -> Node | None:
+def absolute_value(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.op == "negative" or (x.op == n.op and x.dtype.kind != "c"):
         return apply(n.op, x.args[0]) if x.op == "negative" else x
@@ -219,13 +223,13 @@ def absolute_value(n: Node, sweep) -> Node | None:
 @fold.rule(
     "maximum", "minimum", "fmax", "fmin", "logical_and", "logical_or", "bitwise_and", "bitwise_or", keeps=BITS
 )
-def with_itself(n: Node, sweep) -> Node | None:
+def with_itself(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     return a if a is b and a.dtype == n.dtype else None
 
 
 @fold.rule("logical_and", "logical_or", keeps=BITS)
-def known_truth(n: Node, sweep) -> Node | None:
+def known_truth(n: Node, sweep: Sweep) -> Node | None:
     for a, b in (n.args, n.args[::-1]):
         value = number(a)
         if value is not None:
@@ -235,14 +239,14 @@ def known_truth(n: Node, sweep) -> Node | None:
 
 
 @fold.rule("logical_not", keeps=BITS)
-def not_not(n: Node, sweep) -> Node | None:
+def not_not(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     return x.args[0] if x.op == "logical_not" and x.args[0].dtype.kind == "b" else None
 
 
 # complex numbers
 @fold.rule("conjugate", keeps=BITS)
-def conjugate_of(n: Node, sweep) -> Node | None:
+def conjugate_of(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.dtype.kind != "c":
         return as_type_of(n, x)  # of bools: int8
@@ -250,7 +254,7 @@ def conjugate_of(n: Node, sweep) -> Node | None:
 
 
 @fold.rule("real", keeps=BITS)
-def real_of(n: Node, sweep) -> Node | None:
+def real_of(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.dtype.kind != "c":
         return as_type_of(n, x)
@@ -262,14 +266,14 @@ def real_of(n: Node, sweep) -> Node | None:
 
 
 @fold.rule("imag", keeps=BITS)
-def imag_of(n: Node, sweep) -> Node | None:
+def imag_of(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     return full_like(n, 0) if x.dtype.kind != "c" else None
 
 
 # choices and conversions
 @fold.rule("where", keeps=BITS)
-def known_choice(n: Node, sweep) -> Node | None:
+def known_choice(n: Node, sweep: Sweep) -> Node | None:
     c, a, b = n.args
     value = number(c)
     if value is not None:
@@ -286,7 +290,7 @@ def known_choice(n: Node, sweep) -> Node | None:
 
 
 @fold.rule("cast", keeps=BITS)
-def cast_again(n: Node, sweep) -> Node | None:
+def cast_again(n: Node, sweep: Sweep) -> Node | None:
     """cast(cast(x)) -> cast(x), where the step between loses nothing."""
     (x,) = n.args
     if x.dtype == n.dtype:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from ..graph import Graph, Node
@@ -11,7 +14,7 @@ NUMBERS = (bool, int, float, complex)
 VIEWS = frozenset(("reshape", "transpose", "slice", "broadcast"))  # NumPy computes nothing for these
 
 
-def number(n: Node):
+def number(n: Node) -> Any:
     """The Python number that every element of `n` equals, if it is a constant or one that was broadcast."""
     while n.op == "broadcast":
         n = n.args[0]
@@ -21,7 +24,7 @@ def number(n: Node):
     return v.item() if isinstance(v, (np.ndarray, np.generic)) else v
 
 
-def is_number(n: Node, value) -> bool:
+def is_number(n: Node, value: complex) -> bool:
     return number(n) == value
 
 
@@ -48,7 +51,7 @@ def as_type_of(n: Node, x: Node) -> Node:
     return build.broadcast(build.cast(x, n.dtype), n.shape)
 
 
-def full_like(n: Node, value) -> Node:
+def full_like(n: Node, value: complex) -> Node:
     return build.full(n.shape, value, n.dtype)
 
 
@@ -57,7 +60,7 @@ def padded(shape: tuple, ndim: int) -> tuple:
     return (1,) * (ndim - len(shape)) + shape
 
 
-def constant_along(x: Node, axes, ndim: int) -> bool:
+def constant_along(x: Node, axes: Sequence[int], ndim: int) -> bool:
     """Does `x`, broadcast to `ndim` axes, stay the same along `axes`?"""
     shape = padded(x.shape, ndim)
     return all(shape[a] == 1 for a in axes)

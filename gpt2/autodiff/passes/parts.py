@@ -12,6 +12,8 @@ once: copying all parts for each new one would take time that grows with the squ
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +23,9 @@ from ..ops.boxes import FEW_BOXES, as_index, disjoint, inside, is_full, place_of
 from .engine import BITS, DIGITS, Family
 from .match import is_zeros
 
+if TYPE_CHECKING:
+    from .engine import Sweep
+
 place = Family("place")
 
 
@@ -29,7 +34,7 @@ def parts_of(n: Node) -> list[tuple[Node, tuple]]:
     return [(p, ranges(i, n.shape)) for p, i in zip(n.args, n.attrs["indices"])]
 
 
-def assembled(parts, like: Node) -> Node:
+def assembled(parts: Sequence[tuple[Node, tuple]], like: Node) -> Node:
     """Zeros like `like` with the parts added; parts are made to fit their place."""
     fitted = [build.broadcast(build.cast(p, like.dtype), tuple(map(len, rs))) for p, rs in parts]
     return build.assemble(fitted, like.shape, [as_index(rs) for _, rs in parts], like.dtype)
@@ -37,7 +42,7 @@ def assembled(parts, like: Node) -> Node:
 
 # assemble
 @place.rule("assemble", keeps=BITS)
-def one_part_is_everything(n: Node, sweep) -> Node | None:
+def one_part_is_everything(n: Node, sweep: Sweep) -> Node | None:
     parts = parts_of(n)
     if not parts:
         return build.zeros(n.shape, n.dtype)
@@ -47,7 +52,7 @@ def one_part_is_everything(n: Node, sweep) -> Node | None:
 
 
 @place.rule("assemble", keeps=DIGITS)
-def parts_in_parts(n: Node, sweep) -> Node | None:
+def parts_in_parts(n: Node, sweep: Sweep) -> Node | None:
     """Parts that are zeros go; parts that are assembled themselves, or x + assembled, are placed directly."""
     parts, found, changed = parts_of(n), [], False
     for p, rs in parts:
@@ -75,7 +80,7 @@ def _opened(p: Node, rs, sweep) -> list | None:
 
 
 @place.rule("add", keeps=DIGITS)
-def add_assembles(n: Node, sweep) -> Node | None:
+def add_assembles(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     if a.op == b.op == "assemble" and a.shape == b.shape and sweep.single(a) and sweep.single(b):
         if len(a.args) + len(b.args) <= FEW_BOXES or not _added_to(n, sweep):
@@ -116,7 +121,7 @@ def _added_parts(n: Node, sweep) -> Node | None:
 
 
 @place.rule("slice", keeps=BITS)
-def slice_of_assemble(n: Node, sweep) -> Node | None:
+def slice_of_assemble(n: Node, sweep: Sweep) -> Node | None:
     """A slice that meets one part of what it cuts from, or none; or several, if nobody wants the whole."""
     (x,) = n.args
     if x.op != "assemble":
@@ -143,7 +148,7 @@ def slice_of_assemble(n: Node, sweep) -> Node | None:
 
 # update
 @place.rule("update", keeps=BITS)
-def update_everything(n: Node, sweep) -> Node | None:
+def update_everything(n: Node, sweep: Sweep) -> Node | None:
     x, v = n.args
     box = ranges(n.attrs["index"], x.shape)
     if 0 in map(len, box):
@@ -154,7 +159,7 @@ def update_everything(n: Node, sweep) -> Node | None:
 
 
 @place.rule("update", keeps=DIGITS)
-def add_to_part(n: Node, sweep) -> Node | None:
+def add_to_part(n: Node, sweep: Sweep) -> Node | None:
     """x[i] += v adds a part, if x is assembled from parts: no slice has to be read."""
     x, v = n.args
     if v.op != "add" or x.op != "assemble" or not 0 < len(x.args) < FEW_BOXES:
@@ -172,7 +177,7 @@ def add_to_part(n: Node, sweep) -> Node | None:
 
 
 @place.rule("update", keeps=BITS)
-def update_zeros(n: Node, sweep) -> Node | None:
+def update_zeros(n: Node, sweep: Sweep) -> Node | None:
     """A write into zeros places a part; a write over parts replaces those that it covers."""
     x, v = n.args
     box = ranges(n.attrs["index"], x.shape)
@@ -226,7 +231,7 @@ def _written_parts(n: Node, sweep) -> Node | None:
 
 
 @place.rule("update", keeps=BITS)
-def update_again(n: Node, sweep) -> Node | None:
+def update_again(n: Node, sweep: Sweep) -> Node | None:
     """What is written over was never needed; writing back what stands there changes nothing."""
     x, v = n.args
     box = ranges(n.attrs["index"], n.shape)
@@ -239,7 +244,7 @@ def update_again(n: Node, sweep) -> Node | None:
 
 # additions at indices
 @place.rule("add", keeps=DIGITS)
-def add_scattered(n: Node, sweep) -> Node | None:
+def add_scattered(n: Node, sweep: Sweep) -> Node | None:
     """x + scatter_add(zeros, v) -> scatter_add(x, v): the array of zeros is never made."""
     for x, s in (n.args, n.args[::-1]):
         if s.op in ("scatter_add", "scatter_along_add") and is_zeros(s.args[0]) and sweep.single(s):
@@ -249,14 +254,14 @@ def add_scattered(n: Node, sweep) -> Node | None:
 
 
 @place.rule("scatter", keeps=BITS)
-def scatter_zeros(n: Node, sweep) -> Node | None:
+def scatter_zeros(n: Node, sweep: Sweep) -> Node | None:
     """Zeros set in zeros change nothing."""
     x, v = n.args[:2]
     return x if is_zeros(v) and is_zeros(x) else None
 
 
 @place.rule("scatter_add", "scatter_along_add")
-def scatter_nothing(n: Node, sweep) -> Node | None:
+def scatter_nothing(n: Node, sweep: Sweep) -> Node | None:
     """Zeros added change nothing but the sign of a zero."""
     v = n.args[2] if n.op == "scatter_along_add" else n.args[1]
     return n.args[0] if is_zeros(v) else None
@@ -264,7 +269,7 @@ def scatter_nothing(n: Node, sweep) -> Node | None:
 
 # what is done to zeros
 @place.rule("sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "real", "imag", keeps=BITS)
-def of_zeros(n: Node, sweep) -> Node | None:
+def of_zeros(n: Node, sweep: Sweep) -> Node | None:
     x = n.args[0]
     if is_zeros(x) and (n.op != "broadcast" or x.shape != ()):
         return build.zeros(n.shape, n.dtype)
@@ -272,6 +277,6 @@ def of_zeros(n: Node, sweep) -> Node | None:
 
 
 @place.rule("conjugate")
-def conjugate_of_zeros(n: Node, sweep) -> Node | None:
+def conjugate_of_zeros(n: Node, sweep: Sweep) -> Node | None:
     """NumPy gives 0 - 0j."""
     return of_zeros(n, sweep)

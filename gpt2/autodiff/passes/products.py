@@ -7,6 +7,7 @@ where digits are enough; scale_the_smallest is not: (1e-30 * a) @ b is finite wh
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from ..graph import Node
 from ..ops import apply, build
@@ -15,11 +16,14 @@ from .collect import Product, Region
 from .engine import DIGITS, Family
 from .match import is_inexact, strip_ones
 
+if TYPE_CHECKING:
+    from .engine import Sweep
+
 matrix = Family("matrix")
 
 
 @matrix.rule("matmul", keeps=DIGITS)
-def without_broadcasting(n: Node, sweep) -> Node | None:
+def without_broadcasting(n: Node, sweep: Sweep) -> Node | None:
     """matmul broadcasts leading axes itself; leading axes of length 1 are dropped from the operands."""
     args = [_plain(a) for a in n.args]
     if all(x is a for x, a in zip(args, n.args)):
@@ -38,7 +42,7 @@ def _plain(x: Node) -> Node:
 
 
 @matrix.rule("matmul", keeps=DIGITS)
-def rows_flattened(n: Node, sweep) -> Node | None:
+def rows_flattened(n: Node, sweep: Sweep) -> Node | None:
     """(B, T, C) @ (C, D): one product of B*T rows instead of B small ones."""
     a, b = n.args
     if b.ndim != 2 or a.ndim == 2 or 0 in n.shape:
@@ -48,14 +52,14 @@ def rows_flattened(n: Node, sweep) -> Node | None:
 
 
 @matrix.rule("matmul", keeps=DIGITS)
-def outer_product(n: Node, sweep) -> Node | None:
+def outer_product(n: Node, sweep: Sweep) -> Node | None:
     """A product with nothing to add up is elementwise."""
     a, b = n.args
     return a * b if a.shape[-1] == 1 and a.dtype == b.dtype and is_inexact(n) else None
 
 
 @matrix.rule("transpose", keeps=DIGITS)
-def transpose_of_product(n: Node, sweep) -> Node | None:
+def transpose_of_product(n: Node, sweep: Sweep) -> Node | None:
     """(a @ b).T -> b.T @ a.T: the result is made in the order in which it is wanted, the operands stay views.
 
     The same where other axes are moved too, as long as the last axis of the result comes from the rows of the
@@ -73,7 +77,7 @@ def transpose_of_product(n: Node, sweep) -> Node | None:
 
 
 @matrix.rule("sum", keeps=DIGITS)
-def batch_summed(n: Node, sweep) -> Node | None:
+def batch_summed(n: Node, sweep: Sweep) -> Node | None:
     """sum over the batch of a @ b -> one product, in which the batch belongs to the summed axis.
 
     (B, M, K) @ (B, K, N), summed over B, is (M, B*K) @ (B*K, N).
@@ -103,7 +107,7 @@ def batch_summed(n: Node, sweep) -> Node | None:
 
 
 @matrix.rule("matmul")
-def scale_the_smallest(n: Node, sweep) -> Node | None:
+def scale_the_smallest(n: Node, sweep: Sweep) -> Node | None:
     """(c * a) @ b: the number multiplies whichever of a, b and the result is smallest."""
     if not is_inexact(n):
         return None
@@ -145,7 +149,7 @@ def _unscaled(x: Node, sweep):
 
 # einsum
 @matrix.rule("einsum", keeps=DIGITS)
-def einsum_as_product(n: Node, sweep) -> Node | None:
+def einsum_as_product(n: Node, sweep: Sweep) -> Node | None:
     """A contraction of two operands is a matmul of reshaped views; of one operand, a sum and a transpose."""
     letters, out = split_subscripts(n.attrs["subscripts"])
     if any(len(set(t)) != len(t) for t in letters) or len(set(out)) != len(out) or not 1 <= len(n.args) <= 2:

@@ -10,12 +10,16 @@ difference for that of two large numbers.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from ..graph import Node
 from ..ops import apply, build, const
 from .collect import Region, representable
 from .engine import BITS, DIGITS, Family
 from .match import constant_along, full_like, is_inexact, number, padded
+
+if TYPE_CHECKING:
+    from .engine import Sweep
 
 reduce = Family("reduce")
 
@@ -39,12 +43,12 @@ def count(n: Node) -> int:
 
 
 @reduce.rule("max", "min", "prod", "any", "all", keeps=BITS)
-def choice_over_nothing(n: Node, sweep) -> Node | None:
+def choice_over_nothing(n: Node, sweep: Sweep) -> Node | None:
     return over_nothing(n, sweep)
 
 
 @reduce.rule("sum", keeps=BITS)
-def number_once(n: Node, sweep) -> Node | None:
+def number_once(n: Node, sweep: Sweep) -> Node | None:
     """The sum of one number that is known."""
     value = number(n.args[0])
     once = value is not None and is_inexact(n) and n.args[0].dtype == n.dtype and count(n) == 1
@@ -52,7 +56,7 @@ def number_once(n: Node, sweep) -> Node | None:
 
 
 @reduce.rule("sum")
-def over_nothing(n: Node, sweep) -> Node | None:
+def over_nothing(n: Node, sweep: Sweep) -> Node | None:
     """A reduction over axes of length 1 is a reshape. NumPy's sum of -0.0 is 0.0, though."""
     (x,) = n.args
     axes = n.attrs["axes"]
@@ -67,12 +71,12 @@ def over_nothing(n: Node, sweep) -> Node | None:
 
 
 @reduce.rule("max", "min", "any", "all", keeps=BITS)
-def choice_again(n: Node, sweep) -> Node | None:
+def choice_again(n: Node, sweep: Sweep) -> Node | None:
     return again(n, sweep)
 
 
 @reduce.rule("sum", "prod", keeps=DIGITS)
-def again(n: Node, sweep) -> Node | None:
+def again(n: Node, sweep: Sweep) -> Node | None:
     """sum(sum(x)) -> sum(x), if both keep their dimensions or neither does."""
     (x,) = n.args
     if x.op != n.op or x.attrs["keepdims"] != n.attrs["keepdims"] or x.dtype != x.args[0].dtype:
@@ -85,19 +89,19 @@ def again(n: Node, sweep) -> Node | None:
 
 
 @reduce.rule("max", "min", "any", "all", keeps=BITS)
-def choice_of_broadcast(n: Node, sweep) -> Node | None:
+def choice_of_broadcast(n: Node, sweep: Sweep) -> Node | None:
     return of_broadcast(n, sweep)
 
 
 @reduce.rule("sum", keeps=DIGITS)
-def copies_counted(n: Node, sweep) -> Node | None:
+def copies_counted(n: Node, sweep: Sweep) -> Node | None:
     """sum(broadcast(x)) -> n * sum(x), where n is a number that the dtype holds."""
     held = is_inexact(n) and representable(float(count(n)), n.dtype)
     return of_broadcast(n, sweep) if held else None
 
 
 @reduce.rule("sum")
-def of_broadcast(n: Node, sweep) -> Node | None:
+def of_broadcast(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.op != "broadcast" or n.dtype != x.dtype or (n.op == "sum" and not is_inexact(n)):
         return None
@@ -112,7 +116,7 @@ def of_broadcast(n: Node, sweep) -> Node | None:
 
 
 @reduce.rule("sum", keeps=DIGITS)
-def spread_afterwards(n: Node, sweep) -> Node | None:
+def spread_afterwards(n: Node, sweep: Sweep) -> Node | None:
     """sum(broadcast(x)) -> broadcast(sum(x)), where other axes were stretched than are summed."""
     (x,) = n.args
     if x.op != "broadcast" or n.dtype != x.dtype or 0 in x.shape:
@@ -125,7 +129,7 @@ def spread_afterwards(n: Node, sweep) -> Node | None:
 
 
 @reduce.rule("sum", keeps=DIGITS)
-def of_transpose(n: Node, sweep) -> Node | None:
+def of_transpose(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.op != "transpose":
         return None
@@ -138,7 +142,7 @@ def of_transpose(n: Node, sweep) -> Node | None:
 
 
 @reduce.rule("sum")
-def of_product(n: Node, sweep) -> Node | None:
+def of_product(n: Node, sweep: Sweep) -> Node | None:
     """Factors that are constant along the summed axes leave the sum."""
     (x,) = n.args
     if not is_inexact(n) or x.op not in ("multiply", "negative", "divide") or not sweep.single(x):

@@ -5,17 +5,22 @@ They move numbers and compute nothing, so every bit is kept.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..graph import Node
 from ..ops import build, table
 from ..ops.boxes import as_index, disjoint, inside, is_full, ranges
 from .engine import BITS, Family
 from .match import groups, number, padded, reshaped_operand, strip_ones
 
+if TYPE_CHECKING:
+    from .engine import Sweep
+
 views = Family("views")
 
 
 @views.rule("reshape", "transpose", "slice", keeps=BITS)
-def of_one_number(n: Node, sweep) -> Node | None:
+def of_one_number(n: Node, sweep: Sweep) -> Node | None:
     """A view of an array that is one number all over."""
     value = number(n.args[0])
     return None if value is None else build.full(n.shape, value, n.dtype)
@@ -23,7 +28,7 @@ def of_one_number(n: Node, sweep) -> Node | None:
 
 # reshape
 @views.rule("reshape", keeps=BITS)
-def reshape_reshape(n: Node, sweep) -> Node | None:
+def reshape_reshape(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.shape == n.shape:
         return x
@@ -31,7 +36,7 @@ def reshape_reshape(n: Node, sweep) -> Node | None:
 
 
 @views.rule("reshape", keeps=BITS)
-def reshape_broadcast(n: Node, sweep) -> Node | None:
+def reshape_broadcast(n: Node, sweep: Sweep) -> Node | None:
     """reshape(broadcast(x)) -> broadcast(reshape(x)), where axes stay apart."""
     (x,) = n.args
     if x.op != "broadcast":
@@ -41,7 +46,7 @@ def reshape_broadcast(n: Node, sweep) -> Node | None:
 
 
 @views.rule("reshape", keeps=BITS)
-def reshape_reduction(n: Node, sweep) -> Node | None:
+def reshape_reduction(n: Node, sweep: Sweep) -> Node | None:
     """A reduction whose axes are put back, or taken away, by a reshape does so itself."""
     (x,) = n.args
     if x.op not in ("sum", "max", "min", "prod", "any", "all") or not sweep.single(x):
@@ -57,7 +62,7 @@ def reshape_reduction(n: Node, sweep) -> Node | None:
 
 # transpose
 @views.rule("transpose", keeps=BITS)
-def transpose_transpose(n: Node, sweep) -> Node | None:
+def transpose_transpose(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     perm = n.attrs["perm"]
     if perm == tuple(range(n.ndim)):
@@ -72,7 +77,7 @@ def transpose_transpose(n: Node, sweep) -> Node | None:
 
 
 @views.rule("transpose", keeps=BITS)
-def transpose_broadcast(n: Node, sweep) -> Node | None:
+def transpose_broadcast(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.op != "broadcast":
         return None
@@ -83,7 +88,7 @@ def transpose_broadcast(n: Node, sweep) -> Node | None:
 
 # broadcast
 @views.rule("broadcast", keeps=BITS)
-def broadcast_broadcast(n: Node, sweep) -> Node | None:
+def broadcast_broadcast(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.shape == n.shape:
         return x
@@ -96,7 +101,7 @@ def broadcast_broadcast(n: Node, sweep) -> Node | None:
 
 # slice
 @views.rule("slice", keeps=BITS)
-def slice_slice(n: Node, sweep) -> Node | None:
+def slice_slice(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     rs = ranges(n.attrs["index"], x.shape)
     if is_full(rs, x.shape):
@@ -109,7 +114,7 @@ def slice_slice(n: Node, sweep) -> Node | None:
 
 
 @views.rule("slice", keeps=BITS)
-def slice_view(n: Node, sweep) -> Node | None:
+def slice_view(n: Node, sweep: Sweep) -> Node | None:
     """Slice first, broadcast or transpose later; slice before a reshape that leaves the sliced axes alone."""
     (x,) = n.args
     index = n.attrs["index"]
@@ -148,7 +153,7 @@ def _slice_reshape(n: Node, x: Node) -> Node | None:
 
 
 @views.rule("slice", keeps=BITS)
-def slice_update(n: Node, sweep) -> Node | None:
+def slice_update(n: Node, sweep: Sweep) -> Node | None:
     """What was written there, or what stood there before."""
     (x,) = n.args
     if x.op != "update":

@@ -155,7 +155,7 @@ def _by_name(found: Reads, instructions, i: int) -> None:
     return None
 
 
-def is_call_of(call, callee) -> bool:
+def is_call_of(call: dis.Instruction, callee: dis.Instruction) -> bool:
     """Does the instruction call what the other one loads? The text of a call begins with that of what it
     calls.
     """

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dis
 import types
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..errors import WriteError
-from ..tree import LEAF, flatten, leaf_paths
+from ..tree import LEAF, Tree, flatten, leaf_paths
 
 _CHANGES = frozenset(
     "append extend insert remove pop clear sort reverse update setdefault popitem add discard".split()
 )
 
 
-def check_unchanged(f, name: str, given, tree, leaves) -> None:
+def check_unchanged(f: Callable, name: str, given: Any, tree: Tree, leaves: Sequence) -> None:
     """An error if f changed a container among its arguments, which `given` is a copy of."""
     _drop_defaults(given, tree.spec)
     found, now = flatten(given)
@@ -37,7 +39,7 @@ def check_unchanged(f, name: str, given, tree, leaves) -> None:
     )
 
 
-def changing_lines(f) -> list[tuple]:
+def changing_lines(f: Callable) -> list[tuple]:
     """(file, line, function) of what looks like changes of containers in f."""
     f = getattr(f, "__wrapped__", f)
     code = getattr(getattr(f, "__func__", f), "__code__", None)

@@ -14,7 +14,8 @@ The handlers stand in functions/, one family a file.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ SETTLED: set[str] = (
 _building = threading.local()
 
 
-def handles(*functions):
+def handles(*functions: Callable) -> Callable[[Callable], Callable]:
     """Enter a handler for these NumPy functions into the table."""
 
     def enter(handler):
@@ -46,12 +47,12 @@ def handles(*functions):
     return enter
 
 
-def since(name):
+def since(name: str) -> tuple[Callable, ...]:
     """The function np.NAME as a tuple of one; empty where this NumPy is too old to have it."""
     return (getattr(np, name),) if hasattr(np, name) else ()
 
 
-def raw(*functions):
+def raw(*functions: Callable) -> Callable[[Callable], Callable]:
     """The same, for a handler that takes recorded values rather than nodes."""
 
     def enter(handler):
@@ -62,7 +63,7 @@ def raw(*functions):
     return enter
 
 
-def helper(function):
+def helper(function: Callable) -> Callable[[Callable], Callable]:
     """Enter a handler for a function of our own, which computes with NumPy what the handler records."""
 
     def enter(handler):
@@ -72,19 +73,19 @@ def helper(function):
     return enter
 
 
-def operand(x, like: np.dtype | None = None) -> Node:
+def operand(x: Any, like: np.dtype | None = None) -> Node:
     """A handler's argument as a node. Python numbers take their dtype from `like`."""
     return as_node(_building.recording, x, like)
 
 
-def operands(*xs) -> list[Node]:
+def operands(*xs: Any) -> list[Node]:
     """Several, with Python numbers in the dtype that NumPy 2 gives them beside the others."""
     dtypes = [x.dtype for x in xs if hasattr(x, "dtype")]
     like = np.result_type(*dtypes) if dtypes else None
     return [operand(x, like) for x in xs]
 
 
-def call_function(function, args, kwargs):
+def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     """What Recorded.__array_function__ does."""
     if function in RAW:
         return RAW[function](*args, **kwargs)
@@ -163,7 +164,7 @@ def _carries_derivative(value) -> bool:
     )
 
 
-def full_name(function) -> str:
+def full_name(function: Callable) -> str:
     module = (getattr(function, "__module__", None) or "numpy").replace("numpy", "np", 1)
     return f"{module}.{function.__name__}"
 

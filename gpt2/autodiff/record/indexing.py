@@ -7,6 +7,8 @@ x[advanced]   gather, with an index array for every array, list and integer of t
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from .source_lines import here
 INTEGER = (int, np.integer)
 
 
-def expand(key, ndim: int) -> list:
+def expand(key: Any, ndim: int) -> list:
     """The index as a list with one entry per axis (new axes besides): Ellipsis and what is left out are
     full slices.
     """
@@ -37,7 +39,7 @@ def _axes(k) -> int:
     return k.ndim if dtype is not None and dtype.kind == "b" else 1
 
 
-def is_basic(items) -> bool:
+def is_basic(items: Sequence) -> bool:
     return all(
         k is None or type(k) is slice or (isinstance(k, INTEGER) and not isinstance(k, bool)) for k in items
     )
@@ -54,7 +56,7 @@ def normal_slice(s: slice, n: int) -> tuple:
     return start, None if stop < 0 else stop, step
 
 
-def basic(items, shape) -> tuple[tuple, tuple]:
+def basic(items: Sequence, shape: Sequence[int]) -> tuple[tuple, tuple]:
     """A basic index as (slices, final shape)."""
     slices, final = [], []
     axis = 0
@@ -75,7 +77,9 @@ def basic(items, shape) -> tuple[tuple, tuple]:
     return tuple(slices), tuple(final)
 
 
-def advanced(items, shape, as_index) -> tuple[tuple, list]:
+def advanced(
+    items: Sequence, shape: Sequence[int], as_index: Callable[[Any], Sequence]
+) -> tuple[tuple, list]:
     """An advanced index as (spec, index arrays). `as_index(entry, spec position)` gives the entry's index
     arrays: one, or for a mask one per axis of it.
     """

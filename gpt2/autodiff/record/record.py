@@ -171,7 +171,7 @@ def _is_result(x) -> bool:
     return type(x) is Recorded or is_dynamic(x)
 
 
-def pass_on(inner: Recording, leaves) -> None:
+def pass_on(inner: Recording, leaves: Sequence) -> None:
     """What the inner function looked at, an enclosing recording has looked at too, as far as it knows the
     values.
     """
@@ -226,7 +226,7 @@ def inline(graph: Graph, args: Sequence) -> list:
     return [_result(rec, made[o], values[o]) for o in graph.outputs]
 
 
-def apply_op(op: str, *args, **attrs):
+def apply_op(op: str, *args: Any, **attrs: Any) -> Recorded | tuple[Recorded, ...]:
     """One op of the table on recorded or plain operands: a recorded value, or a tuple of them for a tuple
     node.
     """
@@ -251,7 +251,7 @@ def _result(rec: Run, node: Node, value) -> Recorded:
     return Recorded(rec, node, value, owned=False)
 
 
-def input_names(f, tree: Tree) -> list[str]:
+def input_names(f: Callable, tree: Tree) -> list[str]:
     """A name for each flat argument: the parameter's, and where it is nested the way to it, as in
     params_qkvw.
     """

@@ -12,7 +12,8 @@ import itertools
 import sys
 import threading
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from ..graph import Node
 from ..ops import const, input_node
 from . import unevaluated
 from .source_lines import error_is_awaited, here, user_frame
+
+if TYPE_CHECKING:
+    from .source_lines import Site
 
 NUMBERS = "biufc"  # dtype kinds
 _serials = itertools.count(1)
@@ -67,7 +71,7 @@ class Run:
         self.refused = error
         return error
 
-    def read(self, node: Node, value, kind: str) -> None:
+    def read(self, node: Node, value: Any, kind: str) -> None:
         self.note(Read(node, value, kind, here()))
 
     def note(self, read: Read) -> None:
@@ -81,7 +85,7 @@ class Run:
         if self.dry and error_is_awaited():
             raise unevaluated.Unknown
 
-    def stand_in(self, ufunc: np.ufunc, values):
+    def stand_in(self, ufunc: np.ufunc, values: Sequence) -> np.ndarray | None:
         """In a dry run, what takes the place of ufunc(*values); None where it has to be computed."""
         return unevaluated.stand_in(ufunc, values) if self.dry else None
 
@@ -92,7 +96,7 @@ class Run:
         self.guessed.add(node)
         return True
 
-    def lift(self, outer) -> Node:
+    def lift(self, outer: Any) -> Node:
         """The input that stands for a value of an enclosing recording."""
         node = outer.node
         found = self.lifted.get(node)
@@ -225,7 +229,7 @@ def same_content(a: np.ndarray, b: np.ndarray) -> bool:
     return a.tobytes() == b.tobytes()
 
 
-def variable_name(value) -> str | None:
+def variable_name(value: Any) -> str | None:
     """What the user's function calls this object, if it has a name there."""
     frame = user_frame()
     for names in (frame.f_locals, frame.f_globals):
@@ -235,7 +239,7 @@ def variable_name(value) -> str | None:
     return None
 
 
-def innermost(operands) -> Run:
+def innermost(operands: Iterable) -> Run:
     """The recording that an operation on these recorded values belongs to."""
     rec = None
     for x in operands:
@@ -249,7 +253,7 @@ def innermost(operands) -> Run:
     return rec
 
 
-def escaped(x) -> EscapedError:
+def escaped(x: Any) -> EscapedError:
     made = f"made at {place(x._node.loc)}" if x._node.loc else "an argument"
     what = f"{x._node.name!r}, " if x._node.name else ""
     return EscapedError(
@@ -284,7 +288,7 @@ def _stack() -> list[Run]:
 _PYTHON_KINDS = {bool: "b", int: "i", float: "f", complex: "c"}
 
 
-def scalar_const(value, dtype: np.dtype) -> Node:
+def scalar_const(value: complex, dtype: np.dtype) -> Node:
     """A Python scalar as a constant of the dtype it takes beside arrays of `dtype`."""
     target = weak_dtype(dtype, type(value))
     if target.kind in "iu" and type(value) is int and not _fits(value, target):
@@ -311,7 +315,7 @@ def weak_dtype(dtype: np.dtype, kind: type) -> np.dtype:
     return found
 
 
-def label(node: Node, site) -> None:
+def label(node: Node, site: Site) -> None:
     """Give a new node, and the new ones that it was composed of, their place in the user's source."""
     if node.loc is not None or node.op == "input":
         return

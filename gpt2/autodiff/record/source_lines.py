@@ -14,6 +14,8 @@ import os
 import sys
 import sysconfig
 import types
+from collections.abc import Callable
+from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +39,7 @@ _sites: dict[tuple[int, int], Site] = {}
 _LIMIT = 100_000  # instructions; programs that make code as they run would fill the memory
 
 
-def user_frame():
+def user_frame() -> FrameType:
     """The innermost frame that is neither of this package nor of NumPy."""
     frame = sys._getframe(1)
     while frame is not None:
@@ -64,7 +66,7 @@ _observers: set[int] = set()  # ids of code objects: the frames from which funct
 _catching: dict[int, tuple] = {}  # id of a code object -> (the code object, does it catch exceptions?)
 
 
-def observer(function):
+def observer(function: Callable) -> Callable:
     """Mark a function whose frame is where the frames of a function under observation begin."""
     _observers.add(id(function.__code__))
     return function
@@ -104,7 +106,7 @@ def site() -> Site:
     return found
 
 
-def here():
+def here() -> tuple[str, int, str]:
     """The location of the user's statement that runs now: (file, line, function)."""
     return site().loc
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from ..errors import located, unsupported, written_to_plain
@@ -23,7 +26,7 @@ REDUCTIONS = {
 ACCUMULATIONS = {"add": np.cumsum, "multiply": np.cumprod}
 
 
-def call_method(ufunc, method, inputs, kwargs):
+def call_method(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> Any:
     if method == "reduce":
         return _reduce(ufunc, *inputs, **kwargs)
     if method == "accumulate":

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,13 +18,16 @@ from .recording import NUMBERS, Run, escaped, innermost, label, scalar_const, we
 from .ufunc_methods import call_method
 from .value import ANSWERS, SCALARS, Recorded, as_node, copied, node_in
 
+if TYPE_CHECKING:
+    from .source_lines import Site
+
 # ufunc -> op. NumPy has several names for some ufuncs; they are the same object
 OP_OF = {u: u.__name__ for u in vars(np).values() if isinstance(u, np.ufunc) and u.__name__ in OPS}
 # A base's array x**n is computed by these, for n a Python number, and gives what they give to the last bit.
 POWERS = {2: "square", 0.5: "sqrt", 1: "positive", -1: "reciprocal"}
 
 
-def call_ufunc(ufunc, method, inputs, kwargs):
+def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> Any:
     """What Recorded.__array_ufunc__ does."""
     if method != "__call__":
         return call_method(ufunc, method, inputs, kwargs)
@@ -37,7 +42,7 @@ def call_ufunc(ufunc, method, inputs, kwargs):
 
 
 # plain calls
-def operate(ufunc, function, *inputs):
+def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
     """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator that stood in
     the source, which differs for Python numbers.
     """
@@ -95,7 +100,7 @@ def _power_of_numbers(a: Node, b: Node) -> Node:
     return build.reshape(apply("power", build.reshape(a, (1,)), b), ())
 
 
-_PYTHON_DTYPES = {kind: np.dtype(kind) for kind in SCALARS}
+_PYTHON_DTYPES: dict[type, np.dtype] = {kind: np.dtype(kind) for kind in SCALARS}
 
 
 _KNOWN = frozenset({Recorded, np.ndarray, int, float, complex, bool})
@@ -140,14 +145,16 @@ def _at_fault(error: Exception, ufunc, values, site) -> Exception:
     return located(error, describe(ufunc.__name__, values), site.loc)
 
 
-def describe(name: str, values) -> str:
+def describe(name: str, values: Sequence) -> str:
     shapes = ", ".join(
         f"{np.shape(v)} {v.dtype}" if isinstance(v, (np.ndarray, np.generic)) else repr(v) for v in values
     )
     return f"np.{name} of {shapes}"
 
 
-def op_and_operands(rec: Run, ufunc, inputs, values, is_operator: bool = False) -> tuple[str, list[Node]]:
+def op_and_operands(
+    rec: Run, ufunc: np.ufunc, inputs: Sequence, values: Sequence, is_operator: bool = False
+) -> tuple[str, list[Node]]:
     name = OP_OF.get(ufunc)
     if name is None:
         if ufunc.__name__ not in OPS:
@@ -161,7 +168,7 @@ def op_and_operands(rec: Run, ufunc, inputs, values, is_operator: bool = False) 
     return name, args
 
 
-def operands(rec: Run, inputs, values, name: str = "") -> list[Node]:
+def operands(rec: Run, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:
     """Arguments of an elementwise op, cast so that constants may be written as Python numbers (NEP 50)."""
     if len(inputs) == 2 and name != "ldexp":  # the frequent case of an array and a Python number
         for i, (x, c) in enumerate((inputs, inputs[::-1])):
@@ -218,7 +225,7 @@ def _is_recorded(x) -> bool:
     return type(x) is Recorded
 
 
-def finish(rec: Run, node: Node, value, site) -> Recorded:
+def finish(rec: Run, node: Node, value: Any, site: Site) -> Recorded:
     """The result of an operation that makes fresh memory."""
     label(node, site)
     dtype = getattr(value, "dtype", None)
@@ -262,7 +269,7 @@ def _modf(x: Recorded):
 
 
 # operators
-def unary(ufunc, function, x: Recorded):
+def unary(ufunc: np.ufunc, function: Callable, x: Recorded) -> Recorded:
     rec = x._rec
     if not rec.active:
         innermost((x,))
@@ -274,7 +281,7 @@ def unary(ufunc, function, x: Recorded):
     return finish(rec, node, function(value) if guess is None else guess, source_lines.site())
 
 
-def in_place(ufunc, function, x: Recorded, other):
+def in_place(ufunc: np.ufunc, function: Callable, x: Recorded, other: Any) -> Any:
     """x += other: writes into arrays; numbers are made anew, as Python does."""
     if not isinstance(x._value, np.ndarray):
         return operate(ufunc, function, x, other)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def hangs_on(node: Node, guessed: set[Node]) -> bool:
     return False
 
 
-def stand_in(ufunc: np.ufunc, values) -> np.ndarray | None:
+def stand_in(ufunc: np.ufunc, values: Sequence) -> np.ndarray | None:
     """Zeros like ufunc(*values), or None where it must be computed: what is small, not real or complex, or
     an error.
     """

@@ -9,6 +9,8 @@ and `isinstance(k, float)` answer as for the value itself, and so does np.isscal
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -52,7 +54,7 @@ class Recorded:
     )
     __array_priority__ = 1000.0
 
-    def __init__(self, rec: Run, node: Node, value, owned: bool = True):
+    def __init__(self, rec: Run, node: Node, value: Any, owned: bool = True):
         self._rec = rec
         self._node = node
         self._value = value
@@ -79,7 +81,7 @@ class Recorded:
         return self._node
 
     @property
-    def value(self):
+    def value(self) -> Any:
         """The concrete value: an array, a NumPy scalar, or a Python number."""
         root = self._root
         if root is not None and self._version != root._version:
@@ -112,7 +114,7 @@ class Recorded:
         self._rec.read(self.node, value, kind)
         return value
 
-    def view_of(self, node: Node, value) -> Recorded:
+    def view_of(self, node: Node, value: Any) -> Recorded:
         """The result of an op on self whose concrete array shares memory with self's."""
         if value is self._value:
             return self
@@ -129,69 +131,69 @@ class Recorded:
 
     # attributes
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         return self._node.shape
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype:
         return self._node.dtype
 
     @property
-    def ndim(self):
+    def ndim(self) -> int:
         return len(self._node.shape)
 
     @property
-    def size(self):
+    def size(self) -> int:
         return self._node.size
 
     @property
-    def itemsize(self):
+    def itemsize(self) -> int:
         return self._node.dtype.itemsize
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         return self._node.nbytes
 
     @property
-    def strides(self):
+    def strides(self) -> tuple[int, ...]:
         return np.asarray(self.value).strides
 
     @property
-    def flags(self):
+    def flags(self) -> Any:
         return np.asarray(self.value).flags
 
     @property
-    def T(self):
+    def T(self) -> Recorded:
         return _function(np.transpose, self)
 
     @property
-    def mT(self):
+    def mT(self) -> Recorded:
         return _function(np.matrix_transpose, self)
 
     @property
-    def real(self):
+    def real(self) -> Recorded:
         return _function(np.real, self)
 
     @real.setter
-    def real(self, value):
+    def real(self, value: Any) -> None:
         _function(np.real, self)[...] = value
 
     @property
-    def imag(self):
+    def imag(self) -> Recorded:
         return _function(np.imag, self)
 
     @imag.setter
-    def imag(self, value):
+    def imag(self, value: Any) -> None:
         if self.dtype.kind != "c":
             raise TypeError("array does not have imaginary part to set")
         _function(np.imag, self)[...] = value
 
     @property
-    def flat(self):
+    def flat(self) -> Flat:
         return Flat(self)
 
     @flat.setter
-    def flat(self, value):
+    def flat(self, value: Any) -> None:
         Flat(self)[:] = value
 
     def __len__(self):
@@ -299,7 +301,7 @@ class Recorded:
                 raise self._rec.refuse(number_lost(what, source_lines.here()))
         return self.value
 
-    def item(self, *index):
+    def item(self, *index: Any) -> Any:
         """A Python number: one that is still recorded if it is real or complex."""
         found = self.value.item(*index)
         x = self
@@ -312,7 +314,7 @@ class Recorded:
             return Recorded(self._rec, build.cast(build.reshape(x.node, ()), wide), found)
         return x._read(found, "int")
 
-    def tolist(self):
+    def tolist(self) -> Any:
         """Nested lists of recorded numbers; of plain ones where they are integers."""
         if self.dtype.kind not in "fc":
             return self._read(np.asarray(self.value), "array").tolist()
@@ -347,7 +349,7 @@ class Recorded:
         return self._read(format(self.value, spec), "text")
 
     # copies
-    def copy(self, order="C"):
+    def copy(self, order: str = "C") -> Recorded:
         rec = innermost((self,))
         value = self.value
         return Recorded(rec, self.node, value.copy(order) if isinstance(value, np.ndarray) else value)
@@ -366,7 +368,14 @@ class Recorded:
             source_lines.here(),
         )
 
-    def astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
+    def astype(
+        self,
+        dtype: Any,
+        order: Literal["K", "A", "C", "F"] = "K",
+        casting: Literal["no", "equiv", "safe", "same_kind", "unsafe"] = "unsafe",
+        subok: bool = True,
+        copy: bool = True,
+    ) -> Recorded:
         rec = innermost((self,))
         dtype = native(np.dtype(dtype))
         value = np.asarray(self.value).astype(dtype, order=order, casting=casting, copy=True)
@@ -377,7 +386,7 @@ class Recorded:
             recording.label(node, source_lines.site())
         return Recorded(rec, node, value if isinstance(self._value, np.ndarray) else value[()])
 
-    def view(self, dtype=None, type=None):
+    def view(self, dtype: Any = None, type: Any = None) -> Recorded:
         if (dtype is None or dtype is np.ndarray or dtype == self.dtype) and type is None:
             return self[...]
         raise UnsupportedError(
@@ -385,12 +394,12 @@ class Recorded:
             source_lines.here(),
         )
 
-    def reshape(self, *shape, order="C", copy=None):
+    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Recorded:
         shape = shape[0] if len(shape) == 1 else shape
         kw = {} if copy is None else {"copy": copy}
         return _function(np.reshape, self, shape, order=order, **kw)
 
-    def transpose(self, *axes):
+    def transpose(self, *axes: Any) -> Recorded:
         axes = (
             axes[0]
             if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list)))
@@ -398,34 +407,36 @@ class Recorded:
         )
         return _function(np.transpose, self, axes)
 
-    def conjugate(self):
+    def conjugate(self) -> Recorded:
         return np.conjugate(self) if self.dtype.kind == "c" else self
 
     conj = conjugate
 
-    def flatten(self, order="C"):
+    def flatten(self, order: str = "C") -> Recorded:
         return _function(np.ravel, self, order=order).copy()
 
-    def compress(self, condition, axis=None, out=None):
+    def compress(self, condition: Any, axis: int | None = None, out: Any = None) -> Recorded:
         return _function(np.compress, condition, self, axis=axis, out=out)
 
-    def dot(self, b, out=None):
+    def dot(self, b: Any, out: Any = None) -> Recorded:
         return _function(np.dot, self, b, out=out)
 
     # in place
-    def fill(self, value):
+    def fill(self, value: Any) -> None:
         store(self[...], value)
 
-    def sort(self, axis=-1, kind=None, order=None):
+    def sort(self, axis: int = -1, kind: str | None = None, order: Any = None) -> None:
         self[...] = _function(np.sort, self, axis=axis, kind=kind)
 
-    def partition(self, kth, axis=-1, kind="introselect", order=None):
+    def partition(
+        self, kth: int | Sequence[int], axis: int = -1, kind: str = "introselect", order: Any = None
+    ) -> None:
         self[...] = _function(np.partition, self, kth, axis=axis)
 
-    def put(self, indices, values, mode="raise"):
+    def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
         _function(np.put, self, indices, values, mode=mode)
 
-    def resize(self, *shape, refcheck=True):
+    def resize(self, *shape: Any, refcheck: bool = True) -> None:
         raise UnsupportedError(
             "x.resize changes an array's size in place; use np.resize(x, shape)", source_lines.here()
         )
@@ -479,7 +490,7 @@ def node_in(rec: Run, x: Recorded) -> Node:
     return rec.lift(x)
 
 
-def as_node(rec: Run, x, dtype: np.dtype | None = None) -> Node:
+def as_node(rec: Run, x: Any, dtype: np.dtype | None = None) -> Node:
     """Any operand as a node. `dtype` is what Python numbers take theirs from."""
     if isinstance(x, Node):
         return x
@@ -546,7 +557,7 @@ def _gather(rec: Run, x: Node, items) -> Node:
     return table.apply("gather", x, *arrays, spec=spec)
 
 
-def index_arrays(rec: Run, k) -> list[Node]:
+def index_arrays(rec: Run, k: Any) -> list[Node]:
     """The index arrays of one entry of the index."""
     if isinstance(k, (list, tuple)):
         k = np.asarray(k) if not _has_recorded(k) else _function(np.array, k)
@@ -566,7 +577,7 @@ def _same_place(a: Recorded, b: Recorded) -> bool:
     return a.root is b.root and a.shape == b.shape and writes.same_path(a._path, b._path)
 
 
-def store(target: Recorded, value) -> None:
+def store(target: Recorded, value: Any) -> None:
     """target[...] = value"""
     rec = target._rec
     if type(value) is Recorded:
@@ -644,7 +655,7 @@ def _add_methods() -> None:
 _add_methods()
 
 
-def copied(target, value):
+def copied(target: Any, value: Any) -> Recorded:
     if type(target) is not Recorded:
         raise written_to_plain(source_lines.here())
     target[...] = value

@@ -12,6 +12,9 @@ copied before the first write, byte for byte in the same layout, and the views a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..errors import AutodiffError, WriteError
@@ -19,6 +22,9 @@ from ..graph import Node
 from ..ops import build, table
 from .recording import escaped
 from .source_lines import here
+
+if TYPE_CHECKING:
+    from .value import Recorded
 
 byte_bounds = np.lib.array_utils.byte_bounds
 
@@ -37,20 +43,20 @@ def path_between(start: Node, end: Node) -> tuple[Node, ...] | None:
     return tuple(reversed(path))
 
 
-def follow(node: Node, path) -> Node:
+def follow(node: Node, path: Sequence[Node]) -> Node:
     """The path again, from another node."""
     for step in path:
         node = Node(step.op, (node, *step.args[1:]), step.attrs, step.shape, step.dtype, step.name, step.loc)
     return node
 
 
-def same_path(a, b) -> bool:
+def same_path(a: Sequence[Node], b: Sequence[Node]) -> bool:
     return len(a) == len(b) and all(
         x.op == y.op and x.attrs == y.attrs and x.args[1:] == y.args[1:] for x, y in zip(a, b)
     )
 
 
-def write_back(node: Node, path, new: Node, loc) -> Node:
+def write_back(node: Node, path: Sequence[Node], new: Node, loc: tuple | None) -> Node:
     """The root's node after the end of the path was replaced by `new`. `node` is what the root was."""
     before = [node]
     for step in path[:-1]:
@@ -78,7 +84,7 @@ def _undo(step: Node, whole: Node, new: Node) -> Node:
     raise AutodiffError(f"cannot write through a view made by {op}", here())
 
 
-def refresh(x) -> None:
+def refresh(x: Recorded) -> None:
     """Bring a view up to date with its root."""
     root = x._root
     if x._memory != root._memory:
@@ -94,7 +100,7 @@ def _moved(value: np.ndarray, low: int, root) -> np.ndarray:
     return np.ndarray(value.shape, value.dtype, root._buffer, offset, value.strides)
 
 
-def own(root) -> None:
+def own(root: Recorded) -> None:
     """Give the root memory that nobody else sees."""
     if root._owned:
         return
@@ -130,7 +136,7 @@ def _mark_written(root) -> None:
     rec.written.append(root._argument)
 
 
-def write(x, new: Node, store) -> None:
+def write(x: Recorded, new: Node, store: Callable[[np.ndarray], object]) -> None:
     """The content of x becomes the node `new`; `store(array)` does the same to the concrete array."""
     root = x.root
     if not x._rec.active:
@@ -156,7 +162,7 @@ def write(x, new: Node, store) -> None:
         x._version = root._version
 
 
-def assigned(value: Node, shape, dtype) -> Node:
+def assigned(value: Node, shape: Sequence[int], dtype: np.dtype) -> Node:
     """What an assignment stores: the value in the target's shape and dtype."""
     if value.ndim > len(shape):  # NumPy lets leading axes of length 1 go
         value = build.reshape(value, value.shape[value.ndim - len(shape) :])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from .guard import Guard
 
@@ -21,13 +23,13 @@ class Cache:
         self._entries: dict = {}  # key -> tuple of (guard, entry), newest first
         self._lock = threading.Lock()
 
-    def find(self, key, accept=None):
+    def find(self, key: Hashable, accept: Callable[[Any], bool] | None = None) -> Any:
         for guard, entry in self._entries.get(key, ()):
             if guard.holds() and (accept is None or accept(entry)):
                 return entry
         return None
 
-    def add(self, key, guard: Guard, entry) -> None:
+    def add(self, key: Hashable, guard: Guard, entry: Any) -> None:
         with self._lock:
             others = self._entries.pop(key, ())
             self._entries[key] = ((guard, entry), *others)[: self.VARIANTS]

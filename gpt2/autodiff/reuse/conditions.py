@@ -14,6 +14,7 @@ function that looks at one is recorded at each call.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,7 @@ class Path:
     expected: list
     n_arguments: int
 
-    def taken(self, leaves, outside) -> bool:
+    def taken(self, leaves: Sequence, outside: Sequence) -> bool:
         """Would the function take this path?"""
         if not self.expected:
             return True
@@ -115,7 +116,7 @@ def _all_exact(nodes) -> bool:
     return True
 
 
-def agree(found, expected) -> bool:
+def agree(found: Any, expected: Any) -> bool:
     """Equal to the last bit, the sign of a zero included. What was read as a number or a truth value is an
     array of one element in the graph.
     """

@@ -13,6 +13,8 @@ change.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +30,14 @@ class Guard:
 
     __slots__ = ("trouble", "holds", "watched", "text", "names")
 
-    def __init__(self, trouble, holds, watched: int = 0, text: str | None = None, names: dict | None = None):
+    def __init__(
+        self,
+        trouble: str | None,
+        holds: Callable[[], bool],
+        watched: int = 0,
+        text: str | None = None,
+        names: dict | None = None,
+    ):
         self.trouble = trouble
         self.holds = holds
         self.watched = watched
@@ -72,7 +81,7 @@ SHORT = 16  # facts
 GONE = (KeyError, ValueError, AttributeError, RuntimeError)
 
 
-def make_guard(facts) -> Guard:
+def make_guard(facts: Iterable[tuple]) -> Guard:
     """All facts as one function: identity first, and equality only of values that cannot change (floats,
     names).
     """
@@ -121,7 +130,7 @@ def _may_be_equal(value) -> bool:
     return isinstance(value, (*COMPARED, tuple, frozenset, slice, np.generic, np.dtype))
 
 
-def same_class(c, names, values, mro) -> bool:
+def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...]) -> bool:
     now = c.__dict__
     return (
         len(c.__mro__) == len(mro)
@@ -132,7 +141,7 @@ def same_class(c, names, values, mro) -> bool:
     )
 
 
-def same_attributes(now: dict, names, values, absent: frozenset) -> bool:
+def same_attributes(now: dict, names: tuple, values: tuple, absent: frozenset) -> bool:
     """Have these names these values, and are those names still not there?"""
     for name, value in zip(names, values):
         found = now.get(name, MISSING)
@@ -141,7 +150,7 @@ def same_attributes(now: dict, names, values, absent: frozenset) -> bool:
     return absent.isdisjoint(now) if len(now) < len(absent) else not any(map(now.__contains__, absent))
 
 
-def is_unset(v, slot) -> bool:
+def is_unset(v: Any, slot: Any) -> bool:
     """Has the slot no value?"""
     try:
         slot.__get__(v)

@@ -16,6 +16,9 @@ import itertools
 import math
 import operator
 import types
+from collections.abc import Callable, Iterable
+from types import CodeType
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +83,7 @@ METHODS = {
 BASES = (object, tuple, int, float, str, types.SimpleNamespace, BaseException, type)
 
 
-def is_exception(kind) -> bool:
+def is_exception(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__ == "builtins"
 
 
@@ -115,7 +118,7 @@ class Listed:
     def __init__(self):
         self._objects: dict[int, object] = {}
 
-    def add(self, objects) -> None:
+    def add(self, objects: Iterable) -> None:
         self._objects.update((id(x), x) for x in objects)
 
     def __contains__(self, x) -> bool:
@@ -127,7 +130,7 @@ LISTED.add(_listed())
 LISTED.add({*HANDLERS, *RAW} - {*REFUSED})
 
 
-def is_pure_method(function) -> bool:
+def is_pure_method(function: Callable) -> bool:
     """Is this function written in C, with an object of its own, one of METHODS?"""
     owner = function.__self__
     kinds = owner.__mro__ if isinstance(owner, type) else ()
@@ -139,12 +142,12 @@ def is_pure_method(function) -> bool:
 _C_MEMBERS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
-def is_of_a_module(function) -> bool:
+def is_of_a_module(function: Callable) -> bool:
     """A function written in C that is no method."""
     return function.__self__ is None or type(function.__self__) is types.ModuleType
 
 
-def functions_of(v):
+def functions_of(v: Any) -> list:
     """The functions behind an entry of a class."""
     if type(v) is types.FunctionType:
         return [v]
@@ -155,24 +158,24 @@ def functions_of(v):
     return []
 
 
-def looked_into(c) -> list[type]:
+def looked_into(c: type) -> list[type]:
     """The class and its bases, without those that hold nothing by name."""
     return [k for k in c.__mro__ if k not in BASES and not is_exception(k)]
 
 
-def hides_attributes(c) -> bool:
+def hides_attributes(c: type) -> bool:
     """Are its attributes not simply what is in __dict__ and in slots?"""
     names = c.__dict__.get("__dict__")
     plain = names is None or type(names) is types.GetSetDescriptorType
     return "__getattribute__" in c.__dict__ or not plain
 
 
-def lets_through(exit) -> bool:
+def lets_through(exit: Any) -> bool:
     """Does this __exit__ let exceptions through?"""
     return type(exit) is types.FunctionType and returns_nothing(exit.__code__)
 
 
-def is_written_in_python(c) -> bool:
+def is_written_in_python(c: type) -> bool:
     """A class from a `class` statement, or made as one is."""
     own = c.__dict__
     if not c.__flags__ & 1 << 9 or "__module__" not in own:  # Py_TPFLAGS_HEAPTYPE
@@ -183,11 +186,11 @@ def is_written_in_python(c) -> bool:
     )
 
 
-def name_of(v) -> str:
+def name_of(v: Any) -> str:
     name = getattr(v, "__qualname__", None) or getattr(v, "__name__", None) or type(v).__name__
     module = getattr(v, "__module__", None)
     return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
 
 
-def place_of(code) -> str:
+def place_of(code: CodeType) -> str:
     return f"{code.co_name}, {code.co_filename}:{code.co_firstlineno}"

@@ -8,23 +8,30 @@ changed until then: what changes them has them.
 from __future__ import annotations
 
 import types
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .world import World
 
 MISSING = object()
 _NAMES_OF_CODE = ("__name__", "__qualname__", "__module__")  # of functions
 
 
 class Names:
-    def __init__(self, holder, then):
+    def __init__(self, holder: Any, then: Any):
         self.holder = holder
         self.then = dict(then)
 
-    def reach(self, world, name: str) -> None:
+    def reach(self, world: World, name: str) -> None:
         """Some code reads this name, perhaps of this object."""
         value = self.then.get(name, MISSING)
         if value is not MISSING:
             world.reach(value)
 
-    def note(self, world) -> None:
+    def note(self, world: World) -> None:
         """Enter what the guard has to look at."""
         names = tuple(n for n in self.then if n in world.names)
         absent = frozenset(world.names.difference(names))
@@ -32,10 +39,10 @@ class Names:
 
 
 class ModuleNames(Names):
-    def __init__(self, module):
+    def __init__(self, module: ModuleType):
         super().__init__(module, module.__dict__)
 
-    def reach(self, world, name: str) -> None:
+    def reach(self, world: World, name: str) -> None:
         if name in self.then:
             world.reach(self.then[name], called=name == "__getattr__")
 
@@ -43,10 +50,10 @@ class ModuleNames(Names):
 class ArrayNames(Names):
     """Its bytes are compared as they are; these names are looked up only where some code has them."""
 
-    def __init__(self, a):
+    def __init__(self, a: np.ndarray):
         super().__init__(a, {"base": a.base, "flags.num": a.flags.num})
 
-    def note(self, world) -> None:
+    def note(self, world: World) -> None:
         if "base" in world.names:
             world.fact("attribute", self.holder, "base", self.then["base"])
         if "flags" in world.names:
@@ -54,10 +61,10 @@ class ArrayNames(Names):
 
 
 class FunctionNames(Names):
-    def __init__(self, f):
+    def __init__(self, f: FunctionType):
         super().__init__(f, f.__dict__)
 
-    def note(self, world) -> None:
+    def note(self, world: World) -> None:
         if self.then:
             super().note(world)
         else:
@@ -66,10 +73,10 @@ class FunctionNames(Names):
 
 
 class ClassNames(Names):
-    def __init__(self, c):
+    def __init__(self, c: type):
         super().__init__(c, c.__dict__)
 
-    def note(self, world) -> None:
+    def note(self, world: World) -> None:
         c = self.holder
         world.fact("class", c, tuple(self.then), tuple(self.then.values()), c.__mro__)
         for name in ("__name__", "__qualname__"):  # the text of an instance has them
@@ -77,7 +84,7 @@ class ClassNames(Names):
 
 
 class InstanceNames(Names):
-    def __init__(self, v, t):
+    def __init__(self, v: Any, t: type):
         super().__init__(v, getattr(v, "__dict__", ()))
         self.has_dict = bool(t.__dictoffset__)
         self.slots = {}
@@ -89,13 +96,13 @@ class InstanceNames(Names):
                     except AttributeError:
                         self.slots[name] = member, MISSING
 
-    def reach(self, world, name: str) -> None:
+    def reach(self, world: World, name: str) -> None:
         super().reach(world, name)
         value = self.slots.get(name, (None, MISSING))[1]
         if value is not MISSING:
             world.reach(value)
 
-    def note(self, world) -> None:
+    def note(self, world: World) -> None:
         if self.has_dict:
             super().note(world)
         for name, (member, value) in self.slots.items():

@@ -10,6 +10,8 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from .world import World
 
@@ -23,7 +25,7 @@ class Watch:
     The garbage collector waits: what it runs (finalizers, gc.callbacks) is none of the function's doing.
     """
 
-    def __init__(self, *roots):
+    def __init__(self, *roots: Any):
         self.world = World()
         self.roots = roots
 
@@ -48,7 +50,7 @@ class Watch:
                 gc.enable()
 
 
-def watched(f, run) -> tuple:
+def watched(f: Callable, run: Callable[[], Any]) -> tuple:
     """(what run() gives, why f may do something else when it is called again, or None)"""
     with Watch(f) as world:
         found = run()

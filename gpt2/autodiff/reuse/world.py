@@ -18,6 +18,8 @@ import functools
 import os
 import sys
 import types
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +61,7 @@ _ERRSTATE = np.errstate.__init__.__code__
 _LOUD = ("raise", "call", "print", "log")
 
 
-def is_inside(code) -> bool:
+def is_inside(code: types.CodeType) -> bool:
     """Is it code of this package or of NumPy?"""
     return source_lines.is_inside(code.co_filename)
 
@@ -116,13 +118,13 @@ class World:
     def fail(self, why: str) -> None:
         self.trouble = self.trouble or why
 
-    def fact(self, kind: str, *parts) -> None:
+    def fact(self, kind: str, *parts: Any) -> None:
         key = (kind, id(parts[0]), parts[1] if kind in ("entry", "absent", "attribute") else None)
         self.facts.setdefault(key, (kind, *parts))
 
     # what runs
 
-    def runs(self, frame) -> None:
+    def runs(self, frame: types.FrameType) -> None:
         """A Python function begins to run."""
         if self.trouble is None and id(frame.f_code) not in self._ran:
             self._safely(self._runs, frame)
@@ -157,7 +159,7 @@ class World:
         elif code is _ERRSTATE and any(v in _LOUD for v in frame.f_locals.values() if type(v) is str):
             self.fail("it has floating-point errors raised (np.errstate)")
 
-    def calls(self, code, function) -> None:
+    def calls(self, code: types.CodeType, function: Any) -> None:
         """A function written in C is called. What NumPy and this package call is theirs."""
         if self.trouble is None and id(code) in self._ran and function not in LISTED:
             self._safely(self._calls, code, function)
@@ -250,7 +252,7 @@ class World:
         while self._todo and self.trouble is None:
             self._visit(self._todo.pop())
 
-    def begin(self, roots) -> None:
+    def begin(self, roots: Iterable) -> None:
         """What is to be called: a function, and objects that are given to it."""
         for root in roots:
             self.reach(root)
@@ -264,7 +266,7 @@ class World:
             except Exception as error:
                 self.fail(f"it cannot be followed ({type(error).__name__}: {error})")
 
-    def reach(self, v, called: bool = False) -> None:
+    def reach(self, v: Any, called: bool = False) -> None:
         """Something that may be read. `called`: nothing but a call is done with it."""
         if type(v) in ATOMS or v in LISTED or self.trouble:
             return
@@ -442,11 +444,11 @@ _VISITS = {
 }
 
 
-def is_own(code) -> bool:
+def is_own(code: types.CodeType) -> bool:
     return code.co_filename.startswith(_OWN)
 
 
-def is_ours(c) -> bool:
+def is_ours(c: type) -> bool:
     """A class of this package, whatever others call theirs."""
     module = sys.modules.get(c.__module__) if type(c.__module__) is str else None
     return c.__module__.startswith(_PACKAGE) and vars(module).get(c.__name__) is c if module else False

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 
-def blas_library():
+def blas_library() -> tuple[ctypes.CDLL, str, str] | None:
     """The OpenBLAS that NumPy's wheel carries, and the suffix of its names; None for another BLAS."""
     paths = []
     try:

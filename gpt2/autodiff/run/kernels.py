@@ -29,12 +29,12 @@ def run_blocks(body: Callable, blocks: tuple, scratch: tuple, alone: bool = Fals
         threads.run_on_threads(job)
 
 
-def matmul(a, b, out):
+def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
     """np.matmul(a, b, out=out) for 2-D operands, shared out over the pool (split_matmul.py). Returns out."""
     return product(a, b, out, threads.count, threads.run_on_threads)
 
 
-def take_rows(table, index, out) -> None:
+def take_rows(table: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
     """out[...] = table[index], without the temporary array that NumPy's indexing makes."""
     index = np.asarray(index)  # a constant may be a plain number
     if index.size and index.dtype.kind in "iu" and index.min() >= 0 and index.max() < len(table):
@@ -44,14 +44,14 @@ def take_rows(table, index, out) -> None:
         out[...] = table[index]  # negative indices, and NumPy's own error for those out of range
 
 
-def add_rows(table, index, rows) -> None:
+def add_rows(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
     """np.add.at(table, index, rows): a loop of row additions takes a seventh of its time."""
     rows = rows.reshape(-1, rows.shape[-1])  # one for each index, also where the index is one number
     for k, t in enumerate(np.ravel(index).tolist()):
         table[t] += rows[k]
 
 
-def add_along(x, index, values, axis) -> None:
+def add_along(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int) -> None:
     """Add values to x at index along one axis; repeated indices add up."""
     grid = list(np.ogrid[tuple(slice(n) for n in index.shape)])
     grid[axis] = index

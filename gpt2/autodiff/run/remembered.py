@@ -28,7 +28,7 @@ _folder: Path | None = None
 _all: list[Choices] = []
 
 
-def remember(folder) -> None:
+def remember(folder: str | os.PathLike) -> None:
     """Keep what the compiler chooses by measuring (how products are split) in files, from now on.
 
     folder   a path; it is made when there is something to keep. A later process that calls remember(folder)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -38,7 +39,13 @@ _trials: dict[tuple, _Trial] = {}
 _lock = threading.Lock()
 
 
-def product(a, b, out, threads: int, share):
+def product(
+    a: np.ndarray,
+    b: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+    share: Callable[[Callable[[int], None]], None],
+) -> np.ndarray:
     """np.matmul(a, b, out=out) for 2-D operands on so many threads; `share(job)` runs job(k) on each."""
     M, N = out.shape
     work = M * N * a.shape[1]
@@ -88,7 +95,7 @@ def _piece(way: str, s: slice, a, b, out) -> None:
         np.matmul(a, b[:, s], out=out[:, s])
 
 
-def keeps_bits(way: str, a, b, out, threads: int) -> bool:
+def keeps_bits(way: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int) -> bool:
     """Whether a product cut in this way has the bits of the whole one, tried on random numbers.
 
     Random, as the numbers at hand may hide a difference: zeros add up to zero in any order.

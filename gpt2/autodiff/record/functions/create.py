@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Literal
+
 import numpy as np
 
+from ...graph import Node
 from ...ops import apply, build, table
 from ..dispatch import call_function, handles, operand, operands, raw
 from ..recording import current, innermost
@@ -11,7 +15,7 @@ from ..value import Recorded
 from . import shape as shape_functions
 
 
-def constant(value: int, function):
+def constant(value: int, function: Callable) -> Callable:
     """A handler for what gives one number everywhere. `function` finds shape and dtype, and fills nothing."""
 
     def handler(*args, **kwargs):
@@ -33,18 +37,27 @@ handles(np.ones)(constant(1, np.empty))
 
 
 @raw(np.empty_like)
-def empty_like(prototype, *args, **kwargs):
+def empty_like(prototype: Any, *args: Any, **kwargs: Any) -> Recorded:
     """Zeros: what was in the memory before must not show."""
     return call_function(np.zeros_like, (prototype, *args), kwargs)
 
 
 @raw(np.empty)
-def empty(*args, **kwargs):
+def empty(*args: Any, **kwargs: Any) -> Recorded:
     return call_function(np.zeros, args, kwargs)
 
 
 @handles(np.full_like)
-def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
+def full_like(
+    a: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: Any = None,
+    *,
+    device: Any = None,
+) -> Node:
     dtype = np.dtype(dtype) if dtype is not None else a.dtype
     return build.broadcast(
         build.cast(operand(fill_value, dtype), dtype), _shape(shape) if shape is not None else a.shape
@@ -52,7 +65,7 @@ def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, d
 
 
 @handles(np.full)
-def full(shape, fill_value, dtype=None, order="C", *, device=None):
+def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", *, device: Any = None) -> Node:
     value = operand(fill_value)
     return build.broadcast(build.cast(value, dtype or value.dtype), _shape(shape))
 
@@ -79,7 +92,7 @@ def _number(x):
     return x
 
 
-def as_recorded(value) -> Recorded:
+def as_recorded(value: Any) -> Recorded:
     """A plain array as a recorded value of the innermost recording."""
     rec = current()
     return Recorded(rec, table.const(np.array(value)), np.array(value))
@@ -90,7 +103,16 @@ for _function in (np.eye, np.identity, np.arange, np.tri):
 
 
 @raw(np.array, np.asarray, np.asanyarray, np.ascontiguousarray, np.asfortranarray)
-def array(obj, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, device=None):
+def array(
+    obj: Any,
+    dtype: Any = None,
+    *,
+    copy: bool = True,
+    order: Literal["K", "A", "C", "F"] = "K",
+    subok: bool = False,
+    ndmin: int = 0,
+    device: Any = None,
+) -> Recorded:
     """np.array([a, b], like=a), and lists of recorded values wherever an array is expected."""
     x = obj if type(obj) is Recorded else _stacked(obj)
     if type(x) is not Recorded:
@@ -132,17 +154,27 @@ for _function in (np.asarray, np.asanyarray, np.ascontiguousarray, np.asfortrana
 
 
 @raw(np.copy)
-def copy(a, order="K", subok=False):
+def copy(a: Any, order: str = "K", subok: bool = False) -> Recorded:
     return array(a)
 
 
 @raw(np.astype)
-def astype(x, dtype, /, *, copy=True, device=None):
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Recorded:
     return x.astype(dtype, copy=copy)
 
 
 @handles(np.linspace)
-def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0, *, device=None):
+def linspace(
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: int = 0,
+    *,
+    device: Any = None,
+) -> Node:
     start, stop = operands(start, stop)
     common = np.result_type(start.dtype, stop.dtype, float(num))
     start, stop = build.cast(start, common), build.cast(stop, common)
@@ -158,7 +190,15 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis
 
 
 @handles(np.logspace)
-def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
+def logspace(
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    endpoint: bool = True,
+    base: Any = 10.0,
+    dtype: Any = None,
+    axis: int = 0,
+) -> Node:
     if np.ndim(base):
         raise NotImplementedError("with an array for base is not recorded")
     exponents = linspace(start, stop, num, endpoint, axis=axis)
@@ -167,7 +207,9 @@ def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
 
 
 @handles(np.geomspace)
-def geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
+def geomspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
+) -> Node:
     start, stop = operands(start, stop)
     common = np.result_type(start.dtype, stop.dtype, np.float64)
     start, stop = build.cast(start, common), build.cast(stop, common)

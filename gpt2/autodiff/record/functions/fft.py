@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...graph import Node
@@ -11,7 +13,7 @@ from ..dispatch import handles
 from .shape import axis_of
 
 
-def transform(x: Node, kind: str, n, axis, norm) -> Node:
+def transform(x: Node, kind: str, n: int | None, axis: int, norm: str | None) -> Node:
     axis = axis_of(-1 if axis is None else axis, x.ndim)
     if n is None:
         n = x.shape[axis] if kind != "irfft" else 2 * (x.shape[axis] - 1)
@@ -34,16 +36,16 @@ for _kind in ("fft", "ifft", "rfft", "irfft"):
 
 
 @handles(np.fft.hfft)
-def hfft(a, n=None, axis=-1, norm=None, out=None):
+def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None, out: Any = None) -> Node:
     return transform(build.conjugate(a), "irfft", n, axis, OPPOSITE[norm or "backward"])
 
 
 @handles(np.fft.ihfft)
-def ihfft(a, n=None, axis=-1, norm=None, out=None):
+def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None, out: Any = None) -> Node:
     return build.conjugate(transform(a, "rfft", n, axis, OPPOSITE[norm or "backward"]))
 
 
-def lengths(x: Node, s, axes) -> list[tuple[int | None, int]]:
+def lengths(x: Node, s: Any, axes: Any) -> list[tuple[int | None, int]]:
     """(length, axis) pairs."""
     if axes is None:
         axes = range(x.ndim) if s is None else range(-len(s), 0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
 from ...errors import written_to_plain
@@ -10,7 +13,7 @@ from ..dispatch import full_name, raw
 from ..value import Recorded
 
 
-def target(x, function) -> Recorded:
+def target(x: Any, function: Callable) -> Recorded:
     """The argument that is written to; it has to be a recorded one."""
     if type(x) is not Recorded:
         raise written_to_plain(source_lines.here(), full_name(function))
@@ -18,7 +21,7 @@ def target(x, function) -> Recorded:
 
 
 @raw(np.copyto)
-def copyto(dst, src, casting="same_kind", where=True):
+def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
     dst = target(dst, np.copyto)
     dtype = getattr(src, "dtype", None)
     if dtype is not None and not np.can_cast(dtype, dst.dtype, casting):
@@ -32,7 +35,7 @@ def copyto(dst, src, casting="same_kind", where=True):
 
 
 @raw(np.put)
-def put(a, ind, v, mode="raise"):
+def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     a = target(a, np.put)
     ind = np.ravel(np.asarray(ind))
     if mode == "wrap":
@@ -45,14 +48,14 @@ def put(a, ind, v, mode="raise"):
 
 
 @raw(np.place)
-def place(arr, mask, vals):
+def place(arr: Any, mask: Any, vals: Any) -> None:
     arr = target(arr, np.place)
     places = np.flatnonzero(mask)
     put(arr, places, np.resize(vals, places.shape))
 
 
 @raw(np.putmask)
-def putmask(a, mask, values):
+def putmask(a: Any, mask: Any, values: Any) -> None:
     a = target(a, np.putmask)
     a[...] = np.where(mask, np.resize(values, a.shape) if np.shape(values) != a.shape else values, a).astype(
         a.dtype
@@ -60,7 +63,7 @@ def putmask(a, mask, values):
 
 
 @raw(np.fill_diagonal)
-def fill_diagonal(a, val, wrap=False):
+def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     a = target(a, np.fill_diagonal)
     end = None if wrap or a.ndim != 2 else a.shape[1] * a.shape[1]
     step = a.shape[1] + 1 if a.ndim == 2 else 1 + int(np.cumprod(a.shape[:-1]).sum())
@@ -71,7 +74,7 @@ def fill_diagonal(a, val, wrap=False):
 
 
 @raw(np.put_along_axis)
-def put_along_axis(arr, indices, values, axis):
+def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | Sequence[int] | None) -> None:
     arr = target(arr, np.put_along_axis)
     if axis is None:
         flat = arr.reshape(-1).copy()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from ...graph import Node
@@ -14,30 +17,30 @@ from .reduce import max_, min_, plain_sum
 from .shape import moveaxis, normalize_axis_tuple
 
 
-def floating(x) -> Node:
+def floating(x: Any) -> Node:
     x = operand(x)
     return x if x.dtype.kind in "fc" else build.cast(x, float)
 
 
 @handles(np.linalg.inv)
-def inv(a):
+def inv(a: Any) -> Node:
     return apply("inv", floating(a))
 
 
 @handles(np.linalg.tensorinv)
-def tensorinv(a, ind=2):
+def tensorinv(a: Any, ind: int = 2) -> Node:
     shape = a.shape[ind:] + a.shape[:ind]
     n = int(np.prod(a.shape[:ind]))
     return build.reshape(inv(build.reshape(a, (n, a.size // n))), shape)
 
 
 @handles(np.linalg.det)
-def det(a):
+def det(a: Any) -> Node:
     return apply("det", floating(a))
 
 
 @handles(np.linalg.slogdet)
-def slogdet(a):
+def slogdet(a: Any) -> Any:
     return items(apply("slogdet", floating(a)))
 
 
@@ -46,7 +49,7 @@ def items(node: Node) -> tuple[Node, ...]:
 
 
 @handles(np.linalg.solve)
-def solve(a, b):
+def solve(a: Any, b: Any) -> Node:
     a, b = floating(a), floating(b)
     dtype = np.result_type(a.dtype, b.dtype)
     a, b = build.cast(a, dtype), build.cast(b, dtype)
@@ -57,7 +60,7 @@ def solve(a, b):
 
 
 @handles(np.linalg.tensorsolve)
-def tensorsolve(a, b, axes=None):
+def tensorsolve(a: Any, b: Any, axes: Any = None) -> Node:
     a, b = operand(a), operand(b)
     if axes is not None:
         raise NotImplementedError("with axes is not recorded; np.moveaxis first")
@@ -66,10 +69,10 @@ def tensorsolve(a, b, axes=None):
 
 
 @raw(np.linalg.lstsq)
-def lstsq(a, b, rcond=None):
+def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple:
     """By the pseudoinverse, which is the same solution. Rank, and whether there are residuals, are plain."""
     plain = [x.value if type(x) is Recorded else x for x in (a, b)]
-    _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)
+    _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)  # type: ignore[call-overload]
     x, residuals, values = call_function(_lstsq, (a, b, rcond, residuals.shape), {})
     return x, residuals, rank, values
 
@@ -80,7 +83,7 @@ def _lstsq(a, b, rcond, residual_shape):
 
 
 @helper(_lstsq)
-def lstsq_nodes(a, b, rcond, residual_shape):
+def lstsq_nodes(a: Any, b: Any, rcond: Any, residual_shape: Any) -> tuple[Node, ...]:
     a, b = pair(floating(a), floating(b))
     if rcond is None:
         rcond = np.finfo(a.dtype).eps * max(a.shape)
@@ -92,7 +95,7 @@ def lstsq_nodes(a, b, rcond, residual_shape):
 
 
 @handles(np.linalg.pinv)
-def pinv(a, rcond=None, hermitian=False, *, rtol=np._NoValue):
+def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = np._NoValue) -> Node:
     if hermitian or isinstance(rcond, Node):
         raise NotImplementedError("with hermitian=True or a recorded rcond is not recorded")
     cut = rcond if rtol is np._NoValue else rtol
@@ -100,7 +103,7 @@ def pinv(a, rcond=None, hermitian=False, *, rtol=np._NoValue):
 
 
 @handles(np.linalg.cholesky)
-def cholesky(a, /, *, upper=False):
+def cholesky(a: Any, /, *, upper: bool = False) -> Node:
     a = floating(a)
     if upper:
         return build.adjoint(apply("cholesky", build.adjoint(a)))
@@ -108,7 +111,7 @@ def cholesky(a, /, *, upper=False):
 
 
 @handles(np.linalg.qr)
-def qr(a, mode="reduced"):
+def qr(a: Any, mode: str = "reduced") -> Any:
     a = floating(a)
     if mode not in ("reduced", "r") and not (mode == "complete" and a.shape[-2] <= a.shape[-1]):
         raise NotImplementedError(f"with mode={mode!r} is not recorded; mode='reduced' is")
@@ -117,18 +120,18 @@ def qr(a, mode="reduced"):
 
 
 @handles(np.linalg.eigh)
-def eigh(a, UPLO="L"):
+def eigh(a: Any, UPLO: str = "L") -> Any:
     return items(apply("eigh", floating(a), uplo=UPLO.upper()))
 
 
 @raw(np.linalg.eig)
-def eig(a):
+def eig(a: Any) -> Any:
     values, vectors = call_function(_eig, (a, str(np.linalg.eig(a.value)[0].dtype)), {})
     return _EigResult(values, vectors)
 
 
 @raw(np.linalg.eigvals)
-def eigvals(a):
+def eigvals(a: Any) -> Recorded:
     return eig(a)[0]
 
 
@@ -140,18 +143,18 @@ def _eig(a, dtype):
 
 
 @helper(_eig)
-def eig_nodes(a, dtype):
+def eig_nodes(a: Any, dtype: Any) -> tuple[Node, ...]:
     """NumPy gives reals where all values happen to be real; the recording keeps to what it gave."""
     return items(apply("eig", floating(a), dtype=dtype))
 
 
 @handles(np.linalg.eigvalsh)
-def eigvalsh(a, UPLO="L"):
+def eigvalsh(a: Any, UPLO: str = "L") -> Node:
     return eigh(a, UPLO)[0]
 
 
 @handles(np.linalg.svd)
-def svd(a, full_matrices=True, compute_uv=True, hermitian=False):
+def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
     if hermitian:
         raise NotImplementedError("with hermitian=True is not recorded; np.linalg.eigh is")
     parts = items(apply("svd", floating(a), full_matrices=bool(full_matrices) if compute_uv else False))
@@ -159,12 +162,12 @@ def svd(a, full_matrices=True, compute_uv=True, hermitian=False):
 
 
 @handles(np.linalg.svdvals)
-def svdvals(x, /):
+def svdvals(x: Any, /) -> Node:
     return svd(x, compute_uv=False)
 
 
 @handles(np.linalg.matrix_power)
-def matrix_power(a, n):
+def matrix_power(a: Any, n: int | None) -> Node:
     a = floating(a) if n < 0 else operand(a)
     if n == 0:
         return build.broadcast(table.const(np.eye(a.shape[-1], dtype=a.dtype)), a.shape)
@@ -180,7 +183,7 @@ def matrix_power(a, n):
 
 
 @handles(np.linalg.norm)
-def norm(x, ord=None, axis=None, keepdims=False):
+def norm(x: Any, ord: Any = None, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
     x = floating(x)
     if axis is None:
         if ord is None or (ord == 2 and x.ndim == 1) or (ord in ("f", "fro") and x.ndim == 2):
@@ -199,7 +202,7 @@ def squares(x: Node) -> Node:
     return build.square(x)
 
 
-def vector_norm_along(x: Node, order, axis, keepdims) -> Node:
+def vector_norm_along(x: Node, order: Any, axis: int | Sequence[int] | None, keepdims: Any) -> Node:
     if order == np.inf:
         return max_(build.absolute(x), axis, keepdims=keepdims)
     if order == -np.inf:
@@ -213,7 +216,7 @@ def vector_norm_along(x: Node, order, axis, keepdims) -> Node:
     return plain_sum(build.absolute(x) ** float(order), axis, keepdims) ** (1.0 / order)
 
 
-def matrix_norm_along(x: Node, order, axes, keepdims) -> Node:
+def matrix_norm_along(x: Node, order: Any, axes: Any, keepdims: Any) -> Node:
     row, column = axes
     if order in ("fro", "f"):
         return build.sqrt(plain_sum(squares(x), axes, keepdims))
@@ -234,7 +237,9 @@ def matrix_norm_along(x: Node, order, axes, keepdims) -> Node:
 
 
 @handles(np.linalg.vector_norm)
-def vector_norm(x, /, *, axis=None, keepdims=False, ord=2):
+def vector_norm(
+    x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Any = 2
+) -> Node:
     x = floating(x)
     if axis is None or isinstance(axis, tuple):
         axes = tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
@@ -253,12 +258,12 @@ def vector_norm(x, /, *, axis=None, keepdims=False, ord=2):
 
 
 @handles(np.linalg.matrix_norm)
-def matrix_norm(x, /, *, keepdims=False, ord="fro"):
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Node:
     return norm(x, ord, (-2, -1), keepdims)
 
 
 @handles(np.linalg.cond)
-def cond(x, p=None):
+def cond(x: Any, p: Any = None) -> Node:
     x = floating(x)
     if p in (None, 2, -2):
         values = svd(x, compute_uv=False)

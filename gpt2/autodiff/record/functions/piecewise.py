@@ -8,7 +8,8 @@ does not hold, the function gets an element of its part, at which it can be comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from ..value import Recorded
 
 
 @raw(np.piecewise)
-def piecewise(x, condlist, funclist, *args, **kw):
+def piecewise(x: Any, condlist: Sequence, funclist: Sequence, *args: Any, **kw: Any) -> Recorded:
     x = x if type(x) is Recorded else np.asarray(x)
     conditions, functions = _pairs(x, condlist, list(funclist))
     some = x if type(x) is Recorded else next(c for c in conditions if type(c) is Recorded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import numpy as np
 
@@ -35,24 +36,24 @@ def _both(a1, a2) -> tuple[Node, Node]:
 
 
 @handles(np.polyadd)
-def polyadd(a1, a2):
+def polyadd(a1: Any, a2: Any) -> Node:
     p, q = _both(a1, a2)
     return p + q
 
 
 @handles(np.polysub)
-def polysub(a1, a2):
+def polysub(a1: Any, a2: Any) -> Node:
     p, q = _both(a1, a2)
     return p - q
 
 
 @handles(np.polymul)
-def polymul(a1, a2):
+def polymul(a1: Any, a2: Any) -> Node:
     return convolve(_row(a1), _row(a2))
 
 
 @handles(np.polyder)
-def polyder(p, m=1):
+def polyder(p: Any, m: int = 1) -> Node:
     p = _row(p)
     for _ in range(operator.index(m)):
         n = p.size - 1
@@ -62,7 +63,7 @@ def polyder(p, m=1):
 
 
 @handles(np.polyint)
-def polyint(p, m=1, k=None):
+def polyint(p: Any, m: int = 1, k: Any = None) -> Node:
     p, m = _row(p), operator.index(m)
     if k is not None:
         k = build.broadcast(_row(k), (m,)) if _row(k).size == 1 else _row(k)
@@ -73,7 +74,7 @@ def polyint(p, m=1, k=None):
 
 
 @handles(np.poly)
-def poly(seq_of_zeros):
+def poly(seq_of_zeros: Any) -> Node:
     """The polynomial that is zero there: (x - z1) (x - z2) ..."""
     zeros = operand(seq_of_zeros)
     if zeros.ndim != 1:
@@ -88,7 +89,9 @@ def poly(seq_of_zeros):
 
 
 @raw(np.polyfit)
-def polyfit(x, y, deg, rcond=None, full=False, w=None, cov=False):
+def polyfit(
+    x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: bool = False
+) -> Any:
     if full or cov:
         raise NotImplementedError("np.polyfit with full=True or cov=True is not recorded")
     return call_function(_polyfit, (x, y, operator.index(deg), rcond, w), {})
@@ -99,7 +102,7 @@ def _polyfit(x, y, deg, rcond, w):
 
 
 @helper(_polyfit)
-def polyfit_nodes(x, y, deg, rcond, w):
+def polyfit_nodes(x: Any, y: Any, deg: int, rcond: Any, w: Any) -> Node:
     """Least squares on the powers of x, each scaled to length 1, as NumPy does it."""
     x, y = (operand(v) for v in (x, y))
     given = y.dtype if y.dtype.kind in "fc" else np.dtype(float)
@@ -121,7 +124,7 @@ def polyfit_nodes(x, y, deg, rcond, w):
 
 
 @raw(np.bincount)
-def bincount(x, /, weights=None, minlength=0):
+def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
     x = _plain(x)
     if type(weights) is not Recorded:
         return np.bincount(x, weights, operator.index(minlength))
@@ -137,7 +140,7 @@ def _bincount(x, weights, minlength):
 
 
 @helper(_bincount)
-def bincount_nodes(x, weights, minlength):
+def bincount_nodes(x: Any, weights: Any, minlength: Any) -> Node:
     weights = build.cast(operand(weights), float)
     n = max(minlength, int(x.max()) + 1 if x.size else 0)
     return _added(weights, x, n)
@@ -151,7 +154,9 @@ def _added(weights: Node, places: np.ndarray, n: int) -> Node:
 
 
 @raw(np.histogram)
-def histogram(a, bins=10, range=None, density=None, weights=None):
+def histogram(
+    a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
+) -> tuple[Any, Any]:
     a = _plain(a)
     if type(bins) is Recorded:
         bins = _plain(bins)
@@ -166,7 +171,7 @@ def _histogram(a, bins, range, density, weights):
 
 
 @helper(_histogram)
-def histogram_nodes(a, bins, range, density, weights):
+def histogram_nodes(a: Any, bins: Any, range: Any, density: Any, weights: Any) -> Node:
     """Bins of one width are added up one weight after another, others as differences of running sums."""
     weights, edges = operand(weights), np.histogram_bin_edges(a, bins, range)
     a, n = a.ravel(), len(edges) - 1

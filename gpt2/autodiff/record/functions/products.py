@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from .reduce import plain_sum
 from .shape import diagonal_view, moveaxis, normalize_axis_tuple
 
 
-def pair(a, b) -> tuple[Node, Node]:
+def pair(a: Any, b: Any) -> tuple[Node, Node]:
     """Both operands in their common dtype."""
     a, b = operand(a), operand(b)
     dtype = np.result_type(a.dtype, b.dtype)
@@ -22,7 +24,7 @@ def pair(a, b) -> tuple[Node, Node]:
 
 
 @handles(np.dot)
-def dot(a, b, out=None):
+def dot(a: Any, b: Any, out: Any = None) -> Node:
     a, b = pair(a, b)
     if a.ndim == 0 or b.ndim == 0:
         return apply("multiply", a, b)
@@ -35,7 +37,7 @@ def dot(a, b, out=None):
 
 
 @handles(np.inner)
-def inner(a, b, /):
+def inner(a: Any, b: Any, /) -> Node:
     a, b = pair(a, b)
     if a.ndim == 0 or b.ndim == 0:
         return apply("multiply", a, b)
@@ -43,20 +45,20 @@ def inner(a, b, /):
 
 
 @handles(np.vdot)
-def vdot(a, b, /):
+def vdot(a: Any, b: Any, /) -> Node:
     a, b = pair(a, b)
     a = build.conjugate(a) if a.dtype.kind == "c" else a
     return matmul(build.reshape(a, (a.size,)), build.reshape(b, (b.size,)))
 
 
 @handles(np.outer)
-def outer(a, b, out=None):
+def outer(a: Any, b: Any, out: Any = None) -> Node:
     a, b = operand(a), operand(b)
     return apply("multiply", build.reshape(a, (a.size, 1)), build.reshape(b, (1, b.size)))
 
 
 @handles(np.linalg.outer)
-def linalg_outer(x1, x2, /):
+def linalg_outer(x1: Any, x2: Any, /) -> Node:
     return outer(x1, x2)
 
 
@@ -83,28 +85,28 @@ def _tensordot(a, b, axes):
 
 
 @handles(np.tensordot)
-def tensordot(a, b, axes=2):
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Node:
     return _tensordot(a, b, axes)
 
 
 @handles(np.linalg.tensordot)
-def linalg_tensordot(x1, x2, /, *, axes=2):
+def linalg_tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Node:
     return _tensordot(x1, x2, axes)
 
 
 @handles(np.linalg.matmul)
-def linalg_matmul(x1, x2, /):
+def linalg_matmul(x1: Any, x2: Any, /) -> Node:
     return matmul(*pair(x1, x2))
 
 
 @handles(np.linalg.vecdot)
-def linalg_vecdot(x1, x2, /, *, axis=-1):
+def linalg_vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Node:
     a, b = operand(x1), operand(x2)
     return BUILDERS["vecdot"](moveaxis(a, axis, -1), moveaxis(b, axis, -1))
 
 
 @handles(np.kron)
-def kron(a, b):
+def kron(a: Any, b: Any) -> Node:
     a, b = operand(a), operand(b)
     n = max(a.ndim, b.ndim)
     a_shape, b_shape = (1,) * (n - a.ndim) + a.shape, (1,) * (n - b.ndim) + b.shape
@@ -114,18 +116,20 @@ def kron(a, b):
 
 
 @handles(np.trace)
-def trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
+def trace(
+    a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None
+) -> Node:
     d = diagonal_view(a, offset, axis1, axis2)
     return plain_sum(build.cast(d, dtype) if dtype is not None else d, -1)
 
 
 @handles(np.linalg.trace)
-def linalg_trace(x, /, *, offset=0, dtype=None):
+def linalg_trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Node:
     return trace(x, offset, -2, -1, dtype)
 
 
 @handles(np.cross)
-def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Node:
     axisa, axisb, axisc = (axis,) * 3 if axis is not None else (axisa, axisb, axisc)
     a, b = operand(a), operand(b)
     a, b = moveaxis(a, axisa, -1), moveaxis(b, axisb, -1)
@@ -145,12 +149,12 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
 
 
 @handles(np.linalg.cross)
-def linalg_cross(x1, x2, /, *, axis=-1):
+def linalg_cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Node:
     return cross(x1, x2, axis=axis)
 
 
 @handles(np.linalg.multi_dot)
-def multi_dot(arrays, *, out=None):
+def multi_dot(arrays: Sequence, *, out: Any = None) -> Node:
     product = operand(arrays[0])
     for x in arrays[1:]:
         product = matmul(*pair(product, x))
@@ -159,7 +163,14 @@ def multi_dot(arrays, *, out=None):
 
 # einsum
 @handles(np.einsum)
-def einsum(*args, out=None, optimize=False, dtype=None, order="K", casting="safe"):
+def einsum(
+    *args: Any,
+    out: Any = None,
+    optimize: Any = False,
+    dtype: Any = None,
+    order: str = "K",
+    casting: str = "safe",
+) -> Node:
     if isinstance(args[0], str):
         text, nodes = args[0], [operand(x) for x in args[1:]]
     else:
@@ -188,7 +199,7 @@ def _from_lists(args) -> tuple[str, list[Node]]:
     return text + ("->" + letters(args[-1]) if len(args) % 2 else ""), nodes
 
 
-def explicit(text: str, ndims) -> tuple[list[str], str]:
+def explicit(text: str, ndims: Sequence[int]) -> tuple[list[str], str]:
     """Subscripts with the output written out and letters in place of the ellipsis."""
     left, arrow, output = text.partition("->")
     inputs = left.split(",")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from ...graph import Node
@@ -12,13 +15,13 @@ from .shape import axis_of, expand_dims, item_at, moveaxis, normalize_axis_tuple
 NONE = np._NoValue
 
 
-def axes_of(axis, ndim: int) -> tuple[int, ...]:
+def axes_of(axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     return tuple(sorted(normalize_axis_tuple(axis, ndim)))
 
 
-def reduce_op(op: str, x: Node, axis, keepdims) -> Node:
+def reduce_op(op: str, x: Node, axis: int | Sequence[int] | None, keepdims: Any) -> Node:
     return apply(op, x, axes=axes_of(axis, x.ndim), keepdims=_flag(keepdims))
 
 
@@ -26,7 +29,7 @@ def _flag(keepdims) -> bool:
     return False if keepdims is NONE else bool(keepdims)
 
 
-def masked(x: Node, where, neutral) -> Node:
+def masked(x: Node, where: Any, neutral: Any) -> Node:
     """x where the mask holds, and what changes nothing elsewhere."""
     if where is True or where is NONE:
         return x
@@ -34,13 +37,21 @@ def masked(x: Node, where, neutral) -> Node:
     return build.where(build.broadcast(operand(where), shape), build.broadcast(x, shape), neutral)
 
 
-def plain_sum(x: Node, axis, keepdims=False) -> Node:
+def plain_sum(x: Node, axis: int | Sequence[int] | None, keepdims: Any = False) -> Node:
     axes = axes_of(axis, x.ndim)
     return apply("sum", x, axes=axes, keepdims=_flag(keepdims)) if axes or x.dtype.kind not in "fc" else x
 
 
 @handles(np.sum)
-def sum_(a, axis=None, dtype=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+def sum_(
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = NONE,
+    initial: Any = NONE,
+    where: Any = NONE,
+) -> Node:
     a = operand(a)
     a = build.cast(a, dtype) if dtype is not None else a
     total = plain_sum(masked(a, where, 0), axis, keepdims)
@@ -52,7 +63,15 @@ def _with(x: Node, op: str, initial) -> Node:
 
 
 @handles(np.prod)
-def prod(a, axis=None, dtype=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+def prod(
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = NONE,
+    initial: Any = NONE,
+    where: Any = NONE,
+) -> Node:
     a = build.cast(a, dtype) if dtype is not None else a
     total = reduce_op("prod", masked(a, where, 1), axis, keepdims)
     return total if initial is NONE or initial is None else _with(total, "multiply", initial)
@@ -67,11 +86,11 @@ def _extremum(op: str, ufunc: str, worst):
     return handler
 
 
-def lowest(dtype):
+def lowest(dtype: Any) -> float:
     return -np.inf if dtype.kind in "fc" else False if dtype.kind == "b" else int(np.iinfo(dtype).min)
 
 
-def highest(dtype):
+def highest(dtype: Any) -> float:
     return np.inf if dtype.kind in "fc" else True if dtype.kind == "b" else int(np.iinfo(dtype).max)
 
 
@@ -109,11 +128,11 @@ handles(np.argmin)(_position("argmin"))
 
 
 # means and spread
-def count_of(x: Node, axis) -> int:
+def count_of(x: Node, axis: int | Sequence[int] | None) -> int:
     return int(np.prod([x.shape[i] for i in axes_of(axis, x.ndim)]))
 
 
-def mean_dtype(dtype, wanted):
+def mean_dtype(dtype: Any, wanted: Any) -> tuple[np.dtype, np.dtype]:
     """(what the sum is taken in, what the mean has)."""
     if wanted is not None:
         return np.dtype(wanted), np.dtype(wanted)
@@ -123,25 +142,44 @@ def mean_dtype(dtype, wanted):
 
 
 @handles(np.mean)
-def mean(a, axis=None, dtype=None, out=None, keepdims=NONE, *, where=NONE):
+def mean(
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = NONE,
+    *,
+    where: Any = NONE,
+) -> Node:
     inner, outer = mean_dtype(a.dtype, dtype)
     total = plain_sum(masked(build.cast(a, inner), where, 0), axis, keepdims)
     return build.cast(total / counted(a, axis, keepdims, where, inner), outer)
 
 
-def counted(a: Node, axis, keepdims, where, dtype):
+def counted(a: Node, axis: int | Sequence[int] | None, keepdims: Any, where: Any, dtype: Any) -> float | Node:
     """How many elements a mean is over: a number, or with a mask a node."""
     if where is True or where is NONE:
         return float(count_of(a, axis))
     return build.cast(plain_sum(build.broadcast(operand(where), a.shape), axis, keepdims), build_real(dtype))
 
 
-def build_real(dtype) -> np.dtype:
+def build_real(dtype: Any) -> np.dtype:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 @handles(np.var)
-def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE):
+def var(
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: float = 0,
+    keepdims: Any = NONE,
+    *,
+    where: Any = NONE,
+    mean: Any = NONE,
+    correction: Any = NONE,
+) -> Node:
     ddof = ddof if correction is NONE else correction
     inner, outer = mean_dtype(a.dtype, dtype)
     x = build.cast(a, inner)
@@ -160,7 +198,18 @@ def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE
 
 
 @handles(np.std)
-def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE):
+def std(
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: float = 0,
+    keepdims: Any = NONE,
+    *,
+    where: Any = NONE,
+    mean: Any = NONE,
+    correction: Any = NONE,
+) -> Node:
     inner, outer = mean_dtype(a.dtype, dtype)
     spread = var(a, axis, inner, None, ddof, keepdims, where=where, mean=mean, correction=correction)
     if where is NONE and mean is NONE and count_of(a, axis) == 1:
@@ -169,7 +218,14 @@ def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE
 
 
 @handles(np.average)
-def average(a, axis=None, weights=None, returned=False, *, keepdims=NONE):
+def average(
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    weights: Any = None,
+    returned: bool = False,
+    *,
+    keepdims: Any = NONE,
+) -> Node | tuple[Node, Node]:
     a = operand(a)
     if weights is None:
         out = mean(a, axis, keepdims=keepdims)
@@ -190,7 +246,7 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=NONE):
 
 
 @handles(np.ptp)
-def ptp(a, axis=None, out=None, keepdims=NONE):
+def ptp(a: Any, axis: int | Sequence[int] | None = None, out: Any = None, keepdims: Any = NONE) -> Node:
     return max_(a, axis, keepdims=keepdims) - min_(a, axis, keepdims=keepdims)
 
 
@@ -228,7 +284,7 @@ handles(*since("cumulative_prod"))(_running_array_api(cumprod, 1))
 
 # differences and integrals
 @handles(np.diff)
-def diff(a, n=1, axis=-1, prepend=NONE, append=NONE):
+def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = NONE, append: Any = NONE) -> Node:
     a = operand(a)
     axis = axis_of(axis, a.ndim)
     parts = [a]
@@ -249,7 +305,7 @@ def diff(a, n=1, axis=-1, prepend=NONE, append=NONE):
 
 
 @handles(np.ediff1d)
-def ediff1d(ary, to_end=None, to_begin=None):
+def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Node:
     flat = build.reshape(ary, (ary.size,))
     parts = [flat for flat in (to_begin, diff(flat), to_end) if flat is not None]
     parts = [build.reshape(build.cast(p, ary.dtype), (p.size,)) for p in map(operand, parts)]
@@ -257,7 +313,7 @@ def ediff1d(ary, to_end=None, to_begin=None):
 
 
 @handles(np.trapezoid)
-def trapezoid(y, x=None, dx=1.0, axis=-1):
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Node:
     y = operand(y)
     axis = axis_of(axis, y.ndim)
     n = y.shape[axis]
@@ -275,7 +331,9 @@ def trapezoid(y, x=None, dx=1.0, axis=-1):
 
 
 @handles(np.gradient)
-def gradient(f, *varargs, axis=None, edge_order=1):
+def gradient(
+    f: Any, *varargs: Any, axis: int | Sequence[int] | None = None, edge_order: int = 1
+) -> Node | tuple[Node, ...]:
     axes = axes_of(axis, f.ndim) if axis is None or isinstance(axis, tuple) else (axis_of(axis, f.ndim),)
     if axis is not None and isinstance(axis, tuple):
         axes = normalize_axis_tuple(axis, f.ndim)
@@ -327,7 +385,9 @@ def _gradient_along(f: Node, h, axis: int, edge_order: int) -> Node:
 
 # sorting and order statistics
 @handles(np.sort)
-def sort(a, axis=-1, kind=None, order=None, *, stable=None):
+def sort(
+    a: Any, axis: int = -1, kind: str | None = None, order: str | None = None, *, stable: bool | None = None
+) -> Node:
     if axis is None:
         a, axis = build.reshape(a, (a.size,)), 0
     axis = axis_of(axis, a.ndim)
@@ -335,14 +395,18 @@ def sort(a, axis=-1, kind=None, order=None, *, stable=None):
 
 
 @handles(np.argsort)
-def argsort(a, axis=-1, kind=None, order=None, *, stable=None):
+def argsort(
+    a: Any, axis: int = -1, kind: str | None = None, order: str | None = None, *, stable: bool | None = None
+) -> Node:
     if axis is None:
         a, axis = build.reshape(a, (a.size,)), 0
     return apply("argsort", a, axis=axis_of(axis, a.ndim), kind="stable" if stable else kind)
 
 
 @handles(np.partition)
-def partition(a, kth, axis=-1, kind="introselect", order=None):
+def partition(
+    a: Any, kth: int | Sequence[int], axis: int = -1, kind: str = "introselect", order: str | None = None
+) -> Node:
     if axis is None:
         a, axis = build.reshape(a, (a.size,)), 0
     axis = axis_of(axis, a.ndim)
@@ -350,14 +414,16 @@ def partition(a, kth, axis=-1, kind="introselect", order=None):
 
 
 @handles(np.argpartition)
-def argpartition(a, kth, axis=-1, kind="introselect", order=None):
+def argpartition(
+    a: Any, kth: int | Sequence[int], axis: int = -1, kind: str = "introselect", order: str | None = None
+) -> Node:
     if axis is None:
         a, axis = build.reshape(a, (a.size,)), 0
     kth = tuple(kth) if isinstance(kth, (tuple, list)) else int(kth)
     return apply("argpartition", a, kth=kth, axis=axis_of(axis, a.ndim))
 
 
-def flat_axes(x: Node, axis, keepdims) -> tuple[Node, tuple]:
+def flat_axes(x: Node, axis: int | Sequence[int] | None, keepdims: Any) -> tuple[Node, tuple]:
     """x with the reduced axes as one, the last; and the shape of the result."""
     axes = axes_of(axis, x.ndim)
     rest = [i for i in range(x.ndim) if i not in axes]
@@ -368,7 +434,13 @@ def flat_axes(x: Node, axis, keepdims) -> tuple[Node, tuple]:
 
 
 @handles(np.median)
-def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
+def median(
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    keepdims: bool = False,
+) -> Node:
     x, shape = flat_axes(a, axis, keepdims)
     n = x.shape[-1]
     x = sort(x)
@@ -426,8 +498,16 @@ def _quantile(a, q, axis, keepdims, method) -> Node:
 
 @handles(np.quantile)
 def quantile(
-    a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None
-):
+    a: Any,
+    q: Any,
+    axis: int | Sequence[int] | None = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+    *,
+    weights: Any = None,
+) -> Node:
     if weights is not None:
         raise NotImplementedError("with weights is not recorded")
     return _quantile(a, q, axis, keepdims, method)
@@ -435,8 +515,16 @@ def quantile(
 
 @handles(np.percentile)
 def percentile(
-    a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None
-):
+    a: Any,
+    q: Any,
+    axis: int | Sequence[int] | None = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+    *,
+    weights: Any = None,
+) -> Node:
     if isinstance(q, Node) or weights is not None:
         raise NotImplementedError("with a recorded q or with weights is not recorded")
     return _quantile(a, np.true_divide(q, 100), axis, keepdims, method)
@@ -480,8 +568,16 @@ _MOST_PLACES = 2000
 
 @handles(np.nanquantile)
 def nanquantile(
-    a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=NONE, *, weights=None
-):
+    a: Any,
+    q: Any,
+    axis: int | Sequence[int] | None = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: Any = NONE,
+    *,
+    weights: Any = None,
+) -> Node:
     if weights is not None:
         raise NotImplementedError("with weights is not recorded")
     return _nanquantile(a, q, axis, keepdims is True, method)
@@ -489,15 +585,29 @@ def nanquantile(
 
 @handles(np.nanpercentile)
 def nanpercentile(
-    a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=NONE, *, weights=None
-):
+    a: Any,
+    q: Any,
+    axis: int | Sequence[int] | None = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: Any = NONE,
+    *,
+    weights: Any = None,
+) -> Node:
     if isinstance(q, Node) or weights is not None:
         raise NotImplementedError("with a recorded q or with weights is not recorded")
     return _nanquantile(a, np.true_divide(q, 100), axis, keepdims is True, method)
 
 
 @handles(np.nanmedian)
-def nanmedian(a, axis=None, out=None, overwrite_input=False, keepdims=NONE):
+def nanmedian(
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    keepdims: Any = NONE,
+) -> Node:
     return _nanquantile(a, 0.5, axis, keepdims is True, "linear")
 
 
@@ -519,34 +629,67 @@ def _and(where, x: Node):
 
 
 @handles(np.nansum)
-def nansum(a, axis=None, dtype=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+def nansum(
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = NONE,
+    initial: Any = NONE,
+    where: Any = NONE,
+) -> Node:
     return sum_(_zero_for_nan(a), axis, dtype, None, keepdims, initial, where)
 
 
 @handles(np.nanprod)
-def nanprod(a, axis=None, dtype=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+def nanprod(
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = NONE,
+    initial: Any = NONE,
+    where: Any = NONE,
+) -> Node:
     return prod(_zero_for_nan(a, 1), axis, dtype, None, keepdims, initial, where)
 
 
 @handles(np.nancumsum)
-def nancumsum(a, axis=None, dtype=None, out=None):
+def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Node:
     return cumsum(_zero_for_nan(a), axis, dtype)
 
 
 @handles(np.nancumprod)
-def nancumprod(a, axis=None, dtype=None, out=None):
+def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Node:
     return cumprod(_zero_for_nan(a, 1), axis, dtype)
 
 
 @handles(np.nanmean)
-def nanmean(a, axis=None, dtype=None, out=None, keepdims=NONE, *, where=NONE):
+def nanmean(
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = NONE,
+    *,
+    where: Any = NONE,
+) -> Node:
     return mean(_zero_for_nan(a), axis, dtype, None, keepdims, where=_and(where, a))
 
 
 @handles(np.nanvar)
 def nanvar(
-    a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE
-):
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: float = 0,
+    keepdims: Any = NONE,
+    *,
+    where: Any = NONE,
+    mean: Any = NONE,
+    correction: Any = NONE,
+) -> Node:
     return var(
         _zero_for_nan(a),
         axis,
@@ -562,8 +705,17 @@ def nanvar(
 
 @handles(np.nanstd)
 def nanstd(
-    a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE
-):
+    a: Any,
+    axis: int | Sequence[int] | None = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: float = 0,
+    keepdims: Any = NONE,
+    *,
+    where: Any = NONE,
+    mean: Any = NONE,
+    correction: Any = NONE,
+) -> Node:
     return std(
         _zero_for_nan(a),
         axis,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
 import numpy as np
 
 from ...graph import Node
@@ -13,7 +16,7 @@ from .shape import axis_of
 
 
 @raw(np.where)
-def where(condition, x=None, y=None, /):
+def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     if x is None and y is None:
         return nonzero(condition)
     return call_function(_where, (condition, x, y), {})
@@ -27,7 +30,7 @@ _where.__module__, _where.__name__ = "numpy", "where"
 
 
 @helper(_where)
-def where_node(condition, x, y):
+def where_node(condition: Any, x: Any, y: Any) -> Node:
     x, y = weak_operands(x, y)
     condition = operand(condition)
     return apply(
@@ -35,7 +38,7 @@ def where_node(condition, x, y):
     )
 
 
-def weak_operands(*xs) -> list[Node]:
+def weak_operands(*xs: Any) -> list[Node]:
     """Nodes in one dtype; Python numbers take that of the arrays, with whatever kind they need (NEP 50)."""
     arrays = [
         x
@@ -56,7 +59,16 @@ def weak_operands(*xs) -> list[Node]:
 
 
 @raw(np.clip)
-def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, max=np._NoValue, **kwargs):
+def clip(
+    a: Any,
+    a_min: Any = np._NoValue,
+    a_max: Any = np._NoValue,
+    out: Any = None,
+    *,
+    min: Any = np._NoValue,
+    max: Any = np._NoValue,
+    **kwargs: Any,
+) -> Recorded:
     low = a_min if a_min is not np._NoValue else min
     high = a_max if a_max is not np._NoValue else max
     bounds = [
@@ -79,7 +91,7 @@ def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, 
 
 
 @raw(np.select)
-def select(condlist, choicelist, default=0):
+def select(condlist: Sequence, choicelist: Sequence, default: Any = 0) -> Recorded:
     if not condlist or len(condlist) != len(choicelist):
         raise ValueError("select: condlist and choicelist must have the same length, at least 1")
     shape = np.broadcast_shapes(*map(np.shape, (*condlist, *choicelist)))
@@ -90,7 +102,7 @@ def select(condlist, choicelist, default=0):
 
 
 @raw(np.choose)
-def choose(a, choices, out=None, mode="raise"):
+def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Recorded:
     index = a.astype(np.intp) if type(a) is Recorded else np.asarray(a, np.intp)
     choices = np.stack(np.broadcast_arrays(*choices)) if isinstance(choices, (list, tuple)) else choices
     index = _in_range(index, choices.shape[0], mode)
@@ -116,7 +128,13 @@ def _store(out, result):
 
 # looking up
 @raw(np.take)
-def take(a, indices, axis=None, out=None, mode="raise"):
+def take(
+    a: Any,
+    indices: Any,
+    axis: int | None = None,
+    out: Any = None,
+    mode: Literal["raise", "wrap", "clip"] = "raise",
+) -> Recorded:
     if type(a) is not Recorded and type(indices) is not Recorded and out is not None:
         out[...] = np.take(a, indices, axis, mode=mode)
         return out
@@ -141,7 +159,7 @@ def _look_up(table, indices, axis):
 
 
 @helper(_look_up)
-def look_up(table, indices, axis):
+def look_up(table: Any, indices: Any, axis: int) -> Node:
     table = operand(table)
     spec = (
         *((0, n, 1) for n in table.shape[:axis]),
@@ -152,7 +170,7 @@ def look_up(table, indices, axis):
 
 
 @handles(np.take_along_axis)
-def take_along_axis(arr, indices, axis=-1):
+def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Node:
     arr, indices = operand(arr), operand(indices)
     if axis is None:
         arr, axis = build.reshape(arr, (arr.size,)), 0
@@ -160,7 +178,7 @@ def take_along_axis(arr, indices, axis=-1):
 
 
 @raw(np.compress)
-def compress(condition, a, axis=None, out=None):
+def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -> Recorded:
     condition = np.asarray(condition) if type(condition) is not Recorded else np.asarray(condition != 0)
     if axis is None:
         a, axis = np.reshape(a, -1), 0
@@ -169,23 +187,23 @@ def compress(condition, a, axis=None, out=None):
 
 
 @raw(np.extract)
-def extract(condition, arr):
+def extract(condition: Any, arr: Any) -> Recorded:
     return np.compress(np.ravel(condition), np.ravel(arr))
 
 
 # what looks at values: the places are plain integers, and the recording notes that it looked
 @raw(np.nonzero)
-def nonzero(a):
+def nonzero(a: Any) -> tuple[np.ndarray, ...]:
     return np.nonzero(_looked_at(a))
 
 
 @raw(np.flatnonzero)
-def flatnonzero(a):
+def flatnonzero(a: Any) -> np.ndarray:
     return np.flatnonzero(_looked_at(a))
 
 
 @raw(np.argwhere)
-def argwhere(a):
+def argwhere(a: Any) -> np.ndarray:
     return np.argwhere(_looked_at(a))
 
 
@@ -196,7 +214,7 @@ def _looked_at(a: Recorded) -> np.ndarray:
 
 
 @handles(np.count_nonzero)
-def count_nonzero(a, axis=None, *, keepdims=False):
+def count_nonzero(a: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Node:
     axes = (
         tuple(range(a.ndim))
         if axis is None
@@ -206,20 +224,27 @@ def count_nonzero(a, axis=None, *, keepdims=False):
 
 
 @raw(np.unique, np.unique_values)
-def unique(ar, return_index=False, return_inverse=False, return_counts=False, axis=None, **kwargs):
+def unique(
+    ar: Any,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    **kwargs: Any,
+) -> Any:
     """The sorted different values: which they are is looked at, and they are taken from where they first
     stand.
     """
     value = ar.value
     ar._read(np.array(value), "array")
-    found = np.unique(value, True, return_inverse, return_counts, axis, **kwargs)
+    found = np.unique(value, True, return_inverse, return_counts, axis, **kwargs)  # type: ignore[call-overload]
     wanted = [np.take(ar, found[1], axis)]
     wanted += [found[1]] * return_index + list(found[2:])
     return wanted[0] if len(wanted) == 1 else tuple(wanted)
 
 
 @handles(np.searchsorted)
-def searchsorted(a, v, side="left", sorter=None):
+def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Node:
     a = operand(a)
     if sorter is not None:
         a = apply("gather", a, operand(sorter), spec=(("array", 0),))
@@ -227,7 +252,7 @@ def searchsorted(a, v, side="left", sorter=None):
 
 
 @handles(np.interp)
-def interp(x, xp, fp, left=None, right=None, period=None):
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Node:
     """Piecewise linear: the derivative of each piece, and 0 beyond the ends."""
     x, xp, fp = operand(x, np.dtype(float)), operand(xp, np.dtype(float)), operand(fp)
     x, xp = build.cast(x, float), build.cast(xp, float)
@@ -271,7 +296,7 @@ def _periodic(x: Node, xp: Node, fp: Node, period: float):
 
 # comparisons that are not ufuncs
 @handles(np.isclose)
-def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
+def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Node:
     a, b = operands(a, b)
     close = apply("less_equal", build.absolute(a - b), operand(atol) + operand(rtol) * build.absolute(b))
     close = apply("logical_and", close, apply("isfinite", b))
@@ -282,12 +307,12 @@ def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 
 @raw(np.allclose)
-def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
+def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> bool:
     return bool(np.all(np.isclose(a, b, rtol, atol, equal_nan)))
 
 
 @raw(np.array_equal)
-def array_equal(a1, a2, equal_nan=False):
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
     if np.shape(a1) != np.shape(a2):
         return False
     same = a1 == a2
@@ -297,7 +322,7 @@ def array_equal(a1, a2, equal_nan=False):
 
 
 @raw(np.array_equiv)
-def array_equiv(a1, a2):
+def array_equiv(a1: Any, a2: Any) -> bool:
     try:
         np.broadcast_shapes(np.shape(a1), np.shape(a2))
     except ValueError:
@@ -306,57 +331,57 @@ def array_equiv(a1, a2):
 
 
 @handles(np.isneginf)
-def isneginf(x, out=None):
+def isneginf(x: Any, out: Any = None) -> Node:
     return apply("equal", x, -np.inf)
 
 
 @handles(np.isposinf)
-def isposinf(x, out=None):
+def isposinf(x: Any, out: Any = None) -> Node:
     return apply("equal", x, np.inf)
 
 
 @handles(np.isreal)
-def isreal(x):
+def isreal(x: Any) -> Node:
     return apply("equal", build.imag(x), 0) if x.dtype.kind == "c" else build.full(x.shape, 1, bool)
 
 
 @handles(np.iscomplex)
-def iscomplex(x):
+def iscomplex(x: Any) -> Node:
     return apply("not_equal", build.imag(x), 0) if x.dtype.kind == "c" else build.full(x.shape, 0, bool)
 
 
 # values
 @handles(np.real)
-def real(val):
+def real(val: Any) -> Node:
     return build.real(val) if val.dtype.kind == "c" else val
 
 
 @handles(np.imag)
-def imag(val):
+def imag(val: Any) -> Node:
     return build.imag(val) if val.dtype.kind == "c" else build.zeros(val.shape, val.dtype)
 
 
 @handles(np.angle)
-def angle(z, deg=False):
+def angle(z: Any, deg: bool = False) -> Node:
     z = z if z.dtype.kind in "fc" else build.cast(z, float)
     phase = apply("angle", z)
     return phase * (180 / np.pi) if deg else phase
 
 
 @handles(np.real_if_close)
-def real_if_close(a, tol=100):
+def real_if_close(a: Any, tol: Any = 100) -> Node:
     if a.dtype.kind == "c":
         raise NotImplementedError("gives a dtype that depends on values; np.real(x) is recorded")
     return a
 
 
 @handles(np.sinc)
-def sinc(x):
+def sinc(x: Any) -> Node:
     return apply("sinc", x if x.dtype.kind in "fc" else build.cast(x, float))
 
 
 @handles(np.i0)
-def i0(x):
+def i0(x: Any) -> Node:
     """The modified Bessel function, as the mean of exp(x cos t) over a circle: the trapezoidal rule is
     exact to the last digits on so smooth a function (256 points up to |x| = 700, where exp overflows).
     """
@@ -366,12 +391,12 @@ def i0(x):
 
 
 @handles(np.fix)
-def fix(x, out=None):
+def fix(x: Any, out: Any = None) -> Node:
     return apply("trunc", x) if x.dtype.kind == "f" else x
 
 
 @handles(np.round, np.around)
-def round_(a, decimals=0, out=None):
+def round_(a: Any, decimals: int = 0, out: Any = None) -> Node:
     if a.dtype.kind not in "fc":
         return a
     if a.dtype.kind == "c":
@@ -383,7 +408,7 @@ def round_(a, decimals=0, out=None):
 
 
 @raw(np.nan_to_num)
-def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
+def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Recorded:
     result = call_function(_nan_to_num, (x,), dict(nan=nan, posinf=posinf, neginf=neginf))
     if copy or not isinstance(x.value, np.ndarray):
         return result
@@ -398,7 +423,7 @@ _nan_to_num.__module__, _nan_to_num.__name__ = "numpy", "nan_to_num"
 
 
 @helper(_nan_to_num)
-def nan_to_num_node(x, nan, posinf, neginf):
+def nan_to_num_node(x: Any, nan: Any, posinf: Any, neginf: Any) -> Node:
     if x.dtype.kind == "c":
         parts = [nan_to_num_node(p, nan, posinf, neginf) for p in (build.real(x), build.imag(x))]
         return build.cast(parts[0] + parts[1] * 1j, x.dtype)
@@ -413,7 +438,7 @@ def nan_to_num_node(x, nan, posinf, neginf):
 
 
 @raw(np.apply_along_axis)
-def apply_along_axis(func1d, axis, arr, *args, **kwargs):
+def apply_along_axis(func1d: Callable, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Recorded:
     axis = axis_of(axis, arr.ndim)
     moved = np.moveaxis(arr, axis, -1)
     lead = moved.shape[:-1]
@@ -426,7 +451,7 @@ def apply_along_axis(func1d, axis, arr, *args, **kwargs):
 
 
 @raw(np.apply_over_axes)
-def apply_over_axes(func, a, axes):
+def apply_over_axes(func: Callable, a: Any, axes: Any) -> Recorded:
     for axis in (axes,) if isinstance(axes, int) else axes:
         result = func(a, axis)
         a = result if result.ndim == a.ndim else np.expand_dims(result, axis)
@@ -434,7 +459,7 @@ def apply_over_axes(func, a, axes):
 
 
 @handles(np.convolve)
-def convolve(a, v, mode="full"):
+def convolve(a: Any, v: Any, mode: str = "full") -> Node:
     a, v = operand(a), operand(v)
     if v.size > a.size:  # NumPy exchanges them, too
         a, v = v, a
@@ -442,7 +467,7 @@ def convolve(a, v, mode="full"):
 
 
 @handles(np.correlate)
-def correlate(a, v, mode="valid"):
+def correlate(a: Any, v: Any, mode: str = "valid") -> Node:
     a, v = operand(a), operand(v)
     v = build.conjugate(v) if v.dtype.kind == "c" else v
     if v.size > a.size:  # the same sums, the last one first
@@ -469,7 +494,7 @@ def _slide(a: Node, kernel: Node, mode: str) -> Node:
 
 
 @handles(np.vander)
-def vander(x, N=None, increasing=False):
+def vander(x: Any, N: Any = None, increasing: bool = False) -> Node:
     n = x.size if N is None else N
     x = build.cast(x, np.promote_types(x.dtype, int))
     columns = [build.full(x.shape, 1, x.dtype)]
@@ -480,7 +505,7 @@ def vander(x, N=None, increasing=False):
 
 
 @raw(np.unwrap)
-def unwrap(p, discont=None, axis=-1, *, period=2 * np.pi):
+def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: Any = 2 * np.pi) -> Recorded:
     """Jumps of more than half a period are moved by whole periods. Integers stay what they are where the
     period is one too; their differences overflow as NumPy's do.
     """
@@ -499,7 +524,7 @@ def unwrap(p, discont=None, axis=-1, *, period=2 * np.pi):
 
 
 @handles(np.polyval)
-def polyval(p, x):
+def polyval(p: Any, x: Any) -> Node:
     p = operand(p)
     x = operand(x, p.dtype)
     out = build.zeros(x.shape, np.result_type(p.dtype, x.dtype))
@@ -509,7 +534,17 @@ def polyval(p, x):
 
 
 @handles(np.cov)
-def cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=None, *, dtype=None):
+def cov(
+    m: Any,
+    y: Any = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: float = None,
+    fweights: Any = None,
+    aweights: Any = None,
+    *,
+    dtype: Any = None,
+) -> Node:
     if fweights is not None or aweights is not None:
         raise NotImplementedError("with weights is not recorded")
     x = _variables(operand(m), rowvar)
@@ -530,7 +565,7 @@ def _variables(x: Node, rowvar: bool) -> Node:
 
 
 @handles(np.corrcoef)
-def corrcoef(x, y=None, rowvar=True, *, dtype=None):
+def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -> Node:
     c = cov(x, y, rowvar, dtype=dtype)
     if c.ndim == 0:
         return c / c

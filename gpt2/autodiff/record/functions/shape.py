@@ -5,6 +5,8 @@ padding.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,21 +19,21 @@ normalize_axis_index = np.lib.array_utils.normalize_axis_index
 normalize_axis_tuple = np.lib.array_utils.normalize_axis_tuple
 
 
-def axis_of(axis, ndim: int) -> int:
+def axis_of(axis: int, ndim: int) -> int:
     return normalize_axis_index(operator.index(axis), ndim)
 
 
 # the same elements in the same order
 @raw(np.reshape)
-def reshape_recorded(a, /, shape=None, order="C", *, copy=None):
+def reshape_recorded(a: Any, /, shape: Any = None, order: str = "C", *, copy: bool | None = None) -> Recorded:
     """An integer argument that says the shape is looked at: another shape is another program."""
     kw = {} if copy is None else {"copy": copy}
     if type(a) is not Recorded:  # only the shape is recorded
-        return np.reshape(a, plain_shape(shape), order=order, **kw)
+        return np.reshape(a, plain_shape(shape), order=order, **kw)  # type: ignore[call-overload]
     return call_function(_reshape, (a, plain_shape(shape)), {"order": order, **kw})
 
 
-def plain_shape(shape):
+def plain_shape(shape: Any) -> int | tuple[int, ...]:
     """A shape of plain integers."""
     if type(shape) is Recorded:
         return operator.index(shape) if shape.ndim == 0 else tuple(np.asarray(shape).tolist())
@@ -45,7 +47,7 @@ def _reshape(a, shape, **kw):
 
 
 @helper(_reshape)
-def reshape(a, /, shape=None, order="C", *, copy=None):
+def reshape(a: Any, /, shape: Any = None, order: str = "C", *, copy: bool | None = None) -> Node:
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(map(operator.index, shape))
     if -1 in shape:
         known = int(np.prod([n for n in shape if n != -1], dtype=np.int64))
@@ -68,14 +70,14 @@ def reverse_axes(x: Node) -> Node:
 
 
 @handles(np.ravel)
-def ravel(a, order="C"):
+def ravel(a: Any, order: str = "C") -> Node:
     if order == "K" and a.ndim > 1:
         raise NotImplementedError("order='K' depends on the array's layout in memory")
     return reshape(a, -1 if a.size else 0, order="C" if order == "K" else order)
 
 
 @handles(np.squeeze)
-def squeeze(a, axis=None):
+def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Node:
     axes = (
         [i for i, n in enumerate(a.shape) if n == 1] if axis is None else normalize_axis_tuple(axis, a.ndim)
     )
@@ -83,7 +85,7 @@ def squeeze(a, axis=None):
 
 
 @handles(np.expand_dims)
-def expand_dims(a, axis):
+def expand_dims(a: Any, axis: int | Sequence[int]) -> Node:
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     axes = normalize_axis_tuple(axes, a.ndim + len(axes))
     lengths = iter(a.shape)
@@ -105,19 +107,19 @@ handles(np.atleast_3d)(_at_least(3, lambda s: {0: (1, 1, 1), 1: (1, *s, 1), 2: (
 
 # axes
 @handles(np.transpose, np.permute_dims)
-def transpose(a, axes=None):
+def transpose(a: Any, axes: Any = None) -> Node:
     return build.transpose(
         a, tuple(reversed(range(a.ndim))) if axes is None else normalize_axis_tuple(axes, a.ndim)
     )
 
 
 @handles(np.matrix_transpose, np.linalg.matrix_transpose)
-def matrix_transpose(x, /):
+def matrix_transpose(x: Any, /) -> Node:
     return build.swap_last(x)
 
 
 @handles(np.swapaxes)
-def swapaxes(a, axis1, axis2):
+def swapaxes(a: Any, axis1: int, axis2: int) -> Node:
     perm = list(range(a.ndim))
     i, j = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
     perm[i], perm[j] = j, i
@@ -125,7 +127,7 @@ def swapaxes(a, axis1, axis2):
 
 
 @handles(np.moveaxis)
-def moveaxis(a, source, destination):
+def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Node:
     source, destination = normalize_axis_tuple(source, a.ndim), normalize_axis_tuple(destination, a.ndim)
     perm = [i for i in range(a.ndim) if i not in source]
     for to, axis in sorted(zip(destination, source)):
@@ -134,30 +136,30 @@ def moveaxis(a, source, destination):
 
 
 @handles(np.rollaxis)
-def rollaxis(a, axis, start=0):
+def rollaxis(a: Any, axis: int, start: int = 0) -> Node:
     axis, start = axis_of(axis, a.ndim), axis_of(start, a.ndim + 1)
     return moveaxis(a, axis, start - 1 if axis < start else start)
 
 
 @handles(np.flip)
-def flip(m, axis=None):
+def flip(m: Any, axis: int | Sequence[int] | None = None) -> Node:
     axes = range(m.ndim) if axis is None else normalize_axis_tuple(axis, m.ndim)
     index = [(n - 1, None, -1) if i in axes and n else (0, n, 1) for i, n in enumerate(m.shape)]
     return build.slice_(m, index)
 
 
 @handles(np.fliplr)
-def fliplr(m):
+def fliplr(m: Any) -> Node:
     return flip(m, 1)
 
 
 @handles(np.flipud)
-def flipud(m):
+def flipud(m: Any) -> Node:
     return flip(m, 0)
 
 
 @handles(np.rot90)
-def rot90(m, k=1, axes=(0, 1)):
+def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Node:
     first, second = normalize_axis_tuple(axes, m.ndim)
     if k % 4 == 0:
         return m
@@ -170,19 +172,19 @@ def rot90(m, k=1, axes=(0, 1)):
 
 # broadcasting
 @handles(np.broadcast_to)
-def broadcast_to(array, shape, subok=False):
+def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Node:
     return build.broadcast(array, (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape))
 
 
 @handles(np.broadcast_arrays)
-def broadcast_arrays(*args, subok=False):
+def broadcast_arrays(*args: Any, subok: bool = False) -> list[Node]:
     nodes = [operand(x) for x in args]
     shape = np.broadcast_shapes(*(x.shape for x in nodes))
     return [build.broadcast(x, shape) for x in nodes]
 
 
 @handles(np.meshgrid)
-def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
+def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Node]:
     nodes = [build.reshape(x, (x.size,)) for x in map(operand, xi)]
     n = len(nodes)
     order = [1, 0, *range(2, n)] if indexing == "xy" and n > 1 else list(range(n))
@@ -196,13 +198,13 @@ def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
 
 
 # joining
-def same_dtype(arrays, dtype=None) -> list[Node]:
+def same_dtype(arrays: Sequence, dtype: Any = None) -> list[Node]:
     nodes = [operand(x) for x in arrays]
     dtype = dtype or np.result_type(*(x.dtype for x in nodes))
     return [build.cast(x, dtype) for x in nodes]
 
 
-def parts_of(arrays) -> list:
+def parts_of(arrays: Sequence) -> list:
     """The arrays to be joined, where they may come as one array along its first axis."""
     if isinstance(arrays, Node):
         return [item_at(arrays, 0, i) for i in range(arrays.shape[0])]
@@ -215,7 +217,9 @@ def item_at(x: Node, axis: int, i: int) -> Node:
 
 
 @handles(np.concatenate, np.concat)
-def concatenate(arrays, /, axis=0, out=None, *, dtype=None, casting="same_kind"):
+def concatenate(
+    arrays: Sequence, /, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+) -> Node:
     nodes = same_dtype(parts_of(arrays), dtype)
     if axis is None:
         nodes, axis = [build.reshape(x, (x.size,)) for x in nodes], 0
@@ -223,7 +227,9 @@ def concatenate(arrays, /, axis=0, out=None, *, dtype=None, casting="same_kind")
 
 
 @handles(np.stack)
-def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
+def stack(
+    arrays: Sequence, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+) -> Node:
     nodes = same_dtype(parts_of(arrays), dtype)
     axis = axis_of(axis, nodes[0].ndim + 1)
     return concatenate([expand_dims(x, axis) for x in nodes], axis)
@@ -249,13 +255,13 @@ handles(np.dstack)(_joined(3, lambda n: 2))
 
 
 @handles(np.column_stack)
-def column_stack(tup):
+def column_stack(tup: Any) -> Node:
     nodes = same_dtype(parts_of(tup))
     return concatenate([build.reshape(x, (x.size, 1)) if x.ndim < 2 else x for x in nodes], 1)
 
 
 @handles(np.block)
-def block(arrays):
+def block(arrays: Sequence) -> Node:
     nodes = _leaves(arrays)
     depth = _depth(arrays)
     ndim = max([depth, *(x.ndim for x in nodes)])
@@ -279,7 +285,7 @@ def _depth(x) -> int:
 
 
 @handles(np.append)
-def append(arr, values, axis=None):
+def append(arr: Any, values: Any, axis: int | None = None) -> Node:
     arr, values = operand(arr), operand(values)
     if axis is None:
         arr, values, axis = build.reshape(arr, (arr.size,)), build.reshape(values, (values.size,)), 0
@@ -288,7 +294,7 @@ def append(arr, values, axis=None):
 
 # splitting
 @handles(np.split, np.array_split)
-def split(ary, indices_or_sections, axis=0):
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Node]:
     axis = axis_of(axis, ary.ndim)
     n = ary.shape[axis]
     try:
@@ -305,28 +311,28 @@ def split(ary, indices_or_sections, axis=0):
 
 
 @handles(np.hsplit)
-def hsplit(ary, indices_or_sections):
+def hsplit(ary: Any, indices_or_sections: Any) -> list[Node]:
     return split(ary, indices_or_sections, 1 if ary.ndim > 1 else 0)
 
 
 @handles(np.vsplit)
-def vsplit(ary, indices_or_sections):
+def vsplit(ary: Any, indices_or_sections: Any) -> list[Node]:
     return split(ary, indices_or_sections, 0)
 
 
 @handles(np.dsplit)
-def dsplit(ary, indices_or_sections):
+def dsplit(ary: Any, indices_or_sections: Any) -> list[Node]:
     return split(ary, indices_or_sections, 2)
 
 
 @handles(*since("unstack"))
-def unstack(x, /, *, axis=0):
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Node, ...]:
     axis = axis_of(axis, x.ndim)
     return tuple(item_at(x, axis, i) for i in range(x.shape[axis]))
 
 
 # repeating and moving along
-def take(x: Node, indices, axis: int) -> Node:
+def take(x: Node, indices: Any, axis: int) -> Node:
     """The elements at constant positions of one axis."""
     spec = ((0, None, 1),) * axis + (("array", 0),)
     spec = tuple((0, x.shape[i], 1) if s == (0, None, 1) else s for i, s in enumerate(spec))
@@ -334,7 +340,7 @@ def take(x: Node, indices, axis: int) -> Node:
 
 
 @handles(np.repeat)
-def repeat(a, repeats, axis=None):
+def repeat(a: Any, repeats: Any, axis: int | None = None) -> Node:
     if axis is None:
         a, axis = build.reshape(a, (a.size,)), 0
     axis = axis_of(axis, a.ndim)
@@ -354,7 +360,7 @@ def _static(x):
 
 
 @handles(np.tile)
-def tile(A, reps):
+def tile(A: Any, reps: Any) -> Node:
     reps = (reps,) if isinstance(reps, (int, np.integer)) else tuple(map(operator.index, reps))
     ndim = max(A.ndim, len(reps))
     shape = (1,) * (ndim - A.ndim) + A.shape
@@ -365,7 +371,7 @@ def tile(A, reps):
 
 
 @handles(np.resize)
-def resize(a, new_shape):
+def resize(a: Any, new_shape: Any) -> Node:
     new_shape = (new_shape,) if isinstance(new_shape, (int, np.integer)) else tuple(new_shape)
     size = int(np.prod(new_shape))
     if size == 0 or a.size == 0:
@@ -375,7 +381,7 @@ def resize(a, new_shape):
 
 
 @handles(np.roll)
-def roll(a, shift, axis=None):
+def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Node:
     if axis is None:
         return build.reshape(roll(build.reshape(a, (a.size,)), shift, 0), a.shape)
     shifts, axes = np.broadcast_arrays(_static(shift), axis)
@@ -391,19 +397,19 @@ def roll(a, shift, axis=None):
 
 
 @handles(np.fft.fftshift)
-def fftshift(x, axes=None):
+def fftshift(x: Any, axes: Any = None) -> Node:
     axes = tuple(range(x.ndim)) if axes is None else normalize_axis_tuple(axes, x.ndim)
     return roll(x, [x.shape[i] // 2 for i in axes], axes) if axes else x
 
 
 @handles(np.fft.ifftshift)
-def ifftshift(x, axes=None):
+def ifftshift(x: Any, axes: Any = None) -> Node:
     axes = tuple(range(x.ndim)) if axes is None else normalize_axis_tuple(axes, x.ndim)
     return roll(x, [-(x.shape[i] // 2) for i in axes], axes) if axes else x
 
 
 @handles(np.delete)
-def delete(arr, obj, axis=None):
+def delete(arr: Any, obj: Any, axis: int | None = None) -> Node:
     if axis is None:
         arr, axis = build.reshape(arr, (arr.size,)), 0
     axis = axis_of(axis, arr.ndim)
@@ -411,7 +417,7 @@ def delete(arr, obj, axis=None):
 
 
 @handles(np.insert)
-def insert(arr, obj, values, axis=None):
+def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Node:
     arr = operand(arr)
     if axis is None:
         arr, axis = build.reshape(arr, (arr.size,)), 0
@@ -449,24 +455,24 @@ def diagonal_view(a: Node, offset: int, axis1: int, axis2: int) -> Node:
 
 
 @handles(np.diagonal)
-def diagonal(a, offset=0, axis1=0, axis2=1):
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Node:
     return diagonal_view(a, offset, axis1, axis2)
 
 
 @handles(np.linalg.diagonal)
-def linalg_diagonal(x, /, *, offset=0):
+def linalg_diagonal(x: Any, /, *, offset: int = 0) -> Node:
     return diagonal_view(x, offset, -2, -1)
 
 
 @handles(np.diag)
-def diag(v, k=0):
+def diag(v: Any, k: int = 0) -> Node:
     if v.ndim == 2:
         return diagonal_view(v, k, 0, 1)
     return diagflat(v, k)
 
 
 @handles(np.diagflat)
-def diagflat(v, k=0):
+def diagflat(v: Any, k: int = 0) -> Node:
     v = build.reshape(v, (v.size,))
     n = v.size + abs(k)
     start = k if k >= 0 else -k * n
@@ -488,7 +494,7 @@ tril, triu = handles(np.tril)(_triangle(np.tril)), handles(np.triu)(_triangle(np
 
 # padding
 @handles(np.pad)
-def pad(array, pad_width, mode="constant", **options):
+def pad(array: Any, pad_width: Any, mode: str = "constant", **options: Any) -> Node:
     x = array
     if isinstance(pad_width, dict):
         widths = [(0, 0)] * x.ndim
@@ -626,21 +632,21 @@ def _pad_constant(x: Node, widths, values) -> Node:
 
 # asked, not computed
 @raw(np.shape)
-def shape_of(a):
+def shape_of(a: Any) -> tuple[int, ...]:
     return a.shape
 
 
 @raw(np.ndim)
-def ndim_of(a):
+def ndim_of(a: Any) -> int:
     return a.ndim
 
 
 @raw(np.size)
-def size_of(a, axis=None):
+def size_of(a: Any, axis: int | Sequence[int] | None = None) -> int:
     return a.size if axis is None else a.shape[axis]
 
 
-def type_question(function):
+def type_question(function: Callable) -> None:
     """Questions about types alone, answered with empty arrays of those types."""
 
     def handler(*args, **kwargs):
@@ -665,13 +671,20 @@ for _function in (
 
 
 @raw(np.shares_memory, np.may_share_memory)
-def shares_memory(a, b, max_work=None):
+def shares_memory(a: Any, b: Any, max_work: Any = None) -> bool:
     value_a, value_b = (x.value if type(x) is Recorded else x for x in (a, b))
     return np.shares_memory(value_a, value_b)
 
 
 @handles(np.lib.stride_tricks.sliding_window_view)
-def sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=False):
+def sliding_window_view(
+    x: Any,
+    window_shape: Any,
+    axis: int | Sequence[int] | None = None,
+    *,
+    subok: bool = False,
+    writeable: bool = False,
+) -> Node:
     windows = (window_shape,) if isinstance(window_shape, (int, np.integer)) else tuple(window_shape)
     axes = range(x.ndim) if axis is None else normalize_axis_tuple(axis, x.ndim, allow_duplicate=True)
     for axis, width in zip(axes, windows):
