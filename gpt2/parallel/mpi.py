@@ -7,6 +7,7 @@ writes files.
 
 import contextlib
 import os
+import signal
 import sys
 import time
 import traceback
@@ -132,7 +133,9 @@ class MPIGroup(Group):
             file=sys.stderr,
             flush=True,
         )
-        os._exit(1)
+        # Where a rank ends with a status, mpiexec at times goes on waiting for the others; where a signal
+        # ends it, it ends them too. Python's handlers of gentler signals would not run within MPI.
+        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
     def _all_failed(self):
         """Whether every rank comes here within TOGETHER seconds."""

@@ -31,10 +31,7 @@ from tests.support import small_run
 
 ROOT = Path(__file__).resolve().parents[2]
 # Without it there is no telling what a test has left behind, and waiting for that would have no end
-pytestmark = [
-    pytest.mark.numeric,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc"),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 SIZES = (1, 2, 3)
 # Of one step: sums of shares are rounded otherwise than sums over the batch. Over several steps it adds up,
 # as AdamW divides by the gradient's size: one that is zero but for rounding (a key's bias) counts fully.
@@ -164,6 +161,7 @@ def check_agreement(result, expected, dtype):
     np.testing.assert_allclose(result[1], expected[1], rtol=AGREES[dtype] * SEVERAL)
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("dtype", AGREES)
 @pytest.mark.parametrize("workers", (2, 3))
 def test_workers_agree_with_one_process_and_repeat_bit_for_bit(alone, workers, dtype):
@@ -664,6 +662,7 @@ def mpiexec(size, *arguments, **options):
     )
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("size", SIZES)
 def test_mpi(alone, size, tmp_path):
     """A group's contract; the numbers of one process, moments shared out or not; and the same bits again."""
