@@ -29,7 +29,7 @@ _EXPORTS = {
     "emit.readable": "readable_source",
     "run.blas": "limit_blas_threads",
     "run.remembered": "remember",
-    "run.threads": "get_threads run_on_threads set_threads",
+    "run.threads": "get_threads run_apart run_on_threads set_threads",
     "switches": "Options options",
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
