@@ -22,8 +22,8 @@ class Size:
 
 
 # block_size is T, so that no contender keeps positions that the batch never visits.
-# The vocabulary is GPT-2's, 50257, except for nanoGPT's recipe for a CPU, which reads 65 letters, and the last
-# one, whose tokens are those of bpe:8192 on a text of one's own.
+# The vocabulary is GPT-2's, 50257, except for nanoGPT's recipe for a CPU, which reads 65 letters, and for the
+# last one, whose tokens are those of bpe:8192 on a text of one's own.
 SIZES = {
     size.name: size
     for size in (

@@ -16,11 +16,12 @@ from .emit.readable import readable_source
 from .errors import AutodiffError
 from .ops.anomaly import AnomalyError, detect_anomaly
 from .run.blas import limit_blas_threads
-from .run.remembered import remember
-from .run.threads import get_threads, run_on_threads, set_threads
+from .run.remembered import Choices, remember
+from .run.threads import get_threads, run_apart, run_on_threads, set_threads
 from .switches import Options, options
 
 __all__ = [
+    "Choices",
     "Active",
     "AnomalyError",
     "AutodiffError",
@@ -48,6 +49,7 @@ __all__ = [
     "parallel_map",
     "readable_source",
     "remember",
+    "run_apart",
     "run_on_threads",
     "scan",
     "set_threads",

@@ -24,36 +24,24 @@ from gpt2.parallel.one import One
 from gpt2.parallel.team import Team
 
 
-class Shares(Team):
-    """The methods of Team for `size` shares of each batch, on the threads that set_threads asked for.
+class Cut:
+    """A model whose batches are cut into `size` shares, for the threads that set_threads asked for."""
 
-    After a step model.grads holds the gradient of the whole batch.
-    """
-
-    def __init__(self, model: GPT2, optimizer: AdamW, size: int):
-        super().__init__(One(), model, optimizer)
+    def __init__(self, model: GPT2, size: int):
         self.size = size
         self.models = [model, *(model.twin() for _ in range(size - 1))]
         self.known: set[tuple] = set()  # shapes whose programs are compiled
 
-    def step(
-        self,
-        batches: Sequence[tuple[np.ndarray, np.ndarray]],
-        lr: float | None = None,
-        clip: float | None = 1.0,
-    ) -> tuple[float, float]:
-        check_batch(len(batches[0][0]), self.size)
-        loss = self.loss_and_grads(batches)
+    def gradient(self, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
+        """The mean loss over the batches and the norm of its gradient, which the first model's grads hold."""
+        loss = self._losses(batches)
         grads = [model.flat_grads for model in self.models]
         # Squares by parts, as workers take them: sums of other blocks may differ in the last bit
-        parts = [part(self.model.num_parameters, r, self.size) for r in range(self.size)]
-        norm = math.sqrt(sum(add_up(grads, *each) for each in parts))
-        if math.isfinite(loss) and math.isfinite(norm):
-            self.optimizer.update(norm, lr, clip)
-        return loss, norm
+        parts = [part(grads[0].size, r, self.size) for r in range(self.size)]
+        return loss, math.sqrt(sum(add_up(grads, *each) for each in parts))
 
-    def loss_and_grads(self, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-        """The mean loss over the batches; the gradient of each share's part of it is in models[r].grads."""
+    def _losses(self, batches) -> float:
+        """The mean loss over the batches; each model's grads hold the gradient of its share's part of it."""
         weight = 1.0 / self.size
 
         def work(r: int) -> float:
@@ -65,9 +53,12 @@ class Shares(Team):
                 loss += weight * mean / len(batches)
             return loss
 
-        return sum(self._each(work, ("step", len(batches) > 1, *batches[0][0].shape)))
+        if self.size == 1:  # not apart: the threads share out its products
+            return work(0)
+        return sum(self._each(work, ("gradient", len(batches) > 1, *batches[0][0].shape)))
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
+        """The mean loss over a batch. Shares need not be equal here."""
         count = len(inputs)
 
         def work(r: int) -> float:
@@ -93,3 +84,27 @@ class Shares(Team):
         run_apart(job)
         self.known.add(what)
         return results
+
+
+class Shares(Team):
+    """The methods of Team for `size` shares of each batch. After a step model.grads holds its gradient."""
+
+    def __init__(self, model: GPT2, optimizer: AdamW, size: int):
+        super().__init__(One(), model, optimizer)
+        self.size = size
+        self.cut = Cut(model, size)
+
+    def step(
+        self,
+        batches: Sequence[tuple[np.ndarray, np.ndarray]],
+        lr: float | None = None,
+        clip: float | None = 1.0,
+    ) -> tuple[float, float]:
+        check_batch(len(batches[0][0]), self.size)
+        loss, norm = self.cut.gradient(batches)
+        if math.isfinite(loss) and math.isfinite(norm):
+            self.optimizer.update(norm, lr, clip)
+        return loss, norm
+
+    def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
+        return self.cut.loss(inputs, targets)

@@ -6,13 +6,13 @@
     remember(folder)     of all choices: read the files in this folder, and write to them what is chosen
     forget()
 
-A file holds an object for each machine, {machine: {key: [value, votes, day]}}. Choices decide how fast a program
-is and not whether it is right, so a file that cannot be read, or is damaged, counts as empty, and one that
-cannot be written is done without.
+A file holds an object for each machine, {machine: {key: [value, votes, day]}}. Choices decide how fast a
+program is and not whether it is right, so a file that cannot be read, or is damaged, counts as empty, and one
+that cannot be written is done without.
 
-No measurement is trusted for ever: it may have met the machine at a bad time. A choice is used without measuring
-once as many processes as it asks for have come to it, each on its own; one that comes to another takes a vote
-away. After so many days it is measured again.
+No measurement is trusted for ever: it may have met the machine at a bad time. A choice is used without
+measuring once as many processes as it asks for have come to it, each on its own; one that comes to another
+takes a vote away. After so many days it is measured again.
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@ its kernels for Haswell and Zen only of those cut by rows. So a way is tried on 
 kind of product, before it is used.
 
 Of the ways that hold, the fastest is found on real calls: each product of the first steps is one sample, the
-ways in turn, until every way has been timed SAMPLES times. What counts is a way's shortest time. A sample in which
-one of the threads was kept from its core, by another program say, is not counted; where the machine is so busy
-that hardly any is good, what was found serves this process and is not written down. What was found in quiet is
-kept (remembered.py) for this machine and this kernel, and believed once SURE processes have found the same.
+ways in turn, until every way has been timed SAMPLES times. What counts is a way's shortest time. A sample in
+which one of the threads was kept from its core, by another program say, is not counted; where the machine is
+so busy that hardly any is good, what was found serves this process and is not written down. What was found in
+quiet is kept (remembered.py) for this machine and this kernel, and believed once SURE processes have found
+the same.
 """
 
 from __future__ import annotations

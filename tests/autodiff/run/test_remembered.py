@@ -107,7 +107,8 @@ def test_a_damaged_file_counts_as_empty_and_is_mended(tmp_path, text):
 
 
 def test_a_choice_is_believed_once_enough_processes_have_come_to_it(tmp_path):
-    """One of them may have met the machine at a bad time; and a process has one vote, however often it saves."""
+    """One of them may have met the machine at a bad time; and a process has one vote, however often it
+    saves."""
     for found in ("right", "right", "left", "left", "left"):
         ways = kept(tmp_path, sure=3)
         assert ways.get(KEY) is None
