@@ -21,10 +21,10 @@ from .run.threads import get_threads, run_apart, run_on_threads, set_threads
 from .switches import Options, options
 
 __all__ = [
-    "Choices",
     "Active",
     "AnomalyError",
     "AutodiffError",
+    "Choices",
     "Const",
     "Duplicated",
     "Fixed",

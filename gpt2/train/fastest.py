@@ -3,8 +3,8 @@
     settings, model, notes = choose(settings, config, make, spawn=True)
 
 A way is a backward, a kind of --parallel and a number of workers. Ways differ in the order in which they add
-up, so a run's last digits depend on the choice: it is told in one line and kept with the run's settings, and a
-run that goes on, or names its way, is the same to the last bit. (Shares and processes of one number are one
+up, so a run's last digits depend on the choice: it is told in one line and kept with the run's settings, and
+a run that goes on, or names its way, is the same to the last bit. (Shares and processes of one number are one
 arithmetic.)
 
 Measuring must pay for itself: what it takes may be PRICE of the time that the run is going to take, and where
@@ -190,8 +190,8 @@ class Trial:
         measured = [f"{way} {1e3 * seconds:.0f} ms" for way, seconds in self.times.items() if way != best]
         return (
             f"{best}: the fastest way here, {1e3 * self.times[best]:.0f} ms a gradient "
-            f"({', '.join(measured)}; measured in {self.spent:.1f} s). Other ways add up in other orders: name "
-            "one to have its last digits"
+            f"({', '.join(measured)}; measured in {self.spent:.1f} s). Other ways add up in other orders: "
+            "name one to have its last digits"
         )
 
 
