@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops.rowwise import row_axes
+from ..ops.shape import index_text
 from ..ops.table import OPS, VIEWS
 from .buffers import UNOWNED, BufferPlan, Kind
-from .layout import chain, root, slices_text
+from .layout import chain, root
 from .regions import Region
 
 # Names in emitted code that no variable may have; those of ArrayNames.own give way to variables instead
@@ -203,11 +204,6 @@ class ArrayNames:
                 expression = self.define(self.unique(text.rstrip("_") + "_tail"), expression, root(a))
             self.full[key] = expression
         return self.full[key]
-
-
-def index_text(index: Sequence[tuple], shape: Sequence[int]) -> str:
-    """A static index as text: "..." for an array of no axes."""
-    return slices_text(index, shape) if index else "..."
 
 
 def _arena_text(offset: int, n: Node) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from . import rowwise
 from .build import equal, where, zeros
-from .shape import slice_text
+from .shape import index_text
 from .table import BOTH, REAL, Sample, apply, const, row, sample
 
 
@@ -47,17 +47,6 @@ def gather_shape(
     if places and places[-1] - places[0] + 1 != len(places):
         first = 0
     return (*out[:first], *np.broadcast_shapes(*index_shapes), *out[first:])
-
-
-def _index_text(spec, arrays) -> str:
-    def one(s):
-        if s == "new":
-            return "None"
-        if s[0] == "array":
-            return arrays[s[1]]
-        return slice_text((s,))
-
-    return ", ".join(map(one, spec))
 
 
 def _written(write):
@@ -116,7 +105,7 @@ row(
     linear_in=(0,),  # x[index]
     infer=lambda x, *arrays, spec: (gather_shape(x.shape, spec, [a.shape for a in arrays]), x.dtype),
     evaluate=lambda x, *arrays, spec: np.asarray(x)[numpy_index(spec, arrays)],
-    code=lambda x, *arrays, spec: f"{x}[{_index_text(spec, arrays)}]",
+    code=lambda x, *arrays, spec: f"{x}[{index_text(spec, arrays=arrays)}]",
     transpose=lambda g, out, x, *arrays, spec: (
         apply("scatter_add", zeros(x.shape, x.dtype), g, *arrays, spec=spec),
         *no_gradient(arrays),

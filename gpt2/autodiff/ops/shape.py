@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 
@@ -25,13 +26,33 @@ def index_shape(index: Sequence[tuple], shape: Sequence[int]) -> tuple[int, ...]
     return tuple(len(range(*slice(*s).indices(n))) for s, n in zip(index, shape))
 
 
-def slice_text(index: Sequence[tuple]) -> str:
-    def one(s):
-        start, stop, step = s
-        text = f"{'' if start in (0, None) and (step or 1) > 0 else start}:{'' if stop is None else stop}"
-        return text if step in (1, None) else f"{text}:{step}"
+def index_text(index: Sequence, shape: Sequence[int] | None = None, arrays: Sequence[str] = ()) -> str:
+    """The text of an index, without full slices at its end.
 
-    return ", ".join(map(one, index)) or "..."
+    index   as above; or a spec (index.py), in which arrays and new axes may stand as well
+    shape   of what is indexed, if it is known: then full slices are recognised
+    arrays  the texts of a spec's index arrays
+    """
+    lengths = itertools.repeat(None) if shape is None else iter(shape)
+    parts = []
+    for s in index:
+        if s == "new":
+            parts.append("None")
+        else:
+            length = next(lengths)
+            parts.append(arrays[s[1]] if s[0] == "array" else _slice_text(*s, length))
+    while len(parts) > 1 and parts[-1] == ":":
+        parts.pop()
+    return ", ".join(parts) or "..."
+
+
+def _slice_text(start, stop, step, length: int | None) -> str:
+    forward = step is None or step > 0
+    if length is not None and forward and range(length)[start:stop:step] == range(length):
+        return ":"
+    to_the_end = stop is None or forward and stop == length
+    text = f"{start or '' if forward else start}:{'' if to_the_end else stop}"
+    return text if step in (1, None) else f"{text}:{step}"
 
 
 row(
@@ -82,7 +103,7 @@ row(
     linear_in=(0,),
     infer=lambda x, index: (index_shape(index, x.shape), x.dtype),
     evaluate=lambda x, index: np.asarray(x)[index_slices(index)],
-    code=lambda x, index: f"{x}[{slice_text(index)}]",
+    code=lambda x, index: f"{x}[{index_text(index)}]",
     transpose=lambda g, out, x, index: (assemble([g], x.shape, [index], x.dtype),),
     work="free",
     view=True,
