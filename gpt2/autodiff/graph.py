@@ -93,13 +93,8 @@ class Node:
             if self.op in ("input", "const") and not is_scalar_const(self):
                 self._key = (self.op, self.id)
             elif self.op == "const":
-                v = self.attrs["value"]
                 # repr keeps -0.0 apart from 0.0, and makes every nan the same
-                self._key = (
-                    "const",
-                    repr(v if isinstance(v, (bool, int, float, complex)) else v.item()),
-                    self.dtype,
-                )
+                self._key = ("const", repr(const_value(self)), self.dtype)
             else:
                 self._key = (self.op, tuple(a.id for a in self.args), freeze(self.attrs), self.dtype)
         return self._key
@@ -125,6 +120,11 @@ def freeze(x: Any) -> Any:
 
 def is_scalar_const(n: Node) -> bool:
     return n.op == "const" and n.shape == ()
+
+
+def const_value(n: Node) -> Any:
+    """The Python number in a scalar constant."""
+    return n.value.item() if isinstance(n.value, (np.ndarray, np.generic)) else n.value
 
 
 class Graph:
@@ -291,7 +291,7 @@ def graph_text(graph: Graph) -> str:
     names = node_names(graph)
 
     def ref(n: Node) -> str:
-        return const_text(n) if is_scalar_const(n) else names[n]
+        return repr(const_value(n)) if is_scalar_const(n) else names[n]
 
     lines = [f"{graph.name}(" + ", ".join(f"{names[i]}: {type_text(i)}" for i in graph.inputs) + ")"]
     for n in graph.nodes:
@@ -303,11 +303,6 @@ def graph_text(graph: Graph) -> str:
         lines.append(f"  {names[n]}: {type_text(n)} = {n.op}({body})")
     lines.append("  return " + ", ".join(map(ref, graph.outputs)))
     return "\n".join(lines)
-
-
-def const_text(n: Node) -> str:
-    v = n.attrs["value"]
-    return repr(v.item() if isinstance(v, (np.ndarray, np.generic)) else v)
 
 
 def scalar_text(n: Node) -> str:

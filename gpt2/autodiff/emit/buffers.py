@@ -192,7 +192,7 @@ def _fills(n: Node) -> bool:
 
 def makes_number(n: Node) -> bool:
     """Whether a ufunc of numbers, or a sum over all of an array, gives a single real number of their type."""
-    summed = n.op in ("sum", "sum_as_numpy")
+    summed = facts(n).reducer == "add"
     if facts(n).ufunc is None and not summed:
         return False
     if n.size != 1 or n.dtype.kind != "f" or any(a.dtype != n.dtype for a in n.args):

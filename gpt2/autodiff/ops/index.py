@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from . import rowwise
+from . import rowwise, shifts
 from .build import equal, where, zeros
 from .shape import index_text
 from .table import BOTH, REAL, Sample, apply, const, row, sample
@@ -181,6 +181,7 @@ row(
     picks=True,
     writes_out=True,
     by_rows=rowwise.along_axis,
+    shift=shifts.along_axis,
     samples=[
         sample((4, 3), ALONG, axis=0, dtypes=BOTH),
         sample((4, 1), ALONG[:, :1], axis=0),

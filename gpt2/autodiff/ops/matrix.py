@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from . import rowwise
+from . import rowwise, shifts
 from .build import broadcast, reshape, swap_last
 from .table import BOTH, apply, const, row, sample
 
@@ -39,6 +40,7 @@ row(
     anchor=True,
     writes_out=True,
     by_rows=rowwise.matmul,
+    shift=shifts.matmul,
     samples=[
         sample(a, b, dtypes=BOTH)
         for a, b in (
@@ -105,6 +107,18 @@ def _einsum_gradient(k: int, g, args, subscripts: str):
     return broadcast(reshape(d, tuple(n if c else 1 for c, n in zip(target, x.shape))), x.shape)
 
 
+def _einsum_shift(n, *given):
+    changed = [(e, letters) for e, letters in zip(given, split_subscripts(n.attrs["subscripts"])[0]) if e]
+    if len(changed) > 1:
+        raise shifts.NotUnderstood
+    ((e, letters),) = changed
+    out = split_subscripts(n.attrs["subscripts"])[1]
+    where = {letter: axis for letter, axis in zip(letters, e.axes) if axis is not None}
+    if not set(where) <= set(out) or len(set(letters)) < len(letters):
+        raise shifts.NotUnderstood
+    return replace(shifts.of_kind(e, shifts.MULTIPLY), axes=tuple(where.get(letter) for letter in out))
+
+
 row(
     "einsum",
     "multilinear",  # explicit output form, no ellipsis
@@ -120,6 +134,7 @@ row(
     work="multiplies",
     anchor=True,
     writes_out=True,
+    shift=_einsum_shift,
     samples=[
         sample((2, 3), (3, 4), subscripts="ij,jk->ik", dtypes=BOTH),
         sample((2, 3), (4, 3), (2, 5), subscripts="ij,kj,il->lk"),

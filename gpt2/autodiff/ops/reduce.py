@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import rowwise
+from . import rowwise, shifts
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
 from .table import BOTH, OPS, REAL, Op, apply, row, sample
 
@@ -74,6 +74,7 @@ reduction_row(
     "linear",
     sum_dtype,
     transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),),
+    shift=shifts.reduction,
 )
 
 # The same in NumPy's own order, for strict programs: what emits a "sum" may add blocks of it, or let BLAS add
@@ -93,8 +94,8 @@ def _extreme_jvp(beaten):
     return jvp
 
 
-reduction_row("max", "maximum", "nonlinear", jvp=_extreme_jvp("less"))
-reduction_row("min", "minimum", "nonlinear", jvp=_extreme_jvp("greater"))
+reduction_row("max", "maximum", "nonlinear", jvp=_extreme_jvp("less"), shift=shifts.reduction)
+reduction_row("min", "minimum", "nonlinear", jvp=_extreme_jvp("greater"), shift=shifts.reduction)
 
 
 def _prod_jvp(t, out, x, axes, keepdims):
@@ -153,6 +154,7 @@ row(
     transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
     writes_out=True,
     by_rows=rowwise.along_axis,
+    shift=shifts.running_sum,
     samples=[sample((3, 4), axis=0, reverse=False, dtypes=BOTH), sample((3, 4), axis=1, reverse=True)],
 )
 

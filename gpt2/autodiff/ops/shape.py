@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from . import rowwise
+from . import rowwise, shifts
 from .build import assemble, reshape, slice_, transpose, update
 from .table import BOTH, row, sample
 
@@ -66,6 +66,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.reshape,
+    shift=shifts.reshape,
     samples=[sample((2, 6), shape=(3, 4), dtypes=BOTH)],
 )
 
@@ -80,6 +81,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.transpose,
+    shift=shifts.transpose,
     samples=[sample((2, 3, 4), perm=(2, 0, 1), dtypes=BOTH)],
 )
 
@@ -94,6 +96,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.elementwise,
+    shift=shifts.broadcast,
     samples=[sample((3, 1), shape=(2, 3, 4), dtypes=BOTH), sample((), shape=(2,))],
 )
 
@@ -108,6 +111,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.slice_,
+    shift=shifts.slice_,
     samples=[sample((5, 4), index=((1, 5, 2), (3, None, -1)), dtypes=BOTH), sample((), index=())],
 )
 
@@ -205,5 +209,6 @@ row(
     work="moves",
     streams=True,
     by_rows=rowwise.elementwise,
+    shift=shifts.unchanged,
     samples=[sample((2, 3))],
 )

@@ -29,9 +29,9 @@ import numpy as np
 
 from ..graph import Graph, GraphError, Node, with_args
 from ..ops.exactness import exact
-from ..ops.table import is_elementwise
+from ..ops.table import EXACTLY, NEARLY, VIEWS, facts, is_elementwise
 from ..switches import FAST, STRICT
-from .match import VIEWS, calls_back, number
+from .match import calls_back, number
 
 Rule = Callable[[Node, "Sweep"], "Node | None"]
 
@@ -39,13 +39,6 @@ BITS, DIGITS = "bits", "digits"  # what a rule keeps of the numbers
 
 ELEMENTWISE = "*elementwise"  # a rule for every op that works element by element
 ANY = "*"  # a rule for every op
-COMMUTATIVE = frozenset(
-    "add multiply equal not_equal logical_and logical_or logical_xor "
-    "bitwise_and bitwise_or bitwise_xor".split()
-)
-# Not to the bit: maximum(0.0, -0.0) is either of them
-_NEARLY_COMMUTATIVE = frozenset("maximum minimum fmax fmin hypot logaddexp logaddexp2".split())
-_CARRIERS = frozenset(("host", "call", "scan", "map"))  # may run code of the user's
 _DEEPEST = 200  # rewriting one value this many times over means that two rules undo each other
 
 
@@ -169,7 +162,7 @@ class Sweep:
     def _reduce(self, n: Node, origin: Node) -> Node:
         """The final node for `n`, whose arguments are final."""
         key = None
-        if self.share and not (n.op in _CARRIERS and calls_back(n)):
+        if self.share and not (facts(n).kind == "structural" and calls_back(n)):
             key = self._key(n)
             found = self._found(key)
             if found is not None:
@@ -191,10 +184,11 @@ class Sweep:
 
     def _key(self, n: Node) -> tuple:
         """Nodes with equal keys compute equal values."""
+        commutes = facts(n).commutes
         if (
-            n.op in COMMUTATIVE
+            commutes == EXACTLY
             and (self.fast or n.dtype.kind != "c")
-            or (n.op in _NEARLY_COMMUTATIVE and not self._exactly)
+            or (commutes == NEARLY and not self._exactly)
         ):
             a, b = n.args
             return (n.op, a.id, b.id, n.dtype) if a.id < b.id else (n.op, b.id, a.id, n.dtype)

@@ -19,7 +19,7 @@ from ..graph import Node
 from ..ops import apply, build
 from ..ops.table import is_elementwise
 from .engine import BITS, DIGITS, ELEMENTWISE, Family
-from .match import groups, reshaped_operand, strip_ones
+from .match import CHOICES, groups, reshaped_operand, strip_ones
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -70,7 +70,7 @@ def _reshaped(x: Node, a: tuple, b: tuple) -> Node:
     return build.reshape(x, strip_ones(shape) if strip_ones(shape) == strip_ones(x.shape) else shape)
 
 
-@rows.rule("max", "min", "any", "all", keeps=BITS)
+@rows.rule(*CHOICES, keeps=BITS)
 def choose_before_joining(n: Node, sweep: Sweep) -> Node | None:
     return reduce_before_joining(n, sweep)
 

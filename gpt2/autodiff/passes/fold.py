@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph import Node
-from ..ops import apply, build, const, evaluate
+from ..ops import OPS, apply, build, const, evaluate
 from .engine import ANY, BITS, ELEMENTWISE, Family
 from .match import as_type_of, full_like, is_number, number
 
@@ -29,7 +29,8 @@ fold = Family("fold")
 LARGEST = 1 << 16  # bytes: larger constants are folded only if they do not grow,
 FAR_TOO_LARGE = 1 << 24  # and not at all beyond this
 
-_NEVER = frozenset(("call", "scan", "const", "input", "broadcast", "stop_gradient"))
+# A broadcast number would only be larger; where derivatives end, the graph goes on saying so
+_NEVER = ("broadcast", "stop_gradient")
 
 
 @fold.rule(ANY)
@@ -220,9 +221,7 @@ def absolute_value(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@fold.rule(
-    "maximum", "minimum", "fmax", "fmin", "logical_and", "logical_or", "bitwise_and", "bitwise_or", keeps=BITS
-)
+@fold.rule(*(name for name, op in OPS.items() if op.idempotent), keeps=BITS)
 def with_itself(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     return a if a is b and a.dtype == n.dtype else None

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ..graph import Graph, Node
-from ..ops import build
+from ..graph import Graph, Node, const_value
+from ..ops import OPS, build
 
 NUMBERS = (bool, int, float, complex)
-VIEWS = frozenset(("reshape", "transpose", "slice", "broadcast"))  # NumPy computes nothing for these
+REDUCTIONS = tuple(name for name, op in OPS.items() if op.reducer is not None)
+CHOICES = tuple(name for name in REDUCTIONS if OPS[OPS[name].reducer].idempotent)  # max, any, ...
 
 
 def number(n: Node) -> Any:
@@ -20,8 +19,7 @@ def number(n: Node) -> Any:
         n = n.args[0]
     if n.op != "const" or n.shape:
         return None
-    v = n.value
-    return v.item() if isinstance(v, (np.ndarray, np.generic)) else v
+    return const_value(n)
 
 
 def is_number(n: Node, value: complex) -> bool:
