@@ -40,13 +40,14 @@ def index_text(index: Sequence, shape: Sequence[int] | None = None, arrays: Sequ
             parts.append("None")
         else:
             length = next(lengths)
-            parts.append(arrays[s[1]] if s[0] == "array" else _slice_text(*s, length))
+            parts.append(arrays[s[1]] if s[0] == "array" else _slice_text(s, length))
     while len(parts) > 1 and parts[-1] == ":":
         parts.pop()
     return ", ".join(parts) or "..."
 
 
-def _slice_text(start, stop, step, length: int | None) -> str:
+def _slice_text(s: tuple, length: int | None) -> str:
+    start, stop, step = s
     forward = step is None or step > 0
     if length is not None and forward and range(length)[start:stop:step] == range(length):
         return ":"

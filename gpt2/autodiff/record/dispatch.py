@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from . import recording, source_lines
 from .recording import NUMBERS, Run, current, innermost
 from .value import ANSWERS, Recorded, as_node, node_in
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 HANDLERS: dict[Callable, Callable] = {}
 RAW: dict[Callable, Callable] = {}
 HELPERS: dict[Callable, Callable] = {}  # as HANDLERS, for functions of functions/ that are none of NumPy's
@@ -34,6 +37,10 @@ SETTLED: set[str] = (
     set()
 )  # functions whose node had another dtype than NumPy's result: a test keeps this empty
 _building = threading.local()
+
+# An argument that may be recorded: a handler then gets its node, and otherwise what the user gave. Handlers
+# say Node where the argument is the only one that can be recorded.
+Operand: TypeAlias = "Node | npt.ArrayLike"
 
 
 def handles(*functions: Callable) -> Callable[[Callable], Callable]:
