@@ -24,6 +24,7 @@ checkpoints have the shape (ceil(n / every), *carry.shape).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -75,7 +76,9 @@ def evaluate_scan(
     return (*carry, *ys, *checkpoints)
 
 
-def scan_node(body: Graph, carry, xs, consts, n: int, every: int) -> list[Node]:
+def scan_node(
+    body: Graph, carry: Sequence[Node], xs: Sequence[Node], consts: Sequence[Node], n: int, every: int
+) -> list[Node]:
     """A scan as nodes of its results: n steps of body."""
     args, sizes = (*carry, *xs, *consts), {"carries": len(carry), "slices": len(xs)}
     return items(apply("scan", *args, body=body, n=n, **sizes, every=every))
