@@ -88,7 +88,7 @@ class Node:
         return self.attrs["value"]
 
     def key(self) -> tuple:
-        """Equal keys compute equal values: what common-subexpression elimination hashes."""
+        """What common-subexpression elimination hashes: nodes with equal keys compute equal values."""
         if self._key is None:
             if self.op in ("input", "const") and not is_scalar_const(self):
                 self._key = (self.op, self.id)
@@ -147,7 +147,7 @@ class Graph:
         return self._nodes
 
     def users(self) -> dict[Node, list[Node]]:
-        """Node -> the nodes that read it (once per reading argument)."""
+        """For each node, those that read it, once per reading argument."""
         users: dict[Node, list[Node]] = {n: [] for n in self.nodes}
         for n in self.nodes:
             for a in n.args:

@@ -1,4 +1,4 @@
-"""What a caller may switch: passes left out, the backend of elementwise regions, `with options(...)`; and
+"""The switches of a caller: passes left out, the backend of elementwise regions, `with options(...)`; and
 what the compiler says of its work.
 """
 

@@ -341,9 +341,7 @@ def _from_all(rule, kept, dout, **keywords):
 
 
 def _gradients_in_order(name: str, grads, leaves, tree: Tree) -> list:
-    """The gradients of the floating-point leaves, None where there is none, from what the user's rule
-    gave.
-    """
+    """The gradients that the user's rule gave for the floating-point leaves; None where there is none."""
     n_args = len(tree.spec[2])
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)

@@ -1,5 +1,4 @@
-"""`parallel_map(body, *arrays)`: body over the slices of the leading axis, the slices shared out over the
-threads.
+"""`parallel_map(body, *arrays)`: body over slices of the leading axis, which the threads share.
 
 The op
 

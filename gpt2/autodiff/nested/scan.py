@@ -79,7 +79,7 @@ def evaluate_scan(
 def scan_node(
     body: Graph, carry: Sequence[Node], xs: Sequence[Node], consts: Sequence[Node], n: int, every: int
 ) -> list[Node]:
-    """A scan as nodes of its results: n steps of body."""
+    """The results of a `scan` node: n steps of body."""
     args, sizes = (*carry, *xs, *consts), {"carries": len(carry), "slices": len(xs)}
     return items(apply("scan", *args, body=body, n=n, **sizes, every=every))
 
@@ -129,7 +129,7 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
 
 
 def _active_inputs(body: Graph, given, carries: int) -> dict[Node, bool]:
-    """{input of the body: whether it has a tangent}.
+    """Which inputs of the body have a tangent.
 
     A carry has one if it starts with one, or if a step gives it one.
     """
@@ -243,8 +243,8 @@ class _Backward:
         return list(nodes[:n]), list(nodes[n : n + len(self.float_xs)])
 
     def segment(self, k: int, has_kept=()) -> Graph:
-        """has_kept: which carries also get the gradient of their checkpoint, the last of the sliced
-        arguments.
+        """The graph of k steps back. `has_kept` says which carries also get the gradient of their checkpoint,
+        the last of the sliced arguments.
         """
         if k == 1:
             return self.single(has_kept)
@@ -280,7 +280,7 @@ def _with_kept(outputs, has_kept) -> tuple[list[Node], list[Node]]:
 
 
 def rows_of(x: Node, k: int) -> Node:
-    """An input with k of x."""
+    """An input that holds k of x."""
     return input_node((k, *x.shape), x.dtype, x.name)
 
 

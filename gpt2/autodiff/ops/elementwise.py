@@ -131,7 +131,7 @@ def _power(out, a, b):
 
 
 def _power_base(a, b):
-    """b * a**(b - 1), and 0 where b is 0, though a**(b - 1) is infinite at a = 0."""
+    """The derivative b * a**(b - 1), and 0 where b is 0, though a**(b - 1) is infinite at a = 0."""
     if is_scalar_const(b):
         n = const_value(b)
         if n == 0:
@@ -141,7 +141,7 @@ def _power_base(a, b):
 
 
 def _powers(a, b):
-    """Of two numbers as `**` has it, which is C's pow; of arrays NumPy's loop, which rounds otherwise."""
+    """a ** b: of numbers C's pow, as for Python's `**`; of arrays NumPy's loop, which rounds otherwise."""
     if np.ndim(a) == np.ndim(b) == 0:
         return np.asarray(np.asarray(a)[()] ** np.asarray(b)[()])
     return np.power(a, b)
@@ -232,7 +232,7 @@ ufunc_row(
 
 
 def _sinc(out, x):
-    """(cos(pi x) - sinc(x)) / x, and its series near 0, where the difference cancels."""
+    """The derivative (cos(pi x) - sinc(x)) / x, and its series near 0, where the difference cancels."""
     near = absolute(x) < 0.05
     far = (cos(math.pi * x) - out) / where(near, 1.0, x)
     t = square(x)

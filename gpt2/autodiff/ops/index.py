@@ -25,9 +25,9 @@ def numpy_index(spec: Sequence, arrays: Sequence) -> tuple:
 def gather_shape(
     shape: Sequence[int], spec: Sequence, index_shapes: Sequence[tuple[int, ...]]
 ) -> tuple[int, ...]:
-    """Shape of x[index]: the index arrays broadcast together, and their axes stand where the arrays stood, or
-    first if a slice or a new axis stood between two of them. See "Combining advanced and basic indexing" in
-    NumPy's manual.
+    """The shape of x[index]: the axes of the index arrays, broadcast together, stand where the arrays stood,
+    or first if a slice or a new axis stood between two of them (NumPy's manual, "Combining advanced and basic
+    indexing").
     """
     lengths = iter(shape)
     out: list[int] = []
@@ -85,8 +85,9 @@ def no_gradient(arrays: Sequence) -> tuple[None, ...]:
 
 
 def _scatter_transpose(g, out, x, v, *arrays, spec):
-    """Only the last of several writes to one place counts: number the places of v, and see whose number
-    stays."""
+    """The gradients of a scatter, where only the last of several writes to one place counts: number the
+    places of v, and see whose number stays.
+    """
 
     def dv():
         taken = apply("gather", g, *arrays, spec=spec)

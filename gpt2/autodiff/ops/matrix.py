@@ -16,8 +16,9 @@ from .table import BOTH, apply, const, row, sample
 
 
 def _matmul_transpose(g, out, a, b):
-    """da = g b^T and db = a^T g. Beside a plain matrix b the leading axes of a and g are rows: one product
-    for all of them, as batched matmul is a loop over small ones."""
+    """The gradients da = g b^T and db = a^T g. Beside a plain matrix b the leading axes of a and g are rows:
+    one product for all of them, as batched matmul is a loop over small ones.
+    """
     if b.ndim > 2:
         return lambda: g @ swap_last(b), lambda: swap_last(a) @ g
     rows, columns = b.shape
@@ -64,7 +65,7 @@ def _matrix_shape(a, b):
 
 
 def split_subscripts(subscripts: str) -> tuple[list[str], str]:
-    """'ij,jk->ik' -> (['ij', 'jk'], 'ik')."""
+    """The subscripts of an einsum taken apart: 'ij,jk->ik' -> (['ij', 'jk'], 'ik')."""
     ins, out = subscripts.split("->")
     return ins.split(","), out
 
@@ -84,8 +85,10 @@ def _einsum_infer(*args, subscripts, optimize=True):
 
 
 def _einsum_gradient(k: int, g, args, subscripts: str):
-    """einsum of g with the other arguments. A letter that stands twice in argument k puts the gradient on a
-    diagonal; one that stands nowhere else was summed alone, and the gradient is constant along it."""
+    """The gradient of argument k: an einsum of g with the other arguments. A letter that stands twice in
+    argument k puts the gradient on a diagonal; one that stands nowhere else was summed alone, and the
+    gradient is constant along it.
+    """
     ins, out = split_subscripts(subscripts)
     sizes = letter_sizes(subscripts, args)
     x, letters = args[k], ins[k]

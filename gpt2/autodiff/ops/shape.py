@@ -128,7 +128,7 @@ def _assemble(*parts, shape, indices, dtype):
 
 
 def _restore_negative_zeros(out, parts, places) -> None:
-    """0.0 + -0.0 is 0.0; what one part alone says is to be as it says."""
+    """Put back each -0.0 that one part alone says: 0.0 + -0.0 is 0.0."""
     times = np.zeros(out.shape, np.intp)
     for place in places:
         times[place] += 1

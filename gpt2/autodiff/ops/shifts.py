@@ -28,7 +28,7 @@ class Effect:
 
 
 class NotUnderstood(Exception):
-    """A value changes in a way that is no Effect, or perhaps is."""
+    """Raised by a rule for a value that changes in a way that no Effect describes."""
 
 
 def aligned(e: Effect, ndim: int) -> Effect:
@@ -98,7 +98,7 @@ def _scaled(n, e, factor, sign, inverse=False):
 
 
 def where(n: Node, condition: object, a: Effect | None, b: Effect | None) -> Effect:
-    """Both branches alike; or one, beside the constant that the effect leaves as it is."""
+    """The rule of `where`: both branches change alike, or one does, beside a constant that stays the same."""
     if a is not None and b is not None:
         a, b = same_place(n, a, b, a.kind)
         if a.power != b.power:
@@ -112,7 +112,7 @@ def where(n: Node, condition: object, a: Effect | None, b: Effect | None) -> Eff
 
 
 def reduction(n: Node, e: Effect) -> Effect:
-    """Sums and extrema over axes along which nothing moves."""
+    """The rule of sums and extrema over axes along which nothing moves."""
     axes, keepdims = n.attrs["axes"], n.attrs["keepdims"]
     if any(e.axes[i] is not None for i in axes):
         raise NotUnderstood
@@ -123,7 +123,7 @@ def reduction(n: Node, e: Effect) -> Effect:
 
 
 def reshape(n: Node, e: Effect) -> Effect:
-    """Axes of length 1 come and go; the others keep their order."""
+    """The rule of reshapes that keep the order of all axes longer than 1."""
     x = n.args[0]
     long = [i for i, length in enumerate(x.shape) if length > 1]
     if [x.shape[i] for i in long] != [length for length in n.shape if length > 1]:
@@ -133,7 +133,7 @@ def reshape(n: Node, e: Effect) -> Effect:
 
 
 def slice_(n: Node, e: Effect) -> Effect:
-    """Slices of axes along which nothing moves."""
+    """The rule of slices: along an axis with an effect they take everything."""
     whole = (index == (0, length, 1) for index, length in zip(n.attrs["index"], n.args[0].shape))
     if any(along is not None and not all_of_it for along, all_of_it in zip(e.axes, whole)):
         raise NotUnderstood
@@ -141,14 +141,14 @@ def slice_(n: Node, e: Effect) -> Effect:
 
 
 def along_axis(n: Node, e: Effect | None, *index: Effect | None) -> Effect:
-    """Ops along an axis along which nothing moves."""
+    """The rule of ops along an axis along which nothing moves."""
     if e is None or e.axes[n.attrs["axis"]] is not None or any(index):
         raise NotUnderstood
     return e
 
 
 def matmul(n: Node, a: Effect | None, b: Effect | None) -> Effect:
-    """Rows of the first and columns of the second stay apart; the axis between them is summed."""
+    """The rule of matmul: rows of the first and columns of the second stay apart; the rest is summed."""
     if a is not None and b is not None:
         raise NotUnderstood
     e = of_kind(a or b, MULTIPLY)
@@ -160,37 +160,40 @@ def matmul(n: Node, a: Effect | None, b: Effect | None) -> Effect:
 
 
 def unchanged(n: Node, e: Effect) -> Effect:
-    """Casts and copies."""
+    """The rule of casts and copies: the effect on the argument."""
     return e
 
 
 def transpose(n: Node, e: Effect) -> Effect:
+    """The rule of transposes: the axes of the effect change places too."""
     return replace(e, axes=tuple(e.axes[p] for p in n.attrs["perm"]))
 
 
 def broadcast(n: Node, e: Effect) -> Effect:
+    """The rule of broadcasts: nothing moves along new axes."""
     return aligned(e, n.ndim)
 
 
 def negative(n: Node, e: Effect) -> Effect:
-    """A product keeps its power: e**-d times -x is -(e**-d times x)."""
+    """The rule of a change of sign: a sum falls where it rose; a product keeps its power."""
     return replace(e, power=-e.power) if e.kind == ADD else e
 
 
 def power(exponent: float) -> Callable:
-    """An op that takes each element to a power."""
+    """The rule of an op that takes each element to this power."""
     return lambda n, e: of_kind(e, MULTIPLY, exponent)
 
 
 def exp(n: Node, e: Effect) -> Effect:
-    """What was added is multiplied by."""
+    """The rule of exp: what was added to its argument, its result is multiplied by."""
     return of_kind(e, ADD, result=MULTIPLY)
 
 
 def log(n: Node, e: Effect) -> Effect:
-    """What was multiplied by is added."""
+    """The rule of log: what its argument was multiplied by is added to its result."""
     return of_kind(e, MULTIPLY, result=ADD)
 
 
 def running_sum(n: Node, e: Effect) -> Effect:
+    """The rule of cumsum along an axis along which nothing moves."""
     return along_axis(n, of_kind(e, MULTIPLY))

@@ -137,7 +137,7 @@ _NO_OP = Op("", "structural", infer=_no_op, evaluate=_no_op, work="free")
 
 
 def facts(n: Node) -> Op:
-    """The row of a node's op; for inputs and constants, which are no ops, one that says nothing."""
+    """The row of a node's op. Inputs and constants, which are no ops, get one that says nothing."""
     return OPS.get(n.op, _NO_OP)
 
 
@@ -194,6 +194,6 @@ def _as_nodes(args) -> tuple[Node, ...]:
 
 
 def is_elementwise(op: str) -> bool:
-    """Does the op work element by element, with its arguments broadcast?"""
+    """Whether the op works element by element, with its arguments broadcast."""
     r = OPS.get(op)  # inputs and constants are not ops
     return r is not None and (r.kind == "elementwise" or r.streams)

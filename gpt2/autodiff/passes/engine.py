@@ -140,11 +140,11 @@ class Sweep:
 
     # what rules may ask
     def single(self, n: Node) -> bool:
-        """Does `n` have one user at most?"""
+        """Whether `n` has one user at most."""
         return self._uses.get(n.id, 0) <= 1
 
     def is_settled(self, n: Node) -> bool:
-        """Is `n` part of the new graph already, and not something that a rule is just making?"""
+        """Whether `n` is part of the new graph already, and not something that a rule is just making."""
         return n.id in self._settled
 
     def known(self, n: Node) -> Node:
@@ -155,7 +155,7 @@ class Sweep:
         return n if found is None or found.id in self._retired else found
 
     def retire(self, nodes: Iterable[Node]) -> None:
-        """These nodes are about to lose their only user: they are no longer there for the asking."""
+        """Note that these nodes are about to lose their only user: `known` gives them to nobody any more."""
         self._retired.update(n.id for n in nodes)
 
     # the machine
@@ -245,8 +245,8 @@ class Sweep:
 
 
 def lies_otherwise(got: Node, n: Node) -> bool:
-    """Is `got` a view where NumPy has an array for `n`, or the other way round for a reversed one? Sums go
-    through memory in another order then, and some functions round otherwise where they read backwards.
+    """Whether one of these is a view where the other is an array, or is reversed. Sums go through memory in
+    another order then, and some functions round otherwise where they read backwards.
     """
     if n.op in VIEWS:
         return n.op == "slice" and got.op == "assemble" and any(step < 0 for *_, step in n.attrs["index"])
@@ -317,7 +317,7 @@ def sweep_to_end(
 
 
 def _same_program(before: list[Node], after: list[Node]) -> bool:
-    """Do two lists of nodes, each in order, compute the same in the same way?"""
+    """Whether two lists of nodes, each in order, compute the same in the same way."""
     if len(before) != len(after):
         return False
     image: dict[int, int] = {}
@@ -368,12 +368,12 @@ def renumber(graph: Graph, order: list[Node]) -> Graph:
 
 
 def cse(graph: Graph, math: str = STRICT) -> Graph:
-    """Every sweep shares equal values; this one does nothing else."""
+    """Share equal values: a sweep without any rules."""
     return sweep_to_end(graph, (), math=math)
 
 
 def dce(graph: Graph) -> Graph:
-    """A graph holds what its outputs need, by construction, so this has nothing to do but to say so.
+    """Leave out what no output needs. A graph holds nothing else, by construction, so there is nothing to do.
 
     It is where activity ends, too: the differentiator makes no derivatives for inputs whose gradient nobody
     asked for, zero derivatives are None there and never become nodes, and forward values that only a dropped

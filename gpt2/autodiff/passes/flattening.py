@@ -1,4 +1,4 @@
-"""One shape for what belongs together: reshapes of leading axes move to the matrix products.
+"""Gives what belongs together one shape: reshapes of leading axes move to the matrix products.
 
 A matrix product likes its rows flattened, (B, T, C) -> (B*T, C); the program around it is written on (B, T,
 C). If each goes its way, elementwise chains between two products alternate between the shapes, and no back
@@ -28,12 +28,12 @@ rows = Family("rows")
 
 
 def cuts_rows(n: Node) -> bool:
-    """Is `n` a reshape that cuts leading axes into more, the last axis left alone?"""
+    """Whether `n` is a reshape that cuts leading axes into more, the last axis left alone."""
     return n.op == "reshape" and n.ndim > n.args[0].ndim > 0 and _same_last(n)
 
 
 def joins_rows(n: Node) -> bool:
-    """Is `n` a reshape that joins leading axes, the last axis left alone?"""
+    """Whether `n` is a reshape that joins leading axes, the last axis left alone."""
     return n.op == "reshape" and 0 < n.ndim < n.args[0].ndim and _same_last(n)
 
 

@@ -1,4 +1,4 @@
-"""Matrix products as BLAS likes them: two-dimensional, of views, scaled where it is cheapest.
+"""Gives matrix products the form that BLAS likes: two-dimensional, of views, scaled where it is cheapest.
 
 BLAS adds up in an order of its own, and another one for other shapes. In strict mode these rules are tried
 where digits are enough; scale_the_smallest is not: (1e-30 * a) @ b is finite where a @ b overflows.

@@ -1,4 +1,4 @@
-"""Reductions: less is summed, and what is constant along the summed axes is taken out of the sum.
+"""Takes work out of reductions: less is summed, and what is constant along the summed axes leaves the sum.
 
     sum(c * x) -> c * sum(x)            sum(x * row) -> row * sum(x), with one value of `row` per sum
     sum(broadcast(x)) -> n * sum(x)

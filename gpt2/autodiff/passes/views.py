@@ -1,4 +1,4 @@
-"""Views of views: reshapes, transposes, broadcasts and slices that follow one another become one, or none.
+"""Joins views of views: reshapes, transposes, broadcasts and slices in a row become one, or none.
 
 They move numbers and compute nothing, so every bit is kept.
 """

@@ -1,4 +1,4 @@
-"""NumPy's functions, each as a composition of ops.
+"""Runs NumPy's functions on recorded values, each as a composition of ops.
 
 `@handles(np.var)` names the NumPy function that a handler stands for. The handler takes the same arguments,
 with nodes in place of recorded values, and returns the node of the result, or a tuple or list of them.
@@ -60,7 +60,7 @@ def since(name: str) -> tuple[Callable, ...]:
 
 
 def raw(*functions: Callable) -> Callable[[Callable], Callable]:
-    """The same, for a handler that takes recorded values rather than nodes."""
+    """Enter a handler that takes recorded values rather than nodes."""
 
     def enter(handler):
         for function in functions:
@@ -86,14 +86,14 @@ def operand(x: Any, like: np.dtype | None = None) -> Node:
 
 
 def operands(*xs: Any) -> list[Node]:
-    """Several, with Python numbers in the dtype that NumPy 2 gives them beside the others."""
+    """Several arguments as nodes, with Python numbers in the dtype that NumPy 2 gives them here."""
     dtypes = [x.dtype for x in xs if hasattr(x, "dtype")]
     like = np.result_type(*dtypes) if dtypes else None
     return [operand(x, like) for x in xs]
 
 
 def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
-    """What Recorded.__array_function__ does."""
+    """Run one of NumPy's functions on arguments of which some are recorded."""
     if function in RAW:
         return RAW[function](*args, **kwargs)
     if function in REFUSED:
@@ -153,7 +153,7 @@ def _like_recording() -> Run:
 
 
 def _without_handler(function, value, found, site):
-    """A function that no handler knows gives no derivative: fine for integers, bools and text."""
+    """The value of a function that has no handler: fine where it has no derivative, else an error."""
     if _carries_derivative(value) and any(x.dtype.kind in "fc" for x in found):
         raise unsupported(full_name(function), site.loc)
     for x in found:

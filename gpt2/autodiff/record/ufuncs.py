@@ -28,7 +28,7 @@ POWERS = {2: "square", 0.5: "sqrt", 1: "positive", -1: "reciprocal"}
 
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> Any:
-    """What Recorded.__array_ufunc__ does."""
+    """Run a ufunc, or one of its methods, on inputs of which some are recorded."""
     if method != "__call__":
         return call_method(ufunc, method, inputs, kwargs)
     if not kwargs and ufunc.nout == 1:
@@ -107,7 +107,7 @@ _KNOWN = frozenset({Recorded, np.ndarray, int, float, complex, bool})
 
 
 def _lists_recorded(x) -> bool:
-    """Is x a list with recorded values in it, as in `x + [a, b]`?"""
+    """Whether x is a list with recorded values in it, as in `x + [a, b]`."""
     if type(x) in (list, tuple):
         return any(type(v) is Recorded or _lists_recorded(v) for v in x)
     return False
@@ -126,7 +126,7 @@ def _first(x):
 
 
 def _understood(x) -> bool:
-    """Does the other operand leave the operation to us?"""
+    """Whether the other operand leaves the operation to us."""
     if isinstance(x, (np.generic, list, tuple)) or isinstance(x, (np.ndarray, int, float, complex)):
         return True
     return hasattr(x, "__array__") or hasattr(x, "__array_interface__") or x is None

@@ -1,4 +1,4 @@
-"""numpy.linalg."""
+"""Handlers for numpy.linalg: solving, decompositions, norms."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def tensorsolve(a: Operand, b: Operand, axes: Any = None) -> Node:
 
 @raw(np.linalg.lstsq)
 def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple:
-    """By the pseudoinverse, which is the same solution. Rank, and whether there are residuals, are plain."""
+    """Least squares by the pseudoinverse, the same solution. Rank and the number of residuals are plain."""
     plain = [x.value if type(x) is Recorded else x for x in (a, b)]
     _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)  # type: ignore[call-overload]
     x, residuals, values = call_function(_lstsq, (a, b, rcond, residuals.shape), {})

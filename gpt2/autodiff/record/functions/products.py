@@ -1,4 +1,4 @@
-"""Products of vectors, matrices and tensors."""
+"""Handlers for products of vectors, matrices and tensors."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def _without_repeats(x: Node, letters: str) -> tuple[Node, str]:
 
 
 def _rearranged(x: Node, letters: str, output: str) -> Node:
-    """One operand: sums, then a transpose."""
+    """An einsum of one operand: sums, then a transpose."""
     gone = [i for i, c in enumerate(letters) if c not in output]
     x = build.sum_(x, gone) if gone else x
     letters = "".join(c for c in letters if c in output)

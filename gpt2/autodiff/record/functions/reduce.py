@@ -1,4 +1,4 @@
-"""Reductions: sums, means, extrema, products, running sums, norms of spread, order statistics."""
+"""Handlers for reductions: sums, means, extrema, products, running sums, spread, order statistics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _flag(keepdims) -> bool:
 
 
 def masked(x: Node, where: Any, neutral: Any) -> Node:
-    """x where the mask holds, and what changes nothing elsewhere."""
+    """x where the mask holds, and elsewhere a number that changes nothing."""
     if where is True or where is NONE:
         return x
     shape = np.broadcast_shapes(x.shape, np.shape(where))
@@ -62,7 +62,7 @@ def _in_dtype(a: Operand, dtype) -> Node:
 
 
 def _with(x: Node, op: str, initial) -> Node:
-    """The result of a reduction, and of what it was to begin with."""
+    """The result of a reduction together with the value that it was to begin with."""
     if initial is NONE or initial is None:
         return x
     return build.cast(apply(op, x, operand(initial, x.dtype)), x.dtype)
@@ -137,7 +137,7 @@ def count_of(x: Node, axis: Axes) -> int:
 
 
 def mean_dtype(dtype: Any, wanted: Any) -> tuple[np.dtype, np.dtype]:
-    """(what the sum is taken in, what the mean has)."""
+    """Two dtypes: what the sum is taken in, and what the mean has."""
     if wanted is not None:
         return np.dtype(wanted), np.dtype(wanted)
     if dtype == np.float16:
@@ -459,7 +459,7 @@ def median(
 
 
 def _nan_anywhere(x: Node) -> Node | None:
-    """Sorting puts nan last; a statistic of data with nan is nan."""
+    """Whether there is a nan among sorted data, where it comes last; None for types without one."""
     return apply("isnan", item_at(x, x.ndim - 1, x.shape[-1] - 1)) if x.dtype.kind in "fc" else None
 
 
@@ -467,7 +467,9 @@ _WITHOUT_INTERPOLATION = ("inverted_cdf", "closest_observation", "lower", "highe
 
 
 def _between(below: Node, above: Node, weight: Node) -> Node:
-    """From one neighbour to the other; where the weight is the wider type, from the nearer, as NumPy does."""
+    """The value between two neighbours: from the one below, or where the weight is the wider type from the
+    nearer one, as NumPy does.
+    """
     if weight.dtype == below.dtype:
         return below + (above - below) * weight
     far = apply("greater_equal", weight, 0.5)
@@ -541,7 +543,7 @@ handles(np.nanpercentile)(_order_statistic(_nanquantile, percent=True))
 
 
 def _places(n: int, q: np.ndarray, method) -> np.ndarray:
-    """(n + 1, quantiles): for each number of elements, where among them the quantiles lie."""
+    """Where the quantiles lie among k elements, for each number k of elements: (n + 1, quantiles)."""
     if method == "linear":
         return np.maximum(np.arange(n + 1) - 1, 0)[:, None] * q
     if n > _MOST_PLACES:

@@ -1,6 +1,4 @@
-"""Functions that move values without computing: shapes, axes, joining, splitting, repeating, triangles,
-padding.
-"""
+"""Handlers for functions that move values: shapes, axes, joining, splitting, repeating, padding."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def along(a: Node, axis: int | None) -> tuple[Node, int]:
 # the same elements in the same order
 @raw(np.reshape)
 def reshape_recorded(a: Any, /, shape: Any = None, order: str = "C", *, copy: bool | None = None) -> Recorded:
-    """An integer argument that says the shape is looked at: another shape is another program."""
+    """np.reshape. A recorded integer that says the shape is looked at: another shape is another program."""
     kw = {} if copy is None else {"copy": copy}
     if type(a) is not Recorded:  # only the shape is recorded
         return np.reshape(a, plain_shape(shape), order=order, **kw)  # type: ignore[call-overload]
@@ -39,7 +37,7 @@ def reshape_recorded(a: Any, /, shape: Any = None, order: str = "C", *, copy: bo
 
 
 def plain_shape(shape: Any) -> int | tuple[int, ...]:
-    """A shape of plain integers."""
+    """The shape as plain integers."""
     if type(shape) is Recorded:
         return operator.index(shape) if shape.ndim == 0 else tuple(np.asarray(shape).tolist())
     if isinstance(shape, (tuple, list)):
@@ -645,7 +643,7 @@ def size_of(a: Any, axis: int | Sequence[int] | None = None) -> int:
 
 
 def type_question(function: Callable) -> None:
-    """Questions about types alone, answered with empty arrays of those types."""
+    """Enter a handler for a question about types alone: it is answered with empty arrays of those types."""
 
     def handler(*args, **kwargs):
         return function(*(_like(a) for a in args), **kwargs)
