@@ -206,9 +206,7 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     """f on unflatten(tree, leaves): recorded if that works, else as one op that calls f."""
     try:
         rec = record(f, unflatten(tree, leaves))
-    except (
-        Exception
-    ):  # whatever cannot be recorded runs as it is; if f itself is at fault, so it will say now
+    except Exception:  # what cannot be recorded runs as it is; if f itself is at fault, it will say so now
         return _called(f, leaves, tree, name)
     if rec.lifted:
         raise AutodiffError(

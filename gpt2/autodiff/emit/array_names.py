@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +22,7 @@ RESERVED = {
 }
 
 
+@dataclass(eq=False)
 class ArrayNames:
     """What the arrays of a program are called, and the lines that make them.
 
@@ -28,16 +30,15 @@ class ArrayNames:
     source finds defined.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        name: str,
-        where: dict[Node, Region],
-        p: BufferPlan,
-        stands: dict[Node, np.ndarray],
-    ):
-        self.graph, self.where, self.plan, self.stands = graph, where, p, stands
-        self.function = source_name(name, RESERVED)
+    graph: Graph
+    name: str
+    where: dict[Node, Region]
+    plan: BufferPlan
+    stands: dict[Node, np.ndarray]
+
+    def __post_init__(self):
+        graph = self.graph
+        self.function = source_name(self.name, RESERVED)
         self.names = source_names(graph, {*RESERVED, self.function})
         self.taken = {*self.names.values(), self.function}
         self.owned_names: dict[str, str] = {}

@@ -66,9 +66,7 @@ row(
 
 LONGEST = 1000  # characters of an expression: a square spells its argument twice
 MOST_ARGUMENTS = 16
-MOST_INPUTS = (
-    30  # arguments and different numbers: numexpr takes NumPy's NPY_MAXARGS, once 32, with the result
-)
+MOST_INPUTS = 30  # arguments and numbers: numexpr takes NumPy's NPY_MAXARGS, once 32, with the result
 
 
 @cache

@@ -137,9 +137,8 @@ class CustomJVP:
     def pull(
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
     ) -> list:
-        marks = {
-            i: m for i, m in enumerate(inputs_like(args)) if is_float(args[i])
-        }  # tangents: push is linear in them
+        # Tangents, in which push is linear
+        marks = {i: m for i, m in enumerate(inputs_like(args)) if is_float(args[i])}
         moved = self.push(graph, [marks.get(i) for i in range(len(args))], args)
         seeds = [(t, c) for t, c in zip(moved, cts) if t is not None and c is not None]
         gradients_of = backprop(seeds, list(marks.values()))

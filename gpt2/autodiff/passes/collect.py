@@ -92,9 +92,8 @@ class Builder:
         self.dtype = dtype
         self.sweep = sweep
         self.seen_through = seen_through
-        self.is_free = lambda x: (
-            x.id in dissolved or not sweep.is_settled(x)
-        )  # may it be made in another way?
+        # May it be made in another way?
+        self.is_free = lambda x: x.id in dissolved or not sweep.is_settled(x)
 
     def known(self, n: Node) -> Node:
         found = self.sweep.known(n)

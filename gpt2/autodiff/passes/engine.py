@@ -98,9 +98,8 @@ class Sweep:
         self.families = families
         self.share = share
         self.old_order = graph.nodes if order is None else order
-        self.order: list[
-            Node
-        ] = []  # of the new graph's nodes: where a rule made some, they stand in the old one's place
+        # The new graph's nodes: those that a rule made stand in the place of the old one
+        self.order: list[Node] = []
         self.changed = False
         self._exact = frozenset() if self.fast else exact(graph)
         self._exactly = False  # is the node being looked at one that keeps every bit?

@@ -4,7 +4,7 @@
 with nodes in place of recorded values, and returns the node of the result, or a tuple or list of them.
 NumPy itself computes the concrete value, so value, shape, dtype and errors are its own; that the node
 agrees in shape and dtype is checked at each call. Where NumPy gives a view, the handler's node is reached
-from the argument's by ops that can be undone (views.py).
+from the argument's by ops that can be undone (writes.py).
 
 A handler under `@raw(np.put)` gets the recorded values themselves: it writes to one, or gives no array.
 
@@ -33,9 +33,8 @@ HANDLERS: dict[Callable, Callable] = {}
 RAW: dict[Callable, Callable] = {}
 HELPERS: dict[Callable, Callable] = {}  # as HANDLERS, for functions of functions/ that are none of NumPy's
 REFUSED: dict[Callable, str] = {}  # functions that must not even be tried, and why
-SETTLED: set[str] = (
-    set()
-)  # functions whose node had another dtype than NumPy's result: a test keeps this empty
+# Functions whose node had another dtype than NumPy's result: a test keeps this empty
+SETTLED: set[str] = set()
 _building = threading.local()
 
 # An argument that may be recorded: a handler then gets its node, and otherwise what the user gave. Handlers

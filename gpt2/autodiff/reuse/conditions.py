@@ -57,9 +57,7 @@ class Path:
             return True
         try:
             found = self.program(*leaves[: self.n_arguments], *outside)
-        except (
-            Exception
-        ):  # what is looked at on this path may not even exist on another: an index out of range
+        except Exception:  # what is looked at here may not exist on another path: an index out of range
             return False
         return all(map(agree, found, self.expected))
 
