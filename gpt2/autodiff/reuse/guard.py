@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..record.conversions import SEEN, plain
 from ..same import COMPARED, same, same_array, same_items
 
 MISSING = object()
@@ -92,6 +93,7 @@ def make_guard(facts: Iterable[tuple]) -> Guard:
         same_class=same_class,
         same_attributes=same_attributes,
         is_unset=is_unset,
+        plain=plain,
         gone=GONE,
     )
     known: dict[int, str] = {}
@@ -111,6 +113,8 @@ def make_guard(facts: Iterable[tuple]) -> Guard:
         if kind in ("cell", "entry") and _may_be_equal(parts[-1]):
             current = text.rsplit(" is ", 1)[0]
             text = f"({text} or same({current}, {ref(parts[-1])}))"
+        elif kind == "entry" and id(parts[-1]) in SEEN:  # asked while something is recorded
+            text = f"({text} or plain({text.rsplit(' is ', 1)[0]}) is {ref(parts[-1])})"
         tests.append(text)
     source = "def holds():\n    try:\n"
     for i in range(0, len(tests), 100):
@@ -145,7 +149,7 @@ def same_attributes(now: dict, names: tuple, values: tuple, absent: frozenset) -
     """Have these names these values, and are those names still not there?"""
     for name, value in zip(names, values):
         found = now.get(name, MISSING)
-        if found is not value and not same(found, value):
+        if found is not value and plain(found) is not value and not same(found, value):
             return False
     return absent.isdisjoint(now) if len(now) < len(absent) else not any(map(now.__contains__, absent))
 
