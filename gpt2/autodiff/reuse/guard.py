@@ -55,9 +55,10 @@ def never() -> bool:
     return False
 
 
-# Each kind of fact as an expression over its parts, a b c d: the cheap and likely changes first.
+# Each kind of fact as an expression over its parts, a b c d e: the cheap and likely changes first.
 _TEMPLATES = {
-    "function": "{a}.__code__ is {b} and {a}.__defaults__ is {c} and {a}.__kwdefaults__ is {d}",
+    "function": "{a}.__code__ is {b} and {a}.__defaults__ is {c} and {a}.__kwdefaults__ is {d} and "
+    "{a}.__qualname__ is {e}",
     "cell": "{a}.cell_contents is {b}",
     "entry": "{a}[{b}] is {c}",
     "absent": "{b} not in {a}",
@@ -109,7 +110,7 @@ def make_guard(facts: Iterable[tuple]) -> Guard:
     tests = []
     for kind, *parts in sorted(facts, key=lambda fact: _ORDER[fact[0]]):
         texts = [_written(kind, p) if (kind, k) in _NAMES else ref(p) for k, p in enumerate(parts)]
-        text = _TEMPLATES[kind].format(**dict(zip("abcd", texts)))
+        text = _TEMPLATES[kind].format(**dict(zip("abcde", texts)))
         if kind in ("cell", "entry") and _may_be_equal(parts[-1]):
             current = text.rsplit(" is ", 1)[0]
             text = f"({text} or same({current}, {ref(parts[-1])}))"

@@ -306,7 +306,7 @@ class World:
         code = f.__code__
         if is_inside(code) and not is_own(code):
             return self.fail(f"it uses {name_of(f)}")
-        self.fact("function", f, code, f.__defaults__, f.__kwdefaults__)
+        self.fact("function", f, code, f.__defaults__, f.__kwdefaults__, f.__qualname__)
         self.reach(f.__defaults__)
         self.reach(f.__kwdefaults__)
         if is_own(code):  # what the compiler made of the user's functions
@@ -344,6 +344,11 @@ class World:
         self.fact("dict", d, tuple(d), tuple(d.values()))
         for v in (*d, *d.values()):
             self.reach(v)
+
+    def _default_dict(self, d) -> None:
+        self.fact("attribute", d, "default_factory", d.default_factory)
+        self.reach(d.default_factory)
+        self._dict(d)
 
     def _items(self, items) -> None:
         if type(items) is not tuple:
@@ -428,6 +433,8 @@ _VISITS = {
     np.ndarray: World._array,
     Recorded: World._recorded,
     dict: World._dict,
+    collections.defaultdict: World._default_dict,
+    collections.deque: World._items,  # its maxlen cannot be changed
     tuple: World._items,
     list: World._items,
     set: World._items,

@@ -111,15 +111,13 @@ def arange(
 ) -> Recorded:
     """The length is looked at. NumPy adds the step once, and goes on by the difference that this made."""
     if not any(type(v) is Recorded and v.dtype.kind in "fc" for v in (start, stop, step)):
-        return as_recorded(np.arange(*(_number(v) for v in (start, stop, step)), dtype, **options))
-    start, stop, step = (
-        0.0 if stop is None else start,
-        start if stop is None else stop,
-        1.0 if step is None else step,
-    )
-    expected = np.arange(
-        *(v.value if type(v) is Recorded else v for v in (start, stop, step)), dtype, **options
-    )
+        whole = [_number(v) for v in (start, stop, step)]
+        return as_recorded(np.arange(*whole, dtype, **options))  # type: ignore[call-overload]
+    if stop is None:
+        start, stop = 0.0, start
+    step = 1.0 if step is None else step
+    plain = [v.value if type(v) is Recorded else v for v in (start, stop, step)]
+    expected = np.arange(*plain, dtype, **options)  # type: ignore[call-overload]
     n = max(operator.index(np.ceil((stop - start) / step).astype(np.intp)), 0)
     first, second = start + 0.0 * step, start + step
     rest = first + np.arange(2.0, max(n, 2)) * (second - first)

@@ -249,7 +249,7 @@ def _all_of_unique(function: Callable, **wanted: bool) -> None:
 
     @raw(function)
     def handler(x: Any) -> Any:
-        found = list(np.unique(x, **wanted, equal_nan=False))
+        found = list(np.unique(x, **wanted, equal_nan=False))  # type: ignore[call-overload]
         if "return_inverse" in wanted:
             place = kind._fields.index("inverse_indices")
             found[place] = found[place].reshape(x.shape)
