@@ -100,7 +100,7 @@ def _run(args):
         print(f"{kind:10} {1e3 * middle:9.1f} {speed} {share:>8} {len(times):6}")
     print(f"\npeak: {peak / 1e9:.0f} GFLOP/s in products of 1024 x 1024 matrices, before and after")
     if min(before, after) < QUIET * peak:
-        print("note: the two measurements of the peak differ by more than 15 %; the machine is not quiet")
+        print("note: two measurements of the peak differ by more than 15 %: no quiet machine")
     return 0
 
 

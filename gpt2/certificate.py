@@ -210,7 +210,8 @@ def parser() -> cli.Parser:
     """The flags of `gpt2 certificate`."""
     made = cli.Parser("certificate", "Look at, and check, both backwards.", EXAMPLES)
     add = made.add_argument
-    add("layer", nargs="?", choices=list(LAYERS), help="show its forward, manual and derived source")
+    about = "show its forward, manual and derived source: " + ", ".join(LAYERS)
+    add("layer", nargs="?", choices=list(LAYERS), metavar="LAYER", help=about)
     add("--check", action="store_true", help="compare all gradients of all layers and of the model")
     add("--emitted", action="store_true", help="show the programs that run, buffers and blocks included")
     return made

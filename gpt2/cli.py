@@ -29,7 +29,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "--min-lr": ("--min-learning-rate", "--learning-rate-min"),
     "--steps": ("--max-iters", "--max-steps", "--num-steps", "--iterations"),
     "--warmup": ("--warmup-iters", "--warmup-steps"),
-    "--batch-size": ("--batch", "--per-device-train-batch-size"),
+    "--batch-size": ("--per-device-train-batch-size",),
     "--block-size": ("--sequence-length", "--seq-len", "--context-length"),
     "--accumulate": ("--gradient-accumulation-steps", "--grad-accum"),
     "--clip": ("--grad-clip", "--max-grad-norm"),

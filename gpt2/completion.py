@@ -60,10 +60,8 @@ def words(name: str, about: str) -> Words:
 
 
 def _listed(metavar):
-    """The choices of a setting, which stand in its metavar: own|llm.c."""
-    return (
-        metavar.split("|") if isinstance(metavar, str) and "|" in metavar and "." not in metavar[-3:] else ()
-    )
+    """The choices of a setting, which stand in its metavar: own|llm.c. What is to be replaced has capitals."""
+    return metavar.split("|") if isinstance(metavar, str) and "|" in metavar and metavar.islower() else ()
 
 
 def everything() -> dict[str, Words]:

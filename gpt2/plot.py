@@ -2,8 +2,8 @@
 
     gpt2 plot runs/a runs/b
 
-Pictures need matplotlib (pip install 'gpt2[plot]'), --tensorboard its package (pip install
-'gpt2[tensorboard]'), --live needs nothing.
+Pictures need matplotlib (pip install 'numpy-gpt2[plot]'), --tensorboard its package (pip install
+'numpy-gpt2[tensorboard]'), --live needs nothing.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def figure(found: Sequence[Metrics]) -> Any:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError(
-            "pictures need matplotlib: pip install 'gpt2[plot]', or pip install matplotlib; "
+            "pictures need matplotlib: pip install 'numpy-gpt2[plot]', or pip install matplotlib; "
             "--live draws in the terminal without it"
         ) from None
     # A Figure of its own and no pyplot: nothing global is touched, and no screen is looked for
@@ -202,7 +202,7 @@ def tensorboard(found: Sequence[Metrics], folder: str | Path) -> list[Path]:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError:
         raise UserError(
-            "--tensorboard needs its package: pip install 'gpt2[tensorboard]', or pip install tensorboard"
+            "--tensorboard needs its package: pip install 'numpy-gpt2[tensorboard]', or pip install tensorboard"
         ) from None
     written = []
     for run in found:

@@ -23,7 +23,7 @@ _EXPORTS = {
     "api.scan": "scan",
     "api.show": "source stages why_recorded",
     "api.vjp": "vjp",
-    "check.check_grads": "check_backward check_grads",
+    "check.check_grads": "BackwardMismatch check_backward check_grads",
     "errors": "AutodiffError",
     "ops.anomaly": "AnomalyError detect_anomaly",
     "emit.readable": "readable_source",

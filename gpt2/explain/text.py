@@ -16,7 +16,8 @@ def text(explained: Explained, width: int, emitted: bool = False) -> str:
     told = [
         line for fact in facts(explained) for line in (cli.wrapped(fact, width - 1) if narrow else [fact])
     ]
-    lines = [f"{explained.name}: {explained.about}", "", *cli.beside(sources, width), "", *told, ""]
+    head = cli.wrapped(f"{explained.name}: {explained.about}", width - 1)
+    lines = [*head, "", *cli.beside(sources, width), "", *told, ""]
     for title, body in explained.stages:
         lines += [f"# {title}", "", *(cli.wrapped(body, width - 1) if narrow else [body]), ""]
     return "\n".join(lines[:-1])

@@ -218,7 +218,7 @@ def _from_hub(name, repository):
         import huggingface_hub as hub
     except ImportError:
         raise UserError(
-            f"{name}: needs the huggingface_hub package (pip install 'gpt2[hf]'); or {advice}"
+            f"{name}: needs the huggingface_hub package (pip install 'numpy-gpt2[hf]'); or {advice}"
         ) from None
     hub.logging.set_verbosity_error()  # what goes wrong is told below, once
 
