@@ -60,7 +60,7 @@ def words(name: str, about: str) -> Words:
 
 
 def _listed(metavar):
-    """The choices of a setting, which stand in its metavar: own|llm.c. What is to be replaced has capitals."""
+    """The choices of a setting, which stand in its metavar: own|llm.c. Capitals are to be replaced."""
     return metavar.split("|") if isinstance(metavar, str) and "|" in metavar and metavar.islower() else ()
 
 

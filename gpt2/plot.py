@@ -202,7 +202,7 @@ def tensorboard(found: Sequence[Metrics], folder: str | Path) -> list[Path]:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError:
         raise UserError(
-            "--tensorboard needs its package: pip install 'numpy-gpt2[tensorboard]', or pip install tensorboard"
+            "--tensorboard needs it: pip install 'numpy-gpt2[tensorboard]', or pip install tensorboard"
         ) from None
     written = []
     for run in found:

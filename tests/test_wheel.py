@@ -1,5 +1,5 @@
-"""What is published: a source distribution that holds everything, and a wheel made of it that installs gpt2 and
-nothing else. Both commands and library work away from the repository."""
+"""What is published: a source distribution with everything, and a wheel made of it that installs gpt2 alone.
+Commands and library work away from the repository."""
 
 import email
 import os
