@@ -27,6 +27,7 @@ from gpt2.optimizer import AdamW
 from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks
 from gpt2.parallel.shares import Cut
+from gpt2.train.cost import available_memory
 from gpt2.train.settings import FASTEST, Settings
 
 PRICE = 0.05  # of the run's time
@@ -141,7 +142,7 @@ class Trial:
         self.spent = (1 + ROUNDS) * step  # the first compiles what is needed anyway
         for way in others:
             cost = compiling + (1 + ROUNDS) * step + START_S * (way.parallel == "processes")
-            if self.spent + cost > PRICE * gradients * step:
+            if self.spent + cost > PRICE * gradients * step or not self.fits(way):
                 continue
             began = time.perf_counter()
             if way.parallel == "processes":
@@ -158,6 +159,11 @@ class Trial:
             if seconds < MARGIN * self.times[best]:
                 best = way
         return best
+
+    def fits(self, way: Way) -> bool:
+        """Whether there is ample memory for it: parameters, moments, and gradients for every worker."""
+        free = available_memory()
+        return free is None or (3 + way.workers) * self.model.flat_params.nbytes < free / 2
 
     def taker(self, way: Way) -> Callable[[], Any]:
         """A function that takes a gradient, and its norm, in this way."""

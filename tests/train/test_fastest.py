@@ -124,6 +124,13 @@ def test_measuring_has_to_pay_for_itself(monkeypatch, count, tried):
     assert ("so short a run" in note) == (tried < 2)
 
 
+def test_what_would_fill_the_memory_is_not_tried(monkeypatch):
+    tried = clock(monkeypatch, {WHOLE: 1.0, SHARES: 0.5, MANUAL: 0.9})
+    nbytes = 4 * GPT2Config(31, 8, 1, 2, 16).num_parameters
+    monkeypatch.setattr(fastest, "available_memory", lambda: 9 * nbytes)
+    assert chosen()[0] == MANUAL and SHARES not in tried
+
+
 def test_a_trial_changes_no_parameter():
     config = GPT2Config(31, 8, 1, 2, 16)
     model, other = GPT2(config, "whole", seed=3), GPT2(config, "whole", seed=3)
