@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,7 @@ class Problem:
     index: int
     cotangent: np.ndarray
     gradients: list  # the right gradient of each input, None for integers
+    near: str | None = None  # a file: only its steps are suspected
     _paths: list | None = None
 
     @property
@@ -49,6 +50,7 @@ class Problem:
             graph = self.graph
             between = [n for n in active_nodes(graph.outputs[:1], [graph.inputs[self.index]]) if n.args]
             between = [n for n in between if n not in graph.outputs and not isinstance(n.dtype, tuple)]
+            between = [n for n in between if self.suspects(n)]
             self._paths = []
             for n in sorted(between[:MOST_PATHS], key=lambda n: (n.name is None, n.id)):
                 without = self.gradient(held_fixed(graph, n, self.values), self.cotangent)
@@ -57,6 +59,10 @@ class Problem:
                 if without.any() and np.max(np.abs(through), initial=0.0) > 1e-9 * scale:
                     self._paths.append((n, without, through))
         return self._paths
+
+    def suspects(self, n: Node) -> bool:
+        """Whether a step belongs to the code that is suspected."""
+        return self.near is None or (n.loc is not None and n.loc[0] == self.near)
 
     def adjoint(self, node: Node) -> np.ndarray:
         """The gradient with respect to a value in between."""
@@ -71,8 +77,13 @@ class Problem:
         return evaluate_graph(vjp_graph(graph, [self.index], [0]), [*self.values, cotangent])[-1]
 
 
-def likely_cause(problem: Problem, got: np.ndarray, tolerance: float) -> str | None:
-    """One line on what the mistake could be, or None if it is like none of those known here."""
+def likely_cause(
+    problem: Problem, got: np.ndarray, tolerance: float, kinds: Sequence[Callable] = ()
+) -> str | None:
+    """One line on what the mistake could be, or None if it is like none of those known here.
+
+    kinds   of causes to try, in this order; by default all
+    """
 
     def same(a, b) -> bool:
         a, b = np.asarray(a), np.asarray(b)
@@ -82,17 +93,7 @@ def likely_cause(problem: Problem, got: np.ndarray, tolerance: float) -> str | N
 
     if got.shape != problem.expected.shape:
         return _shape_cause(problem, got, same)
-    known = (
-        _simple_causes,
-        _other_gradient,
-        _cotangent_ignored,
-        _paths,
-        _repeated,
-        _single_steps,
-        _path_counts,
-        _patterns,
-    )
-    for causes in known:
+    for causes in kinds or (*AS_A_WHOLE, *OF_A_STEP, _patterns):
         for cause in causes(problem, got, same):
             return cause
     return None
@@ -187,7 +188,7 @@ def _single_steps(problem: Problem, got, same) -> Iterator[str]:
         graph = vjp_graph(function, [problem.index], [0])
         formula = Formula(graph, set(function.nodes), [*problem.values, problem.cotangent])
         with np.errstate(all="ignore"):
-            tried = mistakes(formula)
+            tried = mistakes(formula, problem.suspects)
             found = next(
                 (text for text, wrong in tried if np.isfinite(wrong).all() and same(got, wrong)), None
             )
@@ -267,3 +268,8 @@ def _patterns(problem: Problem, got, same) -> Iterator[str]:
         if len(wrong) <= n // 3:
             places = ", ".join(map(str, wrong))
             yield f"only {'index' if len(wrong) == 1 else 'indices'} {places} of axis {axis} differ"
+
+
+# Causes that say what the gradient as a whole is like, and those that name a step of the function
+AS_A_WHOLE = (_simple_causes, _other_gradient, _cotangent_ignored)
+OF_A_STEP = (_paths, _repeated, _single_steps, _path_counts)

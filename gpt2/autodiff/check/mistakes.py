@@ -8,7 +8,7 @@ parts in another order, one value for another.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 
 import numpy as np
@@ -64,10 +64,11 @@ def _before(node: Node) -> Iterator[Node]:
             todo += n.args
 
 
-def mistakes(formula: Formula) -> Iterator[tuple[str, np.ndarray]]:
-    """(what is wrong, the gradient that it gives), the likeliest kinds first."""
+def mistakes(formula: Formula, suspected: Callable[[Node], bool]) -> Iterator[tuple[str, np.ndarray]]:
+    """(what is wrong, the gradient that it gives) for the steps that are suspected, likeliest kinds first."""
     steps = [n for n in formula.graph.nodes if n in formula.needed and n.args]
     steps = [n for n in steps if not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"]
+    steps = [n for n in steps if suspected(n)]
     # the gradient's own steps before those of the function, which a backward may compute again
     steps.sort(key=lambda n: n in formula.forward)
     tried = 0
@@ -241,7 +242,7 @@ def _other_values(formula: Formula, n: Node):
         if not a.shape or (a.args and a not in formula.forward):
             continue
         for other in named:
-            if other.shape != a.shape or other is a:
+            if other.shape != a.shape or other.dtype != a.dtype or other is a:
                 continue
             args = formula.of(*n.args)
             args[k] = formula.values[other]
