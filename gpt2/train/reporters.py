@@ -4,6 +4,7 @@ The loop tells a Reporter what happens. The Reporter itself tells nobody, which 
 """
 
 import sys
+import textwrap
 from typing import TextIO
 
 from gpt2.sample import Decoder
@@ -96,14 +97,19 @@ class Own(Reporter):
         """Where things are, and what to try next."""
         s = run.settings
         best = f"best validation loss {run.best:.4f} nats per token"
-        print(f"done: {run.step} steps, {best}, all in {run.folder}")
+        done = f"done: {run.step} steps, {best}, all in {run.folder}"
+        print(
+            textwrap.fill(
+                done, 79, subsequent_indent="      ", break_on_hyphens=False, break_long_words=False
+            )
+        )
         print("what to try next:")
         folder = runs.quoted(run.folder)
         print(f'  more text           python -m gpt2.sample --run {folder} --prompt "O "')
         print(f"  train on            {runs.TRAIN} --resume {folder} --steps {2 * s.steps}")
         if s.preset == "shakespeare-char-cpu":
             larger = "--preset shakespeare-char-cpu --n-embd 192 --n-head 6"
-            print(f"  a larger model      {runs.TRAIN} {larger}")
+            print(f"  a larger model      {runs.TRAIN} \\\n                          {larger}")
         elif s.data == "tinyshakespeare":
             print(f"  letter by letter    {runs.TRAIN} --preset shakespeare-char-cpu")
         print(f"  your own text       {runs.TRAIN} --data path/to/file.txt")
@@ -173,7 +179,9 @@ def _describe(run: Run, flops: float, peak: float, file: TextIO) -> None:
     s = run.settings
     print(table(s), file=file)
     for note in run.notes:
-        print(f"note: {note}", file=file)
+        print(
+            textwrap.fill(f"note: {note}", 79, subsequent_indent="      ", break_on_hyphens=False), file=file
+        )
     print(
         f"{run.model.num_parameters:,} parameters; {len(run.train):,} training and {len(run.val):,} "
         "validation tokens",
