@@ -175,9 +175,9 @@ def test_digits_are_enough_for_derivatives():
     """Quotients by numbers, powers and einsums in a derivative become products."""
     a = np.linspace(0.1, 1.0, 12).reshape(3, 4)
     f = lambda a: np.sum(np.einsum("ij,kj->ik", a, a) / 7.0) + np.sum(a**4)  # noqa: E731
-    source = ad.source(ad.grad(f), a)
+    source = ad.source(ad.grad(f), a, emitted=True)
     assert "einsum" not in source and "divide" not in source and "power" not in source
-    source = ad.source(ad.compile(f), a)
+    source = ad.source(ad.compile(f), a, emitted=True)
     assert "einsum" in source and "divide" in source and "power" in source
 
 
