@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..graph import Node
 from ..ops import apply, build, const
-from .collect import Region, representable
+from .collect import Formula, representable
 from .engine import BITS, DIGITS, Family
 from .match import CHOICES, constant_along, full_like, is_inexact, number, padded
 
@@ -146,8 +146,8 @@ def of_product(n: Node, sweep: Sweep) -> Node | None:
     if not is_inexact(n) or x.op not in ("multiply", "negative", "divide") or not sweep.single(x):
         return None
     axes = n.attrs["axes"]
-    region = Region(x, sweep)
-    product = region.product(x)
+    formula = Formula(x, sweep)
+    product = formula.product(x)
     out = product.split(lambda f: constant_along(f, axes, x.ndim))
     if out is None:
         return None
