@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,20 +44,6 @@ def plain_sum(x: Node, axis: Axes, keepdims: Any = False) -> Node:
     return apply("sum", x, axes=axes, keepdims=_flag(keepdims)) if axes or x.dtype.kind not in "fc" else x
 
 
-@handles(np.sum)
-def sum_(
-    a: Operand,
-    axis: Axes = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = NONE,
-    initial: Any = NONE,
-    where: Any = NONE,
-) -> Node:
-    a = _in_dtype(a, dtype)
-    return _with(plain_sum(masked(a, where, 0), axis, keepdims), "add", initial)
-
-
 def _in_dtype(a: Operand, dtype) -> Node:
     return operand(a) if dtype is None else build.cast(operand(a), dtype)
 
@@ -68,18 +55,15 @@ def _with(x: Node, op: str, initial) -> Node:
     return build.cast(apply(op, x, operand(initial, x.dtype)), x.dtype)
 
 
-@handles(np.prod)
-def prod(
-    a: Operand,
-    axis: Axes = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = NONE,
-    initial: Any = NONE,
-    where: Any = NONE,
-) -> Node:
-    a = _in_dtype(a, dtype)
-    return _with(reduce_op("prod", masked(a, where, 1), axis, keepdims), "multiply", initial)
+def _total(reduced, ufunc: str, neutral: int):
+    def handler(a, axis=None, dtype=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+        return _with(reduced(masked(_in_dtype(a, dtype), where, neutral), axis, keepdims), ufunc, initial)
+
+    return handler
+
+
+sum_ = handles(np.sum)(_total(plain_sum, "add", 0))
+prod = handles(np.prod)(_total(partial(reduce_op, "prod"), "multiply", 1))
 
 
 def _extremum(op: str, ufunc: str, worst):
