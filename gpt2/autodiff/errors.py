@@ -116,13 +116,11 @@ def array_lost(loc: tuple | None) -> ConversionError:
     """The error where NumPy would turn a recorded value into a plain array."""
     return ConversionError(
         "here NumPy would turn a recorded value into a plain array, and its derivative would be lost. Write\n"
-        "    x                                               for np.asarray(x)\n"
-        "    np.stack([a, b]) or np.array([a, b], like=a)    for np.array([a, b])\n"
-        "    np.full(shape, x, like=x)                       for np.full(shape, x)\n"
-        "    x.astype(np.float32)                            for np.float32(x)\n"
-        "    np.dot(a, x)                                    for a.dot(x)\n"
-        "    np.stack(parts).sum()                           for np.sum(parts)\n"
-        "    np.zeros_like(x, shape=...)                     for an array to be filled\n"
-        "    ad.stop_gradient(x)                             if a constant is meant",
+        "    x.astype(np.float32)          for np.float32(x)\n"
+        "    np.sin(np.array([a, b]))      for np.sin([a, b]), and other ufuncs of a list\n"
+        "    np.array(x)                   for array(x) after `from numpy import array`\n"
+        "    np.dot(a, x)                  for a.dot(x)\n"
+        "    np.zeros_like(x, shape=...)   for an array to be filled\n"
+        "    ad.stop_gradient(x)           if a constant is meant",
         loc,
     )

@@ -262,7 +262,7 @@ CALLS = {
 CONSTANT = {
     f"np.{name}"
     for name in """
-    all allclose any arange argmax argmin argpartition argsort argwhere array2string array_equal
+    all allclose any argmax argmin argpartition argsort argwhere array2string array_equal
     array_equiv array_repr array_str bincount can_cast common_type count_nonzero digitize empty eye
     flatnonzero identity isclose iscomplex iscomplexobj isin isneginf isposinf isreal isrealobj
     linalg.matrix_rank may_share_memory min_scalar_type nanargmax nanargmin ndim nonzero ones

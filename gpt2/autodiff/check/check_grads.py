@@ -93,8 +93,18 @@ def check_backward(
     Each case gets a random output gradient. The report says for each wrong gradient which input it is, at how
     many entries and where most it is wrong, and what mistake would give just this result.
     """
+    for name, f in (("forward", forward), ("backward", backward)):
+        if not callable(f):
+            raise TypeError(f"check_backward: {name} is {f!r}, expected a function")
+    if not isinstance(cases, Iterable) or isinstance(cases, np.ndarray):
+        raise TypeError(f"check_backward: cases is {cases!r}, expected a list of tuples of inputs")
     lines: list[str] = []
     for number, case in enumerate(cases):
+        if not isinstance(case, (tuple, list)):
+            kind = type(case).__name__
+            raise TypeError(
+                f"check_backward: case {number} is {kind}, expected a tuple of inputs: write (x,)"
+            )
         inputs, static = case if _has_static(case) else (case, {})
         rng = np.random.default_rng(seed + number)
         found = check_one(forward, backward, tuple(inputs), static, rtol, rng)

@@ -197,8 +197,15 @@ ufunc_row("logaddexp2", _logaddexp(lambda x: apply("exp2", x)), cost=15.0, commu
 ufunc_row("sin", lambda out, x: (cos(x),), cost=0.55, math="sin")
 ufunc_row("cos", lambda out, x: ((sin(x), -1.0),), cost=0.55, math="cos")
 ufunc_row("tan", lambda out, x: (square(out) + 1.0,), domain=(0.1, 1.2), cost=0.45, math="tan")
-ufunc_row("arcsin", lambda out, x: (1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=0.4, math="asin")
-ufunc_row("arccos", lambda out, x: (-1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=0.4, math="acos")
+
+
+def _root(x: Node) -> Node:
+    """The root of 1 - x * x; of complex numbers on the side of the cut that arcsin and arccos take."""
+    return sqrt(-(x - 1.0)) * sqrt(x + 1.0) if x.dtype.kind == "c" else sqrt(1.0 - square(x))
+
+
+ufunc_row("arcsin", lambda out, x: (1.0 / _root(x),), domain=(0.1, 0.8), cost=0.4, math="asin")
+ufunc_row("arccos", lambda out, x: (-1.0 / _root(x),), domain=(0.1, 0.8), cost=0.4, math="acos")
 ufunc_row("arctan", lambda out, x: (1.0 / (square(x) + 1.0),), cost=0.4, math="atan")
 ufunc_row("sinh", lambda out, x: (cosh(x),), cost=0.4, math="sinh")
 ufunc_row("cosh", lambda out, x: (sinh(x),), cost=0.35, math="cosh")

@@ -23,6 +23,7 @@ from ..errors import AutodiffError, located, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import build
 from . import recording, source_lines
+from .conversions import plain
 from .recording import NUMBERS, Run, current, innermost
 from .value import ANSWERS, Recorded, as_node, node_in
 
@@ -93,6 +94,7 @@ def operands(*xs: Any) -> list[Node]:
 
 def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     """Run one of NumPy's functions on arguments of which some are recorded."""
+    function = plain(function)
     if function in RAW:
         return RAW[function](*args, **kwargs)
     if function in REFUSED:
@@ -172,6 +174,7 @@ def _carries_derivative(value) -> bool:
 
 def full_name(function: Callable) -> str:
     module = (getattr(function, "__module__", None) or "numpy").replace("numpy", "np", 1)
+    module = module.replace("np.lib.scimath", "np.emath")
     return f"{module}.{function.__name__}"
 
 

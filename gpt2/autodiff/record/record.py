@@ -29,7 +29,7 @@ from ..graph import Graph, Node
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
-from . import recording
+from . import conversions, recording
 from .containers import check_unchanged
 from .recording import NUMBERS, Read, Run, check_kind, innermost, label, native
 from .results import check_results
@@ -98,6 +98,7 @@ def record(
         rec.arguments.append(_argument(rec, i, x, text))
     inputs = [x.node for x in rec.arguments]
     recording.push(rec)
+    conversions.begin()
     try:
         given = unflatten(in_tree, rec.arguments)
         out_leaves, out_tree = flatten(_call(rec, f, given), _is_result)
@@ -108,6 +109,7 @@ def record(
         outputs += [rec.arguments[i].node for i in rec.written]
         contents = [rec.arguments[i].value for i in rec.written]
     finally:
+        conversions.end()
         recording.pop()
         rec.active = False
         rec.arguments = []  # lets go of the arrays

@@ -57,6 +57,11 @@ def is_inside(file: str) -> bool:
     return inside
 
 
+def is_own(file: str) -> bool:
+    """Is it a file of this package?"""
+    return file.startswith(_OWN)
+
+
 def is_standard(file: str) -> bool:
     """Whether it is a file of Python's standard library."""
     return file.startswith(_STANDARD) and _SITE not in file

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..record.conversions import SEEN, plain
 from ..same import COMPARED, same, same_array, same_items
 
 MISSING = object()
@@ -54,9 +55,10 @@ def never() -> bool:
     return False
 
 
-# Each kind of fact as an expression over its parts, a b c d: the cheap and likely changes first.
+# Each kind of fact as an expression over its parts, a b c d e: the cheap and likely changes first.
 _TEMPLATES = {
-    "function": "{a}.__code__ is {b} and {a}.__defaults__ is {c} and {a}.__kwdefaults__ is {d}",
+    "function": "{a}.__code__ is {b} and {a}.__defaults__ is {c} and {a}.__kwdefaults__ is {d} and "
+    "{a}.__qualname__ is {e}",
     "cell": "{a}.cell_contents is {b}",
     "entry": "{a}[{b}] is {c}",
     "absent": "{b} not in {a}",
@@ -90,6 +92,7 @@ def make_guard(facts: Iterable[tuple]) -> Guard:
         same_class=same_class,
         same_attributes=same_attributes,
         is_unset=is_unset,
+        plain=plain,
         gone=GONE,
     )
     known: dict[int, str] = {}
@@ -105,10 +108,12 @@ def make_guard(facts: Iterable[tuple]) -> Guard:
     tests = []
     for kind, *parts in sorted(facts, key=lambda fact: _ORDER[fact[0]]):
         texts = [_written(kind, p) if (kind, k) in _NAMES else ref(p) for k, p in enumerate(parts)]
-        text = _TEMPLATES[kind].format(**dict(zip("abcd", texts)))
+        text = _TEMPLATES[kind].format(**dict(zip("abcde", texts)))
         if kind in ("cell", "entry") and _may_be_equal(parts[-1]):
             current = text.rsplit(" is ", 1)[0]
             text = f"({text} or same({current}, {ref(parts[-1])}))"
+        elif kind == "entry" and id(parts[-1]) in SEEN:  # asked while something is recorded
+            text = f"({text} or plain({text.rsplit(' is ', 1)[0]}) is {ref(parts[-1])})"
         tests.append(text)
     source = "def holds():\n    try:\n"
     for i in range(0, len(tests), 100):
@@ -143,7 +148,7 @@ def same_attributes(now: dict, names: tuple, values: tuple, absent: frozenset) -
     """Whether these names have these values, and those that were missing are still not there."""
     for name, value in zip(names, values):
         found = now.get(name, MISSING)
-        if found is not value and not same(found, value):
+        if found is not value and plain(found) is not value and not same(found, value):
             return False
     return absent.isdisjoint(now) if len(now) < len(absent) else not any(map(now.__contains__, absent))
 

@@ -100,6 +100,9 @@ def _listed() -> list:
     found += [v for v in _entries(itertools) if isinstance(v, type)]
     found += [functools.reduce, functools.partial, types.SimpleNamespace]
     found += [collections.deque, collections.OrderedDict, collections.defaultdict]
+    series = [m for m in vars(np.polynomial).values() if isinstance(m, types.ModuleType)]
+    for module in series:
+        found += [v for v in vars(module).values() if isinstance(v, types.FunctionType)]
     for module in (np, np.linalg, np.fft):
         found += [v for v in vars(module).values() if isinstance(v, np.ufunc)]
         found += [getattr(module, n) for n in _NUMPY if hasattr(module, n)]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..record.conversions import plain
+
 if TYPE_CHECKING:
     from .world import World
 
@@ -40,7 +42,7 @@ class Names:
 
 class ModuleNames(Names):
     def __init__(self, module: ModuleType):
-        super().__init__(module, module.__dict__)
+        super().__init__(module, {k: plain(v) for k, v in module.__dict__.items()})
 
     def reach(self, world: World, name: str) -> None:
         if name in self.then:

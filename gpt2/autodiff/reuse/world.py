@@ -25,6 +25,7 @@ import numpy as np
 
 from ..record import source_lines
 from ..record.bytecode import CATCHES, reads
+from ..record.conversions import plain
 from ..record.value import Recorded
 from .guard import Guard, make_guard, never
 from .kinds import (
@@ -119,6 +120,8 @@ class World:
         self.trouble = self.trouble or why
 
     def fact(self, kind: str, *parts: Any) -> None:
+        if kind == "entry":
+            parts = (*parts[:2], plain(parts[2]))
         key = (kind, id(parts[0]), parts[1] if kind in ("entry", "absent", "attribute") else None)
         self.facts.setdefault(key, (kind, *parts))
 
@@ -242,7 +245,7 @@ class World:
                     return self.fail(f"it uses {v.__name__}.{name}, which is not there")
                 self.fact("type", v, types.ModuleType)
                 self.fact("entry", v.__dict__, name, v.__dict__[name])
-                v = v.__dict__[name]
+                v = plain(v.__dict__[name])
             self.reach(v, called)
         return None
 
@@ -268,6 +271,7 @@ class World:
 
     def reach(self, v: Any, called: bool = False) -> None:
         """Note something that may be read. `called`: nothing but a call is done with it."""
+        v = plain(v)
         if type(v) in ATOMS or v in LISTED or self.trouble:
             return
         if called and type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
@@ -302,7 +306,7 @@ class World:
         code = f.__code__
         if is_inside(code) and not is_own(code):
             return self.fail(f"it uses {name_of(f)}")
-        self.fact("function", f, code, f.__defaults__, f.__kwdefaults__)
+        self.fact("function", f, code, f.__defaults__, f.__kwdefaults__, f.__qualname__)
         self.reach(f.__defaults__)
         self.reach(f.__kwdefaults__)
         if is_own(code):  # what the compiler made of the user's functions
@@ -340,6 +344,11 @@ class World:
         self.fact("dict", d, tuple(d), tuple(d.values()))
         for v in (*d, *d.values()):
             self.reach(v)
+
+    def _default_dict(self, d) -> None:
+        self.fact("attribute", d, "default_factory", d.default_factory)
+        self.reach(d.default_factory)
+        self._dict(d)
 
     def _items(self, items) -> None:
         if type(items) is not tuple:
@@ -424,6 +433,8 @@ _VISITS = {
     np.ndarray: World._array,
     Recorded: World._recorded,
     dict: World._dict,
+    collections.defaultdict: World._default_dict,
+    collections.deque: World._items,  # its maxlen cannot be changed
     tuple: World._items,
     list: World._items,
     set: World._items,
