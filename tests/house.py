@@ -28,7 +28,7 @@ STAGES: dict[str, set[str]] = {
     "emit": {"graph", "ops", "run", "switches"},
     "pipeline": {"derive", "emit", "graph", "keep", "ops", "passes", "switches"},
     "nested": {"derive", "errors", "graph", "ops", "pipeline", "run"},
-    "reuse": {"emit", "graph", "pipeline", "record", "same"},
+    "reuse": {"emit", "graph", "ops", "pipeline", "record", "same"},
     "check": {"derive", "graph", "ops", "record", "tree"},
     "api": {
         "derive",
