@@ -1,4 +1,4 @@
-"""Is everything that was read still as it was? The facts of a World (world.py) as one compiled function.
+"""Tests whether all that was read is as it was: the facts of a World (world.py) as one compiled function.
 
     guard.trouble    why nothing can be promised, or None. Such a function is recorded at every call: slower,
                      and right.
@@ -25,8 +25,8 @@ MISSING = object()
 
 
 class Guard:
-    """See the head of this file. `watched` is how many facts `holds` looks at; `text` is the test of a short
-    guard as an expression over `names`, for those who would rather not call a function.
+    """The test whether a recording still holds. `watched` is how many facts `holds` looks at; `text` is the
+    test of a short guard as an expression over `names`, for those who would rather not call a function.
     """
 
     __slots__ = ("trouble", "holds", "watched", "text", "names")
@@ -84,9 +84,7 @@ GONE = (KeyError, ValueError, AttributeError, RuntimeError)
 
 
 def make_guard(facts: Iterable[tuple]) -> Guard:
-    """All facts as one function: identity first, and equality only of values that cannot change (floats,
-    names).
-    """
+    """All facts as one function: by identity, then by equality of what cannot change (floats, names)."""
     env = dict(
         same=same,
         same_items=same_items,
@@ -131,7 +129,7 @@ def _written(kind: str, name: str) -> str:
 
 
 def _may_be_equal(value) -> bool:
-    """Could an equal value stand in for this one? (`SCALE = 0.1` run a second time makes another object.)"""
+    """Whether an equal value could stand in for this one: `SCALE = 0.1` run again makes another object."""
     return isinstance(value, (*COMPARED, tuple, frozenset, slice, np.generic, np.dtype))
 
 
@@ -147,7 +145,7 @@ def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...]) -> b
 
 
 def same_attributes(now: dict, names: tuple, values: tuple, absent: frozenset) -> bool:
-    """Have these names these values, and are those names still not there?"""
+    """Whether these names have these values, and those that were missing are still not there."""
     for name, value in zip(names, values):
         found = now.get(name, MISSING)
         if found is not value and plain(found) is not value and not same(found, value):
@@ -156,7 +154,7 @@ def same_attributes(now: dict, names: tuple, values: tuple, absent: frozenset) -
 
 
 def is_unset(v: Any, slot: Any) -> bool:
-    """Has the slot no value?"""
+    """Whether the slot has no value."""
     try:
         slot.__get__(v)
     except AttributeError:
