@@ -107,12 +107,7 @@ class Run:
 
     def capture(self, array: np.ndarray) -> Node:
         """The input that stands for an array from outside, with the content that it has now."""
-        if array.dtype.kind not in NUMBERS:
-            raise DtypeError(
-                f"an array of dtype {array.dtype} met a recorded value; only arrays of numbers and "
-                "bools can be recorded",
-                here(),
-            )
+        check_numbers(array.dtype)
         if not array.dtype.isnative:
             raise DtypeError(
                 f"an array of dtype {array.dtype} met a recorded value, and that is not this machine's byte "
@@ -196,6 +191,15 @@ def computes_as_ndarray(array: np.ndarray) -> bool:
 def native(dtype: np.dtype) -> np.dtype:
     """The dtype in this machine's byte order."""
     return dtype if dtype.isnative else np.dtype(dtype.type)
+
+
+def check_numbers(dtype: np.dtype) -> None:
+    if dtype.kind not in NUMBERS:
+        raise DtypeError(
+            f"an array of dtype {dtype} met a recorded value; only arrays of numbers and "
+            "bools can be recorded",
+            here(),
+        )
 
 
 def check_kind(array: np.ndarray, what: str) -> None:

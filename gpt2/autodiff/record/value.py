@@ -512,7 +512,9 @@ def as_node(rec: Run, x: Any, dtype: np.dtype | None = None) -> Node:
             return node_in(rec, _function(np.array, x))
         if _has_node(x):
             return _stacked([as_node(rec, v, dtype) for v in x])
-    return table.const(np.asarray(x))
+    x = np.asarray(x)
+    recording.check_numbers(x.dtype)
+    return table.const(x)
 
 
 def _has_node(x) -> bool:
