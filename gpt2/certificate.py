@@ -81,8 +81,7 @@ def check_layer(name: str, seed: int = 0) -> dict[str, tuple[float, float]]:
 
 
 def check_model(seed: int = 0) -> dict[str, tuple[float, float]]:
-    """The same for the whole loss of a small GPT-2: hand-written, derived layer by layer, and derived as
-    one program."""
+    """The same for the loss of a small GPT-2: by hand, derived layer by layer, and as one program."""
     config = GPT2Config(vocab_size=17, block_size=8, n_layer=2, n_head=3, n_embd=12, dtype="float64")
     rng = np.random.default_rng(seed)
     tokens, targets = rng.integers(0, 17, (2, 2, 5))
@@ -175,8 +174,7 @@ def pair_of(name: str, sizes: Sizes = SHOWN) -> Any:
 
 
 def derived_source(name: str, emitted: bool = False) -> str:
-    """The derived forward and backward of a layer as source: as a person would write it, or the programs
-    that run."""
+    """A layer's derived forward and backward as source: as a person writes it, or the programs that run."""
     entry = pair_of(name)
     if emitted:
         return entry.forward.source + "\n\n" + entry.backward.program.source

@@ -175,8 +175,7 @@ class AdamW:
 
 
 def sum_of_squares(flat: np.ndarray) -> float:
-    """Of a flat array (N,), as a float. Blocks of it are summed in float64, in order, on any number of
-    threads."""
+    """Of a flat array (N,), as a float: blocks summed in float64, in order, on any number of threads."""
     starts = range(0, flat.size, SUM_BLOCK)
     sums = [0.0] * len(starts)
     todo = iter(enumerate(starts))
@@ -191,8 +190,7 @@ def sum_of_squares(flat: np.ndarray) -> float:
 
 
 def _pieces(start, stop, decayed):
-    """Cut start..stop into (start, stop, decays): at borders of the decayed ranges, and every BLOCK
-    entries."""
+    """Cut start..stop into (start, stop, decays) at borders of decayed ranges, and every BLOCK entries."""
     borders = {edge for pair in decayed for edge in pair if start < edge < stop}
     edges = sorted({start, stop, *borders})
     for first, last in zip(edges, edges[1:]):

@@ -1,4 +1,4 @@
-"""The settings of a new run: defaults, a preset, the shape of released weights, and what was given."""
+"""Makes the settings of a new run: defaults, a preset, the shape of released weights, what was given."""
 
 import dataclasses
 from typing import Any

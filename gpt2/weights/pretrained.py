@@ -1,4 +1,4 @@
-"""Weights that were trained before, here or elsewhere: what --init names.
+"""Finds weights that were trained before, here or elsewhere: what --init names.
 
 gpt2, gpt2-medium, gpt2-large, gpt2-xl    as OpenAI released them: from the folder of this name in
                                           GPT2_DATA_DIR, else through huggingface_hub and its cache

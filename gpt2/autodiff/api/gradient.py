@@ -142,7 +142,5 @@ def value_and_grad(
 def value_and_grad(
     f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
 ) -> Callable:
-    """Like grad, with the value: the derived function returns (value, gradient), or ((value, aux),
-    gradient).
-    """
+    """Like grad, but the derived function returns (value, gradient), or ((value, aux), gradient)."""
     return derived_function(f, Grad(argnums, True, has_aux), pure)

@@ -1,5 +1,5 @@
-"""Checks for users: check_grads(f, args), of the derivatives of a function; check_backward(forward, backward,
-cases), of a backward written by hand, with what is probably wrong with it.
+"""Checks for users. check_grads(f, args) tests the derivatives of a function; check_backward(forward,
+backward, cases) tests a backward written by hand, and says what is probably wrong with it.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ class BackwardMismatch(AssertionError):
 def check_backward(
     forward: Callable, backward: Callable, cases: Iterable, *, rtol: float | None = None, seed: int = 0
 ) -> None:
-    """Compare backward, written by hand, with the derivative of forward; raise BackwardMismatch with a
-    report.
+    """Compare a backward written by hand with the derivative of its forward; raise BackwardMismatch.
 
     forward    forward(*inputs, **static) -> out, or -> (out, saved) with saved a tuple
     backward   backward(dout, saved, **static) -> one gradient per input, None for integers;
