@@ -183,7 +183,14 @@ def _at(got, path: tuple):
     return got
 
 
-def begins_at(rec: Recording, values: Sequence, dout, got: Sequence, right: Sequence, rtol) -> list[str]:
+def begins_at(
+    rec: Recording,
+    values: Sequence,
+    dout: np.ndarray,
+    got: Sequence,
+    right: Sequence,
+    rtol: float | None,
+) -> list[str]:
     """Which step of a long function is wrong, as lines; none where it has few arguments."""
     same = [
         None if g is None or w is None or np.shape(g) != w.shape else np.asarray(g)

@@ -162,18 +162,29 @@ def _paths(problem: Problem, got, same) -> Iterator[str]:
             yield f"the path through {describe(n)} has the wrong sign"
 
 
-def _path_counts(problem: Problem, got, same) -> Iterator[str]:
-    """Such a path counts, but not once; or its way from the input to the value is taken for 1."""
+def _named_path_counts(problem: Problem, got, same) -> Iterator[str]:
+    """A path through a value that the user named counts as often as an axis is long."""
     for n, without, through in problem.paths():
-        if same(got, without + 2 * through):
-            yield f"the path through {describe(n)} counts twice"
-        times = np.vdot(through, got - without).real / np.vdot(through, through).real
+        times = _times(without, through, got)
+        found = about_factor(times, problem.graph) if n.name and abs(times - 2) > 1e-6 else None
+        if found and same(got, without + times * through):
+            yield f"the path through {describe(n)} counts {found[0]} times: {found[1]}"
+
+
+def _path_counts(problem: Problem, got, same) -> Iterator[str]:
+    """A path counts, but not once; or its way from the input to the value is taken for 1."""
+    for n, without, through in problem.paths():
+        times = _times(without, through, got)
         if same(got, without + times * through):
-            counted, cause = about_factor(times, problem.graph) or (f"{times:.6g}", "")
-            yield f"the path through {describe(n)} counts {counted} times" + f": {cause}" * bool(cause)
+            often = "twice" if same(times, 2.0) else f"{times:.6g} times"
+            yield f"the path through {describe(n)} counts {often}"
         if n.shape == problem.expected.shape and same(got, without + problem.adjoint(n)):
             inp = input_name(problem.graph, problem.index)
             yield f"the derivative of {describe(n)} with respect to {inp} is left out: it is taken for 1"
+
+
+def _times(without, through, got) -> float:
+    return np.vdot(through, got - without).real / np.vdot(through, through).real
 
 
 def _normalises(graph: Graph, n: Node) -> bool:
@@ -272,4 +283,4 @@ def _patterns(problem: Problem, got, same) -> Iterator[str]:
 
 # Causes that say what the gradient as a whole is like, and those that name a step of the function
 AS_A_WHOLE = (_simple_causes, _other_gradient, _cotangent_ignored)
-OF_A_STEP = (_paths, _repeated, _single_steps, _path_counts)
+OF_A_STEP = (_paths, _repeated, _named_path_counts, _single_steps, _path_counts)

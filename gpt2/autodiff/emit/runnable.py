@@ -9,6 +9,7 @@ import builtins
 import os
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..graph import Graph, Node
 from .readable import Writer
@@ -45,7 +46,7 @@ def _origin(n: Node) -> str:
     return f", from {os.path.basename(n.loc[0])}:{n.loc[1]}" if n.loc is not None else ""
 
 
-def written(value) -> str | None:
+def written(value: ArrayLike) -> str | None:
     """An array as a NumPy expression; None where that is long."""
     x = np.asarray(value)
     dtype = f"np.{x.dtype}"

@@ -78,7 +78,7 @@ MISTAKES = {
     "ones": (2, lambda p: np.full(C, float(B)), "output gradient is ignored"),
     "no mean": (0, missing_mean, r"the path through mean \(layernorm.py:54\) is left out"),
     "no variance": (0, missing_variance, "the path through variance is left out"),
-    "sum for variance": (0, sum_for_variance, "the factor 1/4 of .* is left out: a sum over axis 1"),
+    "sum for variance": (0, sum_for_variance, "variance counts 4 times: a sum over axis 1 of inp"),
     "plus variance": (0, wrong_sign_of_variance, "the path through variance has the wrong sign"),
     "one row": (0, lambda p: p.expected + np.eye(B, C, 1) * [[1], [0], [0]], "only index 0 of axis 0 differ"),
     "a shift": (0, lambda p: p.expected + np.arange(B)[:, None] / 7, "the same all along axis 1"),
