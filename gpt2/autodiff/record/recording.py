@@ -11,7 +11,7 @@ import itertools
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -87,6 +87,10 @@ class Run:
     def stand_in(self, ufunc: np.ufunc, values: Sequence) -> np.ndarray | None:
         """In a dry run, what takes the place of ufunc(*values); None where it has to be computed."""
         return unevaluated.stand_in(ufunc, values) if self.dry else None
+
+    def reduced(self, function: Callable, values: Sequence, options: Mapping) -> Any:
+        """In a dry run, what takes the place of function(*values, **options); None to compute it."""
+        return unevaluated.reduced(function, values, options) if self.dry else None
 
     def leaves_out(self, target: np.ndarray, node: Node) -> bool:
         """Whether this is a dry run that does not write the node's value into the target."""
