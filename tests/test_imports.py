@@ -21,6 +21,7 @@ INSIDE_FUNCTIONS = {
     ("parallel/__init__.py", "gpt2.parallel.mpi"): NUMPY_LATER,
     ("parallel/__init__.py", "gpt2.parallel.team"): NUMPY_LATER,
     ("parallel/__init__.py", "gpt2.parallel.processes"): NUMPY_LATER,
+    ("parallel/__init__.py", "gpt2.parallel.shares"): NUMPY_LATER,
     ("parallel/worker.py", "gpt2.parallel.memory"): NUMPY_LATER,
     ("parallel/worker.py", "gpt2.parallel.pipes"): NUMPY_LATER,
     ("parallel/mpi.py", "mpi4py"): OPTIONAL,
