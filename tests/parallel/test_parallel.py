@@ -612,7 +612,7 @@ def test_a_signal_to_all_processes_saves_and_ends_them(command, tmp_path, number
         (["--workers", "7"], "--workers 7: a batch has only 6 sequences"),
         (["--workers", "0"], "--workers 0: expected a number from 1, or auto"),
         (["--workers", "two"], "--workers two: expected a number from 1, or auto"),
-        (["--parallel", "thread"], "--parallel: expected one of none, processes, mpi"),
+        (["--parallel", "thread"], "--parallel: expected one of fastest, none, shares, processes, mpi"),
     ],
 )
 def test_settings_that_make_no_sense_are_one_line(command, more, text, capsys):
