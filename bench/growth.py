@@ -105,6 +105,21 @@ def views(n: int):
     return f, (np.linspace(0.0, 1.0, SMALL),)
 
 
+def deep_views(n: int):
+    """Every view one of the view before, and every one written to."""
+
+    def f(x):
+        v = x * 1.0
+        total = 0.0
+        for i in range(n // 5):
+            v = v[::-1]
+            v[i % 5] += x[0]
+            total = total + v[0]
+        return total
+
+    return f, (np.linspace(0.0, 1.0, SMALL),)
+
+
 def branches(n: int):
     """Comparisons, and what is chosen by them."""
 
@@ -157,6 +172,6 @@ PROGRAMS = {
     f.__name__: f
     for f in (
         *(chain, large_chain, affine, numbers, parameters, grid, fan, matrices),
-        *(views, branches, lists, dots, layers),
+        *(views, deep_views, branches, lists, dots, layers),
     )
 }
