@@ -12,6 +12,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import source
 from gpt2.autodiff.emit.arena import offsets
 from gpt2.autodiff.emit.array_names import ArrayNames
+from gpt2.autodiff.emit.buffers import Values
 from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
 from gpt2.autodiff.pipeline import Row
@@ -86,6 +87,23 @@ def test_a_name_that_thousands_have_is_found_at_once():
     found = [names.unique("x") for _ in range(1000)]
     assert found[:3] == ["x", "x_2", "x_3"] and len(set(found)) == 1000
     assert names.taken.asked < 3000
+
+
+def test_readers_of_one_value_are_not_looked_through_by_each_of_them(monkeypatch):
+    counts = []
+    readers = Values.readers
+
+    def counting(self, n):
+        found = readers(self, n)
+        counts[-1] += len(found)
+        return found
+
+    monkeypatch.setattr(Values, "readers", counting)
+    for n in (100, 200):
+        counts.append(0)
+        f, args = PROGRAMS["fan"](n)
+        ad.grad(f)(*args)
+    assert 0 < counts[1] < MOST * counts[0]
 
 
 def test_a_statement_is_found_in_long_code_without_reading_all_of_it():
