@@ -1,4 +1,4 @@
-"""Writing in place, as values that never change.
+"""Turns writing in place into values that never change.
 
 Each piece of memory has a root: the recorded value that owns it. A view knows its root and its path, the
 ops that lead from the root's node to its own (slice, reshape, transpose, ...). Writing through a view makes
@@ -111,7 +111,7 @@ def _mark_written(root) -> None:
 
 
 def write(x: Recorded, new: Node, store: Callable[[np.ndarray], object]) -> None:
-    """The content of x becomes the node `new`; `store(array)` does the same to the concrete array."""
+    """Make the node `new` the content of x; `store(array)` does the same to the concrete array."""
     root = x.root
     if not x._rec.active:
         raise escaped(x)
