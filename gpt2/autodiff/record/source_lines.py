@@ -125,10 +125,17 @@ def _find(frame) -> Site:
 
 def _span(code, lasti: int):
     """An instruction's (line, end line, column, end column), in bytes as `ast` counts; None if unknown."""
-    for i, span in enumerate(code.co_positions()):
-        if i == lasti // 2:
-            return None if None in span else span
-    return None
+    known = _positions.get(id(code))
+    if known is None:
+        if len(_positions) >= _FEW:
+            _positions.clear()
+        known = _positions[id(code)] = code, list(code.co_positions())
+    span = known[1][lasti // 2] if lasti // 2 < len(known[1]) else (None,)
+    return None if None in span else span
+
+
+_positions: dict[int, tuple] = {}  # id of a code object -> (the code object, a span for each instruction)
+_FEW = 64
 
 
 _named: dict[str, tuple[int, dict]] = {}  # file -> (number of lines, span -> name)

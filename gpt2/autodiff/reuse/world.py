@@ -81,6 +81,9 @@ def _serves_inside(frame) -> bool:
     return standard and frame is not None
 
 
+OURS: dict[int, types.CodeType] = {}  # code of the compiler's and of NumPy's that ran, by its id
+
+
 class World:
     """What one recording has read. `facts` are tuples whose first entry names a template of guard.py."""
 
@@ -135,6 +138,7 @@ class World:
     def _runs(self, frame) -> None:
         code = frame.f_code
         if is_inside(code):
+            OURS[id(code)] = code
             if frame.f_back is not None and id(frame.f_back.f_code) in self._ran:
                 self._enters_ours(frame)
             return None
