@@ -33,7 +33,7 @@ from ..ops.subgraph import items, zeros_like
 from ..record import recording
 from ..record.record import apply_op, record
 from ..record.source_lines import here
-from ..record.value import Recorded
+from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, tree_map, unflatten
 from .bodies import operands_of_body, stands_for_all
 from .plan import result_leaves
@@ -114,7 +114,7 @@ class _Custom:
         keywords = self.keywords_for_rule(kwargs)
         leaves, tree = flatten(args)
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
-        concrete = [x.value if type(x) is Recorded else x for x in leaves]
+        concrete = [value_of(x) for x in leaves]
         with _own_reads():
             primal = _traced(function, concrete, tree, self.name)
         rule = self.rule(primal, concrete, tree, keywords)
@@ -206,9 +206,7 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     """f on unflatten(tree, leaves): recorded if that works, else as one op that calls f."""
     try:
         rec = record(f, unflatten(tree, leaves))
-    except (
-        Exception
-    ):  # whatever cannot be recorded runs as it is; if f itself is at fault, so it will say now
+    except Exception:  # what cannot be recorded runs as it is; if f itself is at fault, it will say so now
         return _called(f, leaves, tree, name)
     if rec.lifted:
         raise AutodiffError(
@@ -341,9 +339,7 @@ def _from_all(rule, kept, dout, **keywords):
 
 
 def _gradients_in_order(name: str, grads, leaves, tree: Tree) -> list:
-    """The gradients of the floating-point leaves, None where there is none, from what the user's rule
-    gave.
-    """
+    """The gradients that the user's rule gave for the floating-point leaves; None where there is none."""
     n_args = len(tree.spec[2])
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)

@@ -1,4 +1,4 @@
-"""Matrix products as BLAS likes them: two-dimensional, of views, scaled where it is cheapest.
+"""Gives matrix products the form that BLAS likes: two-dimensional, of views, scaled where it is cheapest.
 
 BLAS adds up in an order of its own, and another one for other shapes. In strict mode these rules are tried
 where digits are enough; scale_the_smallest is not: (1e-30 * a) @ b is finite where a @ b overflows.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..graph import Node
 from ..ops import apply, build
 from ..ops.matrix import letter_sizes, split_subscripts
-from .collect import Product, Region
+from .collect import Formula, Product
 from .engine import DIGITS, Family
 from .match import is_inexact, strip_ones
 
@@ -96,9 +96,7 @@ def batch_summed(n: Node, sweep: Sweep) -> Node | None:
     k = math.prod(a.shape[:-2]) * a.shape[-1]
     last = a.ndim - 1
     left = build.transpose(a, (*range(last - 1), last, last - 1))  # (B, K, M)
-    left = build.swap_last(
-        build.reshape(left, (k, a.shape[-2]))
-    )  # (M, B*K): a view where a is a transpose itself
+    left = build.swap_last(build.reshape(left, (k, a.shape[-2])))  # (M, B*K), a view if a is a transpose
     product = apply("matmul", left, build.reshape(b, (k, b.shape[-1])))
     rest = tuple(i - (x.ndim - 2) for i in n.attrs["axes"] if i >= x.ndim - 2)
     if rest:
@@ -141,7 +139,7 @@ def _unscaled(x: Node, sweep):
         return (c, apply(x.op, y, **x.attrs)) if c != 1 else (1.0, x)
     if x.op not in ("multiply", "negative"):
         return 1.0, x
-    p = Region(x, sweep).product(x)
+    p = Formula(x, sweep).product(x)
     if p.coef == 1 or not p.factors:
         return 1.0, x
     return p.coef, build.broadcast(Product(1.0, p.factors).build(x.dtype, sweep), x.shape)

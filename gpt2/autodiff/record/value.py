@@ -36,7 +36,7 @@ ANSWERS: dict = {}
 
 
 class Recorded:
-    """node, value, recording; for views also the root and the path to it (views.py)."""
+    """A value under observation: node, value, recording, and for views root and path (writes.py)."""
 
     __slots__ = (
         "_rec",
@@ -95,7 +95,7 @@ class Recorded:
 
     @property
     def weak(self) -> bool:
-        """Is it a Python number, which takes the dtype of the arrays it meets (NEP 50)?"""
+        """Whether it is a Python number, which takes the dtype of the arrays it meets (NEP 50)."""
         return type(self._value) in SCALARS
 
     @property
@@ -218,7 +218,7 @@ class Recorded:
             raise UnsupportedError("fields of structured arrays are not recorded", source_lines.here())
         key = _static_slices(key)
         try:
-            result = value[_plain_key(key)]
+            result = value[plain_key(key)]
         except IndexError as error:
             raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
         site = source_lines.site()
@@ -481,6 +481,11 @@ def _function(function, *args, **kwargs):
 
 
 # operands
+def value_of(x: Any) -> Any:
+    """The concrete value that a recorded one stands for; anything else as it is."""
+    return x.value if type(x) is Recorded else x
+
+
 def node_in(rec: Run, x: Recorded) -> Node:
     """The node of x as the recording sees it."""
     if x._rec is rec:
@@ -507,7 +512,9 @@ def as_node(rec: Run, x: Any, dtype: np.dtype | None = None) -> Node:
             return node_in(rec, _function(np.array, x))
         if _has_node(x):
             return _stacked([as_node(rec, v, dtype) for v in x])
-    return table.const(np.asarray(x))
+    x = np.asarray(x)
+    recording.check_numbers(x.dtype)
+    return table.const(x)
 
 
 def _has_node(x) -> bool:
@@ -544,12 +551,13 @@ def _static_slices(key):
     return key
 
 
-def _plain_key(key):
+def plain_key(key: Any) -> Any:
+    """An index with concrete values in the place of recorded ones."""
     if type(key) is tuple:
-        return tuple(map(_plain_key, key))
+        return tuple(map(plain_key, key))
     if type(key) is list:
-        return [_plain_key(k) for k in key]
-    return key.value if type(key) is Recorded else key
+        return [plain_key(k) for k in key]
+    return value_of(key)
 
 
 def _gather(rec: Run, x: Node, items) -> Node:
@@ -567,18 +575,18 @@ def index_arrays(rec: Run, k: Any) -> list[Node]:
         return [table.const(k, np.intp)]
     if k.dtype.kind != "b":
         return [as_node(rec, k)]
-    mask = k.value if type(k) is Recorded else k
+    mask = value_of(k)
     rec.read(as_node(rec, k), np.array(mask), "array")
     return [table.const(i) for i in np.nonzero(mask)]
 
 
 def _same_place(a: Recorded, b: Recorded) -> bool:
-    """Do both name the same elements of the same memory, in the same order?"""
+    """Whether both name the same elements of the same memory, in the same order."""
     return a.root is b.root and a.shape == b.shape and writes.same_path(a._path, b._path)
 
 
 def store(target: Recorded, value: Any) -> None:
-    """target[...] = value"""
+    """Assign to all of a recorded array: target[...] = value."""
     rec = target._rec
     if type(value) is Recorded:
         check_level(target, value)
@@ -586,14 +594,14 @@ def store(target: Recorded, value: Any) -> None:
         value = _function(np.array, value) if _has_recorded(value) else np.asarray(value)
     if getattr(value, "dtype", None) is not None and value.dtype.kind == "O":
         value = np.asarray(value)
-    concrete = value.value if type(value) is Recorded else value
+    concrete = value_of(value)
     _check_fits(np.shape(concrete), target.shape)
     node = writes.assigned(as_node(rec, value, target.dtype), target.shape, target.dtype)
     writes.write(target, node, lambda array: array.__setitem__(Ellipsis, concrete))
 
 
 def _check_fits(shape: tuple, target: tuple) -> None:
-    """Can a value of this shape be assigned? NumPy lets leading axes of length 1 go."""
+    """Raise unless a value of this shape can be assigned. NumPy lets leading axes of length 1 go."""
     if shape in (target, ()):
         return
     extra = max(len(shape) - len(target), 0)
@@ -620,7 +628,7 @@ def _assign_advanced(x: Recorded, key, value) -> None:
         check_level(x, r)
     if isinstance(value, (list, tuple)):
         value = _function(np.array, value) if _has_recorded(value) else np.asarray(value)
-    plain, concrete = _plain_key(key), value.value if type(value) is Recorded else value
+    plain, concrete = plain_key(key), value_of(value)
     node = as_node(rec, value, x.dtype)
     if type(key) is Recorded and key.dtype.kind == "b" and node.ndim <= x.ndim - key.ndim:
         mask = build.reshape(node_in(rec, key), key.shape + (1,) * (x.ndim - key.ndim))

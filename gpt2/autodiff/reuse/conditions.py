@@ -1,5 +1,4 @@
-"""Which way did a function go? `if x > 0`, `range(n)`, `x[mask]` make a recording that holds for one path
-only.
+"""Tells which way a function went: after `if x > 0`, `range(n)`, `x[mask]` a recording holds for one path.
 
 A recording is used again for arguments at which the function would take the same path: at which all that it
 looked at is the same. Before the program runs, a small program computes what was looked at, and the answers
@@ -21,31 +20,20 @@ from typing import Any
 import numpy as np
 
 from ..emit.scalar import ScalarProgram
-from ..graph import Graph, Node
+from ..graph import Graph
+from ..ops.exactness import without_rounding
+from ..ops.interpret import evaluate_graph
 from ..pipeline import Row
-from ..record.record import Recording, evaluate_graph
+from ..record.record import Recording
 from ..same import same, same_array
 
 MOST = 12  # recordings of one combination of types; a function that goes another way each time gains nothing
 
-# Ops whose results are copies of their arguments' elements, or decided by comparing them.
-EXACT = frozenset(
-    "reshape transpose broadcast slice copy gather take_along update assemble where max min maximum minimum "
-    "fmax fmin argmax argmin argsort searchsorted any all equal not_equal less less_equal greater "
-    "greater_equal logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit absolute fabs "
-    "negative positive sign floor ceil trunc rint real imag stop_gradient".split()
-)
-# Exact on integers besides
-EXACT_INTEGERS = frozenset(
-    "add subtract multiply floor_divide remainder square sum cumsum prod bitwise_and bitwise_or bitwise_xor "
-    "left_shift right_shift invert gcd lcm cast".split()
-)
-
 
 @dataclass
 class Path:
-    """`program` computes, from the arguments and what is outside, the values that were looked at:
-    `expected`.
+    """One way through a function. `program` computes, from the arguments and what is outside, the values that
+    were looked at: they have to be `expected`.
     """
 
     program: Any
@@ -53,14 +41,12 @@ class Path:
     n_arguments: int
 
     def taken(self, leaves: Sequence, outside: Sequence) -> bool:
-        """Would the function take this path?"""
+        """Whether the function would take this path."""
         if not self.expected:
             return True
         try:
             found = self.program(*leaves[: self.n_arguments], *outside)
-        except (
-            Exception
-        ):  # what is looked at on this path may not even exist on another: an index out of range
+        except Exception:  # what is looked at here may not exist on another path: an index out of range
             return False
         return all(map(agree, found, self.expected))
 
@@ -92,33 +78,18 @@ def path_of_pure(rec: Recording) -> Path:
 
 
 def _is_exact(rec: Recording) -> bool:
-    return not any(r.kind == "text" for r in rec.reads) and _all_exact([r.node for r in rec.reads])
+    return not any(r.kind == "text" for r in rec.reads) and without_rounding([r.node for r in rec.reads])
 
 
 def _looked_at(rec: Recording) -> tuple[Graph, list]:
-    """The graph of the values that were looked at, and what they were."""
+    """The graph of the values that were looked at, and the values."""
     seen = {r.node: r.value for r in rec.reads}  # of what was read twice, once
     return Graph(rec.graph.inputs, seen, rec.graph.name + "_path"), list(seen.values())
 
 
-def _all_exact(nodes) -> bool:
-    known: set[Node] = set()
-    todo = list(nodes)
-    while todo:
-        n = todo.pop()
-        if n in known:
-            continue
-        known.add(n)
-        whole = n.op in EXACT_INTEGERS and all(x.dtype.kind in "biu" for x in (n, *n.args))
-        if n.op not in ("input", "const") and n.op not in EXACT and not whole:
-            return False
-        todo.extend(n.args)
-    return True
-
-
 def agree(found: Any, expected: Any) -> bool:
-    """Equal to the last bit, the sign of a zero included. What was read as a number or a truth value is an
-    array of one element in the graph.
+    """Whether a value is the expected one to the last bit, the sign of a zero included. What was read as a
+    number or a truth value is an array of one element in the graph.
     """
     if isinstance(expected, np.ndarray):
         return same_array(np.asarray(found, expected.dtype), expected)

@@ -1,4 +1,4 @@
-"""Products of vectors, matrices and tensors."""
+"""Handlers for products of vectors, matrices and tensors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build
-from ..dispatch import handles, operand
+from ..dispatch import Operand, handles, operand
 from ..ufuncs import BUILDERS, matmul
 from .reduce import plain_sum
 from .shape import diagonal_view, moveaxis, normalize_axis_tuple
 
 
-def pair(a: Any, b: Any) -> tuple[Node, Node]:
+def pair(a: Operand, b: Operand) -> tuple[Node, Node]:
     """Both operands in their common dtype."""
     a, b = operand(a), operand(b)
     dtype = np.result_type(a.dtype, b.dtype)
@@ -24,7 +24,7 @@ def pair(a: Any, b: Any) -> tuple[Node, Node]:
 
 
 @handles(np.dot)
-def dot(a: Any, b: Any, out: Any = None) -> Node:
+def dot(a: Operand, b: Operand, out: Any = None) -> Node:
     a, b = pair(a, b)
     if a.ndim == 0 or b.ndim == 0:
         return apply("multiply", a, b)
@@ -37,7 +37,7 @@ def dot(a: Any, b: Any, out: Any = None) -> Node:
 
 
 @handles(np.inner)
-def inner(a: Any, b: Any, /) -> Node:
+def inner(a: Operand, b: Operand, /) -> Node:
     a, b = pair(a, b)
     if a.ndim == 0 or b.ndim == 0:
         return apply("multiply", a, b)
@@ -45,21 +45,16 @@ def inner(a: Any, b: Any, /) -> Node:
 
 
 @handles(np.vdot)
-def vdot(a: Any, b: Any, /) -> Node:
+def vdot(a: Operand, b: Operand, /) -> Node:
     a, b = pair(a, b)
     a = build.conjugate(a) if a.dtype.kind == "c" else a
     return matmul(build.reshape(a, (a.size,)), build.reshape(b, (b.size,)))
 
 
-@handles(np.outer)
-def outer(a: Any, b: Any, out: Any = None) -> Node:
+@handles(np.outer, np.linalg.outer)
+def outer(a: Operand, b: Operand, out: Any = None) -> Node:
     a, b = operand(a), operand(b)
     return apply("multiply", build.reshape(a, (a.size, 1)), build.reshape(b, (1, b.size)))
-
-
-@handles(np.linalg.outer)
-def linalg_outer(x1: Any, x2: Any, /) -> Node:
-    return outer(x1, x2)
 
 
 def _contract(a: Node, b: Node, axes_a, axes_b) -> Node:
@@ -73,7 +68,8 @@ def _contract(a: Node, b: Node, axes_a, axes_b) -> Node:
     return build.reshape(apply("matmul", rows, columns), out_a + out_b)
 
 
-def _tensordot(a, b, axes):
+@handles(np.tensordot, np.linalg.tensordot)
+def tensordot(a: Operand, b: Operand, axes: Any = 2) -> Node:
     a, b = pair(a, b)
     if isinstance(axes, (int, np.integer)):
         n = int(axes)
@@ -84,29 +80,19 @@ def _tensordot(a, b, axes):
     )
 
 
-@handles(np.tensordot)
-def tensordot(a: Any, b: Any, axes: Any = 2) -> Node:
-    return _tensordot(a, b, axes)
-
-
-@handles(np.linalg.tensordot)
-def linalg_tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Node:
-    return _tensordot(x1, x2, axes)
-
-
 @handles(np.linalg.matmul)
-def linalg_matmul(x1: Any, x2: Any, /) -> Node:
+def linalg_matmul(x1: Operand, x2: Operand, /) -> Node:
     return matmul(*pair(x1, x2))
 
 
 @handles(np.linalg.vecdot)
-def linalg_vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Node:
+def linalg_vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Node:
     a, b = operand(x1), operand(x2)
     return BUILDERS["vecdot"](moveaxis(a, axis, -1), moveaxis(b, axis, -1))
 
 
 @handles(np.kron)
-def kron(a: Any, b: Any) -> Node:
+def kron(a: Operand, b: Operand) -> Node:
     a, b = operand(a), operand(b)
     n = max(a.ndim, b.ndim)
     a_shape, b_shape = (1,) * (n - a.ndim) + a.shape, (1,) * (n - b.ndim) + b.shape
@@ -129,7 +115,9 @@ def linalg_trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Node:
 
 
 @handles(np.cross)
-def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Node:
+def cross(
+    a: Operand, b: Operand, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Node:
     axisa, axisb, axisc = (axis,) * 3 if axis is not None else (axisa, axisb, axisc)
     a, b = operand(a), operand(b)
     a, b = moveaxis(a, axisa, -1), moveaxis(b, axisb, -1)
@@ -227,7 +215,7 @@ def _without_repeats(x: Node, letters: str) -> tuple[Node, str]:
 
 
 def _rearranged(x: Node, letters: str, output: str) -> Node:
-    """One operand: sums, then a transpose."""
+    """An einsum of one operand: sums, then a transpose."""
     gone = [i for i, c in enumerate(letters) if c not in output]
     x = build.sum_(x, gone) if gone else x
     letters = "".join(c for c in letters if c in output)
