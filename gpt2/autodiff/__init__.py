@@ -34,10 +34,14 @@ _EXPORTS = {
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
-__all__ = sorted(_HOME)
+_ROOMS = ("tree",)  # used by their own names, as ad.tree.map
+
+__all__ = sorted([*_HOME, *_ROOMS])
 
 
 def __getattr__(name):
+    if name in _ROOMS:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

@@ -15,7 +15,7 @@ from ..ops import const, input_node
 from ..ops.build import cast
 from ..ops.subgraph import zeros_like
 from ..record.record import Recording
-from ..tree import LEAF, Tree, unflatten
+from ..tree import LEAF, Tree, attributes_of, unflatten
 from .arguments import _described, _dtype, _Leaf, _with_marks, float_leaves
 from .derived import derived_of
 from .gradient import check_number
@@ -115,6 +115,12 @@ def tangents_for(name: str, call: Arguments) -> dict:
                 fail(path, f"{len(a)} entries, one for each of the arguments'", _described(t))
             for k, (x, y) in enumerate(zip(a, t)):
                 walk(x, y, f"{path}[{k}]")
+        elif (parts := attributes_of(a)) is not None:
+            given = attributes_of(t) if type(t) is type(a) else None
+            if given is None or given.keys() != parts.keys():
+                fail(path, f"a {type(a).__name__}, as the argument", _described(t))
+            for k, x in parts.items():
+                walk(x, given[k], f"{path}.{k}")
         elif isinstance(t, _Leaf):
             fail(path, f"None: the argument is {a!r}", _described(leaves[t.index]))
 
