@@ -20,6 +20,7 @@ from .arguments import _described, _dtype, _Leaf, _with_marks, float_leaves
 from .derived import derived_of
 from .gradient import check_number
 from .plan import Arguments, Out, Plan, Transform, result_outs, select
+from .vjp import vjp
 
 
 class Jvp(Transform):
@@ -153,6 +154,18 @@ def hvp(f: Callable, x: Any, v: Any, *, pure: bool = False) -> Any:
     Costs a small multiple of the gradient; the Hessian is never formed. Pearlmutter 1994.
     """
     return derived_of(f, Hvp(), pure).entry((x, v), {})
+
+
+def ggnvp(f: Callable, loss: Callable, x: Any, v: Any) -> Any:
+    """The generalised Gauss-Newton matrix of loss(f(x)) times v, in the structure of x: J^T H J v.
+
+    f      x -> a result of any structure; J is its Jacobian at x
+    loss   f's result -> one number; H is its Hessian. Where the loss is convex the matrix has no negative
+           direction. Schraudolph 2002.
+    """
+    out, along = jvp(f, (x,), (v,))
+    (found,) = vjp(f, x)[1](hvp(loss, out, along))
+    return found
 
 
 def gradient_of(graph: Graph, wrt: Sequence[int]) -> Graph:

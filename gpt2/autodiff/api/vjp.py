@@ -17,9 +17,8 @@ from ..record.record import Recording, inline
 from ..record.value import Recorded
 from ..switches import current_options
 from ..tree import Tree, attributes_of, unflatten
-from .arguments import _described, _dtype, float_leaves
+from .arguments import _described, _dtype, _Leaf, float_leaves
 from .derived import derived_of
-from .forward import _Leaf
 from .plan import (
     Arguments,
     Out,

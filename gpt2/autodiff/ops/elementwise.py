@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Node, is_scalar_const
-from . import rowwise
+from . import batching, rowwise
 from .build import (
     absolute,
     cast,
@@ -288,6 +288,7 @@ row(
     infer=lambda x: (x.shape, x.dtype),
     evaluate=lambda x: x,
     code=lambda x: x,
+    batch=batching.as_it_is,
     work="free",
 )
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from . import rowwise
+from . import batching, rowwise
 from .build import broadcast, reshape, swap_last
 from .table import BOTH, apply, const, row, sample
 
@@ -39,6 +39,7 @@ row(
     anchor=True,
     writes_out=True,
     by_rows=rowwise.matmul,
+    batch=batching.matmul,
     samples=[
         sample(a, b, dtypes=BOTH)
         for a, b in (
@@ -120,6 +121,7 @@ row(
     work="multiplies",
     anchor=True,
     writes_out=True,
+    batch=batching.einsum,
     samples=[
         sample((2, 3), (3, 4), subscripts="ij,jk->ik", dtypes=BOTH),
         sample((2, 3), (4, 3), (2, 5), subscripts="ij,kj,il->lk"),

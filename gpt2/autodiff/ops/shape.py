@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from . import rowwise
+from . import batching, rowwise
 from .build import assemble, reshape, slice_, transpose, update
 from .table import BOTH, row, sample
 
@@ -45,6 +45,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.reshape,
+    batch=batching.reshaped,
     samples=[sample((2, 6), shape=(3, 4), dtypes=BOTH)],
 )
 
@@ -59,6 +60,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.transpose,
+    batch=batching.transposed,
     samples=[sample((2, 3, 4), perm=(2, 0, 1), dtypes=BOTH)],
 )
 
@@ -73,6 +75,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.elementwise,
+    batch=batching.broadcasted,
     samples=[sample((3, 1), shape=(2, 3, 4), dtypes=BOTH), sample((), shape=(2,))],
 )
 
@@ -87,6 +90,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.slice_,
+    batch=batching.sliced,
     samples=[sample((5, 4), index=((1, 5, 2), (3, None, -1)), dtypes=BOTH), sample((), index=())],
 )
 
@@ -127,6 +131,7 @@ row(
     work="moves",
     writes_out=True,
     by_rows=rowwise.assemble,
+    batch=batching.assembled,
     samples=[
         sample(
             (2, 3),
@@ -157,6 +162,7 @@ row(
     work="moves",
     changes_first=True,
     by_rows=rowwise.update,
+    batch=batching.updated,
     samples=[
         sample((4, 3), (2, 3), index=((0, 4, 2), (0, 3, 1)), dtypes=BOTH),
         sample((4,), (), index=((1, 3, 1),)),
@@ -184,5 +190,6 @@ row(
     work="moves",
     streams=True,
     by_rows=rowwise.elementwise,
+    batch=batching.as_it_is,
     samples=[sample((2, 3))],
 )

@@ -103,6 +103,7 @@ class Op:
     anchor: bool = False  # long work in which nothing else joins: what it needs is computed just before
     picks: bool = False  # takes elements out of its first argument at an array of indices
     by_rows: Callable | None = None  # one of the rules of ops/rowwise.py
+    batch: Callable | None = None  # one of the rules of ops/batching.py: many examples at once
     # How a program of Python floats spells it
     operator: str | None = None  # Python's, between the two arguments
     math: str | None = None  # a function of the math module

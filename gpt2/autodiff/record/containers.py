@@ -1,4 +1,6 @@
-"""Lists, dicts and instances among the arguments: a recording is given copies, so what is done to them would be lost."""
+"""Lists, dicts and instances among the arguments: a recording is given copies, so what is done to them would
+be lost.
+"""
 
 from __future__ import annotations
 

@@ -238,6 +238,8 @@ class World:
                 if type(v) is not types.ModuleType:
                     called = False
                     break
+                if name not in v.__dict__ and v.__name__ == _PACKAGE:
+                    getattr(v, name, None)  # our own names are loaded on first use
                 if name not in v.__dict__:
                     return self.fail(f"it uses {v.__name__}.{name}, which is not there")
                 self.fact("type", v, types.ModuleType)

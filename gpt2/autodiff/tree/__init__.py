@@ -1,10 +1,10 @@
 """`ad.tree`: containers of arrays as trees, for those who write optimisers and such.
 
-    ad.tree.map(f, *trees)        the tree of f(leaf, ...), as of params and their gradients
-    ad.tree.leaves(x)             the arrays and numbers in it, in order
-    ad.tree.flatten(x)            (leaves, structure); ad.tree.unflatten(structure, leaves) is the way back
-    ad.tree.ravel(x)              (one vector, the way back)
-    ad.tree.register(cls)         instances of cls are trees; ad.tree.static(cls): they are settings
+ad.tree.map(f, *trees)        the tree of f(leaf, ...), as of params and their gradients
+ad.tree.leaves(x)             the arrays and numbers in it, in order
+ad.tree.flatten(x)            (leaves, structure); ad.tree.unflatten(structure, leaves) is the way back
+ad.tree.ravel(x)              (one vector, the way back)
+ad.tree.register(cls)         instances of cls are trees; ad.tree.static(cls): they are settings
 """
 
 from .classes import Record, register, static

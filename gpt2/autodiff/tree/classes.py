@@ -80,8 +80,8 @@ class Registered:
 
 @dataclasses.dataclass
 class Part:
-    """An instance taken apart. `static`: names whose values are settings, whatever they are. `derived`: (name,
-    value) of attributes that are no fields.
+    """An instance taken apart. `static`: names whose values are settings, whatever they are. `derived`:
+    (name, value) of attributes that are no fields.
     """
 
     kind: Record | Registered
@@ -117,8 +117,8 @@ def register(cls: type, flatten: Callable | None = None, unflatten: Callable | N
         return cls
     if not _is_plain(cls):
         raise AutodiffError(
-            f"ad.tree.register: {cls.__name__} is written in C or makes up its attributes, so it needs a flatten "
-            "and an unflatten of its own"
+            f"ad.tree.register: {cls.__name__} is written in C or makes up its attributes, so it needs a "
+            "flatten and an unflatten of its own"
         )
     _FUNCTIONS.pop(cls, None)
     _ATTRIBUTES.add(cls)
@@ -141,7 +141,9 @@ def part_of(x: Any) -> Part | None:
         flatten, unflatten = _FUNCTIONS[t]
         pair = flatten(x)
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise AutodiffError(f"ad.tree: the flatten of {t.__name__} gave {pair!r}, expected (children, aux)")
+            raise AutodiffError(
+                f"ad.tree: the flatten of {t.__name__} gave {pair!r}, expected (children, aux)"
+            )
         children, aux = pair
         children = tuple(children)
         kind = Registered(t, flatten, unflatten, aux)

@@ -1,4 +1,4 @@
-"""What users do with trees: a function of every leaf, the leaves themselves, and all of them as one vector."""
+"""What users do with trees: a function of every leaf, the leaves themselves, all of them as one vector."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def _leaves_like(tree, structure, x, k: int) -> list:
     paths = dict(zip(_keys(other), found))
     wanted = _keys(structure)
     if extra := [path for path in paths if path not in set(wanted)]:
-        raise AutodiffError(f"ad.tree.map: tree {k} has a leaf at {_text(extra[0])}, where the first has none")
+        raise AutodiffError(
+            f"ad.tree.map: tree {k} has a leaf at {_text(extra[0])}, where the first has none"
+        )
     for path in wanted:
         if path not in paths and _at(x, path) is not None:
             raise AutodiffError(

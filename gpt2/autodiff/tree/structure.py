@@ -118,8 +118,8 @@ def flatten(x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> tuple[list, 
         spec = _flatten(x, leaves, is_leaf)
     except RecursionError:
         raise AutodiffError(
-            f"a {type(x).__name__} refers to itself. Only trees can be taken apart; ad.tree.static(cls) has the "
-            "instances of a class taken as they are"
+            f"a {type(x).__name__} refers to itself. Only trees can be taken apart; ad.tree.static(cls) has "
+            "the instances of a class taken as they are"
         ) from None
     return leaves, Tree(spec, len(leaves))
 
@@ -168,8 +168,8 @@ def _flatten_part(x, part: Part, leaves: list, is_leaf):
     for name, v in part.derived:
         if _flatten(v, found := [], is_leaf) is LEAF or found:
             raise AutodiffError(
-                f"a {type(x).__name__} holds numbers in the attribute {name!r}, which is no field of the class: "
-                "they may depend on the fields, and a derivative would not know. Make it a field, or a "
+                f"a {type(x).__name__} holds numbers in the attribute {name!r}, which is no field of the "
+                "class: they may depend on the fields, and a derivative would not know. Make it a field or a "
                 "functools.cached_property; or have the class taken as it is: ad.tree.static(cls)"
             )
     others = tuple(("static", v) for _, v in part.derived)

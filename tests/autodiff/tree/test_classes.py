@@ -210,6 +210,7 @@ def test_an_instance_that_refers_to_itself():
 
 def test_changing_an_argument(rng):
     """The recording has a copy, and the caller would not see it."""
+
     def change(p):
         p.weight = p.weight * 2.0
         return np.sum(p.weight)
