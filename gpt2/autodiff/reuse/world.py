@@ -25,6 +25,7 @@ import numpy as np
 
 from ..record import source_lines
 from ..record.bytecode import CATCHES, reads
+from ..record.ufuncs import op_of
 from ..record.value import Recorded
 from .guard import Guard, make_guard, never
 from .kinds import (
@@ -441,7 +442,7 @@ _VISITS = {
     types.MethodDescriptorType: World._of_type,
     type(collections.namedtuple("_", "a").a): lambda w, v: None,
     types.BuiltinFunctionType: lambda w, v: w._bound(v),
-    np.ufunc: World._refuse_c,
+    np.ufunc: lambda w, v: None if op_of(v) is not None else w._refuse_c(v),  # SciPy's, with a rule
     _DISPATCHER: World._refuse_c,
 }
 
