@@ -39,7 +39,9 @@ THIRD_PARTY = {
     "model": {"numpy"},
     "optimizer": {"numpy"},
 }
-NEVER = {"torch", "jax", "autograd", "numba", "tensorflow", "cupy", "scipy"}
+NEVER = {"torch", "jax", "autograd", "numba", "tensorflow", "cupy"}
+# Loaded where SciPy is, and a function of it is differentiated: the rest of the engine runs without it
+WITH_SCIPY = ("gpt2.autodiff.scipy", "gpt2.autodiff.ops.special", "gpt2.autodiff.ops.matrix_functions")
 
 CASES = pytest.mark.parametrize("module", sorted(FILES))
 

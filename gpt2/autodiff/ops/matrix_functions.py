@@ -7,8 +7,8 @@ The derivative is a block of the function of a larger matrix (Mathias 1996), wha
 
     f([[x, e], [0, x]]) = [[f(x), L(x, e)], [0, f(x)]]
 
-and it is its own transpose but for that of x: <g, L(x, e)> = <L(x^T, g), e>. The derivative of L is found in the
-same way, from a matrix four times as large, so derivatives of any order follow.
+and it is its own transpose but for that of x: <g, L(x, e)> = <L(x^T, g), e>. The derivative of L is found in
+the same way, from a matrix four times as large, so derivatives of any order follow.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The ufuncs of scipy.special that have derivatives. Loaded where SciPy is, when one of them is first recorded.
+"""The ufuncs of scipy.special that have derivatives. Loaded when one of them is first recorded.
 
-The table below says for each name its partial derivatives, in ops again, so that derivatives of any order follow.
-None: there is no formula for that argument (the order of a Bessel function, the shape of an incomplete gamma
-function), and asking for it is an error that says so.
+The table below says for each name its partial derivatives, in ops again, so that derivatives of any order
+follow. None: there is no formula for that argument (the order of a Bessel function, the shape of an
+incomplete gamma function), and asking for it is an error that says so.
 
 `OP_OF` has the op for each ufunc. Formulas: DLMF, dlmf.nist.gov.
 """
@@ -36,7 +36,9 @@ def f(name: str) -> Callable[..., Node]:
 
 
 psi, zeta, gamma, gammaln, beta = f("psi"), f("zeta"), f("gamma"), f("gammaln"), f("beta")
-expit, log_expit, jv, yv, iv, kv, ive, kve = map(f, ("expit", "log_expit", "jv", "yv", "iv", "kv", "ive", "kve"))
+expit, log_expit, jv, yv, iv, kv, ive, kve = map(
+    f, ("expit", "log_expit", "jv", "yv", "iv", "kv", "ive", "kve")
+)
 j0, j1, y0, y1, i0, i1, i0e, i1e = map(f, ("j0", "j1", "y0", "y1", "i0", "i1", "i0e", "i1e"))
 k0, k1, k0e, k1e, ellipk, ellipe = map(f, ("k0", "k1", "k0e", "k1e", "ellipk", "ellipe"))
 
@@ -210,9 +212,9 @@ def _row(name: str, function: np.ufunc, partials: Callable, domain: tuple[float,
 def _refusal(name: str, k: int, out: Node) -> Callable:
     def refuse():
         raise UnsupportedError(
-            f"scipy.special.{name} has no derivative with respect to argument {k}: there is no closed formula. "
-            "ad.stop_gradient(x) makes a constant of that argument; or give the function a rule of your own with "
-            "@ad.custom_vjp",
+            f"scipy.special.{name} has no derivative with respect to argument {k}: there is no closed "
+            "formula. ad.stop_gradient(x) makes a constant of that argument; or give the function a rule of "
+            "your own with @ad.custom_vjp",
             out.loc,
         )
 

@@ -68,7 +68,9 @@ def is_inside(code: types.CodeType) -> bool:
 
 
 def _serves_inside(frame) -> bool:
-    """Is it code of the standard library that this package or NumPy has called, or part of an import?"""
+    """Is it code of the standard library, or of SciPy, that this package or NumPy has called; or part of an
+    import?
+    """
     if frame.f_globals.get("__name__", "").startswith(_WRITTEN_FOR):
         return True
     standard = True
@@ -76,7 +78,7 @@ def _serves_inside(frame) -> bool:
         file = frame.f_code.co_filename
         if file.startswith("<frozen importlib"):
             return True
-        standard = standard and source_lines.is_standard(file)
+        standard = standard and (source_lines.is_standard(file) or source_lines.is_of_scipy(file))
         frame = frame.f_back
     return standard and frame is not None
 

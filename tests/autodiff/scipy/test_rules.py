@@ -1,5 +1,6 @@
-"""The rows that SciPy's functions have in the table of ops: derivatives in both modes to second order, against
-differences, from the rows' own samples; and for many examples at once."""
+"""The rows that SciPy's functions have in the table of ops: derivatives in both modes to second order,
+against differences, from the rows' own samples; and for many examples at once.
+"""
 
 import numpy as np
 import pytest
@@ -71,7 +72,9 @@ def test_no_formula():
     with pytest.raises(ad.AutodiffError, match=r"test_rules.py:\d+: scipy.special.jv .* argument 0"):
         ad.grad(lambda v: sp.jv(v, 2.0))(1.0)
     assert ad.grad(lambda v, x: sp.jv(v, x), argnums=1)(1.0, 2.0) == pytest.approx(sp.jvp(1.0, 2.0))
-    with pytest.raises(ad.AutodiffError, match=r"scipy.special.eval_legendre has no derivative rule(.|\n)*custom_vjp"):
+    with pytest.raises(
+        ad.AutodiffError, match=r"scipy.special.eval_legendre has no derivative rule(.|\n)*custom_vjp"
+    ):
         ad.grad(lambda x: sp.eval_legendre(2, x))(1.0)
 
 
@@ -79,6 +82,6 @@ def test_scipy_is_not_imported_without_need():
     import subprocess
     import sys
 
-    code = "import sys, numpy as np; from gpt2 import autodiff as ad; ad.grad(lambda x: np.sum(np.exp(x)))(np.ones(3))"
+    code = "import sys, numpy as np; from gpt2 import autodiff as ad; ad.grad(np.exp)(1.0)"
     code += "; assert not [m for m in sys.modules if m.startswith('scipy')]"
     subprocess.run([sys.executable, "-c", code], check=True)
