@@ -121,8 +121,12 @@ def test_no_import_hides_in_a_function():
 def test_third_parties(module):
     roots = {name.split(".")[0] for name in targets(module)} - sys.stdlib_module_names - {"gpt2"}
     assert not roots & NEVER
+    if module.startswith(WITH_SCIPY):
+        roots -= {"scipy"}
     if part(module) in THIRD_PARTY:
         assert roots <= THIRD_PARTY[part(module)]
+    else:
+        assert "scipy" not in roots
 
 
 def test_import_gpt2_loads_next_to_nothing():

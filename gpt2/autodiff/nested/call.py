@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class Checkpoint:
 
     inlined = False
 
-    def batched(self, b) -> Checkpoint:
+    def batched(self, b: Any) -> Checkpoint:
         return self
 
     def pull(
@@ -85,7 +86,7 @@ class CustomVJP:
         """(forward, backward). Recorded on first use: a forward may call the function whose rule it is."""
         return self._make()
 
-    def batched(self, b) -> CustomVJP:
+    def batched(self, b: Any) -> CustomVJP:
         """The rule for all examples: both graphs, of which everything differs from example to example."""
         return type(self)(lambda: tuple(_all_batched(b, g) for g in self.graphs))
 

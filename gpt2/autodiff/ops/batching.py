@@ -15,7 +15,7 @@ import math
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -61,12 +61,12 @@ def _elementwise(b: Batch, *args: Node, **attrs) -> Node:
     return apply(b.out.op, *(b.aligned(x, has, m) for x, has in zip(args, b.flags)), **attrs)
 
 
-def as_it_is(b: Batch, *args: Node, **attrs) -> Node:
+def as_it_is(b: Batch, *args: Node, **attrs: Any) -> Node:
     """Ops of one argument that take stacks, as those on matrices, or that look at no axis."""
     return apply(b.out.op, *args, **attrs)
 
 
-def stacks(b: Batch, *args: Node, **attrs) -> Node:
+def stacks(b: Batch, *args: Node, **attrs: Any) -> Node:
     """Ops on several matrices, whose leading axes broadcast."""
     m = max(x.ndim - has for x, has in zip(args, b.flags))
     return apply(b.out.op, *(b.aligned(x, has, m) for x, has in zip(args, b.flags)), **attrs)
@@ -84,11 +84,11 @@ def matmul(b: Batch, x: Node, y: Node) -> Node:
     return stacks(b, x, y)
 
 
-def one_axis(b: Batch, x: Node, *, axis: int, **attrs) -> Node:
+def one_axis(b: Batch, x: Node, *, axis: int, **attrs: Any) -> Node:
     return apply(b.out.op, x, axis=axis + 1, **attrs)
 
 
-def several_axes(b: Batch, x: Node, *, axes: Sequence[int], **attrs) -> Node:
+def several_axes(b: Batch, x: Node, *, axes: Sequence[int], **attrs: Any) -> Node:
     return apply(b.out.op, x, axes=tuple(a + 1 for a in axes), **attrs)
 
 
@@ -124,7 +124,7 @@ def updated(b: Batch, x: Node, v: Node, *, index: Sequence[tuple]) -> Node:
     return apply("update", whole, b.aligned(v, b.flags[1], whole.ndim - 1), index=(_whole(b), *index))
 
 
-def einsum(b: Batch, *args: Node, subscripts: str, **attrs) -> Node:
+def einsum(b: Batch, *args: Node, subscripts: str, **attrs: Any) -> Node:
     """One more letter."""
     free = [c for c in string.ascii_letters if c not in subscripts]
     if not free:

@@ -32,47 +32,47 @@ def _turned(a):
 
 
 @ours(_scipy)
-def expm(A):
+def expm(A: Any) -> Any:
     return apply_op("matrix_function", A, which="expm")
 
 
 @ours(_scipy)
-def logm(A):
+def logm(A: Any) -> Any:
     return apply_op("matrix_function", A, which="logm")
 
 
 @ours(_scipy)
-def sqrtm(A):
+def sqrtm(A: Any) -> Any:
     return apply_op("matrix_function", A, which="sqrtm")
 
 
 @ours(_scipy)
-def sinm(A):
+def sinm(A: Any) -> Any:
     return apply_op("matrix_function", A, which="sinm")
 
 
 @ours(_scipy)
-def cosm(A):
+def cosm(A: Any) -> Any:
     return apply_op("matrix_function", A, which="cosm")
 
 
 @ours(_scipy)
-def inv(a):
+def inv(a: Any) -> Any:
     return np.linalg.inv(a)
 
 
 @ours(_scipy)
-def det(a):
+def det(a: Any) -> Any:
     return np.linalg.det(a)
 
 
 @ours(_scipy)
-def pinv(a):
+def pinv(a: Any) -> Any:
     return np.linalg.pinv(a)
 
 
 @ours(_scipy)
-def norm(a, ord=None, axis=None, keepdims=False):
+def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: Any = False) -> Any:
     return np.linalg.norm(a, ord, axis, keepdims)
 
 
@@ -80,19 +80,19 @@ def norm(a, ord=None, axis=None, keepdims=False):
 
 
 @ours(_scipy)
-def cholesky(a, lower=False):
+def cholesky(a: Any, lower: Any = False) -> Any:
     """Of the triangle that SciPy reads: the upper one unless lower=True."""
     return np.linalg.cholesky(a) if lower else _turned(np.linalg.cholesky(_turned(a)))
 
 
 @ours(_scipy)
-def cho_factor(a, lower=False):
+def cho_factor(a: Any, lower: Any = False) -> Any:
     """The factor, with zeros in the other triangle."""
     return (np.linalg.cholesky(a) if lower else _turned(np.linalg.cholesky(_turned(a)))), lower
 
 
 @ours(_scipy)
-def eigh(a, b=None, *, lower=True, eigvals_only=False):
+def eigh(a: Any, b: Any = None, *, lower: Any = True, eigvals_only: Any = False) -> Any:
     if b is not None:
         half = cholesky_of(b, lower)
         inner = np.linalg.solve(half, _turned(np.linalg.solve(half, _turned(_hermitian(a, lower)))))
@@ -102,28 +102,28 @@ def eigh(a, b=None, *, lower=True, eigvals_only=False):
     return w if eigvals_only else (w, v)
 
 
-def cholesky_of(b, lower: bool):
+def cholesky_of(b: Any, lower: bool) -> Any:
     """The lower factor of the Hermitian matrix whose triangle stands in b."""
     return np.linalg.cholesky(b if lower else _turned(b))
 
 
 @ours(_scipy)
-def eigvalsh(a, b=None, *, lower=True):
+def eigvalsh(a: Any, b: Any = None, *, lower: Any = True) -> Any:
     return eigh(a, b, lower=lower, eigvals_only=True)
 
 
 @ours(_scipy)
-def svd(a, full_matrices=True, compute_uv=True):
+def svd(a: Any, full_matrices: Any = True, compute_uv: Any = True) -> Any:
     return np.linalg.svd(a, full_matrices, compute_uv)
 
 
 @ours(_scipy)
-def svdvals(a):
+def svdvals(a: Any) -> Any:
     return np.linalg.svd(a, compute_uv=False)
 
 
 @ours(_scipy)
-def qr(a, mode="full"):
+def qr(a: Any, mode: Any = "full") -> Any:
     if mode not in ("full", "economic"):
         raise not_like_this("scipy.linalg.qr", f"with mode={mode!r}")
     return tuple(np.linalg.qr(a, "complete" if mode == "full" else "reduced"))
@@ -139,7 +139,7 @@ def _hermitian(a, lower: bool):
 
 
 @ours(_scipy)
-def solve(a, b, lower=False, assume_a=None, transposed=False):
+def solve(a: Any, b: Any, lower: Any = False, assume_a: Any = None, transposed: Any = False) -> Any:
     """numpy.linalg.solve, of the triangle alone where the matrix is said to be symmetric or Hermitian."""
     if assume_a in ("pos", "her", "positive definite", "hermitian", "sym", "symmetric"):
         if assume_a.startswith("sym") and np.iscomplexobj(a):
@@ -151,7 +151,7 @@ def solve(a, b, lower=False, assume_a=None, transposed=False):
 
 
 @ours(_scipy)
-def solve_triangular(a, b, trans=0, lower=False, unit_diagonal=False):
+def solve_triangular(a: Any, b: Any, trans: Any = 0, lower: Any = False, unit_diagonal: Any = False) -> Any:
     """By numpy.linalg.solve of the triangle: three times the work of a substitution."""
     n = np.shape(a)[-1]
     a = np.tril(a, -1 if unit_diagonal else 0) if lower else np.triu(a, 1 if unit_diagonal else 0)
@@ -164,14 +164,14 @@ def solve_triangular(a, b, trans=0, lower=False, unit_diagonal=False):
 
 
 @ours(_scipy)
-def cho_solve(c_and_lower, b):
+def cho_solve(c_and_lower: Any, b: Any) -> Any:
     c, lower = c_and_lower
     c = np.tril(c) if lower else _turned(np.triu(c))
     return np.linalg.solve(_turned(c), np.linalg.solve(c, b))
 
 
 @ours(_scipy)
-def lu_solve(lu_and_piv, b, trans=0):
+def lu_solve(lu_and_piv: Any, b: Any, trans: Any = 0) -> Any:
     """The pivots are settled: the derivative leads through the factors and b."""
     lu, piv = lu_and_piv
     n = np.shape(lu)[-1]
@@ -198,17 +198,17 @@ def _sylvester_vjp(dout, out, a, b, q):
 
 
 @ours(_scipy)
-def solve_sylvester(a, b, q):
+def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
     return _sylvester(a, b, q)
 
 
 @ours(_scipy)
-def solve_continuous_lyapunov(a, q):
+def solve_continuous_lyapunov(a: Any, q: Any) -> Any:
     return _sylvester(a, _turned(a), q)
 
 
 @ours(_scipy)
-def solve_discrete_lyapunov(a, q, method=None):
+def solve_discrete_lyapunov(a: Any, q: Any, method: Any = None) -> Any:
     """As one system of N**2 equations."""
     n = np.shape(a)[0]
     x = np.linalg.solve(np.eye(n * n) - np.kron(a, np.conj(a)), np.reshape(q, (n * n,)))
@@ -216,7 +216,7 @@ def solve_discrete_lyapunov(a, q, method=None):
 
 
 @ours(_scipy)
-def toeplitz(c, r=None):
+def toeplitz(c: Any, r: Any = None) -> Any:
     c = np.ravel(c)
     r = np.conj(c) if r is None else np.ravel(r)
     values = np.concatenate([r[:0:-1], c])
@@ -225,14 +225,14 @@ def toeplitz(c, r=None):
 
 
 @ours(_scipy)
-def solve_toeplitz(c_or_cr, b):
+def solve_toeplitz(c_or_cr: Any, b: Any) -> Any:
     """As a dense system: n**3 operations, where Levinson's recursion takes n**2."""
     c, r = c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None)
     return np.linalg.solve(toeplitz.__wrapped__(c, r), b)
 
 
 @ours(_scipy)
-def solve_banded(l_and_u, ab, b):
+def solve_banded(l_and_u: Any, ab: Any, b: Any) -> Any:
     """As a dense system: n**3 operations."""
     low, up = l_and_u
     n = np.shape(ab)[-1]
@@ -243,7 +243,7 @@ def solve_banded(l_and_u, ab, b):
 
 
 @ours(_scipy)
-def block_diag(*arrs):
+def block_diag(*arrs: Any) -> Any:
     blocks = [np.atleast_2d(a) for a in arrs]
     width = sum(np.shape(a)[1] for a in blocks)
     rows, start = [], 0

@@ -47,31 +47,31 @@ def _cut(name: str, out, a, b, mode: str):
 
 
 @ours(_scipy)
-def convolve(in1, in2, mode="full", method="auto"):
+def convolve(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto") -> Any:
     return _cut("convolve", _full(in1, in2), in1, in2, mode)
 
 
 @ours(_scipy)
-def fftconvolve(in1, in2, mode="full", axes=None):
+def fftconvolve(in1: Any, in2: Any, mode: Any = "full", axes: Any = None) -> Any:
     if axes is not None:
         raise not_like_this("scipy.signal.fftconvolve", "with axes=")
     return _cut("fftconvolve", _full(in1, in2), in1, in2, mode)
 
 
 @ours(_scipy)
-def oaconvolve(in1, in2, mode="full", axes=None):
+def oaconvolve(in1: Any, in2: Any, mode: Any = "full", axes: Any = None) -> Any:
     return fftconvolve(in1, in2, mode, axes)
 
 
 @ours(_scipy)
-def convolve2d(in1, in2, mode="full", boundary="fill", fillvalue=0):
+def convolve2d(in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", fillvalue: Any = 0) -> Any:
     if boundary != "fill" or fillvalue != 0:
         raise not_like_this("scipy.signal.convolve2d", f"with boundary={boundary!r}")
     return _cut("convolve2d", _full(in1, in2), in1, in2, mode)
 
 
 @ours(_scipy)
-def correlate(in1, in2, mode="full", method="auto"):
+def correlate(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto") -> Any:
     turned = np.conj(in2)[(slice(None, None, -1),) * np.ndim(in2)]
     if mode == "valid" and any(n < m for n, m in zip(np.shape(in1), np.shape(in2))):
         raise not_like_this("scipy.signal.correlate", "with mode='valid' and a second array that is larger")
@@ -79,7 +79,7 @@ def correlate(in1, in2, mode="full", method="auto"):
 
 
 @ours(_scipy)
-def lfilter(b, a, x, axis=-1, zi=None):
+def lfilter(b: Any, a: Any, x: Any, axis: Any = -1, zi: Any = None) -> Any:
     """The transposed direct form II, a scan over the samples: compiled as one step."""
     b, a = _vector(b), _vector(a)
     n = max(np.shape(b)[0], np.shape(a)[0])

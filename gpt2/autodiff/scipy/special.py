@@ -21,7 +21,9 @@ def __dir__() -> list[str]:
 
 
 @ours(_scipy)
-def logsumexp(a, axis=None, b=None, keepdims=False, return_sign=False):
+def logsumexp(
+    a: Any, axis: Any = None, b: Any = None, keepdims: Any = False, return_sign: Any = False
+) -> Any:
     """log(sum(b * exp(a))). Entries of -inf add nothing, and a row of them gives -inf."""
     if return_sign:
         raise not_like_this("scipy.special.logsumexp", "with return_sign=True")
@@ -34,19 +36,19 @@ def logsumexp(a, axis=None, b=None, keepdims=False, return_sign=False):
 
 
 @ours(_scipy)
-def softmax(x, axis=None):
+def softmax(x: Any, axis: Any = None) -> Any:
     e = np.exp(x - np.max(x, axis=axis, keepdims=True))
     return e / np.sum(e, axis=axis, keepdims=True)
 
 
 @ours(_scipy)
-def log_softmax(x, axis=None):
+def log_softmax(x: Any, axis: Any = None) -> Any:
     shifted = x - np.max(x, axis=axis, keepdims=True)
     return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
 
 
 @ours(_scipy)
-def polygamma(n, x):
+def polygamma(n: Any, x: Any) -> Any:
     """psi, or a Hurwitz zeta function. n is one int."""
     if not isinstance(n, (int, np.integer)):
         raise not_like_this("scipy.special.polygamma", "with an order that is no int")
@@ -54,5 +56,5 @@ def polygamma(n, x):
 
 
 @ours(_scipy)
-def multigammaln(a, d):
+def multigammaln(a: Any, d: Any) -> Any:
     return d * (d - 1) / 4 * math.log(math.pi) + sum(_scipy.gammaln(a - j / 2) for j in range(d))

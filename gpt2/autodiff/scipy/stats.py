@@ -283,7 +283,7 @@ class _Several:
 
 
 class _Normal(_Several):
-    def logpdf(self, x, mean=None, cov=1, allow_singular=False):
+    def logpdf(self, x: Any, mean: Any = None, cov: Any = 1, allow_singular: Any = False) -> Any:
         """From the Cholesky factor of the covariance matrix, which has to be positive definite."""
         if not is_recorded((x, mean, cov)):
             return self._theirs.logpdf(x, mean, cov, allow_singular)
@@ -301,14 +301,14 @@ class _Normal(_Several):
         lead = np.shape(d) if n == 1 and np.ndim(d) == 1 else np.shape(d)[:-1]
         return np.squeeze(np.reshape(size, lead))
 
-    def pdf(self, x, mean=None, cov=1, allow_singular=False):
+    def pdf(self, x: Any, mean: Any = None, cov: Any = 1, allow_singular: Any = False) -> Any:
         if not is_recorded((x, mean, cov)):
             return self._theirs.pdf(x, mean, cov, allow_singular)
         return np.exp(self.logpdf(x, mean, cov, allow_singular))
 
 
 class _Dirichlet(_Several):
-    def logpdf(self, x, alpha):
+    def logpdf(self, x: Any, alpha: Any) -> Any:
         if not is_recorded((x, alpha)):
             return self._theirs.logpdf(x, alpha)
         if np.shape(x)[0] != np.shape(alpha)[0]:  # the last probability may be left out
@@ -317,7 +317,7 @@ class _Dirichlet(_Several):
         weights = alpha - 1.0
         return whole + np.sum(sp.xlogy(np.reshape(weights, (-1, *(1,) * (np.ndim(x) - 1))), x), axis=0)
 
-    def pdf(self, x, alpha):
+    def pdf(self, x: Any, alpha: Any) -> Any:
         if not is_recorded((x, alpha)):
             return self._theirs.pdf(x, alpha)
         return np.exp(self.logpdf(x, alpha))
