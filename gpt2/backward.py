@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2.errors import OptionError, UserError
+from gpt2.errors import OptionError, UserError, suggestion
 from gpt2.layers import LAYERS, Layer
 
 MODES = ("manual", "auto")
@@ -41,7 +41,8 @@ def choose(spec: str = "manual", compile: bool = True, elementwise: str = "numpy
     for part in exceptions:
         name, equals, mode = part.partition("=")
         if not equals or name not in LAYERS:
-            raise _not_known(spec, f"{part!r} is not LAYER=MODE, with LAYER one of {', '.join(LAYERS)}")
+            text = f"{part!r} is not LAYER=MODE, with LAYER one of {', '.join(LAYERS)}"
+            raise _not_known(spec, text + suggestion(name, LAYERS))
         modes[name] = _checked(mode, spec)
     options = options_for(elementwise)
 
@@ -71,7 +72,9 @@ def _checked(mode, spec):
     if mode == "whole":
         raise _not_known(spec, "whole stands alone, as the model is then one program")
     if mode not in MODES:
-        raise _not_known(spec, f"{mode!r} is not one of {', '.join(MODES)}, whole")
+        raise _not_known(
+            spec, f"{mode!r} is not one of {', '.join(MODES)}, whole" + suggestion(mode, [*MODES, "whole"])
+        )
     return mode
 
 

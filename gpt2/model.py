@@ -5,6 +5,7 @@
 Radford et al. 2019; the order of layers, tensors and names is llm.c's.
 """
 
+import html
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -225,6 +226,9 @@ class GPT2:
         detect_anomaly: bool = False,
         elementwise: str = "numpy",
     ):
+        if not isinstance(config, GPT2Config):
+            named = f"; GPT2Config.preset({config!r}) is one" if str(config) in PRESETS else ""
+            raise TypeError(f"GPT2: config is {config!r}, expected a GPT2Config{named}")
         self.config = config
         self.spec = backward
         self.layers = seam.choose(backward, compile, elementwise)
@@ -238,6 +242,21 @@ class GPT2:
             initialise(self.params, config, seed)
         self._saved: Any = None
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
+
+    def __repr__(self) -> str:
+        c = self.config
+        shape = f"{c.n_layer} blocks, {c.n_head} heads, {c.n_embd} channels, {c.vocab_size:,} tokens"
+        kind = f"{c.dtype}, backward={self.spec!r}"
+        return f"<GPT2: {self.num_parameters:,} parameters; {shape}, context {c.block_size}; {kind}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a table of the tensors with their shapes and sizes."""
+        rows = "".join(
+            f"<tr><td>{name}</td><td>{' x '.join(map(str, p.shape))}</td><td>{p.size:,}</td></tr>"
+            for name, p in self.params.items()
+        )
+        head = "<tr><th>tensor</th><th>shape</th><th>numbers</th></tr>"
+        return f"<p>{html.escape(repr(self))}</p><table>{head}{rows}</table>"
 
     def use(self, flat_params: np.ndarray, flat_grads: np.ndarray) -> None:
         """Keep parameters and gradients in these arrays (num_parameters,) from now on, whatever they hold.

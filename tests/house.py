@@ -52,19 +52,21 @@ STAGES: dict[str, set[str]] = {
 PARTS: dict[str, set[str]] = {
     "output": set(),
     "errors": {"output"},
+    "cli": {"errors", "output"},
     "layers": set(),
     "autodiff": set(),
     "storage": {"errors"},
-    "data": {"errors", "storage"},
+    "data": {"cli", "errors", "storage"},
     "backward": {"layers", "autodiff", "errors"},
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
     "model": {"layers", "backward", "errors"},
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
     "weights": {"data", "errors", "model", "storage"},
-    "sample": {"data", "errors", "layers", "model", "weights"},
+    "sample": {"cli", "data", "errors", "layers", "model", "weights"},
     "train": {
         "autodiff",  # its threads and what it has measured
+        "cli",
         "data",
         "errors",
         "model",
@@ -76,14 +78,17 @@ PARTS: dict[str, set[str]] = {
         "weights",
     },
     # Commands, and the library's functions
-    "certificate": {"autodiff", "backward", "errors", "layers", "model"},
-    "convert": {"data", "errors", "model", "storage", "weights"},
-    "evaluate": {"data", "errors", "layers", "model", "weights"},
-    "explain": {"autodiff", "certificate", "errors", "layers", "storage"},
-    "plot": {"errors", "storage"},
+    "certificate": {"autodiff", "backward", "cli", "errors", "layers", "model", "output"},
+    "convert": {"cli", "data", "errors", "model", "storage", "weights"},
+    "evaluate": {"cli", "data", "errors", "layers", "model", "weights"},
+    "explain": {"autodiff", "certificate", "cli", "errors", "layers", "storage"},
+    "plot": {"cli", "errors", "storage"},
     "library": {"convert", "data", "model", "weights"},
-    "__main__": {"errors"},  # it starts them by name
+    "bench": {"cli", "errors", "model", "optimizer", "train"},
+    "check": {"autodiff", "certificate", "cli", "errors", "layers", "output"},
     "door": {"autodiff", "library", "model", "optimizer", "sample", "train"},  # gpt2: the public names
+    "__main__": {"door", "errors", "output"},  # it starts them by name
+    "completion": {"__main__", "cli"},  # it has their parsers by name
 }
 
 

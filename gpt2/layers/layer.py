@@ -8,7 +8,7 @@ import numpy as np
 Array = np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Layer:
     """A forward function and its backward, with one contract for every layer.
 
@@ -24,3 +24,7 @@ class Layer:
     forward: Callable
     backward: Callable
     kind: str = "manual"
+
+    def __repr__(self) -> str:
+        forward = getattr(self.forward, "__name__", None) or f"{self.name}_forward"
+        return f"<Layer {self.name}: {forward}, backward {self.kind}>"
