@@ -97,6 +97,7 @@ row(
     evaluate=_evaluate,
     jvp=lambda t, out, x, which: frechet(x, t[0], which),
     cost=1000.0,
+    needs="scipy",
     batch=batching.as_it_is,
     samples=[sample(_near_one, which=which) for which in FUNCTIONS],
 )
@@ -112,6 +113,7 @@ row(
     jvp=_frechet_jvp,
     transpose=_frechet_transpose,
     cost=4000.0,
+    needs="scipy",
     batch=batching.stacks,
     samples=[sample(_near_one, (3, 3), which=which) for which in ("expm", "sqrtm")],
 )

@@ -202,6 +202,7 @@ def _row(name: str, function: np.ufunc, partials: Callable, domain: tuple[float,
         partials=refusing,
         by_rows=rowwise.elementwise,
         cost=20.0,
+        needs="scipy",
         samples=[
             sample(*(np.array(point) if h else n for n, h in zip(s, held)), domain=domain, signed=False)
             for s in shapes

@@ -112,6 +112,7 @@ class Op:
     operator: str | None = None  # Python's, between the two arguments
     math: str | None = None  # a function of the math module
     samples: list[Sample] = field(default_factory=list)  # the row's tests
+    needs: str | None = None  # a package besides NumPy, with which the row is loaded
 
 
 EXACTLY, NEARLY = "exactly", "nearly"

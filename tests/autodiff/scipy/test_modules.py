@@ -183,8 +183,7 @@ def test_the_modules_are_whole():
 
 
 @pytest.mark.parametrize("call, message", [
-    (lambda x: scipy.linalg.cholesky(x), r"test_modules.py:\d+: .*SciPy(.|\n)*gpt2.autodiff.scipy"),
-    (lambda x: scipy.special.logsumexp(x), r"test_modules.py:\d+: .*scipy.special.*gpt2.autodiff.scipy"),
+    (lambda x: scipy.linalg.cholesky(x), r"test_modules.py:\d+: .* plain array.*gpt2.autodiff.scipy"),
     (lambda x: scipy.stats.norm.logpdf(x), r"test_modules.py:\d+: .*scipy.stats.*gpt2.autodiff.scipy"),
     (lambda x: linalg.schur(x)[0], r"test_modules.py:\d+: scipy.linalg.schur has no derivative"),
     (lambda x: linalg.solve(x, x, assume_a="diagonal"), "scipy.linalg.solve with assume_a='diagonal'"),
