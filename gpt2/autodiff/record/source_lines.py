@@ -57,6 +57,11 @@ def is_inside(file: str) -> bool:
     return inside
 
 
+def is_of_scipy(file: str) -> bool:
+    """Is it a file of SciPy?"""
+    return _SITE + "scipy" + os.sep in file
+
+
 def is_own(file: str) -> bool:
     """Is it a file of this package?"""
     return file.startswith(_OWN)
@@ -114,6 +119,22 @@ def site() -> Site:
 def here() -> tuple[str, int, str]:
     """The location of the user's statement that runs now: (file, line, function)."""
     return site().loc
+
+
+def call_of_scipy() -> tuple[str, tuple[str, int, str]] | None:
+    """(SciPy's function, where it was called), if the innermost frame of the user's is one of SciPy's."""
+    frame, name = user_frame(), None
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("scipy."):
+        public = ".".join(frame.f_globals["__name__"].split(".")[:2])
+        if not public.startswith("scipy._"):  # SciPy's own decorators
+            name = f"{public}.{frame.f_code.co_name}"
+        name = name or "scipy"
+        frame = frame.f_back
+        while frame is not None and is_inside(frame.f_code.co_filename):
+            frame = frame.f_back
+    if name is None or frame is None:
+        return None
+    return name, (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def _find(frame) -> Site:

@@ -20,6 +20,7 @@ from ..errors import (
     UnsupportedError,
     array_lost,
     located,
+    lost_in_scipy,
     number_lost,
     written_to_plain,
 )
@@ -331,6 +332,9 @@ class Recorded:
             return value
         if source_lines.taker(self._rec.name) == "assignment":
             raise self._rec.refuse(written_to_plain(source_lines.here()))
+        scipy = source_lines.call_of_scipy()
+        if scipy is not None:
+            raise self._rec.refuse(lost_in_scipy(*scipy))
         raise self._rec.refuse(array_lost(source_lines.here()))
 
     @property
