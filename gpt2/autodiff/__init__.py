@@ -29,8 +29,8 @@ _EXPORTS = {
     "ops.anomaly": "AnomalyError detect_anomaly",
     "emit.readable": "readable_source",
     "run.blas": "limit_blas_threads",
-    "run.remembered": "remember",
-    "run.threads": "get_threads run_on_threads set_threads",
+    "run.remembered": "Choices remember",
+    "run.threads": "get_threads run_apart run_on_threads set_threads",
     "switches": "Options options",
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}

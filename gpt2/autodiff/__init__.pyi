@@ -18,8 +18,8 @@ from .emit.readable import readable_source
 from .errors import AutodiffError
 from .ops.anomaly import AnomalyError, detect_anomaly
 from .run.blas import limit_blas_threads
-from .run.remembered import remember
-from .run.threads import get_threads, run_on_threads, set_threads
+from .run.remembered import Choices, remember
+from .run.threads import get_threads, run_apart, run_on_threads, set_threads
 from .switches import Options, options
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "AnomalyError",
     "AutodiffError",
     "BackwardMismatch",
+    "Choices",
     "Const",
     "Duplicated",
     "Fixed",
@@ -55,6 +56,7 @@ __all__ = [
     "parallel_map",
     "readable_source",
     "remember",
+    "run_apart",
     "run_on_threads",
     "scan",
     "set_threads",
