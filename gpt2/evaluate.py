@@ -143,6 +143,11 @@ def read_data(path: str | Path, words: Tokenizer) -> np.ndarray:
     return words.encode(text)
 
 
+def tell(line: str) -> None:
+    """Say on standard error what is read: standard output is for the figures."""
+    print(line, file=sys.stderr)
+
+
 def _parser():
     parser = argparse.ArgumentParser(
         prog="python -m gpt2.evaluate",
@@ -160,13 +165,14 @@ def _parser():
     add("--run", default="", help="the run's folder (default: the newest in runs/)")
     add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
     add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
+    add("--layers", metavar="FILE.py", help="the model's own layers, where their file has moved")
     add("--stride", type=int, default=0, metavar="S", help="new tokens in a window (default: block_size)")
     add("--json", action="store_true", help="print the figures as JSON")
     return parser
 
 
 def _run(args):
-    model, words = pretrained.load(args.run, args.init, args.checkpoint)
+    model, words = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=tell)
     score = evaluate(model, words, read_data(args.data, words), args.stride)
     if args.json:
         print(json.dumps(asdict(score)))

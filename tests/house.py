@@ -54,20 +54,26 @@ PARTS: dict[str, set[str]] = {
     "autodiff": set(),
     "storage": {"errors"},
     "data": {"errors", "storage"},
+    "own": {"errors"},
+    "description": {"errors", "layers", "own"},
     "backward": {"layers", "autodiff", "errors"},
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
-    "model": {"layers", "backward", "errors"},
+    "model": {"layers", "backward", "description", "errors", "own"},
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
-    "weights": {"data", "errors", "model", "storage"},
-    "sample": {"data", "errors", "layers", "model", "weights"},
+    "weights": {"data", "description", "errors", "model", "storage"},
+    "decoder": {"description", "errors", "layers", "model"},
+    "sample": {"data", "decoder", "errors", "model", "weights"},
     "train": {
-        "autodiff",  # its threads and what it has measured
+        "autodiff",  # its threads, what it has measured, and recordings, whose products are counted
         "data",
+        "decoder",
+        "description",
         "errors",
         "model",
         "optimizer",
         "output",
+        "own",
         "parallel",
         "sample",
         "storage",
