@@ -6,7 +6,7 @@
 Both have the same random weights, read from one folder, keep keys and values, and take the likeliest token at
 batch 1. They work in turns, each in a process of its own; what counts is the median of the ratios within a
 round. A token's time is that of 1 + N tokens less that of one, over N: the prompt is not in it. The bound is
-the bytes of the weights over the bandwidth of a copy (bench/rates.py), in the same round.
+what a copy takes that moves as many bytes as the weights have, N times over, in the same round.
 """
 
 import json
@@ -14,13 +14,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 
 import gpt2
-from bench import machine, program, rates
+from bench import machine, program
 from bench.turns import ROOT, environment, settle
 from gpt2.data import tokenizer
 from gpt2.model import GPT2Config
@@ -66,14 +67,23 @@ class Transformers:
 
 
 class Copy:
-    """No model: the seconds in which a copy moves as many bytes as the weights have."""
+    """No model: the seconds in which a copy moves as many bytes, read and written, as the weights have."""
 
     def __init__(self, folder, threads):
-        self.bytes = 4 * gpt2.load(folder).num_parameters
-        self.threads = threads
+        half = 4 * gpt2.load(folder).num_parameters // 2
+        source, target = np.ones(half, np.uint8), np.zeros(half, np.uint8)
+        self.parts = list(zip(np.array_split(source, threads), np.array_split(target, threads)))
 
     def __call__(self, count):
-        return self.bytes / rates.copy_bandwidth(self.threads, 0.5)
+        begin = time.perf_counter()
+        for _ in range(count):
+            workers = [threading.Thread(target=np.copyto, args=(t, s)) for s, t in self.parts[1:]]
+            for worker in workers:
+                worker.start()
+            np.copyto(self.parts[0][1], self.parts[0][0])
+            for worker in workers:
+                worker.join()
+        return (time.perf_counter() - begin) / count
 
 
 CONTENDERS = {"gpt2": Ours, "transformers": Transformers, "copy": Copy}
@@ -158,7 +168,7 @@ def as_text(threads, times, same):
     lines = [f"{threads} thread{'s' * (threads > 1)}, milliseconds a token, medians"]
     for name, seconds in times.items():
         ratio = f"   gpt2 takes {statistics.median(ratios[name]):.2f} of it" if name in ratios else ""
-        label = {"copy": "the weights' bytes, as a copy moves them"}.get(name, name)
+        label = {"copy": "as many bytes moved by a copy"}.get(name, name)
         lines.append(f"  {label:<42}{1e3 * statistics.median(seconds):8.2f}{ratio}")
     if "transformers" in times:
         lines.append(f"  the same tokens: {'yes' if same else 'NO'}")

@@ -115,7 +115,7 @@ def matmul_of_one_row(
 ) -> tuple[np.ndarray, tuple]:
     """matmul_forward; of a single row as its dot product with each row of weight.
 
-    That takes as long as reading weight does, and BLAS's product of a matrix and a vector twice as long: all of
+    That takes as long as reading weight does, BLAS's product of matrix and vector twice as long: all of
     GPT-2's matrices, 494 MB, 19.4 ms and 32.9 on one core of a machine that copies 26 GB/s. A second core
     brings nothing there: one takes all that the memory gives.
     """

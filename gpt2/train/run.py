@@ -61,6 +61,7 @@ class Run:
         self.order = ORDERS[s.order]
         self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
         self.model = make_model(config, s, start)
+        self.model.find_tokenizer = lambda: self.tokenizer
         if self.model.description.file is not None:  # from wherever the run is resumed
             self.settings = dataclasses.replace(self.settings, layers=self.model.description.file.path)
         self.optimizer = make_optimizer(self.model, s)
