@@ -21,7 +21,6 @@ import numpy as np
 from bench.cases import cases
 from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
-from gpt2.autodiff.ops.cost import NS_PER_BYTE
 from gpt2.backward import options_for
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
@@ -63,10 +62,10 @@ class Stages:
         return self
 
 
-def compiled(f, args, static, rate=NS_PER_BYTE):
+def compiled(f, args, static, **options):
     """Stages of making f's forward and backward programs, as gpt2.backward has them made."""
     s = Stages()
-    ad.FixedPair(f, options_for(), rate=rate).build(args, static, s.hear)
+    ad.FixedPair(f, options_for(), **options).build(args, static, s.hear)
     return s
 
 

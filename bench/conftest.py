@@ -8,7 +8,7 @@ pytest bench/ --benchmark-only --benchmark-compare --benchmark-compare-fail=medi
 
 import pytest
 
-from gpt2.autodiff.run import blas
+from gpt2 import autodiff as ad
 
 
 def pytest_addoption(parser):
@@ -25,13 +25,12 @@ def pytest_addoption(parser):
 def threads(pytestconfig):
     """Threads of BLAS and of compiled programs, from here on."""
     from bench.machine import available_cores
-    from gpt2.autodiff.run import threads
 
     n = pytestconfig.getoption("--bench-threads")
     if not 1 <= n <= available_cores():
         raise pytest.UsageError(f"--bench-threads {n}: expected 1 to {available_cores()}")
-    threads.set_threads(n)
-    blas.limit_blas_threads(n)  # for layers as written; set_threads alone leaves the products to its pool
+    ad.set_threads(n)
+    ad.limit_blas_threads(n)  # for layers as written; set_threads alone leaves the products to its pool
     return n
 
 

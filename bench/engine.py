@@ -95,12 +95,12 @@ def set_threads(variant, threads):
     if variant == "written":
         return
     try:
-        from gpt2.autodiff.run import remembered
-        from gpt2.autodiff.run import threads as pool
+        from gpt2.autodiff import remember
+        from gpt2.autodiff import set_threads as set_pool
     except ImportError:
         return
-    remembered.remember(cache_folder())
-    pool.set_threads(threads)
+    remember(cache_folder())
+    set_pool(threads)
 
 
 # ---- Single layers -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError  # unlike a ValueError's, its text reache
 from pathlib import Path
 
 from bench import contenders, machine
-from gpt2.autodiff.switches import BACKENDS
+from gpt2.autodiff import Options
 from gpt2.backward import options_for
 from gpt2.errors import UserError
 from gpt2.train.flags import Parser
@@ -51,7 +51,7 @@ def contest_flags(p, rounds, seconds):
     )
     p.add_argument(
         "--elementwise",
-        metavar="|".join(BACKENDS),
+        metavar="|".join(Options.BACKENDS),
         type=elementwise,
         default="numpy",
         help="what computes this engine's compiled elementwise operations (default numpy)",
@@ -61,8 +61,8 @@ def contest_flags(p, rounds, seconds):
 
 def elementwise(text):
     """A backend for elementwise operations that is there; others are the user's mistake."""
-    if text not in BACKENDS:
-        raise ArgumentTypeError(f"expected one of {', '.join(BACKENDS)}; got {text!r}")
+    if text not in Options.BACKENDS:
+        raise ArgumentTypeError(f"expected one of {', '.join(Options.BACKENDS)}; got {text!r}")
     try:
         options_for(text)  # finds numexpr
     except UserError as error:

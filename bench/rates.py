@@ -5,8 +5,7 @@ import time
 
 import numpy as np
 
-from gpt2.autodiff.run import blas
-from gpt2.autodiff.run import threads as pool
+from gpt2 import autodiff as ad
 
 COPY_BYTES = 256 << 20  # far larger than any cache
 # Rows of the square matrices. Below, threads cost something (512: 195 GFLOP/s on two threads of a machine
@@ -33,14 +32,14 @@ class SquareProduct:
     def prepare(self):
         """Set up the threads for this way; the first call wakes them."""
         if self.way == "columns":
-            pool.set_threads(self.threads)
+            ad.set_threads(self.threads)
         else:
-            blas.limit_blas_threads(self.threads)
+            ad.limit_blas_threads(self.threads)
         self()
 
     def __call__(self):
         if self.way == "columns":
-            pool.run_on_threads(self._columns)
+            ad.run_on_threads(self._columns)
         else:
             np.matmul(self.a, self.b, out=self.out)
 
@@ -52,7 +51,7 @@ class SquareProduct:
 def fastest_product(threads, seconds=1.0):
     """The large product that this machine does at the best rate, prepared, and the rate in operations a
     second."""
-    ways = ("BLAS", "columns") if threads > 1 and blas.blas_library() else ("BLAS",)
+    ways = ("BLAS", "columns") if threads > 1 and ad.limit_blas_threads(1) else ("BLAS",)
     rng = np.random.default_rng(0)
     matrices = [rng.standard_normal((3, n, n), dtype=np.float32) for n in SIDES]
     products = [SquareProduct(*abc, way, threads) for abc in matrices for way in ways]
@@ -71,10 +70,10 @@ def sgemm_peak(threads, seconds=1.0):
 
     The engine's threads and those of BLAS are afterwards as they were.
     """
-    before = pool.get_threads()
+    before = ad.get_threads()
     rate = fastest_product(threads, seconds)[1]
-    pool.set_threads(before)
-    blas.limit_blas_threads(threads if before == 1 else 1)
+    ad.set_threads(before)
+    ad.limit_blas_threads(threads if before == 1 else 1)
     return rate
 
 

@@ -90,10 +90,21 @@ PARTS = {
     "explain": Room(
         "a page of layers", "A page of every layer with its formula, its sources and its checks."
     ),
+    "check": Room(
+        "is mine right?", "Checks the gradients of layers and model, or of a backward in somebody's file."
+    ),
+    "bench": Room("how fast here?", "Times a training step with each kind of backward."),
     "plot": Room("curves of runs", "The curves of runs, as a picture or for TensorBoard."),
-    "output": Room("what is printed", "Standard output that goes away while a program runs, or fills up."),
+    "cli": Room(
+        "command lines", "What all commands share: flags, typing errors, examples, the width of a terminal."
+    ),
+    "output": Room(
+        "what is printed",
+        "Standard output: its colours, and what to do when it goes away while a program runs, or fills up.",
+    ),
     "errors": Room("for people", "The error that a person gets to read, and how programs end with it."),
-    "__main__": Room("", "`python -m gpt2`, or `gpt2`: the list of commands, started by name."),
+    "__main__": Room("", "`gpt2`, or `python -m gpt2`: the list of commands, started by name."),
+    "completion": Room("", "What makes bash, zsh and fish complete `gpt2`."),
 }
 
 # The rooms of gpt2/autodiff, in the order in which a function goes through them

@@ -10,6 +10,7 @@ import textwrap
 
 import numpy as np
 
+from docs.reasons import CLASSES, MODULES, REASONS, public_functions
 from gpt2.autodiff.api import custom  # noqa: F401  all rows are in the table then
 from gpt2.autodiff.nested import (
     call,  # noqa: F401  all rows are in the table then
@@ -56,19 +57,43 @@ Ufuncs also with `out=` and `where=`; operators, methods and indexing of arrays 
 """
 
 OTHERS_HEAD = """\
-## NumPy functions without a derivative
+## NumPy functions without a rule, and why
 
-On recorded values these give plain results where they hold no real or complex numbers (indices, masks), and
-the recording is then repeated at each call. Otherwise they raise an error that shows how to register a rule.
+On recorded values those with integers, masks or text for a result give plain ones, and the recording is then
+repeated at each call. The others raise an error that shows how to register a rule. A test fails where NumPy
+has a public function that is neither above nor here.
 """
+
+
+SECTIONS = {
+    "linalg": "Linear algebra",
+    "fft": "Fourier transforms",
+    "emath": "Real functions that become complex",
+}
 
 
 def page() -> str:
     parts = [HEAD, OPS_HEAD, op_table(), CONSTANT_HEAD, paragraph(constant_ops()), FUNCTIONS_HEAD]
     for title, names in supported_functions().items():
         parts.append(f"### {title}\n\n{paragraph(names)}")
-    parts += [OTHERS_HEAD, paragraph(unsupported_functions())]
+    parts += [OTHERS_HEAD, reason_table()]
+    parts += ["### Its other modules, and classes that are called\n", module_table()]
     return "\n".join(parts)
+
+
+def reason_table() -> str:
+    rows = ["| functions | why |", "|---|---|"]
+    for reason, names in REASONS.items():
+        there = [name for name in sorted(names.split()) if f"np.{name}" in without_rule()]
+        if there:
+            rows.append(f"| {', '.join(f'np.{name}' for name in there)} | {reason} |")
+    return "\n".join(rows) + "\n"
+
+
+def module_table() -> str:
+    rows = ["| module or class | what about it |", "|---|---|"]
+    rows += [f"| {name} | {text} |" for name, text in {**MODULES, **CLASSES}.items()]
+    return "\n".join(rows) + "\n"
 
 
 def op_table() -> str:
@@ -100,12 +125,13 @@ def paragraph(names) -> str:
 def supported_functions() -> dict[str, list[str]]:
     """Section -> names of the NumPy functions that are recorded."""
     names = {dispatch.full_name(f) for f in (*dispatch.HANDLERS, *dispatch.RAW)}
+    names = {name for name in names if not name.startswith("np.polynomial.")}  # MODULES speaks of them
     ops = {name for name, op in OPS.items() if op.ufunc is not None and op.kind != "nondiff"}
     ufuncs = {f"np.{name}" for name in (*ops, *composed_ufuncs())}
-    sections = {"Ufuncs": ufuncs, "Arrays": set(), "Linear algebra": set(), "Fourier transforms": set()}
+    sections = {"Ufuncs": ufuncs, "Arrays": set(), **{title: set() for title in SECTIONS.values()}}
     for name in names - ufuncs:
         family = name.split(".")[1]
-        section = {"linalg": "Linear algebra", "fft": "Fourier transforms"}.get(family, "Arrays")
+        section = SECTIONS.get(family, "Arrays")
         sections[section].add(name)
     return {title: sorted(found) for title, found in sections.items()}
 
@@ -115,19 +141,15 @@ def composed_ufuncs() -> list[str]:
     return ["divmod", "modf", *(name for name in BUILDERS if isinstance(getattr(np, name, None), np.ufunc))]
 
 
-def unsupported_functions() -> list[str]:
-    """Functions that ask their arguments how to run (NumPy's protocols), and that have no handler."""
+def without_rule() -> dict[str, object]:
+    """The public functions of NumPy's that no handler records."""
     known = {*dispatch.HANDLERS, *dispatch.RAW}
     ufuncs = {*OPS, *composed_ufuncs()}
-    found = []
-    for module in (np, np.linalg, np.fft):
-        for name in module.__all__:
-            function = getattr(module, name, None)
-            if hasattr(function, "_implementation") and function not in known:
-                found.append(dispatch.full_name(function))
-            elif isinstance(function, np.ufunc) and function.__name__ not in ufuncs:
-                found.append(f"np.{function.__name__}")
-    return sorted(set(found))
+    return {
+        name: function
+        for name, function in public_functions()
+        if (function.__name__ not in ufuncs if isinstance(function, np.ufunc) else function not in known)
+    }
 
 
 if __name__ == "__main__":

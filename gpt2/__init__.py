@@ -63,4 +63,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted(set(globals()) | set(_EXPORTS))
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

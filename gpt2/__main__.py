@@ -1,24 +1,43 @@
-"""python -m gpt2: the list of commands, or one of them.
+"""gpt2: the list of commands, or one of them.
 
-    python -m gpt2                      what there is
-    python -m gpt2 sample --run mine    the same as python -m gpt2.sample --run mine
-    gpt2 sample --run mine              the same again, where the package is installed
+    gpt2                             what there is
+    gpt2 sample --run mine           one of the commands
+    python -m gpt2 sample --run mine       the same, where the package is not installed
+    python -m gpt2.sample --run mine       the same again
 
 A module of this package is a command if it can be run (it has an `if __name__ == "__main__"`); the first line
 of its docstring says what it does. So a new one is listed as soon as it is there.
 """
 
 import ast
-import difflib
+import importlib.metadata
+import platform
 import runpy
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt2.errors import exit_status
+from gpt2 import __version__
+from gpt2.errors import exit_status, nearest, say_error
+from gpt2.output import painted
 
 # What a command was called before, and is still understood as
 BEFORE = {"backward": "certificate"}
+# What people call a command, and what it is called here: they are told
+MEANT = {
+    "benchmark": "bench",
+    "curves": "plot",
+    "eval": "evaluate",
+    "export": "convert",
+    "finetune": "train",
+    "generate": "sample",
+    "test": "check",
+    "tokenize": "data",
+    "verify": "check",
+}
+# The order of a user's day; what is not named here comes after them by the alphabet
+ORDER = ("train", "sample", "evaluate", "plot", "convert", "explain", "check", "bench", "data")
 
 
 def commands() -> dict[str, str]:
@@ -32,18 +51,35 @@ def commands() -> dict[str, str]:
         if path.is_dir() or 'if __name__ == "__main__":' in source:
             lines = (ast.get_docstring(ast.parse(source)) or "").splitlines()
             found[path.stem] = lines[0].rstrip(".") if lines else ""
-    return found
+    names = [name for name in ORDER if name in found]
+    return {name: found[name] for name in [*names, *(n for n in found if n not in names)]}
 
 
 def overview() -> str:
-    """The text that python -m gpt2 --help prints."""
-    rows = [(f"python -m gpt2.{name}", what) for name, what in commands().items()]
-    width = max(len(command) for command, _ in rows)
-    lines = [f"  {command:<{width}}  {what}" for command, what in rows]
-    first = "GPT-2 in NumPy, with gradients written by hand or derived by a compiler."
-    last = "Each explains itself with --help. In a checkout `python train.py` trains as well, and\n"
-    last += "`python -m data` turns text into token files."
-    return "\n".join([first, "", *lines, "", last])
+    """The text that gpt2 --help prints."""
+    lines = [
+        f"{painted('GPT-2 in NumPy', 'bold')}, with gradients written by hand or derived by a compiler.",
+        "",
+    ]
+    for name, what in commands().items():
+        first, *rest = textwrap.wrap(what, 58)
+        lines.append(f"  gpt2 {painted(name, 'blue')}{' ' * (13 - len(name))}{first}")
+        lines += [" " * 20 + line for line in rest]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "Each explains itself with --help. `gpt2 --version` says which version this is.",
+            "Where the package is not installed, python -m gpt2 does the same; in a checkout",
+            "`python train.py` trains as well, and `python -m data` turns text into tokens.",
+        ]
+    )
+
+
+def version() -> str:
+    """This version, and what it runs on."""
+    numpy = importlib.metadata.version("numpy")
+    return f"gpt2 {__version__} (NumPy {numpy}, Python {platform.python_version()}, {platform.system()})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,14 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
         return exit_status(lambda: print(overview()))
+    if argv[0] in ("-V", "--version", "version"):
+        return exit_status(lambda: print(version()))
     name = BEFORE.get(argv[0], argv[0])
     if name not in commands():
-        close = difflib.get_close_matches(name, commands(), n=1)
-        print(
-            f"error: no command {name!r}; "
-            + (f"did you mean {close[0]}?" if close else "python -m gpt2 --help lists what there is"),
-            file=sys.stderr,
-        )
+        kind = "unknown argument" if name.startswith("-") else "no command"
+        close = nearest(name, (*commands(), "--help", "--version"), MEANT)
+        say_error(f"{kind} {name!r}{close.replace('--help lists', 'gpt2 --help lists')}")
         return 2
     sys.argv = [f"gpt2.{name}", *argv[1:]]
     runpy.run_module(f"gpt2.{name}", run_name="__main__", alter_sys=True)

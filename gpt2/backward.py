@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2.errors import OptionError, UserError
+from gpt2.errors import OptionError, UserError, suggestion
 from gpt2.layers import LAYERS, Layer
 
 MODES = ("manual", "auto")
@@ -51,7 +51,8 @@ def choose(
     for part in exceptions:
         name, equals, mode = part.partition("=")
         if not equals or name not in layers:
-            raise _not_known(spec, f"{part!r} is not LAYER=MODE, with LAYER one of {', '.join(layers)}")
+            text = f"{part!r} is not LAYER=MODE, with LAYER one of {', '.join(layers)}"
+            raise _not_known(spec, text + suggestion(name, layers))
         if "block" in layers and name in WITHIN_BLOCK:
             raise _not_known(spec, f"{name} stands in the block alone, and the model's own is derived as one")
         modes[name] = _checked(mode, spec)
@@ -79,7 +80,7 @@ def default_for(layers: Mapping[str, Layer]) -> str:
     return ",".join(["manual", *(f"{name}=auto" for name, layer in layers.items() if layer.backward is None)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Placed(Layer):
     """A layer whose backward takes two arguments more: out, a buffer or None for each gradient, written
     instead of a new array; and add=True, to add the gradients to what the buffers hold.
@@ -116,7 +117,9 @@ def _checked(mode, spec):
     if mode == "whole":
         raise _not_known(spec, "whole stands alone, as the model is then one program")
     if mode not in MODES:
-        raise _not_known(spec, f"{mode!r} is not one of {', '.join(MODES)}, whole")
+        raise _not_known(
+            spec, f"{mode!r} is not one of {', '.join(MODES)}, whole" + suggestion(mode, [*MODES, "whole"])
+        )
     return mode
 
 

@@ -1,16 +1,13 @@
 """A layer's manual and derived backward, side by side; --check compares all gradients.
 
-    python -m gpt2.certificate --check        every layer and the model, by hand, derived, by differences and
-                                              in forward mode
-    python -m gpt2.certificate layernorm      forward, manual backward and derived backward side by side
-    python -m gpt2.certificate layernorm --emitted    the programs that run, with buffers and blocks of rows
+    gpt2 check                         every layer and the model: by hand, derived, by differences, forwards
+    gpt2 certificate layernorm         forward, manual backward and derived backward side by side
 
 The largest scaled error |x - y| / max(1, |x| + |y|) is printed for each pair, in float64, on random inputs
 and random output gradients. Three independent roads lead to a gradient: the formulas written by hand, reverse
 mode, and forward mode; central differences need no derivative at all.
 """
 
-import argparse
 import inspect
 import sys
 import textwrap
@@ -21,11 +18,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2 import autodiff as ad
+from gpt2 import cli
 from gpt2.backward import auto, compiled, options_for
-from gpt2.errors import exit_status
+from gpt2.errors import UserError
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import Sizes, at
 from gpt2.model import GPT2, GPT2Config, loss_fn
+from gpt2.output import painted
 
 EXACT = 1e-10  # different orders of summation in float64
 DIFFERENCES = 1e-7  # second-order central differences with a step of 1e-5
@@ -82,8 +81,7 @@ def check_layer(name: str, seed: int = 0) -> dict[str, tuple[float, float]]:
 
 
 def check_model(seed: int = 0) -> dict[str, tuple[float, float]]:
-    """The same for the whole loss of a small GPT-2: hand-written, derived layer by layer, and derived as
-    one program."""
+    """The same for the loss of a small GPT-2: by hand, derived layer by layer, and as one program."""
     config = GPT2Config(vocab_size=17, block_size=8, n_layer=2, n_head=3, n_embd=12, dtype="float64")
     rng = np.random.default_rng(seed)
     tokens, targets = rng.integers(0, 17, (2, 2, 5))
@@ -130,32 +128,36 @@ def _pushforward(f, args, tangents):
     return ad.jvp(of_floats, tuple(args[k] for k in moving), tuple(tangents[k] for k in moving))[1]
 
 
-def certificate() -> bool:
-    """Print the table; True if every error is within its tolerance."""
-    columns = (
-        "manual~compiled",
-        "manual~auto",
-        "manual~whole",
-        "manual~differences",
-        "auto~differences",
-        "auto~forward mode",
-    )
+COLUMNS = (
+    "manual~compiled",
+    "manual~auto",
+    "manual~whole",
+    "manual~differences",
+    "auto~differences",
+    "auto~forward mode",
+)
+
+
+def certificate(names: Iterable[str] = (*LAYERS, "model")) -> bool:
+    """Print the table of some layers and "model"; True if every error is within its tolerance."""
     print("largest scaled error |x-y| / max(1, |x|+|y|), float64\n")
-    print(f"{'':14s}" + "".join(f"{c:>20s}" for c in columns))
+    for heads in zip(*(column.split("~") for column in COLUMNS)):
+        print((" " * 11 + "".join(f"{head:>11s}" for head in heads)).rstrip())
     passed = True
-    for name in (*LAYERS, "model"):
+    for name in names:
         found = check_model() if name == "model" else check_layer(name)
         cells = ""
-        for column in columns:
+        for column in COLUMNS:
             if column not in found:
-                cells += f"{'-':>20s}"
+                cells += f"{'-':>11s}"
                 continue
             error, tolerance = found[column]
             good = error <= tolerance  # false for nan
             passed = passed and good
-            cells += f"{error:>16.1e} {'ok' if good else 'BAD'}".rjust(20)
-        print(f"{name:14s}{cells}")
-    verdict = "all hold" if passed else "NOT ALL HOLD"
+            mark = painted("ok", "green") if good else painted("BAD", "red")
+            cells += f"{error:>{8 if good else 7}.0e} {mark}"
+        print(f"{name:11s}{cells}".rstrip())
+    verdict = painted("all hold", "green") if passed else painted("NOT ALL HOLD", "red")
     print(f"\ntolerances: {EXACT:.0e}, beside differences {DIFFERENCES:.0e}: {verdict}")
     return passed
 
@@ -172,8 +174,7 @@ def pair_of(name: str, sizes: Sizes = SHOWN) -> Any:
 
 
 def derived_source(name: str, emitted: bool = False) -> str:
-    """The derived forward and backward of a layer as source: as a person would write it, or the programs
-    that run."""
+    """A layer's derived forward and backward as source: as a person writes it, or the programs that run."""
     entry = pair_of(name)
     if emitted:
         return entry.forward.source + "\n\n" + entry.backward.program.source
@@ -185,58 +186,46 @@ def derived_source(name: str, emitted: bool = False) -> str:
     )
 
 
-def side_by_side(name: str, emitted: bool = False, width: int = 58) -> str:
-    """forward | manual | derived, as text in three columns."""
+def side_by_side(name: str, emitted: bool = False, columns: int = cli.WIDE) -> str:
+    """Forward, manual and derived backward as text, in three columns where `columns` characters allow."""
     layer = LAYERS[name]
     texts = [
-        inspect.getsource(layer.forward),
-        inspect.getsource(layer.backward),
-        derived_source(name, emitted),
+        ("forward", textwrap.dedent(inspect.getsource(layer.forward))),
+        ("backward, by hand", textwrap.dedent(inspect.getsource(layer.backward))),
+        ("derived by the compiler", derived_source(name, emitted)),
     ]
-    columns = [
-        [
-            line
-            for raw in textwrap.dedent(t).rstrip().split("\n")
-            for line in (
-                textwrap.wrap(raw, width, subsequent_indent="        ", drop_whitespace=False) or [""]
-            )
-        ]
-        for t in texts
-    ]
-    rows = [
-        f"{'forward':{width}s} | {'backward, by hand':{width}s} | derived by the compiler",
-        "-" * (3 * width + 6),
-    ]
-    for i in range(max(map(len, columns))):
-        cells = [c[i] if i < len(c) else "" for c in columns]
-        rows.append(f"{cells[0]:{width}s} | {cells[1]:{width}s} | {cells[2]}".rstrip())
-    return "\n".join(rows)
+    return "\n".join(cli.beside(texts, columns))
+
+
+EXAMPLES = (
+    ("gpt2 certificate layernorm", "forward, manual and derived backward side by side"),
+    ("gpt2 certificate gelu --emitted", "the programs that run, with buffers and blocks of rows"),
+    ("gpt2 certificate --check", "compare all gradients; `gpt2 check` is the same"),
+)
+
+
+def parser() -> cli.Parser:
+    """The flags of `gpt2 certificate`."""
+    made = cli.Parser("certificate", "Look at, and check, both backwards.", EXAMPLES)
+    add = made.add_argument
+    about = "show its forward, manual and derived source: " + ", ".join(LAYERS)
+    add("layer", nargs="?", choices=list(LAYERS), metavar="LAYER", help=about)
+    add("--check", action="store_true", help="compare all gradients of all layers and of the model")
+    add("--emitted", action="store_true", help="show the programs that run, buffers and blocks included")
+    return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0 if all is well, 1 if a check failed, 2 for a wrong command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gpt2.certificate", description="Look at, and check, both backwards."
-    )
-    parser.add_argument(
-        "layer", nargs="?", choices=list(LAYERS), help="show its forward, manual and derived source"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="compare all gradients of all layers and of the model"
-    )
-    parser.add_argument(
-        "--emitted", action="store_true", help="show the programs that run, buffers and blocks included"
-    )
-    options = parser.parse_args(argv)
-    if options.layer is None and not options.check:
-        parser.error(f"name a layer ({', '.join(LAYERS)}) or --check")
-    return exit_status(_run, options)
+    return cli.run(parser(), _run, argv)
 
 
 def _run(options):
+    if options.layer is None and not options.check:
+        raise UserError(f"name a layer ({', '.join(LAYERS)}) or --check")
     if options.check:
         return 0 if certificate() else 1
-    print(side_by_side(options.layer, options.emitted))
+    print(side_by_side(options.layer, options.emitted, cli.width()))
     return 0
 
 

@@ -1,10 +1,6 @@
 """Weights from one program's format to another's.
 
-    python -m gpt2.convert runs/mine mine-hf                  a run, for Hugging Face transformers
-    python -m gpt2.convert gpt2 gpt2_124M.bin                 the released weights, for llm.c
-    python -m gpt2.convert mine-hf mine.safetensors           a checkpoint of this project
-    python -m gpt2.convert gpt2_124M.bin --check-state gpt2_124M_debug_state.bin
-    python -m gpt2.convert gpt2_124M.bin --write-state state.bin --data tokens.bin
+    gpt2 convert runs/mine mine-hf
 
 The source is whatever --init takes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf:OWNER/NAME, a run, a folder
 of transformers, a .bin of llm.c, a .safetensors of a run. The name of the result says its format: X.bin is
@@ -12,16 +8,16 @@ llm.c's, X.safetensors this project's, anything else is a folder of transformers
 the source is written beside the result.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from gpt2 import cli
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens, take
-from gpt2.errors import UserError, exit_status
+from gpt2.errors import UserError
 from gpt2.model import GPT2
 from gpt2.storage import runs
 from gpt2.weights import checkpoint, huggingface, llmc, pretrained
@@ -184,14 +180,25 @@ def write_state(source: str, path: str | Path, data: str | Path, B: int = 4, T: 
 # ---- The command -----------------------------------------------------------------------------------------
 
 
-def _parser():
-    parser = argparse.ArgumentParser(
-        prog="python -m gpt2.convert",
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+EXAMPLES = (
+    ("gpt2 convert runs/mine mine-hf", "a run, for Hugging Face transformers"),
+    ("gpt2 convert gpt2 gpt2_124M.bin", "the released weights, for llm.c"),
+    ("gpt2 convert mine-hf mine.safetensors", "a checkpoint of this project"),
+    ("gpt2 convert gpt2_124M.bin --check-state gpt2_124M_debug_state.bin", "compare with llm.c's numbers"),
+    ("gpt2 convert gpt2_124M.bin --write-state state.bin --data tokens.bin", "write such numbers"),
+)
+ABOUT = """Weights from one program's format to another's.
+
+The source is whatever --init takes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf:OWNER/NAME, a run, a folder
+of transformers, a .bin of llm.c, a .safetensors of a run. The name of the result says its format: X.bin is
+llm.c's, X.safetensors this project's, anything else is a folder of transformers. A tokenizer that lies beside
+the source is written beside the result."""
+
+
+def parser() -> cli.Parser:
+    """The flags of `gpt2 convert`."""
+    made = cli.Parser("convert", ABOUT, EXAMPLES)
+    add = made.add_argument
     add("source", help="weights: a name, a folder or a file")
     add("destination", nargs="?", help="X.bin, X.safetensors, or a folder")
     add("--layers", metavar="FILE.py", help="own layers of the source, where their file has moved")
@@ -201,7 +208,7 @@ def _parser():
     add("--data", metavar="TOKENS", help="a token file (X.bin), for --write-state")
     add("--batch-size", type=int, default=4, metavar="B", help="sequences in it (default: %(default)s)")
     add("--block-size", type=int, default=64, metavar="T", help="tokens in each (default: %(default)s)")
-    return parser
+    return made
 
 
 def _run(args):
@@ -224,8 +231,7 @@ def _run(args):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    return exit_status(_run, args)
+    return cli.run(parser(), _run, argv)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ Programs (train.py, python -m gpt2.sample, ...) print its text as a single line 
 Anything else that escapes is a fault of this project and keeps its traceback.
 """
 
+import difflib
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gpt2.output import OutputLost, standing_in
+from gpt2.output import OutputLost, painted, standing_in
 
 LONGEST = 2000  # characters of a message
 
@@ -54,6 +55,27 @@ def option_error(name: str, text: str) -> OptionError:
     return OptionError(f"{name} {text}", f"--{name.replace('_', '-')} {text}")
 
 
+def suggestion(name: str, names: Iterable[str], meant: Mapping[str, str] | None = None) -> str:
+    """ "; did you mean X?" where one of the names is close to what was typed, else nothing.
+
+    meant   further words that may have been typed, and which of the names each stands for
+    """
+    called = {**(meant or {}), **{n: n for n in names}}
+    within = [n for n in called if len(name) > 4 and (n.startswith(name) or n.endswith(name))]
+    close = difflib.get_close_matches(name, called, n=1, cutoff=0.6) or within
+    return f"; did you mean {called[close[0]]}?" if close else ""
+
+
+def nearest(name: str, names: Iterable[str], meant: Mapping[str, str] | None = None) -> str:
+    """The same, with a pointer to --help where nothing is close."""
+    return suggestion(name, names, meant) or "; --help lists what there is"
+
+
+def say_error(text: str) -> None:
+    """Print "error: ..." on standard error."""
+    print(f"{painted('error:', 'red', sys.stderr)} {text}", file=sys.stderr)
+
+
 def reason(error: BaseException) -> str:
     """What an exception says, in one line and never nothing."""
     text = getattr(error, "strerror", None) or str(error)
@@ -77,11 +99,11 @@ def exit_status(run: Callable[..., int | None], *args: Any, interrupted: int = 1
         with standing_in(raising=True):
             return run(*args) or 0
     except UserError as error:
-        print(f"error: {error.as_flag}", file=sys.stderr)
+        say_error(error.as_flag)
         return 2
     except KeyboardInterrupt:
         return interrupted
     except OutputLost as error:
         if not error.seen_enough:
-            print(f"error: standard output: {error}", file=sys.stderr)
+            say_error(f"standard output: {error}")
         return 0 if error.seen_enough else 1

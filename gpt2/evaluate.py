@@ -1,8 +1,6 @@
 """How well a model predicts a text: nats per token, perplexity, bits per byte.
 
-    python -m gpt2.evaluate --run runs/mine --data my.txt
-    python -m gpt2.evaluate --init gpt2 --data my.txt --stride 512
-    python -m gpt2.evaluate --data my.txt --json
+    gpt2 evaluate --run runs/mine --data my.txt
 
 The text is cut into windows of block_size tokens. Each token is predicted once, from what stands before it
 in its window. With --stride S a window begins S tokens after the one before it, and only its new tokens
@@ -14,7 +12,6 @@ the end of a text, where the tokenizer has such a token; where it has none, the 
 and its bytes do not count.
 """
 
-import argparse
 import json
 import math
 import sys
@@ -25,10 +22,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gpt2 import cli
 from gpt2.data import corpora
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens
-from gpt2.errors import UserError, exit_status, option_error, reason
+from gpt2.errors import UserError, option_error, reason
 from gpt2.layers import crossentropy_forward
 from gpt2.model import GPT2
 from gpt2.weights import pretrained
@@ -148,14 +146,24 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _parser():
-    parser = argparse.ArgumentParser(
-        prog="python -m gpt2.evaluate",
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+EXAMPLES = (
+    ("gpt2 evaluate --data my.txt", "the newest run in runs/, on a text"),
+    ("gpt2 evaluate --run runs/mine --data tinyshakespeare", "a run, on a corpus that has a name"),
+    ("gpt2 evaluate --init gpt2 --data my.txt --stride 512 --json", "GPT-2 itself, with more context"),
+)
+ABOUT = """How well a model predicts a text: nats per token, perplexity, bits per byte.
+
+The text is cut into windows of block_size tokens. Each token is predicted once, from what stands before it
+in its window. With --stride S a window begins S tokens after the one before it, and only its new tokens
+count: that takes block_size / S times as long and gives a better figure.
+
+Nats per token compare models of one tokenizer; bits per byte compare any two."""
+
+
+def parser() -> cli.Parser:
+    """The flags of `gpt2 evaluate`."""
+    made = cli.Parser("evaluate", ABOUT, EXAMPLES)
+    add = made.add_argument
     add(
         "--data",
         required=True,
@@ -168,7 +176,7 @@ def _parser():
     add("--layers", metavar="FILE.py", help="the model's own layers, where their file has moved")
     add("--stride", type=int, default=0, metavar="S", help="new tokens in a window (default: block_size)")
     add("--json", action="store_true", help="print the figures as JSON")
-    return parser
+    return made
 
 
 def _run(args):
@@ -184,8 +192,7 @@ def _run(args):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    return exit_status(_run, args)
+    return cli.run(parser(), _run, argv)
 
 
 if __name__ == "__main__":

@@ -55,4 +55,6 @@ def save(
     A file is written under another name and then renamed, so that it is whole or not there.
     Raises UserError where it cannot be written.
     """
+    if not isinstance(model, GPT2):
+        raise TypeError(f"save: model is {model!r}, expected a GPT2")
     return write(Path(path), model, tokenizer, dtype)

@@ -4,6 +4,7 @@ What the model is, its layers, tensors and forward, stands in description.py. He
 back: each layer's backward, by hand or derived, in reverse; or one program, with backward="whole".
 """
 
+import html
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -128,6 +129,9 @@ class GPT2:
         layers: Mapping[str, Layer | Callable] | OwnFile | str | Path | None = None,
         block: Block | Callable | None = None,
     ):
+        if not isinstance(config, GPT2Config):
+            named = f"; GPT2Config.preset({config!r}) is one" if str(config) in PRESETS else ""
+            raise TypeError(f"GPT2: config is {config!r}, expected a GPT2Config{named}")
         self.config = config
         self.description = d = Description(config, layers, block)
         # only these lack a backward by hand, so that the default can be given a name
@@ -145,6 +149,22 @@ class GPT2:
         # Gives the Tokenizer of a model that was loaded: so texts can be continued
         self.find_tokenizer: Callable[[], Any] | None = None
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
+
+    def __repr__(self) -> str:
+        c = self.config
+        shape = f"{c.n_layer} blocks, {c.n_head} heads, {c.n_embd} channels, {c.vocab_size:,} tokens"
+        own = "" if self.description.standard else f"; own layers: {self.description.told()}"
+        kind = f"{c.dtype}, backward={self.spec!r}{own}"
+        return f"<GPT2: {self.num_parameters:,} parameters; {shape}, context {c.block_size}; {kind}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a table of the tensors with their shapes and sizes."""
+        rows = "".join(
+            f"<tr><td>{name}</td><td>{' x '.join(map(str, p.shape))}</td><td>{p.size:,}</td></tr>"
+            for name, p in self.params.items()
+        )
+        head = "<tr><th>tensor</th><th>shape</th><th>numbers</th></tr>"
+        return f"<p>{html.escape(repr(self))}</p><table>{head}{rows}</table>"
 
     def _made_program(self):
         """The whole loss as one program, where that is asked for."""

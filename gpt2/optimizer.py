@@ -52,7 +52,14 @@ class AdamW:
         eps: float = 1e-8,
         weight_decay: float = 0.1,
     ):
-        if not all(0.0 <= beta < 1.0 for beta in betas):
+        if not isinstance(getattr(model, "flat_params", None), np.ndarray):
+            raise TypeError(f"AdamW: model is {model!r}, expected a model with flat_params, such as a GPT2")
+        pair = isinstance(betas, tuple | list) and len(betas) == 2
+        numbers = [("lr", lr), ("eps", eps), ("weight_decay", weight_decay)]
+        for name, value in [*numbers, *(("betas", beta) for beta in (betas if pair else ()))]:
+            if not isinstance(value, int | float | np.number):
+                raise TypeError(f"AdamW: {name} is {value!r}, expected a number")
+        if not pair or not all(0.0 <= beta < 1.0 for beta in betas):
             raise ValueError(f"AdamW: betas is {betas}, expected two numbers from 0 to below 1")
         for name, value in (("lr", lr), ("weight_decay", weight_decay)):
             if not value >= 0.0:
@@ -69,6 +76,10 @@ class AdamW:
         self.t = 0
         zeros = np.zeros_like
         self.use(model.flat_params, model.flat_grads, zeros(model.flat_params), zeros(model.flat_params))
+
+    def __repr__(self) -> str:
+        settings = f"lr={self.lr:g}, betas={self.betas}, eps={self.eps:g}, weight_decay={self.weight_decay:g}"
+        return f"<AdamW of {self.params.size:,} parameters: {settings}; {self.t} steps taken>"
 
     def use(
         self, params: np.ndarray, grads: np.ndarray, m: np.ndarray, v: np.ndarray, first: int = 0
@@ -164,8 +175,7 @@ class AdamW:
 
 
 def sum_of_squares(flat: np.ndarray) -> float:
-    """Of a flat array (N,), as a float. Blocks of it are summed in float64, in order, on any number of
-    threads."""
+    """Of a flat array (N,), as a float: blocks summed in float64, in order, on any number of threads."""
     starts = range(0, flat.size, SUM_BLOCK)
     sums = [0.0] * len(starts)
     todo = iter(enumerate(starts))
@@ -180,8 +190,7 @@ def sum_of_squares(flat: np.ndarray) -> float:
 
 
 def _pieces(start, stop, decayed):
-    """Cut start..stop into (start, stop, decays): at borders of the decayed ranges, and every BLOCK
-    entries."""
+    """Cut start..stop into (start, stop, decays) at borders of decayed ranges, and every BLOCK entries."""
     borders = {edge for pair in decayed for edge in pair if start < edge < stop}
     edges = sorted({start, stop, *borders})
     for first, last in zip(edges, edges[1:]):

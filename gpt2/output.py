@@ -1,5 +1,6 @@
-"""Standard output that goes away while a program runs: its reader has seen enough, its disk is full.
+"""Standard output: colour where it has any, and what to do when its reader has gone or its disk is full.
 
+painted("BAD", "red")           the text in colour, where standard output is a terminal that has it
 with standing_in() as out:      sys.stdout is `out` within the block
     print(...)
     if out.lost: ...            why nothing more can be written, or None
@@ -11,6 +12,34 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
+
+STYLES = {
+    "bold": 1,
+    "red": 31,
+    "green": 32,
+    "yellow": 33,
+    "blue": 36,
+}  # cyan for blue: a dark screen shows it
+
+
+def has_colour(stream: Any = None) -> bool:
+    """Whether a stream, by default standard output, goes to a terminal that shows colours.
+
+    NO_COLOR, set to anything, says no (https://no-color.org); FORCE_COLOR says yes.
+    """
+    stream = sys.stdout if stream is None else stream
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    return os.name != "nt" or "WT_SESSION" in os.environ or "TERM" in os.environ  # an old console shows codes
+
+
+def painted(text: str, style: str, stream: Any = None) -> str:
+    """The text in one of STYLES where the stream shows colours, else as it is."""
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if has_colour(stream) else text
 
 
 class OutputLost(Exception):

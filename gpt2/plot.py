@@ -1,16 +1,12 @@
 """Curves of one or several runs: losses, learning rate, gradient norm, throughput.
 
-    python -m gpt2.plot                        the newest run: RUN/curves.png and RUN/curves.svg
-    python -m gpt2.plot runs/a runs/b          both in one picture: curves.png and curves.svg
-    python -m gpt2.plot runs/a --out a.svg
-    python -m gpt2.plot runs/a --live          in the terminal, drawn again while the run goes on
-    python -m gpt2.plot runs/a --tensorboard logs
+    gpt2 plot runs/a runs/b
 
-Pictures need matplotlib (pip install 'gpt2[plot]'), --tensorboard its package (pip install
-'gpt2[tensorboard]'), --live needs nothing.
+Pictures need matplotlib (pip install 'numpy-gpt2[plot]'), --tensorboard its package (pip install
+'numpy-gpt2[tensorboard]'), --live needs nothing.
 """
 
-import argparse
+import contextlib
 import math
 import shutil
 import sys
@@ -21,7 +17,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from gpt2.errors import UserError, exit_status
+from gpt2 import cli
+from gpt2.errors import UserError
 from gpt2.storage import metrics
 from gpt2.storage.metrics import Metrics
 from gpt2.storage.runs import quoted
@@ -45,7 +42,7 @@ def figure(found: Sequence[Metrics]) -> Any:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError(
-            "pictures need matplotlib: pip install 'gpt2[plot]', or pip install matplotlib; "
+            "pictures need matplotlib: pip install 'numpy-gpt2[plot]', or pip install matplotlib; "
             "--live draws in the terminal without it"
         ) from None
     # A Figure of its own and no pyplot: nothing global is touched, and no screen is looked for
@@ -205,7 +202,7 @@ def tensorboard(found: Sequence[Metrics], folder: str | Path) -> list[Path]:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError:
         raise UserError(
-            "--tensorboard needs its package: pip install 'gpt2[tensorboard]', or pip install tensorboard"
+            "--tensorboard needs it: pip install 'numpy-gpt2[tensorboard]', or pip install tensorboard"
         ) from None
     written = []
     for run in found:
@@ -235,20 +232,27 @@ def tensorboard(found: Sequence[Metrics], folder: str | Path) -> list[Path]:
 # ---- The command -----------------------------------------------------------------------------------------
 
 
-def _parser():
-    parser = argparse.ArgumentParser(
-        prog="python -m gpt2.plot",
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+EXAMPLES = (
+    ("gpt2 plot", "the newest run: RUN/curves.png and RUN/curves.svg"),
+    ("gpt2 plot runs/a runs/b --out both.svg", "two runs in one picture"),
+    ("gpt2 plot runs/a --live", "in the terminal, drawn again while the run goes on"),
+    ("gpt2 plot runs/a --tensorboard logs", "as events for TensorBoard"),
+)
+ABOUT = "Curves of one or several runs: losses, learning rate, gradient norm, throughput."
+NEEDS = """Pictures need matplotlib (pip install 'numpy-gpt2[plot]'), --tensorboard its package (pip install
+'numpy-gpt2[tensorboard]'), --live needs nothing."""
+
+
+def parser() -> cli.Parser:
+    """The flags of `gpt2 plot`."""
+    made = cli.Parser("plot", ABOUT, EXAMPLES, NEEDS)
+    add = made.add_argument
     add("runs", nargs="*", metavar="RUN", help="folders of runs (default: the newest in runs/)")
     add("--out", metavar="FILE", help="the picture, .png, .svg or .pdf (default: curves.png and curves.svg)")
     add("--live", action="store_true", help="draw in the terminal; Ctrl-C ends it")
     add("--every", type=float, default=2.0, metavar="SECONDS", help="between drawings (default: %(default)s)")
     add("--tensorboard", metavar="FOLDER", help="write events for TensorBoard instead of a picture")
-    return parser
+    return made
 
 
 def _run(args):
@@ -256,7 +260,9 @@ def _run(args):
     if args.live:
         if not (args.every > 0 and math.isfinite(args.every)):
             raise UserError(f"--every {args.every}: expected more than 0 seconds")
-        return live(folders, args.every)
+        with contextlib.suppress(KeyboardInterrupt):  # which is how it ends
+            live(folders, args.every)
+        return None
     found = [metrics.read(folder) for folder in folders]
     if args.tensorboard:
         written = tensorboard(found, args.tensorboard)
@@ -273,8 +279,7 @@ def _run(args):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    return exit_status(_run, args, interrupted=0 if args.live else 130)
+    return cli.run(parser(), _run, argv)
 
 
 if __name__ == "__main__":

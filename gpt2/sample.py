@@ -1,7 +1,6 @@
 """Text from a trained model, one token at a time.
 
-    python -m gpt2.sample --run runs/shakespeare-1 --prompt "ROMEO:"
-    python -m gpt2.sample --init gpt2 --prompt-file start.txt --samples 4 --stop "THE END" --logprobs 5
+    gpt2 sample --run runs/shakespeare-1 --prompt "ROMEO:"
 
 The model's own forward reads one position at a time (gpt2/decoder.py). Keys and values of earlier ones are
 kept, so a token costs one position's products and O(T) attention, not another pass over the text.
@@ -10,7 +9,6 @@ change. The window therefore drops its older half and reads the newer half
 again, which over the next block_size / 2 tokens comes to one more position's work per token.
 """
 
-import argparse
 import codecs
 import json
 import math
@@ -23,9 +21,10 @@ from typing import Any, overload
 
 import numpy as np
 
+from gpt2 import cli
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.decoder import Decoder, SlowGeneration, slowness, unread
-from gpt2.errors import UserError, exit_status, option_error
+from gpt2.errors import UserError, option_error
 from gpt2.model import GPT2
 from gpt2.weights import pretrained
 
@@ -319,11 +318,19 @@ def _add(sample, text, show):
 # ---- The command -------------------------------------------------------------------------------------------
 
 
-def _parser():
-    parser = argparse.ArgumentParser(
-        prog="python -m gpt2.sample", description="Text from a trained model.", allow_abbrev=False
-    )
-    add = parser.add_argument
+EXAMPLES = (
+    ('gpt2 sample --prompt "ROMEO:"', "go on from a text, with the newest run in runs/"),
+    ("gpt2 sample --run runs/mine --temperature 0 --max-tokens 50", "always the likeliest token"),
+    ('gpt2 sample --init gpt2 --prompt "The meaning of life is"', "with GPT-2's released weights"),
+    ('gpt2 sample --prompt "Once" --samples 4 --stop "THE END"', "four texts, each up to a stop string"),
+    ('gpt2 sample --prompt "Once" --max-tokens 5 --logprobs 3', "as JSON, with log-probabilities"),
+)
+
+
+def parser() -> cli.Parser:
+    """The flags of `gpt2 sample`."""
+    made = cli.Parser("sample", "Text from a trained model.", EXAMPLES)
+    add = made.add_argument
     add("--run", default="", help="the run's folder (default: the newest in runs/)")
     add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
     add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
@@ -346,7 +353,7 @@ def _parser():
         help="print JSON: texts, tokens, "
         "log-probabilities in nats, and the K likeliest tokens at each place (default: 0)",
     )
-    return parser
+    return made
 
 
 def _prompt(args):
@@ -434,10 +441,7 @@ def _as_json(words, prompt, made):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # '?' where a console lacks the character
-    return exit_status(_interruptible, args)
+    return cli.run(parser(), _interruptible, argv)
 
 
 def _interruptible(args):

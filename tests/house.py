@@ -50,10 +50,11 @@ STAGES: dict[str, set[str]] = {
 PARTS: dict[str, set[str]] = {
     "output": set(),
     "errors": {"output"},
+    "cli": {"errors", "output"},
     "layers": set(),
     "autodiff": set(),
     "storage": {"errors"},
-    "data": {"errors", "storage"},
+    "data": {"cli", "errors", "storage"},
     "own": {"errors"},
     "description": {"errors", "layers", "own"},
     "backward": {"layers", "autodiff", "errors"},
@@ -63,9 +64,10 @@ PARTS: dict[str, set[str]] = {
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
     "weights": {"data", "description", "errors", "model", "storage"},
     "decoder": {"description", "errors", "layers", "model"},
-    "sample": {"data", "decoder", "errors", "model", "weights"},
+    "sample": {"cli", "data", "decoder", "errors", "model", "weights"},
     "train": {
-        "autodiff",  # its threads, what it has measured, and recordings, whose products are counted
+        "autodiff",  # its threads, what it has measured, and how many operations a forward has
+        "cli",
         "data",
         "decoder",
         "description",
@@ -80,14 +82,17 @@ PARTS: dict[str, set[str]] = {
         "weights",
     },
     # Commands, and the library's functions
-    "certificate": {"autodiff", "backward", "errors", "layers", "model"},
-    "convert": {"data", "errors", "model", "storage", "weights"},
-    "evaluate": {"data", "errors", "layers", "model", "weights"},
-    "explain": {"autodiff", "certificate", "errors", "layers", "storage"},
-    "plot": {"errors", "storage"},
+    "certificate": {"autodiff", "backward", "cli", "errors", "layers", "model", "output"},
+    "convert": {"cli", "data", "errors", "model", "storage", "weights"},
+    "evaluate": {"cli", "data", "errors", "layers", "model", "weights"},
+    "explain": {"autodiff", "certificate", "cli", "errors", "layers", "storage"},
+    "plot": {"cli", "errors", "storage"},
     "library": {"convert", "data", "model", "weights"},
-    "__main__": {"errors"},  # it starts them by name
+    "bench": {"cli", "errors", "model", "optimizer", "train"},
+    "check": {"autodiff", "certificate", "cli", "errors", "layers", "output"},
     "door": {"autodiff", "library", "model", "optimizer", "sample", "train"},  # gpt2: the public names
+    "__main__": {"door", "errors", "output"},  # it starts them by name
+    "completion": {"__main__", "cli"},  # it has their parsers by name
 }
 
 

@@ -50,7 +50,7 @@ EXCEPTIONS = {
     "python train.py --layers rmsnorm.py": ("parse", "tests/test_own.py runs it, with the page's files"),
     "python -m gpt2.explain rmsnorm": ("not here", "a layer that exists on its page alone"),
     "pip install -e '.[bench]'": ("not here", INSTALLS),
-    "pip install 'gpt2[hf]'": ("not here", INSTALLS),
+    "pip install 'numpy-gpt2[hf]'": ("not here", INSTALLS),
     "pip install pre-commit": ("not here", INSTALLS),
     "python -m pytest": ("not here", "these tests are some of them"),
     "python -m pytest tests/autodiff/derive": ("not here", "as above"),

@@ -41,6 +41,26 @@ THIRD_PARTY = {
 }
 NEVER = {"torch", "jax", "autograd", "numba", "tensorflow", "cupy", "scipy"}
 
+# What benchmarks take from the compiler besides its public names: they measure single stages of it
+STAGE = "times or counts what one stage makes"
+BENCH_IMPORTS = {
+    (
+        "machine.py",
+        "gpt2.autodiff.run.remembered",
+    ): "names the processor as remembered times do",
+    ("studies/memory.py", "gpt2.autodiff.graph"): STAGE,
+    ("studies/memory.py", "gpt2.autodiff.ops.cost"): STAGE,
+    ("studies/memory.py", "gpt2.autodiff.pipeline"): STAGE,
+    ("studies/memory.py", "gpt2.autodiff.record.record"): STAGE,
+    ("studies/optimise_first.py", "gpt2.autodiff.derive.differentiate"): STAGE,
+    ("studies/optimise_first.py", "gpt2.autodiff.graph"): STAGE,
+    ("studies/optimise_first.py", "gpt2.autodiff.pipeline"): STAGE,
+    ("studies/optimise_first.py", "gpt2.autodiff.record.record"): STAGE,
+    ("studies/scalar.py", "gpt2.autodiff.derive.differentiate"): STAGE,
+    ("studies/scalar.py", "gpt2.autodiff.pipeline"): STAGE,
+    ("studies/scalar.py", "gpt2.autodiff.record.record"): STAGE,
+}
+
 CASES = pytest.mark.parametrize("module", sorted(FILES))
 
 
@@ -100,6 +120,17 @@ def test_what_stands_beside_gpt2_stays_apart(folder, apart):
             continue
         found = {i.target.split(".")[0] for i in house.imports(path)} & apart
         assert not found, f"{path.relative_to(ROOT)} imports {found}"
+
+
+def test_benchmarks_take_public_names_of_the_compiler():
+    """And of its rooms only what is listed, with the reason; no row is out of date."""
+    found = {
+        (path.relative_to(ROOT / "bench").as_posix(), room)
+        for path in (ROOT / "bench").rglob("*.py")
+        for i in house.imports(path)
+        if (room := house.longest(i.target, FILES) or "").startswith("gpt2.autodiff.")
+    }
+    assert found == set(BENCH_IMPORTS)
 
 
 def test_no_import_hides_in_a_function():

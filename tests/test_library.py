@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gpt2
+from gpt2 import autodiff as ad
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 
@@ -98,3 +99,60 @@ def test_the_stub_knows_the_names_of_the_compiler():
     assert imported == {(module, name) for name, module in gpt2.autodiff._HOME.items()}
     (names,) = (node.value for node in stub.body if isinstance(node, ast.Assign))
     assert sorted(ast.literal_eval(names)) == gpt2.autodiff.__all__
+
+
+# ---- Manners ---------------------------------------------------------------------------------------------
+
+
+def test_what_things_say_of_themselves():
+    model = gpt2.GPT2(gpt2.GPT2Config.preset("tiny"))
+    assert repr(model) == (
+        "<GPT2: 120,576 parameters; 2 blocks, 2 heads, 64 channels, 256 tokens, context 64; "
+        "float32, backward='manual'>"
+    )
+    assert "<td>qkvw</td><td>2 x 192 x 64</td><td>24,576</td>" in model._repr_html_()
+    optimizer = gpt2.AdamW(model, lr=1e-3)
+    assert repr(optimizer).startswith("<AdamW of 120,576 parameters: lr=0.001, betas=(0.9, 0.95), ")
+    assert repr(model.layers["gelu"]) == "<Layer gelu: gelu_forward, backward manual>"
+
+    def loss(w, x):
+        return np.sum(np.tanh(w * x))
+
+    derivative = ad.grad(loss)
+    assert repr(derivative) == "<loss_grad: ad.grad(loss), not called yet>"
+    derivative(np.ones(3), 2.0)
+    assert repr(derivative) == "<loss_grad: ad.grad(loss), last called with w: f64[3], x: f64>"
+    assert "def loss_grad(" in derivative._repr_html_()
+    program = derivative.__derived__.last[1]
+    assert repr(program).startswith("<Program loss_grad: ") and program._repr_html_().startswith("<pre>")
+
+
+@pytest.mark.parametrize("module", [gpt2, ad, gpt2.train])
+def test_dir_shows_what_is_public(module):
+    assert [name for name in dir(module) if not name.startswith("__")] == sorted(
+        name for name in module.__all__ if not name.startswith("__")
+    )
+    assert all(getattr(module, name) is not None for name in module.__all__)
+
+
+WRONG_KINDS = {
+    "GPT2('tiny')": "GPT2: config is 'tiny', expected a GPT2Config; GPT2Config.preset('tiny') is one",
+    "GPT2({})": "GPT2: config is {}, expected a GPT2Config",
+    "AdamW(3)": "AdamW: model is 3, expected a model with flat_params",
+    "AdamW(model, lr='big')": "AdamW: lr is 'big', expected a number",
+    "AdamW(model, betas=0.9)": "AdamW: betas is 0.9, expected two numbers",
+    "save(3, 'x')": "save: model is 3, expected a GPT2",
+    "ad.grad(3)": "grad: expected a function, got 3",
+    "ad.check_backward(1, 2, 3)": "check_backward: forward is 1, expected a function",
+    "ad.check_backward(np.sin, np.cos, 3)": "check_backward: cases is 3, expected a list",
+    "ad.check_backward(np.sin, np.cos, [3])": "check_backward: case 0 is int, expected a tuple",
+}
+
+
+@pytest.mark.parametrize("call", WRONG_KINDS)
+def test_wrong_kinds_are_one_line(call):
+    names = dict(vars(gpt2), GPT2=gpt2.GPT2, AdamW=gpt2.AdamW, save=gpt2.save, ad=ad, np=np)
+    names["model"] = gpt2.GPT2(gpt2.GPT2Config.preset("tiny"))
+    with pytest.raises((TypeError, ValueError)) as error:
+        eval(call, names)
+    assert WRONG_KINDS[call] in str(error.value) and "\n" not in str(error.value)

@@ -44,12 +44,24 @@ MISTAKES = {
     'GPT2Config(n_layer="4")': 'Argument "n_layer" to "GPT2Config" has incompatible type "str"',
     "GPT2(config, backward=True)": 'Argument "backward" to "GPT2" has incompatible type "bool"',
     'model.backward(scale="half")': 'Argument "scale" to "backward" of "GPT2" has incompatible type "str"',
+    "model.backward().shape": '"None" has no attribute "shape"',
+    'optimizer.step("fast")': 'Argument 1 to "step" of "AdamW" has incompatible type "str"',
+    "optimizer.step().shape": '"float" has no attribute "shape"',
+    "next(generate(model, [1])).strip()": '"int" has no attribute "strip"',
+    "ad.grad(energy)(np.ones(3), 2.0).strip()": '"ndarray',
+    'ad.grad(energy)(np.ones(3), "two")': 'Argument 2 has incompatible type "str"; expected "float"',
+    "ad.value_and_grad(energy)(np.ones(3), 2.0)[0].strip()": '"float" has no attribute "strip"',
+    "ad.compile(energy)(np.ones(3), 2.0).strip()": '"float" has no attribute "strip"',
     "model.forward(tokens).strip()": '"ndarray',
     "model.forward(tokens, tokens).shape": '"float" has no attribute "shape"',
 }
 START = """
 import numpy as np
-from gpt2 import GPT2, AdamW, GPT2Config
+from gpt2 import GPT2, AdamW, GPT2Config, generate
+from gpt2 import autodiff as ad
+
+def energy(x: np.ndarray, weight: float) -> float:
+    return weight * float(np.sum(x * x))
 
 config = GPT2Config.preset("tiny")
 model = GPT2(config)

@@ -1,18 +1,25 @@
-"""What pip installs: gpt2 and nothing else, and it works away from the repository."""
+"""What is published: a source distribution with everything, and a wheel made of it that installs gpt2 alone.
+Commands and library work away from the repository."""
 
+import email
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import gpt2
+from gpt2 import __main__ as commands
+
 pytest.importorskip("setuptools", reason="needs setuptools, which builds the wheel")
 ROOT = Path(__file__).resolve().parents[1]
+INFO = f"numpy_gpt2-{gpt2.__version__}.dist-info"
 SMALL = (
     "--tokenizer byte --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 4 --warmup 0".split()
 )
@@ -20,16 +27,28 @@ SHORT = "--eval-batches 1 --sample-tokens 4 --compile off --steps 3".split()
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel, built from a copy of what it is made of: a build leaves folders behind."""
-    place = tmp_path_factory.mktemp("wheel")
+def sdist(tmp_path_factory):
+    """The source distribution, built from a copy of what it is made of: a build leaves folders behind."""
+    place = tmp_path_factory.mktemp("sdist")
     source = place / "source"
-    for name in ("gpt2", "data", "bench", "tests"):  # all that could be taken for a package
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "train.py"):
-        shutil.copy(ROOT / name, source / name)
+    unwanted = shutil.ignore_patterns("__pycache__", "results", "*.bin", "*.safetensors")
+    for name in ("gpt2", "data", "bench", "tests", "docs"):
+        shutil.copytree(ROOT / name, source / name, ignore=unwanted)
+    for path in ROOT.iterdir():
+        if path.is_file() and path.suffix in (".toml", ".md", ".in", ".cff", ".py", ""):
+            shutil.copy(path, source / path.name)
+    program = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", program, str(place)], check=True, cwd=source, capture_output=True)
+    (made,) = place.glob("*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist, tmp_path_factory):
+    """The wheel, built from the source distribution."""
+    place = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-q"]
-    subprocess.run([*command, str(source), "-w", str(place)], check=True, cwd=place)
+    subprocess.run([*command, str(sdist), "-w", str(place)], check=True, cwd=place)
     (made,) = place.glob("*.whl")
     return made
 
@@ -85,10 +104,40 @@ def ran(installed, tmp_path, monkeypatch):
 def test_nothing_is_installed_but_gpt2(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {name.split("/")[0] for name in names} == {"gpt2", "gpt2-0.1.0.dist-info"}
+        about = email.message_from_bytes(archive.read(f"{INFO}/METADATA"))
+        entries = archive.read(f"{INFO}/entry_points.txt").decode()
+    assert {name.split("/")[0] for name in names} == {"gpt2", INFO}
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gpt2").rglob("*.py*")}
     wanted = {name for name in sources if name.endswith((".py", ".pyi"))} | {"gpt2/py.typed"}
     assert wanted <= set(names)
+    assert f"{INFO}/licenses/LICENSE" in names and "gpt2 = gpt2.__main__:main" in entries
+    assert about["Name"] == "numpy-gpt2" and about["License-Expression"] == "MIT"
+    assert about["Description-Content-Type"] == "text/markdown"
+    told = " ".join(about.get_all("Classifier"))
+    assert "Typing :: Typed" in told and "3.14" in told and about.get_all("Project-URL")
+
+
+def test_the_source_distribution_holds_its_tests(sdist):
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[-1] for name in archive.getnames()}
+    wanted = {"train.py", "data/__main__.py", "bench/step.py", "docs/house.py", "tests/conftest.py"}
+    wanted |= {"CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/autodiff.md", "tests/golden/gelu.py.txt"}
+    assert wanted <= names
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".bin", ".safetensors"))]
+
+
+def test_every_command_explains_itself(ran):
+    assert ran("gpt2", "--version").startswith(f"gpt2 {gpt2.__version__} (")
+    for name in commands.commands():
+        assert f"usage: gpt2 {name}" in ran("gpt2", name, "--help")
+
+
+def test_the_commands_that_need_no_run(ran):
+    assert "def gelu_backward(" in ran("gpt2", "explain", "gelu")
+    assert "all hold" in ran("gpt2", "check", "gelu")
+    assert "whole" in ran("gpt2", "bench", "--size", "tiny", "--block-size", "8", "--seconds", "0.01")
+    assert "tokenizer byte" in ran("gpt2", "data", "my.txt", "--tokenizer", "byte", "--out", "tokens")
+    assert "_gpt2()" in ran("gpt2", "completion", "bash")
 
 
 def test_it_trains_samples_evaluates_and_plots(ran, tmp_path):
@@ -99,6 +148,7 @@ def test_it_trains_samples_evaluates_and_plots(ran, tmp_path):
     ran("gpt2", "train", "--resume", "run", "--steps", "5")
     assert ran("gpt2", "sample", "--run", "run", "--prompt", "the ", "--max-tokens", "5").startswith("the ")
     assert "perplexity" in ran("gpt2", "evaluate", "--run", "run", "--data", "my.txt")
+    assert "wrote" in ran("gpt2", "convert", "run", "mine.bin")
     ran("gpt2", "plot", "run", "--out", "curves.svg")
     assert (tmp_path / "curves.svg").exists()
 

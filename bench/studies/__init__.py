@@ -1,6 +1,6 @@
 """The studies: the questions this project exists to answer, each one command.
 
-    python -m bench.studies                    all of them, within ten minutes on two cores
+    python -m bench.studies                    all of them, within a quarter of an hour on two cores
     python -m bench.studies roots              one
     python -m bench.studies --quick            small sizes, in seconds: does everything still run?
 
@@ -26,6 +26,7 @@ STUDIES = {
     "eam": "eam",
     "parallel": "parallel",
     "memory": "memory",
+    "enzyme": "llvm",
 }
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from bench import ratios
 from bench.studies.allocations import counted
-from gpt2.autodiff.run import blas
+from gpt2 import autodiff as ad
 
 TURN_S = 2e-3  # a turn repeats short calls until about this time has passed: the clock costs 50 ns
 ROUNDS = 21
@@ -158,14 +158,12 @@ def _calls(f, turn_s):
 @contextmanager
 def threads(n):
     """Compiled programs and BLAS on n threads; one thread afterwards."""
-    from gpt2.autodiff.run import threads
-
-    threads.set_threads(n)
-    blas.limit_blas_threads(1)  # with more, products are cut in parts by the compiled programs themselves
+    ad.set_threads(n)
+    ad.limit_blas_threads(1)  # with more, products are cut in parts by the compiled programs themselves
     try:
         yield n
     finally:
-        threads.set_threads(1)
+        ad.set_threads(1)
 
 
 # ---- Memory ------------------------------------------------------------------------------------------------

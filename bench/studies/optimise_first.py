@@ -14,7 +14,6 @@ from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.pipeline import Row
 from gpt2.autodiff.record.record import record
-from gpt2.autodiff.switches import PASSES
 from gpt2.model import GPT2, GPT2Config
 
 # Name -> whether the graph is simplified before it is differentiated, and after
@@ -81,7 +80,7 @@ class Gradient:
     def __init__(self, subject, before, after, off=()):
         row = Row(subject.graph.name, Options(off=off, before=before, math="fast"))
         joint = row.differentiated(vjp_graph, row.simplified(subject.graph), subject.wrt, (0,))
-        again = row if after else Row(row.name, Options(off=PASSES, math="fast"))
+        again = row if after else Row(row.name, Options(off=Options.PASSES, math="fast"))
         self.graph = again.prepared(joint)
         self.program = row.emitted(self.graph)
         self.arrays = (*subject.arrays, np.asarray(subject.dout))
@@ -175,7 +174,7 @@ def stage_table(result, times, sizes):
 def without_each(name, subject, best, seconds):
     """Pass -> Sample of the time without it, by the time with all. Passes with nothing to do are left out."""
     made = {"all": best}
-    for p in PASSES:
+    for p in Options.PASSES:
         made[p] = Gradient(subject, True, True, off=(p,))
         if same_program(made[p].graph, best.graph):
             del made[p]  # it had nothing to do here
@@ -193,18 +192,18 @@ def pass_table(result, single):
     table = result.table(
         "Time with one pass switched off, by the time with all of them",
         Column("program"),
-        *(Column(p, RATIO) for p in PASSES),
+        *(Column(p, RATIO) for p in Options.PASSES),
         note="- where the pass had nothing to do: the program without it is the same. In the geometric "
         "means those count as 1.",
     )
     for name, found in single.items():
-        table.add(name, *(found.get(p) for p in PASSES))
+        table.add(name, *(found.get(p) for p in Options.PASSES))
     means = {
         p: geometric_mean([found[p].median if p in found else 1.0 for found in single.values()])
-        for p in PASSES
+        for p in Options.PASSES
     }
     table.add("geometric mean", *means.values())
-    order = sorted(PASSES, key=means.get, reverse=True)
+    order = sorted(Options.PASSES, key=means.get, reverse=True)
     result.plot(
         "One pass switched off: geometric mean over all programs",
         "pass",

@@ -15,7 +15,6 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.derive.differentiate import gradient_graph
 from gpt2.autodiff.pipeline import Row
 from gpt2.autodiff.record.record import record
-from gpt2.autodiff.switches import current_options
 
 AT = 2.0
 CALLS = 100
@@ -172,7 +171,7 @@ def stages(case, rounds):
 def _compiled(recording):
     joint = gradient_graph(recording.graph, [0])
     gradients = type(joint)(joint.inputs, joint.outputs[1:], joint.name)
-    return Row("f_grad", current_options()).program(gradients, scalar=True)
+    return Row("f_grad", ad.Options()).program(gradients, scalar=True)
 
 
 # ---- Telling -----------------------------------------------------------------------------------------------

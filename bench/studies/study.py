@@ -45,7 +45,7 @@ class Options:
 class Study:
     """name: on the command line. question, method: a paragraph of plain text each. run(options) -> Result.
 
-    seconds: what a whole run takes, about, on two cores; all of them together stay below ten minutes.
+    seconds: what a whole run takes, about, on two cores; all together stay below a quarter of an hour.
     """
 
     name: str

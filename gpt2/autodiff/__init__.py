@@ -24,7 +24,7 @@ _EXPORTS = {
     "api.scan": "scan",
     "api.show": "source stages why_recorded",
     "api.vjp": "vjp",
-    "check.check_grads": "check_backward check_grads",
+    "check.check_grads": "BackwardMismatch check_backward check_grads",
     "errors": "AutodiffError",
     "ops.anomaly": "AnomalyError detect_anomaly",
     "emit.readable": "readable_source",
@@ -47,4 +47,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -11,7 +11,7 @@ from .api.parallel_map import parallel_map
 from .api.scan import scan
 from .api.show import source, stages, why_recorded
 from .api.vjp import vjp
-from .check.check_grads import check_backward, check_grads
+from .check.check_grads import BackwardMismatch, check_backward, check_grads
 from .emit.readable import readable_source
 from .errors import AutodiffError
 from .ops.anomaly import AnomalyError, detect_anomaly
@@ -24,6 +24,7 @@ __all__ = [
     "Active",
     "AnomalyError",
     "AutodiffError",
+    "BackwardMismatch",
     "Const",
     "Duplicated",
     "Fixed",

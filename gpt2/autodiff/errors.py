@@ -51,9 +51,7 @@ _located: dict[type, type] = {}
 
 
 def located(error: Exception, what: str, loc: tuple | None) -> Exception:
-    """The same kind of error as NumPy raised, so that handlers still catch it, with the user's file and
-    line.
-    """
+    """NumPy's error with the user's file and line, of the same kind, so that handlers still catch it."""
     if isinstance(error, AutodiffError):
         return error
     kind = type(error)
@@ -91,7 +89,7 @@ def written_to_plain(loc: tuple | None, what: str = "this assignment") -> WriteE
 
 
 def number_lost(function: str, loc: tuple | None) -> ConversionError:
-    """float(x), asked for by a function that is not float."""
+    """The error for float(x) where the number goes to what loses its derivative, such as math.sin."""
     instead = "Use a NumPy function"
     module, _, name = function.rpartition(".")
     if module == "math" and hasattr(np, name):
@@ -106,7 +104,7 @@ def number_lost(function: str, loc: tuple | None) -> ConversionError:
 
 
 def number_returned(transform: str, name: str, loc: tuple | None) -> ConversionError:
-    """A function whose result is a plain number that float(x) gave."""
+    """The error for a function whose result is a plain number that float(x) gave."""
     return ConversionError(
         f"{transform}: what {name} returns was made a plain number here, by float(), and has no derivative "
         "any more. Return the value itself; it comes back as a number where the function runs by itself",
@@ -115,16 +113,14 @@ def number_returned(transform: str, name: str, loc: tuple | None) -> ConversionE
 
 
 def array_lost(loc: tuple | None) -> ConversionError:
-    """NumPy asked for a plain array."""
+    """The error where NumPy would turn a recorded value into a plain array."""
     return ConversionError(
         "here NumPy would turn a recorded value into a plain array, and its derivative would be lost. Write\n"
-        "    x                                               for np.asarray(x)\n"
-        "    np.stack([a, b]) or np.array([a, b], like=a)    for np.array([a, b])\n"
-        "    np.full(shape, x, like=x)                       for np.full(shape, x)\n"
-        "    x.astype(np.float32)                            for np.float32(x)\n"
-        "    np.dot(a, x)                                    for a.dot(x)\n"
-        "    np.stack(parts).sum()                           for np.sum(parts)\n"
-        "    np.zeros_like(x, shape=...)                     for an array to be filled\n"
-        "    ad.stop_gradient(x)                             if a constant is meant",
+        "    x.astype(np.float32)          for np.float32(x)\n"
+        "    np.sin(np.array([a, b]))      for np.sin([a, b]), and other ufuncs of a list\n"
+        "    np.array(x)                   for array(x) after `from numpy import array`\n"
+        "    np.dot(a, x)                  for a.dot(x)\n"
+        "    np.zeros_like(x, shape=...)   for an array to be filled\n"
+        "    ad.stop_gradient(x)           if a constant is meant",
         loc,
     )

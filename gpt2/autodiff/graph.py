@@ -88,18 +88,13 @@ class Node:
         return self.attrs["value"]
 
     def key(self) -> tuple:
-        """Equal keys compute equal values: what common-subexpression elimination hashes."""
+        """What common-subexpression elimination hashes: nodes with equal keys compute equal values."""
         if self._key is None:
             if self.op in ("input", "const") and not is_scalar_const(self):
                 self._key = (self.op, self.id)
             elif self.op == "const":
-                v = self.attrs["value"]
                 # repr keeps -0.0 apart from 0.0, and makes every nan the same
-                self._key = (
-                    "const",
-                    repr(v if isinstance(v, (bool, int, float, complex)) else v.item()),
-                    self.dtype,
-                )
+                self._key = ("const", repr(const_value(self)), self.dtype)
             else:
                 self._key = (self.op, tuple(a.id for a in self.args), freeze(self.attrs), self.dtype)
         return self._key
@@ -127,6 +122,11 @@ def is_scalar_const(n: Node) -> bool:
     return n.op == "const" and n.shape == ()
 
 
+def const_value(n: Node) -> Any:
+    """The Python number in a scalar constant."""
+    return n.value.item() if isinstance(n.value, (np.ndarray, np.generic)) else n.value
+
+
 class Graph:
     """A program: `inputs` and `outputs` are tuples of nodes, `nodes` is all that the outputs need, in order.
 
@@ -147,7 +147,7 @@ class Graph:
         return self._nodes
 
     def users(self) -> dict[Node, list[Node]]:
-        """Node -> the nodes that read it (once per reading argument)."""
+        """For each node, those that read it, once per reading argument."""
         users: dict[Node, list[Node]] = {n: [] for n in self.nodes}
         for n in self.nodes:
             for a in n.args:
@@ -291,7 +291,7 @@ def graph_text(graph: Graph) -> str:
     names = node_names(graph)
 
     def ref(n: Node) -> str:
-        return const_text(n) if is_scalar_const(n) else names[n]
+        return repr(const_value(n)) if is_scalar_const(n) else names[n]
 
     lines = [f"{graph.name}(" + ", ".join(f"{names[i]}: {type_text(i)}" for i in graph.inputs) + ")"]
     for n in graph.nodes:
@@ -303,11 +303,6 @@ def graph_text(graph: Graph) -> str:
         lines.append(f"  {names[n]}: {type_text(n)} = {n.op}({body})")
     lines.append("  return " + ", ".join(map(ref, graph.outputs)))
     return "\n".join(lines)
-
-
-def const_text(n: Node) -> str:
-    v = n.attrs["value"]
-    return repr(v.item() if isinstance(v, (np.ndarray, np.generic)) else v)
 
 
 def scalar_text(n: Node) -> str:

@@ -1,5 +1,5 @@
-"""The same to any function that could look: equal in type and to the last bit, for values that cannot
-change.
+"""Tests whether two values are the same to any function that could look: equal in type and to the last bit,
+for values that cannot change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ COMPARED = (*_PLAIN, float, complex, range)
 
 
 def same(a: Any, b: Any) -> bool:
-    """The same object, or equal immutable values of one type: 1, 1.0 and True differ, as do 0.0 and -0.0."""
+    """Whether these are one object, or equal immutable values of one type. 1 is not 1.0, nor 0.0 -0.0."""
     if a is b:
         return True
     t = type(a)
@@ -49,7 +49,7 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def same_array(a: np.ndarray, then: np.ndarray) -> bool:
-    """Equal to the last bit, shape and dtype included (both can be assigned)."""
+    """Whether two arrays are equal to the last bit, shape and dtype included (both can be assigned)."""
     if a.shape != then.shape or a.dtype != then.dtype:
         return False
     if a.nbytes <= 1024 or a.dtype.itemsize not in _WORDS:

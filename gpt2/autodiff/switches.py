@@ -1,4 +1,4 @@
-"""What a caller may switch: passes left out, the backend of elementwise regions, `with options(...)`; and
+"""The switches of a caller: passes left out, the backend of elementwise regions, `with options(...)`; and
 what the compiler says of its work.
 """
 
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 # The names of the passes, in the order in which their rules are tried: those that make things disappear come
 # first, then those that rearrange. The passes themselves stand in gpt2/autodiff/passes.
@@ -26,18 +26,21 @@ BACKENDS = ("numpy", "numexpr", "tuned")
 class Options:
     """How programs are made. Compared and hashed by value; what depends on options is kept apart by them.
 
-    off      names of passes to leave out: some of PASSES
+    off      names of passes to leave out: some of Options.PASSES
     before   simplify what was recorded before it is differentiated, and not only the derivative
 
     math     "strict": what NumPy gives, to the bit where a value is returned or decides something, and within
              stated bounds elsewhere (docs/values.md). "fast": sums and products may be put together in other
              ways, as if numbers were real ones
 
-    elementwise  what computes chains of elementwise ops in the emitted program: "numpy", "numexpr", or
-                 "tuned", which times each region both ways. They differ by rounding
+    elementwise  what computes chains of elementwise ops in the emitted program, one of Options.BACKENDS:
+                 "numpy", "numexpr", or "tuned", which times each region both ways. They differ by rounding
 
     Raises ValueError for a name that does not exist, and ImportError where numexpr is asked for and missing.
     """
+
+    PASSES: ClassVar[tuple[str, ...]] = PASSES
+    BACKENDS: ClassVar[tuple[str, ...]] = BACKENDS
 
     off: frozenset = frozenset()
     before: bool = True
@@ -78,7 +81,7 @@ def current_options() -> Options:
 def options(**fields: Any) -> Iterator[Options]:
     """Compile with other options, in this thread: `with ad.options(off={"cse"}): ...`
 
-    off      names of passes to leave out (switches.PASSES)
+    off      names of passes to leave out: some of Options.PASSES
     before   False: simplify only after differentiating, not what was recorded as well
     math     "fast": sums and products may be put together in other ways than NumPy would (docs/values.md)
 

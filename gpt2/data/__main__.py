@@ -1,21 +1,30 @@
 """Turn text into token files."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 
+from gpt2 import cli
 from gpt2.data.corpora import prepare
 from gpt2.data.tokens import read_tokens
-from gpt2.errors import exit_status
+
+EXAMPLES = (
+    ("gpt2 data tinyshakespeare", "tokens of a corpus that has a name"),
+    ("gpt2 data my.txt --tokenizer bpe:1000 --out tokens", "of a text, with a tokenizer learnt from it"),
+)
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m gpt2.data") -> int:
+def parser(prog: str = "gpt2 data") -> cli.Parser:
+    """The flags of `gpt2 data`."""
+    made = cli.Parser("data", "Turn text into token files.", EXAMPLES, prog=prog)
+    made.add_argument("corpus", help="tinyshakespeare, stdlib, auto or a text file")
+    made.add_argument("--tokenizer", default="auto", help="gpt2, byte, char, bpe:N or auto (default: auto)")
+    made.add_argument("--out", help="folder for the files (default: one in the cache folder)")
+    return made
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "gpt2 data") -> int:
     """Write the token files of the corpus that `argv` names, and say where they are. Returns the status."""
-    parser = argparse.ArgumentParser(prog=prog, description="Turn text into token files.")
-    parser.add_argument("corpus", help="tinyshakespeare, stdlib, auto or a text file")
-    parser.add_argument("--tokenizer", default="auto", help="gpt2, byte, char, bpe:N or auto (default: auto)")
-    parser.add_argument("--out", help="folder for the files (default: one in the cache folder)")
-    return exit_status(_run, parser.parse_args(argv))
+    return cli.run(parser(prog), _run, argv)
 
 
 def _run(args):

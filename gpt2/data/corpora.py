@@ -18,7 +18,7 @@ from pathlib import Path
 from gpt2.data import stdlib, textfile, tinyshakespeare
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.tokens import read_tokens, write_tokens
-from gpt2.errors import UserError
+from gpt2.errors import UserError, suggestion
 from gpt2.storage.download import cache_folder, sha256_of
 from gpt2.storage.files import write_atomically
 
@@ -111,7 +111,8 @@ def _text(corpus, notes):
             notes.append(f"{_reason(error)}; training on the standard library instead of tinyshakespeare")
             return "stdlib", stdlib.read()
     if not any(sign in corpus for sign in "/\\.") and not os.path.exists(corpus):
-        raise UserError(f"--data {corpus}: no such corpus or file; corpora: auto, tinyshakespeare, stdlib")
+        text = f"--data {corpus}: no such corpus or file; corpora: auto, tinyshakespeare, stdlib"
+        raise UserError(text + suggestion(corpus, ["auto", *NAMED]))
     return str(Path(corpus).resolve()), textfile.read(corpus)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import regex
 import tiktoken
 
-from gpt2.errors import UserError, option_error
+from gpt2.errors import UserError, option_error, suggestion
 from gpt2.storage.download import cache_folder, data_folders, fetch, find, sha256_of
 from gpt2.storage.files import write_atomically
 
@@ -179,7 +179,8 @@ def check_name(name: str) -> str:
         return name
     if name.startswith("bpe"):
         raise option_error("tokenizer", f"{name!r}: expected bpe:N with N from 256 to {LARGEST_VOCABULARY}")
-    raise option_error("tokenizer", f"{name!r}: expected gpt2, byte, char or bpe:N")
+    text = f"{name!r}: expected gpt2, byte, char or bpe:N"
+    raise option_error("tokenizer", text + suggestion(name, ["gpt2", "byte", "char", "auto"]))
 
 
 def make(name: str, text: str) -> Tokenizer:

@@ -1,48 +1,45 @@
 """Forward, manual and derived backward of a layer side by side, with the compiler's stages.
 
-    python -m gpt2.explain layernorm
-    python -m gpt2.explain gelu attention --out two.html
-    python -m gpt2.explain all --out layers.html
-
-Without --out it is text. The page of --out is one file, opens from disk, and can be read on a phone and
-printed.
+gpt2 explain layernorm
 """
 
-import argparse
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt2.errors import UserError, exit_status
+from gpt2 import cli
+from gpt2.errors import UserError
 from gpt2.explain.page import page
 from gpt2.explain.parts import explain
 from gpt2.explain.text import text
 from gpt2.layers import LAYERS
 from gpt2.storage.files import write_atomically
 
-WIDTH = 180  # characters, where the output is no terminal
+EXAMPLES = (
+    ("gpt2 explain layernorm", "in this terminal, side by side where it is wide enough"),
+    ("gpt2 explain gelu attention --out two.html", "as a page"),
+    ("gpt2 explain all --out layers.html", "every layer of GPT-2"),
+)
+ABOUT = """Forward, manual and derived backward of a layer side by side, with the compiler's stages.
+
+Without --out it is text. The page of --out is one file, opens from disk, and can be read on a phone and
+printed."""
 
 
-def _parser():
-    parser = argparse.ArgumentParser(
-        prog="python -m gpt2.explain",
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+def parser() -> cli.Parser:
+    """The flags of `gpt2 explain`."""
+    made = cli.Parser("explain", ABOUT, EXAMPLES)
+    add = made.add_argument
     add("layers", nargs="+", metavar="LAYER", choices=[*LAYERS, "all"], help=", ".join(LAYERS) + ", or all")
     add("--out", metavar="FILE.html", help="write a page instead")
     add("--emitted", action="store_true", help="in the third column, the programs that run")
-    return parser
+    return made
 
 
 def _run(args):
     names = list(LAYERS) if "all" in args.layers else list(dict.fromkeys(args.layers))
     if args.out is None:
-        width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
-        print("\n\n".join(text(explain(name), width, args.emitted) for name in names))
+        print("\n\n".join(text(explain(name), cli.width(), args.emitted) for name in names))
         return
     out = Path(args.out)
     if out.suffix not in (".html", ".htm"):
@@ -54,8 +51,7 @@ def _run(args):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    return exit_status(_run, args)
+    return cli.run(parser(), _run, argv)
 
 
 if __name__ == "__main__":

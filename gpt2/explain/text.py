@@ -1,10 +1,7 @@
 """An explained layer as text for a terminal."""
 
-import textwrap
-
+from gpt2 import cli
 from gpt2.explain.parts import Explained
-
-NARROW = 40  # characters; below this three columns cannot be read, and stand below each other
 
 
 def text(explained: Explained, width: int, emitted: bool = False) -> str:
@@ -15,11 +12,14 @@ def text(explained: Explained, width: int, emitted: bool = False) -> str:
         ("backward, by hand", explained.manual),
         ("derived by the compiler", derived),
     ]
-    column = (width - 6) // 3
-    sides = _columns(sources, column) if column >= NARROW else _below(sources)
-    lines = [f"{explained.name}: {explained.about}", "", *sides, "", *facts(explained), ""]
+    narrow = width < cli.WIDE // 2
+    told = [
+        line for fact in facts(explained) for line in (cli.wrapped(fact, width - 1) if narrow else [fact])
+    ]
+    head = cli.wrapped(f"{explained.name}: {explained.about}", width - 1)
+    lines = [*head, "", *cli.beside(sources, width), "", *told, ""]
     for title, body in explained.stages:
-        lines += [f"# {title}", "", body, ""]
+        lines += [f"# {title}", "", *(cli.wrapped(body, width - 1) if narrow else [body]), ""]
     return "\n".join(lines[:-1])
 
 
@@ -39,26 +39,3 @@ def facts(explained: Explained) -> list[str]:
             for name, (error, tolerance) in explained.errors.items()
         ),
     ]
-
-
-def _below(sources):
-    lines = []
-    for title, source in sources:
-        lines += [f"---- {title} " + "-" * (60 - len(title)), "", *source.rstrip().split("\n"), ""]
-    return lines[:-1]
-
-
-def _columns(sources, width):
-    columns = [[title, "-" * width, *_wrapped(source, width)] for title, source in sources]
-    height = max(map(len, columns))
-    columns = [column + [""] * (height - len(column)) for column in columns]
-    return [" | ".join(f"{cell:{width}}" for cell in row).rstrip() for row in zip(*columns)]
-
-
-def _wrapped(source, width):
-    """Lines of source; what is longer goes on in the next line, indented further."""
-    lines = []
-    for line in source.rstrip().split("\n"):
-        indent = line[: len(line) - len(line.lstrip())] + "        "
-        lines += textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False) or [""]
-    return lines

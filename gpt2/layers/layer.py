@@ -36,7 +36,7 @@ class Parameter:
         return len(self.shape) > 1 if self.decayed is None else self.decayed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Layer:
     """A forward function and its backward, with one contract for every layer.
 
@@ -66,3 +66,7 @@ class Layer:
     by_position: bool = False
     read: Callable | None = None
     parameters: Callable[..., Sequence[Parameter]] | None = None
+
+    def __repr__(self) -> str:
+        forward = getattr(self.forward, "__name__", None) or f"{self.name}_forward"
+        return f"<Layer {self.name}: {forward}, backward {self.kind}>"

@@ -1,4 +1,4 @@
-"""Threads or processes? One step is measured each way, in the shapes of the run, and the fastest is taken."""
+"""Chooses between threads and processes: a step is measured each way, in the run's shapes."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""How many cores this process may use, and how threads are shared out among workers. Needs no NumPy."""
+"""Counts the cores that this process may use, and shares threads out among workers. Needs no NumPy."""
 
 import os
 from pathlib import Path

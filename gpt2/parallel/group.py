@@ -1,4 +1,4 @@
-"""What workers need of each other. One, Pipes and MPIGroup are groups, and team.py takes its steps on any.
+"""The interface between workers. One, Pipes and MPIGroup are groups, and team.py takes its steps on any.
 
 A group of `size` workers knows them by `rank`, from 0. Every method is called by all workers, in the same
 order. Sums are taken in an order that depends on the size alone: a run can be repeated bit for bit.

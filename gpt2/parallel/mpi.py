@@ -214,7 +214,7 @@ def _import_mpi():
     except ImportError as error:
         missing = "mpi4py" if "mpi4py" in str(error) else f"MPI ({reason(error)})"
         raise UserError(
-            f"--parallel mpi needs {missing}: pip install 'gpt2[mpi]' brings mpi4py and the MPI library mpich"
+            f"--parallel mpi needs {missing}: pip install 'numpy-gpt2[mpi]' brings mpi4py and an MPI library"
         ) from None
     except RuntimeError as error:  # mpi4py is there, but no MPI library
         raise UserError(f"--parallel mpi: {reason(error)}; pip install mpich brings one") from None

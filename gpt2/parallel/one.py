@@ -4,7 +4,7 @@ from gpt2.parallel.group import Group
 
 
 class One(Group):
-    """Whatever is given to everyone comes back."""
+    """The group of one worker: what it gives to everyone comes back to it."""
 
     def exchange(self, payload: bytes) -> list[bytes]:
         return [payload]

@@ -1,4 +1,4 @@
-"""What runs inside a worker process: it waits for a function, calls it, and sends back what came of it.
+"""The program of a worker process: it waits for a function, calls it, and sends back what came of it.
 
 Nothing is imported at the top that needs NumPy: which cores this process may use is settled first.
 """

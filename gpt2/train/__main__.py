@@ -3,6 +3,9 @@
 import sys
 
 from gpt2.train.program import main
+from gpt2.train.settings import parser
+
+__all__ = ["main", "parser"]
 
 if __name__ == "__main__":
-    sys.exit(main(prog="python -m gpt2.train"))
+    sys.exit(main(prog="gpt2 train"))

@@ -11,15 +11,14 @@ so that a program can read its settings before NumPy starts its threads.
 
 import argparse
 import dataclasses
-import difflib
 import math
 import textwrap
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, nearest, suggestion
 
 EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -53,13 +52,6 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse whose errors are UserError, so that every mistake of the user's ends in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message)
-
-
 def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
     """A flag for every field of the settings class, in groups. Flags not given are absent from the result."""
     groups = {}
@@ -82,13 +74,9 @@ def parse(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(given, other): the fields that `argv` sets, by name and of the right type, and the parser's own flags.
 
-    Flags may be spelt with - or _. Raises UserError for an unknown flag, naming the nearest one.
+    Raises UserError for what `parser` does not know, and for values that are wrong or out of range.
     """
-    argv = [_with_dashes(word) for word in argv]
-    known, unknown = parser.parse_known_args(argv)
-    if unknown:
-        names = [s for action in parser._actions for s in action.option_strings if s.startswith("--")]
-        raise UserError(f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], names)}")
+    known = parser.parse_args(argv)
     names = {field.name for field in dataclasses.fields(cls)}
     given, other = {}, {}
     for name, value in vars(known).items():
@@ -97,20 +85,6 @@ def parse(
         else:
             other[name] = value
     return given, other
-
-
-def _with_dashes(word):
-    """--batch_size=4 as --batch-size=4; values stay as they are."""
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """ ", did you mean X?" where some name is close, else a pointer to --help."""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else "; --help lists what there is"
 
 
 def read_toml(path: str | Path, cls: type) -> dict[str, Any]:
@@ -195,7 +169,8 @@ def check(settings: Any) -> None:
 def _check_limits(limits, value, place):
     choices, minimum, below = limits["choices"], limits["minimum"], limits["below"]
     if choices and value not in choices:
-        raise UserError(f"{place}: expected one of {', '.join(choices)}; got {value!r}")
+        text = f"{place}: expected one of {', '.join(choices)}; got {value!r}"
+        raise UserError(text + suggestion(str(value), choices))
     if minimum is not None and not (value >= minimum and math.isfinite(value)):
         raise UserError(f"{place}: expected {minimum} or more, got {value}")
     if below is not None and not value < below:

@@ -1,4 +1,4 @@
-"""What llm.c's program for the CPU does around the model: its batches, its sampling, the lines it prints.
+"""Does what llm.c's program for the CPU does around the model: batches, sampling, printed lines.
 
     batches        in gpt2/data/llmc.py
     optimizer      AdamW with lr 1e-4, betas 0.9 and 0.999, eps 1e-8, no decay, no clipping

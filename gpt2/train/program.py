@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from gpt2 import parallel
-from gpt2.errors import UserError, reason
+from gpt2.errors import UserError, reason, say_error
 from gpt2.output import Output, open_what_is_closed, standing_in
 from gpt2.parallel.cores import launched_rank, launched_ranks, local_ranks, thread_variables, threads_each
 from gpt2.parallel.interrupts import die_of_interrupt, mortal
@@ -42,7 +42,7 @@ def lost(out: Output) -> bool:
     if out.lost is None or out.told:
         return False
     out.told = True
-    print(f"error: standard output: {out.lost}", file=sys.stderr)
+    say_error(f"standard output: {out.lost}")
     return True
 
 
@@ -57,10 +57,10 @@ def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
             return program(asked, resumed, out)
     except UserError as error:
         if speaks:
-            print(f"error: {error.as_flag}", file=sys.stderr)
+            say_error(error.as_flag)
         return 2
     except parallel.WorkerError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_error(str(error))
         return 1
     except KeyboardInterrupt:
         if speaks:
@@ -69,10 +69,9 @@ def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
             die_of_interrupt()
         return 130
     except MemoryError as error:
-        print(
-            f"error: not enough memory ({reason(error)}); take a smaller model or batch, --dry-run says what "
-            "a run takes",
-            file=sys.stderr,
+        say_error(
+            f"not enough memory ({reason(error)}); take a smaller model or batch, "
+            "--dry-run says what a run takes"
         )
         return 2
 

@@ -1,10 +1,10 @@
-"""The settings of a new run: defaults, a preset, the shape of released weights, and what was given."""
+"""Makes the settings of a new run: defaults, a preset, the shape of released weights, what was given."""
 
 import dataclasses
 from typing import Any
 
 from gpt2.description import Description, GPT2Config
-from gpt2.errors import UserError
+from gpt2.errors import UserError, suggestion
 from gpt2.model import default_backward
 from gpt2.train.flags import flag
 from gpt2.train.settings import PRESETS, Settings
@@ -24,7 +24,8 @@ def new_settings(given: dict[str, Any]) -> Settings:
     """Settings of a new run: defaults, preset, and what was given."""
     preset = given.get("preset", "shakespeare")
     if preset not in PRESETS:
-        raise UserError(f"--preset {preset}: expected one of {', '.join(PRESETS)}")
+        text = f"--preset {preset}: expected one of {', '.join(PRESETS)}"
+        raise UserError(text + suggestion(preset, PRESETS))
     shape: dict[str, Any] = {}
     if preset.startswith("gpt2"):
         released = GPT2Config.preset(preset)

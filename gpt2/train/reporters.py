@@ -1,4 +1,4 @@
-"""Whose words a run is told in: this project's, or those of llm.c's program.
+"""Tells a run in this project's words, or in those of llm.c's program.
 
 The loop tells a Reporter what happens. The Reporter itself tells nobody, which is what a library wants.
 """

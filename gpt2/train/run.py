@@ -277,9 +277,7 @@ class Run:
         except (KeyError, TypeError, ValueError, AttributeError):
             raise no_training_state(path) from None
         beside = path.with_name(runs.TOKENIZER)
-        if (
-            "vocabulary" not in kept and beside.exists()
-        ):  # a run of an earlier version kept the tokenizer alone
+        if "vocabulary" not in kept and beside.exists():  # an earlier version kept the tokenizer alone
             kept["vocabulary"] = vocabulary(tokenizer.load(beside))
         if agree(kept, self.fingerprint):
             return

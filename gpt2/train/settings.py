@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpt2 import parallel
+from gpt2.cli import Parser
 from gpt2.errors import UserError
 from gpt2.storage import runs
-from gpt2.train.flags import Parser, add_arguments, check, flag, parse, read_toml, setting
+from gpt2.train.flags import add_arguments, check, flag, parse, read_toml, setting
 
 
 @dataclass(frozen=True)
@@ -251,28 +252,45 @@ class Asked(NamedTuple):
     typed: frozenset[str] = frozenset()
 
 
-def read_settings(argv: Sequence[str], prog: str = "train.py") -> Asked:
-    """Read the command line, and the TOML file that it names. Raises UserError for what it cannot mean."""
-    parser = Parser(
-        prog=prog,
-        description="Train a GPT-2.",
-        epilog="Settings come from the defaults, then --preset, then --config FILE.toml, then the flags; "
+EXAMPLES = (
+    ("gpt2 train", "the default: a small model on Shakespeare, a few minutes"),
+    ("gpt2 train --data my.txt --out runs/mine", "on a text of one's own"),
+    ("gpt2 train --preset finetune --data my.txt", "from GPT-2's released weights"),
+    ("gpt2 train --backward auto --steps 100", "with the gradients that the compiler derives"),
+    ("gpt2 train --resume runs/mine --steps 800", "go on with a run, to a later step"),
+    ("gpt2 train --preset gpt2 --dry-run", "what a run would take: memory, time"),
+)
+
+
+def parser(prog: str = "gpt2 train") -> Parser:
+    """The flags of a training run."""
+    made = Parser(
+        "train",
+        "Train a GPT-2.",
+        EXAMPLES,
+        "Settings come from the defaults, then --preset, then --config FILE.toml, then the flags; "
         "the last one wins.",
-        usage="%(prog)s [--config FILE] [--resume [RUN]] [--overwrite] [--dry-run] [--SETTING VALUE ...]",
-        allow_abbrev=False,
+        prog=prog,
+        usage="%(prog)s [--config FILE] [--resume [RUN]] [--overwrite] [--dry-run]\n"
+        "                  [--SETTING VALUE ...]",
     )
-    parser.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
-    parser.add_argument(
+    made.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
+    made.add_argument(
         "--resume",
         metavar="RUN",
         nargs="?",
         const="",
         help="go on with the run in this folder; without a folder: --out, or the newest run",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a run that is already in --out")
-    parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
-    add_arguments(parser, Settings)
-    given, other = parse(parser, Settings, argv)
+    made.add_argument("--overwrite", action="store_true", help="replace a run that is already in --out")
+    made.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
+    add_arguments(made, Settings)
+    return made
+
+
+def read_settings(argv: Sequence[str], prog: str = "train.py") -> Asked:
+    """Read the command line, and the TOML file that it names. Raises UserError for what it cannot mean."""
+    given, other = parse(parser(prog), Settings, argv)
     typed = frozenset(given)
     if other["config"]:
         given = {**read_toml(other["config"], Settings), **given}

@@ -16,7 +16,7 @@ LEAST = 0.1  # of the median: what is less is no spike however quiet the losses 
 
 
 class Spikes:
-    """Says when a loss jumps.
+    """Says when the loss of a step stands far above those before it.
 
     of(loss)      the median of the recent losses if this one is a spike, else None. A spike is not counted
                   among the recent ones, unless losses stay there: then it is their new level.

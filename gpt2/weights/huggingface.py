@@ -4,7 +4,7 @@ Tensors are named h.N.attn.c_attn.weight and so on, with or without `transformer
 layers (Conv1D there) keep weights as (in, out), ours are (out, in). The attention masks that old files hold
 as buffers are passed over. The head is wte again; a file may repeat it as lm_head.weight.
 
-Needs the safetensors package: pip install 'gpt2[hf]'.
+Needs the safetensors package: pip install 'numpy-gpt2[hf]'.
 """
 
 import json
@@ -227,7 +227,7 @@ def _package():
     except ImportError:
         raise UserError(
             "Hugging Face weights need the safetensors package: "
-            "pip install 'gpt2[hf]', or pip install safetensors"
+            "pip install 'numpy-gpt2[hf]', or pip install safetensors"
         ) from None
     return safetensors
 

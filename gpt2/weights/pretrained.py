@@ -1,4 +1,4 @@
-"""Weights that were trained before, here or elsewhere: what --init names.
+"""Finds weights that were trained before, here or elsewhere: what --init names.
 
 gpt2, gpt2-medium, gpt2-large, gpt2-xl    as OpenAI released them: from the folder of this name in
                                           GPT2_DATA_DIR, else through huggingface_hub and its cache
@@ -26,7 +26,7 @@ import numpy as np
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.description import Description
-from gpt2.errors import UserError
+from gpt2.errors import UserError, suggestion
 from gpt2.model import GPT2, GPT2Config
 from gpt2.storage import runs
 from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc
@@ -134,6 +134,7 @@ def _find(name, dtype, given):
     if not os.path.exists(path):  # false as well for what cannot be the name of a file
         raise UserError(
             f"{name}: no such file or folder; expected {', '.join(RELEASED)}, hf:OWNER/NAME, or a path"
+            + suggestion(name, RELEASED)
         )
     if path.is_dir():
         return _folder(name, path, dtype, given)
@@ -275,7 +276,7 @@ def _from_hub(name, repository):
         import huggingface_hub as hub
     except ImportError:
         raise UserError(
-            f"{name}: needs the huggingface_hub package (pip install 'gpt2[hf]'); or {advice}"
+            f"{name}: needs the huggingface_hub package (pip install 'numpy-gpt2[hf]'); or {advice}"
         ) from None
     hub.logging.set_verbosity_error()  # what goes wrong is told below, once
 

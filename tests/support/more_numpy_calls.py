@@ -35,6 +35,11 @@ def both(function):
     return [(lambda x, y: function(x, y), V, LONG), (lambda x: function(x, [1.0, 2.0]), V)]
 
 
+def by_name(name, factor=1.0):
+    """A function of np.emath, where the real one has values and where it has none."""
+    return [(lambda x: getattr(np.emath, name)(x * factor), A)]
+
+
 MORE = {
     "np.quantile": [(quantile_by(np.quantile, m), A) for m in METHODS],
     "np.nanquantile": [(with_nans(quantile_by(np.nanquantile, m)), A) for m in ["linear", *METHODS]],
@@ -71,5 +76,40 @@ MORE = {
     "np.histogram": [
         (lambda w: np.histogram(BINS, bins=3, weights=w)[0], V),
         (lambda w: np.histogram(BINS, bins=[0.0, 1.0, 2.5], weights=w, density=True)[0], V),
+        (lambda x: np.histogram(x, 4), LONG),
+        (lambda x, w: np.histogram(x, 3, weights=w, density=True), LONG, LONG),
+        (lambda x: np.histogram(x, 3, range=(x[0] - 3.0, x[1] + 3.0), density=True), LONG),
+        (lambda e: np.histogram([0.1, 0.4, 0.5], np.cumsum(np.abs(e)) - 1.0, density=True), V),
     ],
+    "np.histogram_bin_edges": [(lambda x: np.histogram_bin_edges(x, "sturges"), LONG)],
+    "np.histogram2d": [
+        (lambda x, y, w: np.histogram2d(x, y, 2, weights=w, density=True), LONG, LONG, LONG),
+        (lambda w: np.histogram2d(BINS, BINS, [2, [0.0, 1.0, 2.5, 4.0]], weights=w)[0], V),
+    ],
+    "np.histogramdd": [
+        (lambda x, w: np.histogramdd(x, [2, 3], weights=w, density=True)[0], (7, 2), LONG),
+        (lambda x: np.histogramdd(x, 2)[1][1], (7, 2)),
+    ],
+    "np.polydiv": [
+        (lambda u, v: np.polydiv(u, v), LONG, V),
+        (lambda u: np.polydiv(u, [1.0, 2.0]), V),
+        (lambda v: np.polydiv([1.0, 2.0, 3.0], v), V),
+    ],
+    "np.roots": [
+        (lambda p: np.abs(np.roots(p)), V),
+        (lambda p: np.abs(np.roots(np.append(p, 0.0))), V),
+    ],
+    "np.trim_zeros": [(lambda p: np.trim_zeros(np.pad(p, (2, 1))) ** 2, V)],
+    "np.arange": [(lambda a, b: np.arange(a * a, 9.0, b * b + 0.4), (), ())],
+    "np.unique_all": [(lambda x: np.unique_all(x).values, A)],
+    "np.unique_counts": [(lambda x: np.unique_counts(x).values, A)],
+    "np.unique_inverse": [(lambda x: np.unique_inverse(x).values[np.unique_inverse(x)[1]], A)],
+    "np.union1d": [(lambda x, y: np.union1d(x, y), V, LONG)],
+    "np.setdiff1d": [(lambda x: np.setdiff1d(x, [1.0, 2.0]), V)],
+    "np.setxor1d": [(lambda x, y: np.setxor1d(x, y), V, LONG)],
+    "np.sort_complex": [(lambda x: np.sort_complex(x) * (1 + 2j), V)],
+    **{f"np.emath.{name}": by_name(name) for name in ("sqrt", "log", "log2", "log10")},
+    **{f"np.emath.{name}": by_name(name, 1.5) for name in ("arccos", "arcsin", "arctanh")},
+    "np.emath.logn": [(lambda n, x: np.emath.logn(n * n, x), V, V)],
+    "np.emath.power": [(lambda x, p: np.emath.power(x, p), V, V), (lambda x: np.emath.power(x, -2), V)],
 }

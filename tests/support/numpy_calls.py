@@ -45,8 +45,10 @@ CALLS = {
                (lambda x: x.sum(axis=(0, 2)), (2, 3, 4)), (lambda x: np.sum(x, where=MASK, initial=2.0), A)],
     "np.mean": [(lambda x: np.mean(x), A), (lambda x: x.mean(0), A),
                 (lambda x: np.mean(x, where=MASK, axis=1), A)],
-    "np.var": [(lambda x: np.var(x), A), (lambda x: np.var(x, axis=1, ddof=1, keepdims=True), A)],
-    "np.std": [(lambda x: np.std(x), A), (lambda x: x.std(axis=0, ddof=1), A)],
+    "np.var": [(lambda x: np.var(x), A), (lambda x: np.var(x, axis=1, ddof=1, keepdims=True), A),
+               (lambda x: np.var(np.arange(12.0).reshape(3, 4), axis=1, mean=x), (3, 1))],
+    "np.std": [(lambda x: np.std(x), A), (lambda x: x.std(axis=0, ddof=1), A),
+               (lambda x: np.std(np.arange(4.0), mean=x), ())],
     "np.prod": [(lambda x: np.prod(x), A), (lambda x: x.prod(axis=1), A)],
     "np.amax": [(lambda x: np.amax(x, axis=1), A)],
     "np.amin": [(lambda x: np.amin(x), A)],
@@ -260,7 +262,7 @@ CALLS = {
 CONSTANT = {
     f"np.{name}"
     for name in """
-    all allclose any arange argmax argmin argpartition argsort argwhere array2string array_equal
+    all allclose any argmax argmin argpartition argsort argwhere array2string array_equal
     array_equiv array_repr array_str bincount can_cast common_type count_nonzero digitize empty eye
     flatnonzero identity isclose iscomplex iscomplexobj isin isneginf isposinf isreal isrealobj
     linalg.matrix_rank may_share_memory min_scalar_type nanargmax nanargmin ndim nonzero ones

@@ -46,7 +46,6 @@ EXPLAINED = {
     ("autodiff.ops.elementwise", "_divide", "const_value(b) != 0", "const_value(b) == 0"): SHORTCUT,
     ("autodiff.ops.elementwise", "_divide", "const_value(b)", "b"): (ITSELF, 2),
     ("autodiff.ops.elementwise", "_divide", "0", "1"): SHORTCUT,
-    ("autodiff.ops.elementwise", "const_value", None, "n.value"): ITSELF,
     ("autodiff.ops.elementwise", "_power", "equal(a, 0.0)", "equal(0.0, a)"): SYMMETRIC,
     ("autodiff.ops.elementwise", "_power", "1.0", "2.0"): UNUSED,
     ("autodiff.ops.elementwise", "_power_base", "if is_scalar_const(b):", "if False:"): SHORTCUT,

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from gpt2.cli import Parser
 from gpt2.errors import UserError
-from gpt2.train.flags import Parser, add_arguments, parse, read_toml, setting, table, to_toml
+from gpt2.train.flags import add_arguments, parse, read_toml, setting, table, to_toml
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Example:
 
 
 def read(*argv):
-    parser = Parser(allow_abbrev=False)
+    parser = Parser("test")
     parser.add_argument("--config")
     add_arguments(parser, Example)
     return parse(parser, Example, list(argv))

@@ -34,9 +34,7 @@ class Wrt:
 
 
 def differentiated(transform: Transform, call: Arguments, f: Callable, strict: bool = True) -> Wrt:
-    """The leaves of the arguments named by argnums. strict: integers among them are an error, else they are
-    None.
-    """
+    """The leaves of the arguments that argnums names. Integers among them are None, or if strict an error."""
     single = isinstance(transform.argnums, int)
     n = len(call.args)
     leaves, kinds, specs = [], [], []

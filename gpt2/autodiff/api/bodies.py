@@ -1,10 +1,9 @@
-"""Functions of the user's that become one node of a graph: the common part of scan, parallel_map, checkpoint
-and custom rules.
+"""Functions of the user's as one node of a graph: what scan, parallel_map, checkpoint and custom rules share.
 
-    first, rec = recorded_once(body, lambda: body(*args), lambda: record(body, args))
-    if rec is None: run it each time
-    graph = body_graph(rec)
-    results = applied("scan", operands_of_body(graph, leaves, rec), evaluate, body=graph, ...)
+first, rec = recorded_once(body, lambda: body(*args), lambda: record(body, args))
+if rec is None: run it each time
+graph = body_graph(rec)
+results = applied("scan", operands_of_body(graph, leaves, rec), evaluate, body=graph, ...)
 """
 
 from __future__ import annotations

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar, overload
 
 from .derived import derived_function
 from .plan import Compile
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
+
+@overload
+def compile(f: Callable[P, R], *, pure: bool = False) -> Callable[P, R]: ...
+@overload
+def compile(f: None = None, *, pure: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def compile(f: Callable | None = None, *, pure: bool = False) -> Callable:
     """The optimised program of f itself, no derivative. Also a decorator, with or without arguments.
 

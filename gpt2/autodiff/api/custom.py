@@ -206,9 +206,7 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     """f on unflatten(tree, leaves): recorded if that works, else as one op that calls f."""
     try:
         rec = record(f, unflatten(tree, leaves))
-    except (
-        Exception
-    ):  # whatever cannot be recorded runs as it is; if f itself is at fault, so it will say now
+    except Exception:  # what cannot be recorded runs as it is; if f itself is at fault, it will say so now
         return _called(f, leaves, tree, name)
     if rec.lifted:
         raise AutodiffError(
@@ -341,9 +339,7 @@ def _from_all(rule, kept, dout, **keywords):
 
 
 def _gradients_in_order(name: str, grads, leaves, tree: Tree) -> list:
-    """The gradients of the floating-point leaves, None where there is none, from what the user's rule
-    gave.
-    """
+    """The gradients that the user's rule gave for the floating-point leaves; None where there is none."""
     n_args = len(tree.spec[2])
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)

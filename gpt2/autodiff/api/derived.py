@@ -17,6 +17,7 @@ time) usually gives the same graph, and then only the recording is repeated, not
 from __future__ import annotations
 
 import functools
+import html
 import inspect
 import sys
 import threading
@@ -30,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError, number_returned
-from ..graph import Graph, Node, rewrite
+from ..graph import Graph, Node, rewrite, type_text
 from ..ops import input_node
 from ..pipeline import Row
 from ..record.bytecode import CATCHES, catches
@@ -307,7 +308,18 @@ class DerivedFunction(functools.partial):
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self):
-        return f"<function {self.__qualname__} at {id(self):#x}>"
+        state = self.__derived__
+        made = "not called yet"
+        if state.last is not None:
+            inputs = state.last[0].graph.inputs
+            made = "last called with " + ", ".join(f"{n.name or 'an array'}: {type_text(n)}" for n in inputs)
+        return f"<{self.__name__}: ad.{state.transform.name}({name_of(state.f)}), {made}>"
+
+    def _repr_html_(self):
+        """What a notebook shows: the program that ran last."""
+        program = self.__derived__.last and self.__derived__.last[1]
+        told = f"<code>{html.escape(repr(self))}</code>"
+        return told + (program._repr_html_() if hasattr(program, "_repr_html_") else "")
 
 
 def derived_function(f: Callable, transform: Transform, pure: bool = False) -> DerivedFunction:

@@ -146,9 +146,7 @@ class Enzyme(Transform):
         return active, shadows
 
     def result_seed(self, rec: Recording) -> list:
-        """The gradient 1 of a number that f returns; nothing for None, and for a written argument handed
-        back.
-        """
+        """The gradient 1 of a number that f returns; nothing for None or a written argument."""
         found = []
         written = set(rec.graph.outputs[rec.n_results :])
         for out in rec.graph.outputs[: rec.n_results]:

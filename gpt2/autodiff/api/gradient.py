@@ -7,6 +7,7 @@ a plan's graph becomes part of the enclosing graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from ..derive.differentiate import gradient_graph
 from ..errors import AutodiffError
@@ -86,6 +87,25 @@ def check_number(name: str, rec: Recording, wrt: Sequence[int], has_aux: bool = 
         )
 
 
+X = TypeVar("X")
+P = ParamSpec("P")
+V = TypeVar("V")
+
+
+# A checker sees that the gradient with respect to the first argument is of that argument's type, and keeps
+# the others. With other argnums, or results besides the value, it knows what the arguments are and no more.
+@overload
+def grad(
+    f: Callable[Concatenate[X, P], Any],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    *,
+    pure: bool = False,
+) -> Callable[Concatenate[X, P], X]: ...
+@overload
+def grad(
+    f: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
+) -> Callable[P, Any]: ...
 def grad(
     f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
 ) -> Callable:
@@ -107,10 +127,20 @@ def grad(
     return derived_function(f, Grad(argnums, False, has_aux), pure)
 
 
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[X, P], V],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    *,
+    pure: bool = False,
+) -> Callable[Concatenate[X, P], tuple[V, X]]: ...
+@overload
+def value_and_grad(
+    f: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
+) -> Callable[P, Any]: ...
 def value_and_grad(
     f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
 ) -> Callable:
-    """Like grad, with the value: the derived function returns (value, gradient), or ((value, aux),
-    gradient).
-    """
+    """Like grad, but the derived function returns (value, gradient), or ((value, aux), gradient)."""
     return derived_function(f, Grad(argnums, True, has_aux), pure)

@@ -91,9 +91,7 @@ def _product(outer, inner):
 
 
 def jacobian_blocks(graph: Graph, wrt: Sequence[int], outs: Sequence[int]) -> list[list[Node]]:
-    """For each output and each input the array of partial derivatives, of shape output.shape +
-    input.shape.
-    """
+    """The partial derivatives for each output and input, of shape output.shape + input.shape."""
     xs, ys = [graph.inputs[i] for i in wrt], [graph.outputs[i] for i in outs]
     # a row for a real argument would keep only the real part of what a complex result has
     mixed = any(x.dtype.kind == "f" for x in xs) and any(y.dtype.kind == "c" for y in ys)

@@ -20,8 +20,7 @@ from .plan import Compile
 
 
 def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
-    """body over the slices of the arrays along their leading axis, the results stacked: np.stack([body(x, y),
-    ...]).
+    """body over slices along the arrays' leading axis, the results stacked: np.stack([body(x, y), ...]).
 
     arrays   arrays with leading axes of one length, or trees of such
     body     body(*slices) -> an array, a number, or a tree of them; the same shapes for every slice. It may

@@ -246,9 +246,7 @@ def result_outs(rec: Recording) -> list[Out]:
 
 
 def result_leaves(rec: Recording) -> list:
-    """The concrete results, flat. A recorded number may be a Python int, which flatten would take for
-    static.
-    """
+    """The concrete results, flat: flatten would take a recorded number that is a Python int for static."""
     found: list = []
 
     def walk(spec, value):

@@ -40,9 +40,7 @@ def _attr_key(v):
 
 
 class _Programs:
-    """Compiled graphs by their structure, and a note of structures seen once. Both bounded, oldest out
-    first.
-    """
+    """Compiled graphs by structure, and structures seen once. Both are bounded, the oldest goes first."""
 
     SIZE, NOTES = 256, 4096
 

@@ -152,8 +152,7 @@ class Interpreted:
 
 
 class Pullback:
-    """The way back from a cotangent of the result to the gradients of the arguments. It can be called many
-    times.
+    """From a cotangent of the result to the gradients of the arguments. It can be called many times.
 
     pullback(dout, out=None) -> a tuple with an entry for each argument of f, in its structure; None for
     integers and other values without a derivative. dout has the structure of f's result; None in it is zero.

@@ -1,5 +1,5 @@
-"""Checks for users: check_grads(f, args), of the derivatives of a function; check_backward(forward, backward,
-cases), of a backward written by hand, with what is probably wrong with it.
+"""Checks for users. check_grads(f, args) tests the derivatives of a function; check_backward(forward,
+backward, cases) tests a backward written by hand, and says what is probably wrong with it.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ class BackwardMismatch(AssertionError):
 def check_backward(
     forward: Callable, backward: Callable, cases: Iterable, *, rtol: float | None = None, seed: int = 0
 ) -> None:
-    """Compare backward, written by hand, with the derivative of forward; raise BackwardMismatch with a
-    report.
+    """Compare a backward written by hand with the derivative of its forward; raise BackwardMismatch.
 
     forward    forward(*inputs, **static) -> out, or -> (out, saved) with saved a tuple
     backward   backward(dout, saved, **static) -> one gradient per input, None for integers;
@@ -94,8 +93,18 @@ def check_backward(
     Each case gets a random output gradient. The report says for each wrong gradient which input it is, at how
     many entries and where most it is wrong, and what mistake would give just this result.
     """
+    for name, f in (("forward", forward), ("backward", backward)):
+        if not callable(f):
+            raise TypeError(f"check_backward: {name} is {f!r}, expected a function")
+    if not isinstance(cases, Iterable) or isinstance(cases, np.ndarray):
+        raise TypeError(f"check_backward: cases is {cases!r}, expected a list of tuples of inputs")
     lines: list[str] = []
     for number, case in enumerate(cases):
+        if not isinstance(case, (tuple, list)):
+            kind = type(case).__name__
+            raise TypeError(
+                f"check_backward: case {number} is {kind}, expected a tuple of inputs: write (x,)"
+            )
         inputs, static = case if _has_static(case) else (case, {})
         rng = np.random.default_rng(seed + number)
         found = check_one(forward, backward, tuple(inputs), static, rtol, rng)

@@ -1,4 +1,4 @@
-"""Are the derivatives of a graph right? Three questions, each able to fail on its own:
+"""Tests whether the derivatives of a graph are right, by three questions that can each fail on their own:
 
 forward    is the tangent that of the function?      against central differences in a random direction
 reverse    is the gradient the transpose of it?      <cotangent, tangent> = <gradient, direction>
@@ -123,7 +123,7 @@ class Point:
             compare(what, t, d, rtol, rounding * np.max(np.abs(x), initial=0.0))
 
     def pair(self, tangent: Sequence, gradient: Sequence, rtol: float) -> None:
-        """<cotangent, tangent> = <gradient, direction>"""
+        """Check that both modes agree: <cotangent, tangent> = <gradient, direction>."""
         left, size = pairing(self.cotangent, tangent)
         right, more = pairing(gradient, self.direction)
         if not abs(left - right) <= rtol * (size + more):
@@ -154,8 +154,7 @@ def random_like(x: Any, rng: np.random.Generator) -> np.ndarray:
 
 
 def pairing(a: Sequence, b: Sequence) -> tuple[float, float]:
-    """The sum of products, without conjugation, of complex values its real part; and that of their
-    magnitudes."""
+    """The sum of products (of complex values the real part, unconjugated), and that of their magnitudes."""
     products = [np.asarray(x) * y for x, y in zip(a, b)]
     return float(sum(np.sum(p).real for p in products)), float(sum(np.sum(np.abs(p)) for p in products))
 

@@ -43,7 +43,7 @@ def applied(g: Node | Masked | None) -> Node | None:
 
 @contextmanager
 def errors_at(node: Node) -> Iterator[None]:
-    """What a rule cannot do is reported with the line of the user's function that asks for it."""
+    """Within this context, what a rule cannot do is an error with the user's line that asks for it."""
     try:
         yield
     except AutodiffError:
@@ -53,7 +53,9 @@ def errors_at(node: Node) -> Iterator[None]:
 
 
 def force(entry: Any) -> Any:
-    """Rules may give functions of no arguments, called only where their result is needed."""
+    """The derivative that an entry stands for: a rule may give a function of no arguments, which is called
+    only here, where its result is needed.
+    """
     return applied(entry()) if callable(entry) else entry
 
 
@@ -112,7 +114,7 @@ def times(g: Node, factors: tuple, shape: tuple[int, ...]) -> Node:
 
 
 def product(g: Node, f: Node | float) -> Node:
-    """Nothing is multiplied by 1, and -1 only changes the sign."""
+    """g times one factor. Nothing is multiplied by 1, and -1 only changes the sign."""
     if is_number(f, 1.0):
         return g
     if is_number(f, -1.0):

@@ -65,8 +65,7 @@ def jvp_graph(graph: Graph, wrt: Sequence[int]) -> Graph:
 
 
 def gradients(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[Node]:
-    """One gradient per node of `wrt`, given pairs (output, its cotangent); zeros where nothing leads
-    there."""
+    """One gradient per node of `wrt`, zeros where nothing leads there, given pairs (output, cotangent)."""
     return [zeros(x.shape, x.dtype) if g is None else g for x, g in zip(wrt, backprop(seeds, wrt))]
 
 

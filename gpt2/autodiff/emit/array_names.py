@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops.rowwise import row_axes
+from ..ops.shape import index_text
 from ..ops.table import OPS, VIEWS
 from .buffers import UNOWNED, BufferPlan, Kind
-from .layout import chain, root, slices_text
+from .layout import chain, root
 from .regions import Region
 
 # Names in emitted code that no variable may have; those of ArrayNames.own give way to variables instead
@@ -20,6 +22,7 @@ RESERVED = {
 }
 
 
+@dataclass(eq=False)
 class ArrayNames:
     """What the arrays of a program are called, and the lines that make them.
 
@@ -27,16 +30,15 @@ class ArrayNames:
     source finds defined.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        name: str,
-        where: dict[Node, Region],
-        p: BufferPlan,
-        stands: dict[Node, np.ndarray],
-    ):
-        self.graph, self.where, self.plan, self.stands = graph, where, p, stands
-        self.function = source_name(name, RESERVED)
+    graph: Graph
+    name: str
+    where: dict[Node, Region]
+    plan: BufferPlan
+    stands: dict[Node, np.ndarray]
+
+    def __post_init__(self):
+        graph = self.graph
+        self.function = source_name(self.name, RESERVED)
         self.names = source_names(graph, {*RESERVED, self.function})
         self.taken = {*self.names.values(), self.function}
         self.owned_names: dict[str, str] = {}
@@ -203,11 +205,6 @@ class ArrayNames:
                 expression = self.define(self.unique(text.rstrip("_") + "_tail"), expression, root(a))
             self.full[key] = expression
         return self.full[key]
-
-
-def index_text(index: Sequence[tuple], shape: Sequence[int]) -> str:
-    """A static index as text: "..." for an array of no axes."""
-    return slices_text(index, shape) if index else "..."
 
 
 def _arena_text(offset: int, n: Node) -> str:

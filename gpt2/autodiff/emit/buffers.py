@@ -68,18 +68,9 @@ class BufferPlan:
     folded: set[Node]
 
 
-def plan(
-    graph: Graph,
-    regions: list[Region],
-    where: dict[Node, Region],
-    windows: dict[Node, Window],
-    folded: set[Node],
-    uses: Uses,
-    stands: dict[Node, np.ndarray] | None = None,
-) -> BufferPlan:
-    """`stands` (windows.hosts) where results lend their memory, else None."""
-    values = Values(graph, regions, where, windows, folded, uses)
-    kind = values.kinds()
+def plan(values: Values, stands: dict[Node, np.ndarray] | None = None) -> BufferPlan:
+    """Decide where each value lives. `stands` (windows.hosts) where results lend their memory, else None."""
+    regions, kind = values.regions, values.kinds()
     storage = values.storage(kind)
     for r in regions:
         _share(r, storage, values)
@@ -90,7 +81,7 @@ def plan(
     own = {id(s): s for s in storage.values() if s.lender is None}
     total = offsets([*own.values(), *partials.values()])
     slots = {n: slot for r in regions if r.N > 1 for n, slot in _Slots(r, kind, values).slots.items()}
-    return BufferPlan(kind, storage, windows, slots, partials, total, folded)
+    return BufferPlan(kind, storage, values.windows, slots, partials, total, values.folded)
 
 
 class Values:
@@ -192,7 +183,7 @@ def _fills(n: Node) -> bool:
 
 def makes_number(n: Node) -> bool:
     """Whether a ufunc of numbers, or a sum over all of an array, gives a single real number of their type."""
-    summed = n.op in ("sum", "sum_as_numpy")
+    summed = facts(n).reducer == "add"
     if facts(n).ufunc is None and not summed:
         return False
     if n.size != 1 or n.dtype.kind != "f" or any(a.dtype != n.dtype for a in n.args):

@@ -179,23 +179,3 @@ def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
         and a.strides == b.strides
         and a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
     )
-
-
-def slices_text(index: Sequence[tuple], shape: Sequence[int]) -> str:
-    """A static index as short text: full slices at the end are left out."""
-
-    def one(s, m):
-        r = range(*slice(*s).indices(m))
-        if len(r) == m and (s[2] in (1, None)):
-            return ":"
-        start, stop, step = s
-        forward = step in (1, None) or step > 0
-        text = (
-            f"{start or '' if forward else start}:{'' if stop is None or (forward and stop == m) else stop}"
-        )
-        return text if step in (1, None) else f"{text}:{step}"
-
-    parts = [one(s, m) for s, m in zip(index, shape)]
-    while len(parts) > 1 and parts[-1] == ":":
-        parts.pop()
-    return ", ".join(parts)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import Graph, GraphError, Node, is_scalar_const, with_args
+from ..graph import Graph, GraphError, Node, is_scalar_const, remade, with_args
 from ..ops import rowwise
 from ..ops.table import row
 from ..switches import NO_NUMEXPR
@@ -66,9 +66,7 @@ row(
 
 LONGEST = 1000  # characters of an expression: a square spells its argument twice
 MOST_ARGUMENTS = 16
-MOST_INPUTS = (
-    30  # arguments and different numbers: numexpr takes NumPy's NPY_MAXARGS, once 32, with the result
-)
+MOST_INPUTS = 30  # arguments and numbers: numexpr takes NumPy's NPY_MAXARGS, once 32, with the result
 
 
 @cache
@@ -235,21 +233,21 @@ def fuse(graph: Graph, regions: list, chosen: list[OpTree]) -> Graph:
     """The graph with these trees as one node each; the regions' members are changed to its nodes."""
     inner = {m for t in chosen for m in t.inner}
     tree = {t.root: t for t in chosen}
-    new: dict[Node, Node] = {}
-    for n in graph.nodes:
-        if n in inner:
-            continue
+    new = {i: i for i in graph.inputs}
+
+    def make(n: Node, args: tuple) -> Node:
         if n in tree:
-            t = tree[n]
-            args = tuple(new[a] for a in t.leaves)
-            new[n] = Node("fused", args, {"text": t.text}, n.shape, n.dtype, n.name, n.loc, n.derived)
+            args, attrs = tuple(new[a] for a in tree[n].leaves), {"text": tree[n].text}
+            new[n] = Node("fused", args, attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
         else:
-            args = tuple(new[a] for a in n.args)
             new[n] = n if args == n.args else with_args(n, args)
+        return new[n]
+
+    outputs = remade(graph.outputs, {}, make)
     for r in regions:
         r.members = [new[m] for m in r.members if m not in inner]
         r.sums = [new[m] for m in r.sums]
-    return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)
+    return Graph(graph.inputs, outputs, graph.name)
 
 
 def fused_regions(graph: Graph, regions: list, pick: Callable | None = None) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import linecache
 import threading
@@ -112,6 +113,13 @@ class Program:
         self._dtypes = [i.dtype for i in graph.inputs]
         self._free: list[Memory] = []
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name}: {len(self.graph.nodes)} values, {self.measures}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the source that runs."""
+        return f"<pre>{html.escape(self.source)}</pre>"
 
     @property
     def measures(self) -> str:

@@ -16,8 +16,8 @@ import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops import OPS
+from ..ops.shape import index_text
 from .expressions import ATOM, PRODUCT, SUM, Text, infix, number_text
-from .layout import slices_text
 from .windows import covers, parts_apart
 
 LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
@@ -203,7 +203,7 @@ class Writer:
         if n.op == "transpose":
             return f"{self.ref(args[0]).at(ATOM)}{_transposed(attrs['perm'])}"
         if n.op == "slice":
-            return f"{self.ref(args[0]).at(ATOM)}[{slices_text(attrs['index'], args[0].shape)}]"
+            return f"{self.ref(args[0]).at(ATOM)}[{index_text(attrs['index'], args[0].shape)}]"
         if n.op == "gather":
             return f"{self.ref(args[0]).at(ATOM)}[{self.spec(n, args[1:])}]"
         if n.op == "broadcast" and is_scalar_const(args[0]):
@@ -227,7 +227,7 @@ class Writer:
         if not dropped or tuple(m for k, m in enumerate(s.shape) if k not in dropped) != n.shape:
             return None
         parts = [
-            str(i[0]) if k in dropped else slices_text((i,), (m,))
+            str(i[0]) if k in dropped else index_text((i,), (m,))
             for k, (i, m) in enumerate(zip(index, shape))
         ]
         while parts[-1] == ":":
@@ -236,17 +236,7 @@ class Writer:
 
     def spec(self, n: Node, arrays: Sequence[Node]) -> str:
         """The index of gather and its kin."""
-        parts, axis = [], 0
-        for s in n.attrs["spec"]:
-            if s == "new":
-                parts.append("None")
-                continue
-            length = n.args[0].shape[axis]
-            parts.append(self.ref(arrays[s[1]]).text if s[0] == "array" else slices_text((s,), (length,)))
-            axis += 1
-        while len(parts) > 1 and parts[-1] == ":":
-            parts.pop()
-        return ", ".join(parts)
+        return index_text(n.attrs["spec"], n.args[0].shape, [self.ref(a).text for a in arrays])
 
     # ---- what takes more than one line: True where it was written
 
@@ -271,12 +261,12 @@ class Writer:
         self.lines.append(f"{name} = np.zeros({n.shape}, np.{n.dtype})")
         sign = "=" if parts_apart(n) else "+="
         for x, index in zip(n.args, n.attrs["indices"]):
-            self.lines.append(f"{name}[{slices_text(index, n.shape) or '...'}] {sign} {self.ref(x).text}")
+            self.lines.append(f"{name}[{index_text(index, n.shape)}] {sign} {self.ref(x).text}")
         return True
 
     def write_update(self, n: Node) -> bool:
         name = self.begun(n)
-        index = slices_text(n.attrs["index"], n.shape) or "..."
+        index = index_text(n.attrs["index"], n.shape)
         self.lines.append(f"{name}[{index}] = {self.ref(n.args[1]).text}")
         return True
 

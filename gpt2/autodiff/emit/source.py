@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
 from ..ops.cost import nanoseconds
 from ..ops.table import facts
 from . import numexpr
 from .array_names import ArrayNames
-from .buffers import BufferPlan, Kind, Overwrites, Uses, lends, plan
+from .buffers import Kind, Overwrites, Uses, Values, lends, plan
 from .decisions import folded, reach_rows
 from .expressions import is_written, number_text, written
 from .layout import lower, root
@@ -71,7 +69,8 @@ def emit(
     for r in regions:
         reach_rows(r, where, stands)
     overwrites = Overwrites(graph, windows, uses, lambda o: lend and lends(o))
-    p = plan(graph, regions, where, windows, products, uses, stands if lend else None)
+    values = Values(graph, regions, where, windows, products, uses)
+    p = plan(values, stands if lend else None)
     emitter = Emitter(graph, name, where, p, stands)
     for r in regions:
         emitter.region(r)
@@ -83,15 +82,8 @@ def emit(
 class Emitter(ArrayNames):
     """Writes the program, region by region."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        name: str,
-        where: dict[Node, Region],
-        p: BufferPlan,
-        stands: dict[Node, np.ndarray],
-    ):
-        super().__init__(graph, name, where, p, stands)
+    def __post_init__(self):
+        super().__post_init__()
         self.fused: list[str] = []  # lines that make numexpr's expressions
         self.body: list[str] = []
         self.block_regions: list = []
@@ -177,9 +169,7 @@ class Emitter(ArrayNames):
         if n.op == "power" and n.shape == ():
             return self.power(n)
         texts = [self.scalar(a) for a in n.args]
-        if is_written(
-            n.op
-        ):  # Python's operators are several times as fast as a ufunc that writes to an array
+        if is_written(n.op):  # several times as fast as a ufunc that writes to an array
             return written(n.op, map(number_text, texts)).text
         return self.expression(n, texts, n.attrs)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ..graph import Node
 from ..ops import OPS
 from ..ops.rowwise import row_axes, takes_rows
+from ..ops.shape import index_text
 from ..ops.table import facts
 from ..run import kernels
-from .array_names import index_text
 from .buffers import Kind
 from .layout import chain, part, root, same_memory
 from .regions import Region, blocks_of
@@ -244,7 +244,7 @@ class Statement:
 
     def op_scatter(self) -> Lines:
         at = yield from self.changed()
-        yield f"{at}[{self.spec()}] = {self.args[1]}"
+        yield f"{at}[{self.index()}] = {self.args[1]}"
 
     def op_scatter_add(self) -> Lines:
         table, _, *arrays = self.n.args
@@ -252,19 +252,12 @@ class Statement:
         if table.ndim == 2 and takes_rows(self.n.attrs["spec"], table, arrays):
             yield f"{self.emitter.helper(kernels.add_rows)}({at}, {self.args[2]}, {self.args[1]})"
         else:
-            yield f"np.add.at({at}, ({self.spec()},), {self.args[1]})"
+            yield f"np.add.at({at}, np.s_[{self.index()}], {self.args[1]})"
 
-    def spec(self) -> str:
-        arrays = self.args[2:]
-        texts = []
-        for s in self.n.attrs["spec"]:
-            if s == "new":
-                texts.append("None")
-            elif s[0] == "array":
-                texts.append(str(arrays[s[1]]))
-            else:
-                texts.append(repr(slice(*s)))
-        return ", ".join(texts)
+    def index(self) -> str:
+        """The index of a scatter, whose arrays stand behind what is changed and what is written."""
+        n = self.n
+        return index_text(n.attrs["spec"], n.args[0].shape, list(map(str, self.args[2:])))
 
     def op_scatter_along_add(self) -> Lines:
         _, index, v = self.args

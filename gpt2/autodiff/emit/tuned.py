@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..graph import Graph, Node, is_scalar_const, with_args
+from ..graph import Graph, Node, is_scalar_const, remade
 from ..ops import input_node
 from ..ops.table import VIEWS
 from ..run import threads
@@ -79,22 +79,20 @@ def measure(graph: Graph, compile: Callable) -> tuple[float, float]:
 def alone(members: list[Node], users: dict) -> Graph:
     """A program of these nodes by themselves: what they read from outside are its inputs."""
     inside = set(members)
-    new: dict[Node, Node] = {}
-
-    def of(a: Node) -> Node:
-        if a not in new:
-            if a in inside or a.op in VIEWS:
-                new[a] = with_args(a, tuple(of(b) for b in a.args))
-            else:
-                new[a] = a if a.op == "const" else input_node(a.shape, a.dtype, a.name)
-        return new[a]
+    given: dict[Node, Node] = {}
+    waiting = list(members)
+    while waiting:
+        for a in waiting.pop().args:
+            if a.op in VIEWS and a not in inside:
+                waiting.append(a)
+            elif a not in inside and a not in given and a.op != "const":
+                given[a] = input_node(a.shape, a.dtype, a.name)
 
     def read_outside(n: Node) -> bool:
         return not users[n] or any(read_outside(u) if u.op in VIEWS else u not in inside for u in users[n])
 
-    outputs = [of(m) for m in members if read_outside(m)]
-    inputs = [n for n in new.values() if n.op == "input"]
-    return Graph(inputs, outputs, "region")
+    outputs = remade([m for m in members if read_outside(m)], given)
+    return Graph(list(given.values()), outputs, "region")
 
 
 def key_of(graph: Graph) -> tuple:

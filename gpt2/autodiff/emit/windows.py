@@ -11,8 +11,9 @@ import numpy as np
 from ..graph import Graph, Node
 from ..ops.boxes import FEW_BOXES, alone
 from ..ops.rowwise import row_axes
+from ..ops.shape import index_text
 from ..ops.table import VIEWS, facts
-from .layout import chain, part, reshape_view, root, slices_text, stand_in, view
+from .layout import chain, part, reshape_view, root, stand_in, view
 
 if TYPE_CHECKING:
     from .buffers import Uses
@@ -45,14 +46,14 @@ class Window:
                 shape = step[1]
                 text += f".reshape({(-1, *shape[row_axes(shape, N) :])})"
             else:
-                text += f"[:, {slices_text(step[1][p:], step[2][p:])}]"
+                text += f"[:, {index_text(step[1][p:], step[2][p:])}]"
                 shape = tuple(len(range(*slice(*s).indices(m))) for s, m in zip(step[1], step[2]))
         return text
 
 
 def _step_text(step) -> str:
     if step[0] == "slice":
-        return f"[{slices_text(step[1], step[2])}]"
+        return f"[{index_text(step[1], step[2])}]"
     return f".{step[0]}({step[1]})"
 
 

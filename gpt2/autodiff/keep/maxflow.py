@@ -1,4 +1,4 @@
-"""Maximum flow and minimum cut. Dinic 1970, "Algorithm for solution of a problem of maximum flow".
+"""Computes maximum flow and minimum cut. Dinic 1970, "Algorithm for solution of a problem of maximum flow".
 
 Capacities are whole numbers, so that the answer does not depend on rounding. Nodes are numbered from 0.
 """
@@ -9,7 +9,7 @@ UNLIMITED = 1 << 60
 
 
 class Network:
-    """Edges i and i ^ 1 are a pair: what flows along one may be sent back along the other."""
+    """A network with capacities. What flows along edge i may be sent back along i ^ 1, its twin."""
 
     def __init__(self, n: int):
         self.n = n

@@ -1,4 +1,4 @@
-"""Keep or recompute: what the forward program hands to the backward, as a minimum cut.
+"""Chooses what the forward program keeps for the backward, and what is computed again, by a minimum cut.
 
 The backward needs values that depend on the program's inputs alone. For each the compiler has three choices:
 
@@ -107,8 +107,7 @@ class _Problem:
         return [r for r in {r.id: r for r in map(_root, found)}.values() if r.id not in self.backward]
 
     def _wholes(self) -> dict[int, tuple[Node, tuple]]:
-        """Id of a part -> what it was assembled into, and where it lies: a part that can be cut out of the
-        whole.
+        """Id of a part that can be cut out of a whole -> that whole, and where the part lies.
 
         Only of wholes that the backward reads itself or that are there anyway: then the part need not be kept
         beside.

@@ -32,19 +32,19 @@ from ..pipeline import program_of
 
 
 def call(graph: Graph, rule: Checkpoint | CustomVJP | CustomJVP, args: Sequence[Node]) -> list[Node]:
-    """The results of a call."""
+    """The results of a `call` node: this graph at these arguments, with this derivative rule."""
     return items(apply("call", *args, graph=graph, rule=rule))
 
 
 class Checkpoint:
-    """Nothing computed inside is kept for the backward."""
+    """The rule of ad.checkpoint: the backward computes the inside again, nothing of it is kept."""
 
     inlined = False
 
     def pull(
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
     ) -> list:
-        """cts, wanted: one per result, one per argument. Gradients for those wanted, None for the others."""
+        """The gradients of the wanted arguments, None for the others, from one cotangent per result."""
         seeds = [(o, c) for o, c in zip(graph.outputs, cts) if c is not None]
         given = inputs_like([o for o, _ in seeds], "d")
         wrt = [i for i, w in zip(graph.inputs, wanted) if w]
@@ -66,7 +66,9 @@ class Checkpoint:
 
 
 class CustomVJP:
-    """forward: args -> (*results, *residuals); backward: (*residuals, *cotangents) -> a gradient per float
+    """The rule of a custom_vjp, as two graphs.
+
+    forward: args -> (*results, *residuals); backward: (*residuals, *cotangents) -> a gradient per float
     argument.
 
     Cotangents are given for the floating-point results only.
@@ -79,7 +81,7 @@ class CustomVJP:
 
     @cached_property
     def graphs(self) -> tuple[Graph, Graph]:
-        """(forward, backward). Recorded on first use: a forward may call the function whose rule it is."""
+        """(forward, backward), recorded on first use: forward may call the function whose rule it is."""
         return self._make()
 
     @property
@@ -111,7 +113,10 @@ class CustomVJP:
 
 
 class CustomJVP:
-    """tangent: (*args, *tangents of the float arguments) -> (*results, *tangents of the float results)."""
+    """The rule of a custom_jvp, as a graph.
+
+    tangent: (*args, *tangents of the float arguments) -> (*results, *tangents of the float results).
+    """
 
     inlined = True
 
@@ -132,9 +137,8 @@ class CustomJVP:
     def pull(
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
     ) -> list:
-        marks = {
-            i: m for i, m in enumerate(inputs_like(args)) if is_float(args[i])
-        }  # tangents: push is linear in them
+        # Tangents, in which push is linear
+        marks = {i: m for i, m in enumerate(inputs_like(args)) if is_float(args[i])}
         moved = self.push(graph, [marks.get(i) for i in range(len(args))], args)
         seeds = [(t, c) for t, c in zip(moved, cts) if t is not None and c is not None]
         gradients_of = backprop(seeds, list(marks.values()))
@@ -145,7 +149,7 @@ class CustomJVP:
 
 
 def check_linear(made: Iterable[Node | None], marks: Iterable[Node], what: str, of: str) -> None:
-    """An error where the transpose of a rule still reads what it should be linear in, like np.clip(dout)."""
+    """Raise where a transposed rule still reads what it should be linear in, as np.clip(dout) would."""
     marked = {m.id for m in marks}
     oldest = min(marked, default=0)
     seen: set[int] = set()

@@ -1,5 +1,4 @@
-"""`parallel_map(body, *arrays)`: body over the slices of the leading axis, the slices shared out over the
-threads.
+"""`parallel_map(body, *arrays)`: body over slices of the leading axis, which the threads share.
 
 The op
 
@@ -81,8 +80,7 @@ def _jvp(tangents, out, *args, body: Graph, n: int, slices: int, sums: int):
         ]
 
     inputs = both(body.inputs, [marks.get(i) for i in body.inputs])
-    stacked = [t for t in found[:n_stacked] if t is not None]
-    summed = [t for t in found[n_stacked:] if t is not None]
+    stacked, summed = _present(found[:n_stacked]), _present(found[n_stacked:])
     if not stacked and not summed:
         return (None,) * len(found)
     tangent_body = Graph(inputs, [*stacked, *summed], body.name + "_jvp")
@@ -95,31 +93,30 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, slices: int, sums: int):
     n_stacked = len(body.outputs) - sums
     cts = [None if d is None else m for d, m in zip(g, inputs_like(body.outputs, "d"))]
     asked = [i for i, w in zip(body.inputs, wanted) if w]
-    grads = backprop([(o, c) for o, c in zip(body.outputs, cts) if c is not None], asked)
-    found = {i: d for i, d in zip(asked, grads) if d is not None}
+    seeds = [(o, c) for o, c in zip(body.outputs, cts) if c is not None]
+    found = {i: d for i, d in zip(asked, backprop(seeds, asked)) if d is not None}
     xs = [i for i in body.inputs[:slices] if i in found]
     ws = [i for i in body.inputs[slices:] if i in found]
-    sliced = [c for c in cts[:n_stacked] if c is not None]
-    whole = [c for c in cts[n_stacked:] if c is not None]
-    back = Graph(
-        [*body.inputs[:slices], *sliced, *body.inputs[slices:], *whole],
-        [found[i] for i in (*xs, *ws)],
-        body.name + "_back",
-    )
-    given = [d for d in g[:n_stacked] if d is not None]
-    made = (
-        map_node(
-            back,
-            [*args[:slices], *given, *args[slices:], *(d for d in g[n_stacked:] if d is not None)],
-            n,
-            slices + len(sliced),
-            len(ws),
-        )
-        if found
-        else []
-    )
+    if not found:
+        return (None,) * len(body.inputs)
+
+    def beside(values, gradients):
+        """Sliced values, then the others, each followed by the gradients of results."""
+        return [
+            *values[:slices],
+            *_present(gradients[:n_stacked]),
+            *values[slices:],
+            *_present(gradients[n_stacked:]),
+        ]
+
+    back = Graph(beside(body.inputs, cts), [found[i] for i in (*xs, *ws)], body.name + "_back")
+    made = map_node(back, beside(args, g), n, slices + len(_present(cts[:n_stacked])), len(ws))
     by_input = dict(zip((*xs, *ws), made))
     return tuple(by_input.get(i) for i in body.inputs)
+
+
+def _present(xs) -> list:
+    return [x for x in xs if x is not None]
 
 
 row("map", "structural", infer=_infer, evaluate=evaluate_map, jvp_rule=_jvp, vjp_rule=_vjp, cost=1000.0)

@@ -24,6 +24,7 @@ checkpoints have the shape (ceil(n / every), *carry.shape).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -75,6 +76,14 @@ def evaluate_scan(
     return (*carry, *ys, *checkpoints)
 
 
+def scan_node(
+    body: Graph, carry: Sequence[Node], xs: Sequence[Node], consts: Sequence[Node], n: int, every: int
+) -> list[Node]:
+    """The results of a `scan` node: n steps of body."""
+    args, sizes = (*carry, *xs, *consts), {"carries": len(carry), "slices": len(xs)}
+    return items(apply("scan", *args, body=body, n=n, **sizes, every=every))
+
+
 def _split(args, carries: int, slices: int) -> tuple[tuple, tuple, tuple]:
     return args[:carries], args[carries : carries + slices], args[carries + slices :]
 
@@ -105,19 +114,7 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
         return [*(given[i][0] for i in part), *(_or_zeros(t, a) for a, t in moving)]
 
     n_moving = sum(active[c] for c in carry)
-    made = items(
-        apply(
-            "scan",
-            *values(carry),
-            *values(xs),
-            *values(consts),
-            body=jvp_body,
-            n=n,
-            carries=carries + n_moving,
-            slices=len(with_tangents(xs)),
-            every=every,
-        )
-    )
+    made = scan_node(jvp_body, values(carry), values(xs), values(consts), n, every)
     # items: final, dfinal, ys, dys, checkpoints, dcheckpoints
     n_ys = len(body.outputs) - carries
     dfinal, rest = made[carries : carries + n_moving], made[carries + n_moving + n_ys :]
@@ -132,7 +129,7 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
 
 
 def _active_inputs(body: Graph, given, carries: int) -> dict[Node, bool]:
-    """{input of the body: whether it has a tangent}.
+    """Which inputs of the body have a tangent.
 
     A carry has one if it starts with one, or if a step gives it one.
     """
@@ -155,82 +152,49 @@ def _or_zeros(x: Node | None, like: Node) -> Node:
 
 def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, every: int):
     g = [None if d is None else applied(d) for d in g]
-    back = _Backward(body, carries, slices, [dy is not None for dy in g[carries : len(body.outputs)]], wanted)
+    dys = g[carries : len(body.outputs)]
+    back = _Backward(body, carries, slices, [dy is not None for dy in dys], wanted)
     init, xs, consts = _split(args, carries, slices)
-    dys = [dy for dy in g[carries : len(body.outputs)] if dy is not None]
+    rows = [*xs, *(dy for dy in dys if dy is not None)]
     checkpoints = items(out)[len(body.outputs) :]
-    dcheckpoints = g[len(body.outputs) :]  # second derivatives: an earlier backward read the checkpoints
-    dcarry = [_or_zeros(g[i], init[i]) for i in back.float_carry]
-    dconsts = [zeros_like(consts[i]) for i in back.read_consts]
+    # There are some in second derivatives: an earlier backward read the checkpoints
+    kept = [g[len(body.outputs) + i] for i in back.float_carry]
+    sums = [_or_zeros(g[i], init[i]) for i in back.float_carry]
+    sums += [zeros_like(consts[i]) for i in back.read_consts]
     whole, left = divmod(n, every)
-    dxs_parts = []
-
-    def cut(nodes, start, stop):
-        """Rows start:stop; without the axis if there is one, as a segment of one step wants it."""
-        parts = [take_slice(x, 0, start, stop) for x in nodes]
-        return [reshape(x, x.shape[1:]) for x in parts] if stop - start == 1 else parts
-
-    def add_kept(dcarry, j):
-        kept = [dcheckpoints[i] for i in back.float_carry]
-        return [
-            d if k is None else d + reshape(take_slice(k, 0, j, j + 1), d.shape) for d, k in zip(dcarry, kept)
-        ]
-
+    parts = []
     if left:  # the last segment is shorter
-        done = splice(
-            back.segment(left),
-            [
-                *dcarry,
-                *dconsts,
-                *cut(checkpoints, whole, whole + 1),
-                *cut(xs, n - left, n),
-                *cut(dys, n - left, n),
-                *consts,
-            ],
-        )
-        dcarry, dconsts, dxs = back.split(done)
-        dcarry = add_kept(dcarry, whole)
-        dxs_parts.append([reshape(d, (left, *x.shape)) for d, x in zip(dxs, back.dx_like)])
+        given = [*_cut(checkpoints, whole, whole + 1), *_cut(rows, n - left, n)]
+        sums, dxs = back.split(splice(back.segment(left), [*sums, *given, *consts]))
+        for i, k in enumerate(kept):
+            if k is not None:
+                sums[i] += reshape(take_slice(k, 0, whole, whole + 1), sums[i].shape)
+        parts.append([reshape(d, (left, *x.shape)) for d, x in zip(dxs, back.dx_like)])
     if whole:
-
-        def rows(
-            x,
-        ):  # (n, ...) -> (whole, every, ...), the last segment first; (n, ...) for segments of one step
-            x = take_slice(x, 0, 0, whole * every)
-            return flip(reshape(x, (whole, every, *x.shape[1:]) if every > 1 else x.shape))
-
-        kept = [dcheckpoints[i] for i in back.float_carry]
-        has_kept = tuple(k is not None for k in kept)
-        made = items(
-            apply(
-                "scan",
-                *dcarry,
-                *dconsts,
-                *(flip(take_slice(c, 0, 0, whole)) for c in checkpoints),
-                *map(rows, xs),
-                *map(rows, dys),
-                *(flip(take_slice(k, 0, 0, whole)) for k in kept if k is not None),
-                *consts,
-                body=back.segment(every, has_kept),
-                n=whole,
-                carries=len(dcarry) + len(dconsts),
-                slices=carries + slices + len(dys) + sum(has_kept),
-                every=default_every(whole),
-            )
-        )
-        dcarry, dconsts, dxs = back.split(made)
-        dxs_parts.append([reshape(flip(d), (whole * every, *x.shape)) for d, x in zip(dxs, back.dx_like)])
-    dxs = [concatenate(parts[::-1], 0) if len(parts) > 1 else parts[0] for parts in zip(*dxs_parts)]
-
+        given = [flip(take_slice(c, 0, 0, whole)) for c in checkpoints]
+        given += [_segments(x, whole, every) for x in rows]
+        given += [flip(take_slice(k, 0, 0, whole)) for k in kept if k is not None]
+        segment = back.segment(every, tuple(k is not None for k in kept))
+        sums, dxs = back.split(scan_node(segment, sums, given, consts, whole, default_every(whole)))
+        parts.append([reshape(flip(d), (whole * every, *x.shape)) for d, x in zip(dxs, back.dx_like)])
     result: list[Node | None] = [None] * len(args)
-    for places, found in (
-        (back.float_carry, dcarry),
-        ([carries + i for i in back.float_xs], dxs),
-        ([carries + slices + i for i in back.read_consts], dconsts),
-    ):
-        for i, d in zip(places, found):
-            result[i] = d
+    for place, d in zip((*back.float_carry, *(carries + slices + i for i in back.read_consts)), sums):
+        result[place] = d
+    for place, found in zip(back.float_xs, zip(*parts)):
+        result[carries + place] = concatenate(found[::-1], 0) if len(found) > 1 else found[0]
     return tuple(result)
+
+
+def _cut(nodes, start: int, stop: int) -> list[Node]:
+    """Rows start:stop; without the axis if there is one, as a segment of one step wants it."""
+    parts = [take_slice(x, 0, start, stop) for x in nodes]
+    return [reshape(x, x.shape[1:]) for x in parts] if stop - start == 1 else parts
+
+
+def _segments(x: Node, whole: int, every: int) -> Node:
+    """(n, ...) -> (whole, every, ...), the last segment first; (n, ...) for segments of one step."""
+    x = take_slice(x, 0, 0, whole * every)
+    return flip(reshape(x, (whole, every, *x.shape[1:]) if every > 1 else x.shape))
 
 
 def flip(x: Node) -> Node:
@@ -273,14 +237,14 @@ class _Backward:
             body.name + "_back",
         )
 
-    def split(self, nodes) -> tuple[list, list, list]:
-        """The results of a backward scan or segment: dcarry, dconsts, dx."""
-        n, m = len(self.float_carry), len(self.read_consts)
-        return list(nodes[:n]), list(nodes[n : n + m]), list(nodes[n + m : n + m + len(self.float_xs)])
+    def split(self, nodes) -> tuple[list, list]:
+        """The results of a backward scan or segment: dcarry and dconsts, dx."""
+        n = len(self.float_carry) + len(self.read_consts)
+        return list(nodes[:n]), list(nodes[n : n + len(self.float_xs)])
 
     def segment(self, k: int, has_kept=()) -> Graph:
-        """has_kept: which carries also get the gradient of their checkpoint, the last of the sliced
-        arguments.
+        """The graph of k steps back. `has_kept` says which carries also get the gradient of their checkpoint,
+        the last of the sliced arguments.
         """
         if k == 1:
             return self.single(has_kept)
@@ -292,43 +256,12 @@ class _Backward:
         carry, xs, rest = _split(step_inputs[n_sums:], self.carries, self.slices)
         dys, consts = rest[: self.n_dys], rest[self.n_dys :]
         xs, dys = [rows_of(x, k) for x in xs], [rows_of(d, k) for d in dys]
-        forward = items(
-            apply(
-                "scan",
-                *carry,
-                *xs,
-                *consts,
-                body=self.again,
-                n=k,
-                carries=self.carries,
-                slices=self.slices,
-                every=1,
-            )
-        )
-        carried = forward[self.carries :]  # before every step
-        made = items(
-            apply(
-                "scan",
-                *sums,
-                *map(flip, carried),
-                *map(flip, xs),
-                *map(flip, dys),
-                *consts,
-                body=self.step,
-                n=k,
-                carries=n_sums,
-                slices=self.carries + self.slices + self.n_dys,
-                every=default_every(k),
-            )
-        )
-        dcarry, dconsts, dxs = self.split(made)
-        kept = {i: inputs_like([dcarry[i]])[0] for i, has in enumerate(has_kept) if has}
-        dcarry = [d + kept[i] if i in kept else d for i, d in enumerate(dcarry)]
-        return Graph(
-            [*sums, *carry, *xs, *dys, *kept.values(), *consts],
-            [*dcarry, *dconsts, *map(flip, dxs)],
-            self.body.name + "_segment",
-        )
+        carried = scan_node(self.again, carry, xs, consts, k, every=1)[self.carries :]  # before every step
+        backwards = list(map(flip, (*carried, *xs, *dys)))
+        dsums, dxs = self.split(scan_node(self.step, sums, backwards, consts, k, default_every(k)))
+        kept, dsums = _with_kept(dsums, has_kept)
+        inputs = [*sums, *carry, *xs, *dys, *kept, *consts]
+        return Graph(inputs, [*dsums, *map(flip, dxs)], self.body.name + "_segment")
 
     def single(self, has_kept) -> Graph:
         """A segment of one step, whose checkpoint is its carry; without the axis of length 1."""
@@ -336,13 +269,18 @@ class _Backward:
         step = self.step
         first = list(step.inputs[: len(step.inputs) - n_consts])
         consts = step.inputs[len(first) :]
-        kept = {i: inputs_like([step.outputs[i]])[0] for i, has in enumerate(has_kept) if has}
-        outputs = [o + kept[i] if i in kept else o for i, o in enumerate(step.outputs)]
-        return Graph([*first, *kept.values(), *consts], outputs, step.name)
+        kept, outputs = _with_kept(step.outputs, has_kept)
+        return Graph([*first, *kept, *consts], outputs, step.name)
+
+
+def _with_kept(outputs, has_kept) -> tuple[list[Node], list[Node]]:
+    """New inputs, for the gradients of the checkpoints that have one; and the outputs with those added."""
+    kept = {i: inputs_like([outputs[i]])[0] for i, has in enumerate(has_kept) if has}
+    return list(kept.values()), [o + kept[i] if i in kept else o for i, o in enumerate(outputs)]
 
 
 def rows_of(x: Node, k: int) -> Node:
-    """An input with k of x."""
+    """An input that holds k of x."""
     return input_node((k, *x.shape), x.dtype, x.name)
 
 

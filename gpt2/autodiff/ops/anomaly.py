@@ -1,4 +1,4 @@
-"""Where a nan or an infinity comes from.
+"""Finds where a nan or an infinity comes from.
 
     with ad.detect_anomaly():
         ad.grad(f)(x)           # raises AnomalyError: f.py:12: log made -inf at [3] of ..., from x = 0

@@ -28,12 +28,12 @@ def _triple(r: range) -> tuple:
 
 
 def is_full(rs: Sequence[range], shape: Sequence[int]) -> bool:
-    """Do the ranges take everything, in order?"""
+    """Whether the ranges take everything, in order."""
     return all(r == range(n) for r, n in zip(rs, shape))
 
 
 def disjoint(a: Sequence[range], b: Sequence[range]) -> bool:
-    """Do two boxes of steps of 1 or more, given by ranges, share no element?"""
+    """Whether two boxes of steps of 1 or more, given by ranges, share no element."""
     return any(_apart(x, y) for x, y in zip(a, b))
 
 
@@ -52,7 +52,7 @@ _MOST_MARKED = 1 << 24  # elements: of larger arrays no map is drawn
 
 
 def alone(boxes: Sequence[Sequence[range]], shape: Sequence[int]) -> list[bool]:
-    """For each box: does it share no element with any other?
+    """For each box, whether it shares no element with any other.
 
     Many are drawn on a map of the array, since the time for comparing pairs grows with the square.
     """
@@ -71,7 +71,7 @@ def place_of(box: Sequence[range]) -> tuple[slice, ...]:
 
 
 def inside(inner: Sequence[range], outer: Sequence[range]) -> tuple[range, ...] | None:
-    """Where `inner` lies within `outer`, in the coordinates of `outer`; None where it leaves it."""
+    """Where the box `inner` lies within `outer`, in the coordinates of `outer`; None where it leaves it."""
     found = []
     for r, box in zip(inner, outer):
         if len(r) == 0:

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import Node, is_scalar_const
-from . import rowwise
+from ..graph import Node, const_value, is_scalar_const
+from . import rowwise, shifts
 from .build import (
     absolute,
     cast,
@@ -39,7 +39,7 @@ from .build import (
     trunc,
     where,
 )
-from .table import BOTH, REAL, Op, apply, const, row, sample
+from .table import BOTH, EXACTLY, NEARLY, REAL, Op, apply, const, row, sample
 
 
 def broadcast_shape(*nodes: Node) -> tuple[int, ...]:
@@ -93,13 +93,27 @@ def ufunc_row(
 
 
 # arithmetic
-ufunc_row("add", lambda out, a, b: (1.0, 1.0), operator="+", cost=0.15)
-ufunc_row("subtract", lambda out, a, b: (1.0, -1.0), operator="-", cost=0.15)
-ufunc_row("multiply", lambda out, a, b: (b, a) if a is not b else ((2.0, a), None), operator="*", cost=0.15)
-ufunc_row("negative", lambda out, x: (-1.0,), cost=0.1)
+ufunc_row(
+    "add",
+    lambda out, a, b: (1.0, 1.0),
+    operator="+",
+    cost=0.15,
+    commutes=EXACTLY,
+    shift=shifts.terms(1),
+)
+ufunc_row("subtract", lambda out, a, b: (1.0, -1.0), operator="-", cost=0.15, shift=shifts.terms(-1))
+ufunc_row(
+    "multiply",
+    lambda out, a, b: (b, a) if a is not b else ((2.0, a), None),
+    operator="*",
+    cost=0.15,
+    commutes=EXACTLY,
+    shift=shifts.factors(1),
+)
+ufunc_row("negative", lambda out, x: (-1.0,), cost=0.1, shift=shifts.negative)
 ufunc_row("positive", lambda out, x: (1.0,), cost=0.3)
-ufunc_row("square", lambda out, x: ((2.0, x),), cost=0.1)
-ufunc_row("reciprocal", lambda out, x: ((square(out), -1.0),), cost=0.25)
+ufunc_row("square", lambda out, x: ((2.0, x),), cost=0.1, shift=shifts.power(2.0))
+ufunc_row("reciprocal", lambda out, x: ((square(out), -1.0),), cost=0.25, shift=shifts.power(-1.0))
 
 
 def _divide(out, a, b):
@@ -109,7 +123,7 @@ def _divide(out, a, b):
     return inverse, (inverse, out, -1.0)  # g * inverse is common to both
 
 
-ufunc_row("divide", _divide, operator="/", cost=0.2)
+ufunc_row("divide", _divide, operator="/", cost=0.2, shift=shifts.factors(-1))
 
 
 def _power(out, a, b):
@@ -117,7 +131,7 @@ def _power(out, a, b):
 
 
 def _power_base(a, b):
-    """b * a**(b - 1), and 0 where b is 0, though a**(b - 1) is infinite at a = 0."""
+    """The derivative b * a**(b - 1), and 0 where b is 0, though a**(b - 1) is infinite at a = 0."""
     if is_scalar_const(b):
         n = const_value(b)
         if n == 0:
@@ -126,13 +140,8 @@ def _power_base(a, b):
     return b * a ** where(equal(b, 0.0), 1.0, b - 1.0)
 
 
-def const_value(n: Node) -> Any:
-    """The Python number in a scalar constant."""
-    return n.value.item() if isinstance(n.value, (np.ndarray, np.generic)) else n.value
-
-
 def _powers(a, b):
-    """Of two numbers as `**` has it, which is C's pow; of arrays NumPy's loop, which rounds otherwise."""
+    """a ** b: of numbers C's pow, as for Python's `**`; of arrays NumPy's loop, which rounds otherwise."""
     if np.ndim(a) == np.ndim(b) == 0:
         return np.asarray(np.asarray(a)[()] ** np.asarray(b)[()])
     return np.power(a, b)
@@ -161,14 +170,14 @@ ufunc_row(
 )
 
 # exponentials and logarithms
-ufunc_row("exp", lambda out, x: (out,), cost=0.45, math="exp")
+ufunc_row("exp", lambda out, x: (out,), cost=0.45, math="exp", shift=shifts.exp)
 ufunc_row("exp2", lambda out, x: ((out, math.log(2)),), cost=0.25, math="exp2")
 ufunc_row("expm1", lambda out, x: (out + 1.0,), cost=0.4, math="expm1")
-ufunc_row("log", lambda out, x: (1.0 / x,), signed=False, cost=0.4, math="log")
+ufunc_row("log", lambda out, x: (1.0 / x,), signed=False, cost=0.4, math="log", shift=shifts.log)
 ufunc_row("log2", lambda out, x: (1 / math.log(2) / x,), signed=False, cost=0.25, math="log2")
 ufunc_row("log10", lambda out, x: (1 / math.log(10) / x,), signed=False, cost=0.25, math="log10")
 ufunc_row("log1p", lambda out, x: (1.0 / (x + 1.0),), domain=(0.1, 0.8), cost=0.45, math="log1p")
-ufunc_row("sqrt", lambda out, x: (0.5 / out,), signed=False, cost=0.4, math="sqrt")
+ufunc_row("sqrt", lambda out, x: (0.5 / out,), signed=False, cost=0.4, math="sqrt", shift=shifts.power(0.5))
 ufunc_row("cbrt", lambda out, x: (1 / 3 / square(out),), cost=0.35, math="cbrt")
 
 
@@ -181,15 +190,22 @@ def _logaddexp(base):
     return partials
 
 
-ufunc_row("logaddexp", _logaddexp(exp), cost=15.0)
-ufunc_row("logaddexp2", _logaddexp(lambda x: apply("exp2", x)), cost=15.0)
+ufunc_row("logaddexp", _logaddexp(exp), cost=15.0, commutes=NEARLY)
+ufunc_row("logaddexp2", _logaddexp(lambda x: apply("exp2", x)), cost=15.0, commutes=NEARLY)
 
 # trigonometric and hyperbolic
 ufunc_row("sin", lambda out, x: (cos(x),), cost=0.55, math="sin")
 ufunc_row("cos", lambda out, x: ((sin(x), -1.0),), cost=0.55, math="cos")
 ufunc_row("tan", lambda out, x: (square(out) + 1.0,), domain=(0.1, 1.2), cost=0.45, math="tan")
-ufunc_row("arcsin", lambda out, x: (1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=0.4, math="asin")
-ufunc_row("arccos", lambda out, x: (-1.0 / sqrt(1.0 - square(x)),), domain=(0.1, 0.8), cost=0.4, math="acos")
+
+
+def _root(x: Node) -> Node:
+    """The root of 1 - x * x; of complex numbers on the side of the cut that arcsin and arccos take."""
+    return sqrt(-(x - 1.0)) * sqrt(x + 1.0) if x.dtype.kind == "c" else sqrt(1.0 - square(x))
+
+
+ufunc_row("arcsin", lambda out, x: (1.0 / _root(x),), domain=(0.1, 0.8), cost=0.4, math="asin")
+ufunc_row("arccos", lambda out, x: (-1.0 / _root(x),), domain=(0.1, 0.8), cost=0.4, math="acos")
 ufunc_row("arctan", lambda out, x: (1.0 / (square(x) + 1.0),), cost=0.4, math="atan")
 ufunc_row("sinh", lambda out, x: (cosh(x),), cost=0.4, math="sinh")
 ufunc_row("cosh", lambda out, x: (sinh(x),), cost=0.35, math="cosh")
@@ -217,11 +233,13 @@ def _arctan2(out, a, b):
 
 
 ufunc_row("arctan2", _arctan2, cost=0.6, math="atan2")
-ufunc_row("hypot", lambda out, a, b: (lambda: a / out, lambda: b / out), cost=4.5, math="hypot")
+ufunc_row(
+    "hypot", lambda out, a, b: (lambda: a / out, lambda: b / out), cost=4.5, math="hypot", commutes=NEARLY
+)
 
 
 def _sinc(out, x):
-    """(cos(pi x) - sinc(x)) / x, and its series near 0, where the difference cancels."""
+    """The derivative (cos(pi x) - sinc(x)) / x, and its series near 0, where the difference cancels."""
     near = absolute(x) < 0.05
     far = (cos(math.pi * x) - out) / where(near, 1.0, x)
     t = square(x)
@@ -252,7 +270,7 @@ def _chosen(out, a, b):
 
 
 for _name in ("maximum", "minimum", "fmax", "fmin"):
-    ufunc_row(_name, _chosen, cost=0.15)
+    ufunc_row(_name, _chosen, cost=0.15, commutes=NEARLY, idempotent=True)
 
 ufunc_row("fabs", lambda out, x: (apply("sign", x),), cost=1.4, math="fabs")
 ufunc_row(
@@ -264,9 +282,10 @@ ufunc_row(
 ufunc_row("heaviside", lambda out, x, at_zero: (None, lambda: cast(equal(x, 0.0), out.dtype)), cost=2.5)
 
 # piecewise constant: the derivative is zero
+for _name, _operator in {"equal": "==", "not_equal": "!="}.items():
+    ufunc_row(_name, kind="nondiff", operator=_operator, cost=0.2, commutes=EXACTLY)
+
 for _name, _operator in {
-    "equal": "==",
-    "not_equal": "!=",
     "less": "<",
     "less_equal": "<=",
     "greater": ">",
@@ -277,10 +296,11 @@ for _name, _operator in {
 for _name in "isnan isinf isfinite".split():
     ufunc_row(_name, kind="nondiff", math=_name, cost=0.2)
 
-for _name in (
-    "floor ceil trunc rint floor_divide logical_and logical_or logical_xor logical_not signbit"
-).split():
+for _name in "floor ceil trunc rint floor_divide logical_not signbit".split():
     ufunc_row(_name, kind="nondiff", cost=0.2)
+
+for _name in "logical_and logical_or logical_xor".split():
+    ufunc_row(_name, kind="nondiff", cost=0.2, commutes=EXACTLY, idempotent=_name != "logical_xor")
 
 row(
     "stop_gradient",
@@ -302,8 +322,11 @@ row(
 )
 
 _integers = np.array([[6, 4], [9, 1]]), np.array([2, 3])
-for _name in "bitwise_and bitwise_or bitwise_xor left_shift right_shift gcd lcm".split():
+for _name in "left_shift right_shift".split():
     ufunc_row(_name, kind="nondiff", cost=0.2, samples=[sample(*_integers)])
+for _name in "bitwise_and bitwise_or bitwise_xor gcd lcm".split():
+    facts = {"commutes": EXACTLY, "idempotent": _name in ("bitwise_and", "bitwise_or")}
+    ufunc_row(_name, kind="nondiff", cost=0.2, samples=[sample(*_integers)], **facts)
 ufunc_row("invert", kind="nondiff", cost=0.2, samples=[sample(_integers[0])])
 
 # complex numbers
@@ -383,6 +406,7 @@ row(
     evaluate=np.where,
     code=lambda c, a, b: f"np.where({c}, {a}, {b})",
     cost=0.3,
+    shift=shifts.where,
     streams=True,
     by_rows=rowwise.elementwise,
     samples=[
@@ -401,6 +425,7 @@ row(
     code=lambda x, dtype: f"{x}.astype(np.{'bool_' if dtype == 'bool' else dtype})",
     transpose=lambda g, out, x, dtype: (g,),  # cast to the dtype of x outside
     cost=0.2,
+    shift=shifts.unchanged,
     streams=True,
     by_rows=rowwise.elementwise,
     samples=[sample((3, 4), dtype="complex128")],

@@ -1,4 +1,4 @@
-"""Which values have to keep every bit, and which only their digits.
+"""Tells which values have to keep every bit, and which only their digits.
 
 In strict mode (Options.math) a program gives what NumPy gives. A rewrite that rounds otherwise is allowed
 only in what differentiation made, where NumPy has no say, and there only where it cannot reach a decision.

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from . import rowwise
+from . import rowwise, shifts
 from .build import equal, where, zeros
-from .shape import slice_text
+from .shape import index_text
 from .table import BOTH, REAL, Sample, apply, const, row, sample
 
 
@@ -25,9 +25,9 @@ def numpy_index(spec: Sequence, arrays: Sequence) -> tuple:
 def gather_shape(
     shape: Sequence[int], spec: Sequence, index_shapes: Sequence[tuple[int, ...]]
 ) -> tuple[int, ...]:
-    """Shape of x[index]: the index arrays broadcast together, and their axes stand where the arrays stood, or
-    first if a slice or a new axis stood between two of them. See "Combining advanced and basic indexing" in
-    NumPy's manual.
+    """The shape of x[index]: the axes of the index arrays, broadcast together, stand where the arrays stood,
+    or first if a slice or a new axis stood between two of them (NumPy's manual, "Combining advanced and basic
+    indexing").
     """
     lengths = iter(shape)
     out: list[int] = []
@@ -47,17 +47,6 @@ def gather_shape(
     if places and places[-1] - places[0] + 1 != len(places):
         first = 0
     return (*out[:first], *np.broadcast_shapes(*index_shapes), *out[first:])
-
-
-def _index_text(spec, arrays) -> str:
-    def one(s):
-        if s == "new":
-            return "None"
-        if s[0] == "array":
-            return arrays[s[1]]
-        return slice_text((s,))
-
-    return ", ".join(map(one, spec))
 
 
 def _written(write):
@@ -96,8 +85,9 @@ def no_gradient(arrays: Sequence) -> tuple[None, ...]:
 
 
 def _scatter_transpose(g, out, x, v, *arrays, spec):
-    """Only the last of several writes to one place counts: number the places of v, and see whose number
-    stays."""
+    """The gradients of a scatter, where only the last of several writes to one place counts: number the
+    places of v, and see whose number stays.
+    """
 
     def dv():
         taken = apply("gather", g, *arrays, spec=spec)
@@ -116,7 +106,7 @@ row(
     linear_in=(0,),  # x[index]
     infer=lambda x, *arrays, spec: (gather_shape(x.shape, spec, [a.shape for a in arrays]), x.dtype),
     evaluate=lambda x, *arrays, spec: np.asarray(x)[numpy_index(spec, arrays)],
-    code=lambda x, *arrays, spec: f"{x}[{_index_text(spec, arrays)}]",
+    code=lambda x, *arrays, spec: f"{x}[{index_text(spec, arrays=arrays)}]",
     transpose=lambda g, out, x, *arrays, spec: (
         apply("scatter_add", zeros(x.shape, x.dtype), g, *arrays, spec=spec),
         *no_gradient(arrays),
@@ -192,6 +182,7 @@ row(
     picks=True,
     writes_out=True,
     by_rows=rowwise.along_axis,
+    shift=shifts.along_axis,
     samples=[
         sample((4, 3), ALONG, axis=0, dtypes=BOTH),
         sample((4, 1), ALONG[:, :1], axis=0),

@@ -1,4 +1,4 @@
-"""The meaning of a graph: every node evaluated by its row of the table, one after another. Slow, and the
+"""Computes a graph: every node is evaluated by its row of the table, one after another. That is slow, and the
 reference that passes, derivatives and emitted programs are tested against.
 """
 
@@ -31,7 +31,7 @@ def evaluate_graph(graph: Graph, arrays: Sequence) -> list:
 
 
 def last_uses(graph: Graph) -> dict[Node, list[Node]]:
-    """Node -> the values that nobody reads after it."""
+    """For each node, the values that nobody reads after it."""
     last: dict[Node, Node] = {}
     for n in graph.nodes:
         for a in n.args:

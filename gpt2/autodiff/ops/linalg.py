@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def float_dtype(dtype: np.dtype) -> np.dtype:
-    """What numpy.linalg computes in."""
+    """The dtype that numpy.linalg computes in."""
     return dtype if dtype.kind in "fc" else np.dtype(np.float64)
 
 
@@ -77,28 +77,28 @@ def eye(n: int, dtype: np.dtype) -> Node:
 
 
 def lower(n: int, dtype: np.dtype, diagonal: float = 1.0) -> Node:
-    """Ones below the diagonal, `diagonal` on it."""
+    """A lower triangular matrix of ones, with `diagonal` on its diagonal."""
     d = real_dtype(dtype)
     return const(np.tril(np.ones((n, n), d), -1) + np.asarray(diagonal, d) * np.eye(n, dtype=d))
 
 
 def diagonal(x: Node) -> Node:
-    """(..., N, N) -> (..., N)"""
+    """The diagonals: (..., N, N) -> (..., N)."""
     return sum_(x * eye(x.shape[-1], x.dtype), -1)
 
 
 def as_row(w: Node) -> Node:
-    """(..., N) -> (..., 1, N): scales columns."""
+    """A vector as a matrix of one row, which scales columns: (..., N) -> (..., 1, N)."""
     return reshape(w, (*w.shape[:-1], 1, w.shape[-1]))
 
 
 def as_column(w: Node) -> Node:
-    """(..., N) -> (..., N, 1): scales rows."""
+    """A vector as a matrix of one column, which scales rows: (..., N) -> (..., N, 1)."""
     return reshape(w, (*w.shape, 1))
 
 
 def inverse_gaps(w: Node) -> Node:
-    """1 / (w_j - w_i) off the diagonal, 0 on it."""
+    """The matrix of 1 / (w_j - w_i), with 0 on its diagonal."""
     one = eye(w.shape[-1], w.dtype)
     return 1.0 / (as_row(w) - as_column(w) + one) - one
 
@@ -176,7 +176,7 @@ matrix_row(
 
 
 def _pinv_jvp(t, out, x, rcond):
-    """Golub and Pereyra 1973: the pseudoinverse of a matrix whose rank stays."""
+    """The tangent of a pseudoinverse, for matrices whose rank stays. Golub and Pereyra 1973."""
     t = t[0]
     outside_rows = eye(x.shape[-2], x.dtype) - x @ out
     outside_columns = eye(x.shape[-1], x.dtype) - out @ x
@@ -214,7 +214,7 @@ def _qr_infer(x):
 
 
 def _qr_jvp(t, out, x):
-    """Q^H dQ is skew and dR R^-1 upper triangular; together they are Q^H dA R^-1."""
+    """The tangents of q and r: Q^H dQ is skew and dR R^-1 upper triangular; together they are Q^H dA R^-1."""
     t, (q, r) = t[0], (item(out, 0), item(out, 1))
     k = r.shape[-2]
     square_r, square_t = r, t
@@ -327,7 +327,7 @@ def _no_full_vectors():
 
 
 def _svd_jvp(t, out, x, full_matrices):
-    """Townsend 2016, "Differentiating the singular value decomposition"."""
+    """The tangents of u, s and v. Townsend 2016, "Differentiating the singular value decomposition"."""
     t, (u, s, vh) = t[0], (item(out, i) for i in range(3))
     m, n = x.shape[-2:]
     if full_matrices and m != n:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from . import rowwise
+from . import rowwise, shifts
 from .build import broadcast, reshape, swap_last
 from .table import BOTH, apply, const, row, sample
 
 
 def _matmul_transpose(g, out, a, b):
-    """da = g b^T and db = a^T g. Beside a plain matrix b the leading axes of a and g are rows: one product
-    for all of them, as batched matmul is a loop over small ones."""
+    """The gradients da = g b^T and db = a^T g. Beside a plain matrix b the leading axes of a and g are rows:
+    one product for all of them, as batched matmul is a loop over small ones.
+    """
     if b.ndim > 2:
         return lambda: g @ swap_last(b), lambda: swap_last(a) @ g
     rows, columns = b.shape
@@ -39,6 +41,7 @@ row(
     anchor=True,
     writes_out=True,
     by_rows=rowwise.matmul,
+    shift=shifts.matmul,
     samples=[
         sample(a, b, dtypes=BOTH)
         for a, b in (
@@ -62,7 +65,7 @@ def _matrix_shape(a, b):
 
 
 def split_subscripts(subscripts: str) -> tuple[list[str], str]:
-    """'ij,jk->ik' -> (['ij', 'jk'], 'ik')."""
+    """The subscripts of an einsum taken apart: 'ij,jk->ik' -> (['ij', 'jk'], 'ik')."""
     ins, out = subscripts.split("->")
     return ins.split(","), out
 
@@ -82,8 +85,10 @@ def _einsum_infer(*args, subscripts, optimize=True):
 
 
 def _einsum_gradient(k: int, g, args, subscripts: str):
-    """einsum of g with the other arguments. A letter that stands twice in argument k puts the gradient on a
-    diagonal; one that stands nowhere else was summed alone, and the gradient is constant along it."""
+    """The gradient of argument k: an einsum of g with the other arguments. A letter that stands twice in
+    argument k puts the gradient on a diagonal; one that stands nowhere else was summed alone, and the
+    gradient is constant along it.
+    """
     ins, out = split_subscripts(subscripts)
     sizes = letter_sizes(subscripts, args)
     x, letters = args[k], ins[k]
@@ -105,6 +110,18 @@ def _einsum_gradient(k: int, g, args, subscripts: str):
     return broadcast(reshape(d, tuple(n if c else 1 for c, n in zip(target, x.shape))), x.shape)
 
 
+def _einsum_shift(n, *given):
+    changed = [(e, letters) for e, letters in zip(given, split_subscripts(n.attrs["subscripts"])[0]) if e]
+    if len(changed) > 1:
+        raise shifts.NotUnderstood
+    ((e, letters),) = changed
+    out = split_subscripts(n.attrs["subscripts"])[1]
+    where = {letter: axis for letter, axis in zip(letters, e.axes) if axis is not None}
+    if not set(where) <= set(out) or len(set(letters)) < len(letters):
+        raise shifts.NotUnderstood
+    return replace(shifts.of_kind(e, shifts.MULTIPLY), axes=tuple(where.get(letter) for letter in out))
+
+
 row(
     "einsum",
     "multilinear",  # explicit output form, no ellipsis
@@ -120,6 +137,7 @@ row(
     work="multiplies",
     anchor=True,
     writes_out=True,
+    shift=_einsum_shift,
     samples=[
         sample((2, 3), (3, 4), subscripts="ij,jk->ik", dtypes=BOTH),
         sample((2, 3), (4, 3), (2, 5), subscripts="ij,kj,il->lk"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import rowwise
+from . import rowwise, shifts
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
 from .table import BOTH, OPS, REAL, Op, apply, row, sample
 
@@ -21,7 +21,7 @@ def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> 
 
 
 def sum_dtype(dtype: np.dtype) -> np.dtype:
-    """NumPy adds and multiplies bools and short integers in the machine's integer."""
+    """The dtype of a sum or product: for bools and short integers the machine's integer, as in NumPy."""
     if dtype.kind == "b" or (dtype.kind == "i" and dtype.itemsize < 8):
         return np.dtype(np.int64)
     if dtype.kind == "u" and dtype.itemsize < 8:
@@ -74,6 +74,7 @@ reduction_row(
     "linear",
     sum_dtype,
     transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),),
+    shift=shifts.reduction,
 )
 
 # The same in NumPy's own order, for strict programs: what emits a "sum" may add blocks of it, or let BLAS add
@@ -81,7 +82,7 @@ OPS["sum_as_numpy"] = replace(OPS["sum"], name="sum_as_numpy")
 
 
 def _extreme_jvp(beaten):
-    """For an op that says which elements are not the extreme one."""
+    """The rule of max or min; `beaten` is the op that says which elements are not the extreme one."""
 
     def jvp(t, out, x, axes, keepdims):
         """The tangent of the largest element; of several equally large ones, their mean; of nan, nan."""
@@ -93,13 +94,14 @@ def _extreme_jvp(beaten):
     return jvp
 
 
-reduction_row("max", "maximum", "nonlinear", jvp=_extreme_jvp("less"))
-reduction_row("min", "minimum", "nonlinear", jvp=_extreme_jvp("greater"))
+reduction_row("max", "maximum", "nonlinear", jvp=_extreme_jvp("less"), shift=shifts.reduction)
+reduction_row("min", "minimum", "nonlinear", jvp=_extreme_jvp("greater"), shift=shifts.reduction)
 
 
 def _prod_jvp(t, out, x, axes, keepdims):
-    """Pairs (product, its tangent), multiplied pairwise until one is left: no division, so zeros are no
-    exception."""
+    """The tangent of a product. Pairs (product, its tangent) are multiplied pairwise until one is left: there
+    is no division, so zeros are no exception.
+    """
     kept = tuple(i for i in range(x.ndim) if i not in axes)
     flat = (*(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes))
     p, d = (reshape(transpose(v, (*kept, *axes)), flat) for v in (x, t[0]))
@@ -153,13 +155,15 @@ row(
     transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
     writes_out=True,
     by_rows=rowwise.along_axis,
+    shift=shifts.running_sum,
     samples=[sample((3, 4), axis=0, reverse=False, dtypes=BOTH), sample((3, 4), axis=1, reverse=True)],
 )
 
 
 def _cumprod_jvp(t, out, x, axis):
-    """Hillis and Steele's scan over pairs (product of a stretch, its tangent): stretches double each round.
-    No division, so zeros are no exception."""
+    """The tangent of running products, by Hillis and Steele's scan over pairs (product of a stretch, its
+    tangent), in which stretches double each round. There is no division, so zeros are no exception.
+    """
     p, d, n, reach = x, t[0], x.shape[axis], 1
     while reach < n:
         ahead_p, ahead_d, left_p, left_d = (

@@ -31,7 +31,7 @@ Flags = tuple[bool, ...] | None
 
 
 def elementwise(n: Node, N: int, p: int) -> Flags:
-    """Arguments are broadcast: each has the rows, or length 1 in place of them."""
+    """The rule of ops whose arguments are broadcast: each has the rows, or length 1 in place of them."""
     flags = []
     for a in n.args:
         padded = (1,) * (n.ndim - a.ndim) + a.shape
@@ -45,7 +45,7 @@ def elementwise(n: Node, N: int, p: int) -> Flags:
 
 
 def reduction(n: Node, N: int, p: int) -> Flags:
-    """What is reduced are axes within a row."""
+    """The rule of reductions: the reduced axes lie within a row."""
     (x,) = n.args
     axes = n.attrs["axes"] if "axes" in n.attrs else (n.attrs["axis"],)
     same = x.shape[:p] == n.shape[:p]
@@ -53,7 +53,7 @@ def reduction(n: Node, N: int, p: int) -> Flags:
 
 
 def along_axis(n: Node, N: int, p: int) -> Flags:
-    """The axis lies within a row, and every argument has the rows."""
+    """The rule of ops along an axis that lies within a row, where every argument has the rows."""
     if n.attrs["axis"] < p or any(a.shape[:p] != n.shape[:p] for a in n.args):
         return None
     return (ROW,) * len(n.args)
@@ -94,7 +94,7 @@ def matmul(n: Node, N: int, p: int) -> Flags:
 
 
 def gather(n: Node, N: int, p: int) -> Flags:
-    """Rows of a table: table[index], the index alone first and the rest of the table whole."""
+    """The rule of gathers that pick rows, table[index]: the index comes first, and no other axis is cut."""
     table, *arrays = n.args
     return (WHOLE, ROW) if takes_rows(n.attrs["spec"], table, arrays) and p <= arrays[0].ndim else None
 

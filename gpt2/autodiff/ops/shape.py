@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from . import rowwise
+from . import rowwise, shifts
 from .build import assemble, reshape, slice_, transpose, update
 from .table import BOTH, row, sample
 
@@ -25,13 +26,34 @@ def index_shape(index: Sequence[tuple], shape: Sequence[int]) -> tuple[int, ...]
     return tuple(len(range(*slice(*s).indices(n))) for s, n in zip(index, shape))
 
 
-def slice_text(index: Sequence[tuple]) -> str:
-    def one(s):
-        start, stop, step = s
-        text = f"{'' if start in (0, None) and (step or 1) > 0 else start}:{'' if stop is None else stop}"
-        return text if step in (1, None) else f"{text}:{step}"
+def index_text(index: Sequence, shape: Sequence[int] | None = None, arrays: Sequence[str] = ()) -> str:
+    """The text of an index, without full slices at its end.
 
-    return ", ".join(map(one, index)) or "..."
+    index   as above; or a spec (index.py), in which arrays and new axes may stand as well
+    shape   of what is indexed, if it is known: then full slices are recognised
+    arrays  the texts of a spec's index arrays
+    """
+    lengths = itertools.repeat(None) if shape is None else iter(shape)
+    parts = []
+    for s in index:
+        if s == "new":
+            parts.append("None")
+        else:
+            length = next(lengths)
+            parts.append(arrays[s[1]] if s[0] == "array" else _slice_text(s, length))
+    while len(parts) > 1 and parts[-1] == ":":
+        parts.pop()
+    return ", ".join(parts) or "..."
+
+
+def _slice_text(s: tuple, length: int | None) -> str:
+    start, stop, step = s
+    forward = step is None or step > 0
+    if length is not None and forward and range(length)[start:stop:step] == range(length):
+        return ":"
+    to_the_end = stop is None or forward and stop == length
+    text = f"{start or '' if forward else start}:{'' if to_the_end else stop}"
+    return text if step in (1, None) else f"{text}:{step}"
 
 
 row(
@@ -45,6 +67,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.reshape,
+    shift=shifts.reshape,
     samples=[sample((2, 6), shape=(3, 4), dtypes=BOTH)],
 )
 
@@ -59,6 +82,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.transpose,
+    shift=shifts.transpose,
     samples=[sample((2, 3, 4), perm=(2, 0, 1), dtypes=BOTH)],
 )
 
@@ -73,6 +97,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.elementwise,
+    shift=shifts.broadcast,
     samples=[sample((3, 1), shape=(2, 3, 4), dtypes=BOTH), sample((), shape=(2,))],
 )
 
@@ -82,11 +107,12 @@ row(
     linear_in=(0,),
     infer=lambda x, index: (index_shape(index, x.shape), x.dtype),
     evaluate=lambda x, index: np.asarray(x)[index_slices(index)],
-    code=lambda x, index: f"{x}[{slice_text(index)}]",
+    code=lambda x, index: f"{x}[{index_text(index)}]",
     transpose=lambda g, out, x, index: (assemble([g], x.shape, [index], x.dtype),),
     work="free",
     view=True,
     by_rows=rowwise.slice_,
+    shift=shifts.slice_,
     samples=[sample((5, 4), index=((1, 5, 2), (3, None, -1)), dtypes=BOTH), sample((), index=())],
 )
 
@@ -102,7 +128,7 @@ def _assemble(*parts, shape, indices, dtype):
 
 
 def _restore_negative_zeros(out, parts, places) -> None:
-    """0.0 + -0.0 is 0.0; what one part alone says is to be as it says."""
+    """Put back each -0.0 that one part alone says: 0.0 + -0.0 is 0.0."""
     times = np.zeros(out.shape, np.intp)
     for place in places:
         times[place] += 1
@@ -184,5 +210,6 @@ row(
     work="moves",
     streams=True,
     by_rows=rowwise.elementwise,
+    shift=shifts.unchanged,
     samples=[sample((2, 3))],
 )

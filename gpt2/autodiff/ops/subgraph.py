@@ -1,4 +1,4 @@
-"""Graphs inside graphs: what the ops that carry a graph as an attribute (call, scan, map) have in common."""
+"""What the ops that carry a graph as an attribute (call, scan, map) have in common."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def zeros_like(node: Node) -> Node:
 
 
 def is_float(node: Node) -> bool:
-    """Can a derivative lead through this value?"""
+    """Whether a derivative can lead through this value."""
     return node.dtype.kind in "fc"
 
 

@@ -103,11 +103,17 @@ class Op:
     anchor: bool = False  # long work in which nothing else joins: what it needs is computed just before
     picks: bool = False  # takes elements out of its first argument at an array of indices
     by_rows: Callable | None = None  # one of the rules of ops/rowwise.py
+    # What passes may rely on
+    commutes: str | None = None  # its arguments may change places: EXACTLY; NEARLY is but for the last bit
+    idempotent: bool = False  # op(x, x) is x
+    shift: Callable | None = None  # one of the rules of ops/shifts.py
     # How a program of Python floats spells it
     operator: str | None = None  # Python's, between the two arguments
     math: str | None = None  # a function of the math module
     samples: list[Sample] = field(default_factory=list)  # the row's tests
 
+
+EXACTLY, NEARLY = "exactly", "nearly"
 
 OPS: dict[str, Op] = {}
 VIEWS: set[str] = set()  # names of the ops whose rows say `view`
@@ -131,7 +137,7 @@ _NO_OP = Op("", "structural", infer=_no_op, evaluate=_no_op, work="free")
 
 
 def facts(n: Node) -> Op:
-    """The row of a node's op; for inputs and constants, which are no ops, one that says nothing."""
+    """The row of a node's op. Inputs and constants, which are no ops, get one that says nothing."""
     return OPS.get(n.op, _NO_OP)
 
 
@@ -187,10 +193,7 @@ def _as_nodes(args) -> tuple[Node, ...]:
     return tuple([as_node(a, ref) for a in args])
 
 
-_ALSO_ELEMENTWISE = frozenset(("where", "cast"))
-
-
 def is_elementwise(op: str) -> bool:
-    """Does the op work element by element, with its arguments broadcast?"""
+    """Whether the op works element by element, with its arguments broadcast."""
     r = OPS.get(op)  # inputs and constants are not ops
-    return r is not None and (r.ufunc is not None or r.kind == "elementwise" or op in _ALSO_ELEMENTWISE)
+    return r is not None and (r.kind == "elementwise" or r.streams)

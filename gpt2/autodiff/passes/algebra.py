@@ -138,7 +138,7 @@ def divide_by_what_was_inverted(n: Node, sweep: Sweep) -> Node | None:
 
 @algebra.rule(*sorted(RING))
 def with_less_work(n: Node, sweep: Sweep) -> Node | None:
-    """What is part of a larger sum or product is put together there."""
+    """A sum or product put together with less work. What is part of a larger one is left to that."""
     user = sweep.user
     if user is not None and user.op in RING and user.dtype == n.dtype and user.shape == n.shape:
         if n.op not in ("add", "subtract") or user.op in ("add", "subtract"):

@@ -42,20 +42,20 @@ _MOST_DISSOLVED = 32  # taken apart at once: a loop that is written out can be o
 
 
 def representable(c: complex, dtype: np.dtype) -> bool:
-    """Is `c` a number that computing with does not overflow or lose digits in that dtype?"""
+    """Whether computing with the number `c` does not overflow or lose digits in that dtype."""
     info = np.finfo(dtype)
     return c == 0 or float(info.tiny) <= abs(c) <= float(info.max)
 
 
 class Product:
-    """coef * factors. A factor is (node, side): side 1 is multiplied with, side -1 divided by."""
+    """A term: coef * factors. A factor is (node, side): side 1 is multiplied with, side -1 divided by."""
 
     def __init__(self, coef: complex = 1.0, factors: Iterable[tuple[Node, int]] = ()):
         self.coef = coef
         self.factors = list(factors)
 
     def key(self) -> tuple:
-        """Equal for terms that differ in their coefficient alone."""
+        """What like terms share: it is equal where they differ in their coefficient alone."""
         return tuple(sorted((f.id, side) for f, side in self.factors))
 
     def times(self, x: Node) -> Product:
@@ -92,9 +92,8 @@ class Builder:
         self.dtype = dtype
         self.sweep = sweep
         self.seen_through = seen_through
-        self.is_free = lambda x: (
-            x.id in dissolved or not sweep.is_settled(x)
-        )  # may it be made in another way?
+        # May it be made in another way?
+        self.is_free = lambda x: x.id in dissolved or not sweep.is_settled(x)
 
     def known(self, n: Node) -> Node:
         found = self.sweep.known(n)
@@ -114,7 +113,7 @@ class Builder:
         return None if found is n else found
 
     def product(self, p: Product) -> Node:
-        """coef * over / under."""
+        """The node for coef * over / under."""
         over = [f for f, side in p.factors if side > 0]
         under = [f for f, side in p.factors if side < 0]
         coef = p.coef
@@ -131,7 +130,7 @@ class Builder:
         return self.scaled(coef, self.make("divide", self.combine(over), below))
 
     def combine(self, factors: list[Node]) -> Node:
-        """The product, the pair with the smallest result first."""
+        """The node for a product of factors, the pair with the smallest result first."""
         factors = list(factors)
         if len(factors) > _MOST_FACTORS:
             factors.sort(key=lambda f: f.size)
@@ -157,7 +156,7 @@ class Builder:
         return best[1:]
 
     def scaled(self, coef: complex, x: Node) -> Node:
-        """coef * x; the number goes to a factor of x that is smaller than x, where there is one."""
+        """The node for coef * x; the number goes to a factor of x that is smaller than x, if any."""
         if coef == 1:
             return x
         if coef == -1:
@@ -173,7 +172,7 @@ class Builder:
         return self.make("multiply", x, coef)
 
     def sum(self, terms: list[Product]) -> Node:
-        """The terms added in their order; a number comes last, and a positive term first if there is one."""
+        """The node for the sum of terms in order: a number last, and a positive term first if any."""
         terms = sorted(terms, key=lambda t: not t.factors)
         if all(_negative(t.coef) for t in terms):
             return self.make("negative", self.sum([Product(-t.coef, t.factors) for t in terms]))
@@ -189,7 +188,9 @@ class Builder:
 
 
 class Region:
-    """What meets in `root`. `see_through` takes apart values c * x and c * x + d that others use, too."""
+    """The sums and products that meet in the node `root`. With `see_through` values c * x and c * x + d that
+    others use, too, are taken apart as well.
+    """
 
     def __init__(self, root: Node, sweep: Sweep, see_through: bool = False):
         self.root = root
@@ -265,12 +266,12 @@ class Region:
 
     # putting together
     def old_cost(self) -> float:
-        """Elements that the region touches as it stands."""
+        """How many elements the region touches as it stands."""
         mine = (n for n in self.dissolved.values() if n is self.root or self.sweep.is_settled(n))
         return sum(map(work, mine))
 
     def cost(self, n: Node, seen: set[int] | None = None) -> float:
-        """Elements that computing `n` touches, beyond what the program computes anyway."""
+        """How many elements computing `n` touches, beyond what the program computes anyway."""
         seen = set() if seen is None else seen
         if n.id in seen or n.op in ("const", "input"):
             return 0.0
@@ -389,7 +390,7 @@ def _rebuilt(region: Region, terms: list[Product]) -> Node | None:
 
 
 def work(n: Node) -> float:
-    """Elements touched by an op of a region. A division takes no longer than a sum: both wait for memory."""
+    """How many elements an op touches. A division takes no longer than a sum: both wait for memory."""
     return float(n.size)
 
 
@@ -406,7 +407,7 @@ def _plain(c, dtype):
 
 
 def _scaled(x: Node):
-    """x = c * y, or -y: y; else None."""
+    """The y of a value c * y or -y; else None."""
     if x.op == "negative":
         return x.args[0]
     if x.op == "multiply":
@@ -419,7 +420,7 @@ def _scaled(x: Node):
 
 
 def _affine(x: Node) -> bool:
-    """x = c * y + d with numbers c and d?"""
+    """Whether x is c * y + d with numbers c and d."""
     a, b = x.args
     if a.op == "const" and not a.shape:
         a, b = b, a
@@ -431,7 +432,7 @@ def _has(t: Product, f) -> bool:
 
 
 def _shared(terms: list[Product]) -> list:
-    """What more than one term has: factors, then coefficients, in order of appearance."""
+    """The factors, then the coefficients, that more than one term has, in order of appearance."""
     counts: dict = {}
     for t in terms:
         for f in dict.fromkeys(t.factors):

@@ -29,9 +29,9 @@ import numpy as np
 
 from ..graph import Graph, GraphError, Node, with_args
 from ..ops.exactness import exact
-from ..ops.table import is_elementwise
+from ..ops.table import EXACTLY, NEARLY, VIEWS, facts, is_elementwise
 from ..switches import FAST, STRICT
-from .match import VIEWS, calls_back, number
+from .match import calls_back, number
 
 Rule = Callable[[Node, "Sweep"], "Node | None"]
 
@@ -39,13 +39,6 @@ BITS, DIGITS = "bits", "digits"  # what a rule keeps of the numbers
 
 ELEMENTWISE = "*elementwise"  # a rule for every op that works element by element
 ANY = "*"  # a rule for every op
-COMMUTATIVE = frozenset(
-    "add multiply equal not_equal logical_and logical_or logical_xor "
-    "bitwise_and bitwise_or bitwise_xor".split()
-)
-# Not to the bit: maximum(0.0, -0.0) is either of them
-_NEARLY_COMMUTATIVE = frozenset("maximum minimum fmax fmin hypot logaddexp logaddexp2".split())
-_CARRIERS = frozenset(("host", "call", "scan", "map"))  # may run code of the user's
 _DEEPEST = 200  # rewriting one value this many times over means that two rules undo each other
 
 
@@ -105,9 +98,8 @@ class Sweep:
         self.families = families
         self.share = share
         self.old_order = graph.nodes if order is None else order
-        self.order: list[
-            Node
-        ] = []  # of the new graph's nodes: where a rule made some, they stand in the old one's place
+        # The new graph's nodes: those that a rule made stand in the place of the old one
+        self.order: list[Node] = []
         self.changed = False
         self._exact = frozenset() if self.fast else exact(graph)
         self._exactly = False  # is the node being looked at one that keeps every bit?
@@ -147,11 +139,11 @@ class Sweep:
 
     # what rules may ask
     def single(self, n: Node) -> bool:
-        """Does `n` have one user at most?"""
+        """Whether `n` has one user at most."""
         return self._uses.get(n.id, 0) <= 1
 
     def is_settled(self, n: Node) -> bool:
-        """Is `n` part of the new graph already, and not something that a rule is just making?"""
+        """Whether `n` is part of the new graph already, and not something that a rule is just making."""
         return n.id in self._settled
 
     def known(self, n: Node) -> Node:
@@ -162,14 +154,14 @@ class Sweep:
         return n if found is None or found.id in self._retired else found
 
     def retire(self, nodes: Iterable[Node]) -> None:
-        """These nodes are about to lose their only user: they are no longer there for the asking."""
+        """Note that these nodes are about to lose their only user: `known` gives them to nobody any more."""
         self._retired.update(n.id for n in nodes)
 
     # the machine
     def _reduce(self, n: Node, origin: Node) -> Node:
         """The final node for `n`, whose arguments are final."""
         key = None
-        if self.share and not (n.op in _CARRIERS and calls_back(n)):
+        if self.share and not (facts(n).kind == "structural" and calls_back(n)):
             key = self._key(n)
             found = self._found(key)
             if found is not None:
@@ -191,10 +183,11 @@ class Sweep:
 
     def _key(self, n: Node) -> tuple:
         """Nodes with equal keys compute equal values."""
+        commutes = facts(n).commutes
         if (
-            n.op in COMMUTATIVE
+            commutes == EXACTLY
             and (self.fast or n.dtype.kind != "c")
-            or (n.op in _NEARLY_COMMUTATIVE and not self._exactly)
+            or (commutes == NEARLY and not self._exactly)
         ):
             a, b = n.args
             return (n.op, a.id, b.id, n.dtype) if a.id < b.id else (n.op, b.id, a.id, n.dtype)
@@ -251,8 +244,8 @@ class Sweep:
 
 
 def lies_otherwise(got: Node, n: Node) -> bool:
-    """Is `got` a view where NumPy has an array for `n`, or the other way round for a reversed one? Sums go
-    through memory in another order then, and some functions round otherwise where they read backwards.
+    """Whether one of these is a view where the other is an array, or is reversed. Sums go through memory in
+    another order then, and some functions round otherwise where they read backwards.
     """
     if n.op in VIEWS:
         return n.op == "slice" and got.op == "assemble" and any(step < 0 for *_, step in n.attrs["index"])
@@ -323,7 +316,7 @@ def sweep_to_end(
 
 
 def _same_program(before: list[Node], after: list[Node]) -> bool:
-    """Do two lists of nodes, each in order, compute the same in the same way?"""
+    """Whether two lists of nodes, each in order, compute the same in the same way."""
     if len(before) != len(after):
         return False
     image: dict[int, int] = {}
@@ -374,12 +367,12 @@ def renumber(graph: Graph, order: list[Node]) -> Graph:
 
 
 def cse(graph: Graph, math: str = STRICT) -> Graph:
-    """Every sweep shares equal values; this one does nothing else."""
+    """Share equal values: a sweep without any rules."""
     return sweep_to_end(graph, (), math=math)
 
 
 def dce(graph: Graph) -> Graph:
-    """A graph holds what its outputs need, by construction, so this has nothing to do but to say so.
+    """Leave out what no output needs. A graph holds nothing else, by construction, so there is nothing to do.
 
     It is where activity ends, too: the differentiator makes no derivatives for inputs whose gradient nobody
     asked for, zero derivatives are None there and never become nodes, and forward values that only a dropped

@@ -1,4 +1,4 @@
-"""One shape for what belongs together: reshapes of leading axes move to the matrix products.
+"""Gives what belongs together one shape: reshapes of leading axes move to the matrix products.
 
 A matrix product likes its rows flattened, (B, T, C) -> (B*T, C); the program around it is written on (B, T,
 C). If each goes its way, elementwise chains between two products alternate between the shapes, and no back
@@ -19,7 +19,7 @@ from ..graph import Node
 from ..ops import apply, build
 from ..ops.table import is_elementwise
 from .engine import BITS, DIGITS, ELEMENTWISE, Family
-from .match import groups, reshaped_operand, strip_ones
+from .match import CHOICES, groups, reshaped_operand, strip_ones
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -28,12 +28,12 @@ rows = Family("rows")
 
 
 def cuts_rows(n: Node) -> bool:
-    """Is `n` a reshape that cuts leading axes into more, the last axis left alone?"""
+    """Whether `n` is a reshape that cuts leading axes into more, the last axis left alone."""
     return n.op == "reshape" and n.ndim > n.args[0].ndim > 0 and _same_last(n)
 
 
 def joins_rows(n: Node) -> bool:
-    """Is `n` a reshape that joins leading axes, the last axis left alone?"""
+    """Whether `n` is a reshape that joins leading axes, the last axis left alone."""
     return n.op == "reshape" and 0 < n.ndim < n.args[0].ndim and _same_last(n)
 
 
@@ -70,7 +70,7 @@ def _reshaped(x: Node, a: tuple, b: tuple) -> Node:
     return build.reshape(x, strip_ones(shape) if strip_ones(shape) == strip_ones(x.shape) else shape)
 
 
-@rows.rule("max", "min", "any", "all", keeps=BITS)
+@rows.rule(*CHOICES, keeps=BITS)
 def choose_before_joining(n: Node, sweep: Sweep) -> Node | None:
     return reduce_before_joining(n, sweep)
 

@@ -1,4 +1,4 @@
-"""Folding: what is known while compiling is not computed when running.
+"""Computes while compiling what is known by then, and takes out what does nothing.
 
 Constants meet constants, and operations that change nothing disappear. What keeps every bit says so. The
 rest is for math="fast", and takes two liberties beyond the letter of IEEE 754, as collect.py does. The sign
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph import Node
-from ..ops import apply, build, const, evaluate
+from ..ops import OPS, apply, build, const, evaluate
 from .engine import ANY, BITS, ELEMENTWISE, Family
 from .match import as_type_of, full_like, is_number, number
 
@@ -29,12 +29,13 @@ fold = Family("fold")
 LARGEST = 1 << 16  # bytes: larger constants are folded only if they do not grow,
 FAR_TOO_LARGE = 1 << 24  # and not at all beyond this
 
-_NEVER = frozenset(("call", "scan", "const", "input", "broadcast", "stop_gradient"))
+# A broadcast number would only be larger; where derivatives end, the graph goes on saying so
+_NEVER = ("broadcast", "stop_gradient")
 
 
 @fold.rule(ANY)
 def evaluate_numbers(n: Node, sweep: Sweep) -> Node | None:
-    """An op on numbers is a number, rounded once: not to n.dtype, which would only print worse."""
+    """Compute an op on numbers, rounded once: not to n.dtype, which would only print worse."""
     if n.shape or not _may_fold(n) or any(a.shape or a.dtype.kind not in "fc" for a in n.args):
         return None
     value = _evaluated(n, [number(a) for a in n.args])
@@ -45,7 +46,7 @@ def evaluate_numbers(n: Node, sweep: Sweep) -> Node | None:
 
 @fold.rule(ANY, keeps=BITS)
 def evaluate_constants(n: Node, sweep: Sweep) -> Node | None:
-    """An op on constants is a constant, if it is not made larger by that than it has to be."""
+    """Compute an op on constants, unless that makes a constant that is larger than it has to be."""
     if not _may_fold(n):
         return None
     largest = max(a.nbytes for a in n.args)
@@ -106,7 +107,7 @@ def no_change(n: Node, sweep: Sweep) -> Node | None:
 
 
 def _negative_zero(zero: Node) -> bool | None:
-    """Is it -0.0? None of complex numbers, whose zeros have two signs."""
+    """Whether it is -0.0. None of complex numbers, whose zeros have two signs."""
     return None if zero.dtype.kind == "c" else math.copysign(1.0, number(zero)) < 0
 
 
@@ -132,7 +133,7 @@ def signs_of_terms(n: Node, sweep: Sweep) -> Node | None:
 
 
 def _negates(x: Node, n: Node) -> bool:
-    """Is -x what it is in numbers of n's size? The smallest int8 is its own negative."""
+    """Whether -x is the negative of x in numbers of n's size. The smallest int8 is its own."""
     return x.dtype.kind in "fc" or x.dtype == n.dtype
 
 
@@ -220,9 +221,7 @@ def absolute_value(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@fold.rule(
-    "maximum", "minimum", "fmax", "fmin", "logical_and", "logical_or", "bitwise_and", "bitwise_or", keeps=BITS
-)
+@fold.rule(*(name for name, op in OPS.items() if op.idempotent), keeps=BITS)
 def with_itself(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     return a if a is b and a.dtype == n.dtype else None
@@ -301,13 +300,14 @@ def cast_again(n: Node, sweep: Sweep) -> Node | None:
 
 
 def _holds(wide: np.dtype, narrow: np.dtype) -> bool:
-    """Does every number of the one dtype have its equal in the other? NumPy calls int64 -> float64 safe."""
+    """Whether every number of the one dtype has its equal in the other. NumPy calls int64 -> float64 safe."""
     if narrow.kind in "iu" and wide.kind in "fc":
         return narrow.itemsize * 8 <= np.finfo(wide).nmant + 1
     return np.can_cast(narrow, wide, "safe")
 
 
 def _rounds_alike(a: np.dtype, b: np.dtype) -> bool:
-    """Is a number of `a` converted to `b` as its equal in a wider dtype would be? Where it does not fit into
-    an integer, that depends on the processor."""
+    """Whether a number of `a` converted to `b` is what its equal in a wider dtype would be. Where it does not
+    fit into an integer, that depends on the processor.
+    """
     return b.kind in "fcb" or (a.kind in "iub" and np.can_cast(a, b, "safe"))

@@ -1,17 +1,16 @@
-"""What rules ask about nodes, and shapes under reshaping and broadcasting."""
+"""Questions that rules ask about nodes, and shapes under reshaping and broadcasting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ..graph import Graph, Node
-from ..ops import build
+from ..graph import Graph, Node, const_value
+from ..ops import OPS, build
 
 NUMBERS = (bool, int, float, complex)
-VIEWS = frozenset(("reshape", "transpose", "slice", "broadcast"))  # NumPy computes nothing for these
+REDUCTIONS = tuple(name for name, op in OPS.items() if op.reducer is not None)
+CHOICES = tuple(name for name in REDUCTIONS if OPS[OPS[name].reducer].idempotent)  # max, any, ...
 
 
 def number(n: Node) -> Any:
@@ -20,8 +19,7 @@ def number(n: Node) -> Any:
         n = n.args[0]
     if n.op != "const" or n.shape:
         return None
-    v = n.value
-    return v.item() if isinstance(v, (np.ndarray, np.generic)) else v
+    return const_value(n)
 
 
 def is_number(n: Node, value: complex) -> bool:
@@ -29,13 +27,13 @@ def is_number(n: Node, value: complex) -> bool:
 
 
 def is_zeros(n: Node) -> bool:
-    """Is every element of `n` zero, and known to be? -0.0 is another one."""
+    """Whether every element of `n` is zero, and known to be. -0.0 is another number."""
     value = number(n)
     return n.op == "assemble" and not n.args if value is None else value == 0 and "-" not in repr(value)
 
 
 def calls_back(n: Node) -> bool:
-    """Does `n` run code of the user's, itself or in a graph that it carries? It may not do the same twice."""
+    """Whether `n`, or a graph that it carries, runs the user's code, which may not do the same twice."""
     if n.op == "host":
         return True
     inner = [v for v in n.attrs.values() if isinstance(v, Graph)]
@@ -61,7 +59,7 @@ def padded(shape: tuple, ndim: int) -> tuple:
 
 
 def constant_along(x: Node, axes: Sequence[int], ndim: int) -> bool:
-    """Does `x`, broadcast to `ndim` axes, stay the same along `axes`?"""
+    """Whether `x`, broadcast to `ndim` axes, stays the same along `axes`."""
     shape = padded(x.shape, ndim)
     return all(shape[a] == 1 for a in axes)
 
@@ -91,8 +89,7 @@ def groups(a: tuple, b: tuple) -> list[tuple[range, range]] | None:
 
 
 def reshaped_operand(shape: tuple, a: tuple, b: tuple) -> tuple | None:
-    """The shape that an operand, which broadcasts to `a`, needs in order to broadcast to `b` with the same
-    elements.
+    """The shape with the same elements that broadcasts to `b` as the operand does to `a`.
 
     None where a reshape cannot give it: (T, C) beside (B, T, C) that becomes (B*T, C).
     """

@@ -1,4 +1,4 @@
-"""Placing parts: slices, writes and additions into arrays of zeros, put together into one op each.
+"""Puts slices, writes and additions into arrays of zeros together into one op each.
 
 assemble(a) + assemble(b)              -> assemble(a, b)
 x + scatter_add(zeros, v)              -> scatter_add(x, v)
@@ -91,7 +91,7 @@ def add_assembles(n: Node, sweep: Sweep) -> Node | None:
 
 
 def _added_to(n: Node, sweep) -> bool:
-    """Is `n` a term of a longer sum, which looks at all of it?"""
+    """Whether `n` is a term of a longer sum, which looks at all of it."""
     return sweep.user is not None and sweep.user.op == "add" and sweep.user.shape == n.shape
 
 

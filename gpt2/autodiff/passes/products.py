@@ -1,4 +1,4 @@
-"""Matrix products as BLAS likes them: two-dimensional, of views, scaled where it is cheapest.
+"""Gives matrix products the form that BLAS likes: two-dimensional, of views, scaled where it is cheapest.
 
 BLAS adds up in an order of its own, and another one for other shapes. In strict mode these rules are tried
 where digits are enough; scale_the_smallest is not: (1e-30 * a) @ b is finite where a @ b overflows.
@@ -96,9 +96,7 @@ def batch_summed(n: Node, sweep: Sweep) -> Node | None:
     k = math.prod(a.shape[:-2]) * a.shape[-1]
     last = a.ndim - 1
     left = build.transpose(a, (*range(last - 1), last, last - 1))  # (B, K, M)
-    left = build.swap_last(
-        build.reshape(left, (k, a.shape[-2]))
-    )  # (M, B*K): a view where a is a transpose itself
+    left = build.swap_last(build.reshape(left, (k, a.shape[-2])))  # (M, B*K), a view if a is a transpose
     product = apply("matmul", left, build.reshape(b, (k, b.shape[-1])))
     rest = tuple(i - (x.ndim - 2) for i in n.attrs["axes"] if i >= x.ndim - 2)
     if rest:

@@ -1,4 +1,4 @@
-"""Reductions: less is summed, and what is constant along the summed axes is taken out of the sum.
+"""Takes work out of reductions: less is summed, and what is constant along the summed axes leaves the sum.
 
     sum(c * x) -> c * sum(x)            sum(x * row) -> row * sum(x), with one value of `row` per sum
     sum(broadcast(x)) -> n * sum(x)
@@ -16,14 +16,12 @@ from ..graph import Node
 from ..ops import apply, build, const
 from .collect import Region, representable
 from .engine import BITS, DIGITS, Family
-from .match import constant_along, full_like, is_inexact, number, padded
+from .match import CHOICES, constant_along, full_like, is_inexact, number, padded
 
 if TYPE_CHECKING:
     from .engine import Sweep
 
 reduce = Family("reduce")
-
-_IDEMPOTENT = ("max", "min", "any", "all")  # repeating a value changes nothing
 
 
 def reduced(n: Node, x: Node) -> Node:
@@ -42,7 +40,7 @@ def count(n: Node) -> int:
     return math.prod(n.args[0].shape[i] for i in n.attrs["axes"])
 
 
-@reduce.rule("max", "min", "prod", "any", "all", keeps=BITS)
+@reduce.rule(*CHOICES, "prod", keeps=BITS)
 def choice_over_nothing(n: Node, sweep: Sweep) -> Node | None:
     return over_nothing(n, sweep)
 
@@ -70,7 +68,7 @@ def over_nothing(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@reduce.rule("max", "min", "any", "all", keeps=BITS)
+@reduce.rule(*CHOICES, keeps=BITS)
 def choice_again(n: Node, sweep: Sweep) -> Node | None:
     return again(n, sweep)
 
@@ -88,7 +86,7 @@ def again(n: Node, sweep: Sweep) -> Node | None:
     return apply(n.op, x.args[0], axes=tuple(sorted({*inner, *axes})), keepdims=n.attrs["keepdims"])
 
 
-@reduce.rule("max", "min", "any", "all", keeps=BITS)
+@reduce.rule(*CHOICES, keeps=BITS)
 def choice_of_broadcast(n: Node, sweep: Sweep) -> Node | None:
     return of_broadcast(n, sweep)
 
@@ -112,7 +110,7 @@ def of_broadcast(n: Node, sweep: Sweep) -> Node | None:
         return None
     z = apply(n.op, build.reshape(y, shape), axes=axes, keepdims=n.attrs["keepdims"])
     times = math.prod(x.shape[i] for i in spread)
-    return build.broadcast(z if n.op in _IDEMPOTENT else z * const(float(times), n.dtype), n.shape)
+    return build.broadcast(z if n.op in CHOICES else z * const(float(times), n.dtype), n.shape)
 
 
 @reduce.rule("sum", keeps=DIGITS)

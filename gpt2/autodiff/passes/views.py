@@ -1,4 +1,4 @@
-"""Views of views: reshapes, transposes, broadcasts and slices that follow one another become one, or none.
+"""Joins views of views: reshapes, transposes, broadcasts and slices in a row become one, or none.
 
 They move numbers and compute nothing, so every bit is kept.
 """
@@ -11,7 +11,7 @@ from ..graph import Node
 from ..ops import build, table
 from ..ops.boxes import as_index, disjoint, inside, is_full, ranges
 from .engine import BITS, Family
-from .match import groups, number, padded, reshaped_operand, strip_ones
+from .match import REDUCTIONS, groups, number, padded, reshaped_operand, strip_ones
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -49,7 +49,7 @@ def reshape_broadcast(n: Node, sweep: Sweep) -> Node | None:
 def reshape_reduction(n: Node, sweep: Sweep) -> Node | None:
     """A reduction whose axes are put back, or taken away, by a reshape does so itself."""
     (x,) = n.args
-    if x.op not in ("sum", "max", "min", "prod", "any", "all") or not sweep.single(x):
+    if x.op not in REDUCTIONS or not sweep.single(x):
         return None
     axes, keepdims = x.attrs["axes"], x.attrs["keepdims"]
     other = tuple(

@@ -1,4 +1,4 @@
-"""What a code object may read besides its arguments, found in its bytecode.
+"""Finds in the bytecode of a function what it may read besides its arguments.
 
     reads(code).globals   name -> Uses: the attribute chains that follow it, and whether it is called at once.
                           `np.linalg.norm(x)` gives {"np": {Use(("linalg", "norm"), called=True)}}
@@ -156,9 +156,7 @@ def _by_name(found: Reads, instructions, i: int) -> None:
 
 
 def is_call_of(call: dis.Instruction, callee: dis.Instruction) -> bool:
-    """Does the instruction call what the other one loads? The text of a call begins with that of what it
-    calls.
-    """
+    """Whether the instruction calls what the other one loads: its text begins with that of what it calls."""
     if not call.opname.startswith("CALL") or call.opname == "CALL_INTRINSIC_1":
         return False
     a, b = call.positions, callee.positions
@@ -177,7 +175,7 @@ def _matched(found: Reads, instructions, i: int) -> None:
 
 
 def _catches(instructions, i: int) -> bool:
-    """Does an exception end here that the values of the arguments may have raised?"""
+    """Whether an exception ends here that the values of the arguments may have raised."""
     op = instructions[i].opname
     if op == "CHECK_EXC_MATCH":
         before = instructions[i - 1]
@@ -205,7 +203,7 @@ def _asks_for_kind(rest) -> bool:
 
 
 def _ends(rest) -> bool:
-    """Can this handler be left without raising the exception again? `except:`, or a return in `finally`."""
+    """Whether this handler can be left without raising again: `except:`, or a return in `finally`."""
     for before, ins, after in zip(rest, rest[1:], rest[2:]):
         if ins.opname == "POP_EXCEPT":
             if after.opname != "RERAISE":
@@ -217,7 +215,7 @@ def _ends(rest) -> bool:
 
 @functools.lru_cache(4096)
 def returns_nothing(code: CodeType) -> bool:
-    """Is all that it returns None or False? An __exit__ that does lets exceptions through."""
+    """Whether all that it returns is None or False. An __exit__ that does so lets exceptions through."""
     instructions = list(dis.get_instructions(code))
     for before, ins in zip(instructions, instructions[1:]):
         if ins.opname == "RETURN_VALUE" and not (before.opname == "LOAD_CONST" and not before.argval):
@@ -229,8 +227,6 @@ def returns_nothing(code: CodeType) -> bool:
 
 @functools.lru_cache(4096)
 def catches(code: CodeType) -> bool:
-    """Does the function, or one inside it, end exceptions? Nobody knows here what the __exit__ of a `with`
-    does.
-    """
+    """Whether the function, or one inside it, ends exceptions. An __exit__ of a `with` is not looked into."""
     found = reads(code)
     return found.withs > found.errstates or found.catches or any(map(catches, _inner(code)))

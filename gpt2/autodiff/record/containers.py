@@ -1,4 +1,4 @@
-"""Lists and dicts among the arguments: a recording is given copies, so what is done to them would be lost."""
+"""Notices changes of lists and dicts among the arguments: a recording gets copies, so they would be lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHANGES = frozenset(
 
 
 def check_unchanged(f: Callable, name: str, given: Any, tree: Tree, leaves: Sequence) -> None:
-    """An error if f changed a container among its arguments, which `given` is a copy of."""
+    """Raise where f changed a container among its arguments, of which `given` is a copy."""
     _drop_defaults(given, tree.spec)
     found, now = flatten(given)
     if now == tree and all(a is b for a, b in zip(found, leaves)):

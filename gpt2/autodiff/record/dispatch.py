@@ -1,10 +1,10 @@
-"""NumPy's functions, each as a composition of ops.
+"""Runs NumPy's functions on recorded values, each as a composition of ops.
 
 `@handles(np.var)` names the NumPy function that a handler stands for. The handler takes the same arguments,
 with nodes in place of recorded values, and returns the node of the result, or a tuple or list of them.
 NumPy itself computes the concrete value, so value, shape, dtype and errors are its own; that the node
 agrees in shape and dtype is checked at each call. Where NumPy gives a view, the handler's node is reached
-from the argument's by ops that can be undone (views.py).
+from the argument's by ops that can be undone (writes.py).
 
 A handler under `@raw(np.put)` gets the recorded values themselves: it writes to one, or gives no array.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -23,17 +23,24 @@ from ..errors import AutodiffError, located, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import build
 from . import recording, source_lines
+from .conversions import plain
 from .recording import NUMBERS, Run, current, innermost
 from .value import ANSWERS, Recorded, as_node, node_in
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 HANDLERS: dict[Callable, Callable] = {}
 RAW: dict[Callable, Callable] = {}
 HELPERS: dict[Callable, Callable] = {}  # as HANDLERS, for functions of functions/ that are none of NumPy's
 REFUSED: dict[Callable, str] = {}  # functions that must not even be tried, and why
-SETTLED: set[str] = (
-    set()
-)  # functions whose node had another dtype than NumPy's result: a test keeps this empty
+# Functions whose node had another dtype than NumPy's result: a test keeps this empty
+SETTLED: set[str] = set()
 _building = threading.local()
+
+# An argument that may be recorded: a handler then gets its node, and otherwise what the user gave. Handlers
+# say Node where the argument is the only one that can be recorded.
+Operand: TypeAlias = "Node | npt.ArrayLike"
 
 
 def handles(*functions: Callable) -> Callable[[Callable], Callable]:
@@ -53,7 +60,7 @@ def since(name: str) -> tuple[Callable, ...]:
 
 
 def raw(*functions: Callable) -> Callable[[Callable], Callable]:
-    """The same, for a handler that takes recorded values rather than nodes."""
+    """Enter a handler that takes recorded values rather than nodes."""
 
     def enter(handler):
         for function in functions:
@@ -79,14 +86,15 @@ def operand(x: Any, like: np.dtype | None = None) -> Node:
 
 
 def operands(*xs: Any) -> list[Node]:
-    """Several, with Python numbers in the dtype that NumPy 2 gives them beside the others."""
+    """Several arguments as nodes, with Python numbers in the dtype that NumPy 2 gives them here."""
     dtypes = [x.dtype for x in xs if hasattr(x, "dtype")]
     like = np.result_type(*dtypes) if dtypes else None
     return [operand(x, like) for x in xs]
 
 
 def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
-    """What Recorded.__array_function__ does."""
+    """Run one of NumPy's functions on arguments of which some are recorded."""
+    function = plain(function)
     if function in RAW:
         return RAW[function](*args, **kwargs)
     if function in REFUSED:
@@ -146,7 +154,7 @@ def _like_recording() -> Run:
 
 
 def _without_handler(function, value, found, site):
-    """A function that no handler knows gives no derivative: fine for integers, bools and text."""
+    """The value of a function that has no handler: fine where it has no derivative, else an error."""
     if _carries_derivative(value) and any(x.dtype.kind in "fc" for x in found):
         raise unsupported(full_name(function), site.loc)
     for x in found:
@@ -166,6 +174,7 @@ def _carries_derivative(value) -> bool:
 
 def full_name(function: Callable) -> str:
     module = (getattr(function, "__module__", None) or "numpy").replace("numpy", "np", 1)
+    module = module.replace("np.lib.scimath", "np.emath")
     return f"{module}.{function.__name__}"
 
 

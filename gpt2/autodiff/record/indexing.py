@@ -1,4 +1,4 @@
-"""The user's index, in the terms of the op table.
+"""Puts the user's index into the terms of the op table.
 
 x[basic]      slice, then a reshape that drops integer axes and adds new ones
 x[advanced]   gather, with an index array for every array, list and integer of the index
@@ -19,9 +19,7 @@ INTEGER = (int, np.integer)
 
 
 def expand(key: Any, ndim: int) -> list:
-    """The index as a list with one entry per axis (new axes besides): Ellipsis and what is left out are
-    full slices.
-    """
+    """The index with an entry per axis, new axes besides: full slices for Ellipsis and what is left out."""
     items = list(key) if type(key) is tuple else [key]
     taken = sum(_axes(k) for k in items)
     full = [slice(None)] * (ndim - taken)

@@ -29,7 +29,7 @@ from ..graph import Graph, Node
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
-from . import recording
+from . import conversions, recording
 from .containers import check_unchanged
 from .recording import NUMBERS, Read, Run, check_kind, innermost, label, native
 from .results import check_results
@@ -57,7 +57,7 @@ class Recording:
 
     @property
     def value_dependent(self) -> bool:
-        """Did f look at a value?"""
+        """Whether f looked at a value."""
         return bool(self.reads)
 
     @property
@@ -66,9 +66,7 @@ class Recording:
         return self.out_tree.size
 
     def operands(self, leaves: Sequence) -> list:
-        """The graph's inputs at these flat arguments: they, then the captured arrays, then the lifted
-        values.
-        """
+        """The graph's inputs at these flat arguments: they, the captured arrays, the lifted values."""
         return [*leaves, *(array for _, array in self.captures), *(x for _, x in self.lifted)]
 
 
@@ -100,6 +98,7 @@ def record(
         rec.arguments.append(_argument(rec, i, x, text))
     inputs = [x.node for x in rec.arguments]
     recording.push(rec)
+    conversions.begin()
     try:
         given = unflatten(in_tree, rec.arguments)
         out_leaves, out_tree = flatten(_call(rec, f, given), _is_result)
@@ -110,6 +109,7 @@ def record(
         outputs += [rec.arguments[i].node for i in rec.written]
         contents = [rec.arguments[i].value for i in rec.written]
     finally:
+        conversions.end()
         recording.pop()
         rec.active = False
         rec.arguments = []  # lets go of the arrays
@@ -172,9 +172,7 @@ def _is_result(x) -> bool:
 
 
 def pass_on(inner: Recording, leaves: Sequence) -> None:
-    """What the inner function looked at, an enclosing recording has looked at too, as far as it knows the
-    values.
-    """
+    """Note in an enclosing recording what the inner function looked at, as far as it knows the values."""
     outer = recording.current()
     if outer is None:
         return
@@ -227,9 +225,7 @@ def inline(graph: Graph, args: Sequence) -> list:
 
 
 def apply_op(op: str, *args: Any, **attrs: Any) -> Recorded | tuple[Recorded, ...]:
-    """One op of the table on recorded or plain operands: a recorded value, or a tuple of them for a tuple
-    node.
-    """
+    """One op of the table on recorded or plain operands: a recorded value, or for a tuple node several."""
     rec = innermost([x for x in args if type(x) is Recorded])
     rec.check_computed()
     dtypes = [x.dtype for x in args if hasattr(x, "dtype")]
@@ -252,9 +248,7 @@ def _result(rec: Run, node: Node, value) -> Recorded:
 
 
 def input_names(f: Callable, tree: Tree) -> list[str]:
-    """A name for each flat argument: the parameter's, and where it is nested the way to it, as in
-    params_qkvw.
-    """
+    """A name for each flat argument: the parameter's, or the way to a nested one, as in params_qkvw."""
     try:
         parameters = list(inspect.signature(f).parameters.values())
     except (TypeError, ValueError):

@@ -1,5 +1,4 @@
-"""One run of a function under observation: its inputs, what it captured from outside, and which values it
-looked at.
+"""One run of a function under observation: its inputs, what it captured, and which values it looked at.
 
 Recordings nest. A value belongs to the recording in which it was made; an operation belongs to the innermost
 recording that one of its operands belongs to, and operands of the others are lifted: they become inputs of
@@ -75,13 +74,13 @@ class Run:
         self.note(Read(node, value, kind, here()))
 
     def note(self, read: Read) -> None:
-        """Something looks at a value."""
+        """Note that something looks at a value."""
         if self.guessed and unevaluated.hangs_on(read.node, self.guessed):
             raise unevaluated.Unknown
         self.reads.append(read)
 
     def check_computed(self) -> None:
-        """In a dry run: values that might raise what the function is waiting for have to be computed."""
+        """Raise Unknown in a dry run whose function waits for errors that the values might raise."""
         if self.dry and error_is_awaited():
             raise unevaluated.Unknown
 
@@ -90,7 +89,7 @@ class Run:
         return unevaluated.stand_in(ufunc, values) if self.dry else None
 
     def leaves_out(self, target: np.ndarray, node: Node) -> bool:
-        """Is this a dry run that does not write the node's value into the target?"""
+        """Whether this is a dry run that does not write the node's value into the target."""
         if not self.dry or target.size < unevaluated.LARGE or target.dtype.kind not in "fc":
             return False
         self.guessed.add(node)
@@ -154,7 +153,7 @@ class Run:
         return found
 
     def _is_private(self, captured: list[Capture], views: Counter) -> bool:
-        """Does nobody but the recording hold this array, nor the array that it is a view of?"""
+        """Whether nobody but the recording holds this array, nor the array that it is a view of."""
         array = captured[0].array
         if sys.getrefcount(array) > len(captured) + views[id(array)] + _SEEN:
             return False
@@ -189,7 +188,7 @@ _MEANINGS = "__array_ufunc__ __array_function__ __add__ __mul__ __matmul__ __pow
 
 
 def computes_as_ndarray(array: np.ndarray) -> bool:
-    """np.memmap does, np.matrix and arrays with units do not."""
+    """Whether such arrays compute as plain ones: np.memmap does, np.matrix and arrays with units do not."""
     kind = type(array)
     return kind is np.ndarray or all(getattr(kind, m) is getattr(np.ndarray, m) for m in _MEANINGS)
 
@@ -211,7 +210,7 @@ def check_kind(array: np.ndarray, what: str) -> None:
 
 
 def is_frozen(array: np.ndarray) -> bool:
-    """Can nobody write to this memory?"""
+    """Whether nobody can write to this memory."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
             return False
@@ -220,7 +219,7 @@ def is_frozen(array: np.ndarray) -> bool:
 
 
 def same_content(a: np.ndarray, b: np.ndarray) -> bool:
-    """Equal to the last bit: nan equals nan, and 0.0 does not equal -0.0."""
+    """Whether two arrays are equal to the last bit: nan equals nan, and 0.0 does not equal -0.0."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     if a.itemsize <= 8:
@@ -230,7 +229,7 @@ def same_content(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def variable_name(value: Any) -> str | None:
-    """What the user's function calls this object, if it has a name there."""
+    """The name that the user's function has for this object, if it has one there."""
     frame = user_frame()
     for names in (frame.f_locals, frame.f_globals):
         for name, held in names.items():

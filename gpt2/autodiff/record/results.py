@@ -1,5 +1,5 @@
-"""What a recorded function may return: arrays and numbers, in nested tuples, lists and dicts. Values inside
-of anything else would come out dead, as parts of a recording that has ended, so they are looked for.
+"""Checks what a recorded function returns: arrays and numbers, in nested tuples, lists and dicts. Values
+inside of anything else would come out dead, as parts of a recording that has ended, so they are looked for.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _holds(x, rec: Run) -> bool:
 
 
 def _parts(x) -> list:
-    """What an object holds: items, attributes, and what a function closes over."""
+    """Everything that an object holds: items, attributes, and what a function closes over."""
     parts = list(getattr(x, "__dict__", {}).values())
     own = [n for c in type(x).__mro__ for n in _slots(c) if n not in ("__weakref__", "__dict__")]
     parts += [getattr(x, n) for n in own if hasattr(x, n)]

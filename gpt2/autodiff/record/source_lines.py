@@ -1,5 +1,5 @@
-"""Where in the user's source an operation stands: file, line, function; the name that its value is given;
-whether the number it asks for may leave the recording; and whether somebody waits for its errors.
+"""Finds where in the user's source an operation stands: file, line, function; the name that its value is
+given; whether the number it asks for may leave the recording; and whether somebody waits for its errors.
 
 All of it is found once per instruction of the user's code and remembered.
 """
@@ -50,15 +50,20 @@ def user_frame() -> FrameType:
 
 
 def is_inside(file: str) -> bool:
-    """Is it a file of this package or of NumPy?"""
+    """Whether it is a file of this package or of NumPy."""
     inside = _inside.get(file)
     if inside is None:
         inside = _inside[file] = file.startswith((_OWN, _NUMPY, "<__array_function__", "<autodiff "))
     return inside
 
 
+def is_own(file: str) -> bool:
+    """Is it a file of this package?"""
+    return file.startswith(_OWN)
+
+
 def is_standard(file: str) -> bool:
-    """Is it a file of Python's standard library?"""
+    """Whether it is a file of Python's standard library."""
     return file.startswith(_STANDARD) and _SITE not in file
 
 
@@ -73,7 +78,7 @@ def observer(function: Callable) -> Callable:
 
 
 def error_is_awaited() -> bool:
-    """Does the function under observation catch exceptions, or one that it calls and that is running?"""
+    """Whether the function under observation catches exceptions, or one that it calls and that is running."""
     found = catching = False
     frame = user_frame()
     while frame is not None:
@@ -119,9 +124,7 @@ def _find(frame) -> Site:
 
 
 def _span(code, lasti: int):
-    """(line, end line, column, end column) of an instruction, in bytes as `ast` counts; None where not
-    known.
-    """
+    """An instruction's (line, end line, column, end column), in bytes as `ast` counts; None if unknown."""
     for i, span in enumerate(code.co_positions()):
         if i == lasti // 2:
             return None if None in span else span
@@ -132,9 +135,7 @@ _named: dict[str, tuple[int, dict]] = {}  # file -> (number of lines, span -> na
 
 
 def _names(file: str) -> dict:
-    """Where each value stands that the file assigns to a single name: `norm = <value>`, `a, b = <value>,
-    <value>`.
-    """
+    """Where each value stands that the file assigns to a single name: `norm = <value>`, also in a tuple."""
     lines = linecache.getlines(file)
     known = _named.get(file)
     if known is not None and known[0] == len(lines):

@@ -1,4 +1,4 @@
-"""reduce, accumulate and at of NumPy's ufuncs, recorded."""
+"""Records reduce, accumulate, outer and at, the methods of NumPy's ufuncs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._
 
 
 def _is_whole(function, dtype, initial) -> bool:
-    """Does NumPy's function stand for the reduction with these options too?"""
+    """Whether NumPy's function stands for the reduction with these options too."""
     if function in (np.sum, np.prod):
         return True
     return dtype is None and (function in (np.max, np.min) or initial is np._NoValue or initial is None)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +28,7 @@ POWERS = {2: "square", 0.5: "sqrt", 1: "positive", -1: "reciprocal"}
 
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> Any:
-    """What Recorded.__array_ufunc__ does."""
+    """Run a ufunc, or one of its methods, on inputs of which some are recorded."""
     if method != "__call__":
         return call_method(ufunc, method, inputs, kwargs)
     if not kwargs and ufunc.nout == 1:
@@ -67,18 +67,7 @@ def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
     site = source_lines.site()
     rec.check_computed()
     guess = rec.stand_in(ufunc, values)
-    try:
-        value = function(*values) if guess is None else guess
-        if type(value) is complex and complex not in map(type, values):
-            value = ufunc(*values).item()
-    except ArithmeticError:
-        # Python numbers follow NumPy's rules while they are recorded, as they will in the program: 1.0 / 0.0
-        # is inf, (-1.0) ** 0.5 is nan. Not where the user's function may be waiting for the error
-        if source_lines.error_is_awaited():
-            raise
-        value = ufunc(*values).item()
-    except (ValueError, TypeError, IndexError) as error:
-        raise _at_fault(error, ufunc, values, site) from error
+    value = _computed(ufunc, function, values, site) if guess is None else guess
     builder = BUILDERS.get(ufunc.__name__)
     if any(v is None for v in values):  # x == None: False, whatever the numbers are
         node = table.const(value)
@@ -95,6 +84,20 @@ def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
     return finish(rec, node, value, site)
 
 
+def _computed(ufunc, function, values, site):
+    try:
+        value = function(*values)
+        return ufunc(*values).item() if type(value) is complex and complex not in map(type, values) else value
+    except ArithmeticError:
+        # Python numbers follow NumPy's rules while they are recorded, as they will in the program: 1.0 / 0.0
+        # is inf, (-1.0) ** 0.5 is nan. Not where the user's function may be waiting for the error
+        if source_lines.error_is_awaited():
+            raise
+        return ufunc(*values).item()
+    except (ValueError, TypeError, IndexError) as error:
+        raise _at_fault(error, ufunc, values, site) from error
+
+
 def _power_of_numbers(a: Node, b: Node) -> Node:
     """np.power(a, b), which goes through the loop for arrays, as a ** b of numbers does not."""
     return build.reshape(apply("power", build.reshape(a, (1,)), b), ())
@@ -107,7 +110,7 @@ _KNOWN = frozenset({Recorded, np.ndarray, int, float, complex, bool})
 
 
 def _lists_recorded(x) -> bool:
-    """Is x a list with recorded values in it, as in `x + [a, b]`?"""
+    """Whether x is a list with recorded values in it, as in `x + [a, b]`."""
     if type(x) in (list, tuple):
         return any(type(v) is Recorded or _lists_recorded(v) for v in x)
     return False
@@ -126,7 +129,7 @@ def _first(x):
 
 
 def _understood(x) -> bool:
-    """Does the other operand leave the operation to us?"""
+    """Whether the other operand leaves the operation to us."""
     if isinstance(x, (np.generic, list, tuple)) or isinstance(x, (np.ndarray, int, float, complex)):
         return True
     return hasattr(x, "__array__") or hasattr(x, "__array_interface__") or x is None
@@ -176,17 +179,13 @@ def operands(rec: Run, inputs: Sequence, values: Sequence, name: str = "") -> li
                 node = x.node
                 number = scalar_const(c, node.dtype)
                 return [number, node] if i else [node, number]
-    strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
-    if (
-        len(strong) < len(values)
-        or len(values) > 1
-        and any(isinstance(v, np.generic) and type(x) is not Recorded for v, x in zip(values, inputs))
-    ):
-        return _mixed_operands(rec, inputs, values, strong, name)
+    arrays = sum(isinstance(v, (np.ndarray, np.generic)) for v in values)
+    if arrays < len(values) or len(values) > 1 and any(map(_is_numpy_scalar, inputs)):
+        return _mixed_operands(rec, inputs, values, name)
     return [x.node if type(x) is Recorded and x._rec is rec else as_node(rec, x) for x in inputs]
 
 
-def _mixed_operands(rec, inputs, values, strong, name) -> list[Node]:
+def _mixed_operands(rec, inputs, values, name) -> list[Node]:
     inputs = [
         np.asarray(x) if isinstance(x, (list, tuple)) and not any(map(_is_recorded, x)) else x for x in inputs
     ]
@@ -196,33 +195,36 @@ def _mixed_operands(rec, inputs, values, strong, name) -> list[Node]:
     ]
     strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
     common = np.result_type(*strong) if strong else None
+    others = common if common is not None else np.result_type(*map(type, values))
     nodes = []
     for x, v in zip(inputs, values):
-        if type(v) in SCALARS:
-            if type(x) is Recorded:  # a Python number of the user's, an input of the graph
-                node = node_in(rec, x)
-                node = node if common is None else build.cast(node, weak_dtype(common, type(v)))
-            elif name == "ldexp":
-                node = table.const(x)
-            else:
-                others = common if common is not None else np.result_type(*(type(u) for u in values))
-                node = as_node(rec, x, np.dtype(others))
-        else:
-            node = as_node(rec, x)
-        nodes.append(node)
-    constants = [n for n, x in zip(nodes, inputs) if isinstance(x, np.generic) and type(x) is not Recorded]
-    if constants and name != "ldexp":
-        # np.float64(2) * float32 array is float64, though 2.0 * float32 array is not: say so with a cast
-        rest = [n.dtype for n in nodes if n.op != "const"]
-        if rest:
-            full = np.result_type(*(n.dtype for n in nodes))
-            if np.result_type(*rest, *(type(c.value)(0) for c in constants)) != full:
-                nodes = [n if n.op == "const" else build.cast(n, full) for n in nodes]
+        if type(v) not in SCALARS:
+            nodes.append(as_node(rec, x))
+        elif type(x) is not Recorded:
+            nodes.append(table.const(x) if name == "ldexp" else as_node(rec, x, np.dtype(others)))
+        else:  # a Python number of the user's, an input of the graph
+            node = node_in(rec, x)
+            nodes.append(node if common is None else build.cast(node, weak_dtype(common, type(v))))
+    return nodes if name == "ldexp" else _beside_numpy_scalars(nodes, inputs)
+
+
+def _beside_numpy_scalars(nodes: list[Node], inputs) -> list[Node]:
+    """np.float64(2) * float32 array is float64, though 2.0 * float32 array is not: say so with a cast."""
+    constants = [n for n, x in zip(nodes, inputs) if _is_numpy_scalar(x)]
+    rest = [n.dtype for n in nodes if n.op != "const"]
+    if constants and rest:
+        full = np.result_type(*(n.dtype for n in nodes))
+        if np.result_type(*rest, *(type(c.value)(0) for c in constants)) != full:
+            return [n if n.op == "const" else build.cast(n, full) for n in nodes]
     return nodes
 
 
 def _is_recorded(x) -> bool:
     return type(x) is Recorded
+
+
+def _is_numpy_scalar(x) -> bool:
+    return type(x) is not Recorded and isinstance(x, np.generic)
 
 
 def finish(rec: Run, node: Node, value: Any, site: Site) -> Recorded:
@@ -407,9 +409,23 @@ def _vecmat(a, b):
 BUILDERS = {"matmul": matmul, "clip": _clip, "vecdot": _vecdot, "matvec": _matvec, "vecmat": _vecmat}
 
 
-# operators
+# operators, by Python's name and that of the ufunc
+BINARY = """
+    add=add sub=subtract mul=multiply truediv=divide floordiv=floor_divide mod=remainder pow=power
+    matmul=matmul lshift=left_shift rshift=right_shift and=bitwise_and or=bitwise_or xor=bitwise_xor
+"""
+COMPARISONS = "lt=less le=less_equal gt=greater ge=greater_equal eq=equal ne=not_equal"
+UNARY = "neg=negative pos=positive abs=absolute invert=invert"
+
+
+def _named(table: str) -> Iterator[tuple[str, np.ufunc, Callable]]:
+    for pair in table.split():
+        name, ufunc = pair.split("=")
+        yield name, getattr(np, ufunc), getattr(operator, f"__{name}__")
+
+
 def _add_operators() -> None:
-    def binary(name, ufunc, op):
+    def binary(ufunc, op):
         def forward(self, other):
             return operate(ufunc, op, self, other)
 
@@ -419,50 +435,18 @@ def _add_operators() -> None:
         def augmented(self, other):
             return in_place(ufunc, op, self, other)
 
-        setattr(Recorded, f"__{name}__", forward)
-        setattr(Recorded, f"__r{name}__", reflected)
-        setattr(Recorded, f"__i{name}__", augmented)
-
-    for name, ufunc in (
-        ("add", np.add),
-        ("sub", np.subtract),
-        ("mul", np.multiply),
-        ("truediv", np.divide),
-        ("floordiv", np.floor_divide),
-        ("mod", np.remainder),
-        ("pow", np.power),
-        ("matmul", np.matmul),
-        ("lshift", np.left_shift),
-        ("rshift", np.right_shift),
-        ("and", np.bitwise_and),
-        ("or", np.bitwise_or),
-        ("xor", np.bitwise_xor),
-    ):
-        binary(name, ufunc, getattr(operator, name if name not in ("and", "or") else name + "_"))
-
-    def comparison(ufunc, op):
-        return lambda self, other: operate(ufunc, op, self, other)
-
-    for name, ufunc in (
-        ("lt", np.less),
-        ("le", np.less_equal),
-        ("gt", np.greater),
-        ("ge", np.greater_equal),
-        ("eq", np.equal),
-        ("ne", np.not_equal),
-    ):
-        setattr(Recorded, f"__{name}__", comparison(ufunc, getattr(operator, name)))
+        return forward, reflected, augmented
 
     def one(ufunc, op):
         return lambda self: unary(ufunc, op, self)
 
-    for name, ufunc in (
-        ("neg", np.negative),
-        ("pos", np.positive),
-        ("abs", np.absolute),
-        ("invert", np.invert),
-    ):
-        setattr(Recorded, f"__{name}__", one(ufunc, getattr(operator, name)))
+    for name, ufunc, op in _named(BINARY):
+        for kind, method in zip(("", "r", "i"), binary(ufunc, op)):
+            setattr(Recorded, f"__{kind}{name}__", method)
+    for name, ufunc, op in _named(COMPARISONS):
+        setattr(Recorded, f"__{name}__", binary(ufunc, op)[0])
+    for name, ufunc, op in _named(UNARY):
+        setattr(Recorded, f"__{name}__", one(ufunc, op))
     Recorded.__divmod__ = lambda self, other: (self // other, self % other)
     Recorded.__rdivmod__ = lambda self, other: (other // self, other % self)
 

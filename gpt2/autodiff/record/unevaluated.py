@@ -1,4 +1,4 @@
-"""Recording without the arithmetic: what a graph needs of large values is their shape, dtype and layout.
+"""Records without the arithmetic: what a graph needs of large values is their shape, dtype and layout.
 
 In a dry run a ufunc's large result is an array of zeros that nobody fills, and a large array that is written
 to stays as it was. The nodes are those of a real run. What looks at a value (`if x.max() > 3:`, x[mask])
@@ -20,11 +20,11 @@ LARGE = 1 << 15  # elements: below, to compute is as quick as not to
 
 
 class Unknown(BaseException):
-    """A dry run was asked for a value. No Exception: a function under observation must not catch it."""
+    """Raised where a dry run is asked for a value. No Exception: the function must not catch it."""
 
 
 def hangs_on(node: Node, guessed: set[Node]) -> bool:
-    """Is the value of the node computed from one of these?"""
+    """Whether the value of the node is computed from one of these."""
     seen, todo = set(), [node]
     while todo:
         n = todo.pop()
@@ -37,9 +37,7 @@ def hangs_on(node: Node, guessed: set[Node]) -> bool:
 
 
 def stand_in(ufunc: np.ufunc, values: Sequence) -> np.ndarray | None:
-    """Zeros like ufunc(*values), or None where it must be computed: what is small, not real or complex, or
-    an error.
-    """
+    """Zeros like ufunc(*values); None where it must be computed: small, not real or complex, or an error."""
     arrays = [v for v in values if isinstance(v, np.ndarray)]
     if ufunc is np.matmul:
         return _product(*values) if len(arrays) == 2 else None
@@ -78,8 +76,8 @@ def _elementwise(ufunc: np.ufunc, values) -> np.ndarray | None:
 
 
 def _zeros(shape: tuple, dtype: np.dtype) -> np.ndarray:
-    """Zeros in pages of their own, which exist once somebody touches them. np.zeros would take what it can
-    from the heap, and fill it.
+    """An array of zeros in pages of its own, which exist once somebody touches them. np.zeros would take what
+    it can from the heap, and fill it.
     """
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < mmap.PAGESIZE:

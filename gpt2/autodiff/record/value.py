@@ -36,7 +36,7 @@ ANSWERS: dict = {}
 
 
 class Recorded:
-    """node, value, recording; for views also the root and the path to it (views.py)."""
+    """A value under observation: node, value, recording, and for views root and path (writes.py)."""
 
     __slots__ = (
         "_rec",
@@ -95,7 +95,7 @@ class Recorded:
 
     @property
     def weak(self) -> bool:
-        """Is it a Python number, which takes the dtype of the arrays it meets (NEP 50)?"""
+        """Whether it is a Python number, which takes the dtype of the arrays it meets (NEP 50)."""
         return type(self._value) in SCALARS
 
     @property
@@ -573,12 +573,12 @@ def index_arrays(rec: Run, k: Any) -> list[Node]:
 
 
 def _same_place(a: Recorded, b: Recorded) -> bool:
-    """Do both name the same elements of the same memory, in the same order?"""
+    """Whether both name the same elements of the same memory, in the same order."""
     return a.root is b.root and a.shape == b.shape and writes.same_path(a._path, b._path)
 
 
 def store(target: Recorded, value: Any) -> None:
-    """target[...] = value"""
+    """Assign to all of a recorded array: target[...] = value."""
     rec = target._rec
     if type(value) is Recorded:
         check_level(target, value)
@@ -593,7 +593,7 @@ def store(target: Recorded, value: Any) -> None:
 
 
 def _check_fits(shape: tuple, target: tuple) -> None:
-    """Can a value of this shape be assigned? NumPy lets leading axes of length 1 go."""
+    """Raise unless a value of this shape can be assigned. NumPy lets leading axes of length 1 go."""
     if shape in (target, ()):
         return
     extra = max(len(shape) - len(target), 0)

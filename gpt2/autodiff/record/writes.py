@@ -1,4 +1,4 @@
-"""Writing in place, as values that never change.
+"""Turns writing in place into values that never change.
 
 Each piece of memory has a root: the recorded value that owns it. A view knows its root and its path, the
 ops that lead from the root's node to its own (slice, reshape, transpose, ...). Writing through a view makes
@@ -30,9 +30,7 @@ byte_bounds = np.lib.array_utils.byte_bounds
 
 
 def path_between(start: Node, end: Node) -> tuple[Node, ...] | None:
-    """The nodes from `start` (left out) to `end`, each the first argument of the next; None if there is no
-    such path.
-    """
+    """The nodes after `start` up to `end`, each the first argument of the next; None without a path."""
     path = []
     node = end
     while node is not start:
@@ -44,7 +42,7 @@ def path_between(start: Node, end: Node) -> tuple[Node, ...] | None:
 
 
 def follow(node: Node, path: Sequence[Node]) -> Node:
-    """The path again, from another node."""
+    """The same path again, from another node."""
     for step in path:
         node = Node(step.op, (node, *step.args[1:]), step.attrs, step.shape, step.dtype, step.name, step.loc)
     return node
@@ -137,7 +135,7 @@ def _mark_written(root) -> None:
 
 
 def write(x: Recorded, new: Node, store: Callable[[np.ndarray], object]) -> None:
-    """The content of x becomes the node `new`; `store(array)` does the same to the concrete array."""
+    """Make the node `new` the content of x; `store(array)` does the same to the concrete array."""
     root = x.root
     if not x._rec.active:
         raise escaped(x)

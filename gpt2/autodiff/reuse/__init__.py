@@ -1,1 +1,1 @@
-"""Whether a recording may be used again: what it depended on, and whether that is still the same."""
+"""Decides whether a recording may be used again: what it depended on, and whether that is still the same."""

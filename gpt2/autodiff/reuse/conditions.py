@@ -1,5 +1,4 @@
-"""Which way did a function go? `if x > 0`, `range(n)`, `x[mask]` make a recording that holds for one path
-only.
+"""Tells which way a function went: after `if x > 0`, `range(n)`, `x[mask]` a recording holds for one path.
 
 A recording is used again for arguments at which the function would take the same path: at which all that it
 looked at is the same. Before the program runs, a small program computes what was looked at, and the answers
@@ -44,8 +43,8 @@ EXACT_INTEGERS = frozenset(
 
 @dataclass
 class Path:
-    """`program` computes, from the arguments and what is outside, the values that were looked at:
-    `expected`.
+    """One way through a function. `program` computes, from the arguments and what is outside, the values that
+    were looked at: they have to be `expected`.
     """
 
     program: Any
@@ -53,14 +52,12 @@ class Path:
     n_arguments: int
 
     def taken(self, leaves: Sequence, outside: Sequence) -> bool:
-        """Would the function take this path?"""
+        """Whether the function would take this path."""
         if not self.expected:
             return True
         try:
             found = self.program(*leaves[: self.n_arguments], *outside)
-        except (
-            Exception
-        ):  # what is looked at on this path may not even exist on another: an index out of range
+        except Exception:  # what is looked at here may not exist on another path: an index out of range
             return False
         return all(map(agree, found, self.expected))
 
@@ -96,7 +93,7 @@ def _is_exact(rec: Recording) -> bool:
 
 
 def _looked_at(rec: Recording) -> tuple[Graph, list]:
-    """The graph of the values that were looked at, and what they were."""
+    """The graph of the values that were looked at, and the values."""
     seen = {r.node: r.value for r in rec.reads}  # of what was read twice, once
     return Graph(rec.graph.inputs, seen, rec.graph.name + "_path"), list(seen.values())
 
@@ -117,8 +114,8 @@ def _all_exact(nodes) -> bool:
 
 
 def agree(found: Any, expected: Any) -> bool:
-    """Equal to the last bit, the sign of a zero included. What was read as a number or a truth value is an
-    array of one element in the graph.
+    """Whether a value is the expected one to the last bit, the sign of a zero included. What was read as a
+    number or a truth value is an array of one element in the graph.
     """
     if isinstance(expected, np.ndarray):
         return same_array(np.asarray(found, expected.dtype), expected)

@@ -1,4 +1,4 @@
-"""Is everything that was read still as it was? The facts of a World (world.py) as one compiled function.
+"""Tests whether all that was read is as it was: the facts of a World (world.py) as one compiled function.
 
     guard.trouble    why nothing can be promised, or None. Such a function is recorded at every call: slower,
                      and right.
@@ -18,14 +18,15 @@ from typing import Any
 
 import numpy as np
 
+from ..record.conversions import SEEN, plain
 from ..same import COMPARED, same, same_array, same_items
 
 MISSING = object()
 
 
 class Guard:
-    """See the head of this file. `watched` is how many facts `holds` looks at; `text` is the test of a short
-    guard as an expression over `names`, for those who would rather not call a function.
+    """The test whether a recording still holds. `watched` is how many facts `holds` looks at; `text` is the
+    test of a short guard as an expression over `names`, for those who would rather not call a function.
     """
 
     __slots__ = ("trouble", "holds", "watched", "text", "names")
@@ -54,9 +55,10 @@ def never() -> bool:
     return False
 
 
-# Each kind of fact as an expression over its parts, a b c d: the cheap and likely changes first.
+# Each kind of fact as an expression over its parts, a b c d e: the cheap and likely changes first.
 _TEMPLATES = {
-    "function": "{a}.__code__ is {b} and {a}.__defaults__ is {c} and {a}.__kwdefaults__ is {d}",
+    "function": "{a}.__code__ is {b} and {a}.__defaults__ is {c} and {a}.__kwdefaults__ is {d} and "
+    "{a}.__qualname__ is {e}",
     "cell": "{a}.cell_contents is {b}",
     "entry": "{a}[{b}] is {c}",
     "absent": "{b} not in {a}",
@@ -82,9 +84,7 @@ GONE = (KeyError, ValueError, AttributeError, RuntimeError)
 
 
 def make_guard(facts: Iterable[tuple]) -> Guard:
-    """All facts as one function: identity first, and equality only of values that cannot change (floats,
-    names).
-    """
+    """All facts as one function: by identity, then by equality of what cannot change (floats, names)."""
     env = dict(
         same=same,
         same_items=same_items,
@@ -92,6 +92,7 @@ def make_guard(facts: Iterable[tuple]) -> Guard:
         same_class=same_class,
         same_attributes=same_attributes,
         is_unset=is_unset,
+        plain=plain,
         gone=GONE,
     )
     known: dict[int, str] = {}
@@ -107,10 +108,12 @@ def make_guard(facts: Iterable[tuple]) -> Guard:
     tests = []
     for kind, *parts in sorted(facts, key=lambda fact: _ORDER[fact[0]]):
         texts = [_written(kind, p) if (kind, k) in _NAMES else ref(p) for k, p in enumerate(parts)]
-        text = _TEMPLATES[kind].format(**dict(zip("abcd", texts)))
+        text = _TEMPLATES[kind].format(**dict(zip("abcde", texts)))
         if kind in ("cell", "entry") and _may_be_equal(parts[-1]):
             current = text.rsplit(" is ", 1)[0]
             text = f"({text} or same({current}, {ref(parts[-1])}))"
+        elif kind == "entry" and id(parts[-1]) in SEEN:  # asked while something is recorded
+            text = f"({text} or plain({text.rsplit(' is ', 1)[0]}) is {ref(parts[-1])})"
         tests.append(text)
     source = "def holds():\n    try:\n"
     for i in range(0, len(tests), 100):
@@ -126,7 +129,7 @@ def _written(kind: str, name: str) -> str:
 
 
 def _may_be_equal(value) -> bool:
-    """Could an equal value stand in for this one? (`SCALE = 0.1` run a second time makes another object.)"""
+    """Whether an equal value could stand in for this one: `SCALE = 0.1` run again makes another object."""
     return isinstance(value, (*COMPARED, tuple, frozenset, slice, np.generic, np.dtype))
 
 
@@ -142,16 +145,16 @@ def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...]) -> b
 
 
 def same_attributes(now: dict, names: tuple, values: tuple, absent: frozenset) -> bool:
-    """Have these names these values, and are those names still not there?"""
+    """Whether these names have these values, and those that were missing are still not there."""
     for name, value in zip(names, values):
         found = now.get(name, MISSING)
-        if found is not value and not same(found, value):
+        if found is not value and plain(found) is not value and not same(found, value):
             return False
     return absent.isdisjoint(now) if len(now) < len(absent) else not any(map(now.__contains__, absent))
 
 
 def is_unset(v: Any, slot: Any) -> bool:
-    """Has the slot no value?"""
+    """Whether the slot has no value."""
     try:
         slot.__get__(v)
     except AttributeError:

@@ -1,5 +1,4 @@
-"""What is understood: the kinds of things that a guard can compare completely, and the functions written in C
-that compute from their arguments alone.
+"""The kinds of things that a guard compares completely, and the C functions that only compute from arguments.
 
 This is the whole list. What is not on it, and is read by a function, is a reason to record it anew each time.
 Numbers, texts, containers, arrays, Python's functions, classes and their instances are looked into
@@ -101,6 +100,9 @@ def _listed() -> list:
     found += [v for v in _entries(itertools) if isinstance(v, type)]
     found += [functools.reduce, functools.partial, types.SimpleNamespace]
     found += [collections.deque, collections.OrderedDict, collections.defaultdict]
+    series = [m for m in vars(np.polynomial).values() if isinstance(m, types.ModuleType)]
+    for module in series:
+        found += [v for v in vars(module).values() if isinstance(v, types.FunctionType)]
     for module in (np, np.linalg, np.fft):
         found += [v for v in vars(module).values() if isinstance(v, np.ufunc)]
         found += [getattr(module, n) for n in _NUMPY if hasattr(module, n)]
@@ -131,7 +133,7 @@ LISTED.add({*HANDLERS, *RAW} - {*REFUSED})
 
 
 def is_pure_method(function: Callable) -> bool:
-    """Is this function written in C, with an object of its own, one of METHODS?"""
+    """Whether this function, written in C and with an object of its own, is one of METHODS."""
     owner = function.__self__
     kinds = owner.__mro__ if isinstance(owner, type) else ()
     return any(function.__name__ in METHODS.get(kind, ()) for kind in (*kinds, *type(owner).__mro__))
@@ -143,7 +145,7 @@ _C_MEMBERS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.Cla
 
 
 def is_of_a_module(function: Callable) -> bool:
-    """A function written in C that is no method."""
+    """Whether it is a function written in C that is no method."""
     return function.__self__ is None or type(function.__self__) is types.ModuleType
 
 
@@ -164,19 +166,19 @@ def looked_into(c: type) -> list[type]:
 
 
 def hides_attributes(c: type) -> bool:
-    """Are its attributes not simply what is in __dict__ and in slots?"""
+    """Whether its attributes are not simply what is in __dict__ and in slots."""
     names = c.__dict__.get("__dict__")
     plain = names is None or type(names) is types.GetSetDescriptorType
     return "__getattribute__" in c.__dict__ or not plain
 
 
 def lets_through(exit: Any) -> bool:
-    """Does this __exit__ let exceptions through?"""
+    """Whether this __exit__ lets exceptions through."""
     return type(exit) is types.FunctionType and returns_nothing(exit.__code__)
 
 
 def is_written_in_python(c: type) -> bool:
-    """A class from a `class` statement, or made as one is."""
+    """Whether it is a class from a `class` statement, or made as one is."""
     own = c.__dict__
     if not c.__flags__ & 1 << 9 or "__module__" not in own:  # Py_TPFLAGS_HEAPTYPE
         return False

@@ -1,5 +1,5 @@
-"""Things that hold others under names: objects, classes, modules, functions. Only names that some code has
-can be read of them, so nothing else is followed or compared.
+"""Follows things that hold others under names: objects, classes, modules, functions. Only names that some
+code has can be read of them, so nothing else is followed or compared.
 
 `then` is what such a thing held when it was first met. Names that come up later, in other code, were not
 changed until then: what changes them has them.
@@ -12,6 +12,8 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ..record.conversions import plain
 
 if TYPE_CHECKING:
     from .world import World
@@ -26,7 +28,7 @@ class Names:
         self.then = dict(then)
 
     def reach(self, world: World, name: str) -> None:
-        """Some code reads this name, perhaps of this object."""
+        """Note that some code reads this name, perhaps of this object."""
         value = self.then.get(name, MISSING)
         if value is not MISSING:
             world.reach(value)
@@ -40,7 +42,7 @@ class Names:
 
 class ModuleNames(Names):
     def __init__(self, module: ModuleType):
-        super().__init__(module, module.__dict__)
+        super().__init__(module, {k: plain(v) for k, v in module.__dict__.items()})
 
     def reach(self, world: World, name: str) -> None:
         if name in self.then:
@@ -48,7 +50,7 @@ class ModuleNames(Names):
 
 
 class ArrayNames(Names):
-    """Its bytes are compared as they are; these names are looked up only where some code has them."""
+    """The names of an array, looked up only where some code has them; its bytes are always compared."""
 
     def __init__(self, a: np.ndarray):
         super().__init__(a, {"base": a.base, "flags.num": a.flags.num})

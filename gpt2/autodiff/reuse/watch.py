@@ -1,4 +1,4 @@
-"""Watching a recording: the interpreter tells a World (world.py) of every call, through sys.setprofile.
+"""Watches a recording: the interpreter tells a World (world.py) of every call, through sys.setprofile.
 
 with Watch(f) as world:
     record(f, ...)
@@ -51,7 +51,7 @@ class Watch:
 
 
 def watched(f: Callable, run: Callable[[], Any]) -> tuple:
-    """(what run() gives, why f may do something else when it is called again, or None)"""
+    """What run() gives, and why f may do something else when it is called again, or None."""
     with Watch(f) as world:
         found = run()
     return found, world.guard().trouble

@@ -1,4 +1,4 @@
-"""What a function reads besides its arguments, noted while it runs: the World of one recording.
+"""Notes what a function reads besides its arguments while it runs: the World of one recording.
 
 The interpreter tells of each function that begins to run (watch.py). Before it does, world looks up the
 names that its bytecode mentions, and takes down what they stand for: numbers, containers, the bytes of
@@ -25,6 +25,7 @@ import numpy as np
 
 from ..record import source_lines
 from ..record.bytecode import CATCHES, reads
+from ..record.conversions import plain
 from ..record.value import Recorded
 from .guard import Guard, make_guard, never
 from .kinds import (
@@ -62,12 +63,12 @@ _LOUD = ("raise", "call", "print", "log")
 
 
 def is_inside(code: types.CodeType) -> bool:
-    """Is it code of this package or of NumPy?"""
+    """Whether it is code of this package or of NumPy."""
     return source_lines.is_inside(code.co_filename)
 
 
 def _serves_inside(frame) -> bool:
-    """Is it code of the standard library that this package or NumPy has called, or part of an import?"""
+    """Whether it is standard library code called by this package or NumPy, or part of an import."""
     if frame.f_globals.get("__name__", "").startswith(_WRITTEN_FOR):
         return True
     standard = True
@@ -81,7 +82,7 @@ def _serves_inside(frame) -> bool:
 
 
 class World:
-    """See the head of this file. `facts` are tuples whose first entry names a template of guard.py."""
+    """What one recording has read. `facts` are tuples whose first entry names a template of guard.py."""
 
     def __init__(self):
         self.trouble: str | None = None
@@ -119,13 +120,15 @@ class World:
         self.trouble = self.trouble or why
 
     def fact(self, kind: str, *parts: Any) -> None:
+        if kind == "entry":
+            parts = (*parts[:2], plain(parts[2]))
         key = (kind, id(parts[0]), parts[1] if kind in ("entry", "absent", "attribute") else None)
         self.facts.setdefault(key, (kind, *parts))
 
     # what runs
 
     def runs(self, frame: types.FrameType) -> None:
-        """A Python function begins to run."""
+        """Note a Python function that begins to run."""
         if self.trouble is None and id(frame.f_code) not in self._ran:
             self._safely(self._runs, frame)
 
@@ -150,7 +153,7 @@ class World:
         return self.walk()
 
     def _enters_ours(self, frame) -> None:
-        """The user's code calls a function of NumPy's, or of the compiler's."""
+        """Note that the user's code calls a function of NumPy's, or of the compiler's."""
         code = frame.f_code
         if id(code) in self.refused:
             self.fail(self.refused[id(code)])
@@ -160,7 +163,7 @@ class World:
             self.fail("it has floating-point errors raised (np.errstate)")
 
     def calls(self, code: types.CodeType, function: Any) -> None:
-        """A function written in C is called. What NumPy and this package call is theirs."""
+        """Note the call of a function written in C. What NumPy and this package call is theirs."""
         if self.trouble is None and id(code) in self._ran and function not in LISTED:
             self._safely(self._calls, code, function)
 
@@ -231,7 +234,7 @@ class World:
         return None
 
     def _used(self, value, uses) -> None:
-        """What is read of `value`: of a module the attributes named, of anything else what the kind says."""
+        """Note what is read of `value`: of a module the attributes named, else what its kind says."""
         for chain, called in uses:
             v = value
             for name in chain:
@@ -242,7 +245,7 @@ class World:
                     return self.fail(f"it uses {v.__name__}.{name}, which is not there")
                 self.fact("type", v, types.ModuleType)
                 self.fact("entry", v.__dict__, name, v.__dict__[name])
-                v = v.__dict__[name]
+                v = plain(v.__dict__[name])
             self.reach(v, called)
         return None
 
@@ -253,7 +256,7 @@ class World:
             self._visit(self._todo.pop())
 
     def begin(self, roots: Iterable) -> None:
-        """What is to be called: a function, and objects that are given to it."""
+        """Note what is to be called: a function, and objects that are given to it."""
         for root in roots:
             self.reach(root)
         self._safely(self.walk)
@@ -267,7 +270,8 @@ class World:
                 self.fail(f"it cannot be followed ({type(error).__name__}: {error})")
 
     def reach(self, v: Any, called: bool = False) -> None:
-        """Something that may be read. `called`: nothing but a call is done with it."""
+        """Note something that may be read. `called`: nothing but a call is done with it."""
+        v = plain(v)
         if type(v) in ATOMS or v in LISTED or self.trouble:
             return
         if called and type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
@@ -302,7 +306,7 @@ class World:
         code = f.__code__
         if is_inside(code) and not is_own(code):
             return self.fail(f"it uses {name_of(f)}")
-        self.fact("function", f, code, f.__defaults__, f.__kwdefaults__)
+        self.fact("function", f, code, f.__defaults__, f.__kwdefaults__, f.__qualname__)
         self.reach(f.__defaults__)
         self.reach(f.__kwdefaults__)
         if is_own(code):  # what the compiler made of the user's functions
@@ -319,7 +323,7 @@ class World:
         return None
 
     def _module(self, m) -> None:
-        """A module that is passed around. NumPy makes some names up."""
+        """Note a module that is passed around. NumPy makes some names up."""
         made_up = m.__dict__.get("__getattr__")
         if type(made_up) is types.FunctionType:
             self.refused[id(made_up.__code__)] = f"it uses a name of {m.__name__} that is not there"
@@ -341,6 +345,11 @@ class World:
         for v in (*d, *d.values()):
             self.reach(v)
 
+    def _default_dict(self, d) -> None:
+        self.fact("attribute", d, "default_factory", d.default_factory)
+        self.reach(d.default_factory)
+        self._dict(d)
+
     def _items(self, items) -> None:
         if type(items) is not tuple:
             self.fact("items", items, tuple(items))
@@ -348,7 +357,7 @@ class World:
             self.reach(v)
 
     def _parts(self, v, *names: str) -> None:
-        """An object of Python's own whose parts these are."""
+        """Note an object of Python's own whose parts these are."""
         for name in names:
             part = getattr(v, name)
             if type(v) is functools.partial:
@@ -359,13 +368,13 @@ class World:
         self.fact("attribute", x, "node", x.node)
 
     def _bound(self, v) -> None:
-        """A method of an object written in C, as `add = items.append`."""
+        """Note a method of an object written in C, as `add = items.append`."""
         if is_of_a_module(v) or not is_pure_method(v):
             return self._refuse_c(v)
         return self.reach(v.__self__)
 
     def _of_type(self, v) -> None:
-        """A method of a type written in C, as `str.upper`."""
+        """Note a method of a type written in C, as `str.upper`."""
         if v.__name__ not in METHODS.get(v.__objclass__, ()):
             self._refuse_c(v)
 
@@ -424,6 +433,8 @@ _VISITS = {
     np.ndarray: World._array,
     Recorded: World._recorded,
     dict: World._dict,
+    collections.defaultdict: World._default_dict,
+    collections.deque: World._items,  # its maxlen cannot be changed
     tuple: World._items,
     list: World._items,
     set: World._items,
@@ -449,6 +460,6 @@ def is_own(code: types.CodeType) -> bool:
 
 
 def is_ours(c: type) -> bool:
-    """A class of this package, whatever others call theirs."""
+    """Whether it is a class of this package, whatever others call theirs."""
     module = sys.modules.get(c.__module__) if type(c.__module__) is str else None
     return c.__module__.startswith(_PACKAGE) and vars(module).get(c.__name__) is c if module else False

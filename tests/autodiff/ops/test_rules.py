@@ -10,6 +10,7 @@ from gpt2.autodiff.ops import OPS, apply, const, input_node
 from gpt2.autodiff.ops.build import item
 from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.table import NEARLY
 
 pytestmark = pytest.mark.numeric
 
@@ -108,3 +109,45 @@ def test_source(name, sample, dtype):
     results = zip(got, expected) if isinstance(node.dtype, tuple) else [(got, expected)]
     for a, b in results:
         np.testing.assert_array_equal(a, b)
+
+
+SPECIAL = np.array([0.0, -0.0, 1.0, -2.5, 1e-300, 3.7, np.inf, -np.inf, np.nan])
+
+
+def special(op):
+    """Every pair of special values, in the first type of the op's samples that it takes."""
+    a, b = (x.ravel() for x in np.meshgrid(SPECIAL, SPECIAL))
+    return (a, b) if "dd->" in "".join(op.ufunc.types) else (np.array([6, 4, -9, 1]), np.array([2, 3, 5, 5]))
+
+
+def same_bits(a, b, but_for_the_last=False):
+    if but_for_the_last:
+        return np.allclose(a, b, rtol=1e-15, atol=0.0, equal_nan=True)
+    return (
+        a.dtype == b.dtype
+        and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        and (a.dtype.kind != "f" or np.array_equal(np.signbit(a)[a == 0], np.signbit(b)[b == 0]))
+    )
+
+
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.commutes])
+def test_ops_that_commute(name):
+    op = OPS[name]
+    a, b = special(op)
+    with np.errstate(all="ignore"):
+        assert same_bits(op.evaluate(a, b), op.evaluate(b, a), op.commutes == NEARLY)
+
+
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.idempotent])
+def test_ops_that_are_idempotent(name):
+    op = OPS[name]
+    a = special(op)[0] if not name.startswith("logical") else np.array([True, False])
+    assert same_bits(op.evaluate(a, a), a)
+
+
+def test_no_op_commutes_unsaid():
+    with np.errstate(all="ignore"):
+        for name, op in OPS.items():
+            if op.ufunc is not None and op.ufunc.nin == 2 and name != "ldexp" and not op.commutes:
+                a, b = special(op)
+                assert not same_bits(op.evaluate(a, b), op.evaluate(b, a)), name

@@ -113,6 +113,11 @@ def test_names_and_texts_of_functions():
         )
     stays_current(lambda x: np.sum(x) * len(helper.__name__), lambda: setattr(helper, "__name__", "a"))
     stays_current(lambda x: np.sum(x) * len(helper.__doc__), lambda: setattr(helper, "__doc__", "a"))
+    for text in (str, repr, lambda v: f"{v}", lambda v: str([v])):
+        stays_current(
+            lambda x, text=text: np.sum(x) * len(text(helper)),
+            lambda: setattr(helper, "__qualname__", helper.__qualname__ + "s"),
+        )
 
 
 def test_a_class_and_a_base_are_replaced():
@@ -139,6 +144,31 @@ def test_the_default_of_a_defaultdict():
         lambda x: np.sum(x) * table.default_factory(),
         lambda: setattr(table, "default_factory", lambda: 3.0),
     )
+
+
+def test_default_dicts_and_deques_are_compared():
+    table, queue = collections.defaultdict(float, a=2.0), collections.deque([2.0, 1.0], maxlen=3)
+
+    def f(x):
+        return np.sum(x) * (table["a"] + queue[0] + len(queue))
+
+    for change, differs in (
+        (lambda: table.update(a=3.0), True),
+        (lambda: queue.append(5.0), True),
+        (lambda: queue.rotate(1), True),
+        (lambda: queue.append(7.0), True),  # the first one falls out
+        (lambda: setattr(table, "default_factory", int), False),
+        (lambda: table.update(b=1.0), False),
+    ):
+        stays_current(f, change, differs=differs)
+    g = ad.grad(f)
+    g(np.ones(2))
+    assert ad.why_recorded(g) is None
+    reading = ad.grad(lambda x: np.sum(x) * (1.0 + table["new"]))
+    for _ in range(2):
+        table.pop("new", None)
+        np.testing.assert_array_equal(reading(np.ones(2)), np.ones(2))
+        assert "new" in table  # each call puts it there again
 
 
 def test_sets_of_equal_members_in_another_order():

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from docs import coverage
+from docs import coverage, reasons
 from gpt2.autodiff.check.check_grads import check_grads
 from gpt2.autodiff.ops import OPS
 from tests.support.numpy_calls import CALLS, CONSTANT
@@ -58,6 +58,17 @@ def test_every_function_on_the_page_is_called():
 def test_the_page_is_up_to_date():
     with open(PAGE) as f:
         assert f.read() == coverage.page(), "run: python -m docs.coverage > docs/coverage.md"
+
+
+def test_every_public_function_is_recorded_or_has_its_reason():
+    """One reason each, and none for a function that is recorded."""
+    given = reasons.reasons()
+    assert len(given) == sum(len(names.split()) for names in reasons.REASONS.values())
+    assert set(coverage.without_rule()) - set(given) == set()
+    there = {name for name, _ in reasons.public_functions()}
+    assert set(given) & there - set(coverage.without_rule()) == set()
+    assert set(reasons.public_modules()) - set(reasons.MODULES) == set()
+    assert len(there) > 300
 
 
 # what is not a NumPy function, but a part of that library

@@ -1,3 +1,3 @@
-"""Handlers for NumPy's functions (numpy_functions.py), one family a file: they enter the table on import."""
+"""Handlers for NumPy's functions (dispatch.py), one family a file: they enter the table on import."""
 
-from . import create, fft, inplace, linalg, piecewise, polynomials, products, reduce, select, shape  # noqa: F401
+from . import create, emath, fft, inplace, linalg, piecewise, polynomials, products, reduce, select, shape  # noqa: F401

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from ...errors import unsupported
 from ...graph import Node
 from ...ops import apply, build, table
+from .. import source_lines
 from ..dispatch import call_function, handles, operand, operands, raw
-from ..recording import current, innermost
+from ..recording import current
 from ..value import Recorded
 from . import shape as shape_functions
 
@@ -98,64 +101,56 @@ def as_recorded(value: Any) -> Recorded:
     return Recorded(rec, table.const(np.array(value)), np.array(value))
 
 
-for _function in (np.eye, np.identity, np.arange, np.tri):
+for _function in (np.eye, np.identity, np.tri):
     raw(_function)(_plain(_function))
 
 
-@raw(np.array, np.asarray, np.asanyarray, np.ascontiguousarray, np.asfortranarray)
+@raw(np.arange)
+def arange(
+    start: Any = None, stop: Any = None, step: Any = None, dtype: Any = None, **options: Any
+) -> Recorded:
+    """The length is looked at. NumPy adds the step once, and goes on by the difference that this made."""
+    if not any(type(v) is Recorded and v.dtype.kind in "fc" for v in (start, stop, step)):
+        whole = [_number(v) for v in (start, stop, step)]
+        return as_recorded(np.arange(*whole, dtype, **options))  # type: ignore[call-overload]
+    if stop is None:
+        start, stop = 0.0, start
+    step = 1.0 if step is None else step
+    plain = [v.value if type(v) is Recorded else v for v in (start, stop, step)]
+    expected = np.arange(*plain, dtype, **options)  # type: ignore[call-overload]
+    n = max(operator.index(np.ceil((stop - start) / step).astype(np.intp)), 0)
+    first, second = start + 0.0 * step, start + step
+    rest = first + np.arange(2.0, max(n, 2)) * (second - first)
+    made = np.concatenate([np.stack([first, second]), rest])[:n]
+    if type(made) is not Recorded:  # only the length hangs on a recorded value
+        return as_recorded(expected)
+    if made.dtype != expected.dtype or not np.array_equal(made.value, expected):
+        raise unsupported("np.arange", source_lines.here(), "of numbers of this kind is not recorded")
+    return made
+
+
+@handles(np.array, np.asarray, np.asanyarray, np.ascontiguousarray, np.asfortranarray)
 def array(
     obj: Any,
     dtype: Any = None,
+    order: str | None = None,
     *,
-    copy: bool = True,
-    order: Literal["K", "A", "C", "F"] = "K",
+    copy: bool | None = None,
     subok: bool = False,
     ndmin: int = 0,
+    ndmax: int = 0,
     device: Any = None,
-) -> Recorded:
-    """np.array([a, b], like=a), and lists of recorded values wherever an array is expected."""
-    x = obj if type(obj) is Recorded else _stacked(obj)
-    if type(x) is not Recorded:
-        x = as_recorded(np.array(x))
-    if dtype is not None and x.dtype != dtype:
-        x = x.astype(dtype)
-    elif copy or not isinstance(x.value, np.ndarray):
-        value = np.array(x.value, order=order)
-        x = Recorded(innermost((x,)), x.node, value)
-    return x if x.ndim >= ndmin else x.reshape((1,) * (ndmin - x.ndim) + x.shape)
-
-
-def _stacked(obj):
-    """Nested lists as one array, recorded if anything in it is."""
-    if not isinstance(obj, (list, tuple)):
-        return obj if type(obj) is Recorded else np.asarray(obj)
-    parts = [_stacked(v) for v in obj]
-    if not any(type(p) is Recorded for p in parts):
-        return np.array(parts) if parts else np.array([])
-    return np.stack(parts)
-
-
-def _no_copy(function):
-    def handler(obj, dtype=None, order=None, *, copy=None, device=None):
-        if (
-            type(obj) is Recorded
-            and isinstance(obj.value, np.ndarray)
-            and dtype in (None, obj.dtype)
-            and not copy
-        ):
-            return obj
-        return array(obj, dtype)
-
-    return handler
-
-
-for _function in (np.asarray, np.asanyarray, np.ascontiguousarray, np.asfortranarray):
-    raw(_function)(_no_copy(_function))
+) -> Node:
+    """The same numbers; lists of recorded values one after another."""
+    x = operand(obj)
+    if dtype is not None:
+        x = build.cast(x, np.dtype(dtype))
+    return x if x.ndim >= ndmin else build.reshape(x, (1,) * (ndmin - x.ndim) + x.shape)
 
 
 @raw(np.copy)
 def copy(a: Any, order: str = "K", subok: bool = False) -> Recorded:
-    return array(a)
+    return call_function(np.array, (a,), {"order": order})
 
 
 @raw(np.astype)
@@ -175,18 +170,25 @@ def linspace(
     *,
     device: Any = None,
 ) -> Node:
+    """In NumPy's steps: multiples of one width, added to the start, and the end as it is given."""
     start, stop = operands(start, stop)
     common = np.result_type(start.dtype, stop.dtype, float(num))
     start, stop = build.cast(start, common), build.cast(stop, common)
     shape = np.broadcast_shapes(start.shape, stop.shape)
     start, stop = build.broadcast(start, shape), build.broadcast(stop, shape)
+    num = operator.index(num)
     steps = num - 1 if endpoint else num
-    weight = table.const(np.arange(num).reshape((-1,) + (1,) * len(shape)) / max(steps, 1))
-    weight = build.cast(weight, build.real(start).dtype)
-    row, last = (build.reshape(x, (1, *shape)) for x in (start, stop))
-    out = row * (1.0 - weight) + last * weight  # exact at both ends
+    width = (stop - start) / steps if steps > 0 else build.full(shape, np.nan, common)
+    counted = table.const(np.arange(num).reshape((-1,) + (1,) * len(shape)).astype(build.real(start).dtype))
+    first, last = (build.reshape(x, (1, *shape)) for x in (start, stop))
+    factor = build.reshape(width, (1, *shape)) if steps > 0 else last - first
+    out = counted * factor + first
+    if endpoint and num > 1:
+        out = shape_functions.concatenate((build.take_slice(out, 0, 0, num - 1), last))
+    if dtype is not None and np.dtype(dtype).kind in "iu":
+        out = apply("floor", out)
     out = build.cast(shape_functions.moveaxis(out, 0, axis), dtype or common)
-    return (out, (stop - start) / steps) if retstep else out
+    return (out, width) if retstep else out
 
 
 @handles(np.logspace)

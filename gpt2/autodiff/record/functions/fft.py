@@ -1,4 +1,4 @@
-"""numpy.fft: everything as transforms along one axis after another."""
+"""Handlers for numpy.fft: everything as transforms along one axis after another."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None,
 
 
 def lengths(x: Node, s: Any, axes: Any) -> list[tuple[int | None, int]]:
-    """(length, axis) pairs."""
+    """The transforms to make, as pairs (length, axis)."""
     if axes is None:
         axes = range(x.ndim) if s is None else range(-len(s), 0)
     axes = [axis_of(a, x.ndim) for a in axes]

@@ -1,4 +1,4 @@
-"""numpy.linalg."""
+"""Handlers for numpy.linalg: solving, decompositions, norms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import call_function, handles, helper, operand, raw
+from ..dispatch import Operand, call_function, handles, helper, operand, raw
 from ..ufuncs import matmul
 from ..value import Recorded
 from .products import pair
@@ -23,24 +23,24 @@ def floating(x: Any) -> Node:
 
 
 @handles(np.linalg.inv)
-def inv(a: Any) -> Node:
+def inv(a: Operand) -> Node:
     return apply("inv", floating(a))
 
 
 @handles(np.linalg.tensorinv)
-def tensorinv(a: Any, ind: int = 2) -> Node:
+def tensorinv(a: Node, ind: int = 2) -> Node:
     shape = a.shape[ind:] + a.shape[:ind]
     n = int(np.prod(a.shape[:ind]))
     return build.reshape(inv(build.reshape(a, (n, a.size // n))), shape)
 
 
 @handles(np.linalg.det)
-def det(a: Any) -> Node:
+def det(a: Operand) -> Node:
     return apply("det", floating(a))
 
 
 @handles(np.linalg.slogdet)
-def slogdet(a: Any) -> Any:
+def slogdet(a: Operand) -> Any:
     return items(apply("slogdet", floating(a)))
 
 
@@ -49,7 +49,7 @@ def items(node: Node) -> tuple[Node, ...]:
 
 
 @handles(np.linalg.solve)
-def solve(a: Any, b: Any) -> Node:
+def solve(a: Operand, b: Operand) -> Node:
     a, b = floating(a), floating(b)
     dtype = np.result_type(a.dtype, b.dtype)
     a, b = build.cast(a, dtype), build.cast(b, dtype)
@@ -60,7 +60,7 @@ def solve(a: Any, b: Any) -> Node:
 
 
 @handles(np.linalg.tensorsolve)
-def tensorsolve(a: Any, b: Any, axes: Any = None) -> Node:
+def tensorsolve(a: Operand, b: Operand, axes: Any = None) -> Node:
     a, b = operand(a), operand(b)
     if axes is not None:
         raise NotImplementedError("with axes is not recorded; np.moveaxis first")
@@ -70,7 +70,7 @@ def tensorsolve(a: Any, b: Any, axes: Any = None) -> Node:
 
 @raw(np.linalg.lstsq)
 def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple:
-    """By the pseudoinverse, which is the same solution. Rank, and whether there are residuals, are plain."""
+    """Least squares by the pseudoinverse, the same solution. Rank and the number of residuals are plain."""
     plain = [x.value if type(x) is Recorded else x for x in (a, b)]
     _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)  # type: ignore[call-overload]
     x, residuals, values = call_function(_lstsq, (a, b, rcond, residuals.shape), {})
@@ -83,7 +83,7 @@ def _lstsq(a, b, rcond, residual_shape):
 
 
 @helper(_lstsq)
-def lstsq_nodes(a: Any, b: Any, rcond: Any, residual_shape: Any) -> tuple[Node, ...]:
+def lstsq_nodes(a: Operand, b: Operand, rcond: Any, residual_shape: Any) -> tuple[Node, ...]:
     a, b = pair(floating(a), floating(b))
     if rcond is None:
         rcond = np.finfo(a.dtype).eps * max(a.shape)
@@ -95,7 +95,7 @@ def lstsq_nodes(a: Any, b: Any, rcond: Any, residual_shape: Any) -> tuple[Node, 
 
 
 @handles(np.linalg.pinv)
-def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = np._NoValue) -> Node:
+def pinv(a: Operand, rcond: Any = None, hermitian: bool = False, *, rtol: Any = np._NoValue) -> Node:
     if hermitian or isinstance(rcond, Node):
         raise NotImplementedError("with hermitian=True or a recorded rcond is not recorded")
     cut = rcond if rtol is np._NoValue else rtol
@@ -103,7 +103,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = np._
 
 
 @handles(np.linalg.cholesky)
-def cholesky(a: Any, /, *, upper: bool = False) -> Node:
+def cholesky(a: Operand, /, *, upper: bool = False) -> Node:
     a = floating(a)
     if upper:
         return build.adjoint(apply("cholesky", build.adjoint(a)))
@@ -111,7 +111,7 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Node:
 
 
 @handles(np.linalg.qr)
-def qr(a: Any, mode: str = "reduced") -> Any:
+def qr(a: Operand, mode: str = "reduced") -> Any:
     a = floating(a)
     if mode not in ("reduced", "r") and not (mode == "complete" and a.shape[-2] <= a.shape[-1]):
         raise NotImplementedError(f"with mode={mode!r} is not recorded; mode='reduced' is")
@@ -120,7 +120,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 
 @handles(np.linalg.eigh)
-def eigh(a: Any, UPLO: str = "L") -> Any:
+def eigh(a: Operand, UPLO: str = "L") -> Any:
     return items(apply("eigh", floating(a), uplo=UPLO.upper()))
 
 
@@ -143,7 +143,7 @@ def _eig(a, dtype):
 
 
 @helper(_eig)
-def eig_nodes(a: Any, dtype: Any) -> tuple[Node, ...]:
+def eig_nodes(a: Operand, dtype: Any) -> tuple[Node, ...]:
     """NumPy gives reals where all values happen to be real; the recording keeps to what it gave."""
     return items(apply("eig", floating(a), dtype=dtype))
 
@@ -154,7 +154,7 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Node:
 
 
 @handles(np.linalg.svd)
-def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
+def svd(a: Operand, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
     if hermitian:
         raise NotImplementedError("with hermitian=True is not recorded; np.linalg.eigh is")
     parts = items(apply("svd", floating(a), full_matrices=bool(full_matrices) if compute_uv else False))
@@ -167,7 +167,7 @@ def svdvals(x: Any, /) -> Node:
 
 
 @handles(np.linalg.matrix_power)
-def matrix_power(a: Any, n: int | None) -> Node:
+def matrix_power(a: Operand, n: int | None) -> Node:
     a = floating(a) if n < 0 else operand(a)
     if n == 0:
         return build.broadcast(table.const(np.eye(a.shape[-1], dtype=a.dtype)), a.shape)
@@ -183,7 +183,9 @@ def matrix_power(a: Any, n: int | None) -> Node:
 
 
 @handles(np.linalg.norm)
-def norm(x: Any, ord: Any = None, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
+def norm(
+    x: Operand, ord: Any = None, axis: int | Sequence[int] | None = None, keepdims: bool = False
+) -> Node:
     x = floating(x)
     if axis is None:
         if ord is None or (ord == 2 and x.ndim == 1) or (ord in ("f", "fro") and x.ndim == 2):
@@ -238,7 +240,7 @@ def matrix_norm_along(x: Node, order: Any, axes: Any, keepdims: Any) -> Node:
 
 @handles(np.linalg.vector_norm)
 def vector_norm(
-    x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Any = 2
+    x: Operand, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Any = 2
 ) -> Node:
     x = floating(x)
     if axis is None or isinstance(axis, tuple):
@@ -263,7 +265,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Node:
 
 
 @handles(np.linalg.cond)
-def cond(x: Any, p: Any = None) -> Node:
+def cond(x: Operand, p: Any = None) -> Node:
     x = floating(x)
     if p in (None, 2, -2):
         values = svd(x, compute_uv=False)

@@ -6,10 +6,13 @@ import operator
 from typing import Any
 
 import numpy as np
+import numpy.polynomial
 
+from ...errors import unsupported
 from ...graph import Node
 from ...ops import apply, build, table
 from ..dispatch import call_function, handles, helper, operand, raw
+from ..source_lines import here
 from ..value import Recorded
 from .linalg import lstsq_nodes
 from .select import convolve, vander
@@ -88,6 +91,60 @@ def poly(seq_of_zeros: Any) -> Node:
     return made
 
 
+@raw(np.polydiv)
+def polydiv(u: Any, v: Any) -> tuple[Any, Any]:
+    """Long division. Leading zeros of the remainder are taken off, so it is looked at."""
+    u, v = np.atleast_1d(u) + 0.0, np.atleast_1d(v) + 0.0
+    like = u if type(u) is Recorded else v
+    n, dtype = len(v) - 1, np.result_type(u.dtype, v.dtype)
+    rest = np.array(u, dtype, like=like)
+    scale, found = 1.0 / v[0], np.zeros(max(len(u) - n, 1), dtype, like=like)
+    for k in range(len(u) - n):
+        found[k] = scale * rest[k]
+        rest[k : k + n + 1] -= found[k] * v
+    while np.allclose(rest[0], 0, rtol=1e-14) and len(rest) > 1:
+        rest = rest[1:]
+    return found, rest
+
+
+@raw(np.roots)
+def roots(p: Any) -> Any:
+    """The eigenvalues of the companion matrix, and a zero for each factor x. Which coefficients are zero is
+    looked at.
+    """
+    p = np.atleast_1d(p)
+    if p.ndim != 1:
+        raise ValueError("Input must be a rank-1 array.")
+    there = np.flatnonzero(p)
+    if not len(there):
+        return np.array([])
+    zeros = len(p) - int(there[-1]) - 1
+    p = p[int(there[0]) : int(there[-1]) + 1]
+    n = len(p) - 1
+    if n == 0:
+        return np.zeros(zeros)
+    matrix = np.array(np.diag(np.ones(n - 1, p.dtype), -1), like=p)
+    matrix[0, :] = -p[1:] / p[0]
+    found = np.linalg.eigvals(matrix)
+    return np.concatenate((found, np.zeros(zeros, found.dtype)))
+
+
+@raw(np.trim_zeros)
+def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+    """Which elements are zero is looked at."""
+    there = np.argwhere(filt)
+    trim = trim.lower()
+    if trim not in ("fb", "bf", "f", "b"):
+        raise ValueError(f"unexpected character(s) in `trim`: {trim!r}")
+    axes = range(filt.ndim) if axis is None else np.lib.array_utils.normalize_axis_tuple(axis, filt.ndim)
+    ends = [slice(None)] * filt.ndim
+    for k in axes:
+        first, last = (int(there[:, k].min()), int(there[:, k].max()) + 1) if len(there) else (0, 0)
+        keep = len(there) > 0
+        ends[k] = slice(first if "f" in trim or not keep else None, last if "b" in trim or not keep else None)
+    return filt[tuple(ends)]
+
+
 @raw(np.polyfit)
 def polyfit(
     x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: bool = False
@@ -118,6 +175,12 @@ def polyfit_nodes(x: Any, y: Any, deg: int, rcond: Any, w: Any) -> Node:
     scale = apply("sqrt", apply("sum", powers * powers, axes=(0,), keepdims=False))
     found, _, _ = lstsq_nodes(powers / scale, y, rcond, (0,))
     return found / (build.reshape(scale, (deg + 1, 1)) if found.ndim == 2 else scale)
+
+
+# np.polynomial is written in Python and runs as it is (conversions.py); these ask their arguments how to run
+for _function in vars(np.polynomial.polynomial).values():
+    if hasattr(_function, "_implementation"):
+        raw(_function)(_function._implementation)
 
 
 # ---- weights added up in bins. Where the values lie is looked at: other bins are another program ----
@@ -153,25 +216,55 @@ def _added(weights: Node, places: np.ndarray, n: int) -> Node:
     return apply("scatter_add", zeros, weights, table.const(places.astype(np.intp)), spec=(("array", 0),))
 
 
+def _edges(a: Any, bins: Any, range: Any) -> Any:
+    """The edges of bins: recorded where they hang on recorded numbers."""
+    values, limits = _plain(a), None if range is None else tuple(float(_plain(v)) for v in range)
+    if np.ndim(bins) == 1:
+        np.histogram_bin_edges(values, _plain(bins), limits)  # raises what NumPy raises
+        return bins if type(bins) is Recorded else np.asarray(bins)
+    plain = np.histogram_bin_edges(values, bins, limits)
+    hangs_on = (a,) if range is None else range
+    if not any(type(v) is Recorded and v.dtype.kind in "fc" for v in hangs_on) or not values.size:
+        return plain
+    low, high = (np.min(a), np.max(a)) if range is None else range
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    made = np.linspace(low, high, len(plain), dtype=plain.dtype)
+    if not np.array_equal(made.value, plain):
+        raise unsupported("np.histogram_bin_edges", here(), "with bins like these is not recorded")
+    return made
+
+
+@raw(np.histogram_bin_edges)
+def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
+    return _edges(a, bins, range)
+
+
 @raw(np.histogram)
 def histogram(
     a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
 ) -> tuple[Any, Any]:
-    a = _plain(a)
-    if type(bins) is Recorded:
-        bins = _plain(bins)
-    if type(weights) is not Recorded:
-        return np.histogram(a, bins, range, density, weights)
-    edges = np.histogram_bin_edges(a, bins, range)  # these say nothing of the weights
-    return call_function(_histogram, (a, bins, range, density, weights), {}), edges
+    edges = _edges(a, bins, range)
+    given = _plain(a), _plain(bins) if np.ndim(bins) else bins, None if range is None else _limits(range)
+    if type(weights) is Recorded:
+        found = call_function(_histogram, (*given, weights), {})
+    else:
+        found = np.histogram(*given, False, weights)[0]
+    if density:
+        found = found / np.diff(edges).astype(float) / found.sum()
+    return found, edges
 
 
-def _histogram(a, bins, range, density, weights):
-    return np.histogram(a, bins, range, density, weights)[0]
+def _limits(range):
+    return tuple(float(_plain(v)) for v in range)
+
+
+def _histogram(a, bins, range, weights):
+    return np.histogram(a, bins, range, False, weights)[0]
 
 
 @helper(_histogram)
-def histogram_nodes(a: Any, bins: Any, range: Any, density: Any, weights: Any) -> Node:
+def histogram_nodes(a: Any, bins: Any, range: Any, weights: Any) -> Node:
     """Bins of one width are added up one weight after another, others as differences of running sums."""
     weights, edges = operand(weights), np.histogram_bin_edges(a, bins, range)
     a, n = a.ravel(), len(edges) - 1
@@ -181,17 +274,71 @@ def histogram_nodes(a: Any, bins: Any, range: Any, density: Any, weights: Any) -
         places[a == edges[-1]] = n - 1
         inside = np.flatnonzero((places >= 0) & (places < n))
         found = _added(build.cast(_taken(flat, inside), float), places[inside], n)
-        found = build.cast(found, weights.dtype)
+        return build.cast(found, weights.dtype)
+    order = np.argsort(a)
+    sums = apply("cumsum", _taken(flat, order), axis=0, reverse=False)
+    ends = np.append(np.searchsorted(a[order], edges[:-1]), np.searchsorted(a[order], edges[-1], "right"))
+    sums = _taken(concatenate((build.zeros((1,), sums.dtype), sums)), ends)
+    return build.slice_(sums, ((1, n + 1, 1),)) - build.slice_(sums, ((0, n, 1),))
+
+
+def _is_row(bins) -> bool:
+    """Numbers of bins or edges for several axes, not one number for all."""
+    return type(bins) in (list, tuple) or np.ndim(bins) > 0
+
+
+@raw(np.histogram2d)
+def histogram2d(
+    x: Any, y: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
+) -> Any:
+    if len(x) != len(y):
+        raise ValueError("x and y must have the same length.")
+    if _is_row(bins) and len(bins) not in (1, 2):
+        bins = [bins, bins]
+    found, edges = np.histogramdd([x, y], bins, range, density, weights)
+    return found, edges[0], edges[1]
+
+
+@raw(np.histogramdd)
+def histogramdd(
+    sample: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
+) -> Any:
+    columns = list(sample) if type(sample) in (list, tuple) else list(np.atleast_2d(sample.T))
+    bins = list(bins) if _is_row(bins) else [bins] * len(columns)
+    ranges = [None] * len(columns) if range is None else list(range)
+    edges = [_edges(c, b, r) for c, b, r in zip(columns, bins, ranges, strict=True)]
+    places = np.stack([_plain(c) for c in columns], axis=1)
+    counted = [_plain(b) if np.ndim(b) else b for b in bins]
+    limits = [None if r is None else _limits(r) for r in ranges]
+    if type(weights) is Recorded:
+        found = call_function(_histogramdd, (places, counted, limits, weights), {})
     else:
-        order = np.argsort(a)
-        sums = apply("cumsum", _taken(flat, order), axis=0, reverse=False)
-        ends = np.append(np.searchsorted(a[order], edges[:-1]), np.searchsorted(a[order], edges[-1], "right"))
-        sums = _taken(concatenate((build.zeros((1,), sums.dtype), sums)), ends)
-        found = build.slice_(sums, ((1, n + 1, 1),)) - build.slice_(sums, ((0, n, 1),))
+        found = np.histogramdd(places, counted, limits, False, weights)[0]
     if density:
-        total = apply("sum", found, axes=(0,), keepdims=False)
-        found = found / table.const(np.diff(edges)) / total
-    return found
+        total = found.sum()
+        for axis, e in enumerate(edges):
+            shape = [1] * len(edges)
+            shape[axis] = len(e) - 1
+            found = found / np.diff(e).reshape(shape)
+        found = found / total
+    return found, edges
+
+
+def _histogramdd(sample, bins, ranges, weights):
+    return np.histogramdd(sample, bins, ranges, False, weights)[0]
+
+
+@helper(_histogramdd)
+def histogramdd_nodes(sample: Any, bins: Any, ranges: Any, weights: Any) -> Node:
+    """Each weight is added to its bin, or to one of those around them for what lies outside."""
+    edges = np.histogramdd(sample, bins, ranges)[1]
+    places = [np.searchsorted(e, column, "right") for e, column in zip(edges, sample.T)]
+    for e, column, place in zip(edges, sample.T, places):
+        place[column == e[-1]] -= 1
+    counts = [len(e) + 1 for e in edges]
+    weights = build.cast(operand(weights), float)
+    found = _added(weights, np.ravel_multi_index(places, counts), int(np.prod(counts)))
+    return build.slice_(build.reshape(found, tuple(counts)), tuple((1, n - 1, 1) for n in counts))
 
 
 def _taken(x: Node, places: np.ndarray) -> Node:

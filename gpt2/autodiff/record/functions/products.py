@@ -1,4 +1,4 @@
-"""Products of vectors, matrices and tensors."""
+"""Handlers for products of vectors, matrices and tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build
-from ..dispatch import handles, operand
+from ..dispatch import Operand, handles, operand
 from ..ufuncs import BUILDERS, matmul
 from .reduce import plain_sum
 from .shape import diagonal_view, moveaxis, normalize_axis_tuple
@@ -24,7 +24,7 @@ def pair(a: Any, b: Any) -> tuple[Node, Node]:
 
 
 @handles(np.dot)
-def dot(a: Any, b: Any, out: Any = None) -> Node:
+def dot(a: Node, b: Node, out: Any = None) -> Node:
     a, b = pair(a, b)
     if a.ndim == 0 or b.ndim == 0:
         return apply("multiply", a, b)
@@ -37,7 +37,7 @@ def dot(a: Any, b: Any, out: Any = None) -> Node:
 
 
 @handles(np.inner)
-def inner(a: Any, b: Any, /) -> Node:
+def inner(a: Node, b: Node, /) -> Node:
     a, b = pair(a, b)
     if a.ndim == 0 or b.ndim == 0:
         return apply("multiply", a, b)
@@ -45,14 +45,14 @@ def inner(a: Any, b: Any, /) -> Node:
 
 
 @handles(np.vdot)
-def vdot(a: Any, b: Any, /) -> Node:
+def vdot(a: Node, b: Node, /) -> Node:
     a, b = pair(a, b)
     a = build.conjugate(a) if a.dtype.kind == "c" else a
     return matmul(build.reshape(a, (a.size,)), build.reshape(b, (b.size,)))
 
 
 @handles(np.outer)
-def outer(a: Any, b: Any, out: Any = None) -> Node:
+def outer(a: Operand, b: Operand, out: Any = None) -> Node:
     a, b = operand(a), operand(b)
     return apply("multiply", build.reshape(a, (a.size, 1)), build.reshape(b, (1, b.size)))
 
@@ -100,13 +100,13 @@ def linalg_matmul(x1: Any, x2: Any, /) -> Node:
 
 
 @handles(np.linalg.vecdot)
-def linalg_vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Node:
+def linalg_vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Node:
     a, b = operand(x1), operand(x2)
     return BUILDERS["vecdot"](moveaxis(a, axis, -1), moveaxis(b, axis, -1))
 
 
 @handles(np.kron)
-def kron(a: Any, b: Any) -> Node:
+def kron(a: Operand, b: Operand) -> Node:
     a, b = operand(a), operand(b)
     n = max(a.ndim, b.ndim)
     a_shape, b_shape = (1,) * (n - a.ndim) + a.shape, (1,) * (n - b.ndim) + b.shape
@@ -129,7 +129,9 @@ def linalg_trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Node:
 
 
 @handles(np.cross)
-def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Node:
+def cross(
+    a: Operand, b: Operand, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Node:
     axisa, axisb, axisc = (axis,) * 3 if axis is not None else (axisa, axisb, axisc)
     a, b = operand(a), operand(b)
     a, b = moveaxis(a, axisa, -1), moveaxis(b, axisb, -1)
@@ -227,7 +229,7 @@ def _without_repeats(x: Node, letters: str) -> tuple[Node, str]:
 
 
 def _rearranged(x: Node, letters: str, output: str) -> Node:
-    """One operand: sums, then a transpose."""
+    """An einsum of one operand: sums, then a transpose."""
     gone = [i for i, c in enumerate(letters) if c not in output]
     x = build.sum_(x, gone) if gone else x
     letters = "".join(c for c in letters if c in output)

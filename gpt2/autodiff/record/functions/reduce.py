@@ -1,4 +1,4 @@
-"""Reductions: sums, means, extrema, products, running sums, norms of spread, order statistics."""
+"""Handlers for reductions: sums, means, extrema, products, running sums, spread, order statistics."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import handles, operand, since
-from .shape import axis_of, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
+from ..dispatch import Operand, handles, operand, since
+from .shape import along, axis_of, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
 
 NONE = np._NoValue
+Axes = int | Sequence[int] | None
 
 
-def axes_of(axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+def axes_of(axis: Axes, ndim: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     return tuple(sorted(normalize_axis_tuple(axis, ndim)))
 
 
-def reduce_op(op: str, x: Node, axis: int | Sequence[int] | None, keepdims: Any) -> Node:
+def reduce_op(op: str, x: Node, axis: Axes, keepdims: Any) -> Node:
     return apply(op, x, axes=axes_of(axis, x.ndim), keepdims=_flag(keepdims))
 
 
@@ -30,58 +31,61 @@ def _flag(keepdims) -> bool:
 
 
 def masked(x: Node, where: Any, neutral: Any) -> Node:
-    """x where the mask holds, and what changes nothing elsewhere."""
+    """x where the mask holds, and elsewhere a number that changes nothing."""
     if where is True or where is NONE:
         return x
     shape = np.broadcast_shapes(x.shape, np.shape(where))
     return build.where(build.broadcast(operand(where), shape), build.broadcast(x, shape), neutral)
 
 
-def plain_sum(x: Node, axis: int | Sequence[int] | None, keepdims: Any = False) -> Node:
+def plain_sum(x: Node, axis: Axes, keepdims: Any = False) -> Node:
     axes = axes_of(axis, x.ndim)
     return apply("sum", x, axes=axes, keepdims=_flag(keepdims)) if axes or x.dtype.kind not in "fc" else x
 
 
 @handles(np.sum)
 def sum_(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
+    a: Operand,
+    axis: Axes = None,
     dtype: Any = None,
     out: Any = None,
     keepdims: Any = NONE,
     initial: Any = NONE,
     where: Any = NONE,
 ) -> Node:
-    a = operand(a)
-    a = build.cast(a, dtype) if dtype is not None else a
-    total = plain_sum(masked(a, where, 0), axis, keepdims)
-    return total if initial is NONE or initial is None else _with(total, "add", initial)
+    a = _in_dtype(a, dtype)
+    return _with(plain_sum(masked(a, where, 0), axis, keepdims), "add", initial)
+
+
+def _in_dtype(a: Operand, dtype) -> Node:
+    return operand(a) if dtype is None else build.cast(operand(a), dtype)
 
 
 def _with(x: Node, op: str, initial) -> Node:
+    """The result of a reduction together with the value that it was to begin with."""
+    if initial is NONE or initial is None:
+        return x
     return build.cast(apply(op, x, operand(initial, x.dtype)), x.dtype)
 
 
 @handles(np.prod)
 def prod(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
+    a: Operand,
+    axis: Axes = None,
     dtype: Any = None,
     out: Any = None,
     keepdims: Any = NONE,
     initial: Any = NONE,
     where: Any = NONE,
 ) -> Node:
-    a = build.cast(a, dtype) if dtype is not None else a
-    total = reduce_op("prod", masked(a, where, 1), axis, keepdims)
-    return total if initial is NONE or initial is None else _with(total, "multiply", initial)
+    a = _in_dtype(a, dtype)
+    return _with(reduce_op("prod", masked(a, where, 1), axis, keepdims), "multiply", initial)
 
 
 def _extremum(op: str, ufunc: str, worst):
     def handler(a, axis=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
         a = masked(operand(a), where, worst(a.dtype))
-        best = reduce_op(op, a, axis, keepdims)
-        return best if initial is NONE or initial is None else _with(best, ufunc, initial)
+        return _with(reduce_op(op, a, axis, keepdims), ufunc, initial)
 
     return handler
 
@@ -100,9 +104,8 @@ min_ = handles(np.min, np.amin)(_extremum("min", "minimum", highest))
 
 def _truth(op: str, neutral: bool):
     def handler(a, axis=None, out=None, keepdims=NONE, *, where=NONE):
-        return reduce_op(
-            op, masked(build.cast(a, bool) if where is not NONE else a, where, neutral), axis, keepdims
-        )
+        a = _in_dtype(a, None if where is NONE else bool)
+        return reduce_op(op, masked(a, where, neutral), axis, keepdims)
 
     return handler
 
@@ -113,6 +116,7 @@ handles(np.all)(_truth("all", True))
 
 def _position(op: str):
     def handler(a, axis=None, out=None, *, keepdims=NONE):
+        a = operand(a)
         if axis is None:
             found = apply(op, build.reshape(a, (a.size,)), axis=0)
             return build.reshape(found, (1,) * a.ndim) if _flag(keepdims) else found
@@ -128,12 +132,12 @@ handles(np.argmin)(_position("argmin"))
 
 
 # means and spread
-def count_of(x: Node, axis: int | Sequence[int] | None) -> int:
+def count_of(x: Node, axis: Axes) -> int:
     return int(np.prod([x.shape[i] for i in axes_of(axis, x.ndim)]))
 
 
 def mean_dtype(dtype: Any, wanted: Any) -> tuple[np.dtype, np.dtype]:
-    """(what the sum is taken in, what the mean has)."""
+    """Two dtypes: what the sum is taken in, and what the mean has."""
     if wanted is not None:
         return np.dtype(wanted), np.dtype(wanted)
     if dtype == np.float16:
@@ -143,20 +147,21 @@ def mean_dtype(dtype: Any, wanted: Any) -> tuple[np.dtype, np.dtype]:
 
 @handles(np.mean)
 def mean(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
+    a: Operand,
+    axis: Axes = None,
     dtype: Any = None,
     out: Any = None,
     keepdims: Any = NONE,
     *,
     where: Any = NONE,
 ) -> Node:
+    a = operand(a)
     inner, outer = mean_dtype(a.dtype, dtype)
     total = plain_sum(masked(build.cast(a, inner), where, 0), axis, keepdims)
     return build.cast(total / counted(a, axis, keepdims, where, inner), outer)
 
 
-def counted(a: Node, axis: int | Sequence[int] | None, keepdims: Any, where: Any, dtype: Any) -> float | Node:
+def counted(a: Node, axis: Axes, keepdims: Any, where: Any, dtype: Any) -> float | Node:
     """How many elements a mean is over: a number, or with a mask a node."""
     if where is True or where is NONE:
         return float(count_of(a, axis))
@@ -169,17 +174,18 @@ def build_real(dtype: Any) -> np.dtype:
 
 @handles(np.var)
 def var(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
+    a: Operand,
+    axis: Axes = None,
     dtype: Any = None,
     out: Any = None,
     ddof: float = 0,
     keepdims: Any = NONE,
     *,
     where: Any = NONE,
-    mean: Any = NONE,
+    mean: Operand = NONE,
     correction: Any = NONE,
 ) -> Node:
+    a = operand(a)
     ddof = ddof if correction is NONE else correction
     inner, outer = mean_dtype(a.dtype, dtype)
     x = build.cast(a, inner)
@@ -199,29 +205,27 @@ def var(
 
 @handles(np.std)
 def std(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
+    a: Operand,
+    axis: Axes = None,
     dtype: Any = None,
     out: Any = None,
     ddof: float = 0,
     keepdims: Any = NONE,
-    *,
-    where: Any = NONE,
-    mean: Any = NONE,
-    correction: Any = NONE,
+    **options: Any,
 ) -> Node:
+    a = operand(a)
     inner, outer = mean_dtype(a.dtype, dtype)
-    spread = var(a, axis, inner, None, ddof, keepdims, where=where, mean=mean, correction=correction)
-    if where is NONE and mean is NONE and count_of(a, axis) == 1:
+    spread = var(a, axis, inner, None, ddof, keepdims, **options)
+    if options.keys() <= {"correction"} and count_of(a, axis) == 1:
         spread = apply("stop_gradient", spread)  # zero wherever x lies, and not a root at its kink
     return build.cast(build.sqrt(spread), build_real(outer))
 
 
 @handles(np.average)
 def average(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
-    weights: Any = None,
+    a: Operand,
+    axis: Axes = None,
+    weights: Operand = None,
     returned: bool = False,
     *,
     keepdims: Any = NONE,
@@ -246,18 +250,16 @@ def average(
 
 
 @handles(np.ptp)
-def ptp(a: Any, axis: int | Sequence[int] | None = None, out: Any = None, keepdims: Any = NONE) -> Node:
+def ptp(a: Operand, axis: Axes = None, out: Any = None, keepdims: Any = NONE) -> Node:
     return max_(a, axis, keepdims=keepdims) - min_(a, axis, keepdims=keepdims)
 
 
 # running
 def _running(op: str):
     def handler(a, axis=None, dtype=None, out=None):
-        a = build.cast(a, dtype) if dtype is not None else a
-        if axis is None:
-            a, axis = build.reshape(a, (a.size,)), 0
+        a, axis = along(_in_dtype(a, dtype), axis)
         more = {"reverse": False} if op == "cumsum" else {}
-        return apply(op, a, axis=axis_of(axis, a.ndim), **more)
+        return apply(op, a, axis=axis, **more)
 
     return handler
 
@@ -284,7 +286,7 @@ handles(*since("cumulative_prod"))(_running_array_api(cumprod, 1))
 
 # differences and integrals
 @handles(np.diff)
-def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = NONE, append: Any = NONE) -> Node:
+def diff(a: Operand, n: int = 1, axis: int = -1, prepend: Any = NONE, append: Any = NONE) -> Node:
     a = operand(a)
     axis = axis_of(axis, a.ndim)
     parts = [a]
@@ -305,7 +307,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = NONE, append: Any = 
 
 
 @handles(np.ediff1d)
-def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Node:
+def ediff1d(ary: Node, to_end: Any = None, to_begin: Any = None) -> Node:
     flat = build.reshape(ary, (ary.size,))
     parts = [flat for flat in (to_begin, diff(flat), to_end) if flat is not None]
     parts = [build.reshape(build.cast(p, ary.dtype), (p.size,)) for p in map(operand, parts)]
@@ -313,7 +315,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Node:
 
 
 @handles(np.trapezoid)
-def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Node:
+def trapezoid(y: Operand, x: Operand = None, dx: Operand = 1.0, axis: int = -1) -> Node:
     y = operand(y)
     axis = axis_of(axis, y.ndim)
     n = y.shape[axis]
@@ -331,9 +333,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Node:
 
 
 @handles(np.gradient)
-def gradient(
-    f: Any, *varargs: Any, axis: int | Sequence[int] | None = None, edge_order: int = 1
-) -> Node | tuple[Node, ...]:
+def gradient(f: Node, *varargs: Any, axis: Axes = None, edge_order: int = 1) -> Node | tuple[Node, ...]:
     axes = axes_of(axis, f.ndim) if axis is None or isinstance(axis, tuple) else (axis_of(axis, f.ndim),)
     if axis is not None and isinstance(axis, tuple):
         axes = normalize_axis_tuple(axis, f.ndim)
@@ -386,44 +386,47 @@ def _gradient_along(f: Node, h, axis: int, edge_order: int) -> Node:
 # sorting and order statistics
 @handles(np.sort)
 def sort(
-    a: Any, axis: int = -1, kind: str | None = None, order: str | None = None, *, stable: bool | None = None
+    a: Node,
+    axis: int | None = -1,
+    kind: str | None = None,
+    order: str | None = None,
+    *,
+    stable: bool | None = None,
 ) -> Node:
-    if axis is None:
-        a, axis = build.reshape(a, (a.size,)), 0
-    axis = axis_of(axis, a.ndim)
-    return table.apply("take_along", a, argsort(a, axis, kind, stable=stable), axis=axis)
+    a, axis = along(a, axis)
+    return apply("take_along", a, argsort(a, axis, kind, stable=stable), axis=axis)
 
 
 @handles(np.argsort)
 def argsort(
-    a: Any, axis: int = -1, kind: str | None = None, order: str | None = None, *, stable: bool | None = None
+    a: Node,
+    axis: int | None = -1,
+    kind: str | None = None,
+    order: str | None = None,
+    *,
+    stable: bool | None = None,
 ) -> Node:
-    if axis is None:
-        a, axis = build.reshape(a, (a.size,)), 0
-    return apply("argsort", a, axis=axis_of(axis, a.ndim), kind="stable" if stable else kind)
+    a, axis = along(a, axis)
+    return apply("argsort", a, axis=axis, kind="stable" if stable else kind)
 
 
 @handles(np.partition)
 def partition(
-    a: Any, kth: int | Sequence[int], axis: int = -1, kind: str = "introselect", order: str | None = None
+    a: Node, kth: Any, axis: int | None = -1, kind: str = "introselect", order: str | None = None
 ) -> Node:
-    if axis is None:
-        a, axis = build.reshape(a, (a.size,)), 0
-    axis = axis_of(axis, a.ndim)
+    a, axis = along(a, axis)
     return apply("take_along", a, argpartition(a, kth, axis), axis=axis)
 
 
 @handles(np.argpartition)
 def argpartition(
-    a: Any, kth: int | Sequence[int], axis: int = -1, kind: str = "introselect", order: str | None = None
+    a: Node, kth: Any, axis: int | None = -1, kind: str = "introselect", order: str | None = None
 ) -> Node:
-    if axis is None:
-        a, axis = build.reshape(a, (a.size,)), 0
-    kth = tuple(kth) if isinstance(kth, (tuple, list)) else int(kth)
-    return apply("argpartition", a, kth=kth, axis=axis_of(axis, a.ndim))
+    a, axis = along(a, axis)
+    return apply("argpartition", a, kth=tuple(kth) if np.ndim(kth) else int(kth), axis=axis)
 
 
-def flat_axes(x: Node, axis: int | Sequence[int] | None, keepdims: Any) -> tuple[Node, tuple]:
+def flat_axes(x: Node, axis: Axes, keepdims: Any) -> tuple[Node, tuple]:
     """x with the reduced axes as one, the last; and the shape of the result."""
     axes = axes_of(axis, x.ndim)
     rest = [i for i in range(x.ndim) if i not in axes]
@@ -435,12 +438,13 @@ def flat_axes(x: Node, axis: int | Sequence[int] | None, keepdims: Any) -> tuple
 
 @handles(np.median)
 def median(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
+    a: Operand,
+    axis: Axes = None,
     out: Any = None,
     overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Node:
+    a = operand(a)
     x, shape = flat_axes(a, axis, keepdims)
     n = x.shape[-1]
     x = sort(x)
@@ -455,7 +459,7 @@ def median(
 
 
 def _nan_anywhere(x: Node) -> Node | None:
-    """Sorting puts nan last; a statistic of data with nan is nan."""
+    """Whether there is a nan among sorted data, where it comes last; None for types without one."""
     return apply("isnan", item_at(x, x.ndim - 1, x.shape[-1] - 1)) if x.dtype.kind in "fc" else None
 
 
@@ -463,7 +467,9 @@ _WITHOUT_INTERPOLATION = ("inverted_cdf", "closest_observation", "lower", "highe
 
 
 def _between(below: Node, above: Node, weight: Node) -> Node:
-    """From one neighbour to the other; where the weight is the wider type, from the nearer, as NumPy does."""
+    """The value between two neighbours: from the one below, or where the weight is the wider type from the
+    nearer one, as NumPy does.
+    """
     if weight.dtype == below.dtype:
         return below + (above - below) * weight
     far = apply("greater_equal", weight, 0.5)
@@ -472,89 +478,72 @@ def _between(below: Node, above: Node, weight: Node) -> Node:
     return near + (above - below) * step
 
 
-def _quantile(a, q, axis, keepdims, method) -> Node:
+def _slices_and_places(a: Operand, q, axis: Axes, keepdims, method: str):
+    """What a quantile is interpolated in: a sorted along its last axis, nan last. Beside it the shape of the
+    result, the quantiles, and the type of weights: that of a beside a single q, else float64, as in NumPy.
+    """
     if isinstance(q, Node):
         raise NotImplementedError("with a recorded q is not recorded")
-    # NumPy interpolates in the dtype of a beside a single q, else in float64
     single = isinstance(q, (int, float)) or method in _WITHOUT_INTERPOLATION
-    q = np.asarray(q, float)
-    x, shape = flat_axes(a, axis, keepdims)
+    x, shape = flat_axes(operand(a), axis, keepdims)
     x = sort(x if x.dtype.kind == "f" else build.cast(x, float))
+    q = np.asarray(q, float)
+    return x, q.shape + shape, q.ravel(), x.dtype if single else np.dtype(float)
+
+
+def _quantile(a, q, axis, keepdims, method) -> Node:
+    x, shape, q, dtype = _slices_and_places(a, q, axis, keepdims, method)
     # Every method gives a place between two neighbours; the quantile of 0, 1, 2, ... is that place
-    n = x.shape[-1]
-    at = (
-        q.ravel() * (n - 1)
-        if method == "linear"
-        else np.quantile(np.arange(float(n)), q.ravel(), method=method)
-    )
+    last, n = x.ndim - 1, x.shape[-1]
+    at = q * (n - 1) if method == "linear" else np.quantile(np.arange(float(n)), q, method=method)
     low = np.floor(at).astype(np.intp)
-    weight = (at - low).astype(x.dtype if single else float)
-    last = x.ndim - 1
-    below, above = take(x, low, last), take(x, np.minimum(low + 1, x.shape[-1] - 1), last)
-    out = _between(below, above, table.const(weight))
+    below, above = take(x, low, last), take(x, np.minimum(low + 1, n - 1), last)
+    out = _between(below, above, table.const((at - low).astype(dtype)))
     out = build.where(expand_dims(_nan_anywhere(x), -1), np.nan, out)
-    return build.reshape(moveaxis(out, -1, 0), q.shape + shape)
-
-
-@handles(np.quantile)
-def quantile(
-    a: Any,
-    q: Any,
-    axis: int | Sequence[int] | None = None,
-    out: Any = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> Node:
-    if weights is not None:
-        raise NotImplementedError("with weights is not recorded")
-    return _quantile(a, q, axis, keepdims, method)
-
-
-@handles(np.percentile)
-def percentile(
-    a: Any,
-    q: Any,
-    axis: int | Sequence[int] | None = None,
-    out: Any = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> Node:
-    if isinstance(q, Node) or weights is not None:
-        raise NotImplementedError("with a recorded q or with weights is not recorded")
-    return _quantile(a, np.true_divide(q, 100), axis, keepdims, method)
+    return build.reshape(moveaxis(out, -1, 0), shape)
 
 
 def _nanquantile(a, q, axis, keepdims, method) -> Node:
     """As _quantile, with the number of elements, and so the places, of each slice a value of its own."""
-    if isinstance(q, Node):
-        raise NotImplementedError("with a recorded q is not recorded")
-    # NumPy interpolates in the dtype of a beside a single q, else in float64
-    single = isinstance(q, (int, float)) or method in _WITHOUT_INTERPOLATION
-    q = np.asarray(q, float)
-    x, shape = flat_axes(a, axis, keepdims)
-    x = sort(x if x.dtype.kind == "f" else build.cast(x, float))  # nan comes last
+    x, shape, q, dtype = _slices_and_places(a, q, axis, keepdims, method)
     last, n = x.ndim - 1, x.shape[-1]
-    present = sum_(build.cast(_present(x), np.intp), last, None, None, True)
-    places = _places(n, q.ravel(), method)
-    at = apply("gather", table.const(places), present, spec=(("array", 0),))  # (..., 1, quantiles)
-    at = build.reshape(at, (*x.shape[:-1], q.size))
+    present = plain_sum(build.cast(_present(x), np.intp), last, True)
+    at = apply("gather", table.const(_places(n, q, method)), present, spec=(("array", 0),))
+    at = build.reshape(at, (*x.shape[:-1], q.size))  # from (..., 1, quantiles)
     low = build.cast(apply("floor", at), np.intp)
-    weight = build.cast(at - build.cast(low, at.dtype), x.dtype if single else np.dtype(float))
+    weight = build.cast(at - build.cast(low, at.dtype), dtype)
     high = apply("minimum", low + 1, apply("maximum", build.broadcast(present, low.shape) - 1, 0))
-    below = apply("take_along", x, low, axis=last)
-    above = apply("take_along", x, high, axis=last)
-    out = _between(below, above, weight)
-    return build.reshape(moveaxis(out, -1, 0), q.shape + shape)
+    below, above = (apply("take_along", x, place, axis=last) for place in (low, high))
+    return build.reshape(moveaxis(_between(below, above, weight), -1, 0), shape)
+
+
+def _order_statistic(compute, percent: bool):
+    def handler(
+        a,
+        q,
+        axis=None,
+        out=None,
+        overwrite_input=False,
+        method="linear",
+        keepdims=False,
+        *,
+        weights=None,
+    ):
+        if weights is not None or percent and isinstance(q, Node):
+            raise NotImplementedError("with a recorded q or with weights is not recorded")
+        return compute(a, np.true_divide(q, 100) if percent else q, axis, keepdims, method)
+
+    return handler
+
+
+handles(np.quantile)(_order_statistic(_quantile, percent=False))
+handles(np.percentile)(_order_statistic(_quantile, percent=True))
+handles(np.nanquantile)(_order_statistic(_nanquantile, percent=False))
+handles(np.nanpercentile)(_order_statistic(_nanquantile, percent=True))
 
 
 def _places(n: int, q: np.ndarray, method) -> np.ndarray:
-    """(n + 1, quantiles): for each number of elements, where among them the quantiles lie."""
+    """Where the quantiles lie among k elements, for each number k of elements: (n + 1, quantiles)."""
     if method == "linear":
         return np.maximum(np.arange(n + 1) - 1, 0)[:, None] * q
     if n > _MOST_PLACES:
@@ -566,49 +555,11 @@ def _places(n: int, q: np.ndarray, method) -> np.ndarray:
 _MOST_PLACES = 2000
 
 
-@handles(np.nanquantile)
-def nanquantile(
-    a: Any,
-    q: Any,
-    axis: int | Sequence[int] | None = None,
-    out: Any = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: Any = NONE,
-    *,
-    weights: Any = None,
-) -> Node:
-    if weights is not None:
-        raise NotImplementedError("with weights is not recorded")
-    return _nanquantile(a, q, axis, keepdims is True, method)
-
-
-@handles(np.nanpercentile)
-def nanpercentile(
-    a: Any,
-    q: Any,
-    axis: int | Sequence[int] | None = None,
-    out: Any = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: Any = NONE,
-    *,
-    weights: Any = None,
-) -> Node:
-    if isinstance(q, Node) or weights is not None:
-        raise NotImplementedError("with a recorded q or with weights is not recorded")
-    return _nanquantile(a, np.true_divide(q, 100), axis, keepdims is True, method)
-
-
 @handles(np.nanmedian)
 def nanmedian(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
-    out: Any = None,
-    overwrite_input: bool = False,
-    keepdims: Any = NONE,
+    a: Operand, axis: Axes = None, out: Any = None, overwrite_input: bool = False, keepdims: Any = NONE
 ) -> Node:
-    return _nanquantile(a, 0.5, axis, keepdims is True, "linear")
+    return _nanquantile(a, 0.5, axis, keepdims, "linear")
 
 
 # reductions that pass over nan
@@ -622,115 +573,47 @@ def _present(x: Node) -> Node:
     return build.broadcast(table.const(True), x.shape)
 
 
-def _and(where, x: Node):
-    return (
-        _present(x) if where is NONE or where is True else apply("logical_and", operand(where), _present(x))
-    )
+def _and(where, x: Node) -> Node:
+    if where is NONE or where is True:
+        return _present(x)
+    return apply("logical_and", operand(where), _present(x))
 
 
-@handles(np.nansum)
-def nansum(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = NONE,
-    initial: Any = NONE,
-    where: Any = NONE,
-) -> Node:
-    return sum_(_zero_for_nan(a), axis, dtype, None, keepdims, initial, where)
+def _with_neutral(function, neutral):
+    """The reduction with a number that changes nothing in the place of nan."""
+
+    def handler(a, *args, **options):
+        return function(_zero_for_nan(operand(a), neutral), *args, **options)
+
+    return handler
 
 
-@handles(np.nanprod)
-def nanprod(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = NONE,
-    initial: Any = NONE,
-    where: Any = NONE,
-) -> Node:
-    return prod(_zero_for_nan(a, 1), axis, dtype, None, keepdims, initial, where)
+for _function, _plain, _neutral in (
+    (np.nansum, sum_, 0),
+    (np.nanprod, prod, 1),
+    (np.nancumsum, cumsum, 0),
+    (np.nancumprod, cumprod, 1),
+):
+    handles(_function)(_with_neutral(_plain, _neutral))
 
 
-@handles(np.nancumsum)
-def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Node:
-    return cumsum(_zero_for_nan(a), axis, dtype)
+def _of_present(function):
+    """The statistic of what is not nan: `where` says what counts."""
+
+    def handler(a, *args, where=NONE, **options):
+        a = operand(a)
+        return function(_zero_for_nan(a), *args, where=_and(where, a), **options)
+
+    return handler
 
 
-@handles(np.nancumprod)
-def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Node:
-    return cumprod(_zero_for_nan(a, 1), axis, dtype)
-
-
-@handles(np.nanmean)
-def nanmean(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = NONE,
-    *,
-    where: Any = NONE,
-) -> Node:
-    return mean(_zero_for_nan(a), axis, dtype, None, keepdims, where=_and(where, a))
-
-
-@handles(np.nanvar)
-def nanvar(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: float = 0,
-    keepdims: Any = NONE,
-    *,
-    where: Any = NONE,
-    mean: Any = NONE,
-    correction: Any = NONE,
-) -> Node:
-    return var(
-        _zero_for_nan(a),
-        axis,
-        dtype,
-        None,
-        ddof,
-        keepdims,
-        where=_and(where, a),
-        mean=mean,
-        correction=correction,
-    )
-
-
-@handles(np.nanstd)
-def nanstd(
-    a: Any,
-    axis: int | Sequence[int] | None = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: float = 0,
-    keepdims: Any = NONE,
-    *,
-    where: Any = NONE,
-    mean: Any = NONE,
-    correction: Any = NONE,
-) -> Node:
-    return std(
-        _zero_for_nan(a),
-        axis,
-        dtype,
-        None,
-        ddof,
-        keepdims,
-        where=_and(where, a),
-        mean=mean,
-        correction=correction,
-    )
+for _function, _plain in ((np.nanmean, mean), (np.nanvar, var), (np.nanstd, std)):
+    handles(_function)(_of_present(_plain))
 
 
 def _nan_extremum(extremum, worst):
     def handler(a, axis=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+        a = operand(a)
         best = extremum(_zero_for_nan(a, worst(a.dtype)), axis, None, keepdims, initial, where)
         if a.dtype.kind not in "fc" or initial is not NONE:
             return best

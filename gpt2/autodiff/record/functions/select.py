@@ -243,6 +243,58 @@ def unique(
     return wanted[0] if len(wanted) == 1 else tuple(wanted)
 
 
+def _all_of_unique(function: Callable, **wanted: bool) -> None:
+    """np.unique_all and its kin: a named tuple of what np.unique gives, with nans that differ."""
+    kind = type(function(np.zeros(1)))
+
+    @raw(function)
+    def handler(x: Any) -> Any:
+        found = list(np.unique(x, **wanted, equal_nan=False))  # type: ignore[call-overload]
+        if "return_inverse" in wanted:
+            place = kind._fields.index("inverse_indices")
+            found[place] = found[place].reshape(x.shape)
+        return kind(*found)
+
+
+_all_of_unique(np.unique_counts, return_counts=True)
+_all_of_unique(np.unique_inverse, return_inverse=True)
+_all_of_unique(np.unique_all, return_index=True, return_inverse=True, return_counts=True)
+
+
+@raw(np.union1d)
+def union1d(ar1: Any, ar2: Any) -> Any:
+    return np.unique(np.concatenate((ar1, ar2), axis=None))
+
+
+def _looked_over(x: Any) -> np.ndarray:
+    """A plain array of what is in there, noted as looked at."""
+    return x._read(np.array(x.value), "array") if type(x) is Recorded else np.asarray(x)
+
+
+@raw(np.setdiff1d)
+def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
+    ar1 = np.ravel(ar1) if assume_unique else np.unique(ar1)
+    return ar1[np.flatnonzero(np.isin(_looked_over(ar1), _looked_over(ar2), invert=True))]
+
+
+@raw(np.setxor1d)
+def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
+    ar1, ar2 = (np.ravel(a) if assume_unique else np.unique(a) for a in (ar1, ar2))
+    both = np.concatenate((ar1, ar2))
+    values = _looked_over(both)
+    order = np.argsort(values, kind="stable")
+    different = np.concatenate(([True], values[order][1:] != values[order][:-1], [True]))
+    return both[order[different[1:] & different[:-1]]] if values.size else both
+
+
+@raw(np.sort_complex)
+def sort_complex(a: Any) -> Any:
+    found = np.sort(a)
+    if found.dtype.kind == "c":
+        return found
+    return found.astype(np.complex64 if found.dtype.char in "bhBH" else np.complex128)
+
+
 @handles(np.searchsorted)
 def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Node:
     a = operand(a)

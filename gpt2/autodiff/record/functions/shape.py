@@ -1,6 +1,4 @@
-"""Functions that move values without computing: shapes, axes, joining, splitting, repeating, triangles,
-padding.
-"""
+"""Handlers for functions that move values: shapes, axes, joining, splitting, repeating, padding."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import build, table
-from ..dispatch import HANDLERS, call_function, handles, helper, operand, raw, since
+from ..dispatch import HANDLERS, Operand, call_function, handles, helper, operand, raw, since
 from ..value import Recorded
 
 normalize_axis_index = np.lib.array_utils.normalize_axis_index
@@ -23,10 +21,15 @@ def axis_of(axis: int, ndim: int) -> int:
     return normalize_axis_index(operator.index(axis), ndim)
 
 
+def along(a: Node, axis: int | None) -> tuple[Node, int]:
+    """The array and the axis that a function works along: for axis=None all elements, one after another."""
+    return (build.reshape(a, (a.size,)), 0) if axis is None else (a, axis_of(axis, a.ndim))
+
+
 # the same elements in the same order
 @raw(np.reshape)
 def reshape_recorded(a: Any, /, shape: Any = None, order: str = "C", *, copy: bool | None = None) -> Recorded:
-    """An integer argument that says the shape is looked at: another shape is another program."""
+    """np.reshape. A recorded integer that says the shape is looked at: another shape is another program."""
     kw = {} if copy is None else {"copy": copy}
     if type(a) is not Recorded:  # only the shape is recorded
         return np.reshape(a, plain_shape(shape), order=order, **kw)  # type: ignore[call-overload]
@@ -34,7 +37,7 @@ def reshape_recorded(a: Any, /, shape: Any = None, order: str = "C", *, copy: bo
 
 
 def plain_shape(shape: Any) -> int | tuple[int, ...]:
-    """A shape of plain integers."""
+    """The shape as plain integers."""
     if type(shape) is Recorded:
         return operator.index(shape) if shape.ndim == 0 else tuple(np.asarray(shape).tolist())
     if isinstance(shape, (tuple, list)):
@@ -47,7 +50,7 @@ def _reshape(a, shape, **kw):
 
 
 @helper(_reshape)
-def reshape(a: Any, /, shape: Any = None, order: str = "C", *, copy: bool | None = None) -> Node:
+def reshape(a: Node, /, shape: Any = None, order: str = "C", *, copy: bool | None = None) -> Node:
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(map(operator.index, shape))
     if -1 in shape:
         known = int(np.prod([n for n in shape if n != -1], dtype=np.int64))
@@ -56,10 +59,8 @@ def reshape(a: Any, /, shape: Any = None, order: str = "C", *, copy: bool | None
             if known
             else np.empty(a.shape).reshape(shape).shape
         )
-    if order in ("F", "A") and a.ndim > 1 and order == "F":
-        return reverse_axes(build.reshape(reverse_axes(a), shape[::-1]))
     if order == "F":
-        return reverse_axes(build.reshape(a, shape[::-1]))
+        return reverse_axes(build.reshape(reverse_axes(a), shape[::-1]))
     if order == "A":
         raise NotImplementedError("order='A' depends on the array's layout in memory")
     return build.reshape(a, shape)
@@ -70,14 +71,14 @@ def reverse_axes(x: Node) -> Node:
 
 
 @handles(np.ravel)
-def ravel(a: Any, order: str = "C") -> Node:
+def ravel(a: Node, order: str = "C") -> Node:
     if order == "K" and a.ndim > 1:
         raise NotImplementedError("order='K' depends on the array's layout in memory")
     return reshape(a, -1 if a.size else 0, order="C" if order == "K" else order)
 
 
 @handles(np.squeeze)
-def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Node:
+def squeeze(a: Node, axis: int | Sequence[int] | None = None) -> Node:
     axes = (
         [i for i, n in enumerate(a.shape) if n == 1] if axis is None else normalize_axis_tuple(axis, a.ndim)
     )
@@ -85,7 +86,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Node:
 
 
 @handles(np.expand_dims)
-def expand_dims(a: Any, axis: int | Sequence[int]) -> Node:
+def expand_dims(a: Node, axis: int | Sequence[int]) -> Node:
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     axes = normalize_axis_tuple(axes, a.ndim + len(axes))
     lengths = iter(a.shape)
@@ -107,7 +108,7 @@ handles(np.atleast_3d)(_at_least(3, lambda s: {0: (1, 1, 1), 1: (1, *s, 1), 2: (
 
 # axes
 @handles(np.transpose, np.permute_dims)
-def transpose(a: Any, axes: Any = None) -> Node:
+def transpose(a: Node, axes: Any = None) -> Node:
     return build.transpose(
         a, tuple(reversed(range(a.ndim))) if axes is None else normalize_axis_tuple(axes, a.ndim)
     )
@@ -119,7 +120,7 @@ def matrix_transpose(x: Any, /) -> Node:
 
 
 @handles(np.swapaxes)
-def swapaxes(a: Any, axis1: int, axis2: int) -> Node:
+def swapaxes(a: Node, axis1: int, axis2: int) -> Node:
     perm = list(range(a.ndim))
     i, j = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
     perm[i], perm[j] = j, i
@@ -127,7 +128,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Node:
 
 
 @handles(np.moveaxis)
-def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Node:
+def moveaxis(a: Node, source: int | Sequence[int], destination: int | Sequence[int]) -> Node:
     source, destination = normalize_axis_tuple(source, a.ndim), normalize_axis_tuple(destination, a.ndim)
     perm = [i for i in range(a.ndim) if i not in source]
     for to, axis in sorted(zip(destination, source)):
@@ -136,13 +137,13 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
 
 
 @handles(np.rollaxis)
-def rollaxis(a: Any, axis: int, start: int = 0) -> Node:
+def rollaxis(a: Node, axis: int, start: int = 0) -> Node:
     axis, start = axis_of(axis, a.ndim), axis_of(start, a.ndim + 1)
     return moveaxis(a, axis, start - 1 if axis < start else start)
 
 
 @handles(np.flip)
-def flip(m: Any, axis: int | Sequence[int] | None = None) -> Node:
+def flip(m: Node, axis: int | Sequence[int] | None = None) -> Node:
     axes = range(m.ndim) if axis is None else normalize_axis_tuple(axis, m.ndim)
     index = [(n - 1, None, -1) if i in axes and n else (0, n, 1) for i, n in enumerate(m.shape)]
     return build.slice_(m, index)
@@ -159,7 +160,7 @@ def flipud(m: Any) -> Node:
 
 
 @handles(np.rot90)
-def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Node:
+def rot90(m: Node, k: int = 1, axes: Any = (0, 1)) -> Node:
     first, second = normalize_axis_tuple(axes, m.ndim)
     if k % 4 == 0:
         return m
@@ -218,7 +219,13 @@ def item_at(x: Node, axis: int, i: int) -> Node:
 
 @handles(np.concatenate, np.concat)
 def concatenate(
-    arrays: Sequence, /, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+    arrays: Sequence,
+    /,
+    axis: int | None = 0,
+    out: Any = None,
+    *,
+    dtype: Any = None,
+    casting: str = "same_kind",
 ) -> Node:
     nodes = same_dtype(parts_of(arrays), dtype)
     if axis is None:
@@ -286,15 +293,12 @@ def _depth(x) -> int:
 
 @handles(np.append)
 def append(arr: Any, values: Any, axis: int | None = None) -> Node:
-    arr, values = operand(arr), operand(values)
-    if axis is None:
-        arr, values, axis = build.reshape(arr, (arr.size,)), build.reshape(values, (values.size,)), 0
     return concatenate([arr, values], axis)
 
 
 # splitting
 @handles(np.split, np.array_split)
-def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Node]:
+def split(ary: Node, indices_or_sections: Any, axis: int = 0) -> list[Node]:
     axis = axis_of(axis, ary.ndim)
     n = ary.shape[axis]
     try:
@@ -311,7 +315,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Node]:
 
 
 @handles(np.hsplit)
-def hsplit(ary: Any, indices_or_sections: Any) -> list[Node]:
+def hsplit(ary: Node, indices_or_sections: Any) -> list[Node]:
     return split(ary, indices_or_sections, 1 if ary.ndim > 1 else 0)
 
 
@@ -326,7 +330,7 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Node]:
 
 
 @handles(*since("unstack"))
-def unstack(x: Any, /, *, axis: int = 0) -> tuple[Node, ...]:
+def unstack(x: Node, /, *, axis: int = 0) -> tuple[Node, ...]:
     axis = axis_of(axis, x.ndim)
     return tuple(item_at(x, axis, i) for i in range(x.shape[axis]))
 
@@ -334,16 +338,13 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Node, ...]:
 # repeating and moving along
 def take(x: Node, indices: Any, axis: int) -> Node:
     """The elements at constant positions of one axis."""
-    spec = ((0, None, 1),) * axis + (("array", 0),)
-    spec = tuple((0, x.shape[i], 1) if s == (0, None, 1) else s for i, s in enumerate(spec))
+    spec = (*((0, n, 1) for n in x.shape[:axis]), ("array", 0))
     return table.apply("gather", x, table.const(np.asarray(indices, np.intp)), spec=spec)
 
 
 @handles(np.repeat)
-def repeat(a: Any, repeats: Any, axis: int | None = None) -> Node:
-    if axis is None:
-        a, axis = build.reshape(a, (a.size,)), 0
-    axis = axis_of(axis, a.ndim)
+def repeat(a: Node, repeats: Any, axis: int | None = None) -> Node:
+    a, axis = along(a, axis)
     repeats = _static(repeats)
     if np.size(repeats) == 1:  # broadcast, whose derivative is a sum
         k = int(np.reshape(repeats, ()))
@@ -360,7 +361,7 @@ def _static(x):
 
 
 @handles(np.tile)
-def tile(A: Any, reps: Any) -> Node:
+def tile(A: Node, reps: Any) -> Node:
     reps = (reps,) if isinstance(reps, (int, np.integer)) else tuple(map(operator.index, reps))
     ndim = max(A.ndim, len(reps))
     shape = (1,) * (ndim - A.ndim) + A.shape
@@ -371,7 +372,7 @@ def tile(A: Any, reps: Any) -> Node:
 
 
 @handles(np.resize)
-def resize(a: Any, new_shape: Any) -> Node:
+def resize(a: Node, new_shape: Any) -> Node:
     new_shape = (new_shape,) if isinstance(new_shape, (int, np.integer)) else tuple(new_shape)
     size = int(np.prod(new_shape))
     if size == 0 or a.size == 0:
@@ -381,7 +382,7 @@ def resize(a: Any, new_shape: Any) -> Node:
 
 
 @handles(np.roll)
-def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Node:
+def roll(a: Node, shift: Any, axis: int | Sequence[int] | None = None) -> Node:
     if axis is None:
         return build.reshape(roll(build.reshape(a, (a.size,)), shift, 0), a.shape)
     shifts, axes = np.broadcast_arrays(_static(shift), axis)
@@ -397,31 +398,26 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Node:
 
 
 @handles(np.fft.fftshift)
-def fftshift(x: Any, axes: Any = None) -> Node:
+def fftshift(x: Node, axes: Any = None) -> Node:
     axes = tuple(range(x.ndim)) if axes is None else normalize_axis_tuple(axes, x.ndim)
     return roll(x, [x.shape[i] // 2 for i in axes], axes) if axes else x
 
 
 @handles(np.fft.ifftshift)
-def ifftshift(x: Any, axes: Any = None) -> Node:
+def ifftshift(x: Node, axes: Any = None) -> Node:
     axes = tuple(range(x.ndim)) if axes is None else normalize_axis_tuple(axes, x.ndim)
     return roll(x, [-(x.shape[i] // 2) for i in axes], axes) if axes else x
 
 
 @handles(np.delete)
-def delete(arr: Any, obj: Any, axis: int | None = None) -> Node:
-    if axis is None:
-        arr, axis = build.reshape(arr, (arr.size,)), 0
-    axis = axis_of(axis, arr.ndim)
+def delete(arr: Node, obj: Any, axis: int | None = None) -> Node:
+    arr, axis = along(arr, axis)
     return take(arr, np.delete(np.arange(arr.shape[axis]), obj), axis)
 
 
 @handles(np.insert)
-def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Node:
-    arr = operand(arr)
-    if axis is None:
-        arr, axis = build.reshape(arr, (arr.size,)), 0
-    axis = axis_of(axis, arr.ndim)
+def insert(arr: Operand, obj: Any, values: Operand, axis: int | None = None) -> Node:
+    arr, axis = along(operand(arr), axis)
     n = arr.shape[axis]
     places = np.insert(np.arange(n), obj, -1)  # -1: one of the new values
     value = build.cast(operand(values), arr.dtype)
@@ -465,14 +461,14 @@ def linalg_diagonal(x: Any, /, *, offset: int = 0) -> Node:
 
 
 @handles(np.diag)
-def diag(v: Any, k: int = 0) -> Node:
+def diag(v: Node, k: int = 0) -> Node:
     if v.ndim == 2:
         return diagonal_view(v, k, 0, 1)
     return diagflat(v, k)
 
 
 @handles(np.diagflat)
-def diagflat(v: Any, k: int = 0) -> Node:
+def diagflat(v: Node, k: int = 0) -> Node:
     v = build.reshape(v, (v.size,))
     n = v.size + abs(k)
     start = k if k >= 0 else -k * n
@@ -647,7 +643,7 @@ def size_of(a: Any, axis: int | Sequence[int] | None = None) -> int:
 
 
 def type_question(function: Callable) -> None:
-    """Questions about types alone, answered with empty arrays of those types."""
+    """Enter a handler for a question about types alone: it is answered with empty arrays of those types."""
 
     def handler(*args, **kwargs):
         return function(*(_like(a) for a in args), **kwargs)
@@ -678,7 +674,7 @@ def shares_memory(a: Any, b: Any, max_work: Any = None) -> bool:
 
 @handles(np.lib.stride_tricks.sliding_window_view)
 def sliding_window_view(
-    x: Any,
+    x: Node,
     window_shape: Any,
     axis: int | Sequence[int] | None = None,
     *,

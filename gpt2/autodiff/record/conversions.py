@@ -1,0 +1,256 @@
+"""What NumPy's protocols do not show, seen while a function is recorded: np.asarray(x), np.array([a, b]),
+np.full(3, x), np.sum([a, b]), np.arange(n).
+
+NumPy asks an argument how a function is to run. It does not ask when it makes an array, and it does not look
+for recorded numbers in a list. So as long as any recording runs, these names of NumPy's modules stand for
+objects of Seen. In a thread that records they look at the arguments first; in any other they only pass the
+call on, and so they do for the compiler's own code. No name is replaced that stands for something else than
+it did at the start, and none is put back that somebody has replaced in the meantime.
+
+Who has imported such a function by itself (`from numpy import array`) has NumPy's own, which asks the
+recorded value for a plain array: that stays an error.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .recording import current
+from .source_lines import is_own
+from .value import ANSWERS, Recorded
+
+_SEQUENCES: dict[Callable, tuple] = {  # what holds arrays rather than being one, by position and by name
+    np.concatenate: (0, "arrays"),
+    np.stack: (0, "arrays"),
+    np.hstack: (0, "tup"),
+    np.vstack: (0, "tup"),
+    np.dstack: (0, "tup"),
+    np.column_stack: (0, "tup"),
+    np.linalg.multi_dot: (0, "arrays"),
+    np.select: (0, "condlist", 1, "choicelist"),
+    np.choose: (1, "choices"),
+}
+_NESTED = (np.block, np.piecewise, np.trim_zeros)  # lists of another meaning
+
+
+class Seen:
+    """A function of NumPy's as it stands in NumPy while something is recorded. `takes` has the calls of a
+    thread that records.
+    """
+
+    __slots__ = ("function", "takes")
+
+    def __init__(self, function: Callable, takes: Callable):
+        self.function = function
+        self.takes = takes
+
+    def __call__(self, *args, **kwargs):
+        if current() is None or "like" in kwargs or is_own(sys._getframe(1).f_code.co_filename):
+            return self.function(*args, **kwargs)
+        return self.takes(self.function, args, kwargs)
+
+    def __getattr__(self, name):
+        return getattr(self.function, name)
+
+    def __eq__(self, other):
+        return plain(other) == self.function
+
+    def __hash__(self):
+        return hash(self.function)
+
+    def __reduce__(self):
+        return plain, (self.function,)
+
+
+def plain(value: Any) -> Any:
+    """NumPy's own function behind an object of Seen; anything else as it is."""
+    return value.function if type(value) is Seen else value
+
+
+class Names:
+    """Names of one namespace: what stands there, and what stands in for it while something is recorded."""
+
+    def __init__(self, namespace: dict, stand_ins: dict):
+        self.namespace = namespace
+        self.stand_ins = stand_ins
+        self.own = {name: namespace[name] for name in stand_ins}
+        self.now = operator.itemgetter(*stand_ins, "__name__")  # gives a tuple, also of one
+
+    def exchange(self, these: dict, those: dict) -> None:
+        """Put those where these are."""
+        try:
+            untouched = all(map(operator.is_, self.now(self.namespace), these.values()))
+        except KeyError:  # a name was deleted
+            untouched = False
+        if not untouched:
+            those = {k: v for k, v in those.items() if self.namespace.get(k) is these[k]}
+        self.namespace.update(those)
+
+
+SEEN: dict[int, Seen] = {}  # by the id of NumPy's function
+_names: list[Names] = []
+_lock = threading.Lock()
+_running = 0  # recordings in all threads
+
+
+def see(functions: Iterable[Callable]) -> None:
+    """Have these functions of NumPy's seen wherever they stand in its modules."""
+    for function in functions:
+        if function not in _NESTED and not isinstance(function, (np.ufunc, type)):
+            SEEN[id(function)] = Seen(function, _TAKERS.get(function, _lists))
+    for module in (np, np.linalg, np.fft, np.emath):
+        found = module.__dict__
+        _names.append(Names(found, {k: SEEN[id(v)] for k, v in found.items() if id(v) in SEEN}))
+    behind = sys.modules[type(np.r_).__module__].__dict__  # np.r_ and np.c_ say `array` in there
+    if behind.get("array") is np.array:
+        replace(behind, array=SEEN[id(np.array)])
+
+
+def replace(namespace: dict, **stand_ins: Any) -> None:
+    """Have something stand in for what the namespace holds, as long as anything is recorded."""
+    _names.append(Names(namespace, stand_ins))
+
+
+def begin() -> None:
+    """A recording begins."""
+    global _running
+    with _lock:
+        _running += 1
+        if _running == 1:
+            for names in _names:
+                names.exchange(names.own, names.stand_ins)
+
+
+def end() -> None:
+    """A recording has ended."""
+    global _running
+    with _lock:
+        _running -= 1
+        if _running == 0:
+            for names in _names:
+                names.exchange(names.stand_ins, names.own)
+
+
+# what is looked for in a call
+
+
+def _array(function, args, kwargs):
+    """np.asarray(x), np.array([x[0], x[1]])"""
+    name = next((n for n in ("object", "a") if n in kwargs), None)
+    first = args[0] if args else kwargs.get(name)
+    if type(first) is not Recorded and not _holds_numbers(first):
+        return function(*args, **kwargs)
+    rest = {k: v for k, v in kwargs.items() if args or k != name}
+    return ANSWERS["function"](function, args or (first,), rest)
+
+
+def _full(function, args, kwargs):
+    """np.full(3, x)"""
+    given = dict(zip(("shape", "fill_value", "dtype", "order"), args), **kwargs)
+    value = given.get("fill_value")
+    if type(value) is not Recorded and not _holds_numbers(value) or "shape" not in given:
+        return function(*args, **kwargs)
+    shape = _whole(given.pop("shape"))
+    return ANSWERS["function"](function, (shape, given.pop("fill_value")), given)
+
+
+def _arange(function, args, kwargs):
+    """np.arange(n)"""
+    recorded = [v for v in (*args, *kwargs.values()) if type(v) is Recorded]
+    if any(v.dtype.kind in "fc" for v in recorded):
+        return ANSWERS["function"](function, args, kwargs)
+    if not recorded:
+        return function(*args, **kwargs)
+    return function(*map(_whole, args), **{k: _whole(v) for k, v in kwargs.items()})
+
+
+def _lists(function, args, kwargs):
+    """np.sum([a, b])"""
+    if any(type(v) is Recorded for v in args):
+        return function(*args, **kwargs)
+    places = _SEQUENCES.get(function, ())
+    joined = [_joined(v, i in places) for i, v in enumerate(args)]
+    return function(*joined, **{k: _joined(v, k in places) for k, v in kwargs.items()})
+
+
+def _joined(value, is_sequence):
+    """A list of recorded numbers as an array; of a sequence of lists each one."""
+    if not _holds_numbers(value):
+        return value
+    return [_joined(v, False) for v in value] if is_sequence else ANSWERS["function"](np.array, (value,), {})
+
+
+def _holds_numbers(value) -> bool:
+    """Is there a real or complex recorded number in this list?"""
+    if type(value) not in (list, tuple):
+        return False
+    kinds = set(map(type, value))
+    if Recorded in kinds and any(v.dtype.kind in "fc" for v in value if type(v) is Recorded):
+        return True
+    return not kinds.isdisjoint((list, tuple)) and any(map(_holds_numbers, value))
+
+
+def _whole(value):
+    """Recorded integers as plain ones."""
+    if type(value) in (tuple, list):
+        return tuple(map(_whole, value))
+    return operator.index(value) if type(value) is Recorded and not value.shape else value
+
+
+_TAKERS: dict[Callable, Callable] = {
+    **dict.fromkeys((np.array, np.asarray, np.asanyarray, np.ascontiguousarray, np.asfortranarray), _array),
+    np.full: _full,
+    np.arange: _arange,
+}
+
+
+# np.polynomial is written in Python, and runs as it is
+
+
+class _Numpy:
+    """NumPy as the modules of np.polynomial see it: an array that they make to write into is a recorded one
+    where the function that makes it works with recorded values.
+    """
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+    def zeros(self, *args, **kwargs):
+        return np.zeros(*args, **kwargs, **_like(sys._getframe(1)))
+
+    def empty(self, *args, **kwargs):
+        return np.empty(*args, **kwargs, **_like(sys._getframe(1)))
+
+    def ones(self, *args, **kwargs):
+        return np.ones(*args, **kwargs, **_like(sys._getframe(1)))
+
+    def array(self, *args, copy=True, **kwargs):
+        like = _like(sys._getframe(1)) if copy and type(args[0]) is np.ndarray else {}
+        function, kwargs = plain(np.array), {"copy": copy, **kwargs, **like}
+        return function(*args, **kwargs) if like else _array(function, args, kwargs)
+
+
+def _like(frame) -> dict:
+    """The option `like`, with a recorded value that the function works with."""
+    if current() is None:
+        return {}
+    if frame.f_code.co_name == "<listcomp>":
+        frame = frame.f_back
+    for value in frame.f_locals.values():
+        for v in value if type(value) in (list, tuple) else (value,):
+            if type(v) is Recorded:
+                return {"like": v}
+    return {}
+
+
+def see_polynomials(modules: Iterable[ModuleType]) -> None:
+    for module in modules:
+        if module.__dict__.get("np") is np:
+            replace(module.__dict__, np=_Numpy())

@@ -1,0 +1,112 @@
+"""Time a training step on this machine, with each kind of backward.
+
+    gpt2 bench
+    gpt2 bench --size gpt2 --backward manual whole --batch-size 4 --block-size 64
+
+A step is forward, backward and AdamW, in float32. The kinds take turns, so that whatever else the machine
+does meets all of them; the median of the steps is shown. The comparison with PyTorch and JAX is `python -m
+bench.step` in a checkout of the project.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpt2 import cli
+from gpt2.errors import UserError
+from gpt2.model import GPT2, PRESETS, GPT2Config
+from gpt2.optimizer import AdamW
+from gpt2.train.flops import matmul_peak, training_flops
+
+QUIET = 0.85  # of the better of two measurements of the peak: what the other has on a quiet machine
+
+
+def measure(
+    config: GPT2Config, kinds: Sequence[str], B: int, T: int, seconds: float
+) -> dict[str, list[float]]:
+    """Kind of backward -> the seconds of its steps, taken in turns for `seconds` seconds each."""
+    rng = np.random.default_rng(0)
+    tokens, targets = rng.integers(0, config.vocab_size, (2, B, T))
+    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    steps = {}
+    for kind in kinds:
+        model = GPT2(config, kind)
+        steps[kind] = model, AdamW(model, lr=1e-4)
+        _step(*steps[kind], tokens, targets)  # compiles
+    while min(map(sum, found.values())) < seconds:
+        for kind in kinds:
+            begin = time.perf_counter()
+            _step(*steps[kind], tokens, targets)
+            found[kind].append(time.perf_counter() - begin)
+    return found
+
+
+def _step(model, optimizer, tokens, targets):
+    model.loss_and_grads(tokens, targets)
+    optimizer.step()
+
+
+EXAMPLES = (
+    ("gpt2 bench", "a small model: by hand, derived by layers, derived as a whole"),
+    ("gpt2 bench --size gpt2 --batch-size 4 --block-size 64", "the smallest released GPT-2"),
+    ("gpt2 bench --backward manual auto --seconds 20", "two kinds, measured for longer"),
+)
+
+
+def parser() -> cli.Parser:
+    """The flags of `gpt2 bench`."""
+    made = cli.Parser("bench", __doc__.partition("\n\n")[0] + "\n\n" + __doc__.split("\n\n")[2], EXAMPLES)
+    add = made.add_argument
+    add(
+        "--size",
+        default="shakespeare-char-cpu",
+        choices=list(PRESETS),
+        metavar="NAME",
+        help=", ".join(PRESETS),
+    )
+    add(
+        "--backward",
+        nargs="+",
+        default=["manual", "auto", "whole"],
+        metavar="KIND",
+        help="what --backward of train takes (default: manual auto whole)",
+    )
+    add("--batch-size", type=int, default=4, metavar="B", help="sequences in a batch (default: %(default)s)")
+    add("--block-size", type=int, default=64, metavar="T", help="tokens in a sequence (default: %(default)s)")
+    add("--seconds", type=float, default=5.0, help="of each kind (default: %(default)s)")
+    return made
+
+
+def _run(args):
+    for flag, value in (("--batch-size", args.batch_size), ("--block-size", args.block_size)):
+        if value < 1:
+            raise UserError(f"{flag} {value}: expected 1 or more")
+    config = GPT2Config.preset(args.size, block_size=args.block_size)
+    before = matmul_peak()
+    found = measure(config, args.backward, args.batch_size, args.block_size, args.seconds)
+    after = matmul_peak()
+    peak, flops = max(before, after), training_flops(config, args.batch_size, args.block_size)
+    tokens = args.batch_size * args.block_size
+    print(f"{args.size}: {config.num_parameters:,} parameters, {args.batch_size} x {args.block_size} tokens")
+    print(f"\n{'backward':10} {'ms/step':>9} {'tokens/s':>10} {'GFLOP/s':>9} {'of peak':>8} {'steps':>6}")
+    for kind, times in found.items():
+        middle = statistics.median(times)
+        rate = flops / middle
+        share = f"{rate / peak:.0%}" if rate < peak else "?"
+        speed = f"{tokens / middle:10,.0f} {rate / 1e9:9.1f}"
+        print(f"{kind:10} {1e3 * middle:9.1f} {speed} {share:>8} {len(times):6}")
+    print(f"\npeak: {peak / 1e9:.0f} GFLOP/s in products of 1024 x 1024 matrices, before and after")
+    if min(before, after) < QUIET * peak:
+        print("note: two measurements of the peak differ by more than 15 %: no quiet machine")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli.run(parser(), _run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

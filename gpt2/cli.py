@@ -1,0 +1,200 @@
+"""What all commands share: a parser that helps with typing errors, and text that fits a terminal.
+
+    parser = Parser("sample", "Text from a trained model.", [("gpt2 sample", "of the newest run")])
+    run(parser, work, argv)      work(arguments) as a program: its status, and every mistake told in one line
+    beside(texts, width())       sources side by side where there is room, else one below the other
+
+Nothing here imports NumPy: the flags of a training run are read before NumPy starts its threads.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from gpt2.errors import UserError, exit_status, nearest, suggestion
+from gpt2.output import painted
+
+PAGE = 80  # characters: --help and messages are no wider, however wide the terminal is
+WIDE = 180  # of what is no terminal: a pipe or a file has room
+NARROW = 40  # a column of source with less cannot be read
+
+# What a flag is called here, and what others call it: understood where a command has no flag of that name
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "--lr": ("--learning-rate",),
+    "--min-lr": ("--min-learning-rate", "--learning-rate-min"),
+    "--steps": ("--max-iters", "--max-steps", "--num-steps", "--iterations"),
+    "--warmup": ("--warmup-iters", "--warmup-steps"),
+    "--batch-size": ("--per-device-train-batch-size",),
+    "--block-size": ("--sequence-length", "--seq-len", "--context-length"),
+    "--accumulate": ("--gradient-accumulation-steps", "--grad-accum"),
+    "--clip": ("--grad-clip", "--max-grad-norm"),
+    "--n-layer": ("--layers", "--n-layers", "--num-layers"),
+    "--n-head": ("--heads", "--n-heads", "--num-heads"),
+    "--n-embd": ("--channels", "--hidden-size", "--n-embed", "--d-model"),
+    "--eval-every": ("--eval-interval",),
+    "--log-every": ("--log-interval",),
+    "--out": ("--out-dir", "--output", "--output-dir"),
+    "--max-tokens": ("--max-new-tokens", "--length", "--num-tokens"),
+    "--samples": ("--num-samples", "--n-samples"),
+    "--prompt": ("--start",),
+    "--init": ("--init-from",),
+    "--parallel": ("--distributed",),
+    "--workers": ("--num-workers", "--processes"),
+}
+
+
+class Page(argparse.RawDescriptionHelpFormatter):
+    """argparse's help, at most PAGE characters wide."""
+
+    def __init__(self, prog: str, **options: Any):
+        options["width"] = min(width(PAGE), PAGE) - 1
+        super().__init__(prog, max_help_position=26, **options)
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are UserError, and which knows what was probably meant.
+
+    name       of the command: "sample" for `gpt2 sample`
+    about      what it does; paragraphs are filled, indented lines stay as they are
+    examples   (command line, what it does) pairs, shown at the end of --help
+    note       what is to be said besides, before the examples
+
+    A flag may be written with _ or with -, and by the name that other programs have for it (SYNONYMS). It is
+    never abbreviated. Raises UserError for a flag or a choice that there is not, naming the nearest one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        about: str = "",
+        examples: Iterable[tuple[str, str]] = (),
+        note: str = "",
+        **options: Any,
+    ):
+        options = {"prog": f"gpt2 {name}", "formatter_class": Page, "allow_abbrev": False, **options}
+        super().__init__(description=filled(about), **options)
+        self.color = False  # argparse's own, from Python 3.14 on: the colours below serve all versions
+        self.examples = tuple(examples)
+        self.note = note
+
+    def format_help(self) -> str:
+        """The text of --help, in colour where it goes to a terminal."""
+        parts = [super().format_help().rstrip()]
+        if self.note:
+            parts.append(filled(self.note))
+        if self.examples:
+            parts.append("examples:\n" + "\n".join(example_lines(self.examples)))
+        text = "\n\n".join(parts) + "\n"
+        text = re.sub(r"(?m)^(\w[^\n]*):$", lambda m: painted(m[0], "bold"), text)
+        return re.sub(r"(?m)^( {2,4})(--?[\w-]+)", lambda m: m[1] + painted(m[2], "blue"), text)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+    def long_flags(self) -> list[str]:
+        """Every --flag that there is."""
+        return [s for action in self._actions for s in action.option_strings if s.startswith("--")]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = [self.understood(word) for word in (sys.argv[1:] if args is None else args)]
+        return super().parse_known_args(words, namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            raise UserError(f"unknown argument {unknown[0]}; --help lists what there is")
+        return found
+
+    def understood(self, word: str) -> str:
+        """A word of the command line as this parser spells it. UserError for a flag that there is not."""
+        if not word.startswith("--") or word == "--" or " " in word.partition("=")[0]:
+            return word
+        name, equals, value = word.partition("=")
+        name, flags = name.replace("_", "-"), self.long_flags()
+        if name not in flags:
+            other = {s: flag for flag in flags for s in SYNONYMS.get(flag, ())}
+            if name not in other:
+                raise UserError(f"unknown argument {word}{nearest(name, flags, other)}")
+            name = other[name]
+        return name + equals + value
+
+    def _check_value(self, action, value):
+        """argparse's hook for `choices`."""
+        choices = action.choices
+        if choices is None or value in choices:
+            return
+        names = [str(choice) for choice in choices]
+        text = f"{value!r} is none of {', '.join(names)}{suggestion(str(value), names)}"
+        raise argparse.ArgumentError(action, text)
+
+
+def run(parser: argparse.ArgumentParser, work: Callable[..., int | None], argv: Sequence[str] | None) -> int:
+    """Read the command line, and do work(arguments) as a program does it. Returns the exit status."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # '?' where a console lacks the character
+    return exit_status(lambda: work(parser.parse_args(argv)))
+
+
+# ---- Text ------------------------------------------------------------------------------------------------
+
+
+def width(otherwise: int = WIDE) -> int:
+    """Characters in a line of the terminal; `otherwise` where the output goes to a file or a pipe."""
+    there = bool(os.environ.get("COLUMNS")) or (sys.stdout is not None and sys.stdout.isatty())
+    return shutil.get_terminal_size((otherwise, 24)).columns if there else otherwise
+
+
+def filled(text: str, columns: int = PAGE - 1) -> str:
+    """Paragraphs broken into lines of at most `columns` characters; indented ones are kept as they are."""
+    parts = []
+    for paragraph in textwrap.dedent(text).strip("\n").split("\n\n"):
+        indented = paragraph.startswith(" ")
+        parts.append(paragraph if indented else textwrap.fill(" ".join(paragraph.split()), columns))
+    return "\n\n".join(parts)
+
+
+def example_lines(examples: Iterable[tuple[str, str]]) -> list[str]:
+    """Examples as lines: the command, and what it does below it."""
+    lines = []
+    for command, what in examples:
+        lines += textwrap.wrap(
+            command, PAGE - 5, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
+        )
+        lines += textwrap.wrap(what, PAGE - 5, initial_indent="      ", subsequent_indent="      ")
+    return lines
+
+
+def beside(texts: Sequence[tuple[str, str]], columns: int) -> list[str]:
+    """(title, source) pairs as lines: side by side where `columns` characters are enough, else one after the
+    other."""
+    gap = 3  # " | "
+    each = (columns - gap * (len(texts) - 1)) // len(texts)
+    if each < NARROW:
+        lines: list[str] = []
+        for title, source in texts:
+            lines += [f"---- {title} ".ljust(min(columns, 66), "-"), "", *wrapped(source, columns - 1), ""]
+        return lines[:-1]
+    sides = [[title, "-" * each, *wrapped(source, each)] for title, source in texts]
+    height = max(map(len, sides))
+    sides = [side + [""] * (height - len(side)) for side in sides]
+    return [" | ".join(f"{cell:{each}}" for cell in row).rstrip() for row in zip(*sides)]
+
+
+def wrapped(source: str, columns: int) -> list[str]:
+    """Lines of source; what is longer goes on in the next line, indented further."""
+    lines = []
+    for line in source.rstrip().split("\n"):
+        indent = line[: len(line) - len(line.lstrip())] + "        "
+        lines += (
+            textwrap.wrap(
+                line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            )
+            if len(line) > columns
+            else [line]
+        )
+    return lines

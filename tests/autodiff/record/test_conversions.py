@@ -1,0 +1,216 @@
+"""np.array, np.asarray, np.full and np.arange of recorded values, and lists of them where NumPy takes arrays:
+NumPy's results, and a derivative. NumPy itself is as it was when nothing is recorded.
+"""
+
+import copy
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.check.check_grads import check_grads
+from gpt2.autodiff.errors import AutodiffError
+from gpt2.autodiff.record import conversions
+
+V = np.array([0.3, -0.7, 1.9, 1.2])
+A = np.array([[0.3, -0.7, 1.9], [1.2, 0.4, -1.1]])
+
+CALLS = {
+    "asarray": lambda a: np.asarray(a) * a,
+    "asarray_dtype": lambda a: np.asarray(a, dtype=complex) * 1j,
+    "asanyarray": lambda a: np.asanyarray(a)[1:] * 2,
+    "ascontiguousarray": lambda a: np.ascontiguousarray(a[::-1]) * a,
+    "asfortranarray": lambda a: np.asfortranarray(np.outer(a, a)),
+    "asarray_of_one": lambda a: np.asarray(a[0]) * a[1],
+    "array": lambda a: np.array([a[0], 2.0, a[1] * a[2]]),
+    "array_of_rows": lambda a: np.array([[a[0], 1], (2, a[1])]) @ np.array([a[2], a[3]]),
+    "array_ndmin": lambda a: np.array(a, ndmin=2).T,
+    "array_by_name": lambda a: np.array(object=[a[0], a[1]]),
+    "array_of_more": lambda a: np.array([a, [1.0, 2.0, 3.0, 4.0]]),
+    "comprehension": lambda a: np.array([np.sin(v) for v in a]),
+    "copy": lambda a: np.copy(a) * a,
+    "full": lambda a: np.full((2, 3), [a[0], a[1], 1.0]),
+    "full_of_one": lambda a: np.full(3, a[0]),
+    "sum": lambda a: np.sum([a[0], a[1]]),
+    "sum_by_name": lambda a: np.sum(a=[a[0], a[1]]),
+    "mean": lambda a: np.mean([a[0], a[1] * 2], axis=0),
+    "max": lambda a: np.max([a[0], a[1]]),
+    "dot": lambda a: np.dot([a[0], a[1]], [3.0, 4.0]),
+    "outer": lambda a: np.outer([a[0], a[1]], [a[2], 1.0]),
+    "cross": lambda a: np.cross([a[0], a[1], a[2]], [1.0, 2.0, 3.0]),
+    "einsum": lambda a: np.einsum("i,j->ij", [a[0], a[1]], [a[2], a[3]]),
+    "stack": lambda a: np.stack([[a[0], a[1]], [a[2], 1.0]]),
+    "concatenate": lambda a: np.concatenate([[a[0]], a[1:], [2.0]]),
+    "hstack": lambda a: np.hstack(([a[0], a[1]], 3.0)),
+    "select": lambda a: np.select([np.array([True, False])], [[a[0], a[1]]], a[2]),
+    "where": lambda a: np.where(np.array([True, False]), [a[0], a[1]], [a[2], 1.0]),
+    "interp": lambda a: np.interp([0.5, 1.5], [0.0, 1.0, 2.0], [a[0], a[1], a[2]]),
+    "pad": lambda a: np.pad([a[0], a[1]], 1),
+    "solve": lambda a: np.linalg.solve([[a[0], 1.0], [a[1], a[2]]], [1.0, a[3]]),
+    "fft": lambda a: np.fft.fft([a[0], a[1], a[2]]),
+    "emath": lambda a: np.emath.sqrt([a[0], a[1]]),
+    "r_": lambda a: np.r_[a[0], a[1:3], 5.0],
+    "c_": lambda a: np.c_[a, a * 2],
+    "arange": lambda a: np.arange(a[1], a[2], a[0]),
+    "arange_of_one": lambda a: np.arange(a[2] + 1.5) * a,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_as_in_numpy_and_with_a_derivative(name):
+    f = CALLS[name]
+    found, expected = ad.compile(f)(V), f(V)
+    np.testing.assert_array_equal(found, expected)
+    assert np.asarray(found).dtype == np.asarray(expected).dtype
+    check_grads(f, (V,), order=2)
+
+
+MADE = {
+    "asarray": lambda v: np.asarray(v),
+    "array": lambda v: np.array(v),
+    "list": lambda v: np.array([v, v]),
+    "ndmin": lambda v: np.array(v, ndmin=3),
+    "column": lambda v: np.array([[v], [v]], dtype=np.float32),
+    "row": lambda v: np.array([[v, v * 2]]),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("x", [1.5, 3, np.float32(0.1), np.int8(4), V, V.astype(np.float32), np.array(2.0)])
+def test_dtypes_and_shapes_are_numpys(name, x):
+    seen = []
+
+    def f(v):
+        made = MADE[name](v)
+        seen.append((made.dtype, made.shape, isinstance(made, np.ndarray)))
+        return made
+
+    found, expected = ad.compile(f)(x), f(x)
+    assert len(set(seen)) == 1
+    assert np.shape(found) == expected.shape and np.asarray(found).dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_an_array_is_its_own_and_a_copy_is_not():
+    def f(x):
+        y = np.asarray(x * 1)
+        z = np.asarray(y)
+        z[0] = 5.0
+        w = np.array(y)
+        w[1] = 7.0
+        return y * 1, w
+
+    for found, expected in zip(ad.compile(f)(V), f(V)):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_integers_may_leave():
+    f = ad.compile(lambda x, n: (x[: n[0]] * np.arange(n[0])).sum() + np.arange(n[1]).size)
+    for n in ([3, 2], [2, 5]):
+        assert f(V, np.array(n)) == (V[: n[0]] * np.arange(n[0])).sum() + n[1]
+    assert ad.compile(lambda n: np.full((n, 2), 0.5) * 1)(3).shape == (3, 2)
+    assert ad.compile(lambda x, n: np.full((n, 2), x))(0.5, 3).shape == (3, 2)
+
+
+def test_what_numpy_refuses_is_refused():
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        np.array([V, [1.0]])
+    with pytest.raises(ValueError):
+        ad.compile(lambda x: np.array([x, [1.0]]))(V)
+    with pytest.raises((TypeError, AutodiffError)):
+        ad.compile(lambda x: np.array([x[0], "a"]))(V)
+    with pytest.raises(ValueError):
+        ad.compile(lambda x: np.array([x[0], x[1]], copy=False))(V)
+
+
+def test_numpy_is_as_it_was():
+    names = {(m, k): v for m in (np, np.linalg, np.fft) for k, v in vars(m).items()}
+    inside = []
+
+    def f(x):
+        inside.append(np.sum)
+        if x[0] > 100:
+            raise KeyError("mine")
+        return ad.grad(lambda y: np.sum(np.array([y[0], y[1]])))(x).sum() + np.sum(x)
+
+    ad.compile(f)(V)
+    with pytest.raises(KeyError):
+        ad.compile(f)(V + 1000)
+    assert all(vars(m)[k] is v for (m, k), v in names.items())
+    assert conversions._running == 0
+    seen = inside[0]
+    assert seen is not np.sum and seen == np.sum and hash(seen) == hash(np.sum)
+    assert seen(V) == V.sum() and seen.__name__ == "sum"
+    assert pickle.loads(pickle.dumps(seen)) is np.sum and copy.deepcopy(seen) is np.sum
+
+
+def test_names_that_somebody_else_replaces_are_left():
+    own = np.sum
+
+    def mine(x):
+        return own(x) * 3
+
+    try:
+        np.sum = mine
+        np.testing.assert_array_equal(ad.grad(lambda x: np.sum(x))(V), np.full(4, 3.0))
+        assert np.sum is mine
+
+        def f(x):
+            np.sum = own
+            return np.sum(x)
+
+        ad.compile(f)(V)
+        assert np.sum is own
+    finally:
+        np.sum = own
+
+
+def test_other_threads_call_numpy():
+    inside, done = threading.Event(), threading.Event()
+    found = []
+
+    def f(x):
+        inside.set()
+        assert done.wait(10)
+        return np.sum(np.array([x[0], x[1]]))
+
+    def other():
+        assert inside.wait(10)
+        found.append((np.array([1.0, 2.0]), np.sum([1.0, 2.0]), np.sum))
+        done.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    np.testing.assert_array_equal(ad.grad(f)(V), [1, 1, 0, 0])
+    thread.join()
+    array, total, function = found[0]
+    assert type(array) is np.ndarray and total == 3.0 and type(function) is conversions.Seen
+
+
+def test_a_program_is_reused_inside_of_a_recording_too():
+    inner = ad.grad(lambda y: np.sum(np.dot(y, y)))
+    outer = ad.grad(lambda x: np.dot(inner(x), np.asarray(inner(x * 2))))
+    for x in (V, V + 1):
+        np.testing.assert_allclose(outer(x), 16 * x)
+        assert ad.why_recorded(inner) is None and ad.why_recorded(outer) is None
+
+    def replaced(x):
+        return np.linalg.norm(x)
+
+    g, own = ad.grad(replaced), np.linalg.norm
+    g(V)
+    try:
+        np.linalg.norm = lambda x: np.sum(x) * 2
+        np.testing.assert_array_equal(g(V), np.full(4, 2.0))
+    finally:
+        np.linalg.norm = own
+    np.testing.assert_allclose(g(V), V / np.linalg.norm(V))
+
+
+def test_numbers_in_lists_are_not_looked_at():
+    g = ad.grad(lambda x: np.array([x[0], x[1] * x[2]]).sum() + np.sum([x[3], 1.0]))
+    g(V)
+    assert ad.why_recorded(g) is None
+    np.testing.assert_allclose(g(V * 2), [1, V[2] * 2, V[1] * 2, 1])
