@@ -252,8 +252,6 @@ def test_a_run_with_own_layers(name, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "runs").exists()
     assert program.main([*small.split(), *rest, "--steps", "2", "--out", "run"]) == 0
     assert program.main(["--resume", "run", "--steps", "4"]) == 0
-    straight = [*small.split(), *rest, "--steps", "4", "--out", "straight", "--lr", "2e-3"]
-    assert program.main(straight) == 0
     capsys.readouterr()
     model, state = checkpoint.load_model(tmp_path / "run" / "last.safetensors")
     assert state["own"]["file"] == {"path": str(file), "sha256": OwnFile.at(file).sha256}
