@@ -54,6 +54,7 @@ CONTENDERS = {
         "torch.compile, tuned", "bench.peers.pytorch", "compile-tuned", "torch", KEEP_MEMORY
     ),
     "jax": Contender("JAX", "bench.peers.xla", "", "jax", KEEP_MEMORY),
+    "llmc": Contender("llm.c", "bench.peers.llmc"),
     "autograd": Contender("HIPS autograd", "bench.peers.hips", "", "autograd"),
     "written": Contender("gpt2 manual, as written", "bench.engine", "written"),
     "manual": Contender("gpt2 manual", "bench.engine", "manual"),
@@ -72,6 +73,7 @@ STEP = (
     "torch-compile-tuned",
     "torch",
     "jax",
+    "llmc",
     "written",
     "manual",
     "auto",

@@ -9,13 +9,13 @@ from pathlib import Path
 from bench import contenders, machine
 from gpt2.autodiff import Options
 from gpt2.backward import options_for
+from gpt2.cli import Parser
 from gpt2.errors import UserError
-from gpt2.train.flags import Parser
 
 
 def parser(module, description):
     """A parser with the flags that every benchmark has."""
-    p = Parser(prog=f"python -m {module}", description=description, allow_abbrev=False)
+    p = Parser(module, description, prog=f"python -m {module}")
     p.add_argument(
         "--threads",
         metavar="N,...",

@@ -149,6 +149,16 @@ def width(otherwise: int = WIDE) -> int:
     return shutil.get_terminal_size((otherwise, 24)).columns if there else otherwise
 
 
+def fitted(text: str) -> str:
+    """A line as it is; on a terminal that is too narrow for it several, the further ones indented."""
+    columns = width(0)
+    if not columns or len(text) < columns:
+        return text
+    return textwrap.fill(
+        text, columns - 1, subsequent_indent=" " * 6, break_on_hyphens=False, break_long_words=False
+    )
+
+
 def filled(text: str, columns: int = PAGE - 1) -> str:
     """Paragraphs broken into lines of at most `columns` characters; indented ones are kept as they are."""
     parts = []

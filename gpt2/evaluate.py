@@ -180,8 +180,11 @@ def parser() -> cli.Parser:
 
 
 def _run(args):
-    model, words = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=tell)
+    read: list[str] = []
+    model, words = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=read.append)
     score = evaluate(model, words, read_data(args.data, words), args.stride)
+    for line in read:
+        tell(line)
     if args.json:
         print(json.dumps(asdict(score)))
         return

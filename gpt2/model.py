@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 import gpt2.backward as seam
+from gpt2.autodiff import run_on_threads
 from gpt2.description import (
     BLOCK_STEPS,
     PRESETS,
@@ -71,23 +72,41 @@ def unflatten(flat: np.ndarray, of: GPT2Config | Description) -> Tensors:
     return {name: flat[slice(*d.ranges[name])].reshape(shape) for name, shape in d.shapes}
 
 
+PIECE = 256 * 1024  # entries of a tensor that share a stream of random numbers, and stay in cache
+
+
 def initialise(params: Tensors, of: GPT2Config | Description, seed: int) -> None:
     """Fill params as GPT-2 was: matrices normal with deviation 0.02, gains 1, biases 0; others as declared.
 
     Each block adds two branches to the residual stream. Their projections start smaller by sqrt(2L), so that
     the stream's variance does not grow with depth (Radford et al. 2019, section 2.3).
-    Numbers are drawn in float32 for either dtype: the same seed gives the same model.
+    Every PIECE entries have a stream of random numbers of their own, which seed, tensor and piece tell from
+    all others: threads share the pieces out, and any number of them gives the same model.
+    Numbers are float32 for either dtype: the same seed gives the same model.
     """
     d = of if isinstance(of, Description) else Description(of)
-    rng = np.random.default_rng(seed)
-    for name, tensor in params.items():
+    drawn = []  # (stream, entries, deviation)
+    for number, (name, tensor) in enumerate(params.items()):
         deviation = d.deviation(name)
         if deviation is None:
             tensor[...] = d.constant(name)
             continue
-        for part in tensor if tensor.ndim == 3 else (tensor,):  # by block, to keep the draw small
-            part[...] = rng.standard_normal(part.shape, dtype=np.float32)
-            part *= deviation
+        if not tensor.flags.c_contiguous:
+            raise ValueError(f"initialise: {name} does not lie in memory in one piece")
+        entries = tensor.reshape(-1)
+        for k in range(0, entries.size, PIECE):
+            drawn.append(((number, k // PIECE), entries[k : k + PIECE], deviation))
+    todo = iter(drawn)  # next() on it is atomic: threads share them out
+
+    def job(thread):
+        scratch = np.empty(PIECE, np.float32)
+        for stream, entries, deviation in todo:
+            rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=stream)))
+            numbers = scratch[: entries.size]
+            rng.standard_normal(out=numbers, dtype=np.float32)
+            np.multiply(numbers, np.float32(deviation), out=entries)
+
+    run_on_threads(job)
 
 
 def default_backward(d: Description) -> str:

@@ -50,7 +50,8 @@ def figure(found: Sequence[Metrics]) -> Any:
     for axes, (title, names, unit, logarithmic) in zip(picture.subplots(2, 2).flat, PANELS):
         for number, run in enumerate(found):
             for name in names:
-                _draw(axes, run, name, f"C{number % 10}", label=run.name if name == names[0] else None)
+                colour = f"C{(2 * number + (name == 'val_loss')) % 10}"
+                _draw(axes, run, name, colour, label=run.name if name == names[0] else None)
         axes.set(title=title, xlabel="step", ylabel=unit)
         if logarithmic and axes.has_data():
             axes.set_yscale("log")
@@ -79,7 +80,13 @@ def _draw(axes, run, name, colour, label):
         axes.plot(steps, numbers, color=colour, label=label)
     else:
         axes.plot(steps, numbers, color=colour, alpha=0.25, linewidth=0.8)
-        axes.plot(steps, metrics.smoothed(numbers, len(numbers) / 50), color=colour, label=label)
+        axes.plot(steps, _without_lag(numbers, len(numbers) / 50), color=colour, label=label)
+
+
+def _without_lag(numbers: np.ndarray, span: float) -> np.ndarray:
+    """A running mean from both ends: the one comes late where the other comes early."""
+    back = metrics.smoothed(numbers[::-1], span)[::-1]
+    return (metrics.smoothed(numbers, span) + back) / 2
 
 
 def save(found: Sequence[Metrics], paths: Iterable[Path]) -> None:

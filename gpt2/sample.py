@@ -117,8 +117,7 @@ def generate_batch(
     The other arguments, and what is raised, as for `generate`.
     """
     _check(model, tokens, max_tokens, temperature, top_k, top_p)
-    if samples < 1:
-        raise option_error("samples", f"is {samples}, expected 1 or more")
+    _check_samples(samples)
     rngs = [np.random.default_rng(seed)]
     if samples > 1:
         if isinstance(seed, np.random.Generator):
@@ -190,6 +189,11 @@ def _check(model, tokens, max_tokens, temperature, top_k, top_p):
         if not 0 <= token < V:
             raise UserError(f"generate: the prompt contains token {token}, expected ids from 0 to {V - 1}")
     _check_knobs(max_tokens, temperature, top_k, top_p)
+
+
+def _check_samples(samples):
+    if samples < 1:
+        raise option_error("samples", f"is {samples}, expected 1 or more")
 
 
 def _check_knobs(max_tokens, temperature, top_k, top_p):
@@ -391,6 +395,7 @@ def _run(args):
         _check_text(flag, text)
     if args.logprobs is not None and args.logprobs < 0:
         raise UserError(f"--logprobs {args.logprobs}: expected 0 or more")
+    _check_samples(args.samples)
     _check_knobs(args.max_tokens, args.temperature, args.top_k, args.top_p)
     model, words = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=tell)
     if slow := unread(model.description):

@@ -28,7 +28,7 @@ STAGES: dict[str, set[str]] = {
     "emit": {"graph", "ops", "run", "switches"},
     "pipeline": {"derive", "emit", "graph", "keep", "ops", "passes", "switches"},
     "nested": {"derive", "errors", "graph", "ops", "pipeline", "run"},
-    "reuse": {"emit", "graph", "pipeline", "record", "same"},
+    "reuse": {"emit", "graph", "ops", "pipeline", "record", "same"},
     "check": {"derive", "graph", "ops", "record", "tree"},
     "api": {
         "derive",
@@ -59,7 +59,8 @@ PARTS: dict[str, set[str]] = {
     "description": {"errors", "layers", "own"},
     "backward": {"layers", "autodiff", "errors"},
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
-    "model": {"layers", "backward", "description", "errors", "own"},
+    # Of autodiff the threads alone, for its initial weights.
+    "model": {"layers", "backward", "description", "errors", "own", "autodiff"},
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
     "weights": {"data", "description", "errors", "model", "storage"},

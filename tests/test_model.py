@@ -8,9 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import gpt2.model
+from gpt2 import autodiff as ad
 from gpt2.backward import choose
 from gpt2.layers import LAYERS
-from gpt2.model import GPT2, PRESETS, GPT2Config, logits_fn, loss_fn, parameter_ranges, parameter_table
+from gpt2.model import (
+    GPT2,
+    MATRICES,
+    PRESETS,
+    GPT2Config,
+    logits_fn,
+    loss_fn,
+    parameter_ranges,
+    parameter_table,
+)
 from tests.support.peaks import peak_of
 
 pytestmark = pytest.mark.numeric
@@ -96,7 +107,45 @@ def test_seed_decides_and_dtype_does_not():
     double = GPT2(GPT2Config(V, MAX_T, L, NH, C, "float64"), seed=1)
     assert np.array_equal(first.flat_params, same.flat_params)
     assert not np.array_equal(first.flat_params, other.flat_params)
-    np.testing.assert_allclose(double.flat_params, first.flat_params, rtol=1e-6)
+    assert np.array_equal(double.flat_params, first.flat_params)
+
+
+def test_initial_weights_do_not_depend_on_the_number_of_threads(monkeypatch):
+    """Nor do any two pieces, of one tensor or of two, hold the same numbers."""
+    monkeypatch.setattr(gpt2.model, "PIECE", 48)  # so that these small tensors have several
+    config = GPT2Config(V, MAX_T, L, NH, C)
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            ad.set_threads(threads)
+            found.append(GPT2(config, seed=1))
+    finally:
+        ad.set_threads(1)
+    for other in found[1:]:
+        assert np.array_equal(other.flat_params, found[0].flat_params)
+    pieces = [
+        piece.tobytes()
+        for name in MATRICES
+        for piece in np.array_split(
+            found[0].params[name].reshape(-1), range(48, found[0].params[name].size, 48)
+        )
+    ]
+    assert len(pieces) > 50 and len(set(pieces)) == len(pieces)
+
+
+def test_initial_weights_are_those_of_always():
+    """A change here changes every run from a seed: docs/promises.md and README have to tell of it."""
+    params = GPT2(GPT2Config(V, MAX_T, L, NH, C), seed=1).params
+    first = {name: params[name].reshape(-1)[0].item() for name in MATRICES}
+    expected = {
+        "wte": -0.0140906,
+        "wpe": -0.0340399,
+        "qkvw": 0.00351072,
+        "attprojw": -0.000959137,
+        "fcw": -0.0180374,
+        "fcprojw": -0.00110628,
+    }
+    assert first == pytest.approx(expected, rel=1e-5)
 
 
 # ---- Gradients

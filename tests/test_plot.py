@@ -247,3 +247,19 @@ def test_without_tensorboard(run, monkeypatch, capsys):
     assert plot.main([str(run), "--tensorboard", "x"]) == 2
     told = capsys.readouterr().err
     assert "pip install 'numpy-gpt2[tensorboard]'" in told and told.count("\n") == 1
+
+
+def test_smoothing_does_not_lag():
+    """A straight line stays itself, away from its ends; a running mean from one end lags by its span."""
+    line = np.arange(400.0)
+    both, one = plot._without_lag(line, 8.0), metrics.smoothed(line, 8.0)
+    np.testing.assert_allclose(both[100:300], line[100:300], atol=1e-3)
+    assert np.all(line[100:300] - one[100:300] > 6.5)
+
+
+def test_validation_has_a_colour_of_its_own():
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    steps = np.arange(1, 5), np.linspace(3.0, 2.0, 4)
+    picture = plot.figure([metrics.Metrics("a", {"loss": steps, "val_loss": steps})])
+    colours = {line.get_color() for line in picture.axes[0].lines}
+    assert colours == {"C0", "C1"}

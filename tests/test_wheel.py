@@ -126,6 +126,11 @@ def test_the_source_distribution_holds_its_tests(sdist):
     assert not [name for name in names if "__pycache__" in name or name.endswith((".bin", ".safetensors"))]
 
 
+def test_what_is_to_be_cited_has_this_version():
+    assert f"\nversion: {gpt2.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {gpt2.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
 def test_every_command_explains_itself(ran):
     assert ran("gpt2", "--version").startswith(f"gpt2 {gpt2.__version__} (")
     for name in commands.commands():

@@ -19,8 +19,8 @@ from bench.studies.markdown import markdown
 from bench.studies.page import page
 from bench.studies.study import Report, from_json, to_json
 from bench.turns import environment
+from gpt2.cli import Parser
 from gpt2.errors import UserError
-from gpt2.train.flags import Parser
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,9 +49,9 @@ def main(argv):
 
 def parse(argv):
     p = Parser(
+        "bench.studies",
+        "Run studies, and write their report as Markdown, JSON and HTML.",
         prog="python -m bench.studies",
-        allow_abbrev=False,
-        description="Run studies, and write their report as Markdown, JSON and HTML.",
     )
     p.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STUDIES)} (default: all)")
     p.add_argument(

@@ -46,6 +46,7 @@ class Progress:
 
     def __init__(self, steps: int, start: int, *, every: int, peak: float):
         self.steps, self.every, self.peak = steps, every, peak
+        self.unclear = False
         self.bar = None
         if sys.stdout.isatty():
             self.bar = tqdm(
@@ -59,18 +60,25 @@ class Progress:
 
     def step(self, step: int, loss: float, rates: Rates) -> None:
         """Show step number `step`."""
-        self.peak = max(self.peak, rates.flops)  # it was measured briefly, perhaps at a busy moment
-        text = f"loss {loss:.4f}  {rates.tokens:,.0f} tok/s  {rates.flops / 1e9:.1f} GFLOP/s"
-        share = f"{rates.flops / self.peak:.0%}"
+        speed = f"{rates.flops / 1e9:.{1 if rates.flops < 1e11 else 0}f}"
+        text = f"loss {loss:.4f}  {rates.tokens:,.0f} tok/s  {speed} GFLOP/s"
+        share = self.share(rates.flops)
         if self.bar is not None:
-            self.bar.set_description_str(f"{text} ({share})", refresh=False)
+            self.bar.set_description_str(f"{text} {share}", refresh=False)
             self.bar.update(1)
         elif step % self.every == 0 or step == self.steps or step == 1:
             left = tqdm.format_interval((self.steps - step) / rates.steps)
             print(
-                f"step {step:>{len(str(self.steps))}}/{self.steps}  {text} ({share} of peak)  {left} left",
+                f"step {step:>{len(str(self.steps))}}/{self.steps}  {text} {share}  {left} left",
                 flush=True,
             )
+
+    def share(self, flops: float) -> str:
+        """How much of the machine's peak a rate is. A rate above the peak says that the peak was measured
+        beside other work, so from then on there is none to compare with."""
+        if flops > self.peak:
+            self.unclear = True
+        return "(peak unclear)" if self.unclear else f"({flops / self.peak:.0%} of peak)"
 
     def line(self, text: str = "") -> None:
         """Print a line, above the live one where there is one."""

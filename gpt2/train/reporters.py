@@ -6,6 +6,7 @@ The loop tells a Reporter what happens. The Reporter itself tells nobody, which 
 import sys
 from typing import TextIO
 
+from gpt2.cli import fitted
 from gpt2.decoder import Decoder
 from gpt2.storage import runs
 from gpt2.train import llmc
@@ -96,14 +97,15 @@ class Own(Reporter):
         """Where things are, and what to try next."""
         s = run.settings
         best = f"best validation loss {run.best:.4f} nats per token"
-        print(f"done: {run.step} steps, {best}, all in {run.folder}")
+        done = f"done: {run.step} steps, {best}, all in {run.folder}"
+        print(fitted(done))
         print("what to try next:")
         folder = runs.quoted(run.folder)
         print(f'  more text           python -m gpt2.sample --run {folder} --prompt "O "')
         print(f"  train on            {runs.TRAIN} --resume {folder} --steps {2 * s.steps}")
         if s.preset == "shakespeare-char-cpu":
             larger = "--preset shakespeare-char-cpu --n-embd 192 --n-head 6"
-            print(f"  a larger model      {runs.TRAIN} {larger}")
+            print(fitted(f"  a larger model      {runs.TRAIN} {larger}"))
         elif s.data == "tinyshakespeare":
             print(f"  letter by letter    {runs.TRAIN} --preset shakespeare-char-cpu")
         print(f"  your own text       {runs.TRAIN} --data path/to/file.txt")
@@ -173,7 +175,7 @@ def _describe(run: Run, flops: float, peak: float, file: TextIO) -> None:
     s = run.settings
     print(table(s), file=file)
     for note in run.notes:
-        print(f"note: {note}", file=file)
+        print(fitted(f"note: {note}"), file=file)
     print(
         f"{run.model.num_parameters:,} parameters; {len(run.train):,} training and {len(run.val):,} "
         "validation tokens",

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.gradbench import MODULES, ba, descent, kmeans, particle, protocol, saddle
+from bench.gradbench import MODULES, ba, descent, figures, kmeans, particle, protocol, saddle
 from gpt2 import autodiff as ad
 
 ROOT = Path(__file__).parents[2]
@@ -592,3 +592,14 @@ def test_what_is_not_a_message_ends_the_program_with_one_line():
         assert done.returncode != 0 and done.stdout == ""
         assert done.stderr.startswith("bench.gradbench: line 1 of the input")
         assert done.stderr.count("\n") == 1
+
+
+def test_the_table_of_figures(capsys, monkeypatch):
+    rows = [("gmm", "small", INPUTS["gmm"], "objective", "jacobian"), ("hello", "3", 3.0, None, "double")]
+    monkeypatch.setattr(figures, "rows", lambda rng: rows)
+    monkeypatch.setattr(figures, "SECONDS", 0)
+    figures.main([])
+    first, second = capsys.readouterr().out.splitlines()[2:]
+    assert first.startswith("| `gmm` | small | ") and len(first.split(" | ")) == 6
+    assert second.startswith("| `hello` | 3 |  | ")
+    assert set(figures.gmm(np.random.default_rng(0), 3, 4, 7)) == set(INPUTS["gmm"])

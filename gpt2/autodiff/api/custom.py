@@ -33,7 +33,7 @@ from ..ops.subgraph import items, zeros_like
 from ..record import recording
 from ..record.record import apply_op, record
 from ..record.source_lines import here
-from ..record.value import Recorded
+from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, tree_map, unflatten
 from .bodies import operands_of_body, stands_for_all
 from .plan import result_leaves
@@ -114,7 +114,7 @@ class _Custom:
         keywords = self.keywords_for_rule(kwargs)
         leaves, tree = flatten(args)
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
-        concrete = [x.value if type(x) is Recorded else x for x in leaves]
+        concrete = [value_of(x) for x in leaves]
         with _own_reads():
             primal = _traced(function, concrete, tree, self.name)
         rule = self.rule(primal, concrete, tree, keywords)

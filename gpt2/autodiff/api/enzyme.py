@@ -35,7 +35,7 @@ from ..errors import AutodiffError
 from ..graph import Graph
 from ..ops import const, input_node
 from ..record.record import Recording
-from ..record.value import Recorded
+from ..record.value import Recorded, value_of
 from ..tree import LEAF, Tree, leaf_paths
 from .derived import derived_of
 from .plan import Arguments, Out, Plan, Transform, Update, argument_text, result_kind, result_outs, select
@@ -166,7 +166,7 @@ def active_leaf(call: Arguments, k: int, f: Callable) -> int:
     """The one leaf of an active argument."""
     leaves = call.leaf_range(k)
     x = call.leaves[leaves[0]] if len(leaves) == 1 else call.args[k]
-    value = x.value if type(x) is Recorded else x
+    value = value_of(x)
     if len(leaves) != 1 or np.ndim(value) or np.asarray(value).dtype.kind not in "fc":
         got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
         raise AutodiffError(

@@ -97,14 +97,17 @@ V = TypeVar("V")
 @overload
 def grad(
     f: Callable[Concatenate[X, P], Any],
-    argnums: Literal[0] = 0,
-    has_aux: Literal[False] = False,
     *,
+    has_aux: Literal[False] = False,
     pure: bool = False,
 ) -> Callable[Concatenate[X, P], X]: ...
 @overload
 def grad(
-    f: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
+    f: Callable[P, Any], argnums: int | Sequence[int], has_aux: bool = False, *, pure: bool = False
+) -> Callable[P, Any]: ...
+@overload
+def grad(
+    f: Callable[P, Any], argnums: Literal[0] = 0, *, has_aux: Literal[True], pure: bool = False
 ) -> Callable[P, Any]: ...
 def grad(
     f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
@@ -130,14 +133,17 @@ def grad(
 @overload
 def value_and_grad(
     f: Callable[Concatenate[X, P], V],
-    argnums: Literal[0] = 0,
-    has_aux: Literal[False] = False,
     *,
+    has_aux: Literal[False] = False,
     pure: bool = False,
 ) -> Callable[Concatenate[X, P], tuple[V, X]]: ...
 @overload
 def value_and_grad(
-    f: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
+    f: Callable[P, Any], argnums: int | Sequence[int], has_aux: bool = False, *, pure: bool = False
+) -> Callable[P, Any]: ...
+@overload
+def value_and_grad(
+    f: Callable[P, Any], argnums: Literal[0] = 0, *, has_aux: Literal[True], pure: bool = False
 ) -> Callable[P, Any]: ...
 def value_and_grad(
     f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False

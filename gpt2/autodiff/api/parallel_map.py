@@ -12,7 +12,7 @@ from ..nested.map import evaluate_map
 from ..record import recording
 from ..record.record import record
 from ..record.source_lines import here
-from ..record.value import Recorded
+from ..record.value import Recorded, value_of
 from ..tree import flatten, unflatten
 from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
 from .derived import derived_of
@@ -84,7 +84,7 @@ def _mapped(body: Callable, arrays):
 
 def _of_nothing(one: Callable, leaves):
     """Results of length 0, of the shapes that a slice of zeros gives."""
-    plain = [np.asarray(x.value if type(x) is Recorded else x) for x in leaves]
+    plain = [np.asarray(value_of(x)) for x in leaves]
     rec = record(one, ([np.zeros(x.shape[1:], x.dtype)[()] for x in plain],))
     outputs = rec.graph.outputs[: rec.n_results]
     return unflatten(rec.out_tree, [np.zeros((0, *o.shape), o.dtype) for o in outputs])

@@ -18,7 +18,7 @@ from ..pipeline import Row
 from ..record import recording
 from ..record.record import Recording, inline
 from ..record.recording import computes_as_ndarray, native
-from ..record.value import Recorded
+from ..record.value import Recorded, value_of
 from ..switches import current_options
 from ..tree import LEAF, Tree, flatten, unflatten
 
@@ -218,7 +218,7 @@ def as_kind(value: Any, kind: str) -> Any:
 
 def result_kind(x: Any) -> str:
     """The kind of Out as which a result like this one is given back."""
-    value = x.value if type(x) is Recorded else x
+    value = value_of(x)
     if isinstance(value, np.ndarray):
         return ARRAY
     return SCALAR if isinstance(value, np.generic) else NUMBER
@@ -332,7 +332,7 @@ def check_overlap(name: str, written: Sequence[int], leaves: Sequence, outside: 
     """An argument that is written to must not share memory with another, or with an array from outside that
     is read: the recording took them for two.
     """
-    leaves, outside = [list(map(_concrete, part)) for part in (leaves, outside)] if written else ((), ())
+    leaves, outside = [list(map(value_of, part)) for part in (leaves, outside)] if written else ((), ())
     for i in written:
         for k, x in enumerate((*leaves, *outside)):
             if k != i and isinstance(x, np.ndarray) and np.may_share_memory(x, leaves[i]):
@@ -341,7 +341,3 @@ def check_overlap(name: str, written: Sequence[int], leaves: Sequence, outside: 
                     f"{name}: it writes to an argument that shares memory with {other}. Pass a copy of "
                     "one of them"
                 )
-
-
-def _concrete(x):
-    return x.value if type(x) is Recorded else x

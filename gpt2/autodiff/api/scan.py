@@ -12,7 +12,7 @@ from ..nested.scan import default_every, evaluate_scan
 from ..record import recording
 from ..record.record import Recording, record
 from ..record.source_lines import here
-from ..record.value import Recorded
+from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
 from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
 from .derived import derived_of
@@ -80,7 +80,7 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     if reverse:
         slices = [x[::-1] for x in slices]
     step = _step(body, carry_tree, xs_tree)
-    kinds = [result_kind(_plain(x)) for x in carry]
+    kinds = [result_kind(value_of(x)) for x in carry]
     first, rec = recorded_once(
         body,
         lambda: _one_step(step, carry, slices, 0),
@@ -117,8 +117,8 @@ def _length(slices, length: int | None) -> int:
 def _no_step(body: Callable, carry, carry_tree: Tree, slices, xs_tree: Tree):
     """Of nothing: the carry as it came, and ys of length 0, which a slice of zeros shows the shapes of."""
     step = _step(body, carry_tree, xs_tree)
-    shapes = [np.zeros(_plain(x).shape[1:], _plain(x).dtype)[()] for x in slices]
-    rec = record(step, ([np.asarray(v)[()] for v in map(_plain, carry)], shapes))
+    shapes = [np.zeros(value_of(x).shape[1:], value_of(x).dtype)[()] for x in slices]
+    rec = record(step, ([np.asarray(v)[()] for v in map(value_of, carry)], shapes))
     ys = [np.zeros((0, *o.shape), o.dtype) for o in rec.graph.outputs[len(carry) : rec.n_results]]
     y_tree = Tree(rec.out_tree.spec[2][1], len(ys))
     return unflatten(carry_tree, carry), unflatten(y_tree, ys)
@@ -147,8 +147,8 @@ def _recorded_step(step: Callable, carry: list, carry_tree: Tree, slices) -> Rec
     """The recording of one step. `carry` is put into the dtypes that the step gives it back in."""
     for _ in range(3):
         # A Python float takes the dtype of what it meets, here as in a loop. An int is a number that changes.
-        first = [np.asarray(v)[()] if isinstance(v, (int, bool)) else v for v in map(_plain, carry)]
-        rec = record(step, (first, [_plain(x[0]) for x in slices]))
+        first = [np.asarray(v)[()] if isinstance(v, (int, bool)) else v for v in map(value_of, carry)]
+        rec = record(step, (first, [value_of(x[0]) for x in slices]))
         outs = rec.graph.outputs[: len(carry)]
         changed = False
         for k, (c, o, path) in enumerate(zip(first, outs, leaf_paths(carry_tree))):
@@ -161,7 +161,7 @@ def _recorded_step(step: Callable, carry: list, carry_tree: Tree, slices) -> Rec
             before = np.asarray(c).dtype
             if o.dtype != before:
                 if not np.can_cast(
-                    before, o.dtype, "same_kind" if isinstance(_plain(carry[k]), (int, float)) else "safe"
+                    before, o.dtype, "same_kind" if isinstance(value_of(carry[k]), (int, float)) else "safe"
                 ):
                     raise AutodiffError(
                         f"scan: body turned carry{_path(path)} of dtype {before} into {o.dtype}. Give "
@@ -179,10 +179,6 @@ def _recorded_step(step: Callable, carry: list, carry_tree: Tree, slices) -> Rec
     raise AutodiffError(
         "scan: the dtype of the carry changes from step to step; convert it in body with .astype", here()
     )
-
-
-def _plain(x):
-    return x.value if type(x) is Recorded else x
 
 
 def _own(x):

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ..emit.program import Program
+from ..emit.runnable import runnable_source
 from ..errors import AutodiffError
 from ..pipeline import Row
 from ..record.record import record
@@ -15,14 +17,29 @@ from .fixed import Fixed, FixedPair
 from .vjp import Pullback, Vjp
 
 
-def source(g: Callable | Pullback, *args: Any, **kwargs: Any) -> str:
-    """The NumPy source that runs when the derived function g is called.
+def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: Any) -> str:
+    """What the derived function g computes when it is called, as the text of a NumPy function.
 
-    g   a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
-        further arguments g is called with them first.
+    g        a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
+             further arguments g is called with them first
+    emitted  the program that runs: with buffers, blocks of rows and the threads' share of work
+
+    The text is for people, and runs by copy and paste: its arguments are those of g as arrays, then the
+    arrays that the function reads from outside, then constants too large to print. Where there is a loop of
+    its own (ad.scan, ad.parallel_map) the emitted form is given.
+
+        >>> import numpy as np
+        >>> print(source(compile(lambda x: np.sum(np.tanh(x) * np.array([1.0, 2.0]))), np.ones(2)).rstrip())
+        import numpy as np
+        <BLANKLINE>
+        <BLANKLINE>
+        def f_compiled(x):
+            constant = np.array([1.0, 2.0], np.float64)
+            out = np.sum(np.tanh(x) * constant)
+            return (out,)
     """
     if isinstance(g, Pullback):
-        return g.source
+        return _shown(g.program, emitted)
     state = _state(g, "source")
     if args or kwargs:
         g(*args, **kwargs)
@@ -32,12 +49,22 @@ def source(g: Callable | Pullback, *args: Any, **kwargs: Any) -> str:
         )
     plan, program = state.last
     if program is None and (args or kwargs):  # it was not worth compiling: what another such call would run
-        parts: list[tuple[str, str]] = []
-        state.stages(args, kwargs, partial(_note, parts))
-        return "\n\n".join(text for title, text in parts if title.endswith("emitted"))
+        parts: list[tuple[str, Any]] = []
+        state.stages(args, kwargs, lambda title, made, seconds: parts.append((title, made)))
+        return "\n\n".join(_shown(made, emitted) for title, made in parts if title.endswith("emitted"))
     if program is None:
         program = state.transform.compile(plan, Row(state.name, current_options()), scalar=False)
-    return program.source
+    return _shown(program, emitted)
+
+
+def _shown(program: Any, emitted: bool) -> str:
+    """The text of a program, or of the two that are its forward and its backward."""
+    halves = [getattr(program, name, None) for name in ("forward", "backward")]
+    if not emitted and all(isinstance(half, Program) for half in halves):
+        return "\n\n".join(_shown(half, emitted) for half in halves)
+    if emitted or not isinstance(program, Program):  # a program of floats is plain as it is
+        return program.source
+    return runnable_source(program.graph, program.name) or program.source
 
 
 def why_recorded(g: Callable) -> str | None:

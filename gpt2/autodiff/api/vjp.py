@@ -168,6 +168,11 @@ class Pullback:
         """The NumPy source that runs."""
         return self._program.source
 
+    @property
+    def program(self) -> Any:
+        """The program that runs."""
+        return self._program
+
     def __call__(self, dout: Any, out: Any = None) -> tuple:
         plan = self._plan
         cts = matched_cotangents(plan, dout)

@@ -13,8 +13,9 @@ import numpy as np
 from ..derive.differentiate import vjp_graph
 from ..ops.interpret import evaluate_graph
 from ..record.record import Recording, record
-from ..tree import flatten, unflatten
+from ..tree import flatten, leaf_paths, unflatten
 from .diagnose import Problem, likely_cause
+from .locate import where_it_begins
 from .numeric import check_graph
 
 
@@ -70,6 +71,8 @@ def _like_argument(value, example):
     return type(example)(value) if isinstance(example, (float, complex)) else np.array(value)
 
 
+MANY = 5  # gradients of one function from which on it is a model, and its steps are told apart
+
 # --- a backward written by hand -------------------------------------------------------------------------
 
 
@@ -89,6 +92,10 @@ def check_backward(
                differ, and values that a typical call has
     rtol       largest difference allowed, relative to the largest entry; by default 1e-9 for float64 inputs
                and 2e-4 for float32
+
+    Inputs may be nested tuples, lists and dicts of arrays, such as the parameters of a model; the gradient of
+    one has the same structure. Of a function with many parameters the report begins with the step whose
+    backward is wrong: the backward of a whole model can be checked in one call.
 
     Each case gets a random output gradient. The report says for each wrong gradient which input it is, at how
     many entries and where most it is wrong, and what mistake would give just this result.
@@ -131,27 +138,71 @@ def check_one(
     saves = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
     out = np.asarray(result[0] if saves else result)
     dout = rng.standard_normal(out.shape).astype(out.dtype)
-    kept, given = dout.copy(), [np.array(x) for x in inputs]
+    leaves, tree = flatten(tuple(inputs))
+    paths = leaf_paths(tree)
+    kept, given = dout.copy(), [np.array(x) for x in leaves]
     got = backward(dout, result[1], **static) if saves else backward(dout, *inputs, **static)
     got = got if isinstance(got, (tuple, list)) else (got,)
     if len(got) != len(inputs):
         count = f"{len(got)} gradients are returned for {len(inputs)} inputs"
         return [f"{count}: return one for each, None for integers"]
-    lines = [f"{what} is written to" for what in _written(dout, kept, inputs, given)]
+    lines = [f"{what} is written to" for what in _written(dout, kept, leaves, given)]
 
-    double = tuple(in_double_precision(x) for x in given)
+    double = [in_double_precision(x) for x in given]
 
     @wraps(forward)  # for the names of the inputs
     def out_of(*xs):
         result = forward(*xs, **static)
         return result[0] if saves else result
 
-    rec = record(out_of, double)
+    rec = record(out_of, tuple(unflatten(tree, double)))
     right = derived_gradients(rec, double, kept)
-    for i, (g, x) in enumerate(zip(got, given)):
-        found = wrong(rec, double, i, kept, g, right, x, rtol)
-        lines += [f"gradient {i}{name_of(rec, i)}: {text}" for text in found]
-    return lines
+    found = [_at(got, path) for path in paths]
+    complaints = [
+        wrong(rec, double, i, kept, g, right, x, rtol) for i, (g, x) in enumerate(zip(found, given))
+    ]
+    for i, (path, told) in enumerate(zip(paths, complaints)):
+        where = (
+            f"gradient {path[0]}{name_of(rec, i)}"
+            if len(path) == 1
+            else f"gradient of {rec.graph.inputs[i].name}"
+        )
+        lines += [f"{where}: {text}" for text in told]
+    return [*begins_at(rec, double, kept, found, right, rtol), *lines] if any(complaints) else lines
+
+
+def _at(got, path: tuple):
+    """The gradient that lies where an input does, or None."""
+    for key in path:
+        if got is None:
+            return None
+        try:
+            got = got[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return got
+
+
+def begins_at(
+    rec: Recording,
+    values: Sequence,
+    dout: np.ndarray,
+    got: Sequence,
+    right: Sequence,
+    rtol: float | None,
+) -> list[str]:
+    """Which step of a long function is wrong, as lines; none where it has few arguments."""
+    same = [
+        None if g is None or w is None or np.shape(g) != w.shape else np.asarray(g)
+        for g, w in zip(got, right)
+    ]
+    if sum(g is not None for g in same) < MANY:
+        return []
+    single = any(g is not None and g.dtype != np.float64 for g in same)
+    tolerance = rtol if rtol is not None else 2e-4 if single else 1e-9
+    everything = [*values, *(a for _, a in rec.captures)]
+    cotangent = np.asarray(dout, rec.graph.outputs[0].dtype)
+    return where_it_begins(rec.graph, everything, cotangent, same, right, tolerance)
 
 
 def _written(dout, kept, inputs, given):
@@ -211,5 +262,6 @@ def wrong(
         text = f"wrong at {np.count_nonzero(bad)} of {bad.size}{place}: {g[at]:.6g}, should be {want[at]:.6g}"
     captured = [a for _, a in rec.captures]
     problem = Problem(rec.graph, [*values, *captured], i, dout.astype(want.dtype), right)
-    cause = likely_cause(problem, g, max(tolerance, 1e-9))
+    many = sum(w is not None for w in right) >= MANY
+    cause = None if many else likely_cause(problem, g, max(tolerance, 1e-9))
     return [*lines, text + (f"\n      likely cause: {cause}" if cause else "")]

@@ -2,23 +2,26 @@
 
 likely_cause(problem, got) compares the wrong gradient with the gradients that typical mistakes would give: a
 sign, a factor, a sum over broadcast axes that was forgotten, the gradient of another input, a path through
-the function that was left out. The paths are tried one by one: the derivative is taken again with each
-intermediate value held fixed, and the one whose absence explains the result is named, with its line.
+the function that was left out, one step of the right formula done wrongly (mistakes.py). The paths are tried
+one by one: the derivative is taken again with each intermediate value held fixed, and the one whose absence
+explains the result is named, with its line.
 """
 
 from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..derive.differentiate import active_nodes, vjp_graph
 from ..graph import Graph, Node, rewrite
-from ..ops import const
+from ..ops import apply, const, input_node
 from ..ops.interpret import evaluate_graph
+from .axes import about_factor
+from .mistakes import SOFTMAX, Formula, mistakes, said
 
 MOST_PATHS = 300  # intermediate values to try; small cases have fewer
 
@@ -32,17 +35,55 @@ class Problem:
     index: int
     cotangent: np.ndarray
     gradients: list  # the right gradient of each input, None for integers
+    near: str | None = None  # a file: only its steps are suspected
+    _paths: list | None = None
 
     @property
     def expected(self) -> np.ndarray:
         return self.gradients[self.index]
 
+    def paths(self) -> list:
+        """(value in between, the gradient without the paths through it, what they add) for each value
+        through which some paths go and some do not. Of several on one path the one that the user named comes
+        first: it says most."""
+        if self._paths is None:
+            graph = self.graph
+            between = [n for n in active_nodes(graph.outputs[:1], [graph.inputs[self.index]]) if n.args]
+            between = [n for n in between if n not in graph.outputs and not isinstance(n.dtype, tuple)]
+            between = [n for n in between if self.suspects(n)]
+            self._paths = []
+            for n in sorted(between[:MOST_PATHS], key=lambda n: (n.name is None, n.id)):
+                without = self.gradient(held_fixed(graph, n, self.values), self.cotangent)
+                through = self.expected - without
+                scale = np.max(np.abs(self.expected), initial=0.0)
+                if without.any() and np.max(np.abs(through), initial=0.0) > 1e-9 * scale:
+                    self._paths.append((n, without, through))
+        return self._paths
+
+    def suspects(self, n: Node) -> bool:
+        """Whether a step belongs to the code that is suspected."""
+        return self.near is None or (n.loc is not None and n.loc[0] == self.near)
+
+    def adjoint(self, node: Node) -> np.ndarray:
+        """The gradient with respect to a value in between."""
+        fresh = input_node(node.shape, node.dtype, node.name)
+        graph = rewrite(self.graph, lambda n, args: fresh if n is node else None)
+        graph = Graph([*graph.inputs, fresh], graph.outputs, graph.name)
+        value = evaluate_graph(Graph(self.graph.inputs, [node]), self.values)[0]
+        made = vjp_graph(graph, [len(graph.inputs) - 1], [0])
+        return evaluate_graph(made, [*self.values, value, self.cotangent])[-1]
+
     def gradient(self, graph: Graph, cotangent: np.ndarray) -> np.ndarray:
         return evaluate_graph(vjp_graph(graph, [self.index], [0]), [*self.values, cotangent])[-1]
 
 
-def likely_cause(problem: Problem, got: np.ndarray, tolerance: float) -> str | None:
-    """One line on what the mistake could be, or None if it is like none of those known here."""
+def likely_cause(
+    problem: Problem, got: np.ndarray, tolerance: float, kinds: Sequence[Callable] = ()
+) -> str | None:
+    """One line on what the mistake could be, or None if it is like none of those known here.
+
+    kinds   of causes to try, in this order; by default all
+    """
 
     def same(a, b) -> bool:
         a, b = np.asarray(a), np.asarray(b)
@@ -52,7 +93,7 @@ def likely_cause(problem: Problem, got: np.ndarray, tolerance: float) -> str | N
 
     if got.shape != problem.expected.shape:
         return _shape_cause(problem, got, same)
-    for causes in (_simple_causes, _other_gradient, _cotangent_ignored, _paths, _repeated, _patterns):
+    for causes in kinds or (*AS_A_WHOLE, *OF_A_STEP, _patterns):
         for cause in causes(problem, got, same):
             return cause
     return None
@@ -89,27 +130,14 @@ def _simple_causes(problem: Problem, got, same) -> Iterator[str]:
 
 
 def _factor_cause(factor: float, problem: Problem) -> str:
-    text = f"it is {factor:.6g} times what it should be"
-    hint = _axis_hint(factor, problem)
-    if hint:
-        return text + hint
+    times, cause = about_factor(factor, problem.graph) or (f"{factor:.6g}", "")
+    text = f"it is {times} times what it should be"
     if abs(factor - 0.5) < 1e-6:
-        return f"{text}: a value that is used twice counts twice, or a factor 2 is missing"
+        text += ": a value that is used twice counts twice, or a factor 2 is missing"
+        return f"{text}; or {cause}" if cause else text
     if abs(factor - 2) < 1e-6:
         return f"{text}: something is added twice"
-    return text
-
-
-def _axis_hint(factor: float, problem: Problem) -> str:
-    """The likely origin of a factor that is the length of an axis, or one over that; else nothing."""
-    types = (*problem.graph.inputs, *problem.graph.outputs)
-    for n in sorted({n for x in types for n in (*x.shape, x.size) if n > 1}):
-        axis = f", and {n} is the length of an axis"
-        if abs(factor * n - 1) < 1e-6:
-            return f"{axis}: a mean in place of a sum, or a division too many"
-        if abs(factor / n - 1) < 1e-6 and n > 2:
-            return f"{axis}: a sum in place of a mean, or a division left out"
-    return ""
+    return f"{text}: {cause}" if cause else text
 
 
 def _other_gradient(problem: Problem, got, same) -> Iterator[str]:
@@ -125,24 +153,73 @@ def _cotangent_ignored(problem: Problem, got, same) -> Iterator[str]:
 
 def _paths(problem: Problem, got, same) -> Iterator[str]:
     """The derivative with one intermediate value held fixed lacks the paths through it."""
-    want, graph = problem.expected, problem.graph
-    between = [n for n in active_nodes(graph.outputs[:1], [graph.inputs[problem.index]]) if n.args]
-    between = [n for n in between if n not in graph.outputs and not isinstance(n.dtype, tuple)]
-    # of several values on one path the one that the user named says most
-    for n in sorted(between[:MOST_PATHS], key=lambda n: (n.name is None, n.id)):
-        without = problem.gradient(held_fixed(graph, n, problem.values), problem.cotangent)
-        through = want - without
-        if same(without, want) or not without.any():
-            continue  # nothing goes through it, or everything does
+    for n, without, _ in problem.paths():
         if same(got, without):
-            yield f"the path through {describe(n)} is left out"
+            softmax = f"{SOFTMAX} (" if _normalises(problem.graph, n) else ""
+            yield f"{softmax}the path through {describe(n)} is left out{')' * bool(softmax)}"
+    for n, without, through in problem.paths():
         if same(got, without - through):
             yield f"the path through {describe(n)} has the wrong sign"
-        if same(got, without + 2 * through):
-            yield f"the path through {describe(n)} counts twice"
-        times = np.vdot(through, got - without).real / np.vdot(through, through).real
+
+
+def _named_path_counts(problem: Problem, got, same) -> Iterator[str]:
+    """A path through a value that the user named counts as often as an axis is long."""
+    for n, without, through in problem.paths():
+        times = _times(without, through, got)
+        found = about_factor(times, problem.graph) if n.name and abs(times - 2) > 1e-6 else None
+        if found and same(got, without + times * through):
+            yield f"the path through {describe(n)} counts {found[0]} times: {found[1]}"
+
+
+def _path_counts(problem: Problem, got, same) -> Iterator[str]:
+    """A path counts, but not once; or its way from the input to the value is taken for 1."""
+    for n, without, through in problem.paths():
+        times = _times(without, through, got)
         if same(got, without + times * through):
-            yield f"the path through {describe(n)} counts {times:.6g} times{_axis_hint(times, problem)}"
+            often = "twice" if same(times, 2.0) else f"{times:.6g} times"
+            yield f"the path through {describe(n)} counts {often}"
+        if n.shape == problem.expected.shape and same(got, without + problem.adjoint(n)):
+            inp = input_name(problem.graph, problem.index)
+            yield f"the derivative of {describe(n)} with respect to {inp} is left out: it is taken for 1"
+
+
+def _times(without, through, got) -> float:
+    return np.vdot(through, got - without).real / np.vdot(through, through).real
+
+
+def _normalises(graph: Graph, n: Node) -> bool:
+    """Whether a value is the sum of exponentials that a softmax divides by."""
+    divided = any(m.op == "divide" and m.args[1] is n for m in graph.nodes)
+    return n.op == "sum" and n.args[0].op == "exp" and divided
+
+
+def _single_steps(problem: Problem, got, same) -> Iterator[str]:
+    """One step of the right formula done wrongly."""
+    for function in dict.fromkeys((problem.graph, as_in_textbooks(problem.graph))):
+        graph = vjp_graph(function, [problem.index], [0])
+        formula = Formula(graph, set(function.nodes), [*problem.values, problem.cotangent])
+        with np.errstate(all="ignore"):
+            tried = mistakes(formula, problem.suspects)
+            found = next(
+                (text for text, wrong in tried if np.isfinite(wrong).all() and same(got, wrong)), None
+            )
+        if found is not None:
+            yield found
+
+
+def as_in_textbooks(graph: Graph) -> Graph:
+    """A graph with softmax(s) @ v where it has (exp(s) @ v) / sum(exp(s)): mistakes are made in the first."""
+
+    def softmax_first(n: Node, args: tuple) -> Node | None:
+        if n.op != "divide" or args[0].op != "matmul" or args[1].op != "sum":
+            return None
+        exps, v = args[0].args
+        if args[1].args[0] is not exps or exps.op != "exp" or not args[1].attrs.get("keepdims"):
+            return None
+        return apply("matmul", apply("divide", exps, args[1]), v)
+
+    made = rewrite(graph, softmax_first)
+    return made if made.nodes != graph.nodes else graph
 
 
 def held_fixed(graph: Graph, fixed: Node, values: Sequence[np.ndarray]) -> Graph:
@@ -153,10 +230,10 @@ def held_fixed(graph: Graph, fixed: Node, values: Sequence[np.ndarray]) -> Graph
 
 def describe(n: Node) -> str:
     if n.loc is None:
-        return n.name or n.op
+        return said(n)
     file, line = n.loc[:2]
     source = linecache.getline(file, line).strip()
-    return f"{n.name or n.op} ({os.path.basename(file)}:{line}{': ' + source if source else ''})"
+    return f"{said(n)} ({os.path.basename(file)}:{line}{': ' + source if source else ''})"
 
 
 def input_name(graph: Graph, i: int) -> str:
@@ -202,3 +279,8 @@ def _patterns(problem: Problem, got, same) -> Iterator[str]:
         if len(wrong) <= n // 3:
             places = ", ".join(map(str, wrong))
             yield f"only {'index' if len(wrong) == 1 else 'indices'} {places} of axis {axis} differ"
+
+
+# Causes that say what the gradient as a whole is like, and those that name a step of the function
+AS_A_WHOLE = (_simple_causes, _other_gradient, _cotangent_ignored)
+OF_A_STEP = (_paths, _repeated, _named_path_counts, _single_steps, _path_counts)

@@ -15,7 +15,7 @@ from .buffers import UNOWNED, BufferPlan, Kind
 from .layout import chain, root
 from .regions import Region
 
-# Names in emitted code that no variable may have; those of ArrayNames.own give way to variables instead
+# Names in emitted code that no variable may have; those of ArrayTexts.own give way to variables instead
 RESERVED = {
     *("np", "Fused", "matmul", "run_blocks", "memory", "setup", "arena", "slice", "complex", "k", "i", "j"),
     *(f"i{axis}" for axis in range(64)),
@@ -23,7 +23,7 @@ RESERVED = {
 
 
 @dataclass(eq=False)
-class ArrayNames:
+class ArrayTexts:
     """What the arrays of a program are called, and the lines that make them.
 
     setup and prelude hold lines: for each workspace once, and for the start of each call. env is what the

@@ -19,7 +19,7 @@ from ..ops import OPS
 from ..ops.cost import nanoseconds
 from ..ops.table import facts
 from . import numexpr
-from .array_names import ArrayNames
+from .array_names import ArrayTexts
 from .buffers import Kind, Overwrites, Uses, Values, lends, plan
 from .decisions import folded, reach_rows
 from .expressions import is_written, number_text, written
@@ -79,7 +79,7 @@ def emit(
     return Emitted(emitter.function, source, env, emitter.block_regions, p.arena_bytes, results, overwrites)
 
 
-class Emitter(ArrayNames):
+class Emitter(ArrayTexts):
     """Writes the program, region by region."""
 
     def __post_init__(self):

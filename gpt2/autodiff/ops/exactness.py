@@ -1,12 +1,12 @@
-"""Tells which values have to keep every bit, and which only their digits.
+"""Tells which values have to keep every bit, which only their digits, and which no rounding reaches.
 
 In strict mode (Options.math) a program gives what NumPy gives. A rewrite that rounds otherwise is allowed
 only in what differentiation made, where NumPy has no say, and there only where it cannot reach a decision.
 All other values are `exact`: those of the user's own program, and all that is compared, floored, cast to
 integers, sorted or used as an index, with what it is computed from.
 
-The ops that do not decide, because they take a small relative change to a small one, are listed here. An op
-that is not in the list is taken for one that decides.
+The ops that do not decide, because they take a small relative change to a small one, are listed here, and so
+are those that do not round. An op that is in no list is taken for one that decides, and rounds.
 """
 
 from __future__ import annotations
@@ -27,6 +27,19 @@ CONTINUOUS = frozenset(
     "sum prod max min cumsum cumprod matmul einsum "
     "reshape transpose slice broadcast assemble update "
     "gather take_along scatter scatter_add scatter_along_add".split()
+)
+
+# Ops whose results are copies of their arguments' elements, or decided by comparing them.
+EXACT = frozenset(
+    "reshape transpose broadcast slice copy gather take_along update assemble where max min maximum minimum "
+    "fmax fmin argmax argmin argsort searchsorted any all equal not_equal less less_equal greater "
+    "greater_equal logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit absolute fabs "
+    "negative positive sign floor ceil trunc rint real imag stop_gradient".split()
+)
+# Exact on integers besides
+EXACT_INTEGERS = frozenset(
+    "add subtract multiply floor_divide remainder square sum cumsum prod bitwise_and bitwise_or bitwise_xor "
+    "left_shift right_shift invert gcd lcm cast".split()
 )
 
 
@@ -52,6 +65,22 @@ def decided(graph: Graph) -> set[int]:
 
 def _is_continuous(n: Node) -> bool:
     return n.op in CONTINUOUS and not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"
+
+
+def without_rounding(nodes: Iterable[Node]) -> bool:
+    """Whether these values are the same to the last bit in whatever way a program computes them."""
+    known: set[Node] = set()
+    todo = list(nodes)
+    while todo:
+        n = todo.pop()
+        if n in known:
+            continue
+        known.add(n)
+        whole = n.op in EXACT_INTEGERS and all(x.dtype.kind in "biu" for x in (n, *n.args))
+        if n.op not in ("input", "const") and n.op not in EXACT and not whole:
+            return False
+        todo.extend(n.args)
+    return True
 
 
 def mark_derived(made: Iterable[Node | None], start: int) -> None:

@@ -84,27 +84,18 @@ def _power(x: Node, p) -> Node:
     return result
 
 
-@algebra.rule("multiply", keeps=BITS)
+@algebra.rule("multiply", keeps=BITS, kinds="fiu")
+@algebra.rule("multiply")
 def product_with_itself(n: Node, sweep: Sweep) -> Node | None:
     """x * x -> square(x): one argument to read, and one to differentiate."""
-    a, b = n.args
-    return apply("square", a) if a is b and n.dtype.kind in "fiu" else None
-
-
-@algebra.rule("multiply")
-def complex_product_with_itself(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     return apply("square", a) if a is b else None
 
 
-@algebra.rule("reciprocal", keeps=BITS)
+@algebra.rule("reciprocal", keeps=BITS, kinds="f")
+@algebra.rule("reciprocal", kinds="c")
 def reciprocal_as_quotient(n: Node, sweep: Sweep) -> Node | None:
-    return 1.0 / n.args[0] if n.dtype.kind == "f" else None
-
-
-@algebra.rule("reciprocal")
-def complex_reciprocal_as_quotient(n: Node, sweep: Sweep) -> Node | None:
-    return 1.0 / n.args[0] if is_inexact(n) else None
+    return 1.0 / n.args[0]
 
 
 @algebra.rule("divide", keeps=BITS)

@@ -1,7 +1,7 @@
-"""Sums and products taken apart and put together with less work.
+"""Takes sums and products apart, and puts them together with less work.
 
 The additions and multiplications that meet in one value, and whose results nobody else wants, form a
-`Region`. Taken apart it is a sum of terms, each a number times factors:
+`Formula`. Taken apart it is a sum of terms, each a number times factors:
 
     0.5 * d * w  +  0.5 * d * x * (1 - t*t) * q        ->  0.5 * (d * (w + x * (1 - t*t) * q))
     (x * row) * col_of_rows                            ->  x * (row * col_of_rows)
@@ -10,7 +10,7 @@ The additions and multiplications that meet in one value, and whose results nobo
 Putting together tries what could be less work: like terms are added, factors that terms share leave the sum,
 numbers meet numbers, and factors are multiplied from the smallest shape to the largest. The result replaces
 the original only if it costs clearly less, counted in elements touched, so that applying this again and again
-ends. At equal cost, a region that reads `x` is preferred to one that reads `c * x`, if others read `c * x`
+ends. At equal cost, a formula that reads `x` is preferred to one that reads `c * x`, if others read `c * x`
 too: once nobody does, it goes.
 
 What is never done: sums are not multiplied out (except by a number, for free), and differences are not
@@ -187,7 +187,7 @@ class Builder:
         return total
 
 
-class Region:
+class Formula:
     """The sums and products that meet in the node `root`. With `see_through` values c * x and c * x + d that
     others use, too, are taken apart as well.
     """
@@ -266,7 +266,7 @@ class Region:
 
     # putting together
     def old_cost(self) -> float:
-        """How many elements the region touches as it stands."""
+        """How many elements the formula touches as it stands."""
         mine = (n for n in self.dissolved.values() if n is self.root or self.sweep.is_settled(n))
         return sum(map(work, mine))
 
@@ -348,7 +348,7 @@ class Region:
         return f.dtype == self.dtype and (not self.sweep.is_settled(f) or self.dissolves(f))
 
     def _scaled_sum(self, f: Node, coef) -> Node | None:
-        inner = Region(f, self.sweep)
+        inner = Formula(f, self.sweep)
         terms = inner.terms(f, coef)
         self.dissolved.update(inner.dissolved)
         return self.builder.sum(terms) if self._all_representable(terms) else None
@@ -360,16 +360,16 @@ def improve(root: Node, sweep: Sweep) -> Node | None:
         return None
     if not any(a.op in RING for a in root.args) or sweep.depth > _DEEPEST:
         return None
-    region = Region(root, sweep)
-    terms = region.terms(root)
-    if len(region.dissolved) < 2 and not region.scaled:
+    formula = Formula(root, sweep)
+    terms = formula.terms(root)
+    if len(formula.dissolved) < 2 and not formula.scaled:
         return None
-    found = _rebuilt(region, terms)
-    if found is not None and region.cost(found) <= region.old_cost() - _WORTHWHILE * root.size:
-        sweep.retire(region.dissolved.values())
+    found = _rebuilt(formula, terms)
+    if found is not None and formula.cost(found) <= formula.old_cost() - _WORTHWHILE * root.size:
+        sweep.retire(formula.dissolved.values())
         return found
-    if region.scaled:
-        through = Region(root, sweep, see_through=True)
+    if formula.scaled:
+        through = Formula(root, sweep, see_through=True)
         found = _rebuilt(through, through.terms(root))
         if found is not None and through.cost(found) <= through.old_cost() * (1 + 1e-9):
             sweep.retire(through.dissolved.values())
@@ -377,16 +377,16 @@ def improve(root: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-def _rebuilt(region: Region, terms: list[Product]) -> Node | None:
+def _rebuilt(formula: Formula, terms: list[Product]) -> Node | None:
     """The best node for the terms, in the shape of the root. None if a leaf has another dtype."""
-    if any(f.dtype != region.dtype for t in terms for f, _ in t.factors):
+    if any(f.dtype != formula.dtype for t in terms for f, _ in t.factors):
         return None
     if any(not isinstance(t.coef, (int, float, complex)) for t in terms):
         return None
-    best = region.best_sum(terms)
-    if best is None or best.dtype != region.dtype:
+    best = formula.best_sum(terms)
+    if best is None or best.dtype != formula.dtype:
         return None
-    return build.broadcast(best, region.root.shape)
+    return build.broadcast(best, formula.root.shape)
 
 
 def work(n: Node) -> float:

@@ -55,29 +55,30 @@ class Family:
 
     def __init__(self, name: str):
         self.name = name
-        self.rules: dict[str, list[Rule]] = {}
-        self.keeps: dict[Rule, str | None] = {}
+        self.rules: dict[str, list[tuple[Rule, str | None, str]]] = {}
 
-    def rule(self, *ops: str, keeps: str | None = None) -> Callable[[Rule], Rule]:
+    def rule(self, *ops: str, keeps: str | None = None, kinds: str = "") -> Callable[[Rule], Rule]:
         """Decorator: the rule is tried on nodes of these ops, in the order in which rules stand.
 
         keeps   BITS or DIGITS, where that is known to hold for whatever the rule may be given
+        kinds   of nodes of these dtypes alone, by their letters in NumPy: "fiu"
+
+        A rule may be entered several times: it keeps more for some ops, or types, than for others.
         """
 
         def add(function: Rule) -> Rule:
             for op in ops:
-                self.rules.setdefault(op, []).append(function)
-            self.keeps[function] = keeps
+                self.rules.setdefault(op, []).append((function, keeps, kinds))
             return function
 
         return add
 
-    def of(self, op: str, kept: tuple = (BITS, DIGITS, None)) -> list[Rule]:
-        """The rules for an op that keep one of these."""
+    def of(self, op: str, kind: str, kept: tuple) -> list[Rule]:
+        """The rules for an op with a result of this kind that keep one of these."""
         found = self.rules.get(ANY, []) + self.rules.get(op, [])
         if is_elementwise(op):
             found = found + self.rules.get(ELEMENTWISE, [])
-        return [r for r in found if self.keeps[r] in kept]
+        return [r for r, keeps, kinds in found if keeps in kept and (not kinds or kind in kinds)]
 
 
 class Sweep:
@@ -103,7 +104,7 @@ class Sweep:
         self.changed = False
         self._exact = frozenset() if self.fast else exact(graph)
         self._exactly = False  # is the node being looked at one that keeps every bit?
-        self._rules: dict[tuple[str, bool], tuple[Rule, ...]] = {}
+        self._rules: dict[tuple[str, str, bool], tuple[Rule, ...]] = {}
         self._known: dict[tuple, Node] = {}
         self._known_exactly: dict[tuple, Node] = {}  # those that were made by rules that keep every bit
         self._settled: set[int] = {n.id for n in graph.inputs}
@@ -168,7 +169,7 @@ class Sweep:
                 self.changed |= found is not n
                 self._retired.discard(found.id)
                 return found
-        for rule in self._rules_for(n.op):
+        for rule in self._rules_for(n):
             got = rule(n, self)
             if got is not None and got is not n and not (self._exactly and lies_otherwise(got, n)):
                 got = self._adopt(n, got, origin, rule)
@@ -200,12 +201,14 @@ class Sweep:
         found = self._known_exactly.get(key)
         return self._known.get(key) if found is None and not self._exactly else found
 
-    def _rules_for(self, op: str) -> tuple[Rule, ...]:
-        rules = self._rules.get((op, self._exactly))
+    def _rules_for(self, n: Node) -> tuple[Rule, ...]:
+        kind = "" if isinstance(n.dtype, tuple) else n.dtype.kind
+        key = n.op, kind, self._exactly
+        rules = self._rules.get(key)
         if rules is None:
             kept = (BITS, DIGITS, None) if self.fast else (BITS,) if self._exactly else (BITS, DIGITS)
-            found = (r for f in self.families for r in f.of(op, kept))
-            rules = self._rules[op, self._exactly] = tuple(r for r in found if r not in self.resting)
+            found = dict.fromkeys(r for f in self.families for r in f.of(n.op, kind, kept))
+            rules = self._rules[key] = tuple(r for r in found if r not in self.resting)
         return rules
 
     def _adopt(self, n: Node, got: Node, origin: Node, rule: Rule) -> Node:

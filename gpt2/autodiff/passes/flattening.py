@@ -71,10 +71,6 @@ def _reshaped(x: Node, a: tuple, b: tuple) -> Node:
 
 
 @rows.rule(*CHOICES, keeps=BITS)
-def choose_before_joining(n: Node, sweep: Sweep) -> Node | None:
-    return reduce_before_joining(n, sweep)
-
-
 @rows.rule("sum", "prod", keeps=DIGITS)
 def reduce_before_joining(n: Node, sweep: Sweep) -> Node | None:
     """A reduction of joined axes is one of the axes that were joined."""

@@ -137,19 +137,10 @@ def _negates(x: Node, n: Node) -> bool:
     return x.dtype.kind in "fc" or x.dtype == n.dtype
 
 
-@fold.rule("multiply", "divide", keeps=BITS)
-def factor_one(n: Node, sweep: Sweep) -> Node | None:
-    """x * 1, x / 1 -> x; x * -1, x / -1 -> -x."""
-    return None if n.dtype.kind == "c" else _times_one(n)
-
-
+@fold.rule("multiply", "divide", keeps=BITS, kinds="biuf")
 @fold.rule("multiply", "divide")
-def complex_factor_one(n: Node, sweep: Sweep) -> Node | None:
-    """The same of complex numbers, where inf * (1 + 0j) has a nan."""
-    return _times_one(n)
-
-
-def _times_one(n: Node) -> Node | None:
+def factor_one(n: Node, sweep: Sweep) -> Node | None:
+    """x * 1, x / 1 -> x; x * -1, x / -1 -> -x. Of complex numbers inf * (1 + 0j) has a nan."""
     for x, c in (n.args, n.args[::-1]) if n.op == "multiply" else (n.args,):
         if is_number(c, 1):
             return as_type_of(n, x)

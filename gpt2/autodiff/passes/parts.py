@@ -269,14 +269,9 @@ def scatter_nothing(n: Node, sweep: Sweep) -> Node | None:
 
 # what is done to zeros
 @place.rule("sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "real", "imag", keeps=BITS)
+@place.rule("conjugate")  # of which NumPy gives 0 - 0j
 def of_zeros(n: Node, sweep: Sweep) -> Node | None:
     x = n.args[0]
     if is_zeros(x) and (n.op != "broadcast" or x.shape != ()):
         return build.zeros(n.shape, n.dtype)
     return None
-
-
-@place.rule("conjugate")
-def conjugate_of_zeros(n: Node, sweep: Sweep) -> Node | None:
-    """NumPy gives 0 - 0j."""
-    return of_zeros(n, sweep)

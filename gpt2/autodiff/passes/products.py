@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..graph import Node
 from ..ops import apply, build
 from ..ops.matrix import letter_sizes, split_subscripts
-from .collect import Product, Region
+from .collect import Formula, Product
 from .engine import DIGITS, Family
 from .match import is_inexact, strip_ones
 
@@ -139,7 +139,7 @@ def _unscaled(x: Node, sweep):
         return (c, apply(x.op, y, **x.attrs)) if c != 1 else (1.0, x)
     if x.op not in ("multiply", "negative"):
         return 1.0, x
-    p = Region(x, sweep).product(x)
+    p = Formula(x, sweep).product(x)
     if p.coef == 1 or not p.factors:
         return 1.0, x
     return p.coef, build.broadcast(Product(1.0, p.factors).build(x.dtype, sweep), x.shape)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..graph import Node
 from ..ops import apply, build, const
-from .collect import Region, representable
+from .collect import Formula, representable
 from .engine import BITS, DIGITS, Family
 from .match import CHOICES, constant_along, full_like, is_inexact, number, padded
 
@@ -40,11 +40,6 @@ def count(n: Node) -> int:
     return math.prod(n.args[0].shape[i] for i in n.attrs["axes"])
 
 
-@reduce.rule(*CHOICES, "prod", keeps=BITS)
-def choice_over_nothing(n: Node, sweep: Sweep) -> Node | None:
-    return over_nothing(n, sweep)
-
-
 @reduce.rule("sum", keeps=BITS)
 def number_once(n: Node, sweep: Sweep) -> Node | None:
     """The sum of one number that is known."""
@@ -53,6 +48,7 @@ def number_once(n: Node, sweep: Sweep) -> Node | None:
     return full_like(n, value + 0.0) if once else None
 
 
+@reduce.rule(*CHOICES, "prod", keeps=BITS)
 @reduce.rule("sum")
 def over_nothing(n: Node, sweep: Sweep) -> Node | None:
     """A reduction over axes of length 1 is a reshape. NumPy's sum of -0.0 is 0.0, though."""
@@ -69,10 +65,6 @@ def over_nothing(n: Node, sweep: Sweep) -> Node | None:
 
 
 @reduce.rule(*CHOICES, keeps=BITS)
-def choice_again(n: Node, sweep: Sweep) -> Node | None:
-    return again(n, sweep)
-
-
 @reduce.rule("sum", "prod", keeps=DIGITS)
 def again(n: Node, sweep: Sweep) -> Node | None:
     """sum(sum(x)) -> sum(x), if both keep their dimensions or neither does."""
@@ -86,11 +78,6 @@ def again(n: Node, sweep: Sweep) -> Node | None:
     return apply(n.op, x.args[0], axes=tuple(sorted({*inner, *axes})), keepdims=n.attrs["keepdims"])
 
 
-@reduce.rule(*CHOICES, keeps=BITS)
-def choice_of_broadcast(n: Node, sweep: Sweep) -> Node | None:
-    return of_broadcast(n, sweep)
-
-
 @reduce.rule("sum", keeps=DIGITS)
 def copies_counted(n: Node, sweep: Sweep) -> Node | None:
     """sum(broadcast(x)) -> n * sum(x), where n is a number that the dtype holds."""
@@ -98,6 +85,7 @@ def copies_counted(n: Node, sweep: Sweep) -> Node | None:
     return of_broadcast(n, sweep) if held else None
 
 
+@reduce.rule(*CHOICES, keeps=BITS)
 @reduce.rule("sum")
 def of_broadcast(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
@@ -146,8 +134,8 @@ def of_product(n: Node, sweep: Sweep) -> Node | None:
     if not is_inexact(n) or x.op not in ("multiply", "negative", "divide") or not sweep.single(x):
         return None
     axes = n.attrs["axes"]
-    region = Region(x, sweep)
-    product = region.product(x)
+    formula = Formula(x, sweep)
+    product = formula.product(x)
     out = product.split(lambda f: constant_along(f, axes, x.ndim))
     if out is None:
         return None

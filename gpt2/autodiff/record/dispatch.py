@@ -117,7 +117,8 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     rec.check_computed()
     handler = HANDLERS.get(function) or HELPERS.get(function)
     try:
-        value = function(*values, **options)
+        guess = rec.reduced(function, values, options)
+        value = function(*values, **options) if guess is None else guess
     except (ValueError, TypeError, IndexError, AttributeError) as error:
         if isinstance(error, AutodiffError):
             raise
@@ -136,6 +137,8 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     finally:
         _building.recording = before
     result = _wrap(rec, made, value, found, site, function)
+    if guess is not None:
+        rec.guessed.add(result.node)
     if out is None:
         return result
     if not np.can_cast(result.dtype, out.dtype, "same_kind"):

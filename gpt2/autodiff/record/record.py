@@ -35,7 +35,7 @@ from .recording import NUMBERS, Read, Run, check_kind, innermost, label, native
 from .results import check_results
 from .source_lines import here, observer, site
 from .unevaluated import Unknown
-from .value import Recorded, as_node
+from .value import Recorded, as_node, value_of
 
 __all__ = ["Recorded", "Recording", "apply_op", "evaluate_graph", "inline", "record", "record_pure"]
 
@@ -145,7 +145,7 @@ def _place_of(error: Exception) -> tuple:
 
 def _argument(rec: Run, position: int, x, text: str) -> Recorded:
     """The recorded value that stands for one flat argument."""
-    value = x.value if type(x) is Recorded else x
+    value = value_of(x)
     dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
     if dtype.kind not in NUMBERS:
         raise DtypeError(
@@ -200,7 +200,7 @@ def inline(graph: Graph, args: Sequence) -> list:
     values: dict[Node, Any] = {}
     for n, x in zip(graph.inputs, args, strict=True):
         made[n] = build.cast(as_node(rec, x, n.dtype), n.dtype)
-        value = x.value if type(x) is Recorded else x
+        value = value_of(x)
         values[n] = value if getattr(value, "dtype", None) == n.dtype else np.asarray(value, n.dtype)[()]
     drop = last_uses(graph)
     where = site()
@@ -234,7 +234,7 @@ def apply_op(op: str, *args: Any, **attrs: Any) -> Recorded | tuple[Recorded, ..
     shape, dtype = infer(op, nodes, attrs)
     node = Node(op, nodes, attrs, shape, dtype)
     label(node, site())
-    value = evaluate(op, [x.value if type(x) is Recorded else x for x in args], attrs)
+    value = evaluate(op, [value_of(x) for x in args], attrs)
     if not isinstance(dtype, tuple):
         return _result(rec, node, value)
     return tuple(_result(rec, build.item(node, i), v) for i, v in enumerate(value))

@@ -11,7 +11,7 @@ import itertools
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -88,6 +88,10 @@ class Run:
         """In a dry run, what takes the place of ufunc(*values); None where it has to be computed."""
         return unevaluated.stand_in(ufunc, values) if self.dry else None
 
+    def reduced(self, function: Callable, values: Sequence, options: Mapping) -> Any:
+        """In a dry run, what takes the place of function(*values, **options); None to compute it."""
+        return unevaluated.reduced(function, values, options) if self.dry else None
+
     def leaves_out(self, target: np.ndarray, node: Node) -> bool:
         """Whether this is a dry run that does not write the node's value into the target."""
         if not self.dry or target.size < unevaluated.LARGE or target.dtype.kind not in "fc":
@@ -107,12 +111,7 @@ class Run:
 
     def capture(self, array: np.ndarray) -> Node:
         """The input that stands for an array from outside, with the content that it has now."""
-        if array.dtype.kind not in NUMBERS:
-            raise DtypeError(
-                f"an array of dtype {array.dtype} met a recorded value; only arrays of numbers and "
-                "bools can be recorded",
-                here(),
-            )
+        check_numbers(array.dtype)
         if not array.dtype.isnative:
             raise DtypeError(
                 f"an array of dtype {array.dtype} met a recorded value, and that is not this machine's byte "
@@ -196,6 +195,15 @@ def computes_as_ndarray(array: np.ndarray) -> bool:
 def native(dtype: np.dtype) -> np.dtype:
     """The dtype in this machine's byte order."""
     return dtype if dtype.isnative else np.dtype(dtype.type)
+
+
+def check_numbers(dtype: np.dtype) -> None:
+    if dtype.kind not in NUMBERS:
+        raise DtypeError(
+            f"an array of dtype {dtype} met a recorded value; only arrays of numbers and "
+            "bools can be recorded",
+            here(),
+        )
 
 
 def check_kind(array: np.ndarray, what: str) -> None:

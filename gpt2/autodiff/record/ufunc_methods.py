@@ -12,7 +12,7 @@ from ..ops import apply
 from . import dispatch, source_lines, writes
 from .indexing import advanced, expand
 from .recording import label
-from .value import Recorded, as_node, check_level, copied, index_arrays
+from .value import Recorded, as_node, check_level, copied, index_arrays, plain_key, value_of
 
 # methods
 REDUCTIONS = {
@@ -126,19 +126,13 @@ def _at(ufunc, x, index, values=None):
     shape = apply("gather", x.node, *arrays, spec=spec).shape
     new = apply("scatter_add", x.node, writes.assigned(value, shape, x.dtype), *arrays, spec=spec)
     label(new, source_lines.site())
-    plain, concrete = _plain_index(index), values.value if type(values) is Recorded else values
+    plain, concrete = plain_key(index), value_of(values)
     writes.write(x, new, lambda array: ufunc.at(array, plain, concrete))
-
-
-def _plain_index(index):
-    if isinstance(index, tuple):
-        return tuple(map(_plain_index, index))
-    return index.value if type(index) is Recorded else index
 
 
 def _at_in_rounds(ufunc, x, index, values):
     """Any other ufunc: the first occurrences of each index, then the second ones, and so on."""
-    where = np.arange(x.size).reshape(x.shape)[_plain_index(index)]
+    where = np.arange(x.size).reshape(x.shape)[plain_key(index)]
     if values is not None:
         shape = np.broadcast_shapes(where.shape, np.shape(values))
         where, values = np.broadcast_to(where, shape).ravel(), np.broadcast_to(values, shape).reshape(-1)

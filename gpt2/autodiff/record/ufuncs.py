@@ -16,7 +16,7 @@ from ..ops import OPS, apply, build, table
 from . import source_lines, writes
 from .recording import NUMBERS, Run, escaped, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
-from .value import ANSWERS, SCALARS, Recorded, as_node, copied, node_in
+from .value import ANSWERS, SCALARS, Recorded, as_node, copied, node_in, value_of
 
 if TYPE_CHECKING:
     from .source_lines import Site
@@ -303,8 +303,8 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
     if any(kwargs.get(k) is not None for k in ("signature", "sig", "axes", "axis", "keepdims")):
         raise unsupported(f"np.{ufunc.__name__}(signature=, axes=)", site.loc, "is not recorded")
     rec = innermost([x for x in (*inputs, where, *(outs or ())) if type(x) is Recorded])
-    values = [x.value if type(x) is Recorded else x for x in inputs]
-    mask = where.value if type(where) is Recorded else where
+    values = [value_of(x) for x in inputs]
+    mask = value_of(where)
     try:
         node = _typed_node(rec, ufunc, inputs, values, kwargs.get("dtype"), function is not None)
         if outs is not None:

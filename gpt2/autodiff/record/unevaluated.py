@@ -1,22 +1,26 @@
 """Records without the arithmetic: what a graph needs of large values is their shape, dtype and layout.
 
-In a dry run a ufunc's large result is an array of zeros that nobody fills, and a large array that is written
-to stays as it was. The nodes are those of a real run. What looks at a value (`if x.max() > 3:`, x[mask])
-makes sure first that it does not hang on such a stand-in; if it does, Unknown ends the attempt, and
-`record` runs the function again, with values. Integers and small arrays are always computed.
+In a dry run a ufunc's large result is an array of zeros that nobody fills, a large array that is written to
+stays as it was, and a sum over zeros that nobody filled is not added up. The nodes are those of a real run.
+What looks at a value (`if x.max() > 3:`, x[mask]) makes sure first that it does not hang on such a stand-in;
+if it does, Unknown ends the attempt, and `record` runs the function again, with values. Integers and small
+arrays are always computed.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..graph import Node
 
 LARGE = 1 << 15  # elements: below, to compute is as quick as not to
+# The shape, dtype and layout of their results do not depend on how many elements are brought together
+REDUCTIONS = frozenset((np.sum, np.prod, np.mean, np.max, np.min))
 
 
 class Unknown(BaseException):
@@ -73,6 +77,33 @@ def _elementwise(ufunc: np.ufunc, values) -> np.ndarray | None:
         return None
     order = np.argsort([-s for s in like.strides], kind="stable")
     return _zeros(tuple(np.array(like.shape)[order]), dtype).transpose(np.argsort(order))
+
+
+def reduced(function: Callable, values: Sequence, options: Mapping) -> Any:
+    """What takes the place of function(*values, **options), which brings together a large stand-in's elements
+    along some axes: that of one element along each of them. None where it must be computed.
+    """
+    if function not in REDUCTIONS or len(values) > 2 or not options.keys() <= {"axis", "keepdims", "dtype"}:
+        return None
+    x = values[0] if values else None
+    if not isinstance(x, np.ndarray) or x.size < LARGE or x.dtype.kind not in "fc" or not _is_zeros(x):
+        return None
+    axis = values[1] if len(values) == 2 else options.get("axis")
+    axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    try:
+        cut = np.lib.array_utils.normalize_axis_tuple(axes, x.ndim)
+    except (TypeError, ValueError):
+        return None
+    part = x[tuple([slice(0, 1) if k in cut else slice(None) for k in range(x.ndim)])]
+    return function(np.zeros_like(part), *values[1:], **options)  # which touches no page of x
+
+
+def _is_zeros(x: np.ndarray) -> bool:
+    """Is this what _zeros made, or a view of it? A file's pages count as such as well."""
+    base: Any = x
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
 
 
 def _zeros(shape: tuple, dtype: np.dtype) -> np.ndarray:

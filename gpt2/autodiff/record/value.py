@@ -218,7 +218,7 @@ class Recorded:
             raise UnsupportedError("fields of structured arrays are not recorded", source_lines.here())
         key = _static_slices(key)
         try:
-            result = value[_plain_key(key)]
+            result = value[plain_key(key)]
         except IndexError as error:
             raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
         site = source_lines.site()
@@ -481,6 +481,11 @@ def _function(function, *args, **kwargs):
 
 
 # operands
+def value_of(x: Any) -> Any:
+    """The concrete value that a recorded one stands for; anything else as it is."""
+    return x.value if type(x) is Recorded else x
+
+
 def node_in(rec: Run, x: Recorded) -> Node:
     """The node of x as the recording sees it."""
     if x._rec is rec:
@@ -507,7 +512,9 @@ def as_node(rec: Run, x: Any, dtype: np.dtype | None = None) -> Node:
             return node_in(rec, _function(np.array, x))
         if _has_node(x):
             return _stacked([as_node(rec, v, dtype) for v in x])
-    return table.const(np.asarray(x))
+    x = np.asarray(x)
+    recording.check_numbers(x.dtype)
+    return table.const(x)
 
 
 def _has_node(x) -> bool:
@@ -544,12 +551,13 @@ def _static_slices(key):
     return key
 
 
-def _plain_key(key):
+def plain_key(key: Any) -> Any:
+    """An index with concrete values in the place of recorded ones."""
     if type(key) is tuple:
-        return tuple(map(_plain_key, key))
+        return tuple(map(plain_key, key))
     if type(key) is list:
-        return [_plain_key(k) for k in key]
-    return key.value if type(key) is Recorded else key
+        return [plain_key(k) for k in key]
+    return value_of(key)
 
 
 def _gather(rec: Run, x: Node, items) -> Node:
@@ -567,7 +575,7 @@ def index_arrays(rec: Run, k: Any) -> list[Node]:
         return [table.const(k, np.intp)]
     if k.dtype.kind != "b":
         return [as_node(rec, k)]
-    mask = k.value if type(k) is Recorded else k
+    mask = value_of(k)
     rec.read(as_node(rec, k), np.array(mask), "array")
     return [table.const(i) for i in np.nonzero(mask)]
 
@@ -586,7 +594,7 @@ def store(target: Recorded, value: Any) -> None:
         value = _function(np.array, value) if _has_recorded(value) else np.asarray(value)
     if getattr(value, "dtype", None) is not None and value.dtype.kind == "O":
         value = np.asarray(value)
-    concrete = value.value if type(value) is Recorded else value
+    concrete = value_of(value)
     _check_fits(np.shape(concrete), target.shape)
     node = writes.assigned(as_node(rec, value, target.dtype), target.shape, target.dtype)
     writes.write(target, node, lambda array: array.__setitem__(Ellipsis, concrete))
@@ -620,7 +628,7 @@ def _assign_advanced(x: Recorded, key, value) -> None:
         check_level(x, r)
     if isinstance(value, (list, tuple)):
         value = _function(np.array, value) if _has_recorded(value) else np.asarray(value)
-    plain, concrete = _plain_key(key), value.value if type(value) is Recorded else value
+    plain, concrete = plain_key(key), value_of(value)
     node = as_node(rec, value, x.dtype)
     if type(key) is Recorded and key.dtype.kind == "b" and node.ndim <= x.ndim - key.ndim:
         mask = build.reshape(node_in(rec, key), key.shape + (1,) * (x.ndim - key.ndim))

@@ -20,25 +20,14 @@ from typing import Any
 import numpy as np
 
 from ..emit.scalar import ScalarProgram
-from ..graph import Graph, Node
+from ..graph import Graph
+from ..ops.exactness import without_rounding
+from ..ops.interpret import evaluate_graph
 from ..pipeline import Row
-from ..record.record import Recording, evaluate_graph
+from ..record.record import Recording
 from ..same import same, same_array
 
 MOST = 12  # recordings of one combination of types; a function that goes another way each time gains nothing
-
-# Ops whose results are copies of their arguments' elements, or decided by comparing them.
-EXACT = frozenset(
-    "reshape transpose broadcast slice copy gather take_along update assemble where max min maximum minimum "
-    "fmax fmin argmax argmin argsort searchsorted any all equal not_equal less less_equal greater "
-    "greater_equal logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit absolute fabs "
-    "negative positive sign floor ceil trunc rint real imag stop_gradient".split()
-)
-# Exact on integers besides
-EXACT_INTEGERS = frozenset(
-    "add subtract multiply floor_divide remainder square sum cumsum prod bitwise_and bitwise_or bitwise_xor "
-    "left_shift right_shift invert gcd lcm cast".split()
-)
 
 
 @dataclass
@@ -89,28 +78,13 @@ def path_of_pure(rec: Recording) -> Path:
 
 
 def _is_exact(rec: Recording) -> bool:
-    return not any(r.kind == "text" for r in rec.reads) and _all_exact([r.node for r in rec.reads])
+    return not any(r.kind == "text" for r in rec.reads) and without_rounding([r.node for r in rec.reads])
 
 
 def _looked_at(rec: Recording) -> tuple[Graph, list]:
     """The graph of the values that were looked at, and the values."""
     seen = {r.node: r.value for r in rec.reads}  # of what was read twice, once
     return Graph(rec.graph.inputs, seen, rec.graph.name + "_path"), list(seen.values())
-
-
-def _all_exact(nodes) -> bool:
-    known: set[Node] = set()
-    todo = list(nodes)
-    while todo:
-        n = todo.pop()
-        if n in known:
-            continue
-        known.add(n)
-        whole = n.op in EXACT_INTEGERS and all(x.dtype.kind in "biu" for x in (n, *n.args))
-        if n.op not in ("input", "const") and n.op not in EXACT and not whole:
-            return False
-        todo.extend(n.args)
-    return True
 
 
 def agree(found: Any, expected: Any) -> bool:

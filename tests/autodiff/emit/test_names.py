@@ -69,7 +69,7 @@ def test_arguments_may_have_any_name(name):
     f = ad.compile(lambda **given: np.sin(given[name]) * number)
     for _ in range(2):
         np.testing.assert_array_equal(f(**{name: X}), np.sin(X) * number)
-    source = ad.source(ad.compile(lambda p: p[name] * 2.0), {name: X})
+    source = ad.source(ad.compile(lambda p: p[name] * 2.0), {name: X}, emitted=True)
     compile(source, "source", "exec")
 
 

@@ -13,6 +13,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.check.check_grads import check_grads
 from gpt2.autodiff.errors import AutodiffError
 from gpt2.autodiff.record import conversions
+from gpt2.autodiff.reuse.watch import Watch
 
 V = np.array([0.3, -0.7, 1.9, 1.2])
 A = np.array([[0.3, -0.7, 1.9], [1.2, 0.4, -1.1]])
@@ -207,6 +208,22 @@ def test_a_program_is_reused_inside_of_a_recording_too():
     finally:
         np.linalg.norm = own
     np.testing.assert_allclose(g(V), V / np.linalg.norm(V))
+
+
+def test_a_guard_holds_while_something_is_recorded():
+    def f(x):
+        return np.sum(x) + np.linalg.norm(x) + module.mean(x)
+
+    module = np
+    with Watch(f) as world:
+        f(V)
+    guard = world.guard()
+    assert guard.trouble is None and guard.holds()
+    conversions.begin()
+    try:
+        assert type(np.sum) is conversions.Seen and guard.holds()
+    finally:
+        conversions.end()
 
 
 def test_numbers_in_lists_are_not_looked_at():

@@ -1,6 +1,7 @@
 """Recording without the arithmetic gives the graph of a run with it, or steps aside."""
 
 import itertools
+import mmap
 
 import numpy as np
 import pytest
@@ -70,6 +71,46 @@ def test_large_values_are_not_computed():
     assert not y.any()
     np.testing.assert_array_equal(integers, np.arange(LARGE) + 1)
     np.testing.assert_array_equal(small, [6.0, 6.0, 6.0])
+
+
+@pytest.mark.parametrize("function", sorted(unevaluated.REDUCTIONS, key=lambda f: f.__name__))
+def test_sums_over_what_was_not_computed_are_not_computed(function):
+    """They have the shape, dtype, kind and layout of a real run, and who looks at one ends the attempt."""
+    order = itertools.permutations(range(3))
+    options = [{}, {"axis": -1}, {"axis": (0, 2)}, {"axis": 1, "keepdims": True}, {"dtype": np.float64}]
+    for axes, chosen in itertools.product(order, options):
+        real = np.ones((32, 48, 64), np.float32).transpose(axes)
+        stand_in = unevaluated.stand_in(np.exp, (real,))
+        found, expected = (
+            unevaluated.reduced(function, (stand_in,), _fitting(function, chosen)),
+            function(real, **_fitting(function, chosen)),
+        )
+        assert type(found) is type(expected) and found.dtype == expected.dtype
+        assert found.shape == expected.shape and _steps(found) == _steps(expected)
+    assert unevaluated.reduced(function, (real,), {}) is None  # these numbers are known
+
+    def f(x):
+        return x if function(x) > 3 else -x
+
+    def g(x):
+        return f(np.sqrt(x))
+
+    values = np.frombuffer(mmap.mmap(-1, 8 * LARGE))  # as an argument that is a file's
+    values[...] = 1.0
+    for h in (f, g):
+        with pytest.raises(unevaluated.Unknown):
+            record(h, (values,), dry=True)
+        assert [bool(read.value) for read in record_pure(h, (values,)).reads] == [function(values) > 3]
+
+
+def _steps(x):
+    """Strides, of axes that have some use for one."""
+    return [step for n, step in zip(x.shape, x.strides) if n > 1]
+
+
+def _fitting(function, options):
+    """np.max and np.min take no dtype."""
+    return {k: v for k, v in options.items() if k != "dtype" or function in (np.sum, np.prod, np.mean)}
 
 
 def test_errors_that_are_waited_for_are_found(everything):

@@ -98,7 +98,7 @@ def test_constants_are_the_same_in_emitted_code(number):
             for _ in range(2):
                 assert [repr(x) for x in program(z).tolist()] == [repr(x) for x in f(z).tolist()]
             space = {}
-            exec(ad.source(program, z), space)
+            exec(ad.source(program, z, emitted=True), space)
 
 
 def test_medians_of_complex_numbers():

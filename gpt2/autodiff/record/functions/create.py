@@ -217,7 +217,12 @@ def geomspace(
     start, stop = build.cast(start, common), build.cast(stop, common)
     if common.kind == "c":
         raise NotImplementedError("of complex numbers is not recorded")
-    sign = apply("sign", start)
-    powers = linspace(build.log(start * sign), build.log(stop * sign), num, endpoint, axis=0)
-    out = shape_functions.moveaxis(build.exp(powers) * sign, 0, axis)
-    return build.cast(out, dtype or common)
+    num, sign = operator.index(num), apply("sign", start)
+    first, last = start / sign, stop / sign
+    out = logspace(apply("log10", first), apply("log10", last), num, endpoint)
+    parts = [build.take_slice(out, 0, 1, num - 1 if endpoint else num)]
+    for at, end in ((0, first), (num, last)):  # these are given as they are
+        if num > 1 and endpoint or num and end is first:
+            parts.insert(at, build.reshape(build.broadcast(end, out.shape[1:]), (1, *out.shape[1:])))
+    out = shape_functions.concatenate(parts) * sign if num else out
+    return build.cast(shape_functions.moveaxis(out, 0, axis), dtype or common)

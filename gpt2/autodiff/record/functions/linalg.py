@@ -9,9 +9,10 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
+from ...ops.subgraph import items
 from ..dispatch import Operand, call_function, handles, helper, operand, raw
 from ..ufuncs import matmul
-from ..value import Recorded
+from ..value import Recorded, value_of
 from .products import pair
 from .reduce import max_, min_, plain_sum
 from .shape import moveaxis, normalize_axis_tuple
@@ -44,10 +45,6 @@ def slogdet(a: Operand) -> Any:
     return items(apply("slogdet", floating(a)))
 
 
-def items(node: Node) -> tuple[Node, ...]:
-    return tuple(build.item(node, i) for i in range(len(node.shape)))
-
-
 @handles(np.linalg.solve)
 def solve(a: Operand, b: Operand) -> Node:
     a, b = floating(a), floating(b)
@@ -71,7 +68,7 @@ def tensorsolve(a: Operand, b: Operand, axes: Any = None) -> Node:
 @raw(np.linalg.lstsq)
 def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple:
     """Least squares by the pseudoinverse, the same solution. Rank and the number of residuals are plain."""
-    plain = [x.value if type(x) is Recorded else x for x in (a, b)]
+    plain = [value_of(x) for x in (a, b)]
     _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)  # type: ignore[call-overload]
     x, residuals, values = call_function(_lstsq, (a, b, rcond, residuals.shape), {})
     return x, residuals, rank, values

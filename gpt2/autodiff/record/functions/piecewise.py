@@ -19,7 +19,7 @@ from ...ops.table import is_elementwise
 from ...tree import LEAF
 from .. import record
 from ..dispatch import raw
-from ..value import Recorded
+from ..value import Recorded, value_of
 
 
 @raw(np.piecewise)
@@ -61,7 +61,7 @@ def _is_anywhere(condition) -> bool:
 
 
 def _concrete(x):
-    return np.asarray(x.value if type(x) is Recorded else x)
+    return np.asarray(value_of(x))
 
 
 def _with_part(x, condition, function: Callable, out):

@@ -218,7 +218,7 @@ def _added(weights: Node, places: np.ndarray, n: int) -> Node:
 
 def _edges(a: Any, bins: Any, range: Any) -> Any:
     """The edges of bins: recorded where they hang on recorded numbers."""
-    values, limits = _plain(a), None if range is None else tuple(float(_plain(v)) for v in range)
+    values, limits = _plain(a), _limits(range)
     if np.ndim(bins) == 1:
         np.histogram_bin_edges(values, _plain(bins), limits)  # raises what NumPy raises
         return bins if type(bins) is Recorded else np.asarray(bins)
@@ -245,7 +245,7 @@ def histogram(
     a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
 ) -> tuple[Any, Any]:
     edges = _edges(a, bins, range)
-    given = _plain(a), _plain(bins) if np.ndim(bins) else bins, None if range is None else _limits(range)
+    given = _plain(a), _plain(bins) if np.ndim(bins) else bins, _limits(range)
     if type(weights) is Recorded:
         found = call_function(_histogram, (*given, weights), {})
     else:
@@ -256,7 +256,10 @@ def histogram(
 
 
 def _limits(range):
-    return tuple(float(_plain(v)) for v in range)
+    """Its ends as plain numbers of the types that they have."""
+    if range is None:
+        return None
+    return tuple(v._read(v.value, "float") if type(v) is Recorded else v for v in range)
 
 
 def _histogram(a, bins, range, weights):
@@ -309,7 +312,7 @@ def histogramdd(
     edges = [_edges(c, b, r) for c, b, r in zip(columns, bins, ranges, strict=True)]
     places = np.stack([_plain(c) for c in columns], axis=1)
     counted = [_plain(b) if np.ndim(b) else b for b in bins]
-    limits = [None if r is None else _limits(r) for r in ranges]
+    limits = [_limits(r) for r in ranges]
     if type(weights) is Recorded:
         found = call_function(_histogramdd, (places, counted, limits, weights), {})
     else:

@@ -16,7 +16,7 @@ from .reduce import plain_sum
 from .shape import diagonal_view, moveaxis, normalize_axis_tuple
 
 
-def pair(a: Any, b: Any) -> tuple[Node, Node]:
+def pair(a: Operand, b: Operand) -> tuple[Node, Node]:
     """Both operands in their common dtype."""
     a, b = operand(a), operand(b)
     dtype = np.result_type(a.dtype, b.dtype)
@@ -24,7 +24,7 @@ def pair(a: Any, b: Any) -> tuple[Node, Node]:
 
 
 @handles(np.dot)
-def dot(a: Node, b: Node, out: Any = None) -> Node:
+def dot(a: Operand, b: Operand, out: Any = None) -> Node:
     a, b = pair(a, b)
     if a.ndim == 0 or b.ndim == 0:
         return apply("multiply", a, b)
@@ -37,7 +37,7 @@ def dot(a: Node, b: Node, out: Any = None) -> Node:
 
 
 @handles(np.inner)
-def inner(a: Node, b: Node, /) -> Node:
+def inner(a: Operand, b: Operand, /) -> Node:
     a, b = pair(a, b)
     if a.ndim == 0 or b.ndim == 0:
         return apply("multiply", a, b)
@@ -45,21 +45,16 @@ def inner(a: Node, b: Node, /) -> Node:
 
 
 @handles(np.vdot)
-def vdot(a: Node, b: Node, /) -> Node:
+def vdot(a: Operand, b: Operand, /) -> Node:
     a, b = pair(a, b)
     a = build.conjugate(a) if a.dtype.kind == "c" else a
     return matmul(build.reshape(a, (a.size,)), build.reshape(b, (b.size,)))
 
 
-@handles(np.outer)
+@handles(np.outer, np.linalg.outer)
 def outer(a: Operand, b: Operand, out: Any = None) -> Node:
     a, b = operand(a), operand(b)
     return apply("multiply", build.reshape(a, (a.size, 1)), build.reshape(b, (1, b.size)))
-
-
-@handles(np.linalg.outer)
-def linalg_outer(x1: Any, x2: Any, /) -> Node:
-    return outer(x1, x2)
 
 
 def _contract(a: Node, b: Node, axes_a, axes_b) -> Node:
@@ -73,7 +68,8 @@ def _contract(a: Node, b: Node, axes_a, axes_b) -> Node:
     return build.reshape(apply("matmul", rows, columns), out_a + out_b)
 
 
-def _tensordot(a, b, axes):
+@handles(np.tensordot, np.linalg.tensordot)
+def tensordot(a: Operand, b: Operand, axes: Any = 2) -> Node:
     a, b = pair(a, b)
     if isinstance(axes, (int, np.integer)):
         n = int(axes)
@@ -84,18 +80,8 @@ def _tensordot(a, b, axes):
     )
 
 
-@handles(np.tensordot)
-def tensordot(a: Any, b: Any, axes: Any = 2) -> Node:
-    return _tensordot(a, b, axes)
-
-
-@handles(np.linalg.tensordot)
-def linalg_tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Node:
-    return _tensordot(x1, x2, axes)
-
-
 @handles(np.linalg.matmul)
-def linalg_matmul(x1: Any, x2: Any, /) -> Node:
+def linalg_matmul(x1: Operand, x2: Operand, /) -> Node:
     return matmul(*pair(x1, x2))
 
 

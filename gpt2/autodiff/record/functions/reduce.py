@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from ...graph import Node
 from ...ops import apply, build, table
 from ..dispatch import Operand, handles, operand, since
-from .shape import along, axis_of, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
+from .shape import along, axis_of, concatenate, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
 
 NONE = np._NoValue
 Axes = int | Sequence[int] | None
@@ -43,20 +44,6 @@ def plain_sum(x: Node, axis: Axes, keepdims: Any = False) -> Node:
     return apply("sum", x, axes=axes, keepdims=_flag(keepdims)) if axes or x.dtype.kind not in "fc" else x
 
 
-@handles(np.sum)
-def sum_(
-    a: Operand,
-    axis: Axes = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = NONE,
-    initial: Any = NONE,
-    where: Any = NONE,
-) -> Node:
-    a = _in_dtype(a, dtype)
-    return _with(plain_sum(masked(a, where, 0), axis, keepdims), "add", initial)
-
-
 def _in_dtype(a: Operand, dtype) -> Node:
     return operand(a) if dtype is None else build.cast(operand(a), dtype)
 
@@ -68,18 +55,15 @@ def _with(x: Node, op: str, initial) -> Node:
     return build.cast(apply(op, x, operand(initial, x.dtype)), x.dtype)
 
 
-@handles(np.prod)
-def prod(
-    a: Operand,
-    axis: Axes = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = NONE,
-    initial: Any = NONE,
-    where: Any = NONE,
-) -> Node:
-    a = _in_dtype(a, dtype)
-    return _with(reduce_op("prod", masked(a, where, 1), axis, keepdims), "multiply", initial)
+def _total(reduced, ufunc: str, neutral: int):
+    def handler(a, axis=None, dtype=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+        return _with(reduced(masked(_in_dtype(a, dtype), where, neutral), axis, keepdims), ufunc, initial)
+
+    return handler
+
+
+sum_ = handles(np.sum)(_total(plain_sum, "add", 0))
+prod = handles(np.prod)(_total(partial(reduce_op, "prod"), "multiply", 1))
 
 
 def _extremum(op: str, ufunc: str, worst):
@@ -289,16 +273,9 @@ handles(*since("cumulative_prod"))(_running_array_api(cumprod, 1))
 def diff(a: Operand, n: int = 1, axis: int = -1, prepend: Any = NONE, append: Any = NONE) -> Node:
     a = operand(a)
     axis = axis_of(axis, a.ndim)
-    parts = [a]
-    for value, where in ((prepend, 0), (append, 2)):
-        if value is not NONE:
-            value = operand(value)
-            if value.ndim == 0:
-                value = build.broadcast(value, tuple(1 if i == axis else m for i, m in enumerate(a.shape)))
-            parts.insert(0 if where == 0 else len(parts), value)
-    if len(parts) > 1:
-        dtype = np.result_type(*(p.dtype for p in parts))
-        a = build.concatenate([build.cast(p, dtype) for p in parts], axis)
+    one = (*a.shape[:axis], 1, *a.shape[axis + 1 :])
+    parts = [operand(x) for x in (prepend, a, append) if x is not NONE]
+    a = concatenate([x if x.ndim else build.broadcast(x, one) for x in parts], axis)
     for _ in range(n):
         m = a.shape[axis]
         later, earlier = build.take_slice(a, axis, 1, m), build.take_slice(a, axis, 0, m - 1)
@@ -307,7 +284,8 @@ def diff(a: Operand, n: int = 1, axis: int = -1, prepend: Any = NONE, append: An
 
 
 @handles(np.ediff1d)
-def ediff1d(ary: Node, to_end: Any = None, to_begin: Any = None) -> Node:
+def ediff1d(ary: Operand, to_end: Any = None, to_begin: Any = None) -> Node:
+    ary = operand(ary)
     flat = build.reshape(ary, (ary.size,))
     parts = [flat for flat in (to_begin, diff(flat), to_end) if flat is not None]
     parts = [build.reshape(build.cast(p, ary.dtype), (p.size,)) for p in map(operand, parts)]
@@ -323,20 +301,17 @@ def trapezoid(y: Operand, x: Operand = None, dx: Operand = 1.0, axis: int = -1) 
         d = operand(dx, y.dtype)
     else:
         x = operand(x)
-        d = diff(x)
+        d = diff(x, axis=-1 if x.ndim == 1 else axis)
         if x.ndim == 1:
             d = build.reshape(d, tuple(n - 1 if i == axis else 1 for i in range(y.ndim)))
-        else:
-            d = diff(x, axis=axis)
     pair = build.take_slice(y, axis, 1, n) + build.take_slice(y, axis, 0, n - 1)
     return plain_sum(d * pair / 2.0, axis)
 
 
 @handles(np.gradient)
-def gradient(f: Node, *varargs: Any, axis: Axes = None, edge_order: int = 1) -> Node | tuple[Node, ...]:
-    axes = axes_of(axis, f.ndim) if axis is None or isinstance(axis, tuple) else (axis_of(axis, f.ndim),)
-    if axis is not None and isinstance(axis, tuple):
-        axes = normalize_axis_tuple(axis, f.ndim)
+def gradient(f: Operand, *varargs: Any, axis: Axes = None, edge_order: int = 1) -> Node | tuple[Node, ...]:
+    f = operand(f)
+    axes = tuple(range(f.ndim)) if axis is None else normalize_axis_tuple(axis, f.ndim)
     steps = [1.0] * len(axes) if not varargs else list(varargs) * (len(axes) if len(varargs) == 1 else 1)
     f = f if f.dtype.kind in "fc" else build.cast(f, float)
     out = tuple(_gradient_along(f, h, a, edge_order) for h, a in zip(steps, axes))

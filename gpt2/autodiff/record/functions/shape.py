@@ -11,7 +11,7 @@ import numpy as np
 from ...graph import Node
 from ...ops import build, table
 from ..dispatch import HANDLERS, Operand, call_function, handles, helper, operand, raw, since
-from ..value import Recorded
+from ..value import Recorded, value_of
 
 normalize_axis_index = np.lib.array_utils.normalize_axis_index
 normalize_axis_tuple = np.lib.array_utils.normalize_axis_tuple
@@ -668,7 +668,7 @@ for _function in (
 
 @raw(np.shares_memory, np.may_share_memory)
 def shares_memory(a: Any, b: Any, max_work: Any = None) -> bool:
-    value_a, value_b = (x.value if type(x) is Recorded else x for x in (a, b))
+    value_a, value_b = (value_of(x) for x in (a, b))
     return np.shares_memory(value_a, value_b)
 
 

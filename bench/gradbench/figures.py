@@ -1,0 +1,116 @@
+"""The table of docs/gradbench.md: medians of runs at the sizes that the evaluations use, on random inputs, in
+milliseconds of processor time, which counts nothing that other programs on the machine do meanwhile.
+
+python -m bench.gradbench.figures
+python -m bench.gradbench.figures lse gmm
+"""
+
+import sys
+import time
+
+import numpy as np
+
+from bench.gradbench import protocol
+from gpt2.autodiff import limit_blas_threads, set_threads
+
+RUNS, SECONDS = 5, 0.5  # at least
+
+
+def normal(rng, *shape):
+    return rng.normal(size=shape).tolist()
+
+
+def gmm(rng, d, k, n):
+    below = d * (d - 1) // 2
+    parts = {"alpha": (k,), "mu": (k, d), "q": (k, d), "l": (k, below), "x": (n, d)}
+    given = {name: (0.3 * rng.normal(size=shape)).tolist() for name, shape in parts.items()}
+    return {"d": d, "k": k, "n": n, **given, "gamma": 1.0, "m": 0}
+
+
+def hand(rng, triangles):
+    """A hand of 544 vertices, and 100 points to be met; with `triangles` between the vertices."""
+    bones, vertices, points = 22, 544, 100
+    model = {
+        "bone_count": bones,
+        "bone_names": [str(i) for i in range(bones)],
+        "is_mirrored": False,
+        "parents": [-1, *(int(rng.integers(0, i)) for i in range(1, bones))],
+        "base_relatives": (0.5 * rng.normal(size=(bones, 4, 4))).tolist(),
+        "inverse_base_absolutes": normal(rng, bones, 4, 4),
+        "base_positions": normal(rng, vertices, 4),
+        "weights": rng.random((vertices, bones)).tolist(),
+        "triangles": rng.integers(0, vertices, (vertices, 3)).tolist(),
+    }
+    places = rng.integers(0, vertices, points).tolist()
+    data = {"model": model, "correspondences": places, "points": normal(rng, points, 3)}
+    return {"theta": normal(rng, 26), "us": normal(rng, points, 2) if triangles else [], "data": data}
+
+
+def rows(rng):
+    """(module, size, input, function of the value or None, function of the derivative)"""
+    yield "lse", "n = 320,000", {"x": normal(rng, 320_000)}, "primal", "gradient"
+    yield "llsq", "n = 1024, m = 128", {"x": normal(rng, 128), "n": 1024}, "primal", "gradient"
+    for n in (8, 10):
+        yield "det", f"{n} x {n}", {"A": normal(rng, n * n), "ell": n}, "primal", "gradient"
+    for n, s in ((1000, 100), (100_000, 10)):
+        given = {"x": rng.random(n).tolist(), "s": s}
+        yield "ode", f"n = {n:,}, s = {s}", given, "primal", "gradient"
+    for k in (10, 1000):
+        points = rng.random((10_000, 8)).tolist()
+        yield (
+            "kmeans",
+            f"k = {k}, n = 10,000, d = 8",
+            {"points": points, "centroids": points[-k:]},
+            "cost",
+            "dir",
+        )
+    shapes = {"main_params": (4, 56), "extra_params": (3, 14), "state": (4, 14), "sequence": (1024, 14)}
+    given = {name: normal(rng, *shape) for name, shape in shapes.items()}
+    yield "lstm", "l = 2, c = 1024, b = 14", given, "objective", "jacobian"
+    for d, k in ((10, 25), (64, 50)):
+        yield "gmm", f"d = {d}, k = {k}, n = 1000", gmm(rng, d, k, 1000), "objective", "jacobian"
+    given = {"cam": normal(rng, 11), "x": normal(rng, 3), "w": 0.7, "feat": normal(rng, 2)}
+    given = {"n": 49, "m": 7776, "p": 31_843, **given}
+    yield "ba", "n = 49, m = 7776, p = 31,843", given, "objective", "jacobian"
+    for name, triangles in (("simple", False), ("complicated", True)):
+        yield "ht", f"{name}, 544 vertices, 100 points", hand(rng, triangles), "objective", "jacobian"
+    for variant in ("rr", "ff"):
+        yield "saddle", variant, {"start": [1.0, 1.0]}, None, variant
+        yield "particle", variant, {"w": 0.0}, None, variant
+
+
+def measured(module, name, given):
+    """(milliseconds of a run, of the first call)"""
+    function = protocol.function_of(module, name)
+    arguments = function.read(given)
+    spent = []
+    with np.errstate(all="ignore"):
+        while len(spent) <= RUNS or sum(spent[1:]) < SECONDS * 1e3:
+            begin = time.process_time_ns()
+            function.run(*arguments)
+            spent.append((time.process_time_ns() - begin) / 1e6)
+    return float(np.median(spent[1:])), spent[0]
+
+
+def digits(number, n=3):
+    """So many digits, and none after the point where there are that many before it."""
+    if number is None:
+        return ""
+    return f"{number:.0f}" if number >= 10 ** (n - 1) else f"{number:.{n}g}"
+
+
+def main(wanted):
+    set_threads(1)
+    limit_blas_threads(1)
+    print("| evaluation | size | value | derivative | ratio | compile |\n|---|---|---:|---:|---:|---:|")
+    for module, size, given, value, derivative in rows(np.random.default_rng(5)):
+        if wanted and module not in wanted:
+            continue
+        plain = measured(module, value, given)[0] if value else None
+        own, compiled = measured(module, derivative, given)
+        cells = [f"`{module}`", size, digits(plain), digits(own), digits(own / plain if plain else None, 2)]
+        print(f"| {' | '.join(cells)} | {compiled:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

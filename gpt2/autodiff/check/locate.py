@@ -1,0 +1,181 @@
+"""Where in a program of many steps a backward goes wrong: between which of its arguments' uses.
+
+A gradient comes down from the result, step by step. So of all arguments whose gradients are wrong the one
+that is used last says most: what comes after it is right as far as later arguments show, and the mistake
+lies between, or in the step that uses it. An argument that is taken apart block by block is looked at in
+parts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..graph import Graph, Node, rewrite
+from ..ops import input_node
+from .diagnose import AS_A_WHOLE, OF_A_STEP, Problem, likely_cause
+
+VIEWS = {"slice", "reshape", "transpose", "broadcast", "expand"}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of an input that is used on its own: params_fcw[1].
+
+    start     the value in the graph that is this part
+    at        where it lies in the input
+    readers   what is computed with it
+    """
+
+    label: str
+    index: int
+    start: Node
+    at: slice
+    readers: tuple[Node, ...]
+
+
+def pieces(graph: Graph, indices: Iterable[int]) -> list[Piece]:
+    """The parts of some inputs, in the order of their last use."""
+    users, order = graph.users(), {n: k for k, n in enumerate(graph.nodes)}
+    found = []
+    for i in indices:
+        x = graph.inputs[i]
+        taken = users.get(x, [])
+        apart = taken and all(_is_block(n, x) for n in taken)
+        for start in taken if apart else [x]:
+            at, label = slice(None), x.name or f"argument {i}"
+            if apart:
+                first, last, _ = start.attrs["index"][0]
+                at, label = (
+                    slice(first, last),
+                    f"{label}[{first if last == first + 1 else f'{first}:{last}'}]",
+                )
+            readers = tuple(_readers(start, users))
+            if readers:
+                found.append(Piece(label, i, start, at, readers))
+    return sorted(found, key=lambda p: max(order[n] for n in p.readers))
+
+
+def _is_block(n: Node, x: Node) -> bool:
+    """Whether a value is x[a:b] along the first axis, in full along the others."""
+    if n.op != "slice":
+        return False
+    (first, last, step), *rest = n.attrs["index"]
+    whole = all(part == (0, size, 1) for part, size in zip(rest, x.shape[1:]))
+    return step == 1 and whole and last - first < x.shape[0]
+
+
+def _readers(start: Node, users: dict) -> Iterable[Node]:
+    todo = list(users.get(start, []))
+    while todo:
+        n = todo.pop()
+        if n.op in VIEWS:
+            todo += users.get(n, [])
+        else:
+            yield n
+
+
+def _after(nodes: Iterable[Node], users: dict) -> set[Node]:
+    """What depends on some values."""
+    found: set[Node] = set()
+    todo = list(nodes)
+    while todo:
+        for n in users.get(todo.pop(), []):
+            if n not in found:
+                found.add(n)
+                todo.append(n)
+    return found
+
+
+def where_it_begins(
+    graph: Graph,
+    values: Sequence[np.ndarray],
+    cotangent: np.ndarray,
+    got: Sequence[np.ndarray | None],
+    want: Sequence[np.ndarray | None],
+    tolerance: float,
+) -> list[str]:
+    """Lines that say in which step a backward goes wrong; none where that cannot be told.
+
+    got, want   a gradient for each of the first inputs; None where there is none, or one of another shape
+    """
+    compared = [i for i, (g, w) in enumerate(zip(got, want)) if g is not None and w is not None]
+    parts = pieces(graph, compared)
+    scale = max((float(np.max(np.abs(want[i]), initial=0.0)) for i in compared), default=0.0)
+
+    def right(p: Piece) -> bool:
+        g, w = got[p.index][p.at], want[p.index][p.at]
+        largest = max(float(np.max(np.abs(w), initial=0.0)), 1e-6 * scale)
+        return bool(np.max(np.abs(g - w), initial=0.0) <= tolerance * largest)
+
+    wrong = [p for p in parts if not right(p)]
+    wrong = [p for p in wrong if len(p.readers) == 1] or wrong
+    if not wrong or len(parts) < 3:
+        return []
+    last, users = wrong[-1], graph.users()
+    good = [p for p in parts if right(p) and len(p.readers) == 1]
+    beyond = _after(last.readers, users)
+    later = [p for p in good if p.readers[0] in beyond]
+    before = [p for p in good if last.readers[0] in _after(p.readers, users) and want[p.index][p.at].any()]
+    if before:  # what is used earlier gets a right gradient through the same step
+        steps = set(last.readers)
+        head = f"the gradient of {last.label} alone is wrong, in the backward of "
+    else:
+        known = {p.readers[0] for p in later}
+        steps = beyond - known - _after(known, users)
+        told = (
+            f"what is used after it is right ({_few(p.label for p in later)})" if later else "it is used last"
+        )
+        head = f"{last.label} is the wrong gradient nearest the result, and {told}: "
+        head += "the mistake is in the backward of "
+    named = functions(graph, steps)
+    if not named:
+        return []
+    every = head + " or ".join(name for name, _ in named)
+    cut, given, i = _apart(graph, last, values)
+    g, gradients = got[last.index][last.at], [*[None] * i, want[last.index][last.at]]
+    suspected = [(name, Problem(cut, given, i, cotangent, gradients, near=file)) for name, file in named]
+    cause = likely_cause(suspected[0][1], g, max(tolerance, 1e-9), AS_A_WHOLE)
+    if cause:
+        return [every, f"    likely cause: {cause}"]
+    for kind in OF_A_STEP:
+        for name, problem in suspected:
+            cause = likely_cause(problem, g, max(tolerance, 1e-9), [kind])
+            if cause:
+                return [head + name, f"    likely cause: {cause}"]
+    return [every]
+
+
+def _few(labels: Iterable[str]) -> str:
+    every = list(labels)
+    return ", ".join(every[:3]) + (f" and {len(every) - 3} more" if len(every) > 3 else "")
+
+
+def functions(graph: Graph, steps: set[Node]) -> list[tuple[str, str]]:
+    """(function with its place, file) of the code that computes some values, a file each, in order."""
+    lines: dict[str, list] = {}
+    for n in graph.nodes:
+        if n in steps and n.loc is not None and n.op not in VIEWS:
+            lines.setdefault(n.loc[0], []).append((n.loc[2], n.loc[1]))
+    found = []
+    for file, seen in lines.items():
+        function = Counter(name for name, _ in seen).most_common(1)[0][0]
+        at = sorted(line for name, line in seen if name == function)
+        place = f"{at[0]}-{at[-1]}" if at[0] != at[-1] else str(at[0])
+        found.append((f"{function} ({os.path.basename(file)}:{place})", file))
+    return found
+
+
+def _apart(graph: Graph, piece: Piece, values: Sequence[np.ndarray]) -> tuple[Graph, list, int]:
+    """The graph with a piece as an input of its own, its last one; the values; and its index."""
+    fresh = input_node(piece.start.shape, piece.start.dtype, piece.label)
+    cut: Callable = lambda n, args: fresh if n is piece.start else None  # noqa: E731
+    made = rewrite(graph, cut) if piece.start.args else None
+    if made is None:
+        return graph, list(values), piece.index
+    value = np.asarray(values[piece.index])[piece.at]
+    return Graph([*graph.inputs, fresh], made.outputs, graph.name), [*values, value], len(graph.inputs)

@@ -1,0 +1,249 @@
+"""Mistakes that people make in a gradient's formula, tried one by one on the derived formula.
+
+mistakes(formula) yields (what it is, the gradient that it gives) for every single step of the right gradient
+done wrongly: an operand transposed, a term or a factor left out or with the wrong sign, a mean for a sum,
+parts in another order, one value for another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import permutations
+
+import numpy as np
+
+from ..graph import Graph, Node
+from ..ops import evaluate
+from .axes import about_factor, axis_names
+
+MOST = 4000  # wrong steps to try; each costs the rest of the formula
+SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@"}
+
+
+class Formula:
+    """The graph of a function and its gradient with all of its values, which can be computed with one of them
+    changed.
+
+    graph    the gradient is its last output
+    forward  the values that belong to the function itself
+    """
+
+    def __init__(self, graph: Graph, forward: set[Node], values: Sequence[np.ndarray]):
+        self.graph, self.forward = graph, forward
+        self.values = {n: np.asarray(x, n.dtype) for n, x in zip(graph.inputs, values)}
+        for n in graph.nodes:
+            if n.op == "const":
+                self.values[n] = np.asarray(n.value, n.dtype)
+            elif n.op != "input":
+                self.values[n] = evaluate(n.op, [self.values[a] for a in n.args], n.attrs)
+        self.needed = set(_before(graph.outputs[-1]))
+
+    def of(self, *nodes: Node) -> list[np.ndarray]:
+        return [self.values[n] for n in nodes]
+
+    def changed(self, node: Node, value: np.ndarray, backward_alone: bool = False) -> np.ndarray:
+        """The gradient, were `node` this value; or were it so in the gradient's own steps alone, as where the
+        forward saved others that depend on it."""
+        new = {node: value}
+        for n in self.graph.nodes:
+            if backward_alone and n in self.forward:
+                continue
+            if n not in new and n in self.needed and any(a in new for a in n.args):
+                new[n] = evaluate(n.op, [new.get(a, self.values[a]) for a in n.args], n.attrs)
+        return new.get(self.graph.outputs[-1], self.values[self.graph.outputs[-1]])
+
+
+def _before(node: Node) -> Iterator[Node]:
+    seen, todo = set(), [node]
+    while todo:
+        n = todo.pop()
+        if n not in seen:
+            seen.add(n)
+            yield n
+            todo += n.args
+
+
+def mistakes(formula: Formula, suspected: Callable[[Node], bool]) -> Iterator[tuple[str, np.ndarray]]:
+    """(what is wrong, the gradient that it gives) for the steps that are suspected, likeliest kinds first."""
+    steps = [n for n in formula.graph.nodes if n in formula.needed and n.args]
+    steps = [n for n in steps if not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"]
+    steps = [n for n in steps if suspected(n)]
+    # the gradient's own steps before those of the function, which a backward may compute again
+    steps.sort(key=lambda n: n in formula.forward)
+    tried = 0
+    for kind in (_products, _sums, _terms, _factors, _orders, _steps_left_out, _other_values):
+        for n in steps:
+            for text, value in kind(formula, n):
+                if value.shape != n.shape:
+                    continue
+                tried += 1
+                if tried > MOST:
+                    return
+                with np.errstate(all="ignore"):
+                    yield text + _place(n), formula.changed(n, value)
+                    if n in formula.forward:
+                        yield text + _place(n), formula.changed(n, value, backward_alone=True)
+
+
+def _place(n: Node) -> str:
+    if n.loc is None:
+        return ""
+    return f" ({'the gradient of ' if n.derived else ''}{os.path.basename(n.loc[0])}:{n.loc[1]})"
+
+
+def said(n: Node, depth: int = 2) -> str:
+    """A value in the words of the source: its name, or a short formula."""
+    if n.name:
+        return n.name
+    if n.op == "const":
+        return f"{n.value:g}" if not n.shape and np.isrealobj(n.value) else "a constant"
+    if depth == 0 or not n.args:
+        return "..."
+    parts = [said(a, depth - 1) for a in n.args]
+    if n.op in ("broadcast", "reshape", "expand"):
+        return parts[0]
+    if n.op in SIGNS and len(parts) == 2:
+        return f"({parts[0]} {SIGNS[n.op]} {parts[1]})"
+    return f"{n.op}({', '.join(parts)})"
+
+
+def _products(formula: Formula, n: Node):
+    if n.op == "transpose":
+        x = formula.values[n.args[0]]
+        if x.shape == n.shape:
+            base = n
+            while base.op == "transpose":
+                base = base.args[0]
+            yield f"{said(base)} and its transpose are taken for each other", x
+    if n.op == "matmul" and len(n.args) == 2:
+        a, b = formula.of(*n.args)
+        text = f"in the product {said(n.args[0])} @ {said(n.args[1])} "
+        if a.ndim > 1 and a.shape[-1] == a.shape[-2]:
+            yield text + f"the operand {said(n.args[0])} is transposed", np.swapaxes(a, -1, -2) @ b
+        if b.ndim > 1 and b.shape[-1] == b.shape[-2]:
+            yield text + f"the operand {said(n.args[1])} is transposed", a @ np.swapaxes(b, -1, -2)
+        if a.shape == b.shape and a.ndim > 1 and a.shape[-1] == a.shape[-2]:
+            yield text + "the operands are in the wrong order", b @ a
+
+
+def _sums(formula: Formula, n: Node):
+    x = n.args[0]
+    if n.op == "sum":
+        axes = n.attrs.get("axes") or tuple(range(x.ndim))
+        count = int(np.prod([x.shape[k] for k in axes]))
+        where = f"{'axis' if len(axes) == 1 else 'axes'} {', '.join(map(str, axes))}"
+        names = axis_names(formula.graph).get(x.name or "", [])
+        if len(names) == x.ndim and all(names[k] for k in axes):
+            where = " and ".join(names[k] for k in axes)
+        value = formula.values[n]
+        yield f"the mean of {said(x)} over {where} is taken where the sum is meant", value / count
+        first = formula.values[x][tuple(slice(0, 1) if k in axes else slice(None) for k in range(x.ndim))]
+        if first.size == value.size:
+            yield f"the first of {where} of {said(x)} is taken where the sum is meant", first.reshape(n.shape)
+    if (
+        n.op in ("multiply", "divide")
+        and len(n.args) == 2
+        and n.args[1].op == "const"
+        and not n.args[1].shape
+    ):
+        a, c = formula.of(*n.args)
+        yield f"{said(n.args[0])} is scaled by {c:g} twice", (a * c * c if n.op == "multiply" else a / c / c)
+
+
+def _terms(formula: Formula, n: Node):
+    if n.op not in ("add", "subtract") or len(n.args) != 2:
+        return
+    x, y = (np.broadcast_to(v, n.shape) for v in formula.of(*n.args))
+    sign = 1 if n.op == "add" else -1
+    named = _softmax_term(formula, n)
+    whole = f"{said(n.args[0])} {SIGNS[n.op]} {said(n.args[1])}"
+    yield named or f"of {whole} the term {said(n.args[1])} is left out", x
+    yield f"of {whole} the term {said(n.args[0])} is left out", sign * y
+    yield f"of {whole} the term {said(n.args[1])} has the wrong sign", x - sign * y
+    yield f"of {whole} the term {said(n.args[0])} has the wrong sign", -x + sign * y
+
+
+SOFTMAX = (
+    "the softmax's sum term is missing: with p = softmax(s), ds = p * (dp - sum(p * dp)), "
+    "and only p * dp is there"
+)
+
+
+def _softmax_term(formula: Formula, n: Node) -> str | None:
+    """Whether a difference of the gradient is the one in a softmax's: what is taken away is a sum of
+    products, and the difference is multiplied by exponentials."""
+    taken = [m for m in _before(n.args[1]) if m not in formula.forward]
+    sums = any(m.op == "sum" for m in taken)
+    users = [m for m in formula.graph.nodes if n in m.args and m.op == "multiply"]
+    softmax = any(a.op == "exp" for m in users for a in m.args if a is not n)
+    return SOFTMAX if sums and softmax and n not in formula.forward else None
+
+
+def _factors(formula: Formula, n: Node):
+    if n.op not in ("multiply", "divide") or len(n.args) != 2:
+        return
+    x, y = (np.broadcast_to(v, n.shape) for v in formula.of(*n.args))
+    whole = f"{said(n.args[0])} {SIGNS[n.op]} {said(n.args[1])}"
+    cause = None
+    if n.op == "multiply" and n.args[1].op == "const" and not n.args[1].shape and np.isrealobj(y) and y.all():
+        cause = about_factor(1.0 / float(n.args[1].value), formula.graph)
+    if cause:
+        yield f"the factor 1/{cause[0]} of {said(n.args[0])} is left out: {cause[1]}", x
+    yield f"of {whole} the factor {said(n.args[1])} is left out", x
+    if n.op == "multiply":
+        yield f"of {whole} the factor {said(n.args[0])} is left out", y
+        yield f"of {whole} the factor {said(n.args[1])} is divided by", x / np.where(y == 0, np.nan, y)
+        yield f"of {whole} the factor {said(n.args[1])} is there twice", x * y * y
+        yield f"of {whole} the factor {said(n.args[0])} is there twice", x * x * y
+    else:
+        yield f"{said(n.args[0])} is multiplied by {said(n.args[1])} where it should be divided", x * y
+        yield f"{said(n.args[0])} is divided by {said(n.args[1])} twice", x / y / y
+
+
+def _orders(formula: Formula, n: Node):
+    """Parts side by side, and axes: in another order, or one left out."""
+    x = n.args[0]
+    if n.op in ("assemble", "concatenate") and 1 < len(n.args) < 5:
+        parts = formula.of(*n.args)
+        for order in permutations(range(len(parts))):
+            if order != tuple(range(len(parts))) and all(
+                parts[i].shape == p.shape for i, p in zip(order, parts)
+            ):
+                wrong = evaluate(n.op, [parts[i] for i in order], n.attrs)
+                yield f"the parts of {said(n)} are in the wrong order", wrong
+        for k in range(len(parts)):
+            wrong = evaluate(n.op, [p * (i != k) for i, p in enumerate(parts)], n.attrs)
+            yield f"one part of {said(n)} is left at zero", wrong
+    if n.op == "transpose" and x.op == "reshape":
+        start = formula.values[x.args[0]]
+        yield (
+            f"{said(x.args[0])} is reshaped where it has to be reshaped and its axes exchanged",
+            start.reshape(n.shape),
+        )
+    if n.op == "reshape" and x.op == "transpose":
+        start = formula.values[x.args[0]]
+        yield f"{said(x.args[0])} is reshaped without its axes being exchanged first", start.reshape(n.shape)
+
+
+def _steps_left_out(formula: Formula, n: Node):
+    if len(n.args) == 1 and n.args[0].shape == n.shape and n.op not in ("transpose", "reshape"):
+        yield f"{n.op} is left out: {said(n.args[0])} stands for {said(n)}", formula.values[n.args[0]]
+    if n.op == "maximum" and len(n.args) == 2:
+        yield f"{n.op} is left out", np.broadcast_to(formula.values[n.args[0]], n.shape)
+
+
+def _other_values(formula: Formula, n: Node):
+    """A value of the function where another of the same shape is meant."""
+    named = [
+        m for m in formula.forward if m.shape and not isinstance(m.dtype, tuple) and m.dtype.kind in "fc"
+    ]
+    for k, a in enumerate(n.args):
+        if not a.shape or (a.args and a not in formula.forward):
+            continue
+        for other in named:
+            if other.shape != a.shape or other.dtype != a.dtype or other is a:
+                continue
+            args = formula.of(*n.args)
+            args[k] = formula.values[other]
+            yield f"{said(other)} stands where {said(a)} is meant", evaluate(n.op, args, n.attrs)

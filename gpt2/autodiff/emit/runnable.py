@@ -1,0 +1,81 @@
+"""The readable source of a graph as a text that can be pasted and run: constant arrays are written out, and
+those that are too large become arguments, with their shapes and where they come from.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..graph import Graph, Node
+from .readable import Writer
+
+PRINTED = 64  # numbers of a constant array that are written out
+
+
+def runnable_source(graph: Graph, name: str) -> str | None:
+    """The text, or None where the graph has an op that NumPy has no name for, such as a loop."""
+    writer = Writer(graph, name)
+    head, *body = writer.source().rstrip().split("\n")[3:]
+    constants = {writer.names[n]: n for n in graph.nodes if n.op == "const" and n.shape}
+    further, lines = [], []
+    for line in body:
+        known = constants.get(line.strip()[2:].split(":")[0]) if line.startswith("    # ") else None
+        if known is None:
+            lines.append(line)
+            continue
+        called, text = writer.names[known], written(known.value)
+        if text is None:
+            further.append(called)
+            lines.append(
+                f"    # {called} is {known.dtype} {known.shape}{_origin(known)}: give it as an argument"
+            )
+        else:
+            lines.append(f"    {called} = {text}")
+    if further:
+        head = head.removesuffix("):") + (", " if graph.inputs else "") + ", ".join(further) + "):"
+    text = "\n".join(["import numpy as np", "", "", head, *lines]) + "\n"
+    return text if _complete(text) else None
+
+
+def _origin(n: Node) -> str:
+    return f", from {os.path.basename(n.loc[0])}:{n.loc[1]}" if n.loc is not None else ""
+
+
+def written(value: ArrayLike) -> str | None:
+    """An array as a NumPy expression; None where that is long."""
+    x = np.asarray(value)
+    dtype = f"np.{x.dtype}"
+    if x.size and (x == x.flat[0]).all():
+        return f"np.full({x.shape}, {_number(x.flat[0].item())}, {dtype})"
+    if x.size <= PRINTED:
+        return f"np.array({_nested(x.tolist())}, {dtype})"
+    return None
+
+
+def _nested(x) -> str:
+    return f"[{', '.join(map(_nested, x))}]" if isinstance(x, list) else _number(x)
+
+
+def _number(x) -> str:
+    if isinstance(x, float) and not np.isfinite(x):
+        return "np.nan" if np.isnan(x) else "np.inf" if x > 0 else "-np.inf"
+    return repr(x) if not isinstance(x, complex) else f"complex({_number(x.real)}, {_number(x.imag)})"
+
+
+def _complete(text: str) -> bool:
+    """Whether a text is Python, and all names that it reads are its own or Python's."""
+    try:
+        names = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name | ast.arg)]
+    except SyntaxError:
+        return False
+    known = {n.arg if isinstance(n, ast.arg) else n.id for n in names if not _is_read(n)}
+    return {n.id for n in names if _is_read(n)} <= {*known, "np", *dir(builtins)}
+
+
+def _is_read(n: ast.AST) -> bool:
+    return isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)

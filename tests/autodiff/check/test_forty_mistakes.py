@@ -1,0 +1,205 @@
+"""Forty mistakes that a student makes in the backwards of GPT-2's layers: check_backward finds all of them,
+and says of nearly all what they are.
+
+A mistake is a backward with one line changed, and a pattern of what has to be said about it.
+"""
+
+import functools
+import inspect
+import re
+import textwrap
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2 import layers
+from gpt2.layers import LAYERS
+
+B, T, C, NH, V, MAX_T = 2, 5, 12, 3, 17, 8
+SHAPES = {
+    "layernorm": ((B, T, C), (C,), (C,)),
+    "matmul": ((B, T, C), (C, C), (C,)),  # square, so that a transposed weight still fits
+    "gelu": ((B, T, C),),
+    "residual": ((B, T, C), (B, T, C)),
+    "attention": ((B, T, 3 * C),),
+}
+
+
+# ---- What a student wrote: the textbook's formulas -------------------------------------------------------
+
+
+def layernorm(dout, saved):
+    inp, weight, mean, rstd = saved
+    norm = (inp - mean) * rstd
+    dnorm = dout * weight
+    shift = dnorm.mean(-1, keepdims=True)
+    scale = (dnorm * norm).mean(-1, keepdims=True)
+    dinp = (dnorm - shift - norm * scale) * rstd
+    dweight = np.sum(dout * norm, axis=(0, 1))
+    dbias = np.sum(dout, axis=(0, 1))
+    return dinp, dweight, dbias
+
+
+def matmul(dout, saved):
+    inp, weight = saved[:2]
+    dinp = dout @ weight
+    dweight = np.einsum("bto,btc->oc", dout, inp)
+    dbias = np.sum(dout, axis=(0, 1))
+    return dinp, dweight, dbias
+
+
+def gelu(dout, saved):
+    (inp,) = saved
+    u = np.sqrt(2 / np.pi) * (inp + 0.044715 * inp**3)
+    t = np.tanh(u)
+    du = np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * inp**2)
+    return (dout * (0.5 * (1 + t) + 0.5 * inp * (1 - t * t) * du),)
+
+
+def residual(dout, saved):
+    return dout, dout
+
+
+def encoder(dout, saved):
+    tokens, wte, wpe = saved
+    dwte, dwpe = np.zeros_like(wte), np.zeros_like(wpe)
+    np.add.at(dwte, tokens, dout)
+    dwpe[: dout.shape[1]] = dout.sum(0)
+    return None, dwte, dwpe
+
+
+def crossentropy(dlosses, saved):
+    logits, targets = saved[:2]
+    probs = np.exp(logits - logits.max(-1, keepdims=True))
+    probs = probs / probs.sum(-1, keepdims=True)
+    onehot = np.eye(logits.shape[-1])[targets]
+    return (probs - onehot) * dlosses[..., None], None
+
+
+def attention(dout, saved, *, num_heads):
+    qkv = saved[0]
+    b, t, c3 = qkv.shape
+    hs = c3 // 3 // num_heads
+    q, k, v = qkv.reshape(b, t, 3, num_heads, hs).transpose(2, 0, 3, 1, 4)
+    scale = 1 / np.sqrt(hs)
+    mask = np.triu(np.full((t, t), -1e30), 1)
+    scores = q @ k.swapaxes(-1, -2) * scale + mask
+    att = np.exp(scores - scores.max(-1, keepdims=True))
+    att = att / att.sum(-1, keepdims=True)
+    dy = dout.reshape(b, t, num_heads, hs).transpose(0, 2, 1, 3)
+    dv = att.swapaxes(-1, -2) @ dy
+    datt = dy @ v.swapaxes(-1, -2)
+    dscores = att * (datt - np.sum(att * datt, -1, keepdims=True))
+    dq = dscores @ k * scale
+    dk = dscores.swapaxes(-1, -2) @ q * scale
+    parts = np.stack([dq, dk, dv])
+    return (parts.transpose(1, 3, 0, 2, 4).reshape(b, t, c3),)
+
+
+# ---- What goes wrong -------------------------------------------------------------------------------------
+
+# (layer, the right text, the wrong one, what has to be said)
+# ruff: noqa: E501
+MISTAKES = [
+    ("layernorm", "dnorm - shift - norm", "dnorm - norm", "the path through mean .* is left out"),
+    ("layernorm", " - norm * scale", "", "path through variance .* is left out"),
+    ("layernorm", "- norm * scale", "+ norm * scale", "path through variance .* has the wrong sign"),
+    ("layernorm", "scale) * rstd", "scale)", "the factor sqrt.* is left out"),
+    ("layernorm", "scale) * rstd", "scale) / rstd", "sqrt.* where it should be divided"),
+    ("layernorm", "dnorm = dout * weight", "dnorm = dout", "factor weight is left out"),
+    ("layernorm", "(dnorm * norm).mean", "(dnorm * norm).sum", "the path through variance .* counts 12 times: a sum over C .* where the mean is meant"),
+    ("layernorm", "shift = dnorm.mean", "shift = dnorm.sum", "the path through mean .* counts 12 times: a sum over C .* where the mean is meant"),
+    ("layernorm", "np.sum(dout * norm,", "np.mean(dout * norm,", "1/10 times .* a mean over .*axes 0 and 1"),
+    ("layernorm", "np.sum(dout, axis=(0, 1))", "dout", r"not summed over axes \(0, 1\)"),
+    ("layernorm", "np.sum(dout * norm,", "np.sum(dout * inp,", "inp stands where .*centred \\* rstd"),
+    ("layernorm", "dinp, dweight, dbias", "dinp, dbias, dweight", "gradient of input . .*wrong order"),
+    ("layernorm", "norm = (inp - mean) * rstd", "norm = inp * rstd", "inp stands where centred is meant"),
+    ("matmul", "dout @ weight", "dout @ weight.T", "weight and its transpose are taken for each other"),
+    ("matmul", "bto,btc->oc", "bto,btc->co", "transposed"),
+    ("matmul", "dbias = np.sum", "dbias = np.mean", "1/10 times .* a mean over axes 0 and 1"),
+    ("matmul", "np.sum(dout, axis=(0, 1))", "np.sum(dout, axis=0)", r"not summed over axes \(0,\)"),
+    ("matmul", "dout, inp)", "dout, inp) / dout.shape[0]", "a mean over axis 0 of inp"),
+    ("matmul", "dinp = dout @ weight", "dinp = -dout @ weight", "the sign is wrong"),
+    ("matmul", "dinp = dout @ weight", "dinp = inp @ weight", "inp stands where dout is meant"),
+    ("gelu", "0.5 * (1 + t) + ", "", r"the path through \(0.5 \* inp\).* is left out"),
+    ("gelu", "(1 - t * t)", "(1 - t)", r"of tanh.* the factor tanh\(u\) is left out"),
+    ("gelu", "* du)", ")", "the derivative of u .* is taken for 1"),
+    ("gelu", "1 + 3 * 0.044715", "1 + 0.044715", "the path through .*CUBIC.* is left out"),
+    ("gelu", "0.5 * inp * (1", "inp * (1", "the factor 0.5 is left out"),
+    ("gelu", "dout * (0.5", "(0.5", "output gradient is ignored"),
+    ("residual", "return dout, dout", "return dout, 0 * dout", "zero everywhere"),
+    ("residual", "return dout, dout", "return dout, 2 * dout", "added twice"),
+    ("encoder", "np.add.at(dwte, tokens, dout)", "dwte[tokens] += dout", "names more than once"),
+    ("encoder", "dout.sum(0)", "dout.mean(0)", "a mean over B .* where the sum is meant"),
+    ("encoder", "dout.sum(0)", "dout[0]", "the first of axis 0 of dout is taken where the sum is meant"),
+    ("crossentropy", "(probs - onehot)", "probs", "the path through at_target .* is left out"),
+    ("crossentropy", " * dlosses[..., None]", "", "output gradient is ignored"),
+    ("crossentropy", "probs - onehot", "onehot - probs", "the sign is wrong"),
+    ("crossentropy", "dlosses[..., None], None", "dlosses[..., None] / dlosses.size, None", "1/10 times .* a mean over"),
+    ("attention", " - np.sum(att * datt, -1, keepdims=True)", "", "the softmax's sum term is missing"),
+    ("attention", "dscores @ k * scale", "dscores @ k", "the factor .* of .*dscores @ .* is left out|the factor 0.5 is left out"),
+    ("attention", "att.swapaxes(-1, -2) @ dy", "att @ dy", "exps / total.* its transpose are taken for each other"),
+    ("attention", "dscores.swapaxes(-1, -2) @ q", "dscores @ q", "the operand dscores is transposed"),
+    ("attention", "[dq, dk, dv]", "[dk, dq, dv]", "wrong order"),
+    ("attention", "* scale + mask", "* scale", "the term .* is left out"),
+    ("attention", "dout.reshape(b, t, num_heads, hs).transpose(0, 2, 1, 3)", "dout.reshape(b, num_heads, t, hs)",
+     "reshaped where it has to be reshaped and its axes exchanged"),
+]  # fmt: skip
+
+
+@functools.cache
+def case(name):
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, V, (B, T))
+    ids[1, 2] = ids[0, 1]  # one token twice
+    if name == "encoder":
+        return (ids, rng.standard_normal((V, C)), rng.standard_normal((MAX_T, C))), {}
+    if name == "crossentropy":
+        return (rng.standard_normal((B, T, V)), ids), {}
+    inputs = tuple(rng.standard_normal(shape) for shape in SHAPES[name])
+    return inputs, {"num_heads": NH} if name == "attention" else {}
+
+
+def complaint(name, backward):
+    """What check_backward says, or None."""
+    try:
+        ad.check_backward(LAYERS[name].forward, backward, [case(name)])
+    except ad.BackwardMismatch as error:
+        return str(error)
+    return None
+
+
+def written(name, right="", wrong=""):
+    """The student's backward with one text for another."""
+    source = textwrap.dedent(inspect.getsource(globals()[name]))
+    assert right in source, (name, right)
+    space = {"np": np}
+    exec(source.replace(right, wrong, 1) if right else source, space)
+    return space[name]
+
+
+@pytest.mark.parametrize("name", list(layers.LAYERS))
+def test_what_is_right_is_left_in_peace(name):
+    assert complaint(name, written(name)) is None
+
+
+def test_there_are_forty_mistakes():
+    assert len(MISTAKES) >= 40 and len({row[:3] for row in MISTAKES}) == len(MISTAKES)
+    assert {name for name, *_ in MISTAKES} == set(LAYERS)
+
+
+NOT_NAMED: set = set()  # found, and not said what they are: at most four
+
+
+@pytest.mark.parametrize("row", MISTAKES, ids=[f"{k}-{row[0]}" for k, row in enumerate(MISTAKES)])
+def test_a_mistake_is_found_and_named(row):
+    name, right, wrong, says = row
+    told = complaint(name, written(name, right, wrong))
+    assert told is not None, "not found"
+    named = re.search(f"likely cause: .*({says})", told) is not None
+    assert named == ((name, wrong) not in NOT_NAMED), told
+
+
+def test_few_are_not_named():
+    assert len(NOT_NAMED) <= 4
