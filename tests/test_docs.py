@@ -47,6 +47,7 @@ EXCEPTIONS = {
         "not here",
         "needs MPI; tests/parallel has it",
     ),
+    "python train.py --layers rmsnorm.py": ("parse", "tests/test_own.py runs it, with the page's files"),
     "python -m gpt2.explain rmsnorm": ("not here", "a layer that exists on its page alone"),
     "pip install -e '.[bench]'": ("not here", INSTALLS),
     "pip install 'numpy-gpt2[hf]'": ("not here", INSTALLS),

@@ -13,6 +13,7 @@ import importlib
 # Loaded on first use: importing the compiler costs nothing until it compiles.
 _EXPORTS = {
     "api.compile": "compile",
+    "api.count": "flops",
     "api.custom": "checkpoint custom_jvp custom_vjp stop_gradient",
     "api.enzyme": "Active Const Duplicated autodiff",
     "api.fixed": "Fixed FixedPair",
