@@ -54,15 +54,27 @@ PARTS = {
         "by hand or derived",
         "The seam: for each layer the backward by hand or the derived one, compiled or as written.",
     ),
+    "own": Room(
+        "a user's file of layers",
+        "A user's own layers, read from a file that is known again by its hash.",
+    ),
+    "description": Room(
+        "what a model is",
+        "What a model is, in one place: its sizes, layers and block, its tensors, its forward, a user's own "
+        "layers among them.",
+    ),
     "model": Room(
-        "GPT-2 of layers", "GPT-2 put together from a table of layers: parameters, forward, backward, loss."
+        "GPT-2 with arrays", "GPT-2 with its arrays: parameters, gradients, a step, the backward by hand."
     ),
     "optimizer": Room("AdamW", "AdamW in blocks that stay in cache, on the threads of the compiler."),
     "parallel": Room(
         "many workers", "The same step by several workers: processes that share memory, or MPI ranks."
     ),
+    "decoder": Room(
+        "reads on", "The model's own forward, a few positions at a time, each layer keeping what it needs."
+    ),
     "sample": Room(
-        "text from a model", "Text from a model, token by token, with what was computed before kept."
+        "text from a model", "Text from a model, token by token: prompts, choices among tokens, stop strings."
     ),
     "evaluate": Room(
         "measures a model", "How well a model predicts a text: nats per token, perplexity, bits per byte."
@@ -101,6 +113,10 @@ STAGES = {
         "the doors",
         "What users call: `grad`, `vjp`, `jvp`, `compile`, `scan` and the others; each keeps the programs "
         "that it made.",
+    ),
+    "scipy": Room(
+        "SciPy's functions",
+        "SciPy's modules with derivatives, where SciPy is installed: `linalg`, `special`, `stats`, `signal`.",
     ),
     "reuse": Room(
         "still the same?",
@@ -144,7 +160,8 @@ STAGES = {
     ),
     "graph": Room("nodes with types", "The graph itself: nodes with types, and how they print."),
     "tree": Room(
-        "nested containers", "Tuples, lists and dicts of arrays, taken apart and put together again."
+        "nested containers",
+        "Tuples, lists, dicts and classes of arrays, taken apart and put together again: `ad.tree`.",
     ),
     "same": Room("equal to the bit", "Whether two values are equal to the last bit."),
     "switches": Room("options", "What may be switched off or chosen: `ad.options`."),

@@ -10,8 +10,9 @@ from __future__ import annotations  # the compiler is loaded once it compiles
 import os
 import runpy
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -24,48 +25,92 @@ MODES = ("manual", "auto")
 AMPLE = 256 << 20  # bytes of activations that `whole` may keep where that is faster
 
 
-def choose(spec: str = "manual", compile: bool = True, elementwise: str = "numpy") -> Table:
+def choose(
+    spec: str = "manual",
+    compile: bool = True,
+    elementwise: str = "numpy",
+    layers: Mapping[str, Layer] = LAYERS,
+    changed: Callable[[str, Layer], Layer] | None = None,
+) -> Table:
     """The table of layers that a model runs with: a dict from name to Layer.
 
     spec is a mode for all layers, then exceptions, separated by commas: "manual", "auto", "whole",
-    "manual,attention=auto". Raises UserError where a word of it is not known.
+    "manual,attention=auto". Raises UserError where a word of it is not known, and where a layer that is to
+    run by hand has no backward.
     With "whole" the model differentiates its loss as one program; the table is for what it does besides.
 
     All are Placed; another Layer that is put into the table becomes one.
     elementwise: "numpy", "numexpr" or "tuned" (options_for), in whatever is compiled.
+    layers: of the model, its own among them; "block" is a block of its own
+    changed: told of a layer that is put into the table later; gives the one that runs
     """
     if spec.strip() == "whole":
-        spec = "manual"
+        spec = default_for(layers)
     default, *exceptions = [part.strip() for part in spec.split(",")]
-    modes = dict.fromkeys(LAYERS, _checked(default, spec))
+    modes = dict.fromkeys(layers, _checked(default, spec))
     for part in exceptions:
         name, equals, mode = part.partition("=")
-        if not equals or name not in LAYERS:
-            text = f"{part!r} is not LAYER=MODE, with LAYER one of {', '.join(LAYERS)}"
-            raise _not_known(spec, text + suggestion(name, LAYERS))
+        if not equals or name not in layers:
+            text = f"{part!r} is not LAYER=MODE, with LAYER one of {', '.join(layers)}"
+            raise _not_known(spec, text + suggestion(name, layers))
+        if "block" in layers and name in WITHIN_BLOCK:
+            raise _not_known(spec, f"{name} stands in the block alone, and the model's own is derived as one")
         modes[name] = _checked(mode, spec)
+    for name, mode in modes.items():
+        if mode == "manual" and layers[name].backward is None:
+            told = f"{name} is {layers[name].forward.__name__}, which has no backward by hand"
+            raise _not_known(spec, f"{told}; write one, or take {default_for(layers)!r}")
     options = options_for(elementwise)
 
     def written(layer):
         return compiled(layer, options) if compile else as_written(layer)
 
-    table = Table()
+    table = Table(changed)
     for name, mode in modes.items():
-        table[name] = auto(LAYERS[name], options) if mode == "auto" else written(LAYERS[name])
+        placed = auto(layers[name], options) if mode == "auto" else written(layers[name])
+        dict.__setitem__(table, name, placed)
     return table
 
 
+WITHIN_BLOCK = ("attention", "gelu", "residual")  # what a block of one's own takes the place of
+
+
+def default_for(layers: Mapping[str, Layer]) -> str:
+    """The backward where none is named: manual, but for those layers that have none by hand."""
+    return ",".join(["manual", *(f"{name}=auto" for name, layer in layers.items() if layer.backward is None)])
+
+
+@dataclass(frozen=True, repr=False)
 class Placed(Layer):
     """A layer whose backward takes two arguments more: out, a buffer or None for each gradient, written
     instead of a new array; and add=True, to add the gradients to what the buffers hold.
+
+    written   the layer that this is a compiled form of
     """
+
+    written: Layer | None = None
+
+
+def as_a_person_wrote_it(layer: Layer) -> Layer:
+    """The layer with the functions that it was made of, where it is a compiled form of them."""
+    return layer.written if isinstance(layer, Placed) and layer.written is not None else layer
 
 
 class Table(dict):
-    """Layers by name, each of them Placed."""
+    """Layers by name, each of them Placed. `changed` is told of one that is put in, and gives what runs."""
+
+    def __init__(self, changed: Callable[[str, Layer], Layer] | None = None):
+        super().__init__()
+        self.changed = changed
 
     def __setitem__(self, name, layer):
+        layer = self.changed(name, layer) if self.changed else layer
         super().__setitem__(name, layer if isinstance(layer, Placed) else as_written(layer))
+
+    def _one_by_one(self, *args, **kwargs):
+        raise TypeError("layers are changed one by one: model.layers[name] = layer")
+
+    update = setdefault = pop = popitem = clear = __delitem__ = __ior__ = _one_by_one
 
 
 def _checked(mode, spec):
@@ -98,6 +143,13 @@ def options_for(elementwise: str = "numpy") -> ad.Options:
         raise OptionError(str(error), as_flag=f"--{error}") from None
 
 
+def replace_functions(layer: Layer, forward: Callable, backward: Callable, kind: str) -> Placed:
+    """The layer with these functions to run."""
+    facts = {f.name: getattr(layer, f.name) for f in fields(Layer)}
+    facts |= {"forward": forward, "backward": backward, "kind": kind}
+    return Placed(**facts, written=as_a_person_wrote_it(layer))
+
+
 def auto(layer: Layer, options: ad.Options | None = None) -> Layer:
     """The same layer with a backward that the compiler derives from layer.forward.
 
@@ -108,7 +160,7 @@ def auto(layer: Layer, options: ad.Options | None = None) -> Layer:
     def backward(dout, saved, out=None, add=False, **static):
         return pair.backward(dout, saved, out, add)
 
-    return Placed(layer.name, pair.forward, backward, "auto")
+    return replace_functions(layer, pair.forward, backward, "auto")
 
 
 def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
@@ -125,7 +177,7 @@ def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
     def backward(dout, saved, out=None, add=False, **static):
         return gradients(dout, *saved, out=out, add=add, **static)
 
-    return Placed(layer.name, forward, backward, layer.kind)
+    return replace_functions(layer, forward, backward, layer.kind)
 
 
 def as_written(layer: Layer) -> Layer:
@@ -140,7 +192,7 @@ def as_written(layer: Layer) -> Layer:
                 buffer[...] = buffer + gradient if add else gradient
         return tuple(g if b is None else b for b, g in zip(out, gradients))
 
-    return Placed(layer.name, layer.forward, backward, layer.kind)
+    return replace_functions(layer, layer.forward, backward, layer.kind)
 
 
 def whole(f: Callable[..., Any], options: ad.Options | None = None) -> ad.FixedPair:

@@ -18,7 +18,7 @@ from gpt2 import cli
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens, take
 from gpt2.errors import UserError
-from gpt2.model import GPT2, parameter_table
+from gpt2.model import GPT2
 from gpt2.storage import runs
 from gpt2.weights import checkpoint, huggingface, llmc, pretrained
 
@@ -27,16 +27,19 @@ from gpt2.weights import checkpoint, huggingface, llmc, pretrained
 TOLERANCE = 1e-3
 
 
-def convert(source: str, destination: str | Path, dtype: str = "float32") -> list[Path]:
+def convert(
+    source: str, destination: str | Path, dtype: str = "float32", layers: str | None = None
+) -> list[Path]:
     """Write the weights called `source` to `destination`; returns the paths written.
 
     dtype   how a llm.c checkpoint keeps its numbers: float32 or bfloat16
+    layers  the file with the source's own layers, where it is no longer where it was
 
     Raises UserError where the source cannot be read or the destination cannot be written.
     """
     destination = Path(destination)
     _check_dtype(destination, dtype)  # before the source is read, which may take a while
-    found = pretrained.find(str(source))
+    found = pretrained.find(str(source), layers=layers)
     if destination.resolve() == found.path.resolve():
         raise UserError(f"{destination}: source and destination are the same")
     words = _words(found)
@@ -51,6 +54,12 @@ def write(
     Returns the paths written. Raises UserError where they cannot be.
     """
     _check_dtype(destination, dtype)
+    if destination.suffix != ".safetensors" and not model.description.standard:
+        raise UserError(
+            f"{destination}: {'llm.c' if destination.suffix == '.bin' else 'transformers'} would compute "
+            f"GPT-2 with these weights, and this is another model: {model.description.told()}; "
+            "write it as X.safetensors"
+        )
     if destination.suffix == ".bin":
         return _to_llmc(destination, model, words, dtype)
     if destination.suffix == ".safetensors":
@@ -119,7 +128,7 @@ def compare(model: GPT2, state: llmc.State) -> Iterator[tuple[str, float, tuple[
     for name, a, b in (
         ("logits", ours.logits, state.logits),
         ("loss", np.array(ours.loss), np.array(state.loss)),
-        *((f"d{name}", ours.grads[name], state.grads[name]) for name, _ in parameter_table(model.config)),
+        *((f"d{name}", ours.grads[name], state.grads[name]) for name, _ in model.description.shapes),
     ):
         difference = np.subtract(a, b, dtype=np.float64)
         error = np.linalg.norm(difference) / (np.linalg.norm(b.astype(np.float64)) or 1.0)
@@ -131,7 +140,7 @@ def check_state(
     source: str, path: str | Path, tolerance: float = TOLERANCE, say: Callable[[str], object] = print
 ) -> bool:
     """Compare the model called `source` with the debug state in `path`, a line a tensor; True: they agree."""
-    model = pretrained.find(str(source)).model()
+    model = _of_llmc(source)
     state = llmc.read_state(path, model.config)
     B, T = state.inputs.shape
     say(f"{path}: B={B}, T={T}, loss {state.loss:.6f}; relative errors, at most {tolerance:g} allowed")
@@ -144,12 +153,22 @@ def check_state(
     return agree
 
 
+def _of_llmc(source):
+    """The model called `source`, if it is the one that llm.c computes."""
+    model = pretrained.find(str(source)).model()
+    if not model.description.standard:
+        raise UserError(
+            f"{source}: llm.c knows GPT-2 alone, and this is another model: {model.description.told()}"
+        )
+    return model
+
+
 def write_state(source: str, path: str | Path, data: str | Path, B: int = 4, T: int = 64) -> None:
     """Write the debug state of the model called `source` on the first B * T tokens of a token file."""
     tokens = read_tokens(data)
     if len(tokens) < B * T + 1:
         raise UserError(f"{data}: {len(tokens)} tokens, a batch of B={B} and T={T} needs {B * T + 1}")
-    model = pretrained.find(str(source)).model()
+    model = _of_llmc(source)
     inputs, targets = take(tokens, np.arange(B) * T, T)
     try:
         state = state_of(model, inputs, targets)
@@ -182,6 +201,7 @@ def parser() -> cli.Parser:
     add = made.add_argument
     add("source", help="weights: a name, a folder or a file")
     add("destination", nargs="?", help="X.bin, X.safetensors, or a folder")
+    add("--layers", metavar="FILE.py", help="own layers of the source, where their file has moved")
     add("--dtype", default="float32", choices=["float32", "bfloat16"], help="numbers of a llm.c checkpoint")
     add("--check-state", metavar="STATE", help="compare with llm.c's debug state; exit status 1: they differ")
     add("--write-state", metavar="STATE", help="write a debug state, of the first tokens of --data")
@@ -205,7 +225,7 @@ def _run(args):
         write_state(args.source, args.write_state, args.data, args.batch_size, args.block_size)
         print(f"wrote {args.write_state}")
         return 0
-    for path in convert(args.source, args.destination, args.dtype):
+    for path in convert(args.source, args.destination, args.dtype, args.layers):
         print(f"wrote {path}")
     return 0
 

@@ -141,6 +141,11 @@ def read_data(path: str | Path, words: Tokenizer) -> np.ndarray:
     return words.encode(text)
 
 
+def tell(line: str) -> None:
+    """Say on standard error what is read: standard output is for the figures."""
+    print(line, file=sys.stderr)
+
+
 EXAMPLES = (
     ("gpt2 evaluate --data my.txt", "the newest run in runs/, on a text"),
     ("gpt2 evaluate --run runs/mine --data tinyshakespeare", "a run, on a corpus that has a name"),
@@ -168,14 +173,18 @@ def parser() -> cli.Parser:
     add("--run", default="", help="the run's folder (default: the newest in runs/)")
     add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
     add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
+    add("--layers", metavar="FILE.py", help="the model's own layers, where their file has moved")
     add("--stride", type=int, default=0, metavar="S", help="new tokens in a window (default: block_size)")
     add("--json", action="store_true", help="print the figures as JSON")
     return made
 
 
 def _run(args):
-    model, words = pretrained.load(args.run, args.init, args.checkpoint)
+    read: list[str] = []
+    model, words = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=read.append)
     score = evaluate(model, words, read_data(args.data, words), args.stride)
+    for line in read:
+        tell(line)
     if args.json:
         print(json.dumps(asdict(score)))
         return

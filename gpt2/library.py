@@ -6,6 +6,7 @@ gpt2.save(model, "mine.bin")              llm.c's; mine.safetensors: this projec
 """
 
 from pathlib import Path
+from typing import Any
 
 from gpt2.convert import write
 from gpt2.data.tokenizer import Tokenizer
@@ -13,17 +14,26 @@ from gpt2.model import GPT2
 from gpt2.weights.pretrained import find
 
 
-def load(name: str | Path, backward: str = "manual", dtype: str | None = None) -> GPT2:
+def load(
+    name: str | Path,
+    backward: str | None = None,
+    dtype: str | None = None,
+    layers: Any = None,
+    block: Any = None,
+) -> GPT2:
     """The model that `name` stands for, with its weights.
 
     name      what --init takes (docs/formats.md): gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf:OWNER/NAME, a
               run's folder, a folder of transformers, a .bin of llm.c, a .safetensors of a run
-    backward  manual, auto, a mix such as "manual,attention=auto", or whole
+    backward  manual, auto, a mix such as "manual,attention=auto", or whole; by default manual, with those
+              layers derived that have no backward by hand
     dtype     float32 or float64; by default the one in which a run computed, float32 for other files
+    layers, block   of one's own, with which the model was made; needed where it was not made with a file of
+              layers, which is found again
 
     Raises gpt2.errors.UserError, a ValueError of one line, where it cannot be had or read.
     """
-    return find(str(name), dtype).model(backward)
+    return find(str(name), dtype, layers, block).model(backward)
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:

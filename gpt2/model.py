@@ -1,17 +1,16 @@
-"""GPT-2 as a stack of layers: its settings, its sixteen parameter tensors, forward, and the backward by hand.
+"""GPT-2 with parameters and gradients: its buffers, its step, and the backward of the whole by hand.
 
-    tokens -> encoder -> L times [ layernorm, attention, + , layernorm, MLP, + ] -> layernorm -> head -> loss
-
-Radford et al. 2019; the order of layers, tensors and names is llm.c's.
+What the model is, its layers, tensors and forward, stands in description.py. Here it gets arrays, and the way
+back: each layer's backward, by hand or derived, in reverse; or one program, with backward="whole".
 """
 
 import html
-import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -19,124 +18,66 @@ from numpy.typing import ArrayLike
 
 import gpt2.backward as seam
 from gpt2.autodiff import run_on_threads
+from gpt2.description import (
+    BLOCK_STEPS,
+    PRESETS,
+    Block,
+    Description,
+    GPT2Config,
+    Layers,
+    Tensors,
+    block_forward,
+    forward_pass,
+    logits_fn,
+    loss_fn,
+    parameter_table,
+)
 from gpt2.errors import UserError
-from gpt2.layers import LAYERS, Layer
+from gpt2.layers import Layer
+from gpt2.layers.layer import Parameter
+from gpt2.own import OwnFile
 
-Tensors = dict[str, np.ndarray]  # llm.c's names -> parameters, or their gradients
-Layers = Mapping[str, Layer]
-
-# ---- Settings --------------------------------------------------------------------------------------------
-
-PRESETS = {
-    # the four that OpenAI released
-    "gpt2": dict(n_layer=12, n_head=12, n_embd=768),  # 124 million parameters
-    "gpt2-medium": dict(n_layer=24, n_head=16, n_embd=1024),  # 355 million
-    "gpt2-large": dict(n_layer=36, n_head=20, n_embd=1280),  # 774 million
-    "gpt2-xl": dict(n_layer=48, n_head=25, n_embd=1600),  # 1558 million
-    # small ones, for two cores and a few minutes; the second is nanoGPT's recipe for a CPU
-    "small-cpu": dict(n_layer=6, n_head=6, n_embd=384, block_size=256),
-    "shakespeare-char-cpu": dict(vocab_size=65, n_layer=4, n_head=4, n_embd=128, block_size=64),
-    "tiny": dict(vocab_size=256, n_layer=2, n_head=2, n_embd=64, block_size=64),
-}
-
-
-@dataclass(frozen=True)
-class GPT2Config:
-    """The shape of a model. Raises UserError where a field makes no sense."""
-
-    vocab_size: int = 50257  # V: distinct tokens
-    block_size: int = 1024  # maxT: the longest sequence, in tokens
-    n_layer: int = 12  # L: blocks
-    n_head: int = 12  # NH: attention heads, a divisor of n_embd
-    n_embd: int = 768  # C: channels
-    dtype: str = "float32"  # of parameters, activations and gradients: float32 or float64
-
-    def __post_init__(self):
-        for field in fields(self)[:5]:
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise UserError(f"GPT2Config: {field.name} is {value!r}, expected a whole number from 1")
-            object.__setattr__(self, field.name, int(value))
-        if self.n_embd % self.n_head:
-            raise UserError(
-                f"GPT2Config: n_embd {self.n_embd} is not divisible by n_head {self.n_head}; "
-                "heads share the channels equally"
-            )
-        name = _dtype_name(self.dtype)
-        if name not in ("float32", "float64"):
-            raise UserError(f"GPT2Config: dtype is {self.dtype!r}, expected float32 or float64")
-        object.__setattr__(self, "dtype", name)
-
-    @classmethod
-    def preset(cls, name: str, **changes: Any) -> "GPT2Config":
-        """A named shape, e.g. preset("gpt2"), with fields changed as given, e.g. block_size=64."""
-        if name not in PRESETS:
-            raise UserError(f"GPT2Config: no preset {name!r}, expected one of {', '.join(PRESETS)}")
-        return cls(**{**PRESETS[name], **changes})
-
-    @property
-    def num_parameters(self) -> int:
-        """Entries of all sixteen tensors. The head is wte again, so it counts once."""
-        return sum(math.prod(shape) for _, shape in parameter_table(self))
-
-
-def _dtype_name(dtype):
-    try:
-        return np.dtype(dtype).name
-    except TypeError:
-        return None
-
+__all__ = [
+    "GPT2",
+    "MATRICES",
+    "PRESETS",
+    "Block",
+    "Description",
+    "GPT2Config",
+    "Layer",
+    "Parameter",
+    "block_forward",
+    "forward_pass",
+    "initialise",
+    "logits_fn",
+    "loss_fn",
+    "parameter_ranges",
+    "parameter_table",
+    "unflatten",
+]
 
 # ---- Parameters ------------------------------------------------------------------------------------------
-
-
-def parameter_table(config: GPT2Config) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Name and shape of the sixteen tensors, in llm.c's order. A leading L stands for one slice per block."""
-    V, maxT, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
-    return (
-        ("wte", (V, C)),  # token embedding, and the head's weight
-        ("wpe", (maxT, C)),  # position embedding
-        ("ln1w", (L, C)),  # layernorm before attention
-        ("ln1b", (L, C)),
-        ("qkvw", (L, 3 * C, C)),  # queries, keys, values
-        ("qkvb", (L, 3 * C)),
-        ("attprojw", (L, C, C)),  # attention's way back to the residual stream
-        ("attprojb", (L, C)),
-        ("ln2w", (L, C)),  # layernorm before the MLP
-        ("ln2b", (L, C)),
-        ("fcw", (L, 4 * C, C)),  # MLP: up, gelu,
-        ("fcb", (L, 4 * C)),
-        ("fcprojw", (L, C, 4 * C)),  # and down again
-        ("fcprojb", (L, C)),
-        ("lnfw", (C,)),  # layernorm before the head
-        ("lnfb", (C,)),
-    )
-
 
 # Matrices (embeddings included) get weight decay; gains and biases do not.
 MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")
 
 
 def parameter_ranges(config: GPT2Config) -> dict[str, tuple[int, int]]:
-    """Where each tensor stands in the flat buffer: name -> (start, stop), in table order without gaps."""
-    ranges, start = {}, 0
-    for name, shape in parameter_table(config):
-        ranges[name] = (start, start + math.prod(shape))
-        start += math.prod(shape)
-    return ranges
+    """Where each of GPT-2's tensors stands in the flat buffer: name -> (start, stop), without gaps."""
+    return Description(config).ranges
 
 
-def unflatten(flat: np.ndarray, config: GPT2Config) -> Tensors:
+def unflatten(flat: np.ndarray, of: GPT2Config | Description) -> Tensors:
     """Views of a flat buffer (num_parameters,): a dict from name to tensor."""
-    ranges = parameter_ranges(config)
-    return {name: flat[slice(*ranges[name])].reshape(shape) for name, shape in parameter_table(config)}
+    d = of if isinstance(of, Description) else Description(of)
+    return {name: flat[slice(*d.ranges[name])].reshape(shape) for name, shape in d.shapes}
 
 
 PIECE = 256 * 1024  # entries of a tensor that share a stream of random numbers, and stay in cache
 
 
-def initialise(params: Tensors, config: GPT2Config, seed: int) -> None:
-    """Fill params as GPT-2 was: matrices normal with deviation 0.02, gains 1, biases 0.
+def initialise(params: Tensors, of: GPT2Config | Description, seed: int) -> None:
+    """Fill params as GPT-2 was: matrices normal with deviation 0.02, gains 1, biases 0; others as declared.
 
     Each block adds two branches to the residual stream. Their projections start smaller by sqrt(2L), so that
     the stream's variance does not grow with depth (Radford et al. 2019, section 2.3).
@@ -144,18 +85,18 @@ def initialise(params: Tensors, config: GPT2Config, seed: int) -> None:
     all others: threads share the pieces out, and any number of them gives the same model.
     Numbers are float32 for either dtype: the same seed gives the same model.
     """
+    d = of if isinstance(of, Description) else Description(of)
     drawn = []  # (stream, entries, deviation)
     for number, (name, tensor) in enumerate(params.items()):
-        if name in MATRICES:
-            residual = name in ("attprojw", "fcprojw")
-            deviation = 0.02 / math.sqrt(2 * config.n_layer) if residual else 0.02
-            if not tensor.flags.c_contiguous:
-                raise ValueError(f"initialise: {name} does not lie in memory in one piece")
-            entries = tensor.reshape(-1)
-            for k in range(0, entries.size, PIECE):
-                drawn.append(((number, k // PIECE), entries[k : k + PIECE], deviation))
-        else:
-            tensor[...] = 1.0 if name in ("ln1w", "ln2w", "lnfw") else 0.0
+        deviation = d.deviation(name)
+        if deviation is None:
+            tensor[...] = d.constant(name)
+            continue
+        if not tensor.flags.c_contiguous:
+            raise ValueError(f"initialise: {name} does not lie in memory in one piece")
+        entries = tensor.reshape(-1)
+        for k in range(0, entries.size, PIECE):
+            drawn.append(((number, k // PIECE), entries[k : k + PIECE], deviation))
     todo = iter(drawn)  # next() on it is atomic: threads share them out
 
     def job(thread):
@@ -169,55 +110,9 @@ def initialise(params: Tensors, config: GPT2Config, seed: int) -> None:
     run_on_threads(job)
 
 
-# ---- Forward: pure functions of the parameters -----------------------------------------------------------
-
-
-def block_forward(
-    x: np.ndarray, params: Tensors, l: int, config: GPT2Config, layers: Layers
-) -> tuple[np.ndarray, dict[str, tuple]]:
-    """Block l of the stack: x (B, T, C) -> (B, T, C), and what its ten layers saved, by step."""
-    layernorm, matmul = layers["layernorm"].forward, layers["matmul"].forward
-    attention, gelu, add = layers["attention"].forward, layers["gelu"].forward, layers["residual"].forward
-    p, saved = params, {}
-    ln1, saved["ln1"] = layernorm(x, p["ln1w"][l], p["ln1b"][l])
-    qkv, saved["qkv"] = matmul(ln1, p["qkvw"][l], p["qkvb"][l])  # (B, T, 3C)
-    atty, saved["att"] = attention(qkv, num_heads=config.n_head)  # (B, T, C)
-    attproj, saved["attproj"] = matmul(atty, p["attprojw"][l], p["attprojb"][l])
-    x, saved["residual1"] = add(x, attproj)
-    ln2, saved["ln2"] = layernorm(x, p["ln2w"][l], p["ln2b"][l])
-    fch, saved["fc"] = matmul(ln2, p["fcw"][l], p["fcb"][l])  # (B, T, 4C)
-    fch_gelu, saved["gelu"] = gelu(fch)
-    fcproj, saved["fcproj"] = matmul(fch_gelu, p["fcprojw"][l], p["fcprojb"][l])  # (B, T, C)
-    x, saved["residual2"] = add(x, fcproj)
-    return x, saved
-
-
-def forward_pass(
-    params: Tensors, tokens: np.ndarray, config: GPT2Config, layers: Layers
-) -> tuple[np.ndarray, dict]:
-    """logits (B, T, V), and what every layer saved: a dict for the ends, a list of dicts for the blocks."""
-    saved: dict = {"shape": tokens.shape, "blocks": []}
-    x, saved["encoder"] = layers["encoder"].forward(tokens, params["wte"], params["wpe"])  # (B, T, C)
-    for l in range(config.n_layer):
-        x, block = block_forward(x, params, l, config, layers)
-        saved["blocks"].append(block)
-    x, saved["lnf"] = layers["layernorm"].forward(x, params["lnfw"], params["lnfb"])
-    logits, saved["head"] = layers["matmul"].forward(x, params["wte"], None)  # tied to the embedding
-    return logits, saved
-
-
-def logits_fn(params: Tensors, tokens: np.ndarray, *, config: GPT2Config, layers: Layers) -> np.ndarray:
-    """logits (B, T, V) of tokens (B, T) as a pure function of params."""
-    return forward_pass(params, tokens, config, layers)[0]
-
-
-def loss_fn(
-    params: Tensors, tokens: np.ndarray, targets: np.ndarray, *, config: GPT2Config, layers: Layers
-) -> np.floating:
-    """Mean loss in nats per token as a pure function of params: what backward="whole" differentiates."""
-    logits = logits_fn(params, tokens, config=config, layers=layers)
-    losses, _ = layers["crossentropy"].forward(logits, targets)
-    return np.mean(losses)
+def default_backward(d: Description) -> str:
+    """The backward where none is named: manual, with those layers derived that have none by hand."""
+    return seam.default_for(d.written)
 
 
 # ---- The model -------------------------------------------------------------------------------------------
@@ -227,46 +122,59 @@ class GPT2:
     """A GPT-2 with parameters, gradients, and the activations of its last forward pass.
 
     config    GPT2Config
-    backward  "manual", "auto", a mix such as "manual,attention=auto", or "whole"; see gpt2.backward
+    backward  "manual", "auto", a mix such as "manual,attention=auto", or "whole"; see gpt2.backward. By
+              default "manual", with those layers derived that have no backward by hand
     seed      of the initial parameters; None leaves them zero, for a caller that fills them
     compile   False runs every layer as it is written, for debugging
     detect_anomaly   trace the first nan or infinity of a step to the op and line that made it, as UserError;
                      a step then takes several times as long
     elementwise  "numpy", "numexpr" or "tuned": what computes the compiled elementwise operations
+    layers    own layers in place of GPT-2's, by name: {"attention": rope}, a Layer or a forward function; or
+              the path of a file that has them
+    block     a Block of one's own, or a function (x, p, layers, config) -> x
 
+    description says what the model is made of: whatever reads its layers, tensors or shapes reads it there.
+    model.layers[name] = layer changes a layer for everything that the model does.
     flat_params, flat_grads (num_parameters,) hold everything; params and grads are views of them by name.
     """
 
     def __init__(
         self,
         config: GPT2Config,
-        backward: str = "manual",
+        backward: str | None = None,
         seed: int | None = 0,
         compile: bool = True,
         detect_anomaly: bool = False,
         elementwise: str = "numpy",
+        layers: Mapping[str, Layer | Callable] | OwnFile | str | Path | None = None,
+        block: Block | Callable | None = None,
     ):
         if not isinstance(config, GPT2Config):
             named = f"; GPT2Config.preset({config!r}) is one" if str(config) in PRESETS else ""
             raise TypeError(f"GPT2: config is {config!r}, expected a GPT2Config{named}")
         self.config = config
-        self.spec = backward
-        self.layers = seam.choose(backward, compile, elementwise)
-        whole_model = backward.strip() == "whole"
-        self.program = seam.whole(self._whole_loss, seam.options_for(elementwise)) if whole_model else None
-        self.flat_params = np.zeros(config.num_parameters, config.dtype)
-        self.flat_grads = np.zeros(config.num_parameters, config.dtype)
-        self.params = unflatten(self.flat_params, config)
-        self.grads = unflatten(self.flat_grads, config)
+        self.description = d = Description(config, layers, block)
+        # only these lack a backward by hand, so that the default can be given a name
+        self.spec = default_backward(d) if backward is None else backward
+        self._table = seam.choose(self.spec, compile, elementwise, d.written, self._take)
+        self._whole = seam.options_for(elementwise) if self.spec.strip() == "whole" else None
+        self.program = self._made_program()
+        self.flat_params = np.zeros(d.num_parameters, config.dtype)
+        self.flat_grads = np.zeros(d.num_parameters, config.dtype)
+        self.params = unflatten(self.flat_params, d)
+        self.grads = unflatten(self.flat_grads, d)
         if seed is not None:
-            initialise(self.params, config, seed)
+            initialise(self.params, d, seed)
         self._saved: Any = None
+        # Gives the Tokenizer of a model that was loaded: so texts can be continued
+        self.find_tokenizer: Callable[[], Any] | None = None
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
 
     def __repr__(self) -> str:
         c = self.config
         shape = f"{c.n_layer} blocks, {c.n_head} heads, {c.n_embd} channels, {c.vocab_size:,} tokens"
-        kind = f"{c.dtype}, backward={self.spec!r}"
+        own = "" if self.description.standard else f"; own layers: {self.description.told()}"
+        kind = f"{c.dtype}, backward={self.spec!r}{own}"
         return f"<GPT2: {self.num_parameters:,} parameters; {shape}, context {c.block_size}; {kind}>"
 
     def _repr_html_(self) -> str:
@@ -277,6 +185,42 @@ class GPT2:
         )
         head = "<tr><th>tensor</th><th>shape</th><th>numbers</th></tr>"
         return f"<p>{html.escape(repr(self))}</p><table>{head}{rows}</table>"
+
+    def _made_program(self):
+        """The whole loss as one program, where that is asked for."""
+        return None if self._whole is None else seam.whole(self._whole_loss, self._whole)
+
+    @property
+    def layers(self) -> dict[str, Layer]:
+        """The layers that run, by name."""
+        return self._table
+
+    @layers.setter
+    def layers(self, layers: Layers) -> None:
+        for name, layer in layers.items():
+            self._table[name] = layer
+
+    def _take(self, name: str, layer: Layer) -> Layer:
+        """Make `layer` the one called `name` for everything that this model does; returns it as it runs."""
+        if name == "block":
+            raise UserError("model.layers['block']: is given when a model is made: GPT2(config, block=...)")
+        d = self.description.with_layer(name, seam.as_a_person_wrote_it(layer))
+        if d.shapes != self.description.shapes:
+            raise UserError(
+                f"model.layers[{name!r}]: changes the model's tensors; give it when the model is made: "
+                f"GPT2(config, layers={{{name!r}: ...}})"
+            )
+        if self.description.block is not None:
+            raise UserError(
+                f"model.layers[{name!r}]: the model's own block has taken its layers already; "
+                f"give both when it is made: GPT2(config, layers={{{name!r}: ...}}, block=...)"
+            )
+        self.description = d
+        self.program = self._made_program()
+        self._saved = None
+        if isinstance(layer, seam.Placed):
+            return layer
+        return seam.as_written(d.layers[name]) if d.layers[name].backward else seam.auto(d.layers[name])
 
     def use(self, flat_params: np.ndarray, flat_grads: np.ndarray) -> None:
         """Keep parameters and gradients in these arrays (num_parameters,) from now on, whatever they hold.
@@ -290,8 +234,8 @@ class GPT2:
                     f"expected {self.config.dtype} {self.flat_params.shape}"
                 )
         self.flat_params, self.flat_grads = flat_params, flat_grads
-        self.params = unflatten(flat_params, self.config)
-        self.grads = unflatten(flat_grads, self.config)
+        self.params = unflatten(flat_params, self.description)
+        self.grads = unflatten(flat_grads, self.description)
 
     def twin(self) -> "GPT2":
         """A model with these very parameters and programs, but gradients and activations of its own.
@@ -310,8 +254,7 @@ class GPT2:
     @property
     def decayed(self) -> list[tuple[int, int]]:
         """Ranges (start, stop) of the flat buffer that weight decay applies to: the matrices."""
-        ranges = parameter_ranges(self.config)
-        return [ranges[name] for name in MATRICES]
+        return [self.description.ranges[name] for name in self.description.decayed]
 
     @overload
     def forward(self, tokens: ArrayLike, targets: None = None) -> np.ndarray: ...
@@ -328,12 +271,12 @@ class GPT2:
         self._saved = None  # first of all, so that two sets of activations never exist at once
         tokens = self._checked("tokens", tokens)
         if targets is None:
-            return logits_fn(self.params, tokens, config=self.config, layers=self.layers)
+            return forward_pass(self.params, tokens, self.description, self.layers)[0]
         targets = self._checked_targets(targets, tokens)
         if self.program is not None:
             loss, self._saved = self.program.forward(*self.params.values(), tokens, targets)
             return float(loss)
-        logits, saved = forward_pass(self.params, tokens, self.config, self.layers)
+        logits, saved = forward_pass(self.params, tokens, self.description, self.layers)
         losses, saved["loss"] = self.layers["crossentropy"].forward(logits, targets)
         saved["logits"] = logits
         self._saved = saved
@@ -379,10 +322,10 @@ class GPT2:
         return float(loss)
 
     def _whole_loss(self, *arrays):
-        """loss_fn of the sixteen tensors, tokens and targets: what is recorded."""
+        """loss_fn of all tensors, tokens and targets: what is recorded."""
         *params, tokens, targets = arrays
-        params = dict(zip(self.params, params))
-        return loss_fn(params, tokens, targets, config=self.config, layers=LAYERS)
+        params, d = dict(zip(self.params, params)), self.description
+        return loss_fn(params, tokens, targets, config=self.config, layers=d.written, description=d)
 
     def _grad_buffers(self):
         return (*self.grads.values(), None, None)
@@ -408,8 +351,8 @@ class GPT2:
         if self.program is not None:
             self.program.backward(self._scale(scale), saved, self._grad_buffers(), accumulate)
             return
-        grads = _Gradients(self.grads, accumulate, on_ready, parameter_ranges(self.config))
-        backward_pass(saved, scale, grads, self.config, self.layers)
+        grads = _Gradients(self.grads, accumulate, on_ready, self.description.ranges)
+        backward_pass(saved, scale, grads, self.description, self.layers)
 
     def first_non_finite(self, tokens: ArrayLike, targets: ArrayLike = None) -> str | None:
         """Which layer's output first holds a nan or an infinity, such as "block 3 fc (matmul)", or None.
@@ -418,13 +361,14 @@ class GPT2:
         """
         tokens = self._checked("tokens", tokens)
         found = []
-        layers = _watched(self.layers, _steps(self.config), found)
+        d = self.description
+        layers = _watched(self.layers, _steps(d), found)
         with np.errstate(all="ignore"):
             if targets is None:
-                logits_fn(self.params, tokens, config=self.config, layers=layers)
+                forward_pass(self.params, tokens, d, layers)
             else:
                 targets = self._checked_targets(targets, tokens)
-                loss_fn(self.params, tokens, targets, config=self.config, layers=layers)
+                loss_fn(self.params, tokens, targets, config=self.config, layers=layers, description=d)
         return found[0] if found else None
 
     def _checked_targets(self, targets, tokens):
@@ -459,46 +403,48 @@ class GPT2:
 # ---- Backward, by hand: the forward pass in reverse ------------------------------------------------------
 
 
-def backward_pass(saved: dict, scale: float, grads: "_Gradients", config: GPT2Config, layers: Layers) -> None:
+def backward_pass(saved: dict, scale: float, grads: "_Gradients", d: Description, layers: Layers) -> None:
     """Gradient of scale * mean loss, handed to grads tensor by tensor. Empties saved on the way."""
-    dlogits = _loss_backward(saved, scale, config, layers)
-    dx = grads.through(layers["matmul"], dlogits, saved.pop("head"), ("wte", None))
+    dlogits = _loss_backward(saved, scale, d, layers)
+    dx = grads.through(d, layers, "head", dlogits, saved)
     del dlogits  # (B, T, V), the largest array there is
-    dx = grads.through(layers["layernorm"], dx, saved.pop("lnf"), ("lnfw", "lnfb"))
-    for l in reversed(range(config.n_layer)):
-        dx = block_backward(dx, saved["blocks"].pop(), l, grads, config, layers)
+    dx = grads.through(d, layers, "lnf", dx, saved)
+    for l in reversed(range(d.config.n_layer)):
+        dx = block_backward(dx, saved["blocks"].pop(), l, grads, d, layers)
     # wte is used twice, as embedding and as head: its gradients add up
-    grads.through(layers["encoder"], dx, saved.pop("encoder"), ("wte", "wpe"), again=("wte",))
+    grads.through(d, layers, "encoder", dx, saved, again=("wte",))
 
 
-def _loss_backward(saved, scale, config, layers):
+def _loss_backward(saved, scale, d, layers):
     """dlogits. Of the mean over B*T losses, each gets its share."""
     B, T = saved["shape"]
-    dlosses = np.full((B, T), scale / (B * T), config.dtype)
+    dlosses = np.full((B, T), scale / (B * T), d.config.dtype)
     logits = saved.pop("logits")  # not needed again, so dlogits may take their memory
     dlogits, _ = layers["crossentropy"].backward(dlosses, saved.pop("loss"), out=(logits, None))
     return dlogits
 
 
 def block_backward(
-    dout: np.ndarray, saved: dict[str, tuple], l: int, grads: "_Gradients", config: GPT2Config, layers: Layers
+    dout: np.ndarray, saved: dict[str, tuple], l: int, grads: "_Gradients", d: Description, layers: Layers
 ) -> np.ndarray:
     """Gradient of block_forward with respect to x (B, T, C). Parameter gradients go to slice l of grads."""
-    layernorm, matmul, attention = layers["layernorm"], layers["matmul"], layers["attention"]
-    gelu, add, plus = layers["gelu"].backward, layers["residual"].backward, layers["residual"].forward
+    if d.block is not None:
+        return grads.of_block(layers["block"], d.block_tensors, dout, saved["block"], l)
+    through = partial(grads.through, d, layers)
+    add, plus = layers["residual"].backward, layers["residual"].forward
 
     dx, dfcproj = add(dout, saved["residual2"])
-    dfch_gelu = grads.through(matmul, dfcproj, saved["fcproj"], ("fcprojw", "fcprojb"), l)  # (B, T, 4C)
-    (dfch,) = gelu(dfch_gelu, saved["gelu"])
-    dln2 = grads.through(matmul, dfch, saved["fc"], ("fcw", "fcb"), l)  # (B, T, C)
-    dbranch = grads.through(layernorm, dln2, saved["ln2"], ("ln2w", "ln2b"), l)
+    dfch_gelu = through("fcproj", dfcproj, saved, l)  # (B, T, 4C)
+    dfch = through("gelu", dfch_gelu, saved, l)
+    dln2 = through("fc", dfch, saved, l)  # (B, T, C)
+    dbranch = through("ln2", dln2, saved, l)
     dx, _ = plus(dx, dbranch)  # x went two ways, past the MLP and through it
 
     dx, dattproj = add(dx, saved["residual1"])
-    datty = grads.through(matmul, dattproj, saved["attproj"], ("attprojw", "attprojb"), l)
-    (dqkv,) = attention.backward(datty, saved["att"], num_heads=config.n_head)  # (B, T, 3C)
-    dln1 = grads.through(matmul, dqkv, saved["qkv"], ("qkvw", "qkvb"), l)  # (B, T, C)
-    dbranch = grads.through(layernorm, dln1, saved["ln1"], ("ln1w", "ln1b"), l)
+    datty = through("attproj", dattproj, saved, l)
+    dqkv = through("att", datty, saved, l)  # (B, T, 3C)
+    dln1 = through("qkv", dqkv, saved, l)  # (B, T, C)
+    dbranch = through("ln1", dln1, saved, l)
     dx, _ = plus(dx, dbranch)  # past attention and through it
     return dx
 
@@ -515,18 +461,26 @@ class _Gradients:
         self.on_ready = on_ready
         self.ranges = ranges  # name -> (start, stop) in the flat buffer
 
-    def through(self, layer, dout, saved, names, l=..., again=()):
-        """layer.backward; returns the gradient of its first input and puts those of its parameters.
+    def through(self, d, layers, step, dout, saved, l=..., again=()):
+        """The backward of the layer at this step; returns the gradient of its first input, and puts those of
+        its tensors.
 
-        names of the layer's parameters, None for an absent one; l of their block; again: names put before, to
-        which this adds.
+        l of their block; again: names put before, to which this adds.
         """
+        s = d.steps[step]
+        return self._put(layers[s.layer], dout, saved.pop(step), s.tensors, l, again, s.static)
+
+    def of_block(self, layer, names, dout, saved, l):
+        """The same for a block of one's own, which is one layer."""
+        return self._put(layer, dout, saved, names, l)
+
+    def _put(self, layer, dout, saved, names, l, again=(), static={}):  # noqa: B006
         views = [None if name is None else self.views[name][l] for name in names]
         add = self.accumulate or bool(again)
         for name, view in zip(names, views):
             if add and not self.accumulate and name not in again and view is not None:
                 view[...] = 0.0  # its first gradient, added like the others
-        dinp, *_ = layer.backward(dout, saved, out=(None, *views), add=add)
+        dinp, *_ = layer.backward(dout, saved, out=(None, *views), add=add, **static)
         self._announce(names, views, l)
         return dinp
 
@@ -541,12 +495,11 @@ class _Gradients:
 
 # ---- Finding the first layer that went wrong -------------------------------------------------------------
 
-BLOCK_STEPS = ("ln1", "qkv", "att", "attproj", "residual1", "ln2", "fc", "gelu", "fcproj", "residual2")
 
-
-def _steps(config):
+def _steps(d):
     """The layers' places in the order forward_pass visits them."""
-    blocks = [f"block {l} {step}" for l in range(config.n_layer) for step in BLOCK_STEPS]
+    steps = BLOCK_STEPS if d.block is None else (d.block.name,)
+    blocks = [f"block {l} {step}" for l in range(d.config.n_layer) for step in steps]
     return iter(["encoder", *blocks, "lnf", "head", "loss"])
 
 
@@ -561,6 +514,6 @@ def _watched(layers, steps, found):
                 found.append(f"{step} ({layer.name})")
             return out, saved
 
-        return type(layer)(layer.name, forward, layer.backward, layer.kind)
+        return replace(layer, forward=forward)
 
     return {name: watch(layer) for name, layer in layers.items()}

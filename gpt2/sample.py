@@ -2,9 +2,10 @@
 
     gpt2 sample --run runs/shakespeare-1 --prompt "ROMEO:"
 
-Keys and values of earlier positions are kept, so a token costs one position's products and O(T) attention,
-not another pass over the text. GPT-2's positions are absolute: once block_size positions are full, every
-position of a moved window would change. The window therefore drops its older half and reads the newer half
+The model's own forward reads one position at a time (gpt2/decoder.py). Keys and values of earlier ones are
+kept, so a token costs one position's products and O(T) attention, not another pass over the text.
+GPT-2's positions are absolute: once block_size positions are full, every position of a moved window would
+change. The window therefore drops its older half and reads the newer half
 again, which over the next block_size / 2 tokens comes to one more position's work per token.
 """
 
@@ -12,94 +13,63 @@ import codecs
 import json
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from gpt2 import cli
 from gpt2.data.tokenizer import Tokenizer
+from gpt2.decoder import Decoder, SlowGeneration, slowness, unread
 from gpt2.errors import UserError, option_error
-from gpt2.layers import gelu_forward, layernorm_forward, matmul_forward
 from gpt2.model import GPT2
 from gpt2.weights import pretrained
 
 
-class Decoder:
-    """A model that reads tokens step by step and remembers the keys and values of what it read.
-
-    model   gpt2.model.GPT2; only its params and config are used
-    batch   B, sequences read side by side
-    """
-
-    def __init__(self, model: GPT2, batch: int = 1) -> None:
-        config = model.config
-        heads = (batch, config.n_head, config.block_size, config.n_embd // config.n_head)
-        self.config = config
-        self.params = model.params
-        self.keys = np.empty((config.n_layer, *heads), config.dtype)
-        self.values = np.empty((config.n_layer, *heads), config.dtype)
-        self.length = 0  # positions read
-
-    def read(self, tokens: ArrayLike, last_only: bool = False) -> np.ndarray:
-        """Read tokens (B, n) after what was read before; return logits (B, n, V), one row per new token.
-
-        last_only   only the row of the last token is wanted: (B, 1, V); the head is a third of the work
-
-        Raises ValueError where that makes more than block_size positions.
-        """
-        tokens = np.asarray(tokens)
-        t0, t1 = self.length, self.length + tokens.shape[1]
-        if t1 > self.config.block_size:
-            raise ValueError(f"Decoder.read: {t1} positions, block_size is {self.config.block_size}")
-        p = self.params
-        x = p["wte"][tokens] + p["wpe"][t0:t1]  # (B, n, C)
-        for l in range(self.config.n_layer):
-            ln1 = layernorm_forward(x, p["ln1w"][l], p["ln1b"][l])[0]
-            qkv = matmul_forward(ln1, p["qkvw"][l], p["qkvb"][l])[0]
-            x = x + matmul_forward(self._attend(qkv, l), p["attprojw"][l], p["attprojb"][l])[0]
-            ln2 = layernorm_forward(x, p["ln2w"][l], p["ln2b"][l])[0]
-            fc = gelu_forward(matmul_forward(ln2, p["fcw"][l], p["fcb"][l])[0])[0]
-            x = x + matmul_forward(fc, p["fcprojw"][l], p["fcprojb"][l])[0]
-        self.length = t1
-        x = x[:, -1:] if last_only else x
-        x = layernorm_forward(x, p["lnfw"], p["lnfb"])[0]
-        return matmul_forward(x, p["wte"], None)[0]
-
-    def _attend(self, qkv, l):
-        """Attention of n new positions over all positions up to their own: qkv (B, n, 3C) -> (B, n, C)."""
-        B, n, C3 = qkv.shape
-        NH = self.config.n_head
-        HS = C3 // 3 // NH
-        t0, t1 = self.length, self.length + n
-        q, k, v = qkv.reshape(B, n, 3, NH, HS).transpose(2, 0, 3, 1, 4)  # each (B, NH, n, HS)
-        self.keys[l, :, :, t0:t1] = k
-        self.values[l, :, :, t0:t1] = v
-        scores = q @ self.keys[l, :, :, :t1].swapaxes(-1, -2) * (1.0 / math.sqrt(HS))  # (B, NH, n, t1)
-        if n > 1:  # a single new position may see everything
-            scores = np.where(np.tri(n, t1, t0, dtype=bool), scores, -np.inf)
-        scores -= scores.max(axis=-1, keepdims=True)
-        att = np.exp(scores)
-        att /= att.sum(axis=-1, keepdims=True)
-        return (att @ self.values[l, :, :, :t1]).transpose(0, 2, 1, 3).reshape(B, n, C3 // 3)
-
-
+@overload
+def generate(
+    model: GPT2,
+    tokens: str,
+    max_tokens: int = ...,
+    temperature: float = ...,
+    top_k: int = ...,
+    top_p: float = ...,
+    seed: int | np.random.Generator = ...,
+    *,
+    stop: Iterable[str] = ...,
+    tokenizer: Tokenizer | None = ...,
+) -> str: ...
+@overload
 def generate(
     model: GPT2,
     tokens: Sequence[int] | np.ndarray,
+    max_tokens: int = ...,
+    temperature: float = ...,
+    top_k: int = ...,
+    top_p: float = ...,
+    seed: int | np.random.Generator = ...,
+) -> Iterator[int]: ...
+def generate(
+    model: GPT2,
+    tokens: str | Sequence[int] | np.ndarray,
     max_tokens: int = 100,
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int | np.random.Generator = 0,
-) -> Iterator[int]:
-    """Continue `tokens`: yields token ids, one at a time, for a model's own vocabulary.
+    *,
+    stop: Iterable[str] = (),
+    tokenizer: Tokenizer | None = None,
+) -> str | Iterator[int]:
+    """Continue a prompt: text with text, or token ids with token ids, yielded one at a time.
 
-    tokens        prompt, at least one id; of a prompt longer than the window its end is used
-    max_tokens    how many to yield
+    tokens        a text, or at least one id; of a prompt longer than the window its end is used
+    max_tokens    how many to make
+    stop          of texts: strings that end it, and are left out
+    tokenizer     of texts: the model's Tokenizer; that of a model that was loaded is found beside it
     temperature   logits are divided by it; 0 takes the likeliest token always
     top_k         choose among the k likeliest tokens; 0 for all of them
     top_p         choose among the likeliest tokens that together have this probability (Holtzman et al. 2020)
@@ -107,8 +77,25 @@ def generate(
 
     Raises UserError where an argument is out of range.
     """
-    steps = generate_batch(model, tokens, 1, max_tokens, temperature, top_k, top_p, seed)
+    options: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if isinstance(tokens, str):
+        words = tokenizer or _words_of(model)
+        (made,) = write_samples(model, words, tokens, stop=stop, max_tokens=max_tokens, **options)
+        return made.text
+    if tokenizer is not None or stop != ():
+        raise UserError("generate: stop and tokenizer are for a text; the prompt is token ids")
+    steps = generate_batch(model, tokens, 1, max_tokens, **options)
     return (int(ids[0]) for ids, _ in steps)
+
+
+def _words_of(model):
+    """The Tokenizer of a model that was loaded."""
+    if model.find_tokenizer is None:
+        raise UserError(
+            "generate: this model brings no tokenizer; give one, as gpt2.load_tokenizer finds it, "
+            "with tokenizer=, or token ids as the prompt"
+        )
+    return model.find_tokenizer()
 
 
 def generate_batch(
@@ -130,8 +117,7 @@ def generate_batch(
     The other arguments, and what is raised, as for `generate`.
     """
     _check(model, tokens, max_tokens, temperature, top_k, top_p)
-    if samples < 1:
-        raise option_error("samples", f"is {samples}, expected 1 or more")
+    _check_samples(samples)
     rngs = [np.random.default_rng(seed)]
     if samples > 1:
         if isinstance(seed, np.random.Generator):
@@ -147,6 +133,8 @@ def _continue(model, window, max_tokens, rngs, temperature, top_k, top_p):
     """The generator behind `generate_batch`, its arguments checked. window (B, n): what there is so far."""
     block = model.config.block_size
     decoder = Decoder(model, len(rngs))
+    if decoder.slow:
+        warnings.warn(slowness(decoder.slow), SlowGeneration, stacklevel=3)
     unread = window = window[:, -block:]
     for _ in range(max_tokens):
         if decoder.length + unread.shape[1] > block:
@@ -175,7 +163,8 @@ def _probabilities(logits, temperature, top_k, top_p):
     scaled = (logits.astype(np.float64) - logits.max()) / temperature
     if 0 < top_k < len(scaled):
         kept = np.argpartition(-scaled, top_k - 1)[:top_k]
-        scaled = np.where(np.isin(np.arange(len(scaled)), kept), scaled, -np.inf)
+        rest, scaled = scaled, np.full_like(scaled, -np.inf)
+        scaled[kept] = rest[kept]
     probs = np.exp(scaled)
     probs /= probs.sum()
     if top_p < 1.0:
@@ -199,6 +188,15 @@ def _check(model, tokens, max_tokens, temperature, top_k, top_p):
     for token in tokens:
         if not 0 <= token < V:
             raise UserError(f"generate: the prompt contains token {token}, expected ids from 0 to {V - 1}")
+    _check_knobs(max_tokens, temperature, top_k, top_p)
+
+
+def _check_samples(samples):
+    if samples < 1:
+        raise option_error("samples", f"is {samples}, expected 1 or more")
+
+
+def _check_knobs(max_tokens, temperature, top_k, top_p):
     if max_tokens < 0:
         raise option_error("max_tokens", f"is {max_tokens}, expected 0 or more")
     if not (temperature >= 0 and math.isfinite(temperature)):
@@ -340,6 +338,7 @@ def parser() -> cli.Parser:
     add("--run", default="", help="the run's folder (default: the newest in runs/)")
     add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
     add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
+    add("--layers", metavar="FILE.py", help="the model's own layers, where their file has moved")
     add("--prompt", default="", help="text to continue (default: the start of a text)")
     add("--prompt-file", default="", metavar="FILE", help="a file that holds it, - for standard input")
     add("--samples", type=int, default=1, metavar="N", help="continuations, made side by side (default: 1)")
@@ -376,6 +375,11 @@ def _prompt(args):
         raise UserError(f"--prompt-file {args.prompt_file}: not UTF-8 text (byte {error.start})") from None
 
 
+def tell(line: str) -> None:
+    """Say on standard error what is read: standard output is for the result."""
+    print(line, file=sys.stderr)
+
+
 def _check_text(flag, text):
     """Bytes of the command line that are no text come as lone surrogates."""
     try:
@@ -391,7 +395,12 @@ def _run(args):
         _check_text(flag, text)
     if args.logprobs is not None and args.logprobs < 0:
         raise UserError(f"--logprobs {args.logprobs}: expected 0 or more")
-    model, words = pretrained.load(args.run, args.init, args.checkpoint)
+    _check_samples(args.samples)
+    _check_knobs(args.max_tokens, args.temperature, args.top_k, args.top_p)
+    model, words = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=tell)
+    if slow := unread(model.description):
+        print(f"note: {slowness(slow)}", file=sys.stderr)
+        warnings.simplefilter("ignore", SlowGeneration)  # said
     prompt = _prompt(args)
     options = dict(
         samples=args.samples,

@@ -44,7 +44,9 @@ STAGES: dict[str, set[str]] = {
         "switches",
         "tree",
     },
-    "door": {"api", "check", "emit", "errors", "ops", "run", "switches"},  # gpt2.autodiff: the public names
+    "scipy": {"api", "errors", "ops", "record", "tree"},  # where SciPy is installed, and asked for by name
+    # gpt2.autodiff: the public names
+    "door": {"api", "check", "emit", "errors", "ops", "run", "switches"},
 }
 # What each part of gpt2 may know of the others, in the same way
 PARTS: dict[str, set[str]] = {
@@ -55,22 +57,28 @@ PARTS: dict[str, set[str]] = {
     "autodiff": set(),
     "storage": {"errors"},
     "data": {"cli", "errors", "storage"},
+    "own": {"errors"},
+    "description": {"errors", "layers", "own"},
     "backward": {"layers", "autodiff", "errors"},
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
     # Of autodiff the threads alone, for its initial weights.
-    "model": {"layers", "backward", "errors", "autodiff"},
+    "model": {"layers", "backward", "description", "errors", "own", "autodiff"},
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
-    "weights": {"data", "errors", "model", "storage"},
-    "sample": {"cli", "data", "errors", "layers", "model", "weights"},
+    "weights": {"data", "description", "errors", "model", "storage"},
+    "decoder": {"description", "errors", "layers", "model"},
+    "sample": {"cli", "data", "decoder", "errors", "model", "weights"},
     "train": {
-        "autodiff",  # its threads and what it has measured
+        "autodiff",  # its threads, what it has measured, and how many operations a forward has
         "cli",
         "data",
+        "decoder",
+        "description",
         "errors",
         "model",
         "optimizer",
         "output",
+        "own",
         "parallel",
         "sample",
         "storage",

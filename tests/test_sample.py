@@ -8,9 +8,10 @@ import pytest
 
 from gpt2 import sample
 from gpt2.data import tokenizer
+from gpt2.decoder import Decoder
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
-from gpt2.sample import Decoder, generate
+from gpt2.sample import generate
 
 CONFIG = GPT2Config(vocab_size=256, block_size=12, n_layer=2, n_head=3, n_embd=24, dtype="float64")
 

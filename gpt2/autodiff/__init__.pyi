@@ -1,16 +1,18 @@
 """The names of the package, for type checkers: at run time they are loaded on first use."""
 
+from . import tree
 from .api.compile import compile
 from .api.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
 from .api.enzyme import Active, Const, Duplicated, autodiff
 from .api.fixed import Fixed, FixedPair
-from .api.forward import hvp, jvp
-from .api.gradient import grad, value_and_grad
-from .api.jacobian import hessian, jacobian
+from .api.forward import ggnvp, hvp, jvp
+from .api.gradient import elementwise_grad, grad, value_and_grad
+from .api.jacobian import hessian, jacfwd, jacobian, jacrev
 from .api.parallel_map import parallel_map
 from .api.scan import scan
 from .api.show import source, stages, why_recorded
 from .api.vjp import vjp
+from .api.vmap import vmap
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
 from .emit.readable import readable_source
 from .errors import AutodiffError
@@ -39,11 +41,15 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "detect_anomaly",
+    "elementwise_grad",
     "get_threads",
+    "ggnvp",
     "grad",
     "hessian",
     "hvp",
+    "jacfwd",
     "jacobian",
+    "jacrev",
     "jvp",
     "limit_blas_threads",
     "options",
@@ -57,7 +63,9 @@ __all__ = [
     "source",
     "stages",
     "stop_gradient",
+    "tree",
     "value_and_grad",
     "vjp",
+    "vmap",
     "why_recorded",
 ]

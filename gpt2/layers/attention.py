@@ -89,6 +89,34 @@ def attention_backward(dout: Array, saved: tuple, *, num_heads: int) -> tuple:
     return (dqkv,)
 
 
+def attention_read(qkv: Array, *, num_heads: int, kept: dict, start: int, length: int) -> Array:
+    """attention_forward of n positions from `start` on, qkv (B, n, 3C), over all up to their own: (B, n, C).
+
+    Keys and values (B, NH, length, HS) are kept. One position sees all that came before it; of several, each
+    sees those up to itself.
+    """
+    q, k, v = split_heads(qkv, num_heads)  # views, (B, NH, n, HS)
+    B, NH, n, HS = q.shape
+    keys, values = kept_heads(kept, (B, NH, length, HS), qkv.dtype)
+    stop = start + n
+    keys[:, :, start:stop] = k
+    values[:, :, start:stop] = v
+    scores = (q * (1.0 / math.sqrt(HS))) @ keys[:, :, :stop].swapaxes(-1, -2)  # (B, NH, n, stop)
+    if n > 1:
+        scores += np.where(np.tri(n, stop, start, dtype=bool), 0.0, MASKED).astype(qkv.dtype)
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return (scores @ values[:, :, :stop]).transpose(0, 2, 1, 3).reshape(B, n, NH * HS)
+
+
+def kept_heads(kept: dict, shape: tuple[int, int, int, int], dtype: np.dtype) -> tuple[Array, Array]:
+    """The arrays for keys and values that lie in `kept`, made when they are first asked for."""
+    if "keys" not in kept or kept["keys"].shape != shape:
+        kept["keys"], kept["values"] = np.empty(shape, dtype), np.empty(shape, dtype)
+    return kept["keys"], kept["values"]
+
+
 def query_blocks(T: int) -> list[tuple[int, int]]:
     """Cut positions 0..T into (start, end) pairs of QUERY_BLOCK, the last one shorter."""
     return [(t0, min(t0 + QUERY_BLOCK, T)) for t0 in range(0, T, QUERY_BLOCK)]
@@ -125,4 +153,4 @@ def check_shape(qkv: Array, num_heads: int) -> tuple[int, int, int]:
     return B, T, C3 // 3
 
 
-LAYER = Layer("attention", attention_forward, attention_backward)
+LAYER = Layer("attention", attention_forward, attention_backward, read=attention_read)

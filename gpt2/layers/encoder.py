@@ -56,6 +56,11 @@ def encoder_backward(dout: Array, saved: tuple) -> tuple:
     return None, dwte, dwpe
 
 
+def encoder_read(tokens: Array, wte: Array, wpe: Array, *, kept: dict, start: int, length: int) -> Array:
+    """encoder_forward of the positions from `start` on: (B, n, C). Nothing is kept of those before."""
+    return wte[tokens] + wpe[start : start + tokens.shape[1]]
+
+
 def check_integers(function: str, argument: str, ids: Array) -> None:
     """Raise ValueError unless ids is an array of integers."""
     if ids.dtype.kind not in "iu":
@@ -69,4 +74,4 @@ def check_ids(function: str, argument: str, ids: Array, V: int) -> None:
         raise ValueError(f"{function}: {argument} contains {outside}, expected ids from 0 to {V - 1}")
 
 
-LAYER = Layer("encoder", encoder_forward, encoder_backward)
+LAYER = Layer("encoder", encoder_forward, encoder_backward, read=encoder_read)

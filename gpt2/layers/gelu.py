@@ -38,4 +38,4 @@ def gelu_backward(dout: Array, saved: tuple) -> tuple:
     return (dinp,)
 
 
-LAYER = Layer("gelu", gelu_forward, gelu_backward)
+LAYER = Layer("gelu", gelu_forward, gelu_backward, by_position=True)

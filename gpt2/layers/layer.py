@@ -1,11 +1,39 @@
 """What a layer is: a name and two plain functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor that is trained.
+
+    name     by which a layer or block asks for it
+    shape    of one block's, where it belongs to a block
+    start    "normal": drawn with a deviation of 0.02; "residual": with 0.02 / sqrt(2 L), for what leads back
+             to the residual stream of L blocks; or a number for all entries. By default "normal" for what has
+             two axes or more, and 0 for a vector
+    decayed  whether weight decay applies; by default to what has two axes or more
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: str | float | None = None
+    decayed: bool | None = None
+
+    @property
+    def starts(self) -> str | float:
+        if self.start is not None:
+            return self.start
+        return "normal" if len(self.shape) > 1 else 0.0
+
+    @property
+    def decays(self) -> bool:
+        return len(self.shape) > 1 if self.decayed is None else self.decayed
 
 
 @dataclass(frozen=True, repr=False)
@@ -18,12 +46,26 @@ class Layer:
 
     Neither writes to its arguments, and results have the dtype of the inputs (float32 or float64).
     kind says who wrote the backward: "manual" is a person, "auto" the compiler.
+
+    What generation has to know, which reads a text on from where it stopped:
+
+    by_position  each position is computed from itself alone, so that new ones are computed without the others
+    read         how new positions are read after earlier ones, where they look at these:
+                 read(*inputs, kept, start, length, **static) -> out. The inputs are those of the positions
+                 from `start` on; kept is a dict of this layer's own in this block, empty at first, for
+                 whatever it wants to keep; there are at most `length` positions
+
+    parameters   of a layer that takes more tensors than the one it stands for: parameters(config) gives a
+                 list of Parameter, named as the forward's arguments are
     """
 
     name: str
     forward: Callable
-    backward: Callable
+    backward: Callable | None
     kind: str = "manual"
+    by_position: bool = False
+    read: Callable | None = None
+    parameters: Callable[..., Sequence[Parameter]] | None = None
 
     def __repr__(self) -> str:
         forward = getattr(self.forward, "__name__", None) or f"{self.name}_forward"

@@ -63,4 +63,4 @@ def layernorm_backward(dout: Array, saved: tuple) -> tuple:
     return dinp, dweight, dbias
 
 
-LAYER = Layer("layernorm", layernorm_forward, layernorm_backward)
+LAYER = Layer("layernorm", layernorm_forward, layernorm_backward, by_position=True)

@@ -102,5 +102,5 @@ def check_shapes(function: str, inp: Array, weight: Array, bias: Array | None) -
         )
 
 
-LAYER = Layer("matmul", matmul_forward, matmul_backward)
+LAYER = Layer("matmul", matmul_forward, matmul_backward, by_position=True)
 NAIVE = Layer("matmul_naive", matmul_forward_naive, matmul_backward_naive)

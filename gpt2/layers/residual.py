@@ -15,4 +15,4 @@ def residual_backward(dout: Array, saved: tuple) -> tuple[Array, Array]:
     return dout, dout
 
 
-LAYER = Layer("residual", residual_forward, residual_backward)
+LAYER = Layer("residual", residual_forward, residual_backward, by_position=True)

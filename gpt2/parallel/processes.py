@@ -8,13 +8,14 @@ ZeRO's first stage (Rajbhandari et al. 2020) every worker reduces and updates it
                update own part | answer; the next step begins when all have answered
 """
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gpt2.autodiff import set_threads
-from gpt2.errors import no_overflow_warnings
+from gpt2.errors import UserError, no_overflow_warnings, reason
 from gpt2.model import GPT2
 from gpt2.optimizer import AdamW
 from gpt2.parallel.cores import threads_each
@@ -44,6 +45,7 @@ class Processes:
         options: Mapping[str, Any] | None = None,
     ):
         self.model, self.optimizer, self.size = model, optimizer, size
+        _check_sendable(options or model.description.options)
         n, dtype = model.num_parameters, model.config.dtype
         names = ["params", "m", "v", *(f"grads {r}" for r in range(size))]
         each = threads_each(size, threads)
@@ -53,7 +55,8 @@ class Processes:
         try:
             self._move(self.workers.arrays)  # while the processes start
             spec = dict(betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay)
-            self.workers.call(_set_up, model.config, options or {"backward": model.spec}, spec, each)
+            options = options or {"backward": model.spec, **model.description.options}
+            self.workers.call(_set_up, model.config, options, spec, each)
         except BaseException:
             self.workers.kill()
             raise
@@ -107,6 +110,17 @@ class Processes:
 
     def __exit__(self, kind, error, trace):
         self.workers.__exit__(kind, error, trace)
+
+
+def _check_sendable(options):
+    """Raise UserError for own layers that another process cannot find."""
+    try:
+        pickle.dumps(options)
+    except Exception as error:  # of pickle itself, or of what it meets
+        raise UserError(
+            f"worker processes cannot be given these layers ({reason(error)}); put them into a file: "
+            'GPT2(config, layers="my_layers.py")'
+        ) from None
 
 
 def _cut(batch, rank, size):

@@ -97,7 +97,13 @@ def existing(folder: str | Path | None) -> Path:
 
 def newest() -> Path:
     """The run in runs/ that was saved last, or UserError where there is none."""
-    saved = list(RUNS.glob(f"*/{LAST}"))
-    if not saved:
+    found = newest_first()
+    if not found:
         raise UserError(f"no run in {RUNS.absolute()}; train one with: {TRAIN}")
-    return max(saved, key=lambda path: path.stat().st_mtime).parent
+    return found[0]
+
+
+def newest_first() -> list[Path]:
+    """The runs in runs/ that were saved, the last one first."""
+    saved = sorted(RUNS.glob(f"*/{LAST}"))
+    return [path.parent for path in sorted(saved, key=lambda path: path.stat().st_mtime, reverse=True)]

@@ -12,6 +12,7 @@ from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import OptionError, UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
+from gpt2.own import OwnFile
 from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks, threads_each
 from gpt2.parallel.memory import TooLittleMemory
@@ -71,9 +72,30 @@ def make_model(config: GPT2Config, s: Settings, start: Pretrained | None = None)
         start.check()
     with errors_as_flags(s):
         model = GPT2(config, seed=s.seed if start is None else None, **model_options(s))
+    check_layers(model, s, start)
     if start is not None:
         start.fill(model.params)
     return model
+
+
+def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
+    """Raise UserError where the weights or the lines of a run are not for a model with its own layers."""
+    d = model.description
+    if s.lines == "llm.c" and not d.standard:
+        raise UserError(f"--lines llm.c: tells of GPT-2 alone, and this model has own layers: {d.told()}")
+    if start is None:
+        return
+    before = start.description
+    if not before.standard and d.standard:
+        raise UserError(
+            f"--init {s.init}: made with own layers ({before.told()}); give them: --layers FILE.py"
+        )
+    if before.shapes != d.shapes:
+        other = next(name for name, _ in {*before.shapes} ^ {*d.shapes})
+        raise UserError(
+            f"--init {s.init}: with own layers ({d.told() or before.told()}) the model has other tensors, "
+            f"{other!r} for one; start from nothing, or from a run with the same layers"
+        )
 
 
 @contextmanager
@@ -94,6 +116,7 @@ def model_options(s: Settings) -> dict[str, Any]:
         "compile": s.compile == "on",
         "elementwise": s.elementwise,
         "detect_anomaly": s.detect_anomaly,
+        **({"layers": OwnFile.at(s.layers)} if s.layers else {}),
     }
 
 

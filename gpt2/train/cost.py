@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt2.description import Description
 from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
 from gpt2.train.flops import gflop, training_flops
@@ -40,29 +41,30 @@ class Cost:
 def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options: Any) -> Cost:
     """The Cost of a step of `accumulate` batches of B sequences of T tokens.
 
-    options   for GPT2: backward, compile
+    options   for GPT2: backward, compile, layers
 
     Takes a few steps of a model with two blocks, and its memory, if that much is free.
     """
     item = np.dtype(config.dtype).itemsize
     scores = B * config.n_head * T * T * item
+    d = Description(config, options.get("layers"), options.get("block"))
     tried = dataclasses.replace(config, n_layer=2)
     free = available_memory()
-    if free is not None and 4 * tried.num_parameters * item + scores > free:
-        return _cost(config, B, T, accumulate, scores, None)
+    if free is not None and 4 * d.resized(tried).num_parameters * item + scores > free:
+        return _cost(d, B, T, accumulate, scores, None)
     one = dataclasses.replace(config, n_layer=1)
     tokens = np.zeros((B, T), np.int64)
     GPT2(one, seed=None, **options).loss_and_grads(tokens, tokens)  # compiling takes memory too, but once
     blocks = [_measure(model, B, T, options) for model in (one, tried)]
     work, step, update = (_extended(first, both, config.n_layer) for first, both in zip(*blocks))
-    return _cost(config, B, T, accumulate, int(work), accumulate * step + update)
+    return _cost(d, B, T, accumulate, int(work), accumulate * step + update)
 
 
-def _cost(config, B, T, accumulate, work, seconds):
+def _cost(d, B, T, accumulate, work, seconds):
     """The Cost, with what is counted rather than measured."""
-    stored = config.num_parameters * np.dtype(config.dtype).itemsize
+    stored = d.num_parameters * np.dtype(d.config.dtype).itemsize
     sizes = {"parameters": stored, "gradients": stored, "moments": 2 * stored, "activations": work}
-    return Cost(config.num_parameters, sizes, accumulate * training_flops(config, B, T), seconds)
+    return Cost(d.num_parameters, sizes, accumulate * training_flops(d, B, T), seconds)
 
 
 def _extended(one, two, n_layer):

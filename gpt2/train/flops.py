@@ -5,26 +5,50 @@ backward pass has two products for each one of the forward pass.
 """
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
-from gpt2.model import GPT2Config
+from gpt2 import autodiff as ad
+from gpt2.description import Description, GPT2Config, forward_pass
 
 
-def forward_flops(config: GPT2Config, B: int, T: int) -> int:
+def forward_flops(model: GPT2Config | Description, B: int, T: int) -> int:
     """Operations of one forward pass over B sequences of T tokens.
+
+    Of GPT-2 they are given by its sizes, of a model with own layers by the products in its recorded forward.
 
     A token meets every weight matrix once, the head included: 12 C^2 weights a block, V C in the head.
     Attention adds two products of (T, HS) and (HS, T) a head, counted in full although half is masked.
     """
+    if isinstance(model, Description) and not model.standard:
+        return _recorded_flops(model, B, T)
+    config = model.config if isinstance(model, Description) else model
     L, C, V = config.n_layer, config.n_embd, config.vocab_size
     per_token = 2 * (12 * C * C * L + V * C) + 4 * L * C * T
     return B * T * per_token
 
 
-def training_flops(config: GPT2Config, B: int, T: int) -> int:
+def _recorded_flops(d, B, T):
+    """Of one sequence through one block and through two: each further block adds what the second added."""
+    counts = [_products(d.resized(replace(d.config, n_layer=n)), T) for n in (1, 2)]
+    return B * round(counts[0] + (counts[1] - counts[0]) * (d.config.n_layer - 1))
+
+
+def _products(d, T):
+    """Operations in the matrix products of one sequence's forward."""
+    params = {name: np.zeros(shape, d.config.dtype) for name, shape in d.shapes}
+
+    def logits(*tensors):
+        tokens = np.zeros((1, T), np.int64)
+        return forward_pass(dict(zip(params, tensors)), tokens, d, d.written)[0]
+
+    return ad.flops(logits, *params.values())
+
+
+def training_flops(model: GPT2Config | Description, B: int, T: int) -> int:
     """Operations of forward and backward together."""
-    return 3 * forward_flops(config, B, T)
+    return 3 * forward_flops(model, B, T)
 
 
 def gflop(operations: float) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpt2.decoder import Decoder
 from gpt2.model import GPT2Config
-from gpt2.sample import Decoder
 from gpt2.weights.llmc import padded
 
 SAMPLE_SEED = 1337

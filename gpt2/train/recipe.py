@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Any
 
+from gpt2.description import Description, GPT2Config
 from gpt2.errors import UserError, suggestion
-from gpt2.model import GPT2Config
+from gpt2.model import default_backward
 from gpt2.train.flags import flag
 from gpt2.train.settings import PRESETS, Settings
 from gpt2.weights import pretrained
@@ -30,7 +31,18 @@ def new_settings(given: dict[str, Any]) -> Settings:
         released = GPT2Config.preset(preset)
         shape = {"n_layer": released.n_layer, "n_head": released.n_head, "n_embd": released.n_embd}
     settings = Settings(**{**shape, **PRESETS[preset], **given})
-    return settings if not settings.init else of_weights(settings, weights_config(settings), given)
+    if settings.init:
+        settings = of_weights(settings, weights_config(settings), given)
+    if settings.layers and not {"backward"} & {*given, *PRESETS[preset]}:
+        settings = dataclasses.replace(settings, backward=backward_for(settings))
+    return settings
+
+
+def backward_for(s: Settings) -> str:
+    """The backward of a run with own layers where none is named: by hand, where they have one."""
+    # the vocabulary is not known yet, and makes no difference
+    config = GPT2Config(256, s.context or s.block_size, s.n_layer, s.n_head, s.n_embd, s.dtype)
+    return default_backward(Description(config, s.layers))
 
 
 def weights_config(s: Settings) -> GPT2Config:

@@ -7,7 +7,7 @@ import sys
 from typing import TextIO
 
 from gpt2.cli import fitted
-from gpt2.sample import Decoder
+from gpt2.decoder import Decoder
 from gpt2.storage import runs
 from gpt2.train import llmc
 from gpt2.train.flags import table
@@ -30,7 +30,7 @@ class Reporter:
     def begin(self, run: Run) -> None:
         """The run is about to take its first step, or the first since it was resumed."""
         s = run.settings
-        self.flops = training_flops(run.model.config, s.batch_size, s.block_size) * s.accumulate
+        self.flops = training_flops(run.model.description, s.batch_size, s.block_size) * s.accumulate
         self.clock = Clock(s.batch_size * s.block_size * s.accumulate, self.flops, self.recent)
 
     def rates(self, seconds: float) -> Rates:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,6 +13,8 @@ from gpt2 import parallel
 from gpt2.data import corpora, tokenizer
 from gpt2.data.orders import ORDERS
 from gpt2.data.tokens import read_tokens
+from gpt2.decoder import SlowGeneration, slowness, unread
+from gpt2.description import described
 from gpt2.errors import UserError
 from gpt2.model import unflatten
 from gpt2.optimizer import cosine_lr
@@ -63,6 +66,9 @@ class Run:
         self.order = ORDERS[s.order]
         self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
         s, self.model, choice = fastest.choose(s, config, lambda s: make_model(config, s, start), spawn)
+        self.model.find_tokenizer = lambda: self.tokenizer
+        if self.model.description.file is not None:  # from wherever the run is resumed
+            s = dataclasses.replace(s, layers=self.model.description.file.path)
         self.optimizer = make_optimizer(self.model, s)
         self.team, notes = start_team(
             s,
@@ -74,6 +80,8 @@ class Run:
         # The same for what was measured: another number of workers would add up in another order
         self.settings = with_workers(s, self.team)
         self.notes: list[str] = [*prepared.notes, *choice, *notes]  # what was chosen, one line each
+        if (slow := unread(self.model.description)) and s.sample_tokens:
+            self.notes.append(slowness(slow))
         self.step = 0
         self.spikes = Spikes()
         self.best: float | None = None  # lowest validation loss so far, nats per token
@@ -143,10 +151,12 @@ class Run:
     def sample(self) -> str:
         """Some text from the model as it is now, the same for the same weights."""
         s = self.settings
-        tokens = generate(
-            self.model, [self.tokenizer.start], s.sample_tokens, temperature=0.8, top_k=200, seed=s.seed
-        )
-        return "".join(self.tokenizer.stream(tokens))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SlowGeneration)  # it stands in the notes
+            tokens = generate(
+                self.model, [self.tokenizer.start], s.sample_tokens, temperature=0.8, top_k=200, seed=s.seed
+            )
+            return "".join(self.tokenizer.stream(tokens))
 
     # -- what is kept
 
@@ -198,9 +208,8 @@ class Run:
 
     def _write(self, arrays, gathered):
         """The root's part of save()."""
-        config = self.model.config
         for name, flat in zip(("m", "v"), gathered):
-            moments = unflatten(flat, config)
+            moments = unflatten(flat, self.model.description)
             arrays.update({f"adamw.{name}.{tensor}": array for tensor, array in moments.items()})
         try:
             os.fsync(self.metrics.fileno())
@@ -240,11 +249,12 @@ class Run:
             raise UserError(f"{folder} has no checkpoint yet; start it anew with --overwrite")
         arrays, state = checkpoint.load(path)
         self._check_corpus(path, state)  # first: with another vocabulary the arrays have other shapes as well
-        config = self.model.config
+        d = self.model.description
+        described(self.model.config, state, path, d.options)  # whether it is made of the same layers
         m, v = self.team.moments()
         for prefix, flat in (("params.", self.model.flat_params), ("adamw.m.", m), ("adamw.v.", v)):
-            checkpoint.check_shapes(path, arrays, config, prefix)
-            checkpoint.fill(unflatten(flat, config), arrays, prefix)
+            checkpoint.check_shapes(path, arrays, d, prefix)
+            checkpoint.fill(unflatten(flat, d), arrays, prefix)
         self.team.put_moments(m, v)
         try:
             self.best, self.validated = state["best"], state["validated"]

@@ -67,6 +67,13 @@ class Settings:
         "hf:OWNER/NAME, a run, a folder of transformers, a .bin of llm.c (default: random)",
         fixed=True,
     )
+    layers: str = setting(
+        "",
+        "model",
+        "a Python file with own layers or an own block, used for all that is done with the model "
+        "(docs/adding-a-layer.md)",
+        fixed=True,
+    )
     n_layer: int = setting(4, "model", "blocks", minimum=1, fixed=True)
     n_head: int = setting(
         4, "model", "attention heads in a block, a divisor of n_embd", minimum=1, fixed=True
@@ -328,7 +335,8 @@ def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) ->
         if not field.metadata["fixed"] or field.name not in given:
             continue
         now, then = given[field.name], getattr(stored, field.name)
-        if now != then and field.name != "data":  # text may lie elsewhere by now; Run.load looks what it is
+        # text and layers may lie elsewhere by now; Run.load looks whether they are the same
+        if now != then and field.name not in ("data", "layers"):
             raise UserError(
                 f"{flag(field.name)} {now}: the run in {folder} has {then}, and a resumed run "
                 "keeps it; start a new run instead"

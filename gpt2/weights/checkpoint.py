@@ -29,8 +29,9 @@ from typing import Any
 
 import numpy as np
 
+from gpt2.description import Description, described
 from gpt2.errors import UserError
-from gpt2.model import GPT2, GPT2Config, parameter_table
+from gpt2.model import GPT2, GPT2Config
 from gpt2.storage.files import replacing
 
 FORMAT = "gpt2-numpy checkpoint 1"
@@ -111,36 +112,56 @@ def load_state(path: str | Path) -> dict[str, Any]:
 
 
 def model_arrays(model: GPT2) -> dict[str, np.ndarray]:
-    """The sixteen tensors of a GPT2 under the names a checkpoint gives them, as views: "params.wte", ..."""
+    """The tensors of a GPT2 under the names a checkpoint gives them, as views: "params.wte", ..."""
     return {f"params.{name}": array for name, array in model.params.items()}
 
 
 def model_state(model: GPT2) -> dict[str, Any]:
     """The part of a checkpoint's state from which `load_model` makes the model again."""
-    return {"model": asdict(model.config)}
+    return {"model": asdict(model.config), **model.description.state()}
 
 
-def load_model(path: str | Path, backward: str = "manual") -> tuple[GPT2, dict[str, Any]]:
-    """The GPT2 kept in a checkpoint, and the checkpoint's state. An optimizer's arrays are passed over."""
-    arrays, state = load(path)
+def description_of(
+    path: str | Path, state: Mapping[str, Any], given: Mapping[str, Any] | None = None, **sizes: Any
+) -> Description:
+    """What the model in a checkpoint is, by its state.
+
+    given    layers and block of one's own, where the checkpoint cannot find them by itself
+    sizes    of GPT2Config, to change
+    """
     try:
-        config = GPT2Config(**state["model"])
+        config = GPT2Config(**{**state["model"], **sizes})
     except (KeyError, TypeError):
         raise UserError(f"{path}: holds no model") from None
-    check_shapes(path, arrays, config, "params.")  # first, so that a false size makes no large allocation
-    model = GPT2(config, backward=backward, seed=None)  # zeros: to draw 124 million numbers takes seconds
+    return described(config, state, path, given)
+
+
+def load_model(
+    path: str | Path, backward: str | None = None, given: Mapping[str, Any] | None = None
+) -> tuple[GPT2, dict[str, Any]]:
+    """The GPT2 kept in a checkpoint, and the checkpoint's state. An optimizer's arrays are passed over."""
+    arrays, state = load(path)
+    d = description_of(path, state, given)
+    check_shapes(path, arrays, d, "params.")  # first, so that a false size makes no large allocation
+    # zeros: to draw 124 million numbers takes seconds
+    model = GPT2(d.config, backward=backward, seed=None, **d.options)
     fill(model.params, arrays, "params.")
     check_finite(path, model.params)
     return model, state
 
 
-def check_shapes(path: str | Path, arrays: Mapping[str, np.ndarray], config: GPT2Config, prefix: str) -> None:
-    """Raise UserError unless `arrays` has the sixteen tensors of `config` under `prefix`: shape and dtype."""
-    for name, shape in parameter_table(config):
+def check_shapes(path: str | Path, arrays: Mapping[str, np.ndarray], d: Description, prefix: str) -> None:
+    """Raise UserError unless `arrays` has the tensors of `d` under `prefix`, and no others."""
+    dtype = d.config.dtype
+    for name, shape in d.shapes:
         array = arrays.get(prefix + name)
-        if array is None or array.shape != shape or array.dtype != config.dtype:
+        if array is None or array.shape != shape or array.dtype != dtype:
             found = "nothing" if array is None else f"{array.dtype} {array.shape}"
-            raise UserError(f"{path}: {prefix}{name}: expected {config.dtype} {shape}, found {found}")
+            raise UserError(f"{path}: {prefix}{name}: expected {dtype} {shape}, found {found}")
+    expected = {prefix + name for name, _ in d.shapes}
+    more = [name for name in arrays if name.startswith(prefix) and name not in expected]
+    if more:
+        raise UserError(f"{path}: {more[0]} belongs to no tensor of this model; it is one of other layers")
 
 
 def check_finite(path: str | Path, params: Mapping[str, np.ndarray]) -> None:

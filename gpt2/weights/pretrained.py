@@ -14,7 +14,7 @@ model, words = load(run="runs/mine")    or load(init="gpt2")
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import numpy as np
 
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
+from gpt2.description import Description
 from gpt2.errors import UserError, suggestion
 from gpt2.model import GPT2, GPT2Config
 from gpt2.storage import runs
@@ -42,6 +43,7 @@ class Pretrained:
     kind         huggingface, llm.c or checkpoint
     config       GPT2Config
     words        the Tokenizer that lies beside the weights, or None
+    made_of      the Description of a checkpoint's model; None: GPT-2's
     """
 
     name: str
@@ -49,6 +51,11 @@ class Pretrained:
     kind: str
     config: GPT2Config
     words: Any = None
+    made_of: Description | None = None
+
+    @property
+    def description(self) -> Description:
+        return self.made_of or Description(self.config)
 
     def check(self) -> None:
         """Raise UserError where the files are too small for a model of this config. To be asked before one is
@@ -56,31 +63,34 @@ class Pretrained:
         here = (
             huggingface.size_of_weights(self.path) if self.kind == "huggingface" else self.path.stat().st_size
         )
-        needed = 2 * self.config.num_parameters  # as bfloat16, the smallest way to keep them
+        count = self.description.num_parameters
+        needed = 2 * count  # as bfloat16, the smallest way to keep them
         if here < needed:
             raise UserError(
-                f"{self.path}: described is a model of {self.config.num_parameters:,} "
+                f"{self.path}: described is a model of {count:,} "
                 f"parameters, but the weights have {here:,} bytes; they are cut short, or of "
                 "another model"
             )
 
     def fill(self, params: Mapping[str, np.ndarray]) -> None:
-        """Copy the weights into `params`, the sixteen tensors of a model of this config."""
+        """Copy the weights into `params`, the tensors of a model of this description."""
         if self.kind == "huggingface":
             huggingface.read_into(self.path, params, self.config)
         elif self.kind == "llm.c":
             llmc.read_into(self.path, params, self.config)
         else:
             arrays, state = checkpoint.load(self.path)
-            checkpoint.check_shapes(self.path, arrays, GPT2Config(**state["model"]), "params.")
+            stored = self.description.resized(GPT2Config(**state["model"]))
+            checkpoint.check_shapes(self.path, arrays, stored, "params.")
             checkpoint.fill(params, arrays, "params.")
         checkpoint.check_finite(self.path, params)
 
-    def model(self, backward: str = "manual") -> GPT2:
+    def model(self, backward: str | None = None) -> GPT2:
         """A GPT2 with these weights."""
         self.check()
-        model = GPT2(self.config, backward=backward, seed=None)
+        model = GPT2(self.config, backward=backward, seed=None, **self.description.options)
         self.fill(model.params)
+        model.find_tokenizer = self.tokenizer
         return model
 
     def tokenizer(self) -> Tokenizer:
@@ -102,16 +112,24 @@ class Pretrained:
         return words
 
 
-def find(name: str, dtype: str | None = None) -> Pretrained:
+def find(name: str, dtype: str | None = None, layers: Any = None, block: Any = None) -> Pretrained:
     """What the weights called `name` are. Raises UserError in one line where they cannot be had or read.
 
     dtype   of the model that they are for: float32 or float64. By default the one in which a run computed,
             and float32 for files of other programs
+    layers, block   of one's own, with which the model was made, where what was saved does not find them
     """
+    found = _find(name, dtype, {"layers": layers, "block": block})
+    if found.kind != "checkpoint" and (layers is not None or block is not None):
+        raise UserError(f"{name}: holds GPT-2 as it was released, and own layers are given; leave them out")
+    return found
+
+
+def _find(name, dtype, given):
     if name in RELEASED:
-        return _folder(name, _released(name), dtype)
+        return _folder(name, _released(name), dtype, given)
     if name.startswith("hf:"):
-        return _folder(name, _from_hub(name, name.removeprefix("hf:")), dtype)
+        return _folder(name, _from_hub(name, name.removeprefix("hf:")), dtype, given)
     path = Path(name)
     if not os.path.exists(path):  # false as well for what cannot be the name of a file
         raise UserError(
@@ -119,11 +137,11 @@ def find(name: str, dtype: str | None = None) -> Pretrained:
             + suggestion(name, RELEASED)
         )
     if path.is_dir():
-        return _folder(name, path, dtype)
+        return _folder(name, path, dtype, given)
     if path.name == huggingface.WEIGHTS:
-        return _folder(name, path.parent, dtype)
+        return _folder(name, path.parent, dtype, given)
     if path.suffix == ".safetensors":
-        return _checkpoint(name, path, dtype)
+        return _checkpoint(name, path, dtype, given)
     config = llmc.read_config(path, dtype or "float32")
     return Pretrained(name, path, "llm.c", config, _words_beside(path, config))
 
@@ -135,48 +153,88 @@ def find_config(name: str, dtype: str | None = None) -> GPT2Config:
     return find(name, dtype).config
 
 
-def load(run: str = "", init: str = "", which: str = "best") -> tuple[GPT2, Tokenizer]:
+def load(
+    run: str = "",
+    init: str = "",
+    which: str = "best",
+    layers: str | None = None,
+    say: Callable[[str], object] = lambda line: None,
+) -> tuple[GPT2, Tokenizer]:
     """(model, Tokenizer) of a run, or of what `init` names instead.
 
     run     its folder; empty for the newest one
     which   best or last: the weights with the lowest validation loss, or the latest
+    layers  the file with the model's own layers, where it is no longer where it was
+    say     told in a line or two what is read, and what else there was to read
     """
     if run and init:
         raise UserError("--run and --init both name weights; give one of them")
     if init:
-        found = find(init)
-        return found.model(), found.tokenizer()
+        found = find(init, layers=layers)
+        made = found.model(), found.tokenizer()
+        say(f"reading {found.path}" + _told_step(found.path if found.kind == "checkpoint" else None))
+        return made
     folder = runs.existing(run)
     path = folder / (runs.BEST if which == "best" else runs.LAST)
     if not path.exists():
         path = folder / runs.LAST  # a run too young to have been validated
-    model, _ = checkpoint.load_model(path)
+    model, _ = checkpoint.load_model(path, given={"layers": layers})
     words = tokenizer.load(folder / runs.TOKENIZER)
     if words.vocab_size != model.config.vocab_size:
         raise UserError(
             f"{folder}: the tokenizer has {words.vocab_size} tokens, the model "
             f"{model.config.vocab_size}; they are not of one run"
         )
+    model.find_tokenizer = lambda: words
+    for line in told(folder, path, chosen=bool(run)):
+        say(line)
     return model, words
 
 
-def _folder(name, path, dtype):
+def told(folder: Path, path: Path, chosen: bool) -> list[str]:
+    """Which run and step are read, and what else could be: lines.
+
+    chosen   whether the run was named; if not, it is the one that was saved last
+    """
+    other = folder / (runs.LAST if path.name == runs.BEST else runs.BEST)
+    flag = "last" if other.name == runs.LAST else "best"
+    also = f" (--checkpoint {flag}: {other.name}{_told_step(other)})" if other.exists() else ""
+    lines = [f"reading {folder}{_told_step(path)}: {path.name}{also}"]
+    others = [] if chosen else [run for run in runs.newest_first() if run != folder]
+    if others:
+        names = ", ".join(f"{run}{_told_step(run / runs.LAST)}" for run in others[:MOST_TOLD])
+        more = f", and {len(others) - MOST_TOLD} more" if len(others) > MOST_TOLD else ""
+        lines.append(f"it is the newest of {len(others) + 1} runs; --run names another: {names}{more}")
+    return lines
+
+
+MOST_TOLD = 8  # runs that are listed
+
+
+def _told_step(path):
+    """ ", step 40" of a checkpoint that says its step, else nothing."""
+    try:
+        state = checkpoint.load_state(path) if path is not None else {}
+    except UserError:
+        return ""
+    return f", step {state['step']}" if isinstance(state, dict) and "step" in state else ""
+
+
+def _folder(name, path, dtype, given):
     """Of train.py or of transformers, whichever has its settings here."""
     if (path / runs.SETTINGS).exists():
         best = path / runs.BEST
-        return _checkpoint(name, best if best.exists() else path / runs.LAST, dtype)
+        return _checkpoint(name, best if best.exists() else path / runs.LAST, dtype, given)
     config = huggingface.read_config(path, dtype or "float32")
     return Pretrained(name, path, "huggingface", config, huggingface_tokenizer.read(path))
 
 
-def _checkpoint(name, path, dtype):
+def _checkpoint(name, path, dtype, given):
     state = checkpoint.load_state(path)
-    try:
-        config = GPT2Config(**{**state["model"], **({"dtype": dtype} if dtype else {})})
-    except (KeyError, TypeError):
-        raise UserError(f"{path}: holds no model") from None
+    d = checkpoint.description_of(path, state, given, **({"dtype": dtype} if dtype else {}))
     beside = path.parent / runs.TOKENIZER
-    return Pretrained(name, path, "checkpoint", config, tokenizer.load(beside) if beside.exists() else None)
+    words = tokenizer.load(beside) if beside.exists() else None
+    return Pretrained(name, path, "checkpoint", d.config, words, d)
 
 
 def _words_beside(path, config):

@@ -1,0 +1,36 @@
+"""`flops`: how much arithmetic a function's matrix products are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..graph import Graph
+from ..ops.cost import flops as of_product
+from ..record.record import record_pure
+
+PRODUCTS = ("matmul", "einsum")
+
+
+def flops(f: Callable, *args: Any) -> int:
+    """Operations in the matrix products of f(*args), as it is written: 2nkm for (n, k) by (k, m).
+
+    f is recorded, not run: its time hardly depends on the size of the arrays. Of a loop (ad.scan) each turn
+    counts.
+
+        >>> import numpy as np
+        >>> flops(lambda x, w: np.tanh(x @ w), np.ones((2, 3)), np.ones((3, 5)))
+        60
+    """
+    return round(_of_graph(record_pure(f, args).graph))
+
+
+def _of_graph(graph):
+    total = 0.0
+    for node in graph.nodes:
+        if node.op in PRODUCTS:
+            total += of_product(node)
+        for inner in node.attrs.values():
+            if isinstance(inner, Graph):  # a call, or a loop of n turns
+                total += node.attrs.get("n", 1) * _of_graph(inner)
+    return total
