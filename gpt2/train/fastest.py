@@ -27,6 +27,7 @@ from gpt2.optimizer import AdamW
 from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks
 from gpt2.parallel.shares import Cut
+from gpt2.train.build import model_options
 from gpt2.train.cost import available_memory
 from gpt2.train.settings import FASTEST, Settings
 
@@ -113,7 +114,7 @@ def choose(
 def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
     """What the choice depends on besides the machine."""
     batch = (s.batch_size, s.block_size, s.accumulate)
-    return *dataclasses.astuple(config), *batch, s.elementwise, get_threads(), *open_ways
+    return *dataclasses.astuple(config), *batch, s.elementwise, s.layers, get_threads(), *open_ways
 
 
 class Trial:
@@ -169,8 +170,7 @@ class Trial:
         """A function that takes a gradient, and its norm, in this way."""
         model = self.model
         if way.backward != model.spec:
-            compiled = self.s.compile == "on"
-            model = GPT2(model.config, way.backward, None, compiled, elementwise=self.s.elementwise)
+            model = GPT2(model.config, seed=None, **model_options(way.applied(self.s)))
             model.use(self.model.flat_params, self.model.flat_grads)
         cut = Cut(model, way.workers)
         return lambda: cut.gradient([self.batch])
@@ -178,7 +178,7 @@ class Trial:
     def processes(self, way: Way) -> dict[Way, float]:
         """Seconds of a gradient by worker processes: of a step, less the update that the others leave out."""
         s, config = self.s, self.model.config
-        options = {"backward": way.backward, "elementwise": s.elementwise}
+        options = model_options(way.applied(s))
         with suppress(UserError):  # too little memory, too few open files
             step = auto.measure(
                 config, way.workers, s.batch_size, s.block_size, threads=s.threads, options=options
