@@ -1,6 +1,7 @@
 """The names of the package, for type checkers: at run time they are loaded on first use."""
 
 from .api.compile import compile
+from .api.count import flops
 from .api.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
 from .api.enzyme import Active, Const, Duplicated, autodiff
 from .api.fixed import Fixed, FixedPair
@@ -38,6 +39,7 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "detect_anomaly",
+    "flops",
     "get_threads",
     "grad",
     "hessian",
