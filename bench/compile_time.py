@@ -62,10 +62,10 @@ class Stages:
         return self
 
 
-def compiled(f, args, static, **options):
+def compiled(f, args, static, options=None):
     """Stages of making f's forward and backward programs, as gpt2.backward has them made."""
     s = Stages()
-    ad.FixedPair(f, options_for(), **options).build(args, static, s.hear)
+    ad.FixedPair(f, options_for(), **(options or {})).build(args, static, s.hear)
     return s
 
 
@@ -82,7 +82,7 @@ def model_rows(real):
         model = GPT2(config, backward="whole")
         tokens, targets = rng.integers(0, config.vocab_size, (2, 4, config.block_size))
         args = [*model.params.values(), tokens, targets]
-        yield f"{blocks} block{'s' * (blocks > 1)}", (model._whole_loss, args, {}, WHOLE_RATE)
+        yield f"{blocks} block{'s' * (blocks > 1)}", (model._whole_loss, args, {}, {"rate": WHOLE_RATE})
 
 
 def print_row(name, s):

@@ -60,6 +60,7 @@ CONTENDERS = {
     "manual": Contender("gpt2 manual", "bench.engine", "manual"),
     "auto": Contender("gpt2 auto", "bench.engine", "auto"),
     "whole": Contender("gpt2 whole", "bench.engine", "whole"),
+    "shares": Contender("gpt2 whole, shares", "bench.engine", "shares"),
     "processes": Contender("gpt2 whole, processes", "bench.engine", "processes"),
     "peak": Contender("its products at sgemm peak", "bench.peak"),
 }
@@ -78,6 +79,7 @@ STEP = (
     "manual",
     "auto",
     "whole",
+    "shares",
     "processes",
     "peak",
 )

@@ -1,4 +1,5 @@
-"""This engine as contenders: the layers as written, the compiled manual ones, auto, whole, and processes.
+"""This engine as contenders: the layers as written, the compiled manual ones, auto, whole, and whole
+in shares of the batch on threads and in processes.
 
 A variant that this version of the engine does not have raises Missing, and its row says so. elementwise says
 what computes the elementwise operations of compiled programs: numpy, numexpr or tuned.
@@ -30,6 +31,28 @@ class Training:
         return loss
 
 
+def check_shares(size, threads):
+    """Raise Missing where the batch cannot be cut into a share for each thread."""
+    if threads == 1:
+        raise Missing("one thread is `whole`")
+    if size.B % threads:
+        raise Missing(f"{size.B} sequences cannot be cut into {threads} equal shares")
+
+
+class SharesTraining(Training):
+    """The same step with a share of the batch for each thread: `--parallel shares`."""
+
+    def __init__(self, size, threads, elementwise="numpy"):
+        from gpt2.parallel.shares import Shares
+
+        check_shares(size, threads)
+        super().__init__(size, "whole", threads, elementwise)
+        self.team = Shares(self.model, self.optimizer, threads)
+
+    def step(self, tokens, targets):
+        return self.team.step([(tokens, targets)], LR, CLIP)[0]
+
+
 class TeamTraining:
     """The same step by one process a thread, the loss as one program in each: `--parallel processes`."""
 
@@ -37,12 +60,7 @@ class TeamTraining:
         from gpt2.optimizer import AdamW
         from gpt2.parallel.processes import Processes
 
-        if threads == 1 or size.B % threads:
-            raise Missing(
-                "one thread is one process"
-                if threads == 1
-                else f"{size.B} sequences cannot be cut into {threads} equal shares"
-            )
+        check_shares(size, threads)
         whole = model(size.config, "whole", elementwise)
         optimizer = AdamW(whole, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
         self.team = Processes(
@@ -70,8 +88,8 @@ class TeamTraining:
 
 
 def training(size, variant, threads, elementwise="numpy"):
-    if variant == "processes":
-        return TeamTraining(size, threads, elementwise)
+    if variant in ("processes", "shares"):
+        return {"processes": TeamTraining, "shares": SharesTraining}[variant](size, threads, elementwise)
     return Training(size, variant, threads, elementwise)
 
 
@@ -139,7 +157,7 @@ def variant_layer(name, variant, elementwise="numpy"):
 
     if variant == "written":
         return LAYERS[name]
-    if variant in ("whole", "processes"):
+    if variant in ("whole", "shares", "processes"):
         raise Missing(f"{variant} is a way to run the whole model; single layers have manual and auto")
     try:
         if variant == "auto":

@@ -75,6 +75,7 @@ def fan(n: int):
     """One value that n operations read, put together again."""
 
     def f(x):
+        x = np.exp(x)
         return np.stack([np.cos(x * k) for k in range(n // 2)]).sum()
 
     return f, (np.linspace(0.0, 1.0, SMALL),)
@@ -91,4 +92,86 @@ def matrices(n: int):
     return f, (np.linspace(0.0, 1.0, 12).reshape(3, 4), np.linspace(-1.0, 1.0, 16).reshape(4, 4))
 
 
-PROGRAMS = {f.__name__: f for f in (chain, large_chain, affine, numbers, parameters, grid, fan, matrices)}
+def views(n: int):
+    """Writes through views of views of views, each read again before the next."""
+
+    def f(x):
+        a = np.zeros_like(x, shape=(20, 20))
+        for i in range(n // 5):
+            v = a[1:-1].T[2:-2][::2]
+            v[i % 8] += x[0]
+        return (a * a).sum()
+
+    return f, (np.linspace(0.0, 1.0, SMALL),)
+
+
+def deep_views(n: int):
+    """Every view one of the view before, and every one written to."""
+
+    def f(x):
+        v = x * 1.0
+        total = 0.0
+        for i in range(n // 5):
+            v = v[::-1]
+            v[i % 5] += x[0]
+            total = total + v[0]
+        return total
+
+    return f, (np.linspace(0.0, 1.0, SMALL),)
+
+
+def branches(n: int):
+    """Comparisons, and what is chosen by them."""
+
+    def f(x):
+        for k in range(n // 4):
+            x = np.where(x > k % 3 * 0.3, x * 0.9, x + 0.2)
+        return x.sum()
+
+    return f, (np.linspace(0.0, 1.0, SMALL),)
+
+
+def lists(n: int):
+    """Lists of lists of numbers, made array by array and read in rows and columns."""
+    side = max(2, round((n / 4) ** 0.5))
+
+    def f(rows):
+        square = [[a * b for b in row] for row, a in zip(rows, rows[0])]
+        table = np.stack([np.stack(row) for row in square])
+        return (table * table).sum() + sum(row[i % side] for i, row in enumerate(square)).sum()
+
+    return f, ([[np.linspace(0.0, 1.0, 3) + i + j for j in range(side)] for i in range(side)],)
+
+
+def dots(n: int):
+    """Inner products, each of which scales the next vector."""
+
+    def f(x, y):
+        for _ in range(n // 4):
+            s = np.dot(x, y)
+            x = x * 0.5 + s * 0.01 * y
+        return np.dot(x, x)
+
+    return f, (np.linspace(0.0, 1.0, SMALL), np.linspace(1.0, 0.0, SMALL))
+
+
+def layers(n: int):
+    """A perceptron of many small layers, with weights of their own."""
+
+    def f(x, ws, bs):
+        for w, b in zip(ws, bs):
+            x = np.tanh(x @ w + b)
+        return (x * x).sum()
+
+    rng = np.random.default_rng(0)
+    ws, bs = ([rng.normal(size=s) for _ in range(n // 3)] for s in ((4, 4), (4,)))
+    return f, (rng.normal(size=(3, 4)), ws, bs)
+
+
+PROGRAMS = {
+    f.__name__: f
+    for f in (
+        *(chain, large_chain, affine, numbers, parameters, grid, fan, matrices),
+        *(views, deep_views, branches, lists, dots, layers),
+    )
+}

@@ -22,7 +22,8 @@ class Size:
 
 
 # block_size is T, so that no contender keeps positions that the batch never visits.
-# The vocabulary is GPT-2's, 50257, except in the last row: nanoGPT's recipe for a CPU reads 65 letters.
+# The vocabulary is GPT-2's, 50257, except for nanoGPT's recipe for a CPU, which reads 65 letters, and for the
+# last one, whose tokens are those of bpe:8192 on a text of one's own.
 SIZES = {
     size.name: size
     for size in (
@@ -31,6 +32,9 @@ SIZES = {
         Size("124M-B1T1024", GPT2Config.preset("gpt2", block_size=1024), 1, 1024),
         Size("6x384-B12T256", GPT2Config.preset("small-cpu"), 12, 256),
         Size("4x128-B12T64", GPT2Config.preset("shakespeare-char-cpu"), 12, 64),
+        # what `python train.py` trains without flags
+        Size("default", GPT2Config(block_size=64, n_layer=4, n_head=4, n_embd=128), 8, 64),
+        Size("8x256-B8T128", GPT2Config(8192, 128, n_layer=8, n_head=8, n_embd=256), 8, 128),
     )
 }
 

@@ -114,6 +114,10 @@ STAGES = {
         "What users call: `grad`, `vjp`, `jvp`, `compile`, `scan` and the others; each keeps the programs "
         "that it made.",
     ),
+    "scipy": Room(
+        "SciPy's functions",
+        "SciPy's modules with derivatives, where SciPy is installed: `linalg`, `special`, `stats`, `signal`.",
+    ),
     "reuse": Room(
         "still the same?",
         "Whether a recording may be used again: what the function depended on, and whether that still holds.",
@@ -156,7 +160,8 @@ STAGES = {
     ),
     "graph": Room("nodes with types", "The graph itself: nodes with types, and how they print."),
     "tree": Room(
-        "nested containers", "Tuples, lists and dicts of arrays, taken apart and put together again."
+        "nested containers",
+        "Tuples, lists, dicts and classes of arrays, taken apart and put together again: `ad.tree`.",
     ),
     "same": Room("equal to the bit", "Whether two values are equal to the last bit."),
     "switches": Room("options", "What may be switched off or chosen: `ad.options`."),

@@ -99,7 +99,7 @@ def module_table() -> str:
 def op_table() -> str:
     rows = ["| op | rule | complex | samples |", "|---|---|---|---|"]
     for name, op in sorted(OPS.items()):
-        if op.kind not in ("nondiff", "structural"):
+        if op.needs is None and op.kind not in ("nondiff", "structural"):
             complex_ = "yes" if any("complex128" in s.dtypes for s in op.samples) else ""
             rows.append(f"| {name} | {rule_kind(op)} | {complex_} | {len(op.samples)} |")
     return "\n".join(rows) + "\n"

@@ -170,7 +170,11 @@ def page() -> str:
     grammar = "".join(f"    {line}\n" for line in GRAMMAR.splitlines())
     parts = [HEAD + grammar + RULES, ELEMENTWISE + "\n" + elementwise_table()]
     for title, kinds in OTHERS.items():
-        rows = {name: op for name, op in sorted(OPS.items()) if op.kind in kinds and op.ufunc is None}
+        rows = {
+            name: op
+            for name, op in sorted(OPS.items())
+            if op.kind in kinds and op.ufunc is None and op.needs is None
+        }
         parts.append(f"## {title}\n\n{other_table(rows)}")
     return "\n".join(parts)
 
@@ -178,7 +182,7 @@ def page() -> str:
 def elementwise_table() -> str:
     lines = ["| op | NumPy | dtypes |", "|---|---|---|"]
     for name, op in sorted(OPS.items()):
-        if op.ufunc is not None or op.kind == "elementwise":
+        if op.needs is None and (op.ufunc is not None or op.kind == "elementwise"):
             first = op.samples[0]
             lines.append(f"| {name} | `{code(op, first)}` | {dtypes(op, shapes_of(first), {})} |")
     return "\n".join(lines) + "\n"

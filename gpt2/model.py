@@ -7,6 +7,7 @@ back: each layer's backward, by hand or derived, in reverse; or one program, wit
 import html
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -235,6 +236,16 @@ class GPT2:
         self.flat_params, self.flat_grads = flat_params, flat_grads
         self.params = unflatten(flat_params, self.description)
         self.grads = unflatten(flat_grads, self.description)
+
+    def twin(self) -> "GPT2":
+        """A model with these very parameters and programs, but gradients and activations of its own.
+
+        Both can be used at the same time, by two threads; programs are compiled once for the two.
+        """
+        other = copy(self)
+        other.use(self.flat_params, np.zeros_like(self.flat_grads))
+        other._saved = None
+        return other
 
     @property
     def num_parameters(self) -> int:

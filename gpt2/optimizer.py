@@ -19,6 +19,8 @@ from gpt2.autodiff import get_threads, run_on_threads
 # from memory once a step, whatever the number of operations. Measured for 124 million parameters on one core
 # and on two: 252 and 183 ms a step in blocks of 32 thousand, 221 and 124 ms of 128, 211 and 116 ms of 256.
 BLOCK = 256 * 1024
+# Of fewer parameters the blocks are smaller, so that every thread gets some; not below this many entries.
+LEAST_BLOCK, BLOCKS_EACH = 32 * 1024, 4
 # Entries whose squares are added up in the gradient's own precision.
 SUM_BLOCK = 64 * 1024
 
@@ -124,7 +126,8 @@ class AdamW:
         self.t += 1
         scale = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))  # as PyTorch clips
         # next() on it is atomic: threads share them out
-        pieces = iter(list(_pieces(start, stop, self.decayed)))
+        size = min(BLOCK, max(LEAST_BLOCK, (stop - start) // (BLOCKS_EACH * get_threads())))
+        pieces = iter(list(_pieces(start, stop, self.decayed, size)))
         while len(self._scratch) < get_threads():
             self._scratch.append(np.empty((2, min(BLOCK, self.m.size)), self.params.dtype))
 
@@ -189,14 +192,14 @@ def sum_of_squares(flat: np.ndarray) -> float:
     return math.fsum(sums)
 
 
-def _pieces(start, stop, decayed):
-    """Cut start..stop into (start, stop, decays) at borders of decayed ranges, and every BLOCK entries."""
+def _pieces(start, stop, decayed, size):
+    """Cut start..stop into (start, stop, decays) at borders of decayed ranges, and every `size` entries."""
     borders = {edge for pair in decayed for edge in pair if start < edge < stop}
     edges = sorted({start, stop, *borders})
     for first, last in zip(edges, edges[1:]):
         decays = any(start <= first < stop for start, stop in decayed)
-        for start in range(first, last, BLOCK):
-            yield start, min(start + BLOCK, last), decays
+        for start in range(first, last, size):
+            yield start, min(start + size, last), decays
 
 
 def cosine_lr(step: int, *, lr: float, min_lr: float, warmup: int, steps: int) -> float:

@@ -44,7 +44,9 @@ STAGES: dict[str, set[str]] = {
         "switches",
         "tree",
     },
-    "door": {"api", "check", "emit", "errors", "ops", "run", "switches"},  # gpt2.autodiff: the public names
+    "scipy": {"api", "errors", "ops", "record", "tree"},  # where SciPy is installed, and asked for by name
+    # gpt2.autodiff: the public names
+    "door": {"api", "check", "emit", "errors", "ops", "run", "switches"},
 }
 # What each part of gpt2 may know of the others, in the same way
 PARTS: dict[str, set[str]] = {

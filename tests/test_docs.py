@@ -155,6 +155,8 @@ def test_the_tables_are_up_to_date():
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES)
 def test_examples_print_what_the_page_says(page, capsys):
+    if page == "docs/scipy.md":
+        pytest.importorskip("scipy")
     if os.environ.get("GPT2_GOLDEN") == "write":
         pages.rewrite_examples(page)
     failed, tried = pages.check_examples(page)[:2]

@@ -4,7 +4,8 @@
 
 The program has its batch in its source, 4 sequences of 64 tokens, and its own data, so it takes part at
 124M-B4T64 alone, without a comparison of losses; it does not clip, and decays no weight. It is stopped in the
-turns of others (SIGSTOP). Its own clock gives the time of a step, which leaves its validation and samples out.
+turns of others (SIGSTOP). Its own clock gives the time of a step, which leaves out its validation and its
+samples.
 """
 
 import os

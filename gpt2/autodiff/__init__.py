@@ -17,28 +17,33 @@ _EXPORTS = {
     "api.custom": "checkpoint custom_jvp custom_vjp stop_gradient",
     "api.enzyme": "Active Const Duplicated autodiff",
     "api.fixed": "Fixed FixedPair",
-    "api.forward": "hvp jvp",
-    "api.gradient": "grad value_and_grad",
-    "api.jacobian": "hessian jacobian",
+    "api.forward": "ggnvp hvp jvp",
+    "api.gradient": "elementwise_grad grad value_and_grad",
+    "api.jacobian": "hessian jacfwd jacobian jacrev",
     "api.parallel_map": "parallel_map",
     "api.scan": "scan",
     "api.show": "source stages why_recorded",
     "api.vjp": "vjp",
+    "api.vmap": "vmap",
     "check.check_grads": "BackwardMismatch check_backward check_grads",
     "errors": "AutodiffError",
     "ops.anomaly": "AnomalyError detect_anomaly",
     "emit.readable": "readable_source",
     "run.blas": "limit_blas_threads",
-    "run.remembered": "remember",
-    "run.threads": "get_threads run_on_threads set_threads",
+    "run.remembered": "Choices remember",
+    "run.threads": "get_threads run_apart run_on_threads set_threads",
     "switches": "Options options",
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
-__all__ = sorted(_HOME)
+_ROOMS = ("tree",)  # used by their own names, as ad.tree.map
+
+__all__ = sorted([*_HOME, *_ROOMS])
 
 
 def __getattr__(name):
+    if name in _ROOMS:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

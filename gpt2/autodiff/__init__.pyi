@@ -1,24 +1,26 @@
 """The names of the package, for type checkers: at run time they are loaded on first use."""
 
+from . import tree
 from .api.compile import compile
 from .api.count import flops
 from .api.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
 from .api.enzyme import Active, Const, Duplicated, autodiff
 from .api.fixed import Fixed, FixedPair
-from .api.forward import hvp, jvp
-from .api.gradient import grad, value_and_grad
-from .api.jacobian import hessian, jacobian
+from .api.forward import ggnvp, hvp, jvp
+from .api.gradient import elementwise_grad, grad, value_and_grad
+from .api.jacobian import hessian, jacfwd, jacobian, jacrev
 from .api.parallel_map import parallel_map
 from .api.scan import scan
 from .api.show import source, stages, why_recorded
 from .api.vjp import vjp
+from .api.vmap import vmap
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
 from .emit.readable import readable_source
 from .errors import AutodiffError
 from .ops.anomaly import AnomalyError, detect_anomaly
 from .run.blas import limit_blas_threads
-from .run.remembered import remember
-from .run.threads import get_threads, run_on_threads, set_threads
+from .run.remembered import Choices, remember
+from .run.threads import get_threads, run_apart, run_on_threads, set_threads
 from .switches import Options, options
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "AnomalyError",
     "AutodiffError",
     "BackwardMismatch",
+    "Choices",
     "Const",
     "Duplicated",
     "Fixed",
@@ -39,25 +42,32 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "detect_anomaly",
+    "elementwise_grad",
     "flops",
     "get_threads",
+    "ggnvp",
     "grad",
     "hessian",
     "hvp",
+    "jacfwd",
     "jacobian",
+    "jacrev",
     "jvp",
     "limit_blas_threads",
     "options",
     "parallel_map",
     "readable_source",
     "remember",
+    "run_apart",
     "run_on_threads",
     "scan",
     "set_threads",
     "source",
     "stages",
     "stop_gradient",
+    "tree",
     "value_and_grad",
     "vjp",
+    "vmap",
     "why_recorded",
 ]

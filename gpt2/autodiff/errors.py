@@ -78,6 +78,17 @@ def unsupported(
     )
 
 
+def lost_in_scipy(name: str, loc: tuple | None) -> ConversionError:
+    module = ".".join(name.split(".")[:2])
+    what = "a function of SciPy" if name == "scipy" else name
+    return ConversionError(
+        f"{what} turns a recorded value into a plain array, and its derivative would be lost. The functions "
+        f"of {module} that have derivative rules are in gpt2.autodiff.scipy, under the same names:\n\n"
+        f"    from gpt2.autodiff.scipy import {module.removeprefix('scipy.').replace('scipy', 'linalg')}\n",
+        loc,
+    )
+
+
 def written_to_plain(loc: tuple | None, what: str = "this assignment") -> WriteError:
     return WriteError(
         f"{what} writes a recorded value into a plain NumPy array, where its derivative would be lost. "

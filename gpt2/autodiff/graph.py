@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import itertools
 import keyword
+import math
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
@@ -71,10 +72,7 @@ class Node:
 
     @property
     def size(self) -> int:
-        n = 1
-        for s in self.shape:
-            n *= s
-        return n
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:

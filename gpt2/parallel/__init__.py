@@ -12,6 +12,7 @@
     workers.py     processes that are started, watched, and never left behind
     worker.py      what runs inside of one
     processes.py   a team of such processes
+    shares.py      a team of threads in one process, each with a share of the batch
     auto.py        threads or processes, whichever is faster here
     errors.py      a worker that is lost; a batch that cannot be shared out
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "WorkerError", "check_batch", "join", "start"]
 
-KINDS = ("none", "processes", "mpi")
+KINDS = ("none", "shares", "processes", "mpi")
 
 
 def join(kind: str, timeout: float = 0.0) -> Group:
@@ -77,7 +78,7 @@ def start(
     """The team that trains `model`: parameters, gradients and moments move to where its workers see them.
 
     kind        of KINDS; group is what join(kind) gave
-    workers     of "processes": a number of them, from 1 on; see gpt2.parallel.auto for the best one
+    workers     of "processes" and "shares": a number of them, from 1 on; see gpt2.parallel.auto for the best
     batch_size  sequences in a batch, checked here so that it need not fail later
     threads     for matrix products on this machine, shared out among its workers; 0: as many as cores
     shard       with "mpi": each rank keeps the moments of its own part of the parameters alone
@@ -86,13 +87,17 @@ def start(
 
     Raises UserError where the batch cannot be shared out evenly, or memory is too small.
     """
-    size = workers if kind == "processes" else group.size
+    size = group.size if kind == "mpi" else workers
     if batch_size is not None:
-        check_batch(batch_size, size, "--workers" if kind == "processes" else "mpiexec -n")
+        check_batch(batch_size, size, "mpiexec -n" if kind == "mpi" else "--workers")
     if kind == "processes" and workers > 1:
         from gpt2.parallel.processes import Processes
 
         return Processes(model, optimizer, workers, threads=threads, timeout=timeout, options=options)
+    if kind == "shares" and workers > 1:
+        from gpt2.parallel.shares import Shares
+
+        return Shares(model, optimizer, workers)
     from gpt2.parallel.team import Team
 
     if group.size > 1:

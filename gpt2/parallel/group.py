@@ -71,9 +71,7 @@ class Group:
 
     def part(self, n: int, rank: int | None = None) -> tuple[int, int]:
         """(start, stop): the part of a flat buffer of n entries that a worker takes care of."""
-        rank = self.rank if rank is None else rank
-        units = -(-n // UNIT)
-        return tuple(min(n, units * r // self.size * UNIT) for r in (rank, rank + 1))  # type: ignore[return-value]
+        return part(n, self.rank if rank is None else rank, self.size)
 
     def all_gather(self, array: np.ndarray) -> None:
         """Complete a flat array, of which each worker has its own part(): everyone gets all parts."""
@@ -145,6 +143,12 @@ def add_up(arrays: Sequence[np.ndarray], start: int, stop: int) -> float:
 
     run_on_threads(job)
     return math.fsum(squares)
+
+
+def part(n: int, rank: int, size: int) -> tuple[int, int]:
+    """(start, stop): the part of n entries that one of `size` workers takes care of, in whole UNITs."""
+    units = -(-n // UNIT)
+    return min(n, units * rank // size * UNIT), min(n, units * (rank + 1) // size * UNIT)
 
 
 def share(count: int, rank: int, size: int) -> slice:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2 import parallel
+from gpt2.autodiff import get_threads
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import OptionError, UserError
@@ -146,7 +147,14 @@ def start_team(
         mine = fingerprint()
         if group.highest(mine) != -group.highest(-mine):
             raise UserError("--parallel mpi: the processes read different data; all need the same files")
-    team = parallel.start(s.parallel, model, optimizer, group, batch_size=s.batch_size, shard=s.shard)
+    workers = 1
+    if s.parallel == "shares":
+        most = auto.candidates(s.batch_size, get_threads())[-1]
+        workers = most if s.workers == "auto" else named_workers(s)
+        notes.append(f"{workers} share{'s' * (workers > 1)} of each batch, on {get_threads()} threads")
+    team = parallel.start(
+        s.parallel, model, optimizer, group, workers=workers, batch_size=s.batch_size, shard=s.shard
+    )
     return team, notes
 
 
@@ -187,6 +195,11 @@ def number_of_workers(s: Settings, config: GPT2Config) -> tuple[int, list[str]]:
             options=model_options(s),
         )
         return best, [auto.as_text(times, best, s.threads)]
+    return named_workers(s), []
+
+
+def named_workers(s: Settings) -> int:
+    """--workers as a number. Raises UserError for what is none."""
     if not s.workers.isdecimal() or int(s.workers) < 1:
         raise UserError(f"--workers {s.workers}: expected a number from 1, or auto")
-    return int(s.workers), []
+    return int(s.workers)

@@ -8,7 +8,7 @@ from gpt2.data import corpora
 from gpt2.errors import no_overflow_warnings
 from gpt2.output import Output
 from gpt2.storage import runs
-from gpt2.train import cost, flops
+from gpt2.train import cost, fastest, flops
 from gpt2.train.build import errors_as_flags, model_config, model_options
 from gpt2.train.flags import table
 from gpt2.train.loop import Interrupts, loop
@@ -33,9 +33,9 @@ def run(asked: Asked, resumed: Settings | None, out: Output) -> int:
     settings = resumed or new_settings(asked.given)
     if asked.dry_run:
         share_out_threads(settings)
-        return dry_run(settings)
+        return dry_run(fastest.unmeasured(settings))
     peak = flops.matmul_peak(settings.dtype)  # with BLAS' own threads, before they are taken away
-    with opened(settings, resume=resumed is not None, overwrite=asked.overwrite) as made:
+    with opened(settings, resume=resumed is not None, overwrite=asked.overwrite, spawn=True) as made:
         if resumed is not None:
             print(f"going on with {made.folder} at step {made.step}")
         return train(made, peak, out)

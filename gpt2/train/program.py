@@ -16,7 +16,7 @@ from gpt2.output import Output, open_what_is_closed, standing_in
 from gpt2.parallel.cores import launched_rank, launched_ranks, local_ranks, thread_variables, threads_each
 from gpt2.parallel.interrupts import die_of_interrupt, mortal
 from gpt2.storage import runs
-from gpt2.train.settings import Asked, Settings, check_effect, read_settings, resumed_settings
+from gpt2.train.settings import FASTEST, Asked, Settings, check_effect, read_settings, resumed_settings
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "train.py") -> int:
@@ -92,7 +92,7 @@ def read(argv: Sequence[str], prog: str) -> tuple[Asked, Settings | None]:
 def program(asked: Asked, resumed: Settings | None, out: Output) -> int:
     """Set the threads, and leave the rest to gpt2.train.console."""
     if resumed is None:
-        limit_threads(threads_here(asked.given.get("threads", 0), asked.given.get("parallel", "none")))
+        limit_threads(threads_here(asked.given.get("threads", 0), asked.given.get("parallel", FASTEST)))
     else:
         limit_threads(threads_here(resumed.threads, resumed.parallel))
     from gpt2.train import console  # imports NumPy, which reads the number of its threads

@@ -22,6 +22,7 @@ from gpt2.sample import generate
 from gpt2.storage import runs
 from gpt2.storage.files import write_atomically
 from gpt2.storage.lock import Lock
+from gpt2.train import fastest
 from gpt2.train.build import make_model, make_optimizer, model_config, start_team, start_tokenizer
 from gpt2.train.fingerprint import agree, as_number, fingerprint, vocabulary
 from gpt2.train.flags import to_toml
@@ -43,27 +44,31 @@ class Run:
     `begin` makes the files that gpt2.storage.runs names; `load` takes over what is there.
     """
 
-    def __init__(self, settings: Settings, group: Any = None, folder: Path | None = None):
-        """A new run; or the one in `folder`, to be loaded: its weights are not looked for where it began."""
+    def __init__(
+        self, settings: Settings, group: Any = None, folder: Path | None = None, spawn: bool = False
+    ):
+        """A new run; or the one in `folder`, to be loaded: its weights are not looked for where it began.
+
+        spawn   whether processes may be started to see if they are faster
+        """
         self.folder: Path | None = None
         start = pretrained.find(settings.init, settings.dtype) if settings.init and folder is None else None
         words = start_tokenizer(settings, start, folder)
         prepared = prepare(settings, words, resumed=folder is not None)
         self.tokenizer = prepared.tokenizer
         # The recipe that is kept names what was used, so that `auto` cannot mean something else on resume
-        self.settings = s = dataclasses.replace(
-            settings, data=prepared.corpus, tokenizer=prepared.tokenizer.name
-        )
+        s = dataclasses.replace(settings, data=prepared.corpus, tokenizer=prepared.tokenizer.name)
+        self.settings = s
         self.train = read_tokens(prepared.train)
         self.val = read_tokens(prepared.val)
         config = model_config(s, self.tokenizer.vocab_size)
         self._check_tokens(config.vocab_size)
         self.order = ORDERS[s.order]
         self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
-        self.model = make_model(config, s, start)
+        s, self.model, choice = fastest.choose(s, config, lambda s: make_model(config, s, start), spawn)
         self.model.find_tokenizer = lambda: self.tokenizer
         if self.model.description.file is not None:  # from wherever the run is resumed
-            self.settings = dataclasses.replace(self.settings, layers=self.model.description.file.path)
+            s = dataclasses.replace(s, layers=self.model.description.file.path)
         self.optimizer = make_optimizer(self.model, s)
         self.team, notes = start_team(
             s,
@@ -72,7 +77,9 @@ class Run:
             group or parallel.join("none"),
             lambda: as_number(self.fingerprint),
         )
-        self.notes: list[str] = [*prepared.notes, *notes]  # what was chosen for `auto`, one line each
+        # The same for what was measured: another number of workers would add up in another order
+        self.settings = with_workers(s, self.team)
+        self.notes: list[str] = [*prepared.notes, *choice, *notes]  # what was chosen, one line each
         if (slow := unread(self.model.description)) and s.sample_tokens:
             self.notes.append(slowness(slow))
         self.step = 0
@@ -290,6 +297,11 @@ class Run:
         raise UserError(
             f"{data}: text or tokens have changed since {path} was written; a resumed run needs the same ones"
         )
+
+
+def with_workers(s: Settings, team: Any) -> Settings:
+    """The settings with the number of workers that `auto` came to."""
+    return dataclasses.replace(s, workers=str(team.size)) if s.parallel in ("shares", "processes") else s
 
 
 def prepare(s: Settings, words: Any, resumed: bool) -> corpora.Prepared:

@@ -12,7 +12,7 @@ from gpt2.storage.download import cache_folder
 from gpt2.train.loop import loop
 from gpt2.train.reporters import Reporter
 from gpt2.train.run import Run
-from gpt2.train.settings import Settings
+from gpt2.train.settings import FASTEST, Settings
 from gpt2.train.step import Step
 
 
@@ -64,12 +64,19 @@ def steps(what: Settings | Run, *, resume: bool = False, overwrite: bool = False
 
 
 @contextmanager
-def opened(settings: Settings, *, resume: bool = False, overwrite: bool = False) -> Iterator[Run]:
-    """A run in its folder, ready for its next step. At the end of the block the folder is let go of."""
+def opened(
+    settings: Settings, *, resume: bool = False, overwrite: bool = False, spawn: bool = False
+) -> Iterator[Run]:
+    """A run in its folder, ready for its next step. At the end of the block the folder is let go of.
+
+    spawn   whether processes may be started to see if they are faster: in a script that does not say
+            `if __name__ == "__main__":` they would run it again
+    """
     share_out_threads(settings)
     folder = Path(settings.out) if resume else None
-    with parallel.join(settings.parallel, settings.worker_timeout) as group:
-        run = Run(settings, group, folder)
+    kind = "none" if settings.parallel == FASTEST else settings.parallel
+    with parallel.join(kind, settings.worker_timeout) as group:
+        run = Run(settings, group, folder, spawn)
         with closing(run), run.team:
             if folder is None:
                 run.begin(run.take(overwrite=overwrite))
@@ -96,7 +103,7 @@ def share_out_threads(s: Settings) -> None:
     They share out products too. OpenBLAS's threads wait by spinning: beside them a step of the CPU recipe
     took up to ten times as long.
     """
-    if s.compile == "on":
+    if s.compile == "on" or s.parallel == "shares":
         with suppress(UserError):  # no home folder: what a trial finds out is found out again
             remember(cache_folder())
         threads = threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads)

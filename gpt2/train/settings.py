@@ -15,6 +15,8 @@ from gpt2.errors import UserError
 from gpt2.storage import runs
 from gpt2.train.flags import add_arguments, check, flag, parse, read_toml, setting
 
+FASTEST = "fastest"  # of backward and parallel: what turns out to be (gpt2.train.fastest)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -102,7 +104,9 @@ class Settings:
     )
     clip: float = setting(1.0, "optimisation", "longest gradient, as a norm; 0 for no limit", minimum=0)
 
-    backward: str = setting("manual", "engine", "manual, auto, a mix such as manual,attention=auto, or whole")
+    backward: str = setting(
+        FASTEST, "engine", "manual, auto, a mix such as manual,attention=auto, or whole; fastest measures"
+    )
     compile: str = setting(
         "on", "engine", "off runs every layer as it is written, for debugging", choices=("on", "off")
     )
@@ -126,13 +130,17 @@ class Settings:
         below=1025,
     )
     parallel: str = setting(
-        "none", "engine", "processes: on this machine's cores; mpi: under mpiexec", choices=parallel.KINDS
+        FASTEST,
+        "engine",
+        "none: threads share each product out; shares: threads take shares of the batch; processes do the "
+        "same in memory of their own; mpi: under mpiexec; fastest measures",
+        choices=(FASTEST, *parallel.KINDS),
     )
     workers: str = setting(
         "auto",
         "engine",
-        "of --parallel processes: a number, each takes its share of the "
-        "batch; auto measures, and takes the faster of threads and processes",
+        "of --parallel shares and processes: a number, each takes its share of the batch; auto: for shares "
+        "as many as threads; processes are measured, and threads taken where they are faster",
     )
     worker_timeout: float = setting(
         300.0,
@@ -298,7 +306,7 @@ def read_settings(argv: Sequence[str], prog: str = "train.py") -> Asked:
 
 
 # What has an effect with some kinds of --parallel only
-OF_KINDS = {"workers": ("processes",), "worker_timeout": ("processes", "mpi"), "shard": ("mpi",)}
+OF_KINDS = {"workers": ("processes", "shares"), "worker_timeout": ("processes", "mpi"), "shard": ("mpi",)}
 
 
 def check_effect(asked: Asked, resumed: Settings | None) -> None:
@@ -306,7 +314,7 @@ def check_effect(asked: Asked, resumed: Settings | None) -> None:
 
     What a file says with --config is let pass: it may be the settings of a run of another kind.
     """
-    kind = resumed.parallel if resumed else asked.given.get("parallel", "none")
+    kind = resumed.parallel if resumed else asked.given.get("parallel", FASTEST)
     for name, kinds in OF_KINDS.items():
         if name in asked.typed and kind not in kinds:
             needed = " or ".join(f"--parallel {kind}" for kind in kinds)

@@ -46,6 +46,8 @@ NAMES = (
     ("lnfb", "ln_f.bias", False),
 )
 BUFFERS = (".attn.bias", ".attn.masked_bias")  # causal masks; h.0.attn.c_attn.bias does not end like this
+# NumPy has no bfloat16: its bits are kept in uint16
+TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 
@@ -243,6 +245,7 @@ class _Tensors:
             files = self._files_of_index(folder)
         self.package = _package()
         self.opened = {}
+        self.mapped = {}  # those from which something was read
         try:
             for file in files:
                 # Their reader checks that the table of tensors and the size of the file agree
@@ -274,33 +277,36 @@ class _Tensors:
         for handle in self.opened.values():
             handle.__exit__(None, None, None)
         self.opened = {}
+        self.mapped = {}
 
     def names(self):
         return [name for handle in self.opened.values() for name in handle.keys()]
 
     def read(self, name):
-        """A tensor as an array: float16, float32 or float64 as stored, bfloat16 as float32."""
-        file, handle = next((f, h) for f, h in self.opened.items() if name in h.keys())
-        kind = handle.get_slice(name).get_dtype()
-        if kind == "BF16":  # NumPy has no such type, and their reader gives up
-            return _read_bfloat16(file, name)
-        if kind not in ("F16", "F32", "F64"):
+        """A tensor as an array: float16, float32 or float64 as stored, bfloat16 as float32.
+
+        As stored it is a view of the file, mapped into memory: its bytes are read where they are copied to.
+        """
+        file = next(f for f, h in self.opened.items() if name in h.keys())
+        if file not in self.mapped:
+            self.mapped[file] = _map(file)
+        table, content = self.mapped[file]
+        entry = table[name]
+        kind, (begin, end) = entry["dtype"], entry["data_offsets"]
+        if kind not in TYPES:
             raise UserError(f"{self.path}: {name} is of type {kind}, expected F32, F16, BF16 or F64")
-        return handle.get_tensor(name)
+        stored = content[begin:end].view(TYPES[kind]).reshape(entry["shape"])
+        return to_float32(stored) if kind == "BF16" else stored
 
 
-def _read_bfloat16(file, name):
-    """A bfloat16 tensor as float32. The file has been found consistent already.
+def _map(file):
+    """(table of tensors, bytes after it) of a file that has been found consistent already.
 
     Eight bytes give the length of the table; the table gives where a tensor's bytes lie after it.
     """
-
-    with open(file, "rb") as handle:
-        length = int.from_bytes(handle.read(8), "little")
-        entry = json.loads(handle.read(length))[name]
-        begin, end = entry["data_offsets"]
-        handle.seek(8 + length + begin)
-        return to_float32(np.frombuffer(handle.read(end - begin), "<u2")).reshape(entry["shape"])
+    content = np.memmap(file, np.uint8, "r").view(np.ndarray)
+    start = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    return json.loads(content[8:start].tobytes()), content[start:]
 
 
 def _save(path, tensors):

@@ -281,11 +281,12 @@ def _read_numbers(path, file, target, stored):
     kind = {"float32": "<f4", "bfloat16": "<u2", "int32": "<i4"}[stored]
     for start in range(0, flat.size, CHUNK):
         part = flat[start : start + CHUNK]
-        content = file.read(part.size * np.dtype(kind).itemsize)
-        numbers = np.frombuffer(content, kind)
-        if numbers.size != part.size:
+        straight = part.dtype == np.dtype(kind)  # from the file to where the numbers are to stay
+        numbers = part if straight else np.empty(part.size, kind)
+        if file.readinto(memoryview(numbers.view(np.uint8))) != numbers.nbytes:
             raise UserError(f"{path}: ends early; it has become shorter while it was read")
-        part[...] = bfloat16.to_float32(numbers) if stored == "bfloat16" else numbers
+        if not straight:
+            part[...] = bfloat16.to_float32(numbers) if stored == "bfloat16" else numbers
     return target
 
 

@@ -12,6 +12,10 @@ INSIDE_FUNCTIONS = {
         "gpt2.autodiff.emit.numexpr",
         "numexpr",
     ): "one of two backends for elementwise work, loaded when it is asked for",
+    (
+        "gpt2.autodiff.record.ufuncs",
+        "gpt2.autodiff.ops.special",
+    ): "SciPy's rules, loaded where SciPy is, when one of its ufuncs is first recorded",
 }
 CASES = pytest.mark.parametrize("module", sorted(FILES))
 

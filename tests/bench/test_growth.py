@@ -1,6 +1,7 @@
 """Compiling takes time in proportion to the program, and no recursion: counted in work, not in seconds."""
 
 import functools
+import gc
 import sys
 
 import numpy as np
@@ -8,8 +9,14 @@ import pytest
 
 from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
+from gpt2.autodiff.emit import source
 from gpt2.autodiff.emit.arena import offsets
+from gpt2.autodiff.emit.array_names import ArrayTexts
+from gpt2.autodiff.emit.buffers import Values
+from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
+from gpt2.autodiff.pipeline import Row
+from gpt2.autodiff.record.source_lines import _span
 
 # Twice the operations, twice the work; a part that grew with the square would soon be most of it, and give 4
 MOST = 2.5
@@ -39,6 +46,108 @@ def test_twice_the_program_is_twice_the_work(name):
         f, args = PROGRAMS[name](n)
         counts.append(work(functools.partial(ad.grad(f), *args)))
     assert counts[1] < MOST * counts[0]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_twice_the_program_makes_twice_the_nodes(name):
+    """While a function is recorded no profiler runs, but nodes are numbered."""
+    counts = []
+    for n in (320, 640):
+        f, args = PROGRAMS[name](n)
+        before = next_id()
+        ad.grad(f)(*args)
+        counts.append(next_id() - before)
+    assert counts[1] < MOST * counts[0]
+
+
+@pytest.mark.parametrize("transform", [ad.value_and_grad, lambda f: ad.grad(lambda x: ad.grad(f)(x).sum())])
+def test_a_longer_chain_and_its_second_derivative(transform):
+    counts = []
+    for n in (100, 200):
+        f, args = PROGRAMS["chain"](n)
+        before = next_id()
+        counts.append(work(functools.partial(transform(f), *args)))
+        counts.append(next_id() - before)
+    assert counts[2] < MOST * counts[0] and counts[3] < MOST * counts[1]
+
+
+class Counting(set):
+    """A set that counts how often it is asked."""
+
+    asked = 0
+
+    def __contains__(self, x):
+        self.asked += 1
+        return super().__contains__(x)
+
+
+def test_a_name_that_thousands_have_is_found_at_once():
+    names = object.__new__(ArrayTexts)
+    names.taken, names.tried = Counting(), {}
+    found = [names.unique("x") for _ in range(1000)]
+    assert found[:3] == ["x", "x_2", "x_3"] and len(set(found)) == 1000
+    assert names.taken.asked < 3000
+
+
+def test_readers_of_one_value_are_not_looked_through_by_each_of_them(monkeypatch):
+    counts = []
+    readers = Values.readers
+
+    def counting(self, n):
+        found = readers(self, n)
+        counts[-1] += len(found)
+        return found
+
+    monkeypatch.setattr(Values, "readers", counting)
+    for n in (100, 200):
+        counts.append(0)
+        f, args = PROGRAMS["fan"](n)
+        ad.grad(f)(*args)
+    assert 0 < counts[1] < MOST * counts[0]
+
+
+def test_a_statement_is_found_in_long_code_without_reading_all_of_it():
+    class Code:
+        read = 0
+
+        def co_positions(self):
+            for k in range(1000):
+                self.read += 1
+                yield (k, k, 0, 1)
+
+    code = Code()
+    assert [_span(code, 2 * k)[0] for k in range(1000)] == list(range(1000))
+    assert code.read == 1000
+
+
+@pytest.mark.parametrize("name", ["chain", "dots", "layers", "grid"])
+def test_views_of_the_arena_by_lines_or_from_a_table(name, monkeypatch):
+    f, args = PROGRAMS[name](60)
+    by_lines = ad.grad(f)
+    f_again, _ = PROGRAMS[name](60)
+    with ad.options(elementwise="numpy"):  # so that another program is made
+        monkeypatch.setattr(source, "MOST_SPELLED", 0)
+        from_table = ad.grad(f_again)
+        for _ in range(2):
+            np.testing.assert_array_equal(from_table(*args), by_lines(*args), strict=True)
+        assert "stretches(arena, places)" in from_table.__derived__.last[1].source or name == "grid"
+
+
+def test_garbage_is_collected_again_afterwards():
+    f, args = PROGRAMS["chain"](20)
+    seen = []
+    row = Row("f")
+    row._stage("simplified", lambda: seen.append(gc.isenabled()))
+    assert seen == [False] and gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        row._stage("simplified", lambda: 1 // 0)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        ad.grad(f)(*args)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if n != "large_chain"])

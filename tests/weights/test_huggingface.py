@@ -14,7 +14,8 @@ from gpt2 import convert
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
-from gpt2.weights import bfloat16, huggingface, huggingface_tokenizer, pretrained
+from gpt2.weights import bfloat16, huggingface, huggingface_tokenizer, llmc, pretrained
+from tests.support.peaks import peak_of
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy", reason="Hugging Face weights need safetensors")
 
@@ -363,6 +364,23 @@ def test_mistakes_on_the_command_line(tmp_path, monkeypatch, capsys, arguments, 
     assert convert.main(arguments) == 2
     told = capsys.readouterr().err
     assert message in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "llm.c"])
+def test_weights_are_read_to_where_they_stay(kind, tmp_path):
+    """No tensor exists a second time meanwhile, and what was read can be written to and outlives the file."""
+    model = random_model(n_embd=96)
+    if kind == "huggingface":
+        huggingface.write(tmp_path, model.params, model.config)
+        path = tmp_path
+    else:
+        path = tmp_path / "m.bin"
+        llmc.write(path, model.params, model.config)
+    found, read = pretrained.find(str(path)), GPT2(model.config, seed=None)
+    found.fill(read.params)  # what is loaded on first use
+    largest = max(x.nbytes for name, x in model.params.items() if name != "wte") // model.config.n_layer
+    assert peak_of(lambda: found.fill(read.params)) < largest / 2
+    assert np.array_equal(read.flat_params, model.flat_params)
 
 
 def test_bfloat16_rounds_to_nearest_even():

@@ -78,7 +78,8 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
                 "out of argnums"
             )
     kinds = [result_kind(call.leaves[i]) for i in chosen]
-    marks = [LEAF if i in chosen else ("static", None) for i in numbers]
+    wanted = set(chosen)
+    marks = [LEAF if i in wanted else ("static", None) for i in numbers]
     return Wrt(chosen, kinds, Tree(_with_marks(tree.spec, iter(marks)), len(chosen)))
 
 

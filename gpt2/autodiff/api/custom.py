@@ -34,7 +34,7 @@ from ..record import recording
 from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
-from ..tree import Tree, flatten, tree_map, unflatten
+from ..tree import Tree, flatten, is_container, items_of, tree_map, unflatten
 from .bodies import operands_of_body, stands_for_all
 from .plan import result_leaves
 
@@ -353,8 +353,8 @@ def _gradients_in_order(name: str, grads, leaves, tree: Tree) -> list:
             if np.asarray(x).dtype.kind in "fc":
                 found.append(d)
         elif spec[0] != "static":
-            for k, child in enumerate(spec[2]):
-                part = None if d is None else d[k if spec[1] is None else spec[1][k]]
+            parts = [None] * len(spec[2]) if d is None else items_of(spec, d)
+            for child, part in zip(spec[2], parts):
                 walk(child, part, numbers)
 
     numbers = iter(range(len(leaves)))
@@ -436,7 +436,7 @@ class custom_jvp(_Custom):
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise AutodiffError(f"{self.name}: its jvp rule has to return (out, tangent of out)")
             out, out_tree = flatten(pair[0])
-            dout, _ = flatten(pair[1], lambda x: x is None or not isinstance(x, (tuple, list, dict)))
+            dout, _ = flatten(pair[1], lambda x: x is None or not is_container(x))
             floats = [i for i, x in enumerate(out) if np.dtype(getattr(x, "dtype", type(x))).kind in "fc"]
             if len(dout) not in (len(out), len(floats)):
                 raise AutodiffError(

@@ -41,7 +41,7 @@ from ..reuse.conditions import MOST, Path, path_of
 from ..reuse.guard import Guard, never, trust
 from ..reuse.watch import Watch
 from ..switches import overrides
-from ..tree import LEAF, Kind, flatten
+from ..tree import LEAF, flatten
 from .fast_path import make_entry
 from .plan import (
     Arguments,
@@ -262,7 +262,7 @@ def static_objects(spec: Any) -> list:
         return []
     if spec[0] == "static":
         return [spec[1]]
-    held = spec[0].held if isinstance(spec[0], Kind) else ()
+    held = getattr(spec[0], "roots", (spec[0],) if hasattr(spec[0], "_fields") else ())
     children = [*(("static", x) for x in held), *spec[2]]
     return [x for child in children for x in static_objects(child)]
 

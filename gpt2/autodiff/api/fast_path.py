@@ -15,6 +15,7 @@ microseconds, this one less than half of one.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from ..emit.scalar import TROUBLE, ScalarProgram
 from ..reuse.guard import GONE
 from ..same import same_items
 from ..switches import overrides
-from ..tree import LEAF, Kind, flatten, unflatten
+from ..tree import LEAF, Record, flatten, unflatten
 from .plan import Transform, check_overlap, matched_buffers
 
 if TYPE_CHECKING:
@@ -117,7 +118,9 @@ def _load(t: _Text, derived):
 def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
     """Take apart a tuple, list or dict of the right type, whose length has to be checked."""
     kind, keys, children = spec
-    if isinstance(kind, Kind) or issubclass(kind, tuple) and kind.__dictoffset__:
+    if isinstance(kind, Record):
+        return _record(t, spec, name, leaves)
+    if not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:
         raise _TooSpecial
     if name not in ("args", "kwargs"):
         t.unless(f"type({name}) is not {t.value(kind)} or len({name}) != {len(children)}")
@@ -135,6 +138,23 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
             t.lines.append(f"    {part} = {name}.get({t.value(key)}, unset)")
             parts.append(part)
     for part, child in zip(parts, children):
+        _check(t, child, part, leaves)
+    return None
+
+
+def _record(t: _Text, spec, name: str, leaves) -> None:
+    """Take apart an instance whose attributes are all in its `__dict__`."""
+    kind, keys, children = spec
+    slots = any(type(m) is types.MemberDescriptorType for c in kind.type.__mro__ for m in vars(c).values())
+    if slots and kind.type is not types.SimpleNamespace:
+        raise _TooSpecial
+    held = t.variable()
+    t.unless(f"type({name}) is not {t.value(kind.type)}")
+    t.lines.append(f"    {held} = {name}.__dict__")
+    t.unless(f"tuple({held}) != {t.value(keys)}")
+    for key, child in zip(keys, children):
+        part = t.variable()
+        t.lines.append(f"    {part} = {held}[{t.value(key)}]")
         _check(t, child, part, leaves)
 
 

@@ -15,11 +15,12 @@ from ..ops import const, input_node
 from ..ops.build import cast
 from ..ops.subgraph import zeros_like
 from ..record.record import Recording
-from ..tree import LEAF, Tree, unflatten
+from ..tree import LEAF, Tree, attributes_of, unflatten
 from .arguments import _described, _dtype, _Leaf, _with_marks, float_leaves
 from .derived import derived_of
 from .gradient import check_number
 from .plan import Arguments, Out, Plan, Transform, result_outs, select
+from .vjp import vjp
 
 
 class Jvp(Transform):
@@ -115,6 +116,12 @@ def tangents_for(name: str, call: Arguments) -> dict:
                 fail(path, f"{len(a)} entries, one for each of the arguments'", _described(t))
             for k, (x, y) in enumerate(zip(a, t)):
                 walk(x, y, f"{path}[{k}]")
+        elif (parts := attributes_of(a)) is not None:
+            given = attributes_of(t) if type(t) is type(a) else None
+            if given is None or given.keys() != parts.keys():
+                fail(path, f"a {type(a).__name__}, as the argument", _described(t))
+            for k, x in parts.items():
+                walk(x, given[k], f"{path}.{k}")
         elif isinstance(t, _Leaf):
             fail(path, f"None: the argument is {a!r}", _described(leaves[t.index]))
 
@@ -147,6 +154,18 @@ def hvp(f: Callable, x: Any, v: Any, *, pure: bool = False) -> Any:
     Costs a small multiple of the gradient; the Hessian is never formed. Pearlmutter 1994.
     """
     return derived_of(f, Hvp(), pure).entry((x, v), {})
+
+
+def ggnvp(f: Callable, loss: Callable, x: Any, v: Any) -> Any:
+    """The generalised Gauss-Newton matrix of loss(f(x)) times v, in the structure of x: J^T H J v.
+
+    f      x -> a result of any structure; J is its Jacobian at x
+    loss   f's result -> one number; H is its Hessian. Where the loss is convex the matrix has no negative
+           direction. Schraudolph 2002.
+    """
+    out, along = jvp(f, (x,), (v,))
+    (found,) = vjp(f, x)[1](hvp(loss, out, along))
+    return found
 
 
 def gradient_of(graph: Graph, wrt: Sequence[int]) -> Graph:

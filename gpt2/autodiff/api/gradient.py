@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+import numpy as np
+
 from ..derive.differentiate import gradient_graph
 from ..errors import AutodiffError
 from ..record.record import Recording
@@ -50,6 +52,22 @@ class Grad(Transform):
         else:
             outs, spec = grads, wrt.tree.spec
         return select(Plan(joint, *operands_of(rec, call), Tree(spec, len(outs)), outs))
+
+
+class ElementwiseGrad(Grad):
+    """The gradient of the sum of all results."""
+
+    name, suffix = "elementwise_grad", "elementwise_grad"
+
+    def __init__(self, argnums: int | Sequence[int]):
+        super().__init__(argnums, False, False)
+
+    def function(self, f: Callable) -> Callable:
+        def total(*args, **kwargs):
+            return np.sum(f(*args, **kwargs))
+
+        total.__name__ = getattr(f, "__name__", "f")
+        return total
 
 
 def check_number(name: str, rec: Recording, wrt: Sequence[int], has_aux: bool = False) -> None:
@@ -150,3 +168,14 @@ def value_and_grad(
 ) -> Callable:
     """Like grad, but the derived function returns (value, gradient), or ((value, aux), gradient)."""
     return derived_function(f, Grad(argnums, True, has_aux), pure)
+
+
+def elementwise_grad(f: Callable, argnums: int | Sequence[int] = 0, *, pure: bool = False) -> Callable:
+    """d out[i] / d x[i] for every i of a function that works element by element, as NumPy's ufuncs do.
+
+    It is the gradient of the sum of the results, so for any other function it is that.
+
+        >>> elementwise_grad(np.sin)(np.zeros(3))
+        array([1., 1., 1.])
+    """
+    return derived_function(f, ElementwiseGrad(argnums), pure)

@@ -1,4 +1,4 @@
-"""ad.jacobian and ad.hessian: derivatives as arrays, by rows or by columns, whichever are fewer."""
+"""ad.jacobian and its kin: derivatives as arrays, by rows or by columns, whichever are fewer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from ..derive.differentiate import gradients, pushforward
 from ..errors import AutodiffError
 from ..graph import Graph, Node, reachable, remade
+from ..nested.batch import batched
 from ..nested.map import map_node
 from ..ops import apply, const, input_node
 from ..ops.build import broadcast, cast, reshape, transpose
@@ -21,13 +22,16 @@ from .forward import gradient_of
 from .gradient import check_number
 from .plan import ARRAY, NUMBER, SCALAR, Arguments, Out, Plan, Transform, operands_of, result_outs
 
+MOST = 1 << 24  # elements of a value: larger ones are made slice by slice, in a loop
+
 
 class Jacobian(Transform):
-    """One row of a Jacobian is one pullback, one column one tangent; all run as one `map` (nested/map.py)
-    over what the forward saved. Of rows and columns the fewer are computed.
+    """One row of a Jacobian is one pullback, one column one tangent; all run as one program (nested/batch.py)
+    over what the forward saved. Of rows and columns the fewer are computed, unless `by` says which.
     """
 
     name, suffix = "jacobian", "jacobian"
+    by: str | None = None
 
     def __init__(self, argnums: int | Sequence[int]):
         self.argnums = checked_argnums(self.name, argnums)
@@ -50,7 +54,7 @@ class Jacobian(Transform):
                     f"{self.name}: {rec.graph.name} returns {graph.outputs[o.index].dtype}"
                     f"{' at ' + str(path) if path else ''}, which has no derivative"
                 )
-        blocks = jacobian_blocks(graph, wrt.leaves, [o.index for o in outs])
+        blocks = jacobian_blocks(graph, wrt.leaves, [o.index for o in outs], self.by)
         kinds = [
             [
                 _block_kind(graph.outputs[o.index], o.kind, graph.inputs[i], k)
@@ -62,6 +66,14 @@ class Jacobian(Transform):
         spec = _product(out_tree.spec, wrt.tree.spec)
         joint = Graph(graph.inputs, [b for row in blocks for b in row], graph.name + "_jacobian")
         return Plan(joint, *operands_of(rec, call), Tree(spec, len(flat)), flat)
+
+
+class Forward(Jacobian):
+    name, by = "jacfwd", "columns"
+
+
+class Reverse(Jacobian):
+    name, by = "jacrev", "rows"
 
 
 class Hessian(Jacobian):
@@ -90,12 +102,21 @@ def _product(outer, inner):
     )
 
 
-def jacobian_blocks(graph: Graph, wrt: Sequence[int], outs: Sequence[int]) -> list[list[Node]]:
+def jacobian_blocks(
+    graph: Graph, wrt: Sequence[int], outs: Sequence[int], by: str | None = None
+) -> list[list[Node]]:
     """The partial derivatives for each output and input, of shape output.shape + input.shape."""
     xs, ys = [graph.inputs[i] for i in wrt], [graph.outputs[i] for i in outs]
     # a row for a real argument would keep only the real part of what a complex result has
     mixed = any(x.dtype.kind == "f" for x in xs) and any(y.dtype.kind == "c" for y in ys)
-    if mixed or sum(x.size for x in xs) < sum(y.size for y in ys):
+    if mixed and by == "rows":
+        raise AutodiffError(
+            "jacrev: a result is complex and an argument real, so a row would hold the real part alone. Use "
+            "ad.jacfwd or ad.jacobian"
+        )
+    if by is None:
+        by = "columns" if mixed or sum(x.size for x in xs) < sum(y.size for y in ys) else "rows"
+    if by == "columns":
         columns = [_by_columns(x, ys) for x in xs]
         return [[column[r] for column in columns] for r in range(len(ys))]
     return [_by_rows(y, xs) for y in ys]
@@ -131,6 +152,10 @@ def _unit_vector(like: Node) -> tuple[Node, Node]:
 
 def _mapped(i: Node, results: list[Node], n: int) -> list[Node]:
     """The results for i = 0 .. n - 1, stacked; what does not depend on i is computed once, outside of it."""
+    many, differs = batched(Graph([i], results), [True], n)
+    if all(m.size <= MOST for m in many.nodes if type(m.dtype) is not tuple):
+        found = remade(many.outputs, {many.inputs[0]: const(np.arange(n))})
+        return [r if has else broadcast(r, (n, *r.shape)) for r, has in zip(found, differs)]
     inner = {i}
     outside: dict[Node, Node] = {}  # what the body reads from the graph around it -> the body's input
     for m in reachable(results):
@@ -151,6 +176,16 @@ def jacobian(f: Callable, argnums: int | Sequence[int] = 0, *, pure: bool = Fals
     by the structure of the argument (for a tuple of argnums, a tuple of those).
     """
     return derived_function(f, Jacobian(argnums), pure)
+
+
+def jacfwd(f: Callable, argnums: int | Sequence[int] = 0, *, pure: bool = False) -> Callable:
+    """ad.jacobian in forward mode, column by column: for more results than arguments."""
+    return derived_function(f, Forward(argnums), pure)
+
+
+def jacrev(f: Callable, argnums: int | Sequence[int] = 0, *, pure: bool = False) -> Callable:
+    """ad.jacobian in reverse mode, row by row: for more arguments than results."""
+    return derived_function(f, Reverse(argnums), pure)
 
 
 def hessian(f: Callable, argnums: int | Sequence[int] = 0, *, pure: bool = False) -> Callable:

@@ -20,7 +20,7 @@ from ..record.record import Recording, inline
 from ..record.recording import computes_as_ndarray, native
 from ..record.value import Recorded, value_of
 from ..switches import current_options
-from ..tree import LEAF, Tree, flatten, unflatten
+from ..tree import LEAF, Tree, attributes_of, flatten, items_of, unflatten
 
 # The form in which a result is given back: the kinds of Out
 ARRAY, SCALAR, NUMBER = "array", "scalar", "number"
@@ -253,7 +253,7 @@ def result_leaves(rec: Recording) -> list:
         if spec is LEAF:
             found.append(value)
         elif spec[0] != "static":
-            for part, child in zip(value.values() if spec[1] is not None else value, spec[2]):
+            for part, child in zip(items_of(spec, value), spec[2]):
                 walk(child, part)
 
     walk(rec.out_tree.spec, rec.results)
@@ -316,6 +316,12 @@ def matched_buffers(
             raise AutodiffError(f"{name}: out{path} should have {len(expected)} entries, like the result")
         for k, (e, o) in enumerate(zip(expected, out)):
             yield from matched_buffers(name, plan, e, o, f"{path}[{k}]")
+    elif (parts := attributes_of(expected)) is not None:
+        given = attributes_of(out) if type(out) is type(expected) else None
+        if given is None or given.keys() != parts.keys():
+            raise AutodiffError(f"{name}: out{path} should be a {type(expected).__name__}, like the result")
+        for k in parts:
+            yield from matched_buffers(name, plan, parts[k], given[k], f"{path}.{k}")
 
 
 def argument_text(f: Callable, k: int, path: Sequence = ()) -> str:

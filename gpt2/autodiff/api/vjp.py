@@ -16,10 +16,9 @@ from ..record import recording
 from ..record.record import Recording, inline
 from ..record.value import Recorded
 from ..switches import current_options
-from ..tree import Tree, unflatten
-from .arguments import _described, _dtype, float_leaves
+from ..tree import Tree, attributes_of, unflatten
+from .arguments import _described, _dtype, _Leaf, float_leaves
 from .derived import derived_of
-from .forward import _Leaf
 from .plan import (
     Arguments,
     Out,
@@ -229,6 +228,12 @@ def matched_cotangents(plan: VjpPlan, dout: Any) -> list:
                 fail(path, f"a {type(a).__name__} of {len(a)}, like the result", d)
             for k, x in enumerate(a):
                 walk(x, None if d is None else d[k], f"{path}[{k}]")
+        elif (parts := attributes_of(a)) is not None:
+            given = attributes_of(d) if type(d) is type(a) else None
+            if d is not None and (given is None or given.keys() != parts.keys()):
+                fail(path, f"a {type(a).__name__}, like the result", d)
+            for k, x in parts.items():
+                walk(x, None if given is None else given[k], f"{path}.{k}")
 
     walk(numbered, dout, "")
     return [ct for ct, node in zip(found, plan.cotangents) if node is not None]

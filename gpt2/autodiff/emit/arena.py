@@ -8,12 +8,19 @@ from __future__ import annotations
 import bisect
 import heapq
 
+import numpy as np
+
 ALIGN = 64
 MOST_COMPARED = 1000  # stretches whose lives are compared in pairs: 0.1 s for so many
 
 
 def rounded(nbytes: int) -> int:
     return -(-max(nbytes, 1) // ALIGN) * ALIGN
+
+
+def stretches(arena: np.ndarray, places: list[tuple]) -> list[np.ndarray]:
+    """The arrays that lie in an arena: one for each (offset, dtype, shape)."""
+    return [np.ndarray(shape, dtype, arena, offset) for offset, dtype, shape in places]
 
 
 def offsets(storages: list) -> int:

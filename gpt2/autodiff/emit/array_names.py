@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,19 @@ RESERVED = {
     *("np", "Fused", "matmul", "run_blocks", "memory", "setup", "arena", "slice", "complex", "k", "i", "j"),
     *(f"i{axis}" for axis in range(64)),
 }
+
+
+class Stretch(NamedTuple):
+    """A value's own memory: where in the arena it begins, and what it is called in the source."""
+
+    name: str
+    offset: int
+    n: Node
+
+    def __str__(self) -> str:
+        at, n = self.offset, self.n
+        view = f"arena[{at}:{at + n.nbytes}].view(np.{_dtype_name(n.dtype)})"
+        return f"{self.name} = {view}.reshape({n.shape})"
 
 
 @dataclass(eq=False)
@@ -41,9 +55,10 @@ class ArrayTexts:
         self.function = source_name(self.name, RESERVED)
         self.names = source_names(graph, {*RESERVED, self.function})
         self.taken = {*self.names.values(), self.function}
+        self.tried: dict[str, int] = {}  # name -> the number that it was given last
         self.owned_names: dict[str, str] = {}
         self.env: dict = {"np": np}
-        self.setup: list[str] = []  # lines that make views of the arena, once
+        self.setup: list[str | Stretch] = []  # lines that make views of the arena, once
         self.kept: list[str] = []  # names that setup hands over
         self.prelude: list[str] = []  # views of this call's arguments and results
         self.full: dict = {}  # node (or node and rows) -> text for the whole array
@@ -53,9 +68,11 @@ class ArrayTexts:
 
     def unique(self, text: str) -> str:
         """The text as a name that nothing has yet, numbered if need be."""
-        base, k = text, 2
+        base, k = text, self.tried.get(text, 1)
         while text in self.taken or text in RESERVED:
-            text, k = f"{base}_{k}", k + 1
+            k += 1
+            text = f"{base}_{k}"
+        self.tried[base] = k
         self.taken.add(text)
         return text
 
@@ -98,16 +115,21 @@ class ArrayTexts:
         elif window is not None:
             owner = self.whole(base)
         else:
-            return self.define(self.whole_name(n), self.stretch(n), n)
+            name, s = self.whole_name(n), self.plan.storage[n]
+            if s.lender is not None or not n.nbytes:
+                return self.define(name, self.stretch(n), n)
+            self.setup.append(Stretch(name, s.offset, n))
+            self.kept.append(name)
+            return name
         if window is None or not window.steps:
             return owner
         return self.define(self.whole_name(n), owner + window.text(), n)
 
     def stretch(self, n: Node) -> str:
-        """The memory that the plan gives a value: in the arena, or in a result that lends it."""
+        """The memory of a value in a result that lends it, or of one that has no elements."""
         s = self.plan.storage[n]
         if s.lender is None:
-            return _arena_text(s.offset, n)
+            return f"np.empty({n.shape}, np.{_dtype_name(n.dtype)})"
         first = s.offset // n.dtype.itemsize
         return f"{self.flat(s.lender)}[{first}:{first + n.size}].reshape({n.shape})"
 
@@ -207,14 +229,14 @@ class ArrayTexts:
         return self.full[key]
 
 
-def _arena_text(offset: int, n: Node) -> str:
-    if n.nbytes == 0:
-        return f"np.empty({n.shape}, np.{n.dtype})"
-    return f"arena[{offset}:{offset + n.nbytes}].view(np.{_dtype_name(n.dtype)}).reshape({n.shape})"
+def _dtype_name(dtype: np.dtype) -> str:
+    name = _names.get(dtype)
+    if name is None:
+        name = _names[dtype] = "bool_" if dtype.kind == "b" else str(dtype)
+    return name
 
 
-def _dtype_name(dtype) -> str:
-    return "bool_" if dtype.kind == "b" else str(dtype)
+_names: dict[np.dtype, str] = {}  # NumPy takes 10 us to put one together
 
 
 def view_text(text: str, n: Node) -> str:

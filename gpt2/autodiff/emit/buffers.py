@@ -100,6 +100,7 @@ class Values:
         self.regions, self.where, self.windows = regions, where, windows
         self.folded, self.uses = folded, uses
         self.start, self.end = _steps(regions)
+        self._last: dict[Node, int] = {}
 
     def base(self, n: Node) -> Node:
         """The value in whose memory n lives, n itself for most."""
@@ -109,7 +110,15 @@ class Values:
     def readers(self, n: Node) -> list[Node]:
         """The ops that read n, also through views, and also in place of a folded op."""
         direct = [u for u, _ in self.uses.readers(n)]
+        if not any([u in self.folded for u in direct]):
+            return direct
         return [w for u in direct for w in (self.readers(u) if u in self.folded else [u])]
+
+    def last_read(self, n: Node) -> int:
+        """The place in the order of the last of them; -1 where there is none."""
+        if n not in self._last:
+            self._last[n] = max([self.uses.order[u] for u in self.readers(n)], default=-1)
+        return self._last[n]
 
     def kinds(self) -> dict[Node, Kind]:
         """The kind of each value that is stored at all."""
@@ -158,7 +167,7 @@ class Values:
                 s = found.setdefault(base, Storage(base.nbytes, NEVER, -1))
                 s.holds.append(n)
                 s.start = min(s.start, self.start[n])
-                s.end = max([s.end, self.end[n], *(self.end[u] for u in self.readers(n))])
+                s.end = max([s.end, self.end[n], *[self.end[u] for u in self.readers(n)]])
         return found
 
 
@@ -202,10 +211,15 @@ class Uses:
         self.region = {n: r for r in regions for n in r.members}
         self.order = {n: k for k, n in enumerate(m for r in regions for m in r.members)}
         self._last: dict[Node, int] = {}
+        self._readers: dict[Node, list[tuple[Node, Node]]] = {}
 
     def readers(self, x: Node) -> list[tuple[Node, Node]]:
         """(op, the argument through which it reads x), for x itself and for views of x."""
-        found, todo = [], [x]
+        found = self._readers.get(x)
+        if found is not None:
+            return found
+        found = self._readers[x] = []
+        todo = [x]
         while todo:
             y = todo.pop()
             for u in self.users[y]:
@@ -258,10 +272,12 @@ def _share(r: Region, storage: dict[Node, Storage], values: Values) -> None:
     value takes over any whole array that the region reads by rows and is done with, row for row,
     before the value is written.
     """
-    outside = list({x: None for n in r.members for a in n.args for x in [root(a)]}) if r.N > 1 else ()
+    read = (root(a) for n in r.members for a in n.args) if r.N > 1 else ()
+    outside = [x for x in dict.fromkeys(read) if x in storage]
+    sums = set(r.sums)
     for n in r.members:
         s = storage.get(values.base(n))
-        if s is None or n in r.sums or not _first_writer(n, s, values):
+        if s is None or n in sums or not _first_writer(n, s, values):
             continue
         direct = _read_in_step(n)
         for x in dict.fromkeys((*direct, *outside)):
@@ -269,7 +285,7 @@ def _share(r: Region, storage: dict[Node, Storage], values: Values) -> None:
             if t is None or t is s or not _fits_over(n, x, values.windows):
                 continue
             inside = values.uses.region[x] is r and x not in direct
-            if t.holds == [x] and x not in r.sums and not inside and _done_with(x, n, x in direct, values, r):
+            if t.holds == [x] and x not in sums and not inside and _done_with(x, n, x in direct, values, r):
                 t.end = max(t.end, s.end)
                 t.holds = s.holds  # from here on they are what lives there
                 storage[values.base(n)] = t
@@ -302,7 +318,7 @@ def _done_with(x: Node, n: Node, direct: bool, values: Values, r: Region) -> boo
     """Whether every use of x is over, row for row, when n is written; n's own reading may be just then."""
     uses = values.uses
     last = uses.order[n]
-    if any(uses.order[u] > last or (u is n and not direct) for u in values.readers(x)):
+    if values.last_read(x) > last or (not direct and n in values.readers(x)):
         return False
     if not uses.last_use(x, n):
         return False

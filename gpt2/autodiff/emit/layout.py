@@ -118,6 +118,8 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
     stands: dict[Node, np.ndarray] = {}
 
     def rule(n: Node, args: tuple) -> Node | None:
+        if n.op == "stop_gradient":  # its memory is its argument's, which the plan of memory would not know
+            return args[0]
         if n.op in VIEWS:
             x = args[0]
             if view(stand(x), with_args(n, args)) is None:

@@ -37,7 +37,8 @@ class Region:
 
 def widest_row(r: Region) -> int:
     """Bytes of the widest row that a member writes or reads."""
-    sizes = [n.nbytes for n in r.members if n not in r.sums]
+    sums = set(r.sums)
+    sizes = [n.nbytes for n in r.members if n not in sums]
     sizes += [
         a.nbytes
         for n in r.members
@@ -117,17 +118,18 @@ def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
 
 def _assign(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
     """Put n into the first region that it can join after its arguments were made, or into a new one."""
-    sources = [(a, where[root(a)]) for a in n.args if root(a) in where]
-    latest = max((r.index for _, r in sources), default=-1)
-    N = wanted_rows(n)
+    sources = [r for a in n.args if (r := where.get(root(a))) is not None]
+    latest = max([r.index for r in sources], default=-1)
+    small = _small(n)
+    N = 1 if small else wanted_rows(n)
     after = latest  # the first region index that n may join
-    if N == 1 and sources and _small(n):  # row scalars and the like run where their arguments were made
+    if N == 1 and sources and small:  # row scalars and the like run where their arguments were made
         r = regions[latest]
         if r.N > 1 and _on_rows(n, r.N, r, where) is not None:
             return _join(n, r, where)
     if N == 1:
         # plain statements run in order, so n may join the plain region that made its arguments
-        if any(r.index == latest and (r.N > 1) for _, r in sources):
+        if any([r.index == latest and r.N > 1 for r in sources]):
             after = latest + 1
         for r in regions[max(after, 0) :][::-1]:
             if r.N == 1:

@@ -74,7 +74,7 @@ def _complete(text: str) -> bool:
     except SyntaxError:
         return False
     known = {n.arg if isinstance(n, ast.arg) else n.id for n in names if not _is_read(n)}
-    return {n.id for n in names if _is_read(n)} <= {*known, "np", *dir(builtins)}
+    return {n.id for n in names if isinstance(n, ast.Name) and _is_read(n)} <= {*known, "np", *dir(builtins)}
 
 
 def _is_read(n: ast.AST) -> bool:

@@ -11,6 +11,7 @@ Memory is set up once for each workspace by `setup(arena)`, so a call allocates 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
@@ -19,7 +20,8 @@ from ..ops import OPS
 from ..ops.cost import nanoseconds
 from ..ops.table import facts
 from . import numexpr
-from .array_names import ArrayTexts
+from .arena import stretches
+from .array_names import ArrayTexts, Stretch
 from .buffers import Kind, Overwrites, Uses, Values, lends, plan
 from .decisions import folded, reach_rows
 from .expressions import is_written, number_text, written
@@ -32,6 +34,9 @@ from .windows import hosts
 # Nanoseconds that a statement of one block takes on the average, as ops/cost.py counts, from which a
 # region is spread over threads. Shorter ones lose more by passing on the interpreter lock than a core gives.
 SHARE_FROM = 8_000.0
+# Stretches of the arena that have a line each in the source. Python takes 20 us to compile such a line, more
+# than for the statement that writes to it: in a program of thousands they come from a table.
+MOST_SPELLED = 500
 
 
 @dataclass
@@ -97,8 +102,27 @@ class Emitter(ArrayTexts):
         """The function that makes views of the arena, for each workspace once."""
         if not self.kept:
             return ""
-        lines = [*self.setup, f"return ({', '.join(self.kept)},)"]
+        own = [s for s in self.setup if isinstance(s, Stretch)]
+        if len(own) > MOST_SPELLED:
+            lines = self.setup_from_table(own)
+        else:
+            lines = [*map(str, self.setup), f"return ({', '.join(self.kept)},)"]
         return "def setup(arena):\n" + "".join(f"    {line}\n" for line in lines) + "\n\n"
+
+    def setup_from_table(self, own: list[Stretch]) -> list[str]:
+        """The lines of `setup` where the arena's own views come from a table: it hands those over first."""
+        table, views = self.own("places"), self.own("views")
+        self.env[table] = [(s.offset, s.n.dtype, s.n.shape) for s in own]
+        others = [s for s in self.setup if isinstance(s, str)]
+        names = {s.name for s in own}
+        self.kept = [*(s.name for s in own), *(name for name in self.kept if name not in names)]
+        read = set(re.findall(r"\w+", "\n".join(others)))
+        return [
+            f"{views} = {self.helper(stretches)}(arena, {table})",
+            *(f"{s.name} = {views}[{k}]" for k, s in enumerate(own) if s.name in read),
+            *others,
+            f"return ({', '.join([f'*{views}', *self.kept[len(own) :]])},)",
+        ]
 
     def program_source(self) -> str:
         """The function that a call of the program runs."""

@@ -6,6 +6,7 @@ its own just before the first line that reads it (row_blocks.py).
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -279,7 +280,10 @@ def with_source(lines: list[str], n: Node) -> list[str]:
     """The statement's lines, the last one with a comment naming the user's line that it comes from."""
     if not lines or n.loc is None:
         return lines
-    return [*lines[:-1], f"{lines[-1]}  # {os.path.basename(n.loc[0])}:{n.loc[1]}"]
+    return [*lines[:-1], f"{lines[-1]}  # {_file_name(n.loc[0])}:{n.loc[1]}"]
+
+
+_file_name = functools.lru_cache(maxsize=64)(os.path.basename)
 
 
 def sum_rows(e: Emitter, n: Node, target: str, x: Any, r: Region) -> Lines:

@@ -25,10 +25,17 @@ class Window:
     A step is ("transpose", perm), ("reshape", shape) or ("slice", index, shape before).
     """
 
-    __slots__ = ("base", "steps", "stand")
+    __slots__ = ("base", "steps", "_stand")
 
-    def __init__(self, base: Node, steps: tuple, stand: np.ndarray):
-        self.base, self.steps, self.stand = base, steps, stand
+    def __init__(self, base: Node, steps: tuple, stand: np.ndarray | None = None):
+        self.base, self.steps, self._stand = base, steps, stand
+
+    @property
+    def stand(self) -> np.ndarray:
+        """The stand-in for the value, made when it is first looked at."""
+        if self._stand is None:
+            self._stand = stand_in(self.base.shape, self.base.dtype)
+        return self._stand
 
     def text(self) -> str:
         """The view of the base's whole array."""
@@ -98,16 +105,16 @@ def _span(s, m) -> tuple[int, int]:
     return (min(r[0], r[-1]), max(r[0], r[-1]) + 1) if len(r) else (0, 0)
 
 
-def hosts(graph: Graph, uses: Uses) -> tuple[dict[Node, Window], dict[Node, np.ndarray]]:
+def hosts(graph: Graph, uses: Uses) -> tuple[dict[Node, Window], Stands]:
     """The windows of values that are computed in the memory of a later one, and stand-ins.
 
     `uses` (buffers.Uses) tells whether an op may destroy a value while it runs, because nothing reads that
-    later. Every value that holds an array has a stand-in, views included.
+    later.
     """
     found = _Hosts(graph, uses)
     for n in reversed(graph.nodes):
         found.visit(n)
-    return found.windows, found.stands()
+    return found.windows, Stands(found)
 
 
 class _Hosts:
@@ -153,7 +160,7 @@ class _Hosts:
         if n in self.windows:
             return self.windows[n]
         if n not in self.whole:
-            self.whole[n] = Window(n, (), stand_in(n.shape, n.dtype))
+            self.whole[n] = Window(n, ())
         return self.whole[n]
 
     def settle(self, source: Node, window: Window, n: Node, spoils: bool = False) -> None:
@@ -192,14 +199,19 @@ class _Hosts:
             seen[n] = found
         return True
 
-    def stands(self) -> dict[Node, np.ndarray]:
-        """A stand-in for every value that holds an array."""
-        found: dict[Node, np.ndarray] = {}
-        for n in self.graph.nodes:
-            if n.op in VIEWS:
-                seen = view(found[n.args[0]], n)
-                assert seen is not None, f"{n!r}: a view of memory that it cannot view"
-                found[n] = seen
-            elif not isinstance(n.dtype, tuple):
-                found[n] = self.of(n).stand
-        return found
+
+class Stands(dict[Node, np.ndarray]):
+    """A stand-in for every value that holds an array, made when it is asked for: few are."""
+
+    def __init__(self, found: _Hosts):
+        super().__init__()
+        self.found = found
+
+    def __missing__(self, n: Node) -> np.ndarray:
+        r = root(n)
+        seen = self[r] = self.found.of(r).stand
+        for v in chain(n):
+            through = view(seen, v)
+            assert through is not None, f"{v!r}: a view of memory that it cannot view"
+            seen = self[v] = through
+        return seen

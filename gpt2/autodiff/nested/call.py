@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,9 @@ class Checkpoint:
     """The rule of ad.checkpoint: the backward computes the inside again, nothing of it is kept."""
 
     inlined = False
+
+    def batched(self, b: Any) -> Checkpoint:
+        return self
 
     def pull(
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
@@ -84,6 +88,10 @@ class CustomVJP:
         """(forward, backward), recorded on first use: forward may call the function whose rule it is."""
         return self._make()
 
+    def batched(self, b: Any) -> CustomVJP:
+        """The rule for all examples: both graphs, of which everything differs from example to example."""
+        return type(self)(lambda: tuple(_all_batched(b, g) for g in self.graphs))
+
     @property
     def forward(self) -> Graph:
         return self.graphs[0]
@@ -124,6 +132,7 @@ class CustomJVP:
         self._make = make
 
     graphs = CustomVJP.graphs
+    batched = CustomVJP.batched
 
     @property
     def tangent(self) -> Graph:
@@ -178,6 +187,18 @@ def _jvp(tangents, out, *args, graph: Graph, rule):
     return tuple(rule.push(graph, tangents, args))
 
 
+def _batch(b, *args, graph: Graph, rule):
+    """A call for all examples, under the same rule for all of them."""
+    inner = _all_batched(b, graph)
+    return call(inner, rule.batched(b), [b.front(x, has) for x, has in zip(args, b.flags)])
+
+
+def _all_batched(b, graph: Graph) -> Graph:
+    """The graph for all examples, of which every input and output has the axis."""
+    inner, flags = b.graph(graph, [True] * len(graph.inputs))
+    return Graph(inner.inputs, [b.front(o, has) for o, has in zip(inner.outputs, flags)], inner.name)
+
+
 row(
     "call",
     "structural",
@@ -185,6 +206,7 @@ row(
     evaluate=lambda *values, graph, rule: program_of(graph)(*values),
     vjp_rule=_vjp,
     jvp_rule=_jvp,
+    batch=_batch,
     cost=1000.0,
     anchor=True,
 )
@@ -195,6 +217,19 @@ row(
 
 def _host(*values, function, shapes, dtypes):
     return function(*values)
+
+
+def _host_batch(b, *args, function, shapes, dtypes):
+    """The function is called for one example after another."""
+
+    def of_all(*values):
+        rows = [function(*(v[k] if has else v for v, has in zip(values, b.flags))) for k in range(b.n)]
+        if not rows:
+            return tuple(np.zeros((0, *s), d) for s, d in zip(shapes, dtypes))
+        return tuple(np.stack([np.asarray(x) for x in column]) for column in zip(*rows))
+
+    of_all.__name__ = function.__name__
+    return apply("host", *args, function=of_all, shapes=tuple((b.n, *s) for s in shapes), dtypes=dtypes)
 
 
 def _no_rule(first, out, *args, function, **attrs):
@@ -213,5 +248,6 @@ row(
     cost=1000.0,
     vjp_rule=_no_rule,
     jvp_rule=_no_rule,
+    batch=_host_batch,
     infer=lambda *args, function, shapes, dtypes: (shapes, tuple(map(np.dtype, dtypes))),
 )

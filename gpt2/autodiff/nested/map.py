@@ -19,6 +19,7 @@ from ..derive.chain import applied
 from ..derive.differentiate import backprop, pushforward
 from ..graph import Graph, Node
 from ..ops import apply
+from ..ops.build import transpose
 from ..ops.subgraph import inputs_like, items, result_types
 from ..ops.table import row
 from ..pipeline import program_of
@@ -119,4 +120,28 @@ def _present(xs) -> list:
     return [x for x in xs if x is not None]
 
 
-row("map", "structural", infer=_infer, evaluate=evaluate_map, jvp_rule=_jvp, vjp_rule=_vjp, cost=1000.0)
+def _batch(b, *args, body: Graph, n: int, slices: int, sums: int):
+    """The slices stay outermost: the examples are the second axis of what is sliced and stacked."""
+    inner, flags = b.graph(body, b.flags)
+    given = [swap_first(x) if has and k < slices else x for k, (x, has) in enumerate(zip(args, b.flags))]
+    found = map_node(inner, given, n, slices, sums)
+    stacked = len(found) - sums
+    moved = [swap_first(x) if has and k < stacked else x for k, (x, has) in enumerate(zip(found, flags))]
+    return [b.front(x, has) for x, has in zip(moved, flags)]
+
+
+def swap_first(x: Node) -> Node:
+    """x with its first two axes exchanged."""
+    return transpose(x, (1, 0, *range(2, x.ndim)))
+
+
+row(
+    "map",
+    "structural",
+    infer=_infer,
+    evaluate=evaluate_map,
+    jvp_rule=_jvp,
+    vjp_rule=_vjp,
+    batch=_batch,
+    cost=1000.0,
+)

@@ -36,6 +36,7 @@ from ..ops.build import concatenate, reshape, take_slice
 from ..ops.subgraph import inputs_like, is_float, items, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
+from .map import swap_first
 
 
 def n_checkpoints(n: int, every: int) -> int:
@@ -279,6 +280,34 @@ def _with_kept(outputs, has_kept) -> tuple[list[Node], list[Node]]:
     return list(kept.values()), [o + kept[i] if i in kept else o for i, o in enumerate(outputs)]
 
 
+def _batch(b, *args, body: Graph, n: int, carries: int, slices: int, every: int):
+    """The steps stay outermost. A carry differs from example to example if it starts so or becomes so."""
+    flags = list(b.flags)
+    while True:
+        inner, found = b.graph(body, flags)
+        grown = [f or g for f, g in zip(flags[:carries], found)]
+        if grown == flags[:carries]:
+            break
+        flags[:carries] = grown
+    outputs = [
+        b.front(o, f) if flags[k] else o for k, (o, f) in enumerate(zip(inner.outputs[:carries], found))
+    ]
+    inner = Graph(inner.inputs, [*outputs, *inner.outputs[carries:]], inner.name)
+    given = []
+    for k, (x, has, wanted) in enumerate(zip(args, b.flags, flags)):
+        x = b.front(x, has) if wanted else x
+        given.append(swap_first(x) if wanted and carries <= k < carries + slices else x)
+    sizes = dict(n=n, carries=carries, slices=slices, every=every)
+    made = items(apply("scan", *given, body=inner, **sizes))
+    final, ys, kept = _split(made, carries, len(body.outputs) - carries)
+    has_y = found[carries:]
+    return [
+        *(b.front(x, has) for x, has in zip(final, flags)),
+        *(b.front(swap_first(y) if has else y, has) for y, has in zip(ys, has_y)),
+        *(b.front(swap_first(c) if has else c, has) for c, has in zip(kept, flags)),
+    ]
+
+
 def rows_of(x: Node, k: int) -> Node:
     """An input that holds k of x."""
     return input_node((k, *x.shape), x.dtype, x.name)
@@ -291,6 +320,7 @@ row(
     evaluate=evaluate_scan,
     jvp_rule=_jvp,
     vjp_rule=_vjp,
+    batch=_batch,
     cost=100.0,
     anchor=True,
 )

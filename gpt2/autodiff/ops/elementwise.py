@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Node, const_value, is_scalar_const
-from . import rowwise, shifts
+from . import batching, rowwise, shifts
 from .build import (
     absolute,
     cast,
@@ -308,6 +308,7 @@ row(
     infer=lambda x: (x.shape, x.dtype),
     evaluate=lambda x: x,
     code=lambda x: x,
+    batch=batching.as_it_is,
     work="free",
 )
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import Node
+from . import batching
 from .build import assemble, axis_index, conjugate, slice_
 from .table import BOTH, REAL, apply, const, row, sample
 
@@ -70,6 +71,7 @@ row(
     code=lambda x, kind, n, axis, norm: f"np.fft.{kind}({x}, n={n}, axis={axis}, norm={norm!r})",
     transpose=_transpose,
     cost=20.0,
+    batch=batching.one_axis,
     samples=[
         sample((5, 3), kind=kind, n=n, axis=0, norm=norm, dtypes=REAL if kind == "rfft" else BOTH)
         for kind in ("fft", "ifft", "rfft", "irfft")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from . import rowwise, shifts
+from . import batching, rowwise, shifts
 from .build import equal, where, zeros
 from .shape import index_text
 from .table import BOTH, REAL, Sample, apply, const, row, sample
@@ -115,6 +115,7 @@ row(
     picks=True,
     writes_out=True,
     by_rows=rowwise.gather,
+    batch=batching.gathered,
     samples=[sample((4, 5, 6), *arrays, spec=spec, dtypes=dtypes) for spec, arrays, dtypes in SPECS],
 )
 
@@ -127,6 +128,7 @@ row(
     transpose=_scatter_transpose,
     work="scatters",
     changes_first=True,
+    batch=batching.scattered,
     samples=scatter_samples(),
 )
 
@@ -143,6 +145,7 @@ row(
     ),
     work="scatters",
     changes_first=True,
+    batch=batching.scattered,
     samples=scatter_samples(),
 )
 
@@ -182,6 +185,7 @@ row(
     picks=True,
     writes_out=True,
     by_rows=rowwise.along_axis,
+    batch=batching.along,
     shift=shifts.along_axis,
     samples=[
         sample((4, 3), ALONG, axis=0, dtypes=BOTH),
@@ -200,6 +204,7 @@ row(
     work="scatters",
     changes_first=True,
     by_rows=rowwise.along_axis,
+    batch=batching.along,
     samples=[sample((4, 3), ALONG, (2, 3), axis=0, dtypes=BOTH)],
 )
 
@@ -209,6 +214,7 @@ row(
     infer=lambda x, axis, kind: (x.shape, np.dtype(np.intp)),
     evaluate=lambda x, axis, kind: np.argsort(x, axis=axis, kind=kind),
     code=lambda x, axis, kind: f"np.argsort({x}, axis={axis}{f', kind={kind!r}' if kind else ''})",
+    batch=batching.one_axis,
     samples=[sample((3, 4), axis=1, kind=None), sample((3, 4), axis=0, kind="stable")],
 )
 
@@ -218,6 +224,7 @@ row(
     infer=lambda x, kth, axis: (x.shape, np.dtype(np.intp)),
     evaluate=lambda x, kth, axis: np.argpartition(x, kth, axis=axis),
     code=lambda x, kth, axis: f"np.argpartition({x}, {kth}, axis={axis})",
+    batch=batching.one_axis,
     samples=[sample((3, 4), kth=2, axis=1)],
 )
 
@@ -227,5 +234,6 @@ row(
     infer=lambda a, v, side: (v.shape, np.dtype(np.intp)),
     evaluate=lambda a, v, side: np.searchsorted(a, v, side),
     code=lambda a, v, side: f"np.searchsorted({a}, {v}, {side!r})",
+    batch=batching.searched,
     samples=[sample(np.arange(5.0), (3, 4), side="left")],
 )

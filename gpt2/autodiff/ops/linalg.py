@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..graph import Node
+from . import batching
 from .build import (
     absolute,
     adjoint,
@@ -53,6 +54,7 @@ def matrix_row(name: str, infer: Callable, evaluate: Callable | None = None, **c
         return f"np.linalg.{name}({', '.join([*args, *(f'{k}={v!r}' for k, v in attrs.items())])})"
 
     columns.setdefault("code", code)
+    columns.setdefault("batch", batching.stacks)
     return row(name, "nonlinear", infer=infer, evaluate=function, cost=100.0, **columns)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from . import rowwise, shifts
+from . import batching, rowwise, shifts
 from .build import broadcast, reshape, swap_last
 from .table import BOTH, apply, const, row, sample
 
@@ -41,6 +41,7 @@ row(
     anchor=True,
     writes_out=True,
     by_rows=rowwise.matmul,
+    batch=batching.matmul,
     shift=shifts.matmul,
     samples=[
         sample(a, b, dtypes=BOTH)
@@ -137,6 +138,7 @@ row(
     work="multiplies",
     anchor=True,
     writes_out=True,
+    batch=batching.einsum,
     shift=_einsum_shift,
     samples=[
         sample((2, 3), (3, 4), subscripts="ij,jk->ik", dtypes=BOTH),

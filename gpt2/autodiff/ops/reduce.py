@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import rowwise, shifts
+from . import batching, rowwise, shifts
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
 from .table import BOTH, OPS, REAL, Op, apply, row, sample
 
@@ -56,6 +56,7 @@ def reduction_row(
         reducer=ufunc,
         writes_out=True,
         by_rows=rowwise.reduction,
+        batch=batching.several_axes,
         samples=[
             sample((3, 4, 5), axes=axes, keepdims=keepdims, dtypes=BOTH if name in ("sum", "prod") else REAL)
             for axes, keepdims in (((1,), False), ((0, 2), True), ((0, 1, 2), False))
@@ -129,6 +130,7 @@ def _arg_row(name):
         code=lambda x, axis: f"np.{name}({x}, axis={axis})",
         work="reduces",
         by_rows=rowwise.reduction,
+        batch=batching.one_axis,
         samples=[sample((3, 4), axis=0), sample((3, 4), axis=1)],
     )
 
@@ -155,6 +157,7 @@ row(
     transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
     writes_out=True,
     by_rows=rowwise.along_axis,
+    batch=batching.one_axis,
     shift=shifts.running_sum,
     samples=[sample((3, 4), axis=0, reverse=False, dtypes=BOTH), sample((3, 4), axis=1, reverse=True)],
 )
@@ -183,5 +186,6 @@ row(
     evaluate=lambda x, axis: np.cumprod(x, axis),
     code=lambda x, axis: f"np.cumprod({x}, axis={axis})",
     jvp=_cumprod_jvp,
+    batch=batching.one_axis,
     samples=[sample((5, 3), axis=0, dtypes=BOTH), sample((2, 8), axis=1), sample((1,), axis=0)],
 )

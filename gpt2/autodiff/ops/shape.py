@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from . import rowwise, shifts
+from . import batching, rowwise, shifts
 from .build import assemble, reshape, slice_, transpose, update
 from .table import BOTH, row, sample
 
@@ -67,6 +67,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.reshape,
+    batch=batching.reshaped,
     shift=shifts.reshape,
     samples=[sample((2, 6), shape=(3, 4), dtypes=BOTH)],
 )
@@ -82,6 +83,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.transpose,
+    batch=batching.transposed,
     shift=shifts.transpose,
     samples=[sample((2, 3, 4), perm=(2, 0, 1), dtypes=BOTH)],
 )
@@ -97,6 +99,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.elementwise,
+    batch=batching.broadcasted,
     shift=shifts.broadcast,
     samples=[sample((3, 1), shape=(2, 3, 4), dtypes=BOTH), sample((), shape=(2,))],
 )
@@ -112,6 +115,7 @@ row(
     work="free",
     view=True,
     by_rows=rowwise.slice_,
+    batch=batching.sliced,
     shift=shifts.slice_,
     samples=[sample((5, 4), index=((1, 5, 2), (3, None, -1)), dtypes=BOTH), sample((), index=())],
 )
@@ -153,6 +157,7 @@ row(
     work="moves",
     writes_out=True,
     by_rows=rowwise.assemble,
+    batch=batching.assembled,
     samples=[
         sample(
             (2, 3),
@@ -183,6 +188,7 @@ row(
     work="moves",
     changes_first=True,
     by_rows=rowwise.update,
+    batch=batching.updated,
     samples=[
         sample((4, 3), (2, 3), index=((0, 4, 2), (0, 3, 1)), dtypes=BOTH),
         sample((4,), (), index=((1, 3, 1),)),
@@ -210,6 +216,7 @@ row(
     work="moves",
     streams=True,
     by_rows=rowwise.elementwise,
+    batch=batching.as_it_is,
     shift=shifts.unchanged,
     samples=[sample((2, 3))],
 )

@@ -103,6 +103,7 @@ class Op:
     anchor: bool = False  # long work in which nothing else joins: what it needs is computed just before
     picks: bool = False  # takes elements out of its first argument at an array of indices
     by_rows: Callable | None = None  # one of the rules of ops/rowwise.py
+    batch: Callable | None = None  # one of the rules of ops/batching.py: many examples at once
     # What passes may rely on
     commutes: str | None = None  # its arguments may change places: EXACTLY; NEARLY is but for the last bit
     idempotent: bool = False  # op(x, x) is x
@@ -111,6 +112,7 @@ class Op:
     operator: str | None = None  # Python's, between the two arguments
     math: str | None = None  # a function of the math module
     samples: list[Sample] = field(default_factory=list)  # the row's tests
+    needs: str | None = None  # a package besides NumPy, with which the row is loaded
 
 
 EXACTLY, NEARLY = "exactly", "nearly"

@@ -1,4 +1,4 @@
-"""Notices changes of lists and dicts among the arguments: a recording gets copies, so they would be lost."""
+"""Notices changes of containers among the arguments: a recording gets copies, so they would be lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import WriteError
-from ..tree import LEAF, Tree, flatten, leaf_paths
+from ..tree import LEAF, Tree, flatten, items_of, leaf_paths
 
 _CHANGES = frozenset(
     "append extend insert remove pop clear sort reverse update setdefault popitem add discard".split()
@@ -65,8 +65,9 @@ def _drop_defaults(x, spec) -> None:
             default = x.default_factory()
             if type(x[k]) is type(default) and repr(x[k]) == repr(default):
                 del x[k]
-    for k, child in zip(range(len(children)) if keys is None else keys, children):
-        try:
-            _drop_defaults(x[k], child)
-        except (LookupError, TypeError):  # it is not there any more
-            return
+    try:
+        parts = items_of(spec, x)
+    except (LookupError, TypeError, AttributeError):  # something is not there any more
+        return
+    for part, child in zip(parts, children):
+        _drop_defaults(part, child)

@@ -57,6 +57,11 @@ def is_inside(file: str) -> bool:
     return inside
 
 
+def is_of_scipy(file: str) -> bool:
+    """Is it a file of SciPy?"""
+    return _SITE + "scipy" + os.sep in file
+
+
 def is_own(file: str) -> bool:
     """Is it a file of this package?"""
     return file.startswith(_OWN)
@@ -116,6 +121,22 @@ def here() -> tuple[str, int, str]:
     return site().loc
 
 
+def call_of_scipy() -> tuple[str, tuple[str, int, str]] | None:
+    """(SciPy's function, where it was called), if the innermost frame of the user's is one of SciPy's."""
+    frame, name = user_frame(), None
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("scipy."):
+        public = ".".join(frame.f_globals["__name__"].split(".")[:2])
+        if not public.startswith("scipy._"):  # SciPy's own decorators
+            name = f"{public}.{frame.f_code.co_name}"
+        name = name or "scipy"
+        frame = frame.f_back
+        while frame is not None and is_inside(frame.f_code.co_filename):
+            frame = frame.f_back
+    if name is None or frame is None:
+        return None
+    return name, (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
 def _find(frame) -> Site:
     code = frame.f_code
     loc = (code.co_filename, frame.f_lineno, code.co_name)
@@ -125,10 +146,17 @@ def _find(frame) -> Site:
 
 def _span(code, lasti: int):
     """An instruction's (line, end line, column, end column), in bytes as `ast` counts; None if unknown."""
-    for i, span in enumerate(code.co_positions()):
-        if i == lasti // 2:
-            return None if None in span else span
-    return None
+    known = _positions.get(id(code))
+    if known is None:
+        if len(_positions) >= _FEW:
+            _positions.clear()
+        known = _positions[id(code)] = code, list(code.co_positions())
+    span = known[1][lasti // 2] if lasti // 2 < len(known[1]) else (None,)
+    return None if None in span else span
+
+
+_positions: dict[int, tuple] = {}  # id of a code object -> (the code object, a span for each instruction)
+_FEW = 64
 
 
 _named: dict[str, tuple[int, dict]] = {}  # file -> (number of lines, span -> name)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -158,17 +159,35 @@ def describe(name: str, values: Sequence) -> str:
 def op_and_operands(
     rec: Run, ufunc: np.ufunc, inputs: Sequence, values: Sequence, is_operator: bool = False
 ) -> tuple[str, list[Node]]:
-    name = OP_OF.get(ufunc)
+    name = OP_OF.get(ufunc) or op_of(ufunc)
     if name is None:
-        if ufunc.__name__ not in OPS:
-            raise unsupported(f"np.{ufunc.__name__}", source_lines.here())
-        name = ufunc.__name__  # a row added since
+        module = "scipy.special" if _is_of_scipy(ufunc) else "np"
+        raise unsupported(f"{module}.{ufunc.__name__}", source_lines.here())
     args = operands(rec, inputs, values, name)
     if name == "power" and is_operator and type(inputs[1]) in (int, float) and args[0].shape:
         short = POWERS.get(values[1])
         if short == "square" or short and args[0].dtype.kind in "fc":
             return short, args[:1]
     return name, args
+
+
+def op_of(ufunc: np.ufunc) -> str | None:
+    """The op of a ufunc: of NumPy's, of SciPy's, or of a row that was added since."""
+    if ufunc not in OP_OF:
+        if _is_of_scipy(ufunc):
+            from ..ops import special  # SciPy's rules are loaded where it is
+
+            OP_OF.update(special.OP_OF)
+        elif ufunc.__name__ in OPS:
+            return ufunc.__name__
+    return OP_OF.get(ufunc)
+
+
+def _is_of_scipy(ufunc: np.ufunc) -> bool:
+    """Is it one of scipy.special's, which somebody has imported?"""
+    module = sys.modules.get("scipy.special")
+    found = getattr(module, ufunc.__name__, None) is ufunc
+    return found or getattr(getattr(module, "_ufuncs", None), ufunc.__name__, None) is ufunc
 
 
 def operands(rec: Run, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:

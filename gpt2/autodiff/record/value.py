@@ -20,6 +20,7 @@ from ..errors import (
     UnsupportedError,
     array_lost,
     located,
+    lost_in_scipy,
     number_lost,
     written_to_plain,
 )
@@ -27,6 +28,7 @@ from ..graph import Node, type_text
 from ..ops import build, table
 from . import recording, source_lines, writes
 from .indexing import advanced, basic, expand, is_basic
+from .paths import path_between, same_path, shortened
 from .recording import Run, escaped, innermost, native, scalar_const
 
 SCALARS = (bool, int, float, complex)
@@ -118,13 +120,13 @@ class Recorded:
         """The result of an op on self whose concrete array shares memory with self's."""
         if value is self._value:
             return self
-        path = writes.path_between(self.node, node)
+        path = path_between(self.node, node)
         if path is None:
             value = value.copy()
             return Recorded(self._rec, node, value)
         x = Recorded(self._rec, node, value)
         x._root = self.root
-        x._path = self._path + path
+        x._path = shortened(self._path, path)
         x._version = x._root._version
         x._memory = x._root._memory
         return x
@@ -330,6 +332,9 @@ class Recorded:
             return value
         if source_lines.taker(self._rec.name) == "assignment":
             raise self._rec.refuse(written_to_plain(source_lines.here()))
+        scipy = source_lines.call_of_scipy()
+        if scipy is not None:
+            raise self._rec.refuse(lost_in_scipy(*scipy))
         raise self._rec.refuse(array_lost(source_lines.here()))
 
     @property
@@ -582,7 +587,7 @@ def index_arrays(rec: Run, k: Any) -> list[Node]:
 
 def _same_place(a: Recorded, b: Recorded) -> bool:
     """Whether both name the same elements of the same memory, in the same order."""
-    return a.root is b.root and a.shape == b.shape and writes.same_path(a._path, b._path)
+    return a.root is b.root and a.shape == b.shape and same_path(a._path, b._path)
 
 
 def store(target: Recorded, value: Any) -> None:

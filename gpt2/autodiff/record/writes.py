@@ -20,6 +20,7 @@ import numpy as np
 from ..errors import AutodiffError, WriteError
 from ..graph import Node
 from ..ops import build, table
+from .paths import follow
 from .recording import escaped
 from .source_lines import here
 
@@ -27,31 +28,6 @@ if TYPE_CHECKING:
     from .value import Recorded
 
 byte_bounds = np.lib.array_utils.byte_bounds
-
-
-def path_between(start: Node, end: Node) -> tuple[Node, ...] | None:
-    """The nodes after `start` up to `end`, each the first argument of the next; None without a path."""
-    path = []
-    node = end
-    while node is not start:
-        if not node.args:
-            return None
-        path.append(node)
-        node = node.args[0]
-    return tuple(reversed(path))
-
-
-def follow(node: Node, path: Sequence[Node]) -> Node:
-    """The same path again, from another node."""
-    for step in path:
-        node = Node(step.op, (node, *step.args[1:]), step.attrs, step.shape, step.dtype, step.name, step.loc)
-    return node
-
-
-def same_path(a: Sequence[Node], b: Sequence[Node]) -> bool:
-    return len(a) == len(b) and all(
-        x.op == y.op and x.attrs == y.attrs and x.args[1:] == y.args[1:] for x, y in zip(a, b)
-    )
 
 
 def write_back(node: Node, path: Sequence[Node], new: Node, loc: tuple | None) -> Node:

@@ -119,7 +119,9 @@ def make_guard(facts: Iterable[tuple]) -> Guard:
     for i in range(0, len(tests), 100):
         source += f"        if not ({' and '.join(tests[i : i + 100])}):\n            return False\n"
     source += "        return True\n    except gone:\n        return False\n"
-    exec(source, env)
+    exec(
+        compile(source, "<autodiff guard>", "exec"), env
+    )  # a name by which it is known as the compiler's own
     holds = env.pop("holds")
     return Guard(None, holds, len(tests), " and ".join(tests) or "True" if len(tests) <= SHORT else None, env)
 

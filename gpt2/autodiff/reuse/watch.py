@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .world import World
+from .world import OURS, World
 
 _local = threading.local()
 
@@ -68,9 +68,12 @@ def _worlds() -> list[World]:
 def _observe(frame, event: str, arg) -> None:
     """Called by the interpreter at each call and return."""
     if event == "call":
+        back = frame.f_back  # the compiler calls itself: most of what runs while a function is recorded
+        if id(frame.f_code) in OURS and back is not None and id(back.f_code) in OURS:
+            return
         for world in _local.worlds:
             world.runs(frame)
-    elif event == "c_call":
+    elif event == "c_call" and id(frame.f_code) not in OURS:
         for world in _local.worlds:
             world.calls(frame.f_code, arg)
 

@@ -26,6 +26,7 @@ import numpy as np
 from ..record import source_lines
 from ..record.bytecode import CATCHES, reads
 from ..record.conversions import plain
+from ..record.ufuncs import op_of
 from ..record.value import Recorded
 from .guard import Guard, make_guard, never
 from .kinds import (
@@ -68,7 +69,9 @@ def is_inside(code: types.CodeType) -> bool:
 
 
 def _serves_inside(frame) -> bool:
-    """Whether it is standard library code called by this package or NumPy, or part of an import."""
+    """Whether it is code of the standard library or SciPy that this package or NumPy called, or part of an
+    import.
+    """
     if frame.f_globals.get("__name__", "").startswith(_WRITTEN_FOR):
         return True
     standard = True
@@ -76,9 +79,12 @@ def _serves_inside(frame) -> bool:
         file = frame.f_code.co_filename
         if file.startswith("<frozen importlib"):
             return True
-        standard = standard and source_lines.is_standard(file)
+        standard = standard and (source_lines.is_standard(file) or source_lines.is_of_scipy(file))
         frame = frame.f_back
     return standard and frame is not None
+
+
+OURS: dict[int, types.CodeType] = {}  # code of the compiler's and of NumPy's that ran, by its id
 
 
 class World:
@@ -135,6 +141,7 @@ class World:
     def _runs(self, frame) -> None:
         code = frame.f_code
         if is_inside(code):
+            OURS[id(code)] = code
             if frame.f_back is not None and id(frame.f_back.f_code) in self._ran:
                 self._enters_ours(frame)
             return None
@@ -241,6 +248,8 @@ class World:
                 if type(v) is not types.ModuleType:
                     called = False
                     break
+                if name not in v.__dict__ and v.__name__ == _PACKAGE:
+                    getattr(v, name, None)  # our own names are loaded on first use
                 if name not in v.__dict__:
                     return self.fail(f"it uses {v.__name__}.{name}, which is not there")
                 self.fact("type", v, types.ModuleType)
@@ -450,7 +459,7 @@ _VISITS = {
     types.MethodDescriptorType: World._of_type,
     type(collections.namedtuple("_", "a").a): lambda w, v: None,
     types.BuiltinFunctionType: lambda w, v: w._bound(v),
-    np.ufunc: World._refuse_c,
+    np.ufunc: lambda w, v: None if op_of(v) is not None else w._refuse_c(v),  # SciPy's, with a rule
     _DISPATCHER: World._refuse_c,
 }
 

@@ -2,13 +2,17 @@
 
     ways = Choices("products.json", ("rows", "columns"))
     ways.get(key)        what was chosen for this key, by this process or an earlier one; None: measure it
-    ways.put(key, way)
+    ways.put(key, way)   what a measurement came to; keep=False: for this process alone
     remember(folder)     of all choices: read the files in this folder, and write to them what is chosen
     forget()
 
-A file holds an object for each machine, {machine: {key: value}}. Choices decide how fast a program is and not
-whether it is right, so a file that cannot be read, or is damaged, counts as empty, and one that cannot be
-written is done without.
+A file holds an object for each machine, {machine: {key: [value, votes, day]}}. Choices decide how fast a
+program is and not whether it is right, so a file that cannot be read, or is damaged, counts as empty, and one
+that cannot be written is done without.
+
+No measurement is trusted for ever: it may have met the machine at a bad time. A choice is used without
+measuring once as many processes as it asks for have come to it, each on its own; one that comes to another
+takes a vote away. After so many days it is measured again.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import os
 import platform
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -54,22 +59,33 @@ class Choices:
     """Choices of one kind.
 
     name      of the file
-    values    what may be chosen, texts; anything else in the file is passed over
+    values    what may be chosen, texts, and anything else in the file is passed over; None: any text
     software  () -> the text of what they depend on, besides the key, the processor and NumPy
+    sure      votes from which on an earlier choice is used without measuring
+    days      after which it is measured again; None: never
 
     A key is a tuple whose items, written as texts, tell it from all others, in any process.
     """
 
-    def __init__(self, name: str, values: tuple[str, ...], software: Callable[[], str] = str):
+    def __init__(
+        self,
+        name: str,
+        values: tuple[str, ...] | None,
+        software: Callable[[], str] = str,
+        sure: int = 1,
+        days: int | None = None,
+    ):
         self.name, self.values, self.software = name, values, software
+        self.sure, self.days = sure, days
         self.made: dict[tuple, str] = {}
-        self.earlier: dict[str, str] = {}  # of the file
+        self.unwritten: dict[str, str] = {}  # of those made here: what is to go to the file
+        self.earlier: dict[str, str] = {}  # of the file, where it can be trusted
         self.lock = threading.Lock()
         _all.append(self)
         self.read()
 
     def get(self, key: tuple) -> str | None:
-        """What was chosen for this key; None where nothing was."""
+        """What was chosen for this key; None where nothing was, or where it should be measured again."""
         value = self.made.get(key)
         if value is None and self.earlier:
             value = self.earlier.get(_text(key))
@@ -77,15 +93,18 @@ class Choices:
                 self.made[key] = value  # the next time without the text
         return value
 
-    def put(self, key: tuple, value: str) -> None:
-        """Choose, and write it down where a folder is named."""
+    def put(self, key: tuple, value: str, keep: bool = True) -> None:
+        """Choose, and write it down where a folder is named and the choice is good enough to keep."""
         with self.lock:
             self.made[key] = value
-            self._save()
+            if keep:
+                self.unwritten[_text(key)] = value
+                self._save()
 
     def clear(self) -> None:
         """Forget all choices of this kind."""
         self.made.clear()
+        self.unwritten.clear()
         self.earlier = {}
 
     def machine(self) -> str:
@@ -104,7 +123,28 @@ class Choices:
         if _folder is not None:
             found = self._stored(_folder / self.name)
             known = found.get(self.machine(), {}) if found else {}
-            self.earlier = {key: value for key, value in known.items() if value in self.values}
+            votes = {key: self._vote(entry) for key, entry in known.items()}
+            self.earlier = {key: vote[0] for key, vote in votes.items() if vote and self._trusted(*vote)}
+
+    def _vote(self, entry) -> tuple[str, int, int] | None:
+        """(value, votes, day) of what a file holds; None for something else."""
+        match entry:
+            case [str(value), int(votes), int(day)] if self.values is None or value in self.values:
+                return value, votes, day
+        return None
+
+    def _trusted(self, value: str, votes: int, day: int) -> bool:
+        return votes >= self.sure and (self.days is None or 0 <= today() - day < self.days)
+
+    def _counted(self, entry, value: str) -> list:
+        """An entry of the file once another process has come to `value`."""
+        before = self._vote(entry)
+        if before is None:
+            return [value, 1, today()]
+        kept, votes, _ = before
+        if kept == value:
+            return [value, min(votes + 1, self.sure), today()]
+        return [kept, votes - 1, today()] if votes > 1 else [value, 1, today()]
 
     def _stored(self, path: Path) -> dict[str, dict]:
         try:
@@ -119,12 +159,20 @@ class Choices:
             return
         path = _folder / self.name
         stored = self._stored(path)  # with what other processes found meanwhile
-        stored.setdefault(self.machine(), {}).update({_text(k): v for k, v in self.made.items()})
+        entries = stored.setdefault(self.machine(), {})
+        for key, value in self.unwritten.items():
+            entries[key] = self._counted(entries.get(key), value)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, json.dumps(stored, indent=1))
         except OSError:
-            pass
+            return
+        self.unwritten.clear()
+
+
+def today() -> int:
+    """The day, as a number."""
+    return int(time.time() // 86400)
 
 
 def _text(key: tuple) -> str:

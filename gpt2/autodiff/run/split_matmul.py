@@ -6,9 +6,12 @@ processor: OpenBLAS's for AVX-512 keep the bits of float32 products cut at multi
 its kernels for Haswell and Zen only of those cut by rows. So a way is tried on random numbers, once for each
 kind of product, before it is used.
 
-Of the ways that hold, the fastest is found on real calls: each product of the first steps is one sample,
-until every way has been timed SAMPLES times. What was found is kept (remembered.py) for this machine and this
-kernel.
+Of the ways that hold, the fastest is found on real calls: each product of the first steps is one sample, the
+ways in turn, until every way has been timed SAMPLES times. What counts is a way's shortest time. A sample in
+which one of the threads was kept from its core, by another program say, is not counted; where the machine is
+so busy that hardly any is good, what was found serves this process and is not written down. What was found in
+quiet is kept (remembered.py) for this machine and this kernel, and believed once SURE processes have found
+the same.
 """
 
 from __future__ import annotations
@@ -22,7 +25,12 @@ import numpy as np
 from .blas import blas_kernel
 from .remembered import Choices
 
-SAMPLES = 3
+SAMPLES = 5
+ATTEMPTS = 3 * SAMPLES  # of a way, samples that do not count included
+SURE = 3  # processes
+DAYS = 30  # after which a product is measured again
+# A thread that did not run for a larger part of its time, and for more seconds, was kept from its core.
+AWAY, AWAY_S = 0.1, 50e-6
 # Multiply-adds. Below, waking a thread costs more than it saves; up to four times as many, doing the product
 # whole is one of the ways.
 SPLIT_FROM = 4_000_000
@@ -34,7 +42,7 @@ TILE = 48
 # not cut); one with more in its result is not timed either.
 LARGE = 1 << 25
 
-chosen = Choices("products.json", WAYS, blas_kernel)
+chosen = Choices("products.json", WAYS, blas_kernel, SURE, DAYS)
 _trials: dict[tuple, _Trial] = {}
 _lock = threading.Lock()
 
@@ -144,15 +152,25 @@ class _Trial:
         elif work < 4 * SPLIT_FROM:
             ways.append("whole")
         self.times: dict[str, list[float]] = {way: [] for way in ways or ["whole"]}
+        self.disturbed: dict[str, list[float]] = {way: [] for way in self.times}
 
     def next(self) -> str:
-        return min(self.times, key=lambda w: len(self.times[w]))
+        """The way that has been tried least."""
+        return min(self.times, key=lambda way: len(self.times[way]) + len(self.disturbed[way]))
 
-    def best(self) -> str | None:
-        """The fastest way, once all have been timed; the first few runs may have met cold memory."""
-        if len(self.times) > 1 and any(len(t) < SAMPLES for t in self.times.values()):
+    def add(self, way: str, seconds: float, disturbed: bool) -> None:
+        (self.disturbed if disturbed else self.times)[way].append(seconds)
+
+    def best(self) -> tuple[str, bool] | None:
+        """The fastest way, and whether that is worth writing down; None while more samples are needed."""
+        if len(self.times) == 1:
+            return next(iter(self.times)), True
+        if all(len(t) >= SAMPLES for t in self.times.values()):
+            return min(self.times, key=lambda way: min(self.times[way])), True
+        every = {way: self.times[way] + self.disturbed[way] for way in self.times}
+        if any(len(t) < ATTEMPTS for t in every.values()):
             return None
-        return min(self.times, key=lambda w: min(self.times[w], default=0.0))
+        return min(every, key=lambda way: min(every[way])), False
 
 
 def _try(key: tuple, a, b, out, threads: int, share):
@@ -161,16 +179,39 @@ def _try(key: tuple, a, b, out, threads: int, share):
         if trial is None:
             trial = _trials[key] = _Trial(a, b, out, threads)
         way = trial.next()
-    start = time.perf_counter()
-    _run(way, a, b, out, threads, share)
-    took = time.perf_counter() - start
+    took, disturbed = _timed(way, a, b, out, threads, share)
     with _lock:
-        trial.times[way].append(took)
+        trial.add(way, took, disturbed)
         best = trial.best()
         if best is not None and chosen.get(key) is None:
-            chosen.put(key, best)
+            chosen.put(key, *best)
             _trials.pop(key, None)
     return out
+
+
+def _timed(way: str, a, b, out, threads: int, share) -> tuple[float, bool]:
+    """Seconds of the product in this way, and whether one of the threads was kept from its core meanwhile."""
+    away: list[float] = []
+
+    def watched(job: Callable[[int], None]) -> None:
+        def timed(thread: int) -> None:
+            began, ran = time.perf_counter(), time.thread_time()
+            job(thread)
+            away.append(time.perf_counter() - began - (time.thread_time() - ran))
+
+        share(timed)
+
+    start = time.perf_counter()
+    if way == "whole":
+        ran = time.thread_time()
+        np.matmul(a, b, out=out)
+        ran = time.thread_time() - ran
+        took = time.perf_counter() - start
+        away.append(took - ran)
+    else:
+        _run(way, a, b, out, threads, watched)
+        took = time.perf_counter() - start
+    return took, max(away) > AWAY * took + AWAY_S
 
 
 def _same_bits(x, y) -> bool:

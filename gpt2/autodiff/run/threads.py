@@ -99,18 +99,43 @@ def run_on_threads(job: Callable[[int], None]) -> None:
     try:
         if _pool_pid != os.getpid():
             _start(count)
-        workers = _pool[: count - 1]
-        for w in workers:
-            w.job, w.context = job, contextvars.copy_context()
-            w.go.release()
-        try:
-            job(0)
-        finally:
-            for w in workers:
-                w.done.acquire()
-        for w in workers:
-            if w.error is not None:
-                error, w.error = w.error, None
-                raise error
+        _run_on(_pool[: count - 1], job)
     finally:
         _pool_lock.release()
+
+
+def run_apart(job: Callable[[int], None]) -> None:
+    """run_on_threads(job) for jobs that are large: what one of them computes stays on its own thread.
+
+    Meanwhile get_threads() is 1 in the whole process, so that no region or product inside is shared out. That
+    changes no bit of what they compute, as the module's text says.
+    """
+    global count
+    if count == 1 or not _pool_lock.acquire(blocking=False):
+        job(0)
+        return
+    n = count
+    try:
+        if _pool_pid != os.getpid():
+            _start(n)
+        workers, count = _pool[: n - 1], 1
+        _run_on(workers, job)
+    finally:
+        count = n
+        _pool_lock.release()
+
+
+def _run_on(workers: list[_Worker], job: Callable[[int], None]) -> None:
+    """job(0) here and job(w.index) on each of the workers; returns, or raises, when all have ended."""
+    for w in workers:
+        w.job, w.context = job, contextvars.copy_context()
+        w.go.release()
+    try:
+        job(0)
+    finally:
+        for w in workers:
+            w.done.acquire()
+    for w in workers:
+        if w.error is not None:
+            error, w.error = w.error, None
+            raise error

@@ -13,7 +13,8 @@ from gpt2.explain.parts import split
 from tests.support.random_graphs import RING, random_graph
 
 PAGE = page.ROOT / "docs" / "ops.md"
-NAMES = sorted(name for name, op in OPS.items() if op.samples)
+HERE = {name for name, op in OPS.items() if op.needs is None}  # the page is about NumPy's
+NAMES = sorted(name for name in HERE if OPS[name].samples)
 GRAMMAR = page.grammar()
 
 
@@ -27,9 +28,9 @@ def test_the_page_is_up_to_date():
 
 
 def test_every_op_has_a_line_and_no_sentence_is_left_over():
-    assert listed(PAGE.read_text(encoding="utf-8")) == set(OPS)
+    assert listed(PAGE.read_text(encoding="utf-8")) == HERE
     ufuncs = {name for name, op in OPS.items() if op.ufunc is not None}
-    assert set(OPS) - ufuncs == set(page.MEANING), "docs/ops.py: one sentence in MEANING for each of these"
+    assert HERE - ufuncs == set(page.MEANING), "docs/ops.py: one sentence in MEANING for each of these"
 
 
 @pytest.mark.parametrize("name", NAMES)

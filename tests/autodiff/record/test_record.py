@@ -538,7 +538,7 @@ class Named:
 
 
 RETURNED = {
-    "a data class": (lambda x: Named(x * 2), "returns a Named with a recorded value inside"),
+    "a data class": (lambda x: Named(Holder(x * 2)), "returns a Named with a recorded value inside"),
     "deep inside": (lambda x: {"a": [Named([Holder({"b": x})])]}, "returns a Named with a recorded value"),
     "slots": (lambda x: (x, Holder(x)), "returns a Holder with"),
     "a generator": (lambda x: (v for v in x), "returns a generator, whose values.*Return a list"),
@@ -556,7 +556,7 @@ def test_values_that_would_come_out_dead(f, words):
 
 
 def test_objects_without_recorded_values_may_be_returned():
-    kept = Named(X)
+    kept = Named("x")
 
     def f(x):
         return x * 2, kept, range(3), np.sin, Colour.RED, len

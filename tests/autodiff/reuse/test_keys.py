@@ -159,10 +159,14 @@ def test_static_values_of_different_types_differ():
 
 
 def test_settings_made_anew_at_each_call_are_recognised():
-    f, runs = recordings(lambda x, c: np.sum(x) * c.factor)
+    f, runs = recordings(lambda x, c: np.sum(x) * c.factor * len(c.name))
     g = ad.grad(f, pure=True)
-    for _ in range(3):
-        np.testing.assert_array_equal(g(X, Scaled("b", 2.0)), np.full(3, 2.0))
+    for factor in (2.0, 2.0, 3.0):  # a number in them is an argument like any other
+        np.testing.assert_array_equal(g(X, Scaled("b", factor)), np.full(3, factor))
     assert runs() == 1
-    np.testing.assert_array_equal(g(X, Scaled("b", 3.0)), np.full(3, 3.0))
+    np.testing.assert_array_equal(g(X, Scaled("bb", 3.0)), np.full(3, 6.0))
     assert runs() == 2
+    for _ in range(2):
+        np.testing.assert_array_equal(g(X, Scaled("b", 2)), np.full(3, 2.0))
+    np.testing.assert_array_equal(g(X, Scaled("b", 3)), np.full(3, 3.0))
+    assert runs() == 4

@@ -38,7 +38,9 @@ def test_a_later_process_finds_them(tmp_path):
     ways = kept(folder)
     assert not folder.exists()
     ways.put(KEY, "left")
-    assert json.loads((folder / "ways.json").read_text()) == {ways.machine(): {TEXT: "left"}}
+    assert json.loads((folder / "ways.json").read_text()) == {
+        ways.machine(): {TEXT: ["left", 1, remembered.today()]}
+    }
     assert [path.name for path in folder.iterdir()] == ["ways.json"]  # nothing temporary
     assert kept(folder).get(KEY) == "left"
     assert kept(folder).get((3, "C", 5)) is None
@@ -83,8 +85,11 @@ DAMAGED = [
     "null",
     '{"x": 3}',
     '{"MACHINE": ["left"]}',
-    '{"MACHINE": {"3 C 4": "up"}}',
+    '{"MACHINE": {"3 C 4": "left"}}',
     '{"MACHINE": {"3 C 4": ["left"]}}',
+    '{"MACHINE": {"3 C 4": ["up", 3, 20000]}}',
+    '{"MACHINE": {"3 C 4": ["left", "3", 20000]}}',
+    '{"MACHINE": {"3 C 4": ["left", -1, 20000]}}',
     "[" * 100_000,
     "\xff\xfe",
     "\0" * 40,
@@ -99,6 +104,49 @@ def test_a_damaged_file_counts_as_empty_and_is_mended(tmp_path, text):
     assert ways.get(KEY) is None
     ways.put(KEY, "right")
     assert kept(tmp_path).get(KEY) == "right"
+
+
+def test_a_choice_is_believed_once_enough_processes_have_come_to_it(tmp_path):
+    """One of them may have met the machine at a bad time; and a process has one vote, however often it
+    saves."""
+    for found in ("right", "right", "left", "left", "left"):
+        ways = kept(tmp_path, sure=3)
+        assert ways.get(KEY) is None
+        ways.put(KEY, found)
+        ways.put((found, 5), "left")
+        assert ways.get(KEY) == found  # in this process
+    # right had two votes and lost one, then left took its place, and has two
+    assert kept(tmp_path, sure=3).get(KEY) is None
+    assert kept(tmp_path, sure=2).get(KEY) == "left"
+
+
+def test_a_choice_that_is_believed_can_be_voted_out(tmp_path):
+    for found in ("left", "left", "left", "right", "right", "right", "right"):
+        kept(tmp_path, sure=2).put(KEY, found)
+    assert kept(tmp_path, sure=2).get(KEY) == "right"
+
+
+def test_after_some_days_it_is_measured_again(tmp_path, monkeypatch):
+    now = remembered.today()
+    kept(tmp_path, days=30).put(KEY, "left")
+    for later, found in ((29, "left"), (30, None), (-1, None)):  # the last: the clock was wrong at one time
+        monkeypatch.setattr(remembered, "today", lambda later=later: now + later)
+        assert kept(tmp_path, days=30).get(KEY) == found
+        assert kept(tmp_path).get(KEY) == "left"
+
+
+def test_what_is_not_worth_keeping_is_for_this_process_alone(tmp_path):
+    ways = kept(tmp_path)
+    ways.put(KEY, "left", keep=False)
+    ways.put((5,), "right")
+    assert ways.get(KEY) == "left"
+    assert kept(tmp_path).get(KEY) is None and kept(tmp_path).get((5,)) == "right"
+
+
+def test_any_text_may_be_chosen_where_no_values_are_named(tmp_path):
+    remembered.remember(tmp_path)
+    Choices("texts.json", None).put(KEY, "this and that")
+    assert Choices("texts.json", None).get(KEY) == "this and that"
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):

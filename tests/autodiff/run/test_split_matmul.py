@@ -1,9 +1,11 @@
 """Products shared out over threads: the same bits whichever way, the choice measured once and remembered."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -87,6 +89,8 @@ def test_sizes_that_no_tile_divides_keep_their_bits(dtype):
 
 
 def test_the_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(split_matmul, "AWAY_S", 1e9)  # other programs may be at work beside the tests
+    monkeypatch.setattr(split_matmul.chosen, "sure", 1)
     remembered.remember(tmp_path / "folder")
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
@@ -96,13 +100,74 @@ def test_the_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
     ((key, way),) = split_matmul.chosen.made.items()
     assert key == (200, 300, 400, "C", "C", "f", 3)
     stored = json.loads((tmp_path / "folder" / "products.json").read_text())
-    assert stored == {split_matmul.chosen.machine(): {"200 300 400 C C f 3": way}}
+    assert stored == {split_matmul.chosen.machine(): {"200 300 400 C C f 3": [way, 1, remembered.today()]}}
 
     remembered.forget()
     remembered.remember(tmp_path / "folder")
     monkeypatch.setattr(split_matmul, "_try", None)  # nothing is tried again
     kernels.matmul(a, b, out)
     assert split_matmul.chosen.made == {key: way}
+
+
+def clock(monkeypatch, times):
+    """Samples of so many (milliseconds, disturbed), by way, over and over. Returns what takes one."""
+    samples = {way: itertools.cycle(values) for way, values in times.items()}
+
+    def timed(way, a, b, out, threads, share):
+        ms, disturbed = next(samples[way])
+        return 1e-3 * ms, disturbed
+
+    monkeypatch.setattr(split_matmul, "_timed", timed)
+    a, b = operands(200, 300, 400, np.float32)
+    return lambda: kernels.matmul(a, b, np.empty((200, 400), np.float32))
+
+
+QUIET = {"rows": [(4, False), (2, False)], "columns": [(3, False)]}
+
+
+def test_what_counts_is_the_shortest_time(monkeypatch):
+    product = clock(monkeypatch, QUIET)
+    for _ in range(2 * split_matmul.SAMPLES):
+        assert not split_matmul.chosen.made
+        product()
+    assert list(split_matmul.chosen.made.values()) == ["rows"]
+
+
+def test_a_sample_of_a_disturbed_moment_does_not_count(monkeypatch, tmp_path):
+    remembered.remember(tmp_path)
+    product = clock(monkeypatch, {**QUIET, "columns": [(1, True), (3, False)]})
+    while not split_matmul.chosen.made:
+        product()
+    assert list(split_matmul.chosen.made.values()) == ["rows"]
+    assert '"rows"' in (tmp_path / "products.json").read_text()
+
+
+def test_where_the_machine_is_busy_all_the_time_nothing_is_written_down(monkeypatch, tmp_path):
+    remembered.remember(tmp_path)
+    product = clock(monkeypatch, {**QUIET, "columns": [(1, True)]})
+    for _ in range(2 * split_matmul.ATTEMPTS):
+        assert not split_matmul.chosen.made
+        product()
+    assert list(split_matmul.chosen.made.values()) == ["columns"] and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("way", split_matmul.WAYS)
+def test_a_thread_that_waits_is_noticed(monkeypatch, way):
+    """As one whose core another program has."""
+    a, b = operands(600, 700, 800, np.float32)
+    out = np.empty((600, 800), np.float32)
+
+    def timed():
+        return split_matmul._timed(way, a, b, out, 2, threads.run_on_threads)
+
+    with monkeypatch.context() as alone:  # a thread that always runs
+        alone.setattr(split_matmul.time, "thread_time", time.perf_counter)
+        assert not timed()[1]
+    piece, matmul = split_matmul._piece, np.matmul
+    monkeypatch.setattr(split_matmul, "_piece", lambda *args: (time.sleep(0.02), piece(*args)))
+    if way == "whole":
+        monkeypatch.setattr(split_matmul.np, "matmul", lambda *a, **k: (time.sleep(0.02), matmul(*a, **k)))
+    assert timed()[1]
 
 
 def test_small_products_and_one_thread_take_the_plain_call():

@@ -1,4 +1,5 @@
-"""Nested tuples, lists and dicts of values, taken apart and put together again.
+"""Nested containers of values, taken apart and put together again: tuples, lists, dicts, and the classes that
+people keep parameters in (classes.py).
 
 `flatten(x)` gives the dynamic leaves in order (arrays, NumPy scalars, Python floats and complex numbers,
 recorded values) and a tree that holds the rest: containers, and everything that is not a leaf (None, ints,
@@ -6,7 +7,8 @@ bools, strings, any other object), which stays as it is. Two trees are equal if 
 their static values are the same to any function that could look at them: the same objects, or plain values of
 one type and content, or data classes of such. What an `__eq__` says does not count, as it may leave out what
 matters. A named tuple comes back as one, and a subclass of list or dict with all that it holds besides its
-items: attributes, a default_factory.
+items: attributes, a default_factory. An instance of a data class is taken apart where a leaf is in it; one of
+settings alone is a static value.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from .errors import AutodiffError
-from .same import same, same_items
+from ..errors import AutodiffError
+from ..same import same, same_items
+from .classes import Part, part_of
 
 LEAF = "*"  # stands for one leaf
 
@@ -67,6 +70,8 @@ class Kind:
                 f"Use a plain {'dict' if isinstance(x, dict) else 'list'}"
             ) from error
         self.held = _held(self.empty)
+        # a class of the user's may have attributes and methods besides
+        self.roots = (*self.held, *(() if self.type is defaultdict else (self.type,)))
 
     def __call__(self, items: Iterable) -> Any:
         new = copy.copy(self.empty)
@@ -109,7 +114,13 @@ def _held(x) -> list:
 def flatten(x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> tuple[list, Tree]:
     """The leaves of x and its structure."""
     leaves: list = []
-    spec = _flatten(x, leaves, is_leaf)
+    try:
+        spec = _flatten(x, leaves, is_leaf)
+    except RecursionError:
+        raise AutodiffError(
+            f"a {type(x).__name__} refers to itself. Only trees can be taken apart; ad.tree.static(cls) has "
+            "the instances of a class taken as they are"
+        ) from None
     return leaves, Tree(spec, len(leaves))
 
 
@@ -141,7 +152,48 @@ def _flatten(x, leaves: list, is_leaf):
         return _kind(x), None, tuple(_flatten(v, leaves, is_leaf) for v in x)
     if isinstance(x, dict):
         return _kind(x), tuple(x), tuple(_flatten(v, leaves, is_leaf) for v in x.values())
-    return "static", x
+    part = part_of(x)
+    return ("static", x) if part is None else _flatten_part(x, part, leaves, is_leaf)
+
+
+def _flatten_part(x, part: Part, leaves: list, is_leaf):
+    """An instance of a class of parameters: static if no leaf is in it."""
+    n = len(leaves)
+    children = tuple(
+        ("static", v) if name in part.static else _flatten(v, leaves, is_leaf)
+        for name, v in zip(part.names, part.values)
+    )
+    if len(leaves) == n:
+        return "static", x
+    for name, v in part.derived:
+        if _flatten(v, found := [], is_leaf) is LEAF or found:
+            raise AutodiffError(
+                f"a {type(x).__name__} holds numbers in the attribute {name!r}, which is no field of the "
+                "class: they may depend on the fields, and a derivative would not know. Make it a field or a "
+                "functools.cached_property; or have the class taken as it is: ad.tree.static(cls)"
+            )
+    others = tuple(("static", v) for _, v in part.derived)
+    names = (*part.names, *(name for name, _ in part.derived))
+    return part.kind, names if part.named else None, (*children, *others)
+
+
+def items_of(spec: Any, x: Any) -> list:
+    """What the children of a container's spec stand for in x, a container of that structure."""
+    kind, keys, children = spec
+    if hasattr(kind, "items_of"):
+        return kind.items_of(x, keys)
+    return list(x) if keys is None else [x[k] for k in keys]
+
+
+def is_container(x: Any) -> bool:
+    """Is x of a kind that is taken apart?"""
+    return isinstance(x, (tuple, list, dict)) or part_of(x) is not None
+
+
+def attributes_of(x: Any) -> dict | None:
+    """What an instance of a class of parameters holds, by name; None for anything else."""
+    part = part_of(x) if not isinstance(x, (tuple, list, dict)) else None
+    return None if part is None else dict(zip(part.names, part.values))
 
 
 def _build(spec, leaves):

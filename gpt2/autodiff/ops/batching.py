@@ -1,0 +1,204 @@
+"""How an op runs for many examples at once: the rules that the rows name in their column `batch`.
+
+A value that differs from example to example has one more axis, the first, of length `b.n`; one that does not
+is as it was. A rule makes the op's node for all examples:
+
+    batch(b, *args, **attrs) -> node, or for a tuple node a list of nodes, all with the axis of the examples
+
+b.flags says for each argument whether it has that axis, and b.out is the node of one example. A row without a
+rule is done by a loop over the examples (nested/batch.py): slower, and right for every op.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..graph import Graph, Node
+from .build import broadcast, reshape, swap_last, transpose
+from .table import apply, const
+
+if TYPE_CHECKING:
+    from .table import Op
+
+
+@dataclass
+class Batch:
+    """One op of one example, to be made for n of them. `graph` batches a graph that the op carries:
+    graph(body, flags) -> (the graph for all examples, a flag for each output).
+    """
+
+    n: int
+    flags: Sequence[bool]
+    out: Node
+    graph: Callable[[Graph, Sequence[bool]], tuple[Graph, list[bool]]]
+
+    def front(self, x: Node, has: bool) -> Node:
+        """x with the axis of the examples, whether it had one or not."""
+        return x if has else broadcast(reshape(x, (1, *x.shape)), (self.n, *x.shape))
+
+    def aligned(self, x: Node, has: bool, ndim: int) -> Node:
+        """x of an op that broadcasts, whose arguments have `ndim` axes for one example."""
+        return reshape(x, (self.n, *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) if has else x
+
+
+class NoRule(Exception):
+    """A rule that does not cover this call: it is done by a loop."""
+
+
+def rule_of(op: Op, elementwise: bool) -> Callable | None:
+    """The rule of a row; elementwise ops broadcast, and need none of their own."""
+    return op.batch or (_elementwise if elementwise else None)
+
+
+def _elementwise(b: Batch, *args: Node, **attrs) -> Node:
+    m = b.out.ndim
+    return apply(b.out.op, *(b.aligned(x, has, m) for x, has in zip(args, b.flags)), **attrs)
+
+
+def as_it_is(b: Batch, *args: Node, **attrs: Any) -> Node:
+    """Ops of one argument that take stacks, as those on matrices, or that look at no axis."""
+    return apply(b.out.op, *args, **attrs)
+
+
+def stacks(b: Batch, *args: Node, **attrs: Any) -> Node:
+    """Ops on several matrices, whose leading axes broadcast."""
+    m = max(x.ndim - has for x, has in zip(args, b.flags))
+    return apply(b.out.op, *(b.aligned(x, has, m) for x, has in zip(args, b.flags)), **attrs)
+
+
+def matmul(b: Batch, x: Node, y: Node) -> Node:
+    """Beside a plain matrix the examples are rows of one product, as NumPy's batched one is a loop."""
+    left, right = b.flags
+    if left and not right and y.ndim == 2:
+        flat = reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+        return reshape(apply("matmul", flat, y), (*x.shape[:-1], y.shape[-1]))
+    if right and not left and x.ndim == 2 and y.ndim == 3 and y.shape[-1] == 1:  # of vectors
+        flat = apply("matmul", reshape(y, y.shape[:2]), swap_last(x))
+        return reshape(flat, (*flat.shape, 1))
+    return stacks(b, x, y)
+
+
+def one_axis(b: Batch, x: Node, *, axis: int, **attrs: Any) -> Node:
+    return apply(b.out.op, x, axis=axis + 1, **attrs)
+
+
+def several_axes(b: Batch, x: Node, *, axes: Sequence[int], **attrs: Any) -> Node:
+    return apply(b.out.op, x, axes=tuple(a + 1 for a in axes), **attrs)
+
+
+def reshaped(b: Batch, x: Node, *, shape: Sequence[int]) -> Node:
+    return reshape(x, (b.n, *shape))
+
+
+def transposed(b: Batch, x: Node, *, perm: Sequence[int]) -> Node:
+    return transpose(x, (0, *(p + 1 for p in perm)))
+
+
+def broadcasted(b: Batch, x: Node, *, shape: Sequence[int]) -> Node:
+    return broadcast(b.aligned(x, True, len(shape)), (b.n, *shape))
+
+
+def _whole(b: Batch) -> tuple[int, int, int]:
+    return (0, b.n, 1)
+
+
+def sliced(b: Batch, x: Node, *, index: Sequence[tuple]) -> Node:
+    return apply("slice", x, index=(_whole(b), *index))
+
+
+def assembled(b: Batch, *parts: Node, shape: Sequence[int], indices: Sequence[tuple], dtype: str) -> Node:
+    """Parts are stretched over their places, so those without the axis stay as they are."""
+    aligned = [b.aligned(x, has, len(shape)) for x, has in zip(parts, b.flags)]
+    places = tuple((_whole(b), *i) for i in indices)
+    return apply("assemble", *aligned, shape=(b.n, *shape), indices=places, dtype=dtype)
+
+
+def updated(b: Batch, x: Node, v: Node, *, index: Sequence[tuple]) -> Node:
+    whole = b.front(x, b.flags[0])
+    return apply("update", whole, b.aligned(v, b.flags[1], whole.ndim - 1), index=(_whole(b), *index))
+
+
+def einsum(b: Batch, *args: Node, subscripts: str, **attrs: Any) -> Node:
+    """One more letter."""
+    free = [c for c in string.ascii_letters if c not in subscripts]
+    if not free:
+        raise NoRule
+    ins, out = subscripts.split("->")
+    terms = [free[0] + s if has else s for s, has in zip(ins.split(","), b.flags)]
+    return apply("einsum", *args, subscripts=f"{','.join(terms)}->{free[0]}{out}", **attrs)
+
+
+def _indexed(b: Batch, spec: Sequence, arrays: Sequence[Node], flags: Sequence[bool]) -> tuple:
+    """(spec, index arrays) that pick for every example from its own row; the axes that the arrays make come
+    first in the result, after that of the examples.
+    """
+    m = max((x.ndim - has for x, has in zip(arrays, flags)), default=0)
+    rows = const(np.arange(b.n).reshape((b.n,) + (1,) * m))
+    spec = (("array", 0), *(("array", s[1] + 1) if s != "new" and s[0] == "array" else s for s in spec))
+    return spec, [rows, *(b.aligned(x, has, m) for x, has in zip(arrays, flags))]
+
+
+def _index_axes(shape: Sequence[int], spec: Sequence, arrays, flags) -> tuple[int, int]:
+    """(how many axes the index arrays make, where they stand in the result for one example)."""
+    m = max((x.ndim - has for x, has in zip(arrays, flags)), default=0)
+    places = [k for k, s in enumerate(spec) if s != "new" and s[0] == "array"]
+    adjacent = bool(places) and places[-1] - places[0] + 1 == len(places)
+    return m, places[0] if adjacent else 0
+
+
+def gathered(b: Batch, x: Node, *arrays: Node, spec: Sequence) -> Node:
+    m, first = _index_axes(x.shape, spec, arrays, b.flags[1:])
+    if b.flags[0] and not any(b.flags[1:]) and _are_adjacent(spec):
+        return apply("gather", x, *arrays, spec=(_whole(b), *spec))
+    whole = b.front(x, b.flags[0])
+    spec, arrays = _indexed(b, spec, arrays, b.flags[1:])
+    found = apply("gather", whole, *arrays, spec=spec)  # (n, *axes of the arrays, *others)
+    return transpose(found, _moved(found.ndim, m, first))
+
+
+def _are_adjacent(spec: Sequence) -> bool:
+    places = [k for k, s in enumerate(spec) if s != "new" and s[0] == "array"]
+    return bool(places) and places[-1] - places[0] + 1 == len(places)
+
+
+def _moved(ndim: int, m: int, first: int) -> list[int]:
+    """The permutation that brings m axes from after the first axis to where they stand for one example."""
+    others = list(range(1 + m, ndim))
+    return [0, *others[:first], *range(1, 1 + m), *others[first:]]
+
+
+def scattered(b: Batch, x: Node, v: Node, *arrays: Node, spec: Sequence) -> Node:
+    m, first = _index_axes(x.shape, spec, arrays, b.flags[2:])
+    whole = b.front(x, b.flags[0])
+    one_shape = apply("gather", _one(b, x, 0), *(_one(b, a, 2 + k) for k, a in enumerate(arrays)), spec=spec)
+    placed = b.aligned(b.front(v, b.flags[1]), True, one_shape.ndim)
+    order = np.argsort(_moved(one_shape.ndim + 1, m, first)).tolist()
+    spec, arrays = _indexed(b, spec, arrays, b.flags[2:])
+    return apply(b.out.op, whole, transpose(placed, order), *arrays, spec=spec)
+
+
+def _one(b: Batch, x: Node, k: int) -> Node:
+    """Of the type that x has for one example: what an op would infer from is its type alone."""
+    return Node("input", (), {}, x.shape[1:], x.dtype) if b.flags[k] else x
+
+
+def along(b: Batch, *args: Node, axis: int) -> Node:
+    """take_along, and its transpose: all arguments have the same axes."""
+    first = b.out.op == "scatter_along_add"
+    given = [
+        b.front(x, has) if has or first and k == 0 else reshape(x, (1, *x.shape))
+        for k, (x, has) in enumerate(zip(args, b.flags))
+    ]
+    return apply(b.out.op, *given, axis=axis + 1)
+
+
+def searched(b: Batch, a: Node, v: Node, *, side: str) -> Node:
+    if b.flags[0]:
+        raise NoRule  # one sorted vector an example
+    return apply("searchsorted", a, v, side=side)

@@ -1,0 +1,106 @@
+"""The way from a piece of memory to a view of it, as the nodes of the steps: slice, reshape, transpose, ...
+
+A step stands for its op, its attributes and its type; its first argument counts only for the shape that the
+step starts from. `shortened` makes a few steps of many, so that a view of a view of a view costs no more to
+derive again after a write than one view does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..graph import Node
+from ..ops.boxes import as_index, ranges
+
+Path = tuple[Node, ...]
+
+
+def path_between(start: Node, end: Node) -> Path | None:
+    """The nodes from `start` (left out) to `end`, each the first argument of the next; None if there is no
+    such path.
+    """
+    path = []
+    node = end
+    while node is not start:
+        if not node.args:
+            return None
+        path.append(node)
+        node = node.args[0]
+    return tuple(reversed(path))
+
+
+def follow(node: Node, path: Sequence[Node]) -> Node:
+    """The path again, from another node."""
+    for step in path:
+        node = Node(step.op, (node, *step.args[1:]), step.attrs, step.shape, step.dtype, step.name, step.loc)
+    return node
+
+
+def same_path(a: Sequence[Node], b: Sequence[Node]) -> bool:
+    return len(a) == len(b) and all(
+        x.op == y.op and x.attrs == y.attrs and x.args[1:] == y.args[1:] for x, y in zip(a, b)
+    )
+
+
+def shortened(path: Path, more: Iterable[Node]) -> Path:
+    """A path, itself shortened, with more steps at its end, in as few steps as are found for it: at most a
+    slice, a transpose and a reshape, unless a reshape joins or cuts axes, or a step is of another kind.
+    """
+    steps = list(path)
+    todo = list(more)[::-1]
+    while todo:
+        step = todo.pop()
+        together = _together(steps[-1], step) if steps else None
+        if together is None:
+            steps.append(step)
+        else:
+            steps.pop()
+            todo.extend(reversed(together))
+    return tuple(steps)
+
+
+def _together(a: Node, b: Node) -> list[Node] | None:
+    """One step for two, or two others where the slice comes first; None where they stay as they are."""
+    if a.op == b.op == "reshape":
+        return [_step(b, a.args[0])]
+    if a.op == b.op == "transpose":
+        return [_step(b, a.args[0], perm=tuple([a.attrs["perm"][k] for k in b.attrs["perm"]]))]
+    if b.op != "slice":
+        return None
+    source, index = a.args[0], b.attrs["index"]
+    if a.op == "slice":
+        taken = ranges(a.attrs["index"], source.shape)
+        return [_step(b, source, index=as_index([r[slice(*s)] for r, s in zip(taken, index)]))]
+    if a.op == "transpose":
+        perm = a.attrs["perm"]
+        first = _sliced(source, tuple([index[perm.index(axis)] for axis in range(len(perm))]), b)
+        return [first, _step(b, first, op="transpose", perm=perm)]
+    if a.op == "reshape":
+        first = _before_reshape(source, a, b)
+        return None if first is None else [first, _step(b, first, op="reshape", shape=b.shape)]
+    return None
+
+
+def _before_reshape(source: Node, a: Node, b: Node) -> Node | None:
+    """The slice `b` of a reshape `a` that only adds and drops axes of length 1, done before it."""
+    kept = [k for k, m in enumerate(source.shape) if m != 1]
+    if [m for m in a.shape if m != 1] != [source.shape[k] for k in kept]:
+        return None
+    taken = ranges(b.attrs["index"], a.shape)
+    if any(m == 1 and len(r) != 1 for r, m in zip(taken, a.shape)):
+        return None
+    index = [(0, 1, 1)] * len(source.shape)
+    for k, s in zip(kept, [s for s, m in zip(as_index(taken), a.shape) if m != 1]):
+        index[k] = s
+    return _sliced(source, tuple(index), b)
+
+
+def _sliced(source: Node, index: tuple, like: Node) -> Node:
+    shape = tuple(map(len, ranges(index, source.shape)))
+    return Node("slice", (source,), {"index": index}, shape, like.dtype, None, like.loc)
+
+
+def _step(like: Node, source: Node, op: str | None = None, **attrs: object) -> Node:
+    """A step with the result of `like`, from `source`."""
+    op, attrs = op or like.op, attrs or like.attrs
+    return Node(op, (source,), attrs, like.shape, like.dtype, like.name, like.loc, like.derived)

@@ -1,0 +1,254 @@
+"""scipy.linalg. Most functions are compositions of numpy.linalg's, which have rules; matrix functions have
+rows of their own (ops/matrix_functions.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg as _scipy
+
+from ..api.custom import custom_vjp
+from ..ops import matrix_functions  # noqa: F401  its rows enter the table on import
+from ..record.record import apply_op
+from .passing import not_like_this, ours, passed_on
+
+
+def __getattr__(name: str) -> Any:
+    return passed_on(_scipy, name)
+
+
+def __dir__() -> list[str]:
+    return dir(_scipy)
+
+
+def _turned(a):
+    """The conjugate transpose."""
+    return np.conj(np.swapaxes(a, -1, -2))
+
+
+# ---- Functions of a matrix -------------------------------------------------------------------------------
+
+
+@ours(_scipy)
+def expm(A: Any) -> Any:
+    return apply_op("matrix_function", A, which="expm")
+
+
+@ours(_scipy)
+def logm(A: Any) -> Any:
+    return apply_op("matrix_function", A, which="logm")
+
+
+@ours(_scipy)
+def sqrtm(A: Any) -> Any:
+    return apply_op("matrix_function", A, which="sqrtm")
+
+
+@ours(_scipy)
+def sinm(A: Any) -> Any:
+    return apply_op("matrix_function", A, which="sinm")
+
+
+@ours(_scipy)
+def cosm(A: Any) -> Any:
+    return apply_op("matrix_function", A, which="cosm")
+
+
+@ours(_scipy)
+def inv(a: Any) -> Any:
+    return np.linalg.inv(a)
+
+
+@ours(_scipy)
+def det(a: Any) -> Any:
+    return np.linalg.det(a)
+
+
+@ours(_scipy)
+def pinv(a: Any) -> Any:
+    return np.linalg.pinv(a)
+
+
+@ours(_scipy)
+def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: Any = False) -> Any:
+    return np.linalg.norm(a, ord, axis, keepdims)
+
+
+# ---- Factorisations --------------------------------------------------------------------------------------
+
+
+@ours(_scipy)
+def cholesky(a: Any, lower: Any = False) -> Any:
+    """Of the triangle that SciPy reads: the upper one unless lower=True."""
+    return np.linalg.cholesky(a) if lower else _turned(np.linalg.cholesky(_turned(a)))
+
+
+@ours(_scipy)
+def cho_factor(a: Any, lower: Any = False) -> Any:
+    """The factor, with zeros in the other triangle."""
+    return (np.linalg.cholesky(a) if lower else _turned(np.linalg.cholesky(_turned(a)))), lower
+
+
+@ours(_scipy)
+def eigh(a: Any, b: Any = None, *, lower: Any = True, eigvals_only: Any = False) -> Any:
+    if b is not None:
+        half = cholesky_of(b, lower)
+        inner = np.linalg.solve(half, _turned(np.linalg.solve(half, _turned(_hermitian(a, lower)))))
+        w, v = np.linalg.eigh(inner)
+        return w if eigvals_only else (w, np.linalg.solve(_turned(half), v))
+    w, v = np.linalg.eigh(a, "L" if lower else "U")
+    return w if eigvals_only else (w, v)
+
+
+def cholesky_of(b: Any, lower: bool) -> Any:
+    """The lower factor of the Hermitian matrix whose triangle stands in b."""
+    return np.linalg.cholesky(b if lower else _turned(b))
+
+
+@ours(_scipy)
+def eigvalsh(a: Any, b: Any = None, *, lower: Any = True) -> Any:
+    return eigh(a, b, lower=lower, eigvals_only=True)
+
+
+@ours(_scipy)
+def svd(a: Any, full_matrices: Any = True, compute_uv: Any = True) -> Any:
+    return np.linalg.svd(a, full_matrices, compute_uv)
+
+
+@ours(_scipy)
+def svdvals(a: Any) -> Any:
+    return np.linalg.svd(a, compute_uv=False)
+
+
+@ours(_scipy)
+def qr(a: Any, mode: Any = "full") -> Any:
+    if mode not in ("full", "economic"):
+        raise not_like_this("scipy.linalg.qr", f"with mode={mode!r}")
+    return tuple(np.linalg.qr(a, "complete" if mode == "full" else "reduced"))
+
+
+# ---- Equations -------------------------------------------------------------------------------------------
+
+
+def _hermitian(a, lower: bool):
+    part = np.tril(a, -1) if lower else np.triu(a, 1)
+    n = a.shape[-1]
+    return part + _turned(part) + np.real(a) * np.eye(n)
+
+
+@ours(_scipy)
+def solve(a: Any, b: Any, lower: Any = False, assume_a: Any = None, transposed: Any = False) -> Any:
+    """numpy.linalg.solve, of the triangle alone where the matrix is said to be symmetric or Hermitian."""
+    if assume_a in ("pos", "her", "positive definite", "hermitian", "sym", "symmetric"):
+        if assume_a.startswith("sym") and np.iscomplexobj(a):
+            raise not_like_this("scipy.linalg.solve", "of a complex symmetric matrix")
+        a = _hermitian(a, lower)
+    elif assume_a not in (None, "gen", "general"):
+        raise not_like_this("scipy.linalg.solve", f"with assume_a={assume_a!r}")
+    return np.linalg.solve(np.swapaxes(a, -1, -2) if transposed else a, b)
+
+
+@ours(_scipy)
+def solve_triangular(a: Any, b: Any, trans: Any = 0, lower: Any = False, unit_diagonal: Any = False) -> Any:
+    """By numpy.linalg.solve of the triangle: three times the work of a substitution."""
+    n = np.shape(a)[-1]
+    a = np.tril(a, -1 if unit_diagonal else 0) if lower else np.triu(a, 1 if unit_diagonal else 0)
+    a = a + np.eye(n) if unit_diagonal else a
+    if trans in (1, "T"):
+        a = np.swapaxes(a, -1, -2)
+    elif trans in (2, "C"):
+        a = _turned(a)
+    return np.linalg.solve(a, b)
+
+
+@ours(_scipy)
+def cho_solve(c_and_lower: Any, b: Any) -> Any:
+    c, lower = c_and_lower
+    c = np.tril(c) if lower else _turned(np.triu(c))
+    return np.linalg.solve(_turned(c), np.linalg.solve(c, b))
+
+
+@ours(_scipy)
+def lu_solve(lu_and_piv: Any, b: Any, trans: Any = 0) -> Any:
+    """The pivots are settled: the derivative leads through the factors and b."""
+    lu, piv = lu_and_piv
+    n = np.shape(lu)[-1]
+    order = np.arange(n)
+    for i, p in enumerate(np.asarray(piv)):
+        order[[i, p]] = order[[p, i]]
+    lower, upper = np.tril(lu, -1) + np.eye(n), np.triu(lu)
+    if trans == 0:
+        return np.linalg.solve(upper, np.linalg.solve(lower, b[order]))
+    turn = _turned if trans == 2 else (lambda x: np.swapaxes(x, -1, -2))
+    return np.linalg.solve(turn(lower), np.linalg.solve(turn(upper), b))[np.argsort(order)]
+
+
+@custom_vjp
+def _sylvester(a, b, q):
+    return np.asarray(_scipy.solve_sylvester(a, b, q))
+
+
+@_sylvester.defvjp
+def _sylvester_vjp(dout, out, a, b, q):
+    """a x + x b = q: the adjoint equation has the transposed matrices."""
+    s = _sylvester(a.T, b.T, dout)
+    return -s @ out.T, -out.T @ s, s
+
+
+@ours(_scipy)
+def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
+    return _sylvester(a, b, q)
+
+
+@ours(_scipy)
+def solve_continuous_lyapunov(a: Any, q: Any) -> Any:
+    return _sylvester(a, _turned(a), q)
+
+
+@ours(_scipy)
+def solve_discrete_lyapunov(a: Any, q: Any, method: Any = None) -> Any:
+    """As one system of N**2 equations."""
+    n = np.shape(a)[0]
+    x = np.linalg.solve(np.eye(n * n) - np.kron(a, np.conj(a)), np.reshape(q, (n * n,)))
+    return np.reshape(x, (n, n))
+
+
+@ours(_scipy)
+def toeplitz(c: Any, r: Any = None) -> Any:
+    c = np.ravel(c)
+    r = np.conj(c) if r is None else np.ravel(r)
+    values = np.concatenate([r[:0:-1], c])
+    n, m = np.shape(c)[0], np.shape(r)[0]
+    return values[m - 1 + np.arange(n)[:, None] - np.arange(m)]
+
+
+@ours(_scipy)
+def solve_toeplitz(c_or_cr: Any, b: Any) -> Any:
+    """As a dense system: n**3 operations, where Levinson's recursion takes n**2."""
+    c, r = c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None)
+    return np.linalg.solve(toeplitz.__wrapped__(c, r), b)
+
+
+@ours(_scipy)
+def solve_banded(l_and_u: Any, ab: Any, b: Any) -> Any:
+    """As a dense system: n**3 operations."""
+    low, up = l_and_u
+    n = np.shape(ab)[-1]
+    i, j = np.indices((n, n))
+    row = np.clip(up + i - j, 0, low + up)
+    inside = (j - i <= up) & (i - j <= low)
+    return np.linalg.solve(np.where(inside, ab[row, j], 0.0), b)
+
+
+@ours(_scipy)
+def block_diag(*arrs: Any) -> Any:
+    blocks = [np.atleast_2d(a) for a in arrs]
+    width = sum(np.shape(a)[1] for a in blocks)
+    rows, start = [], 0
+    for a in blocks:
+        n, m = np.shape(a)
+        rows.append(np.concatenate([np.zeros((n, start)), a, np.zeros((n, width - start - m))], axis=1))
+        start += m
+    return np.concatenate(rows, axis=0)

@@ -1,0 +1,61 @@
+"""What the modules of this folder share: SciPy's function for plain arrays, ours for recorded values."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ..errors import unsupported
+from ..record.source_lines import here
+from ..record.value import Recorded
+from ..tree import flatten
+
+_HARMLESS = frozenset(
+    ("overwrite_a", "overwrite_b", "overwrite_ab", "overwrite_c", "check_finite", "lapack_driver")
+)
+_THEIRS: dict[str, Callable] = {}  # SciPy's functions, which are not part of what a recording depends on
+
+
+def is_recorded(*values: Any) -> bool:
+    return any(type(x) is Recorded for x in flatten(values)[0])
+
+
+def ours(module: ModuleType) -> Callable[[Callable], Callable]:
+    """Decorates our version of a function of SciPy's module."""
+
+    def enter(function: Callable) -> Callable:
+        key = f"{module.__name__}.{function.__name__}"
+        _THEIRS[key] = theirs = getattr(module, function.__name__, None)
+
+        @functools.wraps(function)
+        def either(*args, **kwargs):
+            if not is_recorded(args, kwargs):
+                return _THEIRS[key](*args, **kwargs)
+            return function(*args, **{k: v for k, v in kwargs.items() if k not in _HARMLESS})
+
+        either.__doc__ = getattr(theirs, "__doc__", None)
+        return either
+
+    return enter
+
+
+def not_like_this(name: str, what: str) -> Exception:
+    """The error for an option that our version does not have."""
+    return unsupported(name, here(), f"{what} has no derivative rule")
+
+
+def passed_on(module: ModuleType, name: str) -> Any:
+    """What SciPy's module has under a name. A function without a rule refuses recorded values by name."""
+    value = getattr(module, name)
+    if isinstance(value, type) or not callable(value) or hasattr(value, "nin"):
+        return value
+
+    @functools.wraps(value)
+    def theirs(*args, **kwargs):
+        if is_recorded(args, kwargs):
+            raise unsupported(f"{module.__name__}.{name}", here())
+        return value(*args, **kwargs)
+
+    return theirs

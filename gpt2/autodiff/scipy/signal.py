@@ -1,0 +1,112 @@
+"""scipy.signal: convolutions and linear filters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.signal as _scipy
+
+from ..api.scan import scan
+from .passing import is_recorded, not_like_this, ours, passed_on
+
+
+def __getattr__(name: str) -> Any:
+    return passed_on(_scipy, name)
+
+
+def __dir__() -> list[str]:
+    return dir(_scipy)
+
+
+def _full(a, b):
+    """The whole convolution of two arrays: directly along one axis, by transforms along several."""
+    if np.ndim(a) == 1:
+        return np.convolve(a, b)
+    shape = [n + m - 1 for n, m in zip(np.shape(a), np.shape(b))]
+    axes = tuple(range(len(shape)))
+    if np.iscomplexobj(a) or np.iscomplexobj(b):
+        return np.fft.ifftn(np.fft.fftn(a, shape, axes) * np.fft.fftn(b, shape, axes), shape, axes)
+    return np.fft.irfftn(np.fft.rfftn(a, shape, axes) * np.fft.rfftn(b, shape, axes), shape, axes)
+
+
+def _cut(name: str, out, a, b, mode: str):
+    n, m = np.shape(a), np.shape(b)
+    if mode == "full":
+        return out
+    if mode == "same":
+        sizes = n
+    elif mode == "valid":
+        sizes = tuple(max(i, j) - min(i, j) + 1 for i, j in zip(n, m))
+        if any(i < j for i, j in zip(n, m)) and any(i > j for i, j in zip(n, m)):
+            raise ValueError(f"{name}: for mode='valid' one array must be at least as large in every axis")
+    else:
+        raise ValueError(f"{name}: mode is {mode!r}, expected 'full', 'same' or 'valid'")
+    starts = [(f - s) // 2 for f, s in zip(np.shape(out), sizes)]
+    return out[tuple(slice(i, i + s) for i, s in zip(starts, sizes))]
+
+
+@ours(_scipy)
+def convolve(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto") -> Any:
+    return _cut("convolve", _full(in1, in2), in1, in2, mode)
+
+
+@ours(_scipy)
+def fftconvolve(in1: Any, in2: Any, mode: Any = "full", axes: Any = None) -> Any:
+    if axes is not None:
+        raise not_like_this("scipy.signal.fftconvolve", "with axes=")
+    return _cut("fftconvolve", _full(in1, in2), in1, in2, mode)
+
+
+@ours(_scipy)
+def oaconvolve(in1: Any, in2: Any, mode: Any = "full", axes: Any = None) -> Any:
+    return fftconvolve(in1, in2, mode, axes)
+
+
+@ours(_scipy)
+def convolve2d(in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", fillvalue: Any = 0) -> Any:
+    if boundary != "fill" or fillvalue != 0:
+        raise not_like_this("scipy.signal.convolve2d", f"with boundary={boundary!r}")
+    return _cut("convolve2d", _full(in1, in2), in1, in2, mode)
+
+
+@ours(_scipy)
+def correlate(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto") -> Any:
+    turned = np.conj(in2)[(slice(None, None, -1),) * np.ndim(in2)]
+    if mode == "valid" and any(n < m for n, m in zip(np.shape(in1), np.shape(in2))):
+        raise not_like_this("scipy.signal.correlate", "with mode='valid' and a second array that is larger")
+    return _cut("correlate", _full(in1, turned), in1, turned, mode)
+
+
+@ours(_scipy)
+def lfilter(b: Any, a: Any, x: Any, axis: Any = -1, zi: Any = None) -> Any:
+    """The transposed direct form II, a scan over the samples: compiled as one step."""
+    b, a = _vector(b), _vector(a)
+    n = max(np.shape(b)[0], np.shape(a)[0])
+    b, a = _padded(b, n) / a[0], _padded(a, n) / a[0]
+    x = np.moveaxis(x, axis, 0)
+    lanes = np.shape(x)[1:]
+    column = (n - 1, *(1,) * len(lanes))
+    state = np.zeros((n - 1, *lanes)) if zi is None else np.moveaxis(zi, axis, 0)
+    state = state + np.zeros((n - 1, *lanes)) * (np.sum(x) * 0.0 + a[0] * 0.0)  # in the dtype of the results
+    tail_b, tail_a = np.reshape(b[1:], column), np.reshape(a[1:], column)
+    blank = np.zeros((1, *lanes)) if n > 1 else np.zeros((0, *lanes))
+
+    def step(z, sample):
+        y = b[0] * sample + (z[0] if n > 1 else 0.0)
+        ahead = np.concatenate([z[1:], blank], axis=0)
+        return ahead + tail_b * sample - tail_a * y, y
+
+    final, ys = scan(step, state, x)
+    y = np.moveaxis(ys, 0, axis)
+    return y if zi is None else (y, np.moveaxis(final, 0, axis))
+
+
+def _vector(v):
+    """A number, a list or an array as a vector."""
+    listed = isinstance(v, (list, tuple)) and is_recorded(v)
+    return np.atleast_1d(np.stack(v) if listed else v)
+
+
+def _padded(v, n: int):
+    return np.concatenate([v, np.zeros(n - np.shape(v)[0])])

@@ -1,0 +1,44 @@
+"""`ad.tree`: containers of arrays as trees, for those who write optimisers and such.
+
+ad.tree.map(f, *trees)        the tree of f(leaf, ...), as of params and their gradients
+ad.tree.leaves(x)             the arrays and numbers in it, in order
+ad.tree.flatten(x)            (leaves, structure); ad.tree.unflatten(structure, leaves) is the way back
+ad.tree.ravel(x)              (one vector, the way back)
+ad.tree.register(cls)         instances of cls are trees; ad.tree.static(cls): they are settings
+"""
+
+from .classes import Record, register, static
+from .public import leaves, map, ravel
+from .structure import (
+    LEAF,
+    Kind,
+    Tree,
+    attributes_of,
+    flatten,
+    is_container,
+    is_dynamic,
+    items_of,
+    leaf_paths,
+    tree_map,
+    unflatten,
+)
+
+__all__ = [
+    "LEAF",
+    "Kind",
+    "Record",
+    "Tree",
+    "attributes_of",
+    "flatten",
+    "is_container",
+    "is_dynamic",
+    "items_of",
+    "leaf_paths",
+    "leaves",
+    "map",
+    "ravel",
+    "register",
+    "static",
+    "tree_map",
+    "unflatten",
+]

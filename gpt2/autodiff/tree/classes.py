@@ -1,0 +1,214 @@
+"""Classes that people keep parameters in: data classes, attrs classes, namespaces, and registered ones.
+
+`part_of(x)` takes an instance apart one level deep, or gives None for what is not understood: classes that
+were not declared to hold values, have a base written in C, or make attributes up.
+
+An instance is put together again without its `__init__`, which may check or convert what it is given: a
+recorded value, a gradient and a None are none of what the author had in mind. All that the instance holds is
+set as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..errors import AutodiffError
+from ..same import same
+
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+
+
+class Record:
+    """An instance of a class whose attributes are all of it: `kind(items)` makes another one of these."""
+
+    def __init__(self, t: type):
+        self.type = t
+        self.__name__ = t.__name__
+        self.roots = (t,)  # what a function may read of it besides the children
+
+    def __call__(self, items: dict) -> Any:
+        if self.type is types.SimpleNamespace:
+            return types.SimpleNamespace(**items)
+        new = object.__new__(self.type)
+        for name, value in items.items():
+            object.__setattr__(new, name, value)
+        return new
+
+    def items_of(self, x: Any, keys: Sequence[str]) -> list:
+        return [object.__getattribute__(x, name) for name in keys]
+
+    def __eq__(self, other):
+        return isinstance(other, Record) and self.type is other.type
+
+    def __hash__(self):
+        return hash(self.type)
+
+
+class Registered:
+    """An instance of a class with functions of its author's: `flatten(x)` -> (children, aux), and
+    `unflatten(aux, children)`.
+    """
+
+    def __init__(self, t: type, flatten: Callable, unflatten: Callable, aux: Any):
+        self.type = t
+        self.__name__ = t.__name__
+        self.flatten, self.unflatten, self.aux = flatten, unflatten, aux
+        self.roots = (t, aux)
+
+    def __call__(self, children: Iterable) -> Any:
+        return self.unflatten(self.aux, tuple(children))
+
+    def items_of(self, x: Any, keys: None) -> list:
+        return list(self.flatten(x)[0])
+
+    def __eq__(self, other):
+        return (
+            isinstance(other, Registered)
+            and self.type is other.type
+            and self.unflatten is other.unflatten
+            and same(self.aux, other.aux)
+        )
+
+    def __hash__(self):
+        return hash(self.type)
+
+
+@dataclasses.dataclass
+class Part:
+    """An instance taken apart. `static`: names whose values are settings, whatever they are. `derived`:
+    (name, value) of attributes that are no fields.
+    """
+
+    kind: Record | Registered
+    names: tuple
+    values: tuple
+    static: frozenset = frozenset()
+    derived: tuple = ()
+    named: bool = True
+
+
+_FUNCTIONS: dict[type, tuple[Callable, Callable]] = {}  # registered with functions
+_ATTRIBUTES: set[type] = set()  # registered: all of their attributes
+_STATIC: set[type] = set()  # to be taken as they are
+
+
+def register(cls: type, flatten: Callable | None = None, unflatten: Callable | None = None) -> type:
+    """Have instances of a class taken apart like a dict. Returns the class, so it is a decorator as well.
+
+    flatten     flatten(x) -> (children, aux): a tuple of arrays, numbers and containers of them, and what is
+                static; by default all attributes of x are its children
+    unflatten   unflatten(aux, children) -> an instance. The children may be recorded values, gradients or
+                None, so it should not look at them
+
+    Subclasses are not registered with it.
+    """
+    if not isinstance(cls, type):
+        raise AutodiffError(f"ad.tree.register: expected a class, got {cls!r}")
+    if (flatten is None) != (unflatten is None):
+        raise AutodiffError(f"ad.tree.register: {cls.__name__} needs both flatten and unflatten, or neither")
+    _STATIC.discard(cls)
+    if flatten is not None and unflatten is not None:
+        _FUNCTIONS[cls] = flatten, unflatten
+        return cls
+    if not _is_plain(cls):
+        raise AutodiffError(
+            f"ad.tree.register: {cls.__name__} is written in C or makes up its attributes, so it needs a "
+            "flatten and an unflatten of its own"
+        )
+    _FUNCTIONS.pop(cls, None)
+    _ATTRIBUTES.add(cls)
+    _fields_of.cache_clear()
+    return cls
+
+
+def static(cls: type) -> type:
+    """Have instances of a class taken as they are: settings, part of the program. A decorator, too."""
+    _STATIC.add(cls)
+    return cls
+
+
+def part_of(x: Any) -> Part | None:
+    """x taken apart, or None; see the head of this file."""
+    t = type(x)
+    if t in _STATIC:
+        return None
+    if t in _FUNCTIONS:
+        flatten, unflatten = _FUNCTIONS[t]
+        pair = flatten(x)
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise AutodiffError(
+                f"ad.tree: the flatten of {t.__name__} gave {pair!r}, expected (children, aux)"
+            )
+        children, aux = pair
+        children = tuple(children)
+        kind = Registered(t, flatten, unflatten, aux)
+        return Part(kind, tuple(range(len(children))), children, named=False)
+    declared = _fields_of(t)
+    if declared is None:
+        return None
+    fields, settings, everything = declared
+    state = _state(x, t)
+    names = tuple(n for n in state if everything or n in fields)
+    derived = () if everything else tuple((n, v) for n, v in state.items() if n not in fields)
+    return Part(Record(t), names, tuple(state[n] for n in names), settings, derived)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fields_of(t: type) -> tuple[frozenset, frozenset, bool] | None:
+    """(the fields of a class, those that are settings, whether all attributes count as fields)."""
+    if t is types.SimpleNamespace or t in _ATTRIBUTES:
+        return frozenset(), frozenset(), True
+    if not _is_plain(t):
+        return None
+    if dataclasses.is_dataclass(t):
+        found = dataclasses.fields(t)
+        settings = frozenset(f.name for f in found if f.metadata.get("static"))
+        return frozenset(f.name for f in found), settings, False
+    described = t.__dict__.get("__attrs_attrs__")
+    if isinstance(described, tuple):
+        settings = frozenset(a.name for a in described if a.metadata.get("static"))
+        return frozenset(a.name for a in described), settings, False
+    return None
+
+
+def _is_plain(t: type) -> bool:
+    """Are instances nothing but attributes in `__dict__` and in slots?"""
+    for c in t.__mro__:
+        if c is object:
+            continue
+        names = c.__dict__.get("__dict__")
+        if not c.__flags__ & _HEAP or "__getattribute__" in c.__dict__ or "__del__" in c.__dict__:
+            return False
+        if names is not None and type(names) is not types.GetSetDescriptorType:
+            return False
+    try:
+        object.__new__(t)
+    except TypeError:  # a base written in C makes its instances in a way of its own
+        return False
+    return not isinstance(t, enum.EnumMeta)
+
+
+def _state(x: Any, t: type) -> dict:
+    """All attributes of x, but what a cached_property keeps there, which is computed anew when it is read."""
+    found: dict = {}
+    for c in reversed(t.__mro__):
+        for name, member in c.__dict__.items():
+            if type(member) is types.MemberDescriptorType and name != "__dict__":
+                try:
+                    found[name] = member.__get__(x)
+                except AttributeError:  # not set
+                    continue
+    found.update(getattr(x, "__dict__", ()))
+    cached = [n for n in found if isinstance(_class_entry(t, n), functools.cached_property)]
+    for name in cached:
+        del found[name]
+    return found
+
+
+def _class_entry(t: type, name: str) -> Any:
+    return next((c.__dict__[name] for c in t.__mro__ if name in c.__dict__), None)

@@ -1,0 +1,110 @@
+"""A team of threads in one process: each takes shares of the batch and computes them from end to end, alone.
+
+A share is a program of its own run, in memory of its own, on one thread, products included: between the start
+of a step and the sum of the gradients no thread waits for another. What that saves beside threads that share
+every product out is most of the time of a small model; beside processes there is no start-up, no shared
+memory, and parameters and moments are there once. Each share has gradients of its own.
+
+How many shares there are decides the arithmetic, how many threads work through them does not: gradients,
+losses and squares are added in the order of the shares, by the formulas of gpt2.parallel.processes. So any
+number of threads, and as many worker processes as there are shares, give the same bits.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpt2.autodiff import run_apart
+from gpt2.model import GPT2
+from gpt2.optimizer import AdamW
+from gpt2.parallel.errors import check_batch
+from gpt2.parallel.group import add_up, part, share
+from gpt2.parallel.one import One
+from gpt2.parallel.team import Team
+
+
+class Cut:
+    """A model whose batches are cut into `size` shares, for the threads that set_threads asked for."""
+
+    def __init__(self, model: GPT2, size: int):
+        self.size = size
+        self.models = [model, *(model.twin() for _ in range(size - 1))]
+        self.known: set[tuple] = set()  # shapes whose programs are compiled
+
+    def gradient(self, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
+        """The mean loss over the batches and the norm of its gradient, which the first model's grads hold."""
+        loss = self._losses(batches)
+        grads = [model.flat_grads for model in self.models]
+        # Squares by parts, as workers take them: sums of other blocks may differ in the last bit
+        parts = [part(grads[0].size, r, self.size) for r in range(self.size)]
+        return loss, math.sqrt(sum(add_up(grads, *each) for each in parts))
+
+    def _losses(self, batches) -> float:
+        """The mean loss over the batches; each model's grads hold the gradient of its share's part of it."""
+        weight = 1.0 / self.size
+
+        def work(r: int) -> float:
+            loss = 0.0
+            for i, (inputs, targets) in enumerate(batches):
+                mine = share(len(inputs), r, self.size)
+                scale = weight / len(batches)
+                mean = self.models[r].loss_and_grads(inputs[mine], targets[mine], scale, i > 0)
+                loss += weight * mean / len(batches)
+            return loss
+
+        if self.size == 1:  # not apart: the threads share out its products
+            return work(0)
+        return sum(self._each(work, ("gradient", len(batches) > 1, *batches[0][0].shape)))
+
+    def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
+        """The mean loss over a batch. Shares need not be equal here."""
+        count = len(inputs)
+
+        def work(r: int) -> float:
+            mine = share(count, r, self.size)
+            few = inputs[mine]
+            return self.models[r].loss(few, targets[mine]) * (len(few) / count) if len(few) else 0.0
+
+        return sum(self._each(work, ("loss", *inputs.shape)))
+
+    def _each(self, work: Callable[[int], float], what: tuple) -> list[float]:
+        """What work(r) returns for each share, by their numbers. Of new shapes the first thread does them
+        all, so that nothing is compiled twice."""
+        results = [0.0] * self.size
+        todo = iter(range(self.size))  # next() on it is atomic
+        alone = what not in self.known
+
+        def job(thread: int) -> None:
+            if alone and thread:
+                return
+            for r in todo:
+                results[r] = work(r)
+
+        run_apart(job)
+        self.known.add(what)
+        return results
+
+
+class Shares(Team):
+    """The methods of Team for `size` shares of each batch. After a step model.grads holds its gradient."""
+
+    def __init__(self, model: GPT2, optimizer: AdamW, size: int):
+        super().__init__(One(), model, optimizer)
+        self.size = size
+        self.cut = Cut(model, size)
+
+    def step(
+        self,
+        batches: Sequence[tuple[np.ndarray, np.ndarray]],
+        lr: float | None = None,
+        clip: float | None = 1.0,
+    ) -> tuple[float, float]:
+        check_batch(len(batches[0][0]), self.size)
+        loss, norm = self.cut.gradient(batches)
+        if math.isfinite(loss) and math.isfinite(norm):
+            self.optimizer.update(norm, lr, clip)
+        return loss, norm
+
+    def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
+        return self.cut.loss(inputs, targets)

@@ -1,0 +1,248 @@
+"""How a run trains where nobody says it: a few gradients are taken in each way, and the fastest way is taken.
+
+    settings, model, notes = choose(settings, config, make, spawn=True)
+
+A way is a backward, a kind of --parallel and a number of workers. Ways differ in the order in which they add
+up, so a run's last digits depend on the choice: it is told in one line and kept with the run's settings, and
+a run that goes on, or names its way, is the same to the last bit. (Shares and processes of one number are one
+arithmetic.)
+
+Measuring must pay for itself: what it takes may be PRICE of the time that the run is going to take, and where
+it would be more, the first way is taken as it is. What was found in quiet is kept for this machine.
+"""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt2.autodiff import Choices, get_threads
+from gpt2.errors import UserError
+from gpt2.model import GPT2, GPT2Config
+from gpt2.optimizer import AdamW
+from gpt2.parallel import auto
+from gpt2.parallel.cores import launched_ranks
+from gpt2.parallel.shares import Cut
+from gpt2.train.cost import available_memory
+from gpt2.train.settings import FASTEST, Settings
+
+PRICE = 0.05  # of the run's time
+ROUNDS = 3  # in which each way is timed; its shortest time counts
+MARGIN = 0.97  # a later way has to win by this much: the choice should not change with the noise
+START_S = 2.5  # that processes take to start and to compile, besides their steps
+BUSY = 0.1  # of the machine's cores; where others took more, what was measured is not kept
+DAYS = 30  # after which it is measured again
+
+chosen = Choices("ways.json", None, days=DAYS)
+
+
+class Way(NamedTuple):
+    """What may be chosen. workers is 1 where the batch is not cut."""
+
+    backward: str
+    parallel: str
+    workers: int = 1
+
+    def __str__(self) -> str:
+        workers = f" --workers {self.workers}" if self.workers > 1 else ""
+        return f"--backward {self.backward} --parallel {self.parallel}{workers}"
+
+    def applied(self, s: Settings) -> Settings:
+        """The settings with this way instead of FASTEST."""
+        if s.parallel != FASTEST:  # named, and so are its workers
+            return dataclasses.replace(s, backward=self.backward)
+        workers = str(self.workers) if self.workers > 1 else s.workers
+        return dataclasses.replace(s, backward=self.backward, parallel=self.parallel, workers=workers)
+
+
+def ways(s: Settings, threads: int, spawn: bool) -> list[Way]:
+    """Ways that these settings leave open. The first is for those who do not measure.
+
+    spawn   whether processes may be started: in a program of somebody else's they would run its script again
+    """
+    plain = "whole" if s.compile == "on" else "manual"
+    backward = plain if s.backward == FASTEST else s.backward
+    if s.parallel != FASTEST:
+        return [Way(backward, s.parallel)]
+    found = [Way(backward, "none")]
+    if s.compile == "off" or s.detect_anomaly or launched_ranks() > 1:
+        return found
+    n = auto.candidates(s.batch_size, threads)[-1]
+    if n > 1:
+        found.append(Way(backward, "shares", n))
+    if s.backward == FASTEST:
+        found.append(Way("manual", "none"))
+    if n > 1 and spawn:
+        found.append(Way(backward, "processes", n))
+    return found
+
+
+def unmeasured(s: Settings) -> Settings:
+    """The settings with the way that is taken where nothing is measured."""
+    return ways(s, 1, False)[0].applied(s)
+
+
+def choose(
+    s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], spawn: bool
+) -> tuple[Settings, GPT2, list[str]]:
+    """The settings with a way for FASTEST, the model that make(settings) gave for them, and what to note."""
+    if FASTEST not in (s.backward, s.parallel):
+        return s, make(s), []
+    open_ways = ways(s, get_threads(), spawn)
+    key = key_of(s, config, open_ways)
+    if len(open_ways) > 1:
+        known = {str(way): way for way in open_ways}.get(chosen.get(key) or "")
+        if known is not None:
+            s = known.applied(s)
+            return s, make(s), [f"{known}: the fastest way when it was last measured here"]
+    model = make(open_ways[0].applied(s))
+    trial = Trial(s, model, open_ways)
+    with watched() as quiet:
+        best = trial.run()
+    if len(trial.times) > 1:
+        chosen.put(key, str(best), keep=quiet())
+    if best.backward != model.spec:
+        model = make(best.applied(s))
+    return best.applied(s), model, [trial.told(best)]
+
+
+def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
+    """What the choice depends on besides the machine."""
+    batch = (s.batch_size, s.block_size, s.accumulate)
+    return *dataclasses.astuple(config), *batch, s.elementwise, get_threads(), *open_ways
+
+
+class Trial:
+    """Gradients of the run's own model on a batch of noise, in several ways. No parameter is changed.
+
+    times   way -> seconds of one gradient, the shortest
+    spent   seconds
+    """
+
+    def __init__(self, s: Settings, model: GPT2, open_ways: list[Way]):
+        self.s, self.model, self.ways = s, model, open_ways
+        shape = (2, s.batch_size, s.block_size)
+        self.batch = tuple(np.random.default_rng(0).integers(0, model.config.vocab_size, shape, np.int32))
+        self.times: dict[Way, float] = {}
+        self.spent = 0.0
+
+    def run(self) -> Way:
+        """The way to take. Those that would cost too much to try are left out."""
+        first, *others = self.ways
+        gradients = self.s.steps * self.s.accumulate
+        if not others or PRICE * gradients < 2 * (1 + ROUNDS):  # not even if nothing had to be compiled
+            return first
+        takers = {first: self.taker(first)}
+        compiling = timed(takers[first])
+        self.times[first] = step = timed(takers[first])
+        self.spent = (1 + ROUNDS) * step  # the first compiles what is needed anyway
+        for way in others:
+            cost = compiling + (1 + ROUNDS) * step + START_S * (way.parallel == "processes")
+            if self.spent + cost > PRICE * gradients * step or not self.fits(way):
+                continue
+            began = time.perf_counter()
+            if way.parallel == "processes":
+                self.times |= self.processes(way)
+            else:
+                takers[way] = self.taker(way)
+                timed(takers[way])
+            self.spent += time.perf_counter() - began + ROUNDS * step
+        for _ in range(ROUNDS if len(takers) > 1 else 0):
+            for way, take in takers.items():
+                self.times[way] = min(timed(take), self.times.get(way, float("inf")))
+        best = first
+        for way, seconds in self.times.items():
+            if seconds < MARGIN * self.times[best]:
+                best = way
+        return best
+
+    def fits(self, way: Way) -> bool:
+        """Whether there is ample memory for it: parameters, moments, and gradients for every worker."""
+        free = available_memory()
+        return free is None or (3 + way.workers) * self.model.flat_params.nbytes < free / 2
+
+    def taker(self, way: Way) -> Callable[[], Any]:
+        """A function that takes a gradient, and its norm, in this way."""
+        model = self.model
+        if way.backward != model.spec:
+            compiled = self.s.compile == "on"
+            model = GPT2(model.config, way.backward, None, compiled, elementwise=self.s.elementwise)
+            model.use(self.model.flat_params, self.model.flat_grads)
+        cut = Cut(model, way.workers)
+        return lambda: cut.gradient([self.batch])
+
+    def processes(self, way: Way) -> dict[Way, float]:
+        """Seconds of a gradient by worker processes: of a step, less the update that the others leave out."""
+        s, config = self.s, self.model.config
+        options = {"backward": way.backward, "elementwise": s.elementwise}
+        with suppress(UserError):  # too little memory, too few open files
+            step = auto.measure(
+                config, way.workers, s.batch_size, s.block_size, threads=s.threads, options=options
+            )
+            optimizer = AdamW(Zeros(self.model))
+            optimizer.update(1.0)
+            return {way: max(step - timed(lambda: optimizer.update(1.0)), 0.0)}
+        return {}
+
+    def told(self, best: Way) -> str:
+        """The choice as a line."""
+        if len(self.times) < 2:
+            alone = len(self.ways) == 1
+            return f"{best}: {'the only way left open' if alone else 'so short a run is not worth measuring'}"
+        measured = [f"{way} {1e3 * seconds:.0f} ms" for way, seconds in self.times.items() if way != best]
+        return (
+            f"{best}: the fastest way here, {1e3 * self.times[best]:.0f} ms a gradient "
+            f"({', '.join(measured)}; measured in {self.spent:.1f} s). Other ways add up in other orders: "
+            "name one to have its last digits"
+        )
+
+
+class Zeros:
+    """Parameters that nobody needs."""
+
+    def __init__(self, model: GPT2):
+        self.flat_params, self.flat_grads = (np.zeros_like(model.flat_params) for _ in range(2))
+        self.decayed = model.decayed
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Seconds that work() takes."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+@contextmanager
+def watched() -> Iterator[Callable[[], bool]]:
+    """A function that says, after the block, whether the machine did little else meanwhile. True where the
+    system does not tell."""
+    before, began, mine = busy(), time.perf_counter(), own()
+    found = True
+
+    def quiet() -> bool:
+        return found
+
+    yield quiet
+    after, cores = busy(), os.cpu_count() or 1
+    if before is not None and after is not None:
+        others = after - before - (own() - mine)
+        found = others <= BUSY * cores * (time.perf_counter() - began)
+
+
+def busy() -> float | None:
+    """Seconds for which all cores together have worked, or been taken away by the machine below."""
+    try:
+        with open("/proc/stat", encoding="ascii") as stat:
+            user, nice, system, _, _, irq, softirq, steal = map(int, stat.readline().split()[1:9])
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def own() -> float:
+    """Seconds for which this process, and those it has started and waited for, have worked."""
+    return sum(os.times()[:4])

@@ -1,0 +1,196 @@
+"""gpt2.autodiff.scipy: values are SciPy's, the derivatives those of SciPy's functions by differences."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("scipy")
+import scipy
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.scipy import linalg, signal, special, stats
+
+pytestmark = pytest.mark.numeric
+
+RNG = np.random.default_rng(5)
+A = np.eye(3) * 2.0 + 0.4 * RNG.normal(size=(3, 3))
+S = A @ A.T + np.eye(3)
+B, V, W = RNG.normal(size=(3, 2)), RNG.normal(size=3), RNG.normal(size=5)
+Z = np.array([-1.7, -0.2, 0.4, 2.1])
+P = np.array([0.15, 0.4, 0.8])
+Q = np.array([0.3, 1.0, 2.6])
+IMAGE, KERNEL = RNG.normal(size=(4, 5)), RNG.normal(size=(2, 3))
+BANDS = np.array([[0, 0, 0.3, 0.2, 0.1], [0, 0.2, 0.4, 0.3, 0.5], [3, 4, 5, 3, 4], [0.3, 0.2, 0.1, 0.5, 0]])
+LU, PIVOTS = scipy.linalg.lu_factor(A)
+
+# name -> (function of floating-point arguments, its arguments, order to which it is differentiated)
+CALLS = {
+    "logsumexp": (lambda x: special.logsumexp(x, axis=1), (IMAGE,), 2),
+    "logsumexp of all": (lambda x: special.logsumexp(x, keepdims=True), (IMAGE,), 2),
+    "logsumexp, weights": (lambda x, b: special.logsumexp(x, axis=0, b=b), (IMAGE, np.exp(IMAGE)), 2),
+    "softmax": (lambda x: special.softmax(x, axis=0), (IMAGE,), 2),
+    "log_softmax": (lambda x: special.log_softmax(x, axis=1), (IMAGE,), 2),
+    "polygamma": (lambda x: special.polygamma(2, x) + special.polygamma(0, x), (Q,), 2),
+    "multigammaln": (lambda x: special.multigammaln(x, 3), (2.7,), 2),
+    "expm": (linalg.expm, (A,), 2),
+    "logm": (linalg.logm, (S,), 1),
+    "sqrtm": (linalg.sqrtm, (S,), 2),
+    "sinm, cosm": (lambda a: linalg.sinm(a) @ linalg.cosm(a), (A,), 1),
+    "inv, det": (lambda a: linalg.inv(a) * linalg.det(a), (A,), 2),
+    "pinv, norm": (lambda a: linalg.pinv(a) * linalg.norm(a), (B,), 1),
+    "cholesky, upper": (lambda a: linalg.cholesky(a), (S,), 2),
+    "cholesky, lower": (lambda a: linalg.cholesky(a, lower=True), (S,), 1),
+    "cho_solve": (lambda a, b: linalg.cho_solve(linalg.cho_factor(a), b), (S, B), 1),
+    "cho_solve, lower": (lambda a, b: linalg.cho_solve(linalg.cho_factor(a, lower=True), b), (S, V), 1),
+    "solve": (lambda a, b: linalg.solve(a, b), (A, B), 2),
+    "solve, positive": (lambda a, b: linalg.solve(a, b, assume_a="pos"), (S, V), 1),
+    "solve, transposed": (lambda a, b: linalg.solve(a, b, transposed=True), (A, V), 1),
+    "solve_triangular": (lambda a, b: linalg.solve_triangular(a, b), (A, B), 2),
+    "solve_triangular, lower": (lambda a, b: linalg.solve_triangular(a, b, lower=True, trans="T"), (A, V), 1),
+    "solve_triangular, unit": (lambda a, b: linalg.solve_triangular(a, b, unit_diagonal=True), (A, B), 1),
+    "lu_solve": (lambda lu, b: linalg.lu_solve((lu, PIVOTS), b), (LU, B), 1),
+    "lu_solve, transposed": (lambda lu, b: linalg.lu_solve((lu, PIVOTS), b, trans=1), (LU, V), 1),
+    "solve_sylvester": (linalg.solve_sylvester, (A, S, A.T @ S), 1),
+    "lyapunov": (linalg.solve_continuous_lyapunov, (A, S), 1),
+    "lyapunov, discrete": (linalg.solve_discrete_lyapunov, (0.2 * A, S), 1),
+    "toeplitz": (linalg.toeplitz, (V, W), 1),
+    "toeplitz, symmetric": (lambda c: linalg.toeplitz(c), (V,), 1),
+    "solve_toeplitz": (lambda c, b: linalg.solve_toeplitz(c, b), (np.array([3.0, 0.5, 0.2]), V), 1),
+    "solve_banded": (lambda ab, b: linalg.solve_banded((1, 2), ab, b), (BANDS, W), 1),
+    "block_diag": (linalg.block_diag, (A, B, V), 1),
+    "eigh": (lambda a: linalg.eigh(a)[0] + np.sum(linalg.eigh(a)[1] ** 2 * a, 0), (S,), 1),
+    "eigvalsh, two matrices": (lambda a, b: linalg.eigvalsh(a, b), (A + A.T, S), 1),
+    "svd": (lambda a: linalg.svdvals(a) + linalg.svd(a, full_matrices=False)[1], (B,), 1),
+    "qr": (lambda a: linalg.qr(a, mode="economic")[1] ** 2, (B,), 1),
+    "convolve": (lambda a, b: signal.convolve(a, b), (V, W), 2),
+    "convolve, same": (lambda a, b: signal.convolve(a, b, mode="same"), (W, V), 1),
+    "convolve, valid": (lambda a, b: signal.convolve(a, b, mode="valid"), (IMAGE, KERNEL), 1),
+    "fftconvolve": (lambda a, b: signal.fftconvolve(a, b, mode="same"), (IMAGE, KERNEL), 2),
+    "convolve2d": (lambda a, b: signal.convolve2d(a, b), (IMAGE, KERNEL), 1),
+    "correlate": (lambda a, b: signal.correlate(a, b, mode="same"), (IMAGE, KERNEL), 1),
+    "lfilter": (lambda b, a, x: signal.lfilter(b, a, x), (V, np.array([1.5, 0.3, -0.2, 0.1]), W), 1),
+    "lfilter, FIR": (lambda b, x: signal.lfilter(b, [2.0], x, axis=0), (V, IMAGE), 1),
+    "lfilter, gain": (lambda x: signal.lfilter([3.0], [2.0], x), (W,), 1),
+    "lfilter, start": (lambda b, x, zi: signal.lfilter(b, [1.0, 0.5], x, zi=zi), (V[:2], W, V[:1]), 1),
+    "multivariate normal": (stats.multivariate_normal.logpdf, (B.T, V, S), 1),
+    "multivariate normal, pdf": (lambda x, m: stats.multivariate_normal.pdf(x, m, 2.0), (V, B[:, 0]), 1),
+    "multivariate normal, default": (lambda x: stats.multivariate_normal.logpdf(x), (Z,), 1),
+    "dirichlet": (lambda x, a: stats.dirichlet.logpdf(x / np.sum(x), a), (Q, Q + 1.0), 1),
+}  # fmt: skip
+
+# distribution -> (points, shapes). For each: log of the density, density, distribution function and its tails
+DISTRIBUTIONS = {
+    "norm": (Z, ()), "laplace": (Z, ()), "logistic": (Z, ()), "cauchy": (Z, ()), "gumbel_r": (Z, ()),
+    "t": (Z, (3.4,)), "expon": (Q, ()), "uniform": (P, ()), "halfnorm": (Q, ()), "lognorm": (Q, (0.7,)),
+    "gamma": (Q, (2.3,)), "chi2": (Q, (3.2,)), "invgamma": (Q, (2.2,)), "beta": (P, (1.7, 2.4)),
+    "f": (Q, (3.1, 5.2)), "pareto": (Q + 1.0, (2.1,)), "weibull_min": (Q, (1.6,)), "rayleigh": (Q, ()),
+}  # fmt: skip
+NO_SHAPE = {
+    "t",
+    "gamma",
+    "chi2",
+    "invgamma",
+    "beta",
+    "f",
+}  # whose distribution function has no formula for it
+DISCRETE = {
+    "poisson": (np.array([0, 1, 4]), (2.3,)), "bernoulli": (np.array([0, 1]), (0.3,)),
+    "binom": (np.array([0, 2, 5]), (5, 0.4)), "nbinom": (np.array([0, 2, 5]), (3.5, 0.4)),
+    "geom": (np.array([1, 2, 5]), (0.4,)),
+}  # fmt: skip
+
+
+def agrees(f, args, order=1, rtol=1e-9):
+    found, expected = ad.compile(f)(*args), f(*args)
+    for a, b in zip(ad.tree.leaves(found), ad.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-12)
+    ad.check_grads(f, args, order=order)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions(name):
+    agrees(*CALLS[name])
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_distributions(name):
+    x, shapes = DISTRIBUTIONS[name]
+    d = getattr(stats, name)
+    x = x * 1.3 + 0.2 if name not in ("uniform", "beta") else x
+    for method in ("logpdf", "pdf"):
+        agrees(lambda x, s, *p: getattr(d, method)(x, *p, loc=0.1, scale=s), (x, 1.4, *shapes))  # noqa: B023
+    agrees(lambda x: d.logpdf(x, *shapes, 0.1, 1.5), (x,), order=2)
+    for method in ("cdf", "logcdf", "sf", "logsf"):
+        f = lambda x, loc, s, *p: getattr(d, method)(x, *(p or shapes), loc=loc, scale=s)  # noqa: B023, E731
+        agrees(f, (x, -0.2, 1.4, *(() if name in NO_SHAPE else shapes)), rtol=1e-8)
+    if name in NO_SHAPE:
+        with pytest.raises(ad.AutodiffError, match="no closed formula"):
+            ad.grad(lambda a: np.sum(d.cdf(x, a, *shapes[1:])))(shapes[0])
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_counts(name):
+    k, shapes = DISCRETE[name]
+    d, floats = getattr(stats, name), [i for i, s in enumerate(shapes) if type(s) is float]
+
+    def given(p):
+        shape = list(shapes)
+        for i, v in zip(floats, p):
+            shape[i] = v
+        return shape
+
+    for method in ("logpmf", "pmf"):
+        agrees(lambda *p: getattr(d, method)(k, *given(p)), tuple(shapes[i] for i in floats), order=2)  # noqa: B023
+
+
+def test_outside_of_what_has_a_density():
+    x = np.array([-1.0, 0.5, 2.0])
+    for name in ("expon", "gamma", "beta", "lognorm", "uniform", "pareto", "weibull_min"):
+        shapes = DISTRIBUTIONS[name][1]
+        d = getattr(stats, name)
+        np.testing.assert_allclose(ad.compile(lambda x: d.logpdf(x, *shapes))(x), d.logpdf(x, *shapes))  # noqa: B023
+        g = ad.grad(lambda x: np.sum(d.pdf(x, *shapes) + d.cdf(x, *shapes)))(x)  # noqa: B023
+        assert np.isfinite(g).all() and g[0] == 0.0
+
+
+def test_edges():
+    x = np.array([-np.inf, 0.0, 1.0])
+    np.testing.assert_allclose(ad.grad(lambda x: special.logsumexp(x))(x), special.softmax(x))
+    assert ad.compile(lambda x: special.logsumexp(x))(np.array([1000.0, 1000.0])) == 1000.0 + np.log(2.0)
+    assert ad.compile(lambda x: special.logsumexp(x))(np.full(2, -np.inf)) == -np.inf
+    g = ad.compile(lambda x: special.logsumexp(x))
+    assert g(np.zeros(2)) == np.log(2.0) and g(np.full(2, 2000.0)) == 2000.0 + np.log(2.0)  # nothing is kept
+
+
+def test_a_program_is_used_again():
+    g = ad.grad(lambda a: np.sum(linalg.expm(a)) + stats.norm.logpdf(a[0, 0]) + special.logsumexp(a[0]))
+    np.testing.assert_array_equal(g(A), g(A))
+    assert ad.why_recorded(g) is None
+
+
+def test_the_modules_are_whole():
+    for ours, theirs in (
+        (special, scipy.special),
+        (linalg, scipy.linalg),
+        (stats, scipy.stats),
+        (signal, scipy.signal),
+    ):
+        for name in theirs.__all__:
+            assert getattr(ours, name) is not None
+    assert special.erf is scipy.special.erf and linalg.LinAlgError is scipy.linalg.LinAlgError
+    assert (
+        stats.norm.ppf(0.5) == 0.0 and stats.norm(1.0).mean() == 1.0 and signal.firwin(3, 0.5).shape == (3,)
+    )
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda x: scipy.linalg.cholesky(x), r"test_modules.py:\d+: .* plain array.*gpt2.autodiff.scipy"),
+    (lambda x: scipy.stats.norm.logpdf(x), r"test_modules.py:\d+: .*scipy.stats.*gpt2.autodiff.scipy"),
+    (lambda x: linalg.schur(x)[0], r"test_modules.py:\d+: scipy.linalg.schur has no derivative"),
+    (lambda x: linalg.solve(x, x, assume_a="diagonal"), "scipy.linalg.solve with assume_a='diagonal'"),
+    (lambda x: stats.norm.ppf(x), "scipy.stats.norm.ppf has no derivative rule"),
+    (lambda x: stats.norm(x), r"frozen with a recorded value"),
+    (lambda x: signal.hilbert(x), "scipy.signal.hilbert has no derivative rule"),
+])  # fmt: skip
+def test_what_has_no_rule_is_named(call, message):
+    with pytest.raises(ad.AutodiffError, match=message):
+        ad.grad(lambda x: np.sum(call(x)))(S)

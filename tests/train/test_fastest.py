@@ -1,0 +1,185 @@
+"""A run that picks its own way to train: what it may pick, what that costs, and that it keeps to it."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from gpt2.autodiff import set_threads
+from gpt2.autodiff.run import remembered
+from gpt2.model import GPT2, GPT2Config
+from gpt2.storage import runs
+from gpt2.train import Settings, fastest, resumed_settings, steps, train
+from gpt2.train.fastest import Way
+from gpt2.train.flags import read_toml
+
+WHOLE, SHARES, MANUAL = Way("whole", "none"), Way("whole", "shares", 2), Way("manual", "none")
+PROCESSES = Way("whole", "processes", 2)
+LONG = Settings(n_layer=1, n_head=2, n_embd=16, block_size=8, batch_size=4, steps=10_000)
+
+
+@pytest.fixture(autouse=True)
+def afresh():
+    remembered.forget()
+    set_threads(2)
+    yield
+    remembered.forget()
+    set_threads(1)
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """The machine does nothing else."""
+    monkeypatch.setattr(fastest, "busy", lambda: None)
+
+
+def clock(monkeypatch, seconds):
+    """Every way takes so many seconds, by a clock that only they move. Returns the ways that were tried."""
+    tried, now = [], itertools.count()
+    monkeypatch.setattr(fastest, "timed", lambda take: take())
+    monkeypatch.setattr(fastest.time, "perf_counter", lambda: 1e-9 * next(now))
+
+    def taker(self, way):
+        tried.append(way)
+        return lambda: seconds[way]
+
+    monkeypatch.setattr(fastest.Trial, "taker", taker)
+    monkeypatch.setattr(fastest.Trial, "processes", lambda self, way: {way: taker(self, way)()})
+    return tried
+
+
+def chosen(s=LONG, spawn=False):
+    """(the way that is taken, the model's backward, the note)."""
+    config = GPT2Config(31, 8, s.n_layer, s.n_head, s.n_embd)
+    made, model, notes = fastest.choose(s, config, lambda s: GPT2(config, s.backward), spawn)
+    workers = int(made.workers) if made.workers != "auto" else 1
+    return Way(made.backward, made.parallel, workers), model.spec, " ".join(notes)
+
+
+# ---- What may be picked ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("named", "threads", "spawn", "expected"),
+    [
+        ({}, 2, False, [WHOLE, SHARES, MANUAL]),
+        ({}, 2, True, [WHOLE, SHARES, MANUAL, PROCESSES]),
+        ({}, 1, True, [WHOLE, MANUAL]),
+        ({"batch_size": 1}, 2, True, [WHOLE, MANUAL]),
+        ({"batch_size": 12}, 8, False, [WHOLE, Way("whole", "shares", 6), MANUAL]),
+        ({"backward": "auto"}, 2, False, [Way("auto", "none"), Way("auto", "shares", 2)]),
+        ({"parallel": "none"}, 2, True, [WHOLE]),
+        ({"parallel": "processes"}, 2, True, [Way("whole", "processes")]),
+        ({"compile": "off"}, 2, True, [MANUAL]),
+        ({"detect_anomaly": True}, 2, True, [WHOLE]),
+    ],
+)
+def test_ways_that_are_left_open(named, threads, spawn, expected):
+    s = dataclasses.replace(LONG, **named)
+    assert fastest.ways(s, threads, spawn) == expected
+    for way in expected:
+        applied = way.applied(s)
+        assert fastest.FASTEST not in (applied.backward, applied.parallel)
+        assert all(getattr(applied, name) == value for name, value in named.items())
+
+
+def test_a_rank_of_mpiexec_measures_nothing(monkeypatch):
+    """The others would be at work beside it."""
+    monkeypatch.setattr(fastest, "launched_ranks", lambda: 2)
+    assert fastest.ways(LONG, 2, True) == [WHOLE]
+
+
+def test_what_is_named_is_obeyed(monkeypatch):
+    tried = clock(monkeypatch, {})
+    s = dataclasses.replace(LONG, backward="manual", parallel="shares", workers="2")
+    assert chosen(s) == (Way("manual", "shares", 2), "manual", "") and not tried
+
+
+# ---- Measuring ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("best", [WHOLE, SHARES, MANUAL, PROCESSES])
+def test_the_fastest_way_is_taken(monkeypatch, best):
+    seconds = dict.fromkeys([WHOLE, SHARES, MANUAL, PROCESSES], 2.0) | {best: 1.0}
+    tried = clock(monkeypatch, seconds)
+    way, backward, note = chosen(spawn=True)
+    assert way == best and backward == best.backward
+    assert set(tried) == set(seconds)
+    assert note.startswith(f"{best}: the fastest way here, 1000 ms a gradient") and "2000 ms" in note
+
+
+def test_a_little_faster_is_not_enough(monkeypatch):
+    """Else noise would decide about the last digits."""
+    clock(monkeypatch, {WHOLE: 1.0, SHARES: 0.98, MANUAL: 0.99})
+    assert chosen()[0] == WHOLE
+
+
+@pytest.mark.parametrize(("count", "tried"), [(100, 0), (170, 1), (200, 2), (800, 3)])
+def test_measuring_has_to_pay_for_itself(monkeypatch, count, tried):
+    """With 1 second a gradient, a way costs 5 of them; 5 % of the run are to be had."""
+    found = clock(monkeypatch, {WHOLE: 1.0, SHARES: 0.5, MANUAL: 0.4})
+    way, _, note = chosen(dataclasses.replace(LONG, steps=count))
+    assert len(found) == tried
+    assert way == (MANUAL if tried == 3 else SHARES if tried == 2 else WHOLE)
+    assert ("so short a run" in note) == (tried < 2)
+
+
+def test_what_would_fill_the_memory_is_not_tried(monkeypatch):
+    tried = clock(monkeypatch, {WHOLE: 1.0, SHARES: 0.5, MANUAL: 0.9})
+    nbytes = 4 * GPT2Config(31, 8, 1, 2, 16).num_parameters
+    monkeypatch.setattr(fastest, "available_memory", lambda: 9 * nbytes)
+    assert chosen()[0] == MANUAL and SHARES not in tried
+
+
+def test_a_trial_changes_no_parameter():
+    config = GPT2Config(31, 8, 1, 2, 16)
+    model, other = GPT2(config, "whole", seed=3), GPT2(config, "whole", seed=3)
+    trial = fastest.Trial(LONG, model, [WHOLE, SHARES, MANUAL])
+    trial.run()
+    assert set(trial.times) == {WHOLE, SHARES, MANUAL} and trial.spent > 0
+    assert model.flat_params.tobytes() == other.flat_params.tobytes()
+
+
+def test_what_was_measured_is_kept(monkeypatch, tmp_path, quiet):
+    remembered.remember(tmp_path)
+    clock(monkeypatch, {WHOLE: 2.0, SHARES: 1.0, MANUAL: 3.0})
+    chosen()
+    remembered.forget()
+    remembered.remember(tmp_path)
+    tried = clock(monkeypatch, {})
+    way, backward, note = chosen()
+    assert way == SHARES and backward == "whole" and not tried and "last measured" in note
+    short = dataclasses.replace(LONG, steps=1)
+    assert chosen(short)[0] == SHARES  # it costs nothing
+    assert chosen(dataclasses.replace(short, batch_size=8))[0] == WHOLE  # another batch is another choice
+
+
+def test_what_was_measured_on_a_busy_machine_is_not_kept(monkeypatch, tmp_path):
+    remembered.remember(tmp_path)
+    others = itertools.count(step=1000)
+    monkeypatch.setattr(fastest, "busy", lambda: float(next(others)))
+    clock(monkeypatch, {WHOLE: 2.0, SHARES: 1.0, MANUAL: 3.0})
+    assert chosen()[0] == SHARES and not (tmp_path / "ways.json").exists()
+
+
+# ---- The run -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_keeps_its_way(monkeypatch, prose, tmp_path):
+    """In its settings, and when it goes on on a machine where another way is faster: bit for bit."""
+    s = dataclasses.replace(LONG, data=str(prose[0]), tokenizer="byte", steps=6, warmup=1, sample_tokens=0)
+    s = dataclasses.replace(s, eval_every=0, eval_batches=1, threads=2)
+    monkeypatch.setattr(fastest.Trial, "run", lambda self: SHARES)
+    through = train(dataclasses.replace(s, out=str(tmp_path / "through")))
+    assert through.team.size == 2
+    kept = read_toml(tmp_path / "through" / runs.SETTINGS, Settings)
+    assert (kept["backward"], kept["parallel"], kept["workers"]) == SHARES[:2] + ("2",)
+
+    for step in steps(dataclasses.replace(s, out=str(tmp_path / "halted"))):
+        if step.number == 3:
+            break
+    monkeypatch.setattr(fastest.Trial, "run", lambda self: MANUAL)
+    again = resumed_settings(tmp_path / "halted", {"threads": 1})
+    halted = train(again, resume=True)
+    assert halted.team.size == 2 and halted.step == 6
+    assert halted.model.flat_params.tobytes() == through.model.flat_params.tobytes()
