@@ -33,7 +33,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "--block-size": ("--sequence-length", "--seq-len", "--context-length"),
     "--accumulate": ("--gradient-accumulation-steps", "--grad-accum"),
     "--clip": ("--grad-clip", "--max-grad-norm"),
-    "--n-layer": ("--layers", "--n-layers", "--num-layers"),
+    "--n-layer": ("--n-layers", "--num-layers"),
     "--n-head": ("--heads", "--n-heads", "--num-heads"),
     "--n-embd": ("--channels", "--hidden-size", "--n-embed", "--d-model"),
     "--eval-every": ("--eval-interval",),

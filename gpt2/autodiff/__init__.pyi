@@ -2,6 +2,7 @@
 
 from . import tree
 from .api.compile import compile
+from .api.count import flops
 from .api.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
 from .api.enzyme import Active, Const, Duplicated, autodiff
 from .api.fixed import Fixed, FixedPair
@@ -42,6 +43,7 @@ __all__ = [
     "custom_vjp",
     "detect_anomaly",
     "elementwise_grad",
+    "flops",
     "get_threads",
     "ggnvp",
     "grad",
