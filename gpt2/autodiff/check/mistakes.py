@@ -80,10 +80,9 @@ def mistakes(formula: Formula, suspected: Callable[[Node], bool]) -> Iterator[tu
                 tried += 1
                 if tried > MOST:
                     return
-                with np.errstate(all="ignore"):
-                    yield text + _place(n), formula.changed(n, value)
-                    if n in formula.forward:
-                        yield text + _place(n), formula.changed(n, value, backward_alone=True)
+                yield text + _place(n), formula.changed(n, value)
+                if n in formula.forward:
+                    yield text + _place(n), formula.changed(n, value, backward_alone=True)
 
 
 def _place(n: Node) -> str:

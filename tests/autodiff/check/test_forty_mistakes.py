@@ -195,8 +195,10 @@ NOT_NAMED: set = set()  # found, and not said what they are: at most four
 @pytest.mark.parametrize("row", MISTAKES, ids=[f"{k}-{row[0]}" for k, row in enumerate(MISTAKES)])
 def test_a_mistake_is_found_and_named(row):
     name, right, wrong, says = row
+    before = np.geterr()
     told = complaint(name, written(name, right, wrong))
     assert told is not None, "not found"
+    assert np.geterr() == before
     named = re.search(f"likely cause: .*({says})", told) is not None
     assert named == ((name, wrong) not in NOT_NAMED), told
 

@@ -52,12 +52,16 @@ def instance(name, sample, dtype, single=False):
 ROWS = {name: op for name, op in OPS.items() if op.samples and op.needs is None}
 
 
-def cases(which=lambda name, op: True):
-    """Each sample of each row that `which` picks, in each of the sample's dtypes."""
+def cases(which=lambda name, op: True, of=True):
+    """Each sample of each row that `which` picks, in each of the sample's dtypes.
+
+    of   False: without samples of which only a function of the results is settled (vectors up to a phase)
+    """
     return pytest.mark.parametrize("name, sample, dtype", [
         pytest.param(name, sample, dtype, id=f"{name}-{i}-{dtype}")
         for name, op in ROWS.items() if which(name, op)
         for i, sample in enumerate(op.samples)
+        if of or sample.of is None
         for dtype in sample.dtypes
     ])  # fmt: skip
 
