@@ -397,11 +397,11 @@ def _run(args):
         raise UserError(f"--logprobs {args.logprobs}: expected 0 or more")
     _check_samples(args.samples)
     _check_knobs(args.max_tokens, args.temperature, args.top_k, args.top_p)
+    prompt = _prompt(args)
     model, words = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=tell)
     if slow := unread(model.description):
         print(f"note: {slowness(slow)}", file=sys.stderr)
         warnings.simplefilter("ignore", SlowGeneration)  # said
-    prompt = _prompt(args)
     options = dict(
         samples=args.samples,
         stop=args.stop,

@@ -96,7 +96,8 @@ def test_the_stub_knows_the_names_of_the_compiler():
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert imported == {(module, name) for name, module in gpt2.autodiff._HOME.items()}
+    # a module of the package is imported as one
+    assert imported - {(None, "tree")} == {(module, name) for name, module in gpt2.autodiff._HOME.items()}
     (names,) = (node.value for node in stub.body if isinstance(node, ast.Assign))
     assert sorted(ast.literal_eval(names)) == gpt2.autodiff.__all__
 
@@ -121,7 +122,7 @@ def test_what_things_say_of_themselves():
     derivative = ad.grad(loss)
     assert repr(derivative) == "<loss_grad: ad.grad(loss), not called yet>"
     derivative(np.ones(3), 2.0)
-    assert repr(derivative) == "<loss_grad: ad.grad(loss), last called with w: f64[3], x: f64>"
+    assert repr(derivative) == "<loss_grad: ad.grad(loss), last called with w: f64[3], x: f64[]>"
     assert "def loss_grad(" in derivative._repr_html_()
     program = derivative.__derived__.last[1]
     assert repr(program).startswith("<Program loss_grad: ") and program._repr_html_().startswith("<pre>")

@@ -138,7 +138,7 @@ def test_those_products_and_regions_are_cut(monkeypatch):
         GPT2(GPT2Config(**shape)).loss_and_grads(tokens, tokens)
     finally:
         threads.set_threads(1)
-    assert {"_run.<locals>.job", "run_blocks.<locals>.job"} <= set(shared)
+    assert {"_timed.<locals>.watched.<locals>.timed", "run_blocks.<locals>.job"} <= set(shared)
 
 
 # ---- Anomalies -------------------------------------------------------------------------------------------

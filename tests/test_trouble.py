@@ -28,7 +28,7 @@ def one_line(done, *words):
 def test_a_learning_rate_beyond_reason(prose, tmp_path, more):
     flags = small_run.flags(prose[0], tmp_path / "a", "--lr", "1e9", "--warmup", "0", *more)
     done = small_run.run(small_run.command(*flags))
-    one_line(done, "is nan; first output that is not finite: block 0", "try a lower --lr than 1e+09")
+    one_line(done, "is nan", "try a lower --lr than 1e+09")  # the loss, or first the gradient's norm
 
 
 def test_who_asks_for_warnings_gets_them(prose, tmp_path):
@@ -127,5 +127,6 @@ def test_python_without_docstrings_and_assertions(prose, tmp_path):
         ["-m", "gpt2.evaluate", "--run", tmp_path / "a", "--data", prose[0]],
     ):
         done = small_run.run([sys.executable, "-OO", *map(str, arguments)], errors="replace")
-        assert done.returncode == 0 and done.stderr == "", (arguments, done.stderr)
+        told = [line for line in done.stderr.splitlines() if not line.startswith("reading ")]
+        assert done.returncode == 0 and not told, (arguments, done.stderr)
     assert (tmp_path / "a" / runs.LAST).exists()

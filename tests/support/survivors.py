@@ -33,7 +33,6 @@ EXPLAINED = {
         for x in ("k[:, :, keys]", "att", "v[:, :, keys]", "dscores")
     },
     # the model
-    ("model", "through", "bool(again)", "again"): "a tuple with names in it is as true",
     ("model", "through", "again", "self"): "what is added to is zeroed first: the numbers are the same",
     ("model", "block_backward", "plus(dx, dbranch)", "plus(dbranch, dx)"): (SYMMETRIC, 2),
     ("model", "backward", "if self.program is not None:", "if False:"): WHOLE,
