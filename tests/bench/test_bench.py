@@ -30,6 +30,7 @@ from bench import (
 from bench.cases import cases, find_batch, find_layers
 from bench.work import step_flops, step_work
 from bench.worker import Worker, digest
+from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import numexpr
 from gpt2.autodiff.run import blas, remembered, threads
 from gpt2.errors import UserError
@@ -109,7 +110,7 @@ def test_the_peak_is_the_fastest_of_its_forms(quick_rates, monkeypatch, fast):
 
 def test_measuring_the_peak_leaves_the_threads_as_they_were(quick_rates, monkeypatch):
     told = []
-    monkeypatch.setattr(blas, "limit_blas_threads", told.append)
+    monkeypatch.setattr(ad, "limit_blas_threads", told.append)
     for before, after in ((1, 2), (2, 1)):
         threads.set_threads(before)
         rates.sgemm_peak(2)

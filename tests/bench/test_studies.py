@@ -215,7 +215,7 @@ def test_every_study_runs_and_is_reported(quick):
     assert list(report.results) == list(STUDIES) and not report.failed
     for name, result in report.results.items():
         assert load(name).name == name
-        assert result.tables and result.notes, name
+        assert (result.tables or result.missing) and result.notes, name  # of enzyme, all where it is missing
         assert all(table.rows for table in result.tables), name
         assert result.seconds > 0 and result.machine["packages"]["numpy"] == np.__version__
     text = (quick / "studies.md").read_text()

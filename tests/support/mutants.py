@@ -192,7 +192,7 @@ def of_table() -> list[Mutant]:
     rows: dict[ast.AST, set] = {}  # function node -> the rows it serves
     where: dict[ast.AST, Source] = {}
     for name, op in OPS.items():
-        if not op.samples:
+        if not op.samples or op.needs is not None:
             continue
         for column in RULES:
             f = getattr(op, column)

@@ -1,0 +1,219 @@
+"""The table and the picture of docs/speed.md, from figures that are kept: `python -m docs.speed`.
+
+    python -m bench.step --sizes 4x128-B12T64 --json small.json     measure
+    python -m docs.speed small.json other.json                      keep what was measured, in docs/speed.json
+    python -m docs.speed                                            write table and picture once more
+
+Of a size that is measured again, the new figures take the place of the old ones. A test compares the page and
+the picture with what this makes.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import sys
+from pathlib import Path
+
+from docs import house
+
+FIGURES = house.ROOT / "docs" / "speed.json"
+PAGE = house.ROOT / "docs" / "speed.md"
+PICTURE = house.ROOT / "docs" / "pictures" / "speed.svg"
+BEGIN, END = "<!-- figures: python -m docs.speed -->\n\n", "\n<!-- end of figures -->"
+
+# What the picture shows, from left to right in each group; "peak" is the line below which nobody can come
+BARS = ("torch-tuned", "torch-compile-tuned", "jax", "llmc", "whole", "shares", "processes")
+OWN = ("whole", "shares", "processes", "auto", "manual", "written")
+PEERS = (
+    "torch-tuned",
+    "torch-compile-tuned",
+    "torch",
+    "torch-fused",
+    "torch-compile",
+    "jax",
+    "llmc",
+    "autograd",
+)
+ROWS = (*PEERS, "written", "manual", "auto", "whole", "shares", "processes", "peak")
+ORDER = (
+    "4x128-B12T64",
+    "default",
+    "8x256-B8T128",
+    "6x384-B12T256",
+    "124M-B4T64",
+    "124M-B4T256",
+    "124M-B1T1024",
+)
+HEADER = ("contender", "median ms", "to PyTorch", "", "of peak", "MiB")
+WIDTH, BAR, GROUP, TOP, FLOOR = 900, 16, 30, 60, 300  # pixels
+MOST = 2.0  # a ratio from which on a bar is cut
+
+
+def condensed(result: dict, machine: str) -> dict:
+    """What is kept of one size: a row for each contender that agreed with the others, and the load."""
+    rows = {}
+    for name, row in result["rows"].items():
+        if "disagrees" in row or f"to_{result['reference']}" not in row:
+            continue
+        ratio = row[f"to_{result['reference']}"]
+        rows[name] = {
+            "title": row["title"],
+            "ms": round(row["ms"]["median"], 1),
+            "ratio": [round(ratio[key], 3) for key in ("median", "q1", "q3")],
+            "of_peak": round(row["of_peak"]["median"], 2) if "of_peak" in row else None,
+            "mib": round(row["peak_bytes"] / 2**20),
+        }
+    heat = result["heats"][0]
+    return {
+        "size": result["size"],
+        "threads": result["threads"],
+        "vocabulary": result["vocab_size"],
+        "reference": result["reference"],
+        "machine": machine,
+        "rounds": heat["rounds_counted"],
+        "others": heat["others"],
+        "rows": rows,
+    }
+
+
+def figures() -> list[dict]:
+    """What is kept, in the order of the page."""
+    kept = json.loads(FIGURES.read_text(encoding="utf-8"))
+    known = {name: i for i, name in enumerate(ORDER)}
+    return sorted(kept, key=lambda one: (known.get(one["size"], len(known)), -one["threads"]))
+
+
+def keep(paths: list[str]) -> None:
+    """Take up the results of bench.step in these files."""
+    kept = {(one["size"], one["threads"]): one for one in (figures() if FIGURES.exists() else [])}
+    for path in paths:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        machine = content["machine"]
+        told = machine if isinstance(machine, str) else f"{machine.get('cpu', '')}".strip()
+        for result in content["results"]:
+            one = condensed(result, told)
+            kept[one["size"], one["threads"]] = one
+    text = json.dumps(list(kept.values()), indent=1)
+    FIGURES.write_text(text + "\n", encoding="utf-8")
+
+
+# ---- The table ---------------------------------------------------------------------------------------------
+
+
+def table() -> str:
+    """Every size with its contenders, as indented text of equal columns."""
+    lines = []
+    for one in figures():
+        lines.append(
+            f"    {one['size']}, {one['threads']} thread{'s' * (one['threads'] > 1)}, "
+            f"vocabulary {one['vocabulary']}; {one['rounds']} rounds, others {100 * one['others']:.0f} %"
+        )
+        cells = [HEADER]
+        for name in ROWS:
+            if (row := one["rows"].get(name)) is None:
+                continue
+            median, low, high = row["ratio"]
+            share = "" if row["of_peak"] is None else f"{row['of_peak']:.2f}"
+            cells.append(
+                (
+                    row["title"],
+                    f"{row['ms']:.1f}" if row["ms"] < 1000 else f"{row['ms']:.0f}",
+                    f"{median:.2f}",
+                    f"[{low:.2f} {high:.2f}]",
+                    share,
+                    str(row["mib"]),
+                )
+            )
+        widths = [max(len(line[i]) for line in cells) for i in range(len(HEADER))]
+        for line in cells:
+            first, *rest = (
+                cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths))
+            )
+            lines.append("      " + "  ".join([first, *rest]).rstrip())
+        lines.append("")
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def page() -> str:
+    """docs/speed.md with the table of today's figures between its marks."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + table() + END + after
+
+
+# ---- The picture -------------------------------------------------------------------------------------------
+
+STYLE = """\
+    .paper { fill: #ffffff; }
+    .own { fill: #2563eb; }
+    .peer { fill: #cbd5e1; }
+    .limit { stroke: #dc2626; stroke-width: 2; }
+    .one { stroke: #64748b; stroke-dasharray: 4 4; }
+    text { font: 13px ui-sans-serif, system-ui, "Helvetica Neue", Arial, sans-serif; fill: #0f172a; }
+    .title { font-weight: 600; font-size: 16px; }
+    .small { font-size: 11px; fill: #475569; }
+    @media (prefers-color-scheme: dark) {
+      .paper { fill: #0d1117; }
+      .own { fill: #60a5fa; }
+      .peer { fill: #475569; }
+      text { fill: #e6edf3; }
+      .small { fill: #a8b3c1; }
+    }"""
+
+
+def picture() -> str:
+    """Bars of the time of a step by that of the fastest PyTorch, two threads, a group for each size."""
+    groups = [one for one in figures() if one["threads"] == 2]
+    shown = [[name for name in BARS if name in one["rows"]] for one in groups]
+    needed = sum(len(names) * BAR + GROUP for names in shown) + 80
+    width = max(WIDTH, needed)
+    scale = (FLOOR - TOP) / MOST
+    lines = [_text("title", 40, 26, "Time of a training step by that of the fastest PyTorch, two threads")]
+    lines.append(_text("small", 40, 44, "blue: this engine; grey: peers; red: its matrix products alone"))
+    y = FLOOR - scale
+    lines.append(f'  <line class="one" x1="40" x2="{width - 20}" y1="{y:g}" y2="{y:g}"/>')
+    lines.append(_text("small", 20, y + 4, "1"))
+    x = 50.0
+    for one, names in zip(groups, shown):
+        left = x
+        for name in names:
+            ratio = one["rows"][name]["ratio"][0]
+            high = scale * min(ratio, MOST)
+            kind = "own" if name in OWN else "peer"
+            title = html.escape(f"{one['rows'][name]['title']}: {ratio:.2f}")
+            lines.append(
+                f'  <rect class="{kind}" x="{x:g}" y="{FLOOR - high:g}" width="{BAR - 3}" height="{high:g}">'
+                f"<title>{title}</title></rect>"
+            )
+            words = html.escape(one["rows"][name]["title"].replace("gpt2 ", ""))
+            at = f"translate({x + BAR - 5:g} {FLOOR + 34:g}) rotate(-90)"
+            lines.append(f'  <text class="small" text-anchor="end" transform="{at}">{words}</text>')
+            x += BAR
+        if "peak" in one["rows"]:
+            limit = FLOOR - scale * one["rows"]["peak"]["ratio"][0]
+            lines.append(
+                f'  <line class="limit" x1="{left:g}" x2="{x - 3:g}" y1="{limit:g}" y2="{limit:g}"/>'
+            )
+        lines.append(_text("small", left, FLOOR + 18, one["size"]))
+        x += max(GROUP, 7.0 * len(one["size"]) - BAR * len(names) + 10)
+    height = FLOOR + 190
+    size = f'viewBox="0 0 {max(width, x):g} {height}" width="{max(width, x):g}" height="{height}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
+    paper = f'  <rect class="paper" width="{max(width, x):g}" height="{height}"/>'
+    return "\n".join([head, "  <style>", STYLE, "  </style>", paper, *lines, "</svg>"]) + "\n"
+
+
+def _text(kind: str, x: float, y: float, words: str) -> str:
+    return f'  <text class="{kind}" x="{x:g}" y="{y:g}">{html.escape(words)}</text>'
+
+
+def main(paths: list[str]) -> None:
+    if paths:
+        keep(paths)
+    PAGE.write_text(page(), encoding="utf-8")
+    PICTURE.write_text(picture(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
