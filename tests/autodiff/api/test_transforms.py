@@ -728,3 +728,17 @@ def test_names_are_all_there():
     for name in ad.__all__:
         assert getattr(ad, name) is not None
     assert callable(ad.scan) and callable(ad.parallel_map)
+
+
+def test_what_stop_gradient_gives_keeps_its_memory():
+    """It is its argument's memory, which is not free while the result is still read."""
+
+    def f(x):
+        y = np.cumsum(x, axis=0)
+        kept = ad.stop_gradient(y)
+        for _ in range(4):
+            y = np.cumsum(y, axis=1)
+        return y * kept
+
+    x = np.random.default_rng(0).standard_normal((300, 200))
+    assert np.array_equal(ad.compile(f)(x), f(x))
