@@ -136,6 +136,15 @@ class GPT2:
     description says what the model is made of: whatever reads its layers, tensors or shapes reads it there.
     model.layers[name] = layer changes a layer for everything that the model does.
     flat_params, flat_grads (num_parameters,) hold everything; params and grads are views of them by name.
+
+        >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=2, n_head=2, n_embd=8)
+        >>> model = gpt2.GPT2(config, backward="whole", seed=0)
+        >>> tokens = np.arange(12).reshape(2, 6)
+        >>> model.forward(tokens).shape
+        (2, 6, 65)
+        >>> loss = model.loss_and_grads(tokens, tokens + 1)
+        >>> model.grads["qkvw"].shape
+        (2, 24, 8)
     """
 
     def __init__(

@@ -42,6 +42,11 @@ class Run:
     folder           where its files are, once it has begun
 
     `begin` makes the files that gpt2.storage.runs names; `load` takes over what is there.
+
+        >>> settings = gpt2.train.Settings(data="my.txt", n_layer=1, n_embd=16, steps=3, warmup=0)
+        >>> run = gpt2.train.train(settings, overwrite=True)
+        >>> run.step, run.model.config.n_layer, run.settings.batch_size
+        (3, 1, 8)
     """
 
     def __init__(

@@ -28,14 +28,14 @@ def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: 
     arrays that the function reads from outside, then constants too large to print. Where there is a loop of
     its own (ad.scan, ad.parallel_map) the emitted form is given.
 
-        >>> import numpy as np
-        >>> print(source(compile(lambda x: np.sum(np.tanh(x) * np.array([1.0, 2.0]))), np.ones(2)).rstrip())
+        >>> f = ad.compile(lambda x: np.sum(np.tanh(x) * np.array([1.0, 2.0])))
+        >>> print(ad.source(f, np.ones(2)).rstrip())
         import numpy as np
         <BLANKLINE>
         <BLANKLINE>
         def f_compiled(x):
             constant = np.array([1.0, 2.0], np.float64)
-            out = np.sum(np.tanh(x) * constant)
+            out = np.sum(np.tanh(x) * constant, axis=0)
             return (out,)
     """
     if isinstance(g, Pullback):
@@ -68,7 +68,14 @@ def _shown(program: Any, emitted: bool) -> str:
 
 
 def why_recorded(g: Callable) -> str | None:
-    """Why g records its function anew at each call, or None if it need not. g was called before."""
+    """Why g records its function anew at each call, or None if it need not. g was called before.
+
+    >>> rng = np.random.default_rng(0)
+    >>> slope = ad.grad(lambda x: np.sum(x * rng.standard_normal(2)))
+    >>> g = slope(np.ones(2))
+    >>> ad.why_recorded(slope) is None
+    False
+    """
     return _state(g, "why_recorded").why
 
 
@@ -89,6 +96,38 @@ def stages(f: Callable, *args: Any, **kwargs: Any) -> str:
     Titles: recorded, simplified (before it is differentiated), differentiated, simplified again, and then
     either emitted, or forward, backward, "forward, emitted" and "backward, emitted". What options switch off
     is not done here either; with options(before=False) the simplified graph is the recorded one.
+
+        >>> print(ad.stages(ad.grad(lambda x: x * x), 3.0).rstrip())
+        # recorded
+        <BLANKLINE>
+        f(x: f64[])
+          t1: f64[] = multiply(x, x)
+          return t1
+        <BLANKLINE>
+        # simplified
+        <BLANKLINE>
+        f(x: f64[])
+          t1: f64[] = square(x)
+          return t1
+        <BLANKLINE>
+        # differentiated
+        <BLANKLINE>
+        f_grad(x: f64[])
+          t3: f64[] = multiply(1.0, 2.0)
+          dx: f64[] = multiply(t3, x)
+          return dx
+        <BLANKLINE>
+        # simplified again
+        <BLANKLINE>
+        f_grad(x: f64[])
+          dx: f64[] = multiply(2.0, x)
+          return dx
+        <BLANKLINE>
+        # emitted
+        <BLANKLINE>
+        def f_grad(x):
+            dx = 2.0 * x
+            return dx
     """
     parts: list[tuple[str, str]] = []
     hear = partial(_note, parts)
