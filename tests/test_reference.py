@@ -1,4 +1,4 @@
-"""The reference: each public name has an entry, a docstring, an example that runs; the contents of the site."""
+"""The reference: each public name has an entry, a docstring and an example that runs. And the contents."""
 
 import doctest
 import importlib
