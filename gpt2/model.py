@@ -184,13 +184,18 @@ class GPT2:
         return f"<GPT2: {self.num_parameters:,} parameters; {shape}, context {c.block_size}; {kind}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a table of the tensors with their shapes and sizes."""
-        rows = "".join(
-            f"<tr><td>{name}</td><td>{' x '.join(map(str, p.shape))}</td><td>{p.size:,}</td></tr>"
-            for name, p in self.params.items()
-        )
-        head = "<tr><th>tensor</th><th>shape</th><th>numbers</th></tr>"
-        return f"<p>{html.escape(repr(self))}</p><table>{head}{rows}</table>"
+        """What a notebook shows: a table of the layers with their tensors, shapes and sizes."""
+        rows: list[str] = []
+        seen: set[str] = set()
+        for place, layer, tensors in self.description.places():
+            shapes = ", ".join(f"{name} {' x '.join(map(str, self.params[name].shape))}" for name in tensors)
+            count = sum(self.params[name].size for name in {*tensors} - seen)
+            told = f"{count:,}" if count else "shared" if tensors else ""
+            rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in (place, layer, shapes, told)))
+            seen |= {*tensors}
+        head = "<tr><th>place</th><th>layer</th><th>tensors, of all blocks</th><th>numbers</th></tr>"
+        table = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<p>{html.escape(repr(self))}</p><table>{head}{table}</table>"
 
     def _made_program(self):
         """The whole loss as one program, where that is asked for."""

@@ -22,7 +22,7 @@ _EXPORTS = {
     "api.jacobian": "hessian jacfwd jacobian jacrev",
     "api.parallel_map": "parallel_map",
     "api.scan": "scan",
-    "api.show": "source stages why_recorded",
+    "api.show": "drawing source stages why_recorded",
     "api.vjp": "vjp",
     "api.vmap": "vmap",
     "check.check_grads": "BackwardMismatch check_backward check_grads",

@@ -26,7 +26,7 @@ class Reporter:
         >>> class Losses(gpt2.train.Reporter):
         ...     def step(self, step):
         ...         print(f"step {step.number} of {step.run.settings.steps}")
-        >>> settings = gpt2.train.Settings(data="my.txt", n_layer=1, n_embd=16, steps=3, warmup=0)
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
         >>> run = gpt2.train.train(settings, overwrite=True, reporter=Losses())
         step 1 of 3
         step 2 of 3

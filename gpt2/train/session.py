@@ -33,7 +33,7 @@ def train(
 
     Raises UserError where a setting cannot be had, or the loss is no longer finite.
 
-        >>> settings = gpt2.train.Settings(data="my.txt", n_layer=1, n_embd=16, steps=3, warmup=0)
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
         >>> losses = []
         >>> run = gpt2.train.train(settings, [lambda step: losses.append(step.loss)], overwrite=True)
         >>> run.step, len(losses)
@@ -60,7 +60,7 @@ def steps(what: Settings | Run, *, resume: bool = False, overwrite: bool = False
         with opened(settings) as run:
             for step in steps(run): ...
 
-        >>> settings = gpt2.train.Settings(data="my.txt", n_layer=1, n_embd=16, steps=3, warmup=0)
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
         >>> for step in gpt2.train.steps(settings, overwrite=True):
         ...     print(step.number, step.loss > 0)
         1 True
@@ -85,7 +85,7 @@ def opened(
     spawn   whether processes may be started to see if they are faster: in a script that does not say
             `if __name__ == "__main__":` they would run it again
 
-        >>> settings = gpt2.train.Settings(data="my.txt", n_layer=1, n_embd=16, steps=3, warmup=0)
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
         >>> with gpt2.train.opened(settings, overwrite=True) as run:
         ...     numbers = [step.number for step in gpt2.train.steps(run)]
         >>> numbers

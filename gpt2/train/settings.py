@@ -334,7 +334,7 @@ def check_effect(asked: Asked, resumed: Settings | None) -> None:
 def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) -> Settings:
     """Settings of a run that goes on: what it had, and what was given now, where that may change.
 
-    >>> settings = gpt2.train.Settings(data="my.txt", n_layer=1, n_embd=16, steps=3, warmup=0,
+    >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0,
     ...     out="runs/a")
     >>> run = gpt2.train.train(settings, overwrite=True)
     >>> more = gpt2.train.resumed_settings("runs/a", {"steps": 5})

@@ -20,7 +20,7 @@ class Step:
     val_loss    validation loss after the step, in nats per token, where one was due
     run         the Run: its model, tokenizer and folder
 
-        >>> settings = gpt2.train.Settings(data="my.txt", n_layer=1, n_embd=16, steps=3, warmup=0)
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
         >>> step = next(gpt2.train.steps(settings, overwrite=True))
         >>> step.number, step.loss > 0, step.grad_norm > 0
         (1, True, True)

@@ -1,4 +1,4 @@
-"""The compiler's work as text: `source`, `stages` and `why_recorded`."""
+"""The compiler's work as text and picture: `source`, `drawing`, `stages` and `why_recorded`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ..emit.drawing import drawing as drawn
 from ..emit.program import Program
 from ..emit.runnable import runnable_source
 from ..errors import AutodiffError
@@ -55,6 +56,33 @@ def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: 
     if program is None:
         program = state.transform.compile(plan, Row(state.name, current_options()), scalar=False)
     return _shown(program, emitted)
+
+
+def drawing(g: Callable | Pullback, *args: Any, **kwargs: Any) -> str:
+    """The graph of what the derived function g computes, as an SVG: a box for each value.
+
+    g   a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
+        further arguments g is called with them first. Of ad.vjp's two programs the backward is drawn
+
+    Text and lines take the colour of the page around. Where there are too many values for a picture, a line
+    says how many. A notebook shows it below the source where a cell ends with g.
+
+        >>> picture = ad.drawing(ad.grad(lambda x: np.sum(np.tanh(x))), np.ones(3))
+        >>> picture[:4], picture.count("<rect")
+        ('<svg', 4)
+    """
+    if isinstance(g, Pullback):
+        program = g.program
+    else:
+        state = _state(g, "drawing")
+        if args or kwargs:
+            g(*args, **kwargs)
+        if state.last is None:
+            raise AutodiffError(f"drawing: {g.__name__} was not called yet. Give arguments: ad.drawing(g, x)")
+        plan, program = state.last
+        if program is None:
+            program = state.transform.compile(plan, Row(state.name, current_options()), scalar=False)
+    return drawn(getattr(program, "backward", program).graph)
 
 
 def _shown(program: Any, emitted: bool) -> str:
