@@ -63,6 +63,7 @@ EXCEPTIONS = {
     "python -m docs.ops > docs/ops.md": ("not here", "as above"),
     "python -m docs.architecture": ("not here", "as above"),
     "python -m docs.front": ("not here", "as above"),
+    "python -m docs.notebooks": ("not here", "tests/test_notebooks.py runs the same code"),
 }
 # Families of such commands, by their beginning
 LONG_ONES = ("python -m bench.", "python -m tests.long.", "python tests/long/")
