@@ -23,6 +23,7 @@ _EXPORTS = {
     "api.parallel_map": "parallel_map",
     "api.scan": "scan",
     "api.show": "source stages why_recorded",
+    "api.sparse": "sparse_jacobian",
     "api.vjp": "vjp",
     "api.vmap": "vmap",
     "check.check_grads": "BackwardMismatch check_backward check_grads",
