@@ -93,6 +93,29 @@ def training(size, variant, threads, elementwise="numpy"):
     return Training(size, variant, threads, elementwise)
 
 
+class LlamaTraining:
+    """examples/llama.py, as it trains: its loss and gradients as one program, clip and AdamW."""
+
+    def __init__(self, size, threads):
+        from examples.llama import Llama
+        from gpt2.optimizer import AdamW
+
+        set_threads("whole", threads)
+        self.model = Llama(size.config, seed=0)
+        self.optimizer = AdamW(self.model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
+
+    def step(self, tokens, targets):
+        loss = self.model.loss_and_grads(tokens, targets)
+        self.optimizer.step(clip=CLIP)
+        return loss
+
+
+def llama(size, variant, threads, elementwise="numpy"):
+    if variant != "whole" or elementwise != "numpy":
+        raise Missing("examples/llama.py is one program, with elementwise numpy")
+    return LlamaTraining(size, threads)
+
+
 def model(config, variant, elementwise="numpy"):
     """GPT2 in one of the variants. Raises Missing where this version does not have it."""
     from gpt2.model import GPT2

@@ -48,13 +48,19 @@ class Config:
     max_position_embeddings: int = 2048
 
 
+def shaped(vocab_size, L, C, NH, NKV, **more):
+    """The Config of L blocks of C channels. Their three matrices of hidden layers have about as many numbers
+    as the two of GPT-2."""
+    return Config(vocab_size, C, -(-8 * C // 96) * 32, L, NH, NKV, C // NH, **more)
+
+
 def rmsnorm(x, weight, eps):
     """Each row of x (..., C) divided by its root mean square, times weight (C,)."""
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
 
 
 def rotated(x, start, theta):
-    """Channels j and j + HS/2 of x (..., T, HS), a point of the plane, turned by position * theta^(-2j/HS)."""
+    """x (..., T, HS), channels j and j + HS/2 as points of a plane, turned by position * theta^(-2j/HS)."""
     T, half = x.shape[-2], x.shape[-1] // 2
     angles = np.arange(start, start + T)[:, None] * theta ** (-np.arange(half) / half)  # (T, HS/2)
     cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
@@ -327,36 +333,22 @@ def made_model(args, vocab_size):
     given = {name: getattr(args, name) for name in SHAPE if getattr(args, name) is not None}
     if args.weights:
         if given or args.tied:
-            raise UserError("--weights brings the model's shape; leave out --n-... and --tied")
+            raise UserError("--weights: brings the shape of the model; leave out --n-... and --tied")
         config = read_config(args.weights)
-        if config.vocab_size < vocab_size or config.max_position_embeddings < args.block_size:
-            raise UserError(
-                f"{args.weights}: {config.vocab_size} tokens and {config.max_position_embeddings} positions, "
-                f"fewer than --tokenizer {args.tokenizer} ({vocab_size}) or --block-size {args.block_size} needs"
-            )
+        for said, has, flag, needs in (
+            ("tokens", config.vocab_size, f"--tokenizer {args.tokenizer}", vocab_size),
+            ("positions", config.max_position_embeddings, "--block-size", args.block_size),
+        ):
+            if has < needs:
+                raise UserError(f"--weights {args.weights}: {has} {said}, {flag} needs {needs}")
         model = Llama(config, seed=None)
         read_weights(args.weights, model.params)
         return model
     L, C, NH, NKV = (SHAPE | given).values()
     if min(L, C, NH, NKV) < 1 or C % (2 * NH) or NH % NKV:
-        raise UserError(
-            f"--n-embd {C}: expected a multiple of twice --n-head {NH}, and that of --n-kv-head {NKV}"
-        )
-    hidden = (
-        -(-8 * C // 3 // 32) * 32
-    )  # as many numbers as in a layer that is four times as wide, and no gate
-    shape = Config(
-        vocab_size,
-        C,
-        hidden,
-        L,
-        NH,
-        NKV,
-        C // NH,
-        tie_word_embeddings=args.tied,
-        max_position_embeddings=max(2048, args.block_size),
-    )
-    return Llama(shape, args.seed)
+        raise UserError(f"{C} channels, {NH} heads, {NKV} of keys: expected multiples (heads of even width)")
+    more = {"tie_word_embeddings": args.tied, "max_position_embeddings": max(2048, args.block_size)}
+    return Llama(shaped(vocab_size, L, C, NH, NKV, **more), args.seed)
 
 
 def train(model, data, args):
