@@ -11,7 +11,7 @@ transformers gives them.
 import json
 import sys
 import time
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -165,12 +165,11 @@ class Llama:
             if len(shape) == 2:  # matrices alone get weight decay
                 self.decayed.append((start, start + size))
             start += size
-        with ad.options(math="fast"):  # sums and products may be put together in other ways
-            self._program = ad.value_and_grad(lambda *args: loss_fn(*args, config), pure=True)
+        self._program = ad.value_and_grad(lambda *args: loss_fn(*args, config), pure=True)
 
     def loss_and_grads(self, tokens, targets):
         """The mean loss; fills grads."""
-        with ad.options(math="fast"):
+        with ad.options(math="fast"):  # sums and products may be put together in other ways
             loss, _ = self._program(self.params, tokens, targets, out=(None, self.grads))
         return float(loss)
 
@@ -204,8 +203,10 @@ EXPECTED = {
     "pretraining_tp": 1,
 }
 # Fields that change nothing of it. What is in neither table, and is no field of Config, is refused.
-SILENT = "architectures transformers_version _name_or_path torch_dtype dtype use_cache initializer_range"
-SILENT_IDS = "bos_token_id eos_token_id pad_token_id"
+SILENT = (
+    "architectures transformers_version _name_or_path torch_dtype dtype use_cache initializer_range "
+    "bos_token_id eos_token_id pad_token_id"
+).split()
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -220,52 +221,47 @@ def read_config(folder):
         said = None
     if not isinstance(said, dict):
         raise UserError(f"{path}: not a JSON object")
-    said = plain_rope(path, {name: value for name, value in said.items() if value is not None})
+    said = {name: value for name, value in said.items() if value is not None and name not in SILENT}
+    take_rope(path, said)
     for name, value in EXPECTED.items():
-        if said.pop(name, value) != value:
-            raise UserError(f"{path}: {name} is not {value!r}, and nothing else is computed here")
-    for name in (*SILENT.split(), *SILENT_IDS.split()):
-        said.pop(name, None)
-    try:
+        if (other := said.pop(name, value)) != value:
+            raise UserError(f"{path}: {name} is {other!r}, and only {value!r} is computed here")
+    types = {f.name: f.type for f in fields(Config)}
+    for name, value in said.items():
+        if name not in types:
+            raise UserError(f"{path}: {name} is a field that is not understood here")
+        if type(value) is not types[name] and not (types[name] is float and type(value) is int):
+            raise UserError(f"{path}: {name} is {value!r}, expected {types[name].__name__}")
+        if types[name] is not bool and not 0 < value < float("inf"):
+            raise UserError(f"{path}: {name} is {value!r}, expected more than 0")
+    if missing := [f.name for f in fields(Config) if f.default is MISSING and f.name not in said]:
+        optional = {"num_key_value_heads", "head_dim"}
+        if missing := [name for name in missing if name not in optional]:
+            raise UserError(f"{path}: lacks {missing[0]}")
         said.setdefault("num_key_value_heads", said["num_attention_heads"])
-        said.setdefault("head_dim", said["hidden_size"] // max(1, said["num_attention_heads"]))
-        config = Config(**said)
-    except (KeyError, TypeError) as error:
-        unknown = sorted(said.keys() - {f.name for f in fields(Config)})
-        why = (
-            f"{unknown[0]} is a field that is not understood here"
-            if unknown
-            else f"lacks or misstates {error}"
-        )
-        raise UserError(f"{path}: {why}") from None
-    for f in fields(Config):
-        value = getattr(config, f.name)
-        if type(value) is not f.type and not (f.type is float and type(value) is int):
-            raise UserError(f"{path}: {f.name} is {value!r}, expected {f.type.__name__}")
-        if f.type is not bool and not 0 < value < float("inf"):
-            raise UserError(f"{path}: {f.name} is {value!r}, expected more than 0")
-    if config.num_attention_heads % config.num_key_value_heads or config.head_dim % 2:
-        raise UserError(
-            f"{path}: {config.num_attention_heads} heads of {config.head_dim} channels cannot share the keys "
-            f"of {config.num_key_value_heads}, or be turned in pairs"
-        )
-    return config
+        said.setdefault("head_dim", said["hidden_size"] // said["num_attention_heads"])
+    c = Config(**said)
+    if c.num_attention_heads % c.num_key_value_heads:
+        raise UserError(f"{path}: num_key_value_heads is no divisor of num_attention_heads")
+    if c.head_dim % 2 or not c.head_dim:
+        raise UserError(f"{path}: head_dim is {c.head_dim}, expected an even number")
+    return c
 
 
-def plain_rope(path, said):
-    """config.json's fields with rope_theta among them, which transformers 5 keeps in rope_parameters, and
-    without what says that positions are not scaled."""
+def take_rope(path, said):
+    """Leave rope_theta among the fields of config.json, and take away what says that positions are not
+    scaled. It stands beside rope_scaling, or in rope_parameters, which transformers 5 writes."""
     for field in ("rope_parameters", "rope_scaling"):
         inner = said.pop(field, {})
         if not isinstance(inner, dict):
             raise UserError(f"{path}: {field} is {inner!r}, expected an object")
         for name, value in inner.items():
-            plain = value == (said.setdefault(name, value) if name == "rope_theta" else "default")
-            if not plain or name not in ("rope_theta", "rope_type", "type"):
+            if name == "rope_theta" and said.setdefault(name, value) != value:
+                raise UserError(f"{path}: rope_theta is there twice, {said[name]!r} and {value!r}")
+            if name != "rope_theta" and (name not in ("rope_type", "type") or value != "default"):
                 raise UserError(
-                    f"{path}: {field} has {name} {value!r}; scaled positions are not computed here"
+                    f"{path}: {field} has {name} {value!r}; only plain positions are computed here"
                 )
-    return said
 
 
 def read_weights(folder, params):
@@ -292,12 +288,16 @@ def read_tensors(path):
         start = 8 + int.from_bytes(content[:8].tobytes(), "little")
         table = json.loads(content[8:start].tobytes())
         table.pop("__metadata__", None)
-        pieces = {name: (TYPES[e["dtype"]], e["data_offsets"], e["shape"]) for name, e in table.items()}
+        pieces = {name: (e["dtype"], e["data_offsets"], e["shape"]) for name, e in table.items()}
         covered = sorted(offsets for _, offsets, _ in pieces.values())
         if [0, *(end for _, end in covered)] != [*(begin for begin, _ in covered), content.size - start]:
             raise ValueError("its tensors do not fill it")
         for name, (kind, (begin, end), shape) in pieces.items():
-            yield name, content[start + begin : start + end].view(kind).reshape(shape)
+            if kind not in TYPES:
+                raise UserError(f"{path}: {name} is of type {kind}, expected one of {', '.join(TYPES)}")
+            yield name, content[start + begin : start + end].view(TYPES[kind]).reshape(shape)
+    except UserError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: no safetensors file, or damaged ({error})") from None
 
@@ -315,20 +315,20 @@ def parser():
         add(f"--{name.replace('_', '-')}", type=int, help=f"of a new model (default: {value})")
     add("--tied", action="store_true", help="a new model's head is its embedding")
     add("--data", default="tinyshakespeare", metavar="TEXT", help="a corpus, or the path of a text")
-    add("--tokenizer", default="char", help="gpt2, byte, char or bpe:N (default: %(default)s)")
+    add("--tokenizer", default="", help="gpt2, byte, char or bpe:N (default: char)")
     add("--batch-size", type=int, default=8, metavar="B", help="(default: %(default)s)")
     add("--block-size", type=int, default=128, metavar="T", help="(default: %(default)s)")
     add("--steps", type=int, default=300, help="(default: %(default)s)")
     add("--lr", type=float, default=1e-3, help="the largest learning rate (default: %(default)s)")
     add("--threads", type=int, default=cores(), help="(default: the number of cores)")
-    add("--prompt", default="\n", help="what the sample continues")
+    add("--prompt", default="", help="what the sample continues")
     add("--max-tokens", type=int, default=200, help="length of the sample (default: %(default)s)")
     add("--temperature", type=float, default=0.8, help="0: always the likeliest token (default: %(default)s)")
     add("--seed", type=int, default=0, help="(default: %(default)s)")
     return made
 
 
-def made_model(args, vocab_size):
+def made_model(args, words):
     """The model that the arguments ask for."""
     given = {name: getattr(args, name) for name in SHAPE if getattr(args, name) is not None}
     if args.weights:
@@ -336,7 +336,7 @@ def made_model(args, vocab_size):
             raise UserError("--weights: brings the shape of the model; leave out --n-... and --tied")
         config = read_config(args.weights)
         for said, has, flag, needs in (
-            ("tokens", config.vocab_size, f"--tokenizer {args.tokenizer}", vocab_size),
+            ("tokens", config.vocab_size, f"the tokenizer {words.name}", words.vocab_size),
             ("positions", config.max_position_embeddings, "--block-size", args.block_size),
         ):
             if has < needs:
@@ -348,7 +348,7 @@ def made_model(args, vocab_size):
     if min(L, C, NH, NKV) < 1 or C % (2 * NH) or NH % NKV:
         raise UserError(f"{C} channels, {NH} heads, {NKV} of keys: expected multiples (heads of even width)")
     more = {"tie_word_embeddings": args.tied, "max_position_embeddings": max(2048, args.block_size)}
-    return Llama(shaped(vocab_size, L, C, NH, NKV, **more), args.seed)
+    return Llama(shaped(words.vocab_size, L, C, NH, NKV, **more), args.seed)
 
 
 def train(model, data, args):
@@ -372,20 +372,26 @@ def train(model, data, args):
 
 
 def work(args):
-    for name in ("batch_size", "block_size", "threads"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: expected 1 or more")
+    for name in ("batch_size", "block_size", "threads", "lr"):
+        if not getattr(args, name) > 0:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: expected more than 0")
+    for name in ("steps", "max_tokens", "temperature", "seed"):
+        if not getattr(args, name) >= 0:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: expected 0 or more")
     ad.set_threads(args.threads)
-    data = prepare(args.data, args.tokenizer)
-    model = made_model(args, data.tokenizer.vocab_size)
-    print(f"{model.flat_params.size:,} parameters, {data.tokenizer.vocab_size:,} tokens", flush=True)
-    if args.steps > 0:
+    if args.weights and not args.tokenizer:
+        raise UserError(
+            "--weights: a folder's tokenizer is not read here; name the one that fits: --tokenizer"
+        )
+    data = prepare(args.data, args.tokenizer or "char")
+    words = data.tokenizer
+    model = made_model(args, words)
+    print(f"{model.flat_params.size:,} parameters, {words.vocab_size:,} tokens", flush=True)
+    prompt = words.encode(args.prompt).tolist() or [words.start]
+    if args.steps:
         train(model, data, args)
-    prompt = data.tokenizer.encode(args.prompt)
-    if not len(prompt):
-        raise UserError("--prompt: is empty, expected at least one token")
     made = model.generate(prompt, args.max_tokens, args.temperature, seed=args.seed)
-    print(args.prompt + data.tokenizer.decode(list(made)))
+    print(args.prompt + words.decode(made))
 
 
 if __name__ == "__main__":
