@@ -94,26 +94,28 @@ def training(size, variant, threads, elementwise="numpy"):
 
 
 class LlamaTraining:
-    """examples/llama.py, as it trains: its loss and gradients as one program, clip and AdamW."""
+    """examples/llama.py: its loss and gradients as one program, of the whole batch or of a share each."""
 
-    def __init__(self, size, threads):
+    def __init__(self, size, threads, shares):
         from examples.llama import Llama
         from gpt2.optimizer import AdamW
+        from gpt2.parallel.shares import Shares
 
         set_threads("whole", threads)
-        self.model = Llama(size.config, seed=0)
-        self.optimizer = AdamW(self.model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
+        model = Llama(size.config, seed=0)
+        optimizer = AdamW(model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
+        self.team = Shares(model, optimizer, shares)
 
     def step(self, tokens, targets):
-        loss = self.model.loss_and_grads(tokens, targets)
-        self.optimizer.step(clip=CLIP)
-        return loss
+        return self.team.step([(tokens, targets)], LR, CLIP)[0]
 
 
 def llama(size, variant, threads, elementwise="numpy"):
-    if variant != "whole" or elementwise != "numpy":
+    if variant not in ("whole", "shares") or elementwise != "numpy":
         raise Missing("examples/llama.py is one program, with elementwise numpy")
-    return LlamaTraining(size, threads)
+    if variant == "shares":
+        check_shares(size, threads)
+    return LlamaTraining(size, threads, threads if variant == "shares" else 1)
 
 
 def model(config, variant, elementwise="numpy"):

@@ -8,7 +8,7 @@ It is bench.step with other sizes: all that is said there of steps, turns and ra
 
 from bench import program, sizes, step
 
-CONTENDERS = "torch-tuned,torch-compile-tuned,torch,whole,peak"
+CONTENDERS = "torch-tuned,torch-compile-tuned,whole,shares,peak"
 
 
 def main(argv):

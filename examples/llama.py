@@ -9,8 +9,10 @@ transformers gives them.
 """
 
 import json
+import math
 import sys
 import time
+from copy import copy
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from gpt2.data.tokens import Loader, evenly, read_tokens
 from gpt2.errors import UserError
 from gpt2.optimizer import cosine_lr
 from gpt2.parallel.cores import cores
+from gpt2.parallel.shares import Shares
 from gpt2.sample import choose
 from gpt2.weights import bfloat16
 
@@ -148,30 +151,47 @@ def shapes(c):
 
 
 class Llama:
-    """Parameters and gradients, views of one flat buffer each, as gpt2.AdamW wants them."""
+    """Parameters and gradients, views of one flat buffer each, as the optimizer and teams of gpt2 take them."""
 
     def __init__(self, config, seed=0):
-        self.config = config
-        sizes = [int(np.prod(shape)) for shape in shapes(config).values()]
+        self.config, self.decayed = config, []
+        sizes = [math.prod(shape) for shape in shapes(config).values()]
         self.flat_params, self.flat_grads = (np.zeros(sum(sizes), np.float32) for _ in range(2))
-        self.params, self.grads, self.decayed = {}, {}, []
+        self.params, self.grads = self.views(self.flat_params), self.views(self.flat_grads)
         rng, start = np.random.default_rng(seed), 0
-        for (name, shape), size in zip(shapes(config).items(), sizes):
-            self.params[name] = self.flat_params[start : start + size].reshape(shape)
-            self.grads[name] = self.flat_grads[start : start + size].reshape(shape)
+        for x in self.params.values():
+            if x.ndim == 2:  # matrices alone get weight decay
+                self.decayed.append((start, start + x.size))
             if seed is not None:
-                drawn = 0.02 * rng.standard_normal(shape, np.float32)
-                self.params[name][...] = drawn if len(shape) == 2 else 1.0
-            if len(shape) == 2:  # matrices alone get weight decay
-                self.decayed.append((start, start + size))
-            start += size
-        self._program = ad.value_and_grad(lambda *args: loss_fn(*args, config), pure=True)
+                x[...] = 1.0 if x.ndim == 1 else 0.02 * rng.standard_normal(x.shape, np.float32)
+            start += x.size
+        # math="fast": sums and products may be put together in other ways
+        self.program = ad.FixedPair(self._loss, ad.Options(math="fast"), "loss", rate=1.0, ample=256 << 20)
 
-    def loss_and_grads(self, tokens, targets):
-        """The mean loss; fills grads."""
-        with ad.options(math="fast"):  # sums and products may be put together in other ways
-            loss, _ = self._program(self.params, tokens, targets, out=(None, self.grads))
-        return float(loss)
+    def views(self, flat):
+        """Name -> tensor, each a part of the flat buffer."""
+        parts = np.split(flat, np.cumsum([math.prod(shape) for shape in shapes(self.config).values()])[:-1])
+        return {name: part.reshape(shape) for (name, shape), part in zip(shapes(self.config).items(), parts)}
+
+    @property
+    def num_parameters(self):
+        return self.flat_params.size
+
+    def twin(self):
+        """A model with these parameters and gradients of its own, for another thread."""
+        other = copy(self)
+        other.flat_grads = np.zeros_like(self.flat_grads)
+        other.grads = self.views(other.flat_grads)
+        return other
+
+    def _loss(self, *arrays):
+        return loss_fn(dict(zip(self.params, arrays)), *arrays[-2:], self.config)
+
+    def loss_and_grads(self, tokens, targets, scale=1.0, accumulate=False):
+        """The mean loss; fills grads with scale times its gradient, or adds that to them."""
+        buffers = (*self.grads.values(), None, None)
+        arrays = (*self.params.values(), tokens, targets)
+        return float(self.program.both(np.array(scale, np.float32), *arrays, out=buffers, add=accumulate)[0])
 
     def loss(self, tokens, targets):
         return float(loss_fn(self.params, tokens, targets, self.config))
@@ -353,16 +373,15 @@ def made_model(args, words):
 
 def train(model, data, args):
     """--steps steps of AdamW on the training tokens; the loss on the others at the end."""
-    optimizer = AdamW(model, lr=args.lr)
+    # A share of the batch for each thread, or the threads share out every product
+    team = Shares(model, AdamW(model), 1 if args.batch_size % args.threads else args.threads)
     batches = Loader(read_tokens(data.train), args.batch_size, args.block_size, args.seed)
     for step in range(args.steps):
         begin = time.perf_counter()
-        loss = model.loss_and_grads(*batches.next_batch())
         rate = cosine_lr(step, lr=args.lr, min_lr=0.1 * args.lr, warmup=args.steps // 20, steps=args.steps)
-        if not np.isfinite(loss + optimizer.step(rate)):
-            raise UserError(
-                f"step {step}: loss or gradient is not finite; try a smaller --lr than {args.lr:g}"
-            )
+        loss, norm = team.step([batches.next_batch()], rate)
+        if not math.isfinite(loss + norm):
+            raise UserError(f"step {step}: loss or gradient is not finite; try --lr below {args.lr:g}")
         if step % max(1, args.steps // 10) == 0 or step == args.steps - 1:
             print(
                 f"step {step:5}   loss {loss:.4f}   {1e3 * (time.perf_counter() - begin):.0f} ms", flush=True

@@ -28,7 +28,7 @@ def written(folder, options=(), dtype="float32", **saving):
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**{**SHAPE, **HEADS, "max_position_embeddings": T, **dict(options)})
     peer = transformers.LlamaForCausalLM(config)
-    for name, p in peer.named_parameters():  # none at a special value
+    for p in peer.parameters():  # none at a special value
         p.data = (torch.randn_like(p) * (0.3 if p.dim() == 2 else 0.2) + (p.dim() == 1)).to(p.dtype)
     peer = peer.to(getattr(torch, dtype))
     peer.save_pretrained(folder, **saving)
