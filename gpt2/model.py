@@ -18,19 +18,16 @@ from numpy.typing import ArrayLike
 
 import gpt2.backward as seam
 from gpt2.autodiff import run_on_threads
+from gpt2.config import BLOCK_STEPS, PRESETS, GPT2Config, parameter_table
 from gpt2.description import (
-    BLOCK_STEPS,
-    PRESETS,
     Block,
     Description,
-    GPT2Config,
     Layers,
     Tensors,
     block_forward,
     forward_pass,
     logits_fn,
     loss_fn,
-    parameter_table,
 )
 from gpt2.errors import UserError
 from gpt2.layers import Layer

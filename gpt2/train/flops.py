@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2.description import Description, GPT2Config, forward_pass
+from gpt2.config import GPT2Config
+from gpt2.description import Description, forward_pass
 
 
 def forward_flops(model: GPT2Config | Description, B: int, T: int) -> int:

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any
 
-from gpt2.description import Description, GPT2Config
+from gpt2.config import GPT2Config
+from gpt2.description import Description
 from gpt2.errors import UserError, suggestion
 from gpt2.model import default_backward
 from gpt2.train.flags import flag
