@@ -151,7 +151,7 @@ def shapes(c):
 
 
 class Llama:
-    """Parameters and gradients, views of one flat buffer each, as the optimizer and teams of gpt2 take them."""
+    """Parameters and gradients, views of one flat buffer each, as optimizer and teams of gpt2 take them."""
 
     def __init__(self, config, seed=0):
         self.config, self.decayed = config, []
