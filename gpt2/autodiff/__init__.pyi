@@ -11,8 +11,8 @@ from .api.gradient import elementwise_grad, grad, value_and_grad
 from .api.jacobian import hessian, jacfwd, jacobian, jacrev
 from .api.parallel_map import parallel_map
 from .api.scan import scan
-from .api.sparse import sparse_jacobian
 from .api.show import drawing, source, stages, why_recorded
+from .api.sparse import sparse_jacobian
 from .api.vjp import vjp
 from .api.vmap import vmap
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
