@@ -25,6 +25,7 @@ _EXPORTS = {
     "api.show": "source stages why_recorded",
     "api.vjp": "vjp",
     "api.vmap": "vmap",
+    "api.while_loop": "while_loop",
     "check.check_grads": "BackwardMismatch check_backward check_grads",
     "errors": "AutodiffError",
     "ops.anomaly": "AnomalyError detect_anomaly",
