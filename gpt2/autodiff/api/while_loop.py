@@ -13,7 +13,7 @@ from ..nested.loop import default_keep, evaluate_while
 from ..ops.build import cast
 from ..ops.subgraph import inputs_like
 from ..record import recording
-from ..record.record import Recording, record
+from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, unflatten

@@ -37,7 +37,7 @@ from ..graph import Graph, Node
 from ..ops import apply, const, input_node
 from ..ops.batching import NoRule
 from ..ops.build import cast, reshape, sum_, ufunc, where
-from ..ops.subgraph import inputs_like, is_float, items, splice, zeros_like
+from ..ops.subgraph import inputs_like, items, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
 from .map import swap_first
