@@ -56,13 +56,13 @@ def fixed_point(
     tol           how far a step may still move x, for each unit of its size where that is above 1; by default
                   2e-13, and 1e-4 in single precision
     max_steps     after how many steps to give up
-    solver        solver(f, x0) -> x, a plain function of yours in the place of x0, f(x0), f(f(x0)), ...: its f
-                  takes x alone, and plain arrays. tol and max_steps are yours then as well
+    solver        solver(f, x0) -> x, a plain function of yours in the place of x0, f(x0), f(f(x0)), ...
+                  Its f takes x alone, and plain arrays. tol and max_steps are yours then as well
     linear_solve  linear_solve(matvec, b) -> the v with matvec(v) = b, for derivatives; see below
 
     The derivative solves dx = (df/dx) dx + (df/dparams) dparams, in both modes and to any order: no step of
-    the solver is kept. For up to 256 unknowns df/dx is written out as a matrix; for more it is only multiplied
-    with, by GMRES or by your linear_solve.
+    the solver is kept. For up to 256 unknowns df/dx is written out as a matrix; for more it is only
+    multiplied with, by GMRES or by your linear_solve.
 
     Raises ConvergenceError with the residual and the number of steps where x does not settle, and
     AutodiffError, with the line, where f changes a shape or a dtype, or branches on values.
@@ -89,11 +89,11 @@ def root(
     f             f(x, *params) -> as many numbers as x has, in the same structure and shapes
     x0            where to begin: floats, nested as you like. It has no derivative
     params        what f depends on besides, with derivatives. So have values from outside that f reads
-    tol           the largest entry of f(x) that counts as zero; by default 1e-10, and 1e-4 in single precision.
-                  The last step goes beyond it: Newton's method squares what is left
+    tol           the largest entry of f(x) that counts as zero; by default 1e-10, and 1e-4 in single
+                  precision. The last step goes beyond it: Newton's method squares what is left
     max_steps     of Newton's method, each halved as often as it leads uphill
-    solver        solver(f, x0) -> x, a plain function of yours, as one around scipy.optimize.root; its f takes
-                  x alone, and plain arrays. tol and max_steps are yours then as well
+    solver        solver(f, x0) -> x, a plain function of yours, as one around scipy.optimize.root. Its f
+                  takes x alone, and plain arrays. tol and max_steps are yours then as well
     linear_solve  linear_solve(matvec, b) -> the v with matvec(v) = b, for Newton's steps and for derivatives
 
     The derivative solves (df/dx) dx = -(df/dparams) dparams, in both modes and to any order. For up to 256
@@ -241,8 +241,8 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
         trouble = "it branches on values" if rec.value_dependent else rec.unstable[0]
     if trouble:
         raise AutodiffError(
-            f"{name}: f has to be the same function at every x, and {trouble}. Choose with np.where, and take "
-            "what changes as an argument",
+            f"{name}: f has to be the same function at every x, and {trouble}. Choose with np.where, and "
+            "take what changes as an argument",
             here(),
         )
     kinds = {o.dtype.kind for o in rec.graph.outputs[: len(x)]}
@@ -281,10 +281,8 @@ class InTree:
     def leaves(self, x: Any) -> list:
         found, tree = flatten(x, changes)
         if tree != self.tree:
-            raise AutodiffError(
-                f"{getattr(self.solver, '__name__', 'solver')}: expected values with the structure {self.tree}, "
-                f"got {tree}"
-            )
+            name = getattr(self.solver, "__name__", "solver")
+            raise AutodiffError(f"{name}: expected values with the structure {self.tree}, got {tree}")
         return found
 
 
@@ -307,8 +305,8 @@ class Iterated:
 class Newton:
     """Newton's method, as a solver of flat lists.
 
-    by   None: the last function gives steps, (*x, *r) -> *d. Else it multiplies with the Jacobian, (*v, *x) ->
-         *J v, and by(product, b) solves for the step
+    by   None: the last function gives steps, (*x, *r) -> *d. Else it multiplies with the Jacobian,
+         (*v, *x) -> *J v, and by(product, b) solves for the step
     """
 
     def __init__(self, tol: float, max_steps: int, loc: tuple | None, by: Callable | None):

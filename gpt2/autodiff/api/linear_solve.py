@@ -42,12 +42,12 @@ def custom_linear_solve(
     solve             solve(matvec, b) -> x, in the structure of b. It may be anything: NumPy that can be
                       recorded, or a solver that iterates until a residual is small or calls SciPy, which then
                       runs as it is, on plain arrays. Nothing is derived of it
-    transpose_solve   transpose_solve(vecmat, b) -> the x with A transposed, for reverse mode; vecmat multiplies
-                      with that
+    transpose_solve   transpose_solve(vecmat, b) -> the x with A transposed, for reverse mode; vecmat
+                      multiplies with that
     symmetric         matvec is its own transpose: solve serves for both
 
-    The derivative is dx = A^-1 (db - dA x), with what matvec reads from outside as dA, in both modes and to any
-    order. As in jax.lax.custom_linear_solve.
+    The derivative is dx = A^-1 (db - dA x), with what matvec reads from outside as dA, in both modes and to
+    any order. As in jax.lax.custom_linear_solve.
 
     Raises AutodiffError, with the line, where matvec is not linear, changes a shape or a dtype or branches on
     values, and in reverse mode where neither transpose_solve nor symmetric is given.

@@ -107,7 +107,7 @@ def _plain(carry: list) -> list:
 
 
 def _step(body: Callable, tree: Tree) -> Callable:
-    """body on flat values, in the form of a scan's without slices: (carry leaves, []) -> (carry leaves, [])."""
+    """body on flat values, as a scan without slices has it: (carry leaves, []) -> (carry leaves, [])."""
 
     def step(carry, _):
         return leaves_of_carry("while_loop", body(unflatten(tree, carry)), tree), []

@@ -237,7 +237,7 @@ class Root(Implicit):
         return LinearSolve(self.product, *graphs)
 
     def solved(self, b: Sequence[Node], point: Sequence[Node], transposed: bool) -> list[Node]:
-        """J^-1 b, at this point (*x, *consts): with a matrix for few unknowns, unless the user gave a solver."""
+        """J^-1 b, at this point (*x, *consts): with a matrix for few unknowns, if the user gave no solver."""
         if self.linear_solve is not None or sum(o.size for o in self.residual.outputs) > DENSE:
             return (self.linear.transposed if transposed else self.linear).solved(b, point)
         return dense_solve(self.product, b, point, transposed)

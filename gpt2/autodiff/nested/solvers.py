@@ -26,8 +26,9 @@ def iterate(
     f: Callable[[Vector], Vector], x: Vector, tol: float, max_steps: int, loc: tuple | None
 ) -> Vector:
     """x = f(x) again and again, until it moves by no more than tol * max(1, |x|)."""
-    residual = math.inf
-    for step in range(1, max_steps + 1):
+    residual, step = math.inf, 0
+    while step < max_steps:
+        step += 1
         new = f(x)
         residual = largest(new - x)
         if not math.isfinite(residual):
@@ -46,8 +47,8 @@ def newton(
     max_steps: int,
     loc: tuple | None,
 ) -> Vector:
-    """x with |f(x)| <= tol, by steps of Newton's method, halved where they lead uphill; and one step more, which
-    costs little and squares what is left.
+    """x with |f(x)| <= tol, by steps of Newton's method, halved where they lead uphill; and one step more,
+    which costs little and squares what is left.
 
     step_of   step_of(x, f(x)): the d with J d = -f(x)
     """
@@ -113,22 +114,23 @@ def gmres(matvec: Callable[[Vector], Vector], b: Vector, loc: tuple | None = Non
     x, size = np.zeros_like(b), float(np.linalg.norm(b))
     if size == 0.0:
         return x
-    limit = max(10, 2 * b.size // RESTART)
-    for turn in range(limit):
+    turns, left = 0, 1.0
+    while turns < max(10, 2 * b.size // RESTART):
         r = b - matvec(x)
         left = float(np.linalg.norm(r)) / size
-        if left <= tol or not math.isfinite(left):
+        if left <= tol:
+            return x
+        if not math.isfinite(left):
             break
         x = x + _arnoldi(matvec, r, min(RESTART, b.size))
-    if not left <= tol:
-        raise ConvergenceError(
-            f"the linear system of an implicit derivative: {turn * RESTART} steps of GMRES leave a residual of "
-            f"{left:.3g} of |b|. Give linear_solve=, a solver of your own",
-            left,
-            turn * RESTART,
-            loc,
-        )
-    return x
+        turns += 1
+    raise ConvergenceError(
+        f"the linear system of an implicit derivative: {turns * RESTART} steps of GMRES leave a residual of "
+        f"{left:.3g} of |b|. Give linear_solve=, a solver of your own",
+        left,
+        turns * RESTART,
+        loc,
+    )
 
 
 def _arnoldi(matvec: Callable[[Vector], Vector], r: Vector, most: int) -> Vector:
