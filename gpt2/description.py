@@ -204,7 +204,7 @@ class Description:
         told.check_names(names)
         found = dict.fromkeys(names, 0)
         if told.kind == "lora":
-            found = {n: 0 for s in self.steps.values() if s.layer == "lora" for n in s.tensors[-2:] if n}
+            found = dict.fromkeys(self.adapters, 0)
         elif told.kind == "biases":
             found = {name: 0 for name in names if name in self._biases()}
         elif told.kind == "last":
@@ -213,7 +213,9 @@ class Description:
                 text = f"the model has {L} block{'s' * (L > 1)}"
                 raise OptionError(f"train {told.train!r}: {text}", f"--train {told.train}: {text}")
             after = {name for name in self.steps["lnf"].tensors if name is not None}
-            found = {n: L - told.number if n in self.in_block else 0 for n in names if n in self.in_block | after}
+            found = {
+                n: L - told.number if n in self.in_block else 0 for n in names if n in self.in_block | after
+            }
         found = {name: first for name, first in found.items() if name not in told.frozen}
         if not found:
             text = "nothing is left to train"
@@ -286,6 +288,11 @@ class Description:
     def ranges(self) -> dict[str, tuple[int, int]]:
         """Where each tensor stands in the flat buffer: name -> (start, stop), in order without gaps."""
         return ranges_of(self.shapes)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The tensors of adapters, two beside each matrix that has one."""
+        return tuple(n for s in self.steps.values() if s.layer == "lora" for n in s.tensors[-2:] if n)
 
     @property
     def everything(self) -> bool:
@@ -423,7 +430,11 @@ class Description:
         if self.file is not None:
             return {"layers": self.file, **train}
         given = {n: y for n, y in self.layers.items() if n in LAYERS and y is not LAYERS[n]} | self.own
-        return {**({"layers": given} if given else {}), **({"block": self.block} if self.block else {}), **train}
+        return {
+            **({"layers": given} if given else {}),
+            **({"block": self.block} if self.block else {}),
+            **train,
+        }
 
     def state(self) -> dict[str, Any]:
         """What a file keeps of it besides the sizes: {} for GPT-2, all of it trained."""

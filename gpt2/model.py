@@ -180,7 +180,9 @@ class GPT2:
         self._frozen: dict[str, Any] = {}
         self.params: Tensors = {}
         self.grads: Tensors = {}
-        self.freeze(np.zeros(d.num_parameters - d.num_trained, config.dtype))  # no memory before it is written
+        self.freeze(
+            np.zeros(d.num_parameters - d.num_trained, config.dtype)
+        )  # no memory before it is written
         if seed is not None:
             initialise(self.params, d, seed)
         self._saved: Any = None
@@ -304,8 +306,11 @@ class GPT2:
     def frozen_copy(self, flat: np.ndarray) -> np.ndarray:
         """Write what is not trained into a flat buffer, and return it."""
         for name, view in views(flat, self.description.frozen_shapes).items():
-            for target, part in zip(view, self._frozen[name], strict=True):
-                target[...] = part
+            tensor = self._frozen[name]
+            if isinstance(tensor, np.ndarray):
+                view[...] = tensor
+            else:
+                Stack(view)[...] = tensor
         return flat
 
     def _see(self):

@@ -136,8 +136,12 @@ def places_of(targets: str | Iterable[str]) -> tuple[str, ...]:
     for name in names:
         meant = [place for place in MODULES if _means(name, place)]
         if not meant:
-            known = sorted({*MODULES, *MODULES.values(), "c_attn", "c_proj", "c_fc", "attn", "mlp", ALL_LINEAR})
-            told = f"{name!r} is no matrix of a block; expected c_attn, c_proj, c_fc, attn.c_proj, mlp.c_proj, "
+            known = sorted(
+                {*MODULES, *MODULES.values(), "c_attn", "c_proj", "c_fc", "attn", "mlp", ALL_LINEAR}
+            )
+            told = (
+                f"{name!r} is no matrix of a block; expected c_attn, c_proj, c_fc, attn.c_proj, mlp.c_proj, "
+            )
             text = told + f"attn, mlp or {ALL_LINEAR}" + suggestion(name, known)
             raise _option("lora_targets", ",".join(names), text)
         found.update(meant)

@@ -310,7 +310,9 @@ class FixedPair(_Entries):
     def _asked(self, args: Sequence) -> list[bool]:
         """For each argument whether it gets a gradient: those that are wanted, of arrays of floats."""
         wanted = [True] * len(args) if self.wanted is None else self.wanted
-        return [w and type(a) is np.ndarray and a.dtype.kind in "fc" for a, w in zip(args, wanted, strict=True)]
+        return [
+            w and type(a) is np.ndarray and a.dtype.kind in "fc" for a, w in zip(args, wanted, strict=True)
+        ]
 
     def _slots(self, args: Sequence) -> list:
         """For each argument the number of its gradient, or None."""
