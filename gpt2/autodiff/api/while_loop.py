@@ -46,7 +46,8 @@ def while_loop(cond: Callable, body: Callable, init: Any, *, keep: int | None = 
     where cond gives something else than one truth value, and where keep is no positive int.
 
         >>> def root(a):  # Newton's method, until the square is close
-        ...     return ad.while_loop(lambda x: np.abs(x * x - a) > 1e-12, lambda x: (x + a / x) / 2, 1.0 + 0 * a)
+        ...     step = lambda x: (x + a / x) / 2
+        ...     return ad.while_loop(lambda x: np.abs(x * x - a) > 1e-12, step, 1.0 + 0 * a)
         >>> root(2.0)
         1.414213562373095
 
