@@ -15,6 +15,7 @@ from .api.show import drawing, source, stages, why_recorded
 from .api.sparse import sparse_jacobian
 from .api.vjp import vjp
 from .api.vmap import vmap
+from .api.while_loop import while_loop
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
 from .emit.readable import readable_source
 from .errors import AutodiffError
@@ -72,5 +73,6 @@ __all__ = [
     "value_and_grad",
     "vjp",
     "vmap",
+    "while_loop",
     "why_recorded",
 ]
