@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
-from .layout import chain, root
+from .layout import chain, is_result_of_call, root
 from .rowwise import by_rows, finest, sums_rows
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
@@ -82,11 +82,17 @@ def demanded(graph: Graph) -> list[Node]:
                 order.append(top)
 
     digests = _digests(graph)
+    results: dict[Node, list[Node]] = {}
+    for n in graph.nodes:
+        if is_result_of_call(n):
+            results.setdefault(n.args[0], []).append(n)
     for n in digests.get(None, ()):
         visit(n)
     for n in graph.nodes:
         if facts(n).anchor:
             visit(n)
+            for r in results.get(n, ()):  # which are there from then on
+                visit(r)
             for d in digests.get(n, ()):
                 visit(d)
     for n in graph.outputs:
