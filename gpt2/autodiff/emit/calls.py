@@ -31,10 +31,12 @@ def none(body: Graph) -> Routine:
     raise AssertionError(f"{body.name}: a stretch where none is expected")
 
 
-def results_of(graph: Graph) -> dict[Node, dict[int, Node]]:
-    """For each call of a stretch its results by their number, as far as anything reads them."""
-    found: dict[Node, dict[int, Node]] = {n: {} for n in graph.nodes if n.op == "stretch"}
+def results_of(graph: Graph) -> dict[Node, dict[int, list[Node]]]:
+    """For each call of a stretch the nodes that are its results, by their number: none where nothing reads it,
+    and several where equal values were not put together.
+    """
+    found: dict[Node, dict[int, list[Node]]] = {n: {} for n in graph.nodes if n.op == "stretch"}
     for n in graph.nodes:
         if n.op == "item" and n.args[0] in found:
-            found[n.args[0]][n.attrs["i"]] = n
+            found[n.args[0]].setdefault(n.attrs["i"], []).append(n)
     return found

@@ -143,12 +143,18 @@ class Program:
 
 
 def _loaded(
-    graph: Graph, options: Options | None, name: str, share_inputs: bool = False, lend: bool = False
+    graph: Graph,
+    options: Options | None,
+    name: str,
+    share_inputs: bool = False,
+    lend: bool = False,
+    results_early: bool = False,
 ) -> tuple[Emitted, Callable, Needs]:
     """A graph emitted: the text, the function in it, and the memory that it needs."""
     fast = options is not None and options.math == FAST
     kept = frozenset() if fast else exact(graph)
-    emitted = emit(graph, name, share_inputs, lend, _fusing(options), kept, partial(_routine, options=options))
+    routines = partial(_routine, options=options)
+    emitted = emit(graph, name, share_inputs, lend, _fusing(options), kept, routines, results_early)
     env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": kernels.matmul}
     function = load_source(emitted.source, env, emitted.function)
     return emitted, function, Needs(env.get("setup"), emitted.arena_bytes, emitted.regions, emitted.calls)
@@ -158,7 +164,7 @@ def _routine(body: Graph, options: Options | None) -> Routine:
     """The function for the body of a stretch, made once for all programs that call it."""
     known = body.__dict__.setdefault("_routines", {})
     if options not in known:
-        emitted, function, needs = _loaded(body, options, body.name)
+        emitted, function, needs = _loaded(body, options, body.name, results_early=True)
         known[options] = Routine(emitted.function, function, needs, emitted.source)
     return known[options]
 

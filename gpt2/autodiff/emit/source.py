@@ -66,13 +66,14 @@ def emit(
     fusing: Callable | None = None,
     exact: Container[int] = frozenset(),
     routines: Routines = none,
+    results_early: bool = False,
 ) -> Emitted:
     """The source of a graph. `fusing(graph, regions)` may give elementwise trees to another backend; values
     whose ids are in `exact` are summed in NumPy's own order; routines(body) is the function that calls of a
-    stretch call.
+    stretch call; results_early as `schedule` takes it.
     """
     graph = lower(graph, share_inputs, exact)
-    regions = schedule(graph)
+    regions = schedule(graph, results_early)
     if fusing is not None:
         graph = fusing(graph, regions)
     where = {n: r for r in regions for n in r.members}
@@ -183,7 +184,7 @@ class Emitter(ArrayTexts):
             return
         kind = self.plan.kind[n]
         if n.op == "stretch":
-            lines = [self.call(n)]
+            lines = self.call(n)
         elif kind is Kind.NUMBER:
             lines = [f"{self.names[n]} = {self.number(n)}"]
         else:
@@ -198,7 +199,7 @@ class Emitter(ArrayTexts):
                 lines = list(statement.lines())
         self.body += with_source(lines, n)
 
-    def call(self, n: Node) -> str:
+    def call(self, n: Node) -> list[str]:
         """The line that calls the function of a stretch, with memory for all that it makes."""
         routine, results, body = self.called[n], self.results[n], n.attrs["body"]
         known = [name for name in self.owned_names if self.env.get(self.owned_names[name]) is routine.function]
@@ -207,11 +208,13 @@ class Emitter(ArrayTexts):
             self.owned_names[name], self.env[name] = name, routine.function
         texts = [self.argument(a) for a in n.args]
         for k, o in enumerate(body.outputs):
-            texts.append(self.whole(results[k]) if k in results else self.unread(n, k, o))
+            texts.append(self.whole(results[k][0]) if k in results else self.unread(n, k, o))
         key = routine, self.plan.work[n].offset
         if key not in self.works:
             self.works[key] = self.unique("work")
-        return f"{name}({', '.join([*texts, self.works[key]])})"
+        again = [(o, found[0]) for found in results.values() for o in found[1:]]
+        copies = [f"np.copyto({self.whole(o)}, {self.whole(first)})" for o, first in again]
+        return [f"{name}({', '.join([*texts, self.works[key]])})", *copies]
 
     def argument(self, a: Node) -> str:
         """A whole array for a function: of a number an array of no axes."""

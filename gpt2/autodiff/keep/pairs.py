@@ -41,6 +41,10 @@ def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Grap
     given: dict[Node, list[Node]] = {}  # the same call -> its arguments
     for n in graph.nodes:
         args = tuple([image[a] for a in n.args])
+        if n.op == "item" and n.args[0] in kept:
+            image[n] = kept[n.args[0]][n.attrs["i"]]
+            image[n].name, image[n].loc = n.name, n.loc
+            continue
         if n not in partner:
             image[n] = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
             continue

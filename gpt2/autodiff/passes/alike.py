@@ -47,6 +47,7 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
     row = _in_a_row(graph)
     numbers = _numbered(row)
     place = {n.id: k for k, n in enumerate(row)}
+    last = _last_readers(graph, place, len(row))
     found: list[_Rolled] = []
     todo = [(0, len(row))]
     while todo:
@@ -61,11 +62,24 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
             end = begin + period * copies
         together = _together(period, copies)
         rolled = _Rolled(graph, row, place, begin, period * together, copies // together)
-        if rolled.fits():
+        if rolled.fits() and rolled.pays(last):
             found.append(rolled)
             end = rolled.end
         todo += [(first, begin), (end, stop)]
-    return _with_calls(graph, found, simplified) if found else graph
+    return _with_calls(graph, found, last, simplified) if found else graph
+
+
+def _last_readers(graph: Graph, place: dict[int, int], beyond: int) -> dict[int, int]:
+    """Id of a node -> the place in the row of the last one that reads it; `beyond` for a result."""
+    last: dict[int, int] = {}
+    for n in graph.nodes:
+        at = place.get(n.id, beyond)
+        for a in n.args:
+            if at > last.get(a.id, -1):
+                last[a.id] = at
+    for o in graph.outputs:
+        last[o.id] = beyond
+    return last
 
 
 def flat(graph: Graph) -> Graph:
@@ -259,6 +273,10 @@ class _Rolled:
                     break
         return found
 
+    def pays(self, last: dict[int, int]) -> bool:
+        """Whether a call has fewer arguments and results than it has nodes, by far: each is a node as well."""
+        return 2 * (len(self.given) + len(self.outputs(last)) + 1) <= self.length
+
     def body(self, outputs: Sequence[int]) -> Graph:
         """The graph of one copy, with the names and lines of the first."""
         inputs = [input_node(g[0].shape, g[0].dtype, g[0].name) for g in self.given]
@@ -284,17 +302,11 @@ def _same_constant(a: Node, b: Node) -> bool:
     return a.value.tobytes() == b.value.tobytes()
 
 
-def _with_calls(graph: Graph, found: list[_Rolled], simplified: Callable[[Graph], Graph]) -> Graph:
+def _with_calls(
+    graph: Graph, found: list[_Rolled], last: dict[int, int], simplified: Callable[[Graph], Graph]
+) -> Graph:
     """The graph with calls in the place of the copies."""
     row = found[0].row
-    beyond = len(row)
-    last: dict[int, int] = {}
-    for n in graph.nodes:  # in order, so that the last reader stands
-        at = found[0].place.get(n.id, -1)
-        for a in n.args:
-            last[a.id] = max(last.get(a.id, -1), at)
-    for o in graph.outputs:
-        last[o.id] = beyond
     image: dict[int, Node] = {}
     due: dict[int, tuple[_Rolled, int, list[int], Graph]] = {}  # id of a copy's last node -> the copy
     inside: set[int] = set()
