@@ -95,9 +95,7 @@ def plan(
     own = {id(s): s for s in storage.values() if s.lender is None}
     total = offsets([*own.values(), *partials.values(), *during.values(), *unread.values()])
     slots = {n: slot for r in regions if r.N > 1 for n, slot in _Slots(r, kind, values).slots.items()}
-    return BufferPlan(
-        kind, storage, values.windows, slots, partials, total, values.folded, during, unread
-    )
+    return BufferPlan(kind, storage, values.windows, slots, partials, total, values.folded, during, unread)
 
 
 class Values:

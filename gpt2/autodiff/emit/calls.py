@@ -32,8 +32,8 @@ def none(body: Graph) -> Routine:
 
 
 def results_of(graph: Graph) -> dict[Node, dict[int, list[Node]]]:
-    """For each call of a stretch the nodes that are its results, by their number: none where nothing reads it,
-    and several where equal values were not put together.
+    """For each call of a stretch the nodes that are its results, by their number: none where nothing reads
+    it, and several where equal values were not put together.
     """
     found: dict[Node, dict[int, list[Node]]] = {n: {} for n in graph.nodes if n.op == "stretch"}
     for n in graph.nodes:

@@ -104,8 +104,8 @@ def demanded(graph: Graph, results_early: bool = False) -> list[Node]:
 
 
 def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
-    """What only needs to look at large arrays once, by the last anchor it depends on; with `results`, those of
-    the graph as well.
+    """What only needs to look at large arrays once, by the last anchor it depends on; with `results`, also
+    those of the graph.
 
     Sums over rows (a bias's gradient) and single elements (the target's logit) are small. Computed as soon as
     they can be, they do not keep what they are computed from alive until somebody asks for them.

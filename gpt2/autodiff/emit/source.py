@@ -202,7 +202,9 @@ class Emitter(ArrayTexts):
     def call(self, n: Node) -> list[str]:
         """The line that calls the function of a stretch, with memory for all that it makes."""
         routine, results, body = self.called[n], self.results[n], n.attrs["body"]
-        known = [name for name in self.owned_names if self.env.get(self.owned_names[name]) is routine.function]
+        known = [
+            name for name in self.owned_names if self.env.get(self.owned_names[name]) is routine.function
+        ]
         name = self.owned_names[known[0]] if known else self.unique(routine.name)
         if not known:
             self.owned_names[name], self.env[name] = name, routine.function

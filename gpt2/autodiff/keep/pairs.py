@@ -59,7 +59,9 @@ def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Grap
             kept[n], given[n] = items(image[n]), list(args)
         else:
             cts = args[len(of.inputs) :]
-            image[n] = apply("stretch", *pair.saved(given[first], kept[first]), *cts, body=pair.backward, of=None)
+            image[n] = apply(
+                "stretch", *pair.saved(given[first], kept[first]), *cts, body=pair.backward, of=None
+            )
         image[n].loc = n.loc
     return Graph(graph.inputs, [image[o] for o in graph.outputs], graph.name)
 

@@ -75,6 +75,7 @@ def partition(
     Returns (fwd, bwd, saved). saved: the nodes of `joint` that are handed over; fwd's outputs are the primal
     outputs and then saved, bwd's inputs stand for saved and then the cotangents.
     """
+
     def at(price: float) -> tuple[_Problem, set[int]]:
         cut = partial(partition, rate=price)
         problem = _Problem(paired(joint, cut, tidy), n_inputs, n_outputs)

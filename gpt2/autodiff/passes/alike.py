@@ -274,12 +274,12 @@ class _Rolled:
         return found
 
     def pays(self, last: dict[int, int]) -> bool:
-        """Whether a call has fewer arguments and results than it has nodes, by far: each is a node as well."""
+        """Whether a call has by far fewer arguments and results, which are nodes as well, than nodes."""
         return 2 * (len(self.given) + len(self.outputs(last)) + 1) <= self.length
 
     def body(self, outputs: Sequence[int]) -> Graph:
         """The graph of one copy, with the names and lines of the first."""
-        inputs = [input_node(g[0].shape, g[0].dtype, g[0].name) for g in self.given]
+        inputs = [input_node(g[0].shape, g[0].dtype, _name_of(g)) for g in self.given]
         made: list[Node] = []
         for n, sources in zip(self.row[self.begin : self.begin + self.length], self.reads):
             args = tuple(
@@ -290,6 +290,20 @@ class _Rolled:
             )
             made.append(Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived))
         return Graph(inputs, [made[j] for j in outputs], f"{self.graph.name}_stretch")
+
+
+def _name_of(given: Sequence[Node]) -> str | None:
+    """What an argument is called: as the first copy's, or as the input that all of them are parts of."""
+    if given[0].name is not None:
+        return given[0].name
+    roots = {_root(n) for n in given}
+    return roots.pop().name if len(roots) == 1 else None
+
+
+def _root(n: Node) -> Node:
+    while n.op in VIEWS:
+        n = n.args[0]
+    return n
 
 
 def _same_constant(a: Node, b: Node) -> bool:
