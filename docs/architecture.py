@@ -58,10 +58,15 @@ PARTS = {
         "a user's file of layers",
         "A user's own layers, read from a file that is known again by its hash.",
     ),
+    "config": Room("what GPT-2 is", "GPT-2: its sizes, the places of its layers, its sixteen tensors."),
+    "fitting": Room(
+        "own layers, checked",
+        "Whether a user's own layer or block fits into the model: what does not is refused in one line.",
+    ),
     "description": Room(
         "what a model is",
-        "What a model is, in one place: its sizes, layers and block, its tensors, its forward, a user's own "
-        "layers among them.",
+        "What a model is, in one place: its layers and block, its tensors, its forward, a user's own layers "
+        "among them.",
     ),
     "model": Room(
         "GPT-2 with arrays", "GPT-2 with its arrays: parameters, gradients, a step, the backward by hand."

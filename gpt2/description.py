@@ -1,188 +1,47 @@
-"""What a model is, in one place: its shape, its layers and block, its table of parameters, its forward.
+"""What a model is, in one place: its layers and block, its table of parameters, its forward.
 
-    tokens -> encoder -> L times [ layernorm, attention, + , layernorm, MLP, + ] -> layernorm -> head -> loss
-
-Radford et al. 2019; the order of layers, tensors and names is llm.c's.
-
-    GPT2Config              sizes
     Description             of a model: Description(config) is GPT-2's; with own layers or an own block it is
                             another model's. Training, generation, files and counts all read it
     Parameter, Block        what an own layer or block says of itself
     forward_pass, ...       the forward, pure functions of the parameters
 
-An own layer stands at the place of one of GPT-2's. Its arguments are what that one is given, then tensors
-by name: those of the layer that it replaces, which it may leave out (a normalisation without `bias` makes a
-model without these biases), and those that it declares. Whatever does not fit is refused here, before
-anything is computed or written.
+Sizes and GPT-2's places are in config.py; what an own layer has to keep to is in fitting.py.
 """
 
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpt2.errors import UserError, reason
-from gpt2.layers import LAYERS, Layer
+from gpt2.config import BLOCK_STEPS, DATA, IN_NO_BLOCK, PLACES, GPT2Config, gpt2_tensors
+from gpt2.errors import OptionError, UserError
+from gpt2.fitting import (
+    BlockTensors,
+    Layers,
+    arguments_of,
+    called,
+    declared_by,
+    drawn,
+    expected_shape,
+    fitting,
+    layer_of,
+    name_of,
+    plain,
+    required_function,
+    try_layer,
+    twice,
+    watched,
+)
+from gpt2.layers import LAYERS, Layer, lora
 from gpt2.layers.layer import Parameter
 from gpt2.own import OwnFile
-
-Tensors = dict[str, np.ndarray]  # llm.c's names -> parameters, or their gradients
-Layers = Mapping[str, Layer]
-
-# ---- Settings --------------------------------------------------------------------------------------------
-
-PRESETS = {
-    # the four that OpenAI released
-    "gpt2": dict(n_layer=12, n_head=12, n_embd=768),  # 124 million parameters
-    "gpt2-medium": dict(n_layer=24, n_head=16, n_embd=1024),  # 355 million
-    "gpt2-large": dict(n_layer=36, n_head=20, n_embd=1280),  # 774 million
-    "gpt2-xl": dict(n_layer=48, n_head=25, n_embd=1600),  # 1558 million
-    # small ones, for two cores and a few minutes; the second is nanoGPT's recipe for a CPU
-    "small-cpu": dict(n_layer=6, n_head=6, n_embd=384, block_size=256),
-    "shakespeare-char-cpu": dict(vocab_size=65, n_layer=4, n_head=4, n_embd=128, block_size=64),
-    "tiny": dict(vocab_size=256, n_layer=2, n_head=2, n_embd=64, block_size=64),
-}
-
-
-@dataclass(frozen=True)
-class GPT2Config:
-    """The shape of a model. Raises UserError where a field makes no sense."""
-
-    vocab_size: int = 50257  # V: distinct tokens
-    block_size: int = 1024  # maxT: the longest sequence, in tokens
-    n_layer: int = 12  # L: blocks
-    n_head: int = 12  # NH: attention heads, a divisor of n_embd
-    n_embd: int = 768  # C: channels
-    dtype: str = "float32"  # of parameters, activations and gradients: float32 or float64
-
-    def __post_init__(self):
-        for size in fields(self)[:5]:
-            value = getattr(self, size.name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise UserError(f"GPT2Config: {size.name} is {value!r}, expected a whole number from 1")
-            object.__setattr__(self, size.name, int(value))
-        if self.n_embd % self.n_head:
-            raise UserError(
-                f"GPT2Config: n_embd {self.n_embd} is not divisible by n_head {self.n_head}; "
-                "heads share the channels equally"
-            )
-        name = _dtype_name(self.dtype)
-        if name not in ("float32", "float64"):
-            raise UserError(f"GPT2Config: dtype is {self.dtype!r}, expected float32 or float64")
-        object.__setattr__(self, "dtype", name)
-
-    @classmethod
-    def preset(cls, name: str, **changes: Any) -> "GPT2Config":
-        """A named shape, e.g. preset("gpt2"), with fields changed as given, e.g. block_size=64."""
-        if name not in PRESETS:
-            raise UserError(f"GPT2Config: no preset {name!r}, expected one of {', '.join(PRESETS)}")
-        return cls(**{**PRESETS[name], **changes})
-
-    @property
-    def num_parameters(self) -> int:
-        """Entries of all sixteen tensors. The head is wte again, so it counts once."""
-        return sum(math.prod(shape) for _, shape in parameter_table(self))
-
-
-def _dtype_name(dtype):
-    try:
-        return np.dtype(dtype).name
-    except TypeError:
-        return None
-
-
-# ---- GPT-2's places --------------------------------------------------------------------------------------
-
-# For each layer the arguments that are no parameters, and the keyword arguments that a model gives it
-DATA = {
-    "encoder": ("tokens",),
-    "layernorm": ("inp",),
-    "matmul": ("inp",),
-    "attention": ("qkv",),
-    "gelu": ("inp",),
-    "residual": ("a", "b"),
-    "crossentropy": ("logits", "targets"),
-}
-STATIC = {"attention": ("num_heads",)}
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a layer stands in the model.
-
-    layer    of LAYERS
-    tensors  the layer's argument -> the tensor that it is given there; None for none
-    block    whether it stands in each of the blocks
-    """
-
-    layer: str
-    tensors: dict[str, str | None] = field(default_factory=dict)
-    block: bool = True
-
-
-def _affine(name):
-    return {"weight": f"{name}w", "bias": f"{name}b"}
-
-
-PLACES = {
-    "encoder": Place("encoder", {"wte": "wte", "wpe": "wpe"}, block=False),
-    "ln1": Place("layernorm", _affine("ln1")),
-    "qkv": Place("matmul", _affine("qkv")),
-    "att": Place("attention"),
-    "attproj": Place("matmul", _affine("attproj")),
-    "residual1": Place("residual"),
-    "ln2": Place("layernorm", _affine("ln2")),
-    "fc": Place("matmul", _affine("fc")),
-    "gelu": Place("gelu"),
-    "fcproj": Place("matmul", _affine("fcproj")),
-    "residual2": Place("residual"),
-    "lnf": Place("layernorm", _affine("lnf"), block=False),
-    "head": Place("matmul", {"weight": "wte", "bias": None}, block=False),
-    "loss": Place("crossentropy", block=False),
-}
-BLOCK_STEPS = tuple(step for step, place in PLACES.items() if place.block)
-# Layers that stand in blocks alone: a block of one's own takes their places
-IN_BLOCKS = ("attention", "gelu", "residual")
-
-
-def _standard(config: GPT2Config) -> dict[str, Parameter]:
-    """GPT-2's sixteen tensors in llm.c's order; those of a block without the L in front."""
-    V, maxT, C = config.vocab_size, config.block_size, config.n_embd
-    table = (
-        Parameter("wte", (V, C)),  # token embedding, and the head's weight
-        Parameter("wpe", (maxT, C)),  # position embedding
-        Parameter("ln1w", (C,), start=1.0),  # layernorm before attention
-        Parameter("ln1b", (C,)),
-        Parameter("qkvw", (3 * C, C)),  # queries, keys, values
-        Parameter("qkvb", (3 * C,)),
-        Parameter("attprojw", (C, C), start="residual"),  # attention's way back to the residual stream
-        Parameter("attprojb", (C,)),
-        Parameter("ln2w", (C,), start=1.0),  # layernorm before the MLP
-        Parameter("ln2b", (C,)),
-        Parameter("fcw", (4 * C, C)),  # MLP: up, gelu,
-        Parameter("fcb", (4 * C,)),
-        Parameter("fcprojw", (C, 4 * C), start="residual"),  # and down again
-        Parameter("fcprojb", (C,)),
-        Parameter("lnfw", (C,), start=1.0),  # layernorm before the head
-        Parameter("lnfb", (C,)),
-    )
-    return {p.name: p for p in table}
-
-
-IN_NO_BLOCK = ("wte", "wpe", "lnfw", "lnfb")
-
-
-def parameter_table(config: GPT2Config) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Name and shape of GPT-2's sixteen tensors, in llm.c's order. A leading L: one slice per block."""
-    return Description(config).shapes
-
-
-# ---- The description -------------------------------------------------------------------------------------
+from gpt2.tensors import Tensors, ranges_of
+from gpt2.tuning import LoRA, Tuning, tuning
 
 
 @dataclass(frozen=True)
@@ -208,7 +67,7 @@ class Block:
 
     @property
     def name(self) -> str:
-        return _name(self.forward)
+        return name_of(self.forward)
 
 
 @dataclass(frozen=True)
@@ -227,11 +86,13 @@ class Description:
     layers   own layers by the names of those that they replace: a Layer, or a forward function, which gives
              its output, or its output and what it saved; or a file that has them
     block    a Block of one's own, or a function as its forward
+    train    what is trained of it: a Tuning, or its words, such as "lora:8"; by default everything
 
     own      the own layers among `layers`, as they were given; block is the own one, or None
     layers   all by name, forwards as they are written
     steps    place -> Step
     table    all tensors, Parameters in their order; shapes the same with an L in front of those of the blocks
+    trained  of those that are trained, name -> the first block that is; 0 outside of the blocks
 
     Raises UserError in one line, which names the layer, where something does not fit.
     """
@@ -241,8 +102,10 @@ class Description:
         config: GPT2Config,
         layers: Mapping[str, Layer | Callable] | OwnFile | str | Path | None = None,
         block: Block | Callable | None = None,
+        train: Tuning | str | None = None,
     ):
         self.config = config
+        self.tuning = tuning(train)
         self.file: OwnFile | None = None
         if isinstance(layers, str | Path):
             layers = OwnFile.at(layers)
@@ -254,32 +117,36 @@ class Description:
             block = of_file if block is None else block
         self.own: dict[str, Layer] = {}
         self.layers: dict[str, Layer] = dict(LAYERS)
-        arguments = {name: _arguments(name, layer, {}) for name, layer in LAYERS.items()}
+        arguments = {name: arguments_of(name, layer, {}) for name, layer in LAYERS.items()}
         named: Any = layers or {}
         for slot, given in named.items():
             if slot not in LAYERS:
                 raise UserError(
                     f"layers: there is no layer {slot!r} to replace, expected {', '.join(LAYERS)}"
                 )
-            layer = given if isinstance(given, Layer) else _layer_of(slot, given)
+            layer = given if isinstance(given, Layer) else layer_of(slot, given)
             if layer.forward is LAYERS[slot].forward:
                 self.layers[slot] = layer  # GPT-2's own formula, with a backward of somebody's
                 continue
-            declared = _declared(_called(slot, layer), layer.parameters, config)
-            arguments[slot] = _arguments(slot, layer, declared)
+            declared = declared_by(called(slot, layer), layer.parameters, config)
+            arguments[slot] = arguments_of(slot, layer, declared)
             self.own[slot] = layer
-            self.layers[slot] = replace(layer, forward=_watched(slot, layer, config))
-        self.block = block if isinstance(block, Block) or block is None else Block(_function("block", block))
+            self.layers[slot] = replace(layer, forward=watched(slot, layer, config))
+        self.block = (
+            block if isinstance(block, Block) or block is None else Block(required_function("block", block))
+        )
         self._arrange(arguments)
         for slot in self.own:
-            _try(slot, self)
+            self._try(slot)
+        self.trained = self._trained()
 
     def _arrange(self, arguments):
         """Steps and table, from what the layers and the block take."""
-        config, standard = self.config, _standard(self.config)
+        config, standard = self.config, gpt2_tensors(self.config)
         self.steps: dict[str, Step] = {}
         read: dict[str, Parameter] = {}  # outside of blocks, then in them
         in_block: dict[str, Parameter] = {}
+        self._adapt()
         for step, place in PLACES.items():
             tensors: list[str | None] = []
             roles, static, declared = arguments[place.layer]
@@ -293,6 +160,10 @@ class Description:
                     (in_block if place.block else read)[name] = parameter
             given = {"num_heads": config.n_head} if "num_heads" in static else {}
             self.steps[step] = Step(place.layer, tuple(tensors), given)
+            if self.lora is not None and step in self.lora.places:
+                a, b = self._adapter(step, standard[place.tensors["weight"]].shape, self.lora.rank)
+                self.steps[step] = Step("lora", (*tensors, a.name, b.name), {"scale": self.lora.scale})
+                in_block |= {a.name: a, b.name: b}
         if self.block is not None:
             in_block = self._block_table(standard)
         everything = {**read, **in_block}
@@ -304,16 +175,68 @@ class Description:
         self.table = tuple(everything[name] for name in order)
         self.in_block = frozenset(in_block)
 
+    def _adapt(self):
+        """The layer of the adapters among the layers, where there are some."""
+        if self.lora is None:
+            return
+        who = "matmul" if "matmul" in self.own else "block" if self.block is not None else ""
+        if who:
+            told = f"the model's own {who} has taken the place of the matrices that adapters stand beside"
+            raise OptionError(f"train {self.tuning.train!r}: {told}", f"--train {self.tuning.train}: {told}")
+        self.layers["lora"] = lora.LAYER
+
+    @staticmethod
+    def _adapter(step, shape, rank):
+        """The two tensors of an adapter beside a weight of this shape (OC, C): a (rank, C) and b (OC, rank)."""
+        OC, C = shape
+        return Parameter(f"{step}_lora_a", (rank, C), start="fan_in"), Parameter(
+            f"{step}_lora_b", (OC, rank), start=0.0
+        )
+
+    @property
+    def lora(self) -> LoRA | None:
+        """The adapters, or None."""
+        return self.tuning.lora
+
+    def _trained(self) -> dict[str, int]:
+        """What `trained` is: by the kind of tuning, less what is frozen by name."""
+        told, names = self.tuning, [p.name for p in self.table]
+        told.check_names(names)
+        found = dict.fromkeys(names, 0)
+        if told.kind == "lora":
+            found = dict.fromkeys(self.adapters, 0)
+        elif told.kind == "biases":
+            found = {name: 0 for name in names if name in self._biases()}
+        elif told.kind == "last":
+            L = self.config.n_layer
+            if told.number > L:
+                text = f"the model has {L} block{'s' * (L > 1)}"
+                raise OptionError(f"train {told.train!r}: {text}", f"--train {told.train}: {text}")
+            after = {name for name in self.steps["lnf"].tensors if name is not None}
+            found = {
+                n: L - told.number if n in self.in_block else 0 for n in names if n in self.in_block | after
+            }
+        found = {name: first for name, first in found.items() if name not in told.frozen}
+        if not found:
+            text = "nothing is left to train"
+            raise OptionError(f"train: {told.told()}: {text}", f"--train {told.told()}: {text}")
+        return found
+
+    def _biases(self):
+        """The tensors that layers are given as their bias, by the places that are computed."""
+        roles = {PLACES[step].tensors.get("bias") for step, place in PLACES.items()}
+        return {name for name in roles if name is not None}
+
     def _block_table(self, standard):
         """What the own block reads: found by running it once."""
         block, config = self.block, self.config
         what = f"block {block.name}"
-        declared = _declared(what, block.parameters, config)
+        declared = declared_by(what, block.parameters, config)
         offered = {n: p for n, p in standard.items() if n not in IN_NO_BLOCK} | declared
         rng = np.random.default_rng(0)
-        arrays = _Tensors(what, {n: _drawn(rng, p.shape, config.dtype) for n, p in offered.items()})
-        x = _drawn(rng, (2, min(3, config.block_size), config.n_embd), config.dtype)
-        _twice(
+        arrays = BlockTensors(what, {n: drawn(rng, p.shape, config.dtype) for n, p in offered.items()})
+        x = drawn(rng, (2, min(3, config.block_size), config.n_embd), config.dtype)
+        twice(
             what,
             lambda *inputs: block.forward(*inputs, arrays, plain(self.layers), config),
             (x,),
@@ -325,9 +248,34 @@ class Description:
                 raise UserError(f"{what}: declares the parameter {name!r} and never reads it")
         return {name: offered[name] for name in offered if name in arrays.asked}
 
+    def _try(self, slot):
+        """Run an own layer once at each kind of place where it stands, and its backward where it has one."""
+        config, what = self.config, called(slot, self.own[slot])
+        B, T, C, V = 2, min(3, config.block_size), config.n_embd, config.vocab_size
+        rng = np.random.default_rng(0)
+        shapes = {p.name: p.shape for p in self.table}
+        for step, s in self.steps.items():
+            if s.layer != slot or (self.block is not None and PLACES[step].block):
+                continue
+            tensors = [None if name is None else drawn(rng, shapes[name], config.dtype) for name in s.tensors]
+            width = {"att": 3 * C, "gelu": 4 * C, "fcproj": 4 * C, "loss": V}.get(step, C)
+            data = [drawn(rng, (B, T, width), config.dtype) for _ in DATA[slot]]
+            if slot == "encoder":
+                data = [rng.integers(0, V, (B, T))]
+            if slot == "crossentropy":
+                data[1] = rng.integers(0, V, (B, T))
+            inputs = [*data, *tensors]
+            shape = expected_shape(slot, config, inputs)
+            try_layer(what, self.layers[slot], inputs, shape, config.dtype, s.static)
+
     @property
     def standard(self) -> bool:
         """Whether this is GPT-2 as it was released."""
+        return not self.own and self.block is None and self.lora is None
+
+    @property
+    def gpt2(self) -> bool:
+        """Whether it is GPT-2 as it was released, but for adapters beside its matrices."""
         return not self.own and self.block is None
 
     @cached_property
@@ -339,26 +287,104 @@ class Description:
     @cached_property
     def ranges(self) -> dict[str, tuple[int, int]]:
         """Where each tensor stands in the flat buffer: name -> (start, stop), in order without gaps."""
-        ranges, start = {}, 0
-        for name, shape in self.shapes:
-            ranges[name] = (start, start + math.prod(shape))
-            start += math.prod(shape)
-        return ranges
+        return ranges_of(self.shapes)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The tensors of adapters, two beside each matrix that has one."""
+        return tuple(n for s in self.steps.values() if s.layer == "lora" for n in s.tensors[-2:] if n)
+
+    @property
+    def everything(self) -> bool:
+        """Whether all of it is trained."""
+        return len(self.trained) == len(self.table) and not any(self.trained.values())
+
+    @cached_property
+    def trained_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and shape of what is trained, in order: of the blocks, those that are."""
+        return tuple(
+            (name, (shape[0] - self.trained[name], *shape[1:]) if name in self.in_block else shape)
+            for name, shape in self.shapes
+            if name in self.trained
+        )
+
+    @cached_property
+    def frozen_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The same of what is not trained: whole tensors, and those of the first blocks."""
+        kept = [(name, shape) for name, shape in self.shapes if name not in self.trained]
+        first = [(n, (self.trained[n], *s[1:])) for n, s in self.shapes if self.trained.get(n)]
+        return (*kept, *first)
+
+    @property
+    def num_trained(self) -> int:
+        return sum(math.prod(shape) for _, shape in self.trained_shapes)
+
+    def is_trained(self, name: str | None, l: Any) -> bool:
+        """Whether a tensor is trained; l: its slice of this block, ... outside of the blocks."""
+        return name in self.trained and (l is ... or l >= self.trained[name])
+
+    def wanted(self, step: str, l: Any) -> tuple[bool, ...] | None:
+        """For each input of the layer at a place whether its gradient is wanted; None: all are that it can have.
+
+        l, of its block, or ... ; step is "block" for a block of one's own.
+        """
+        return None if self.everything else self._wanted[step, l]
+
+    @cached_property
+    def _wanted(self) -> dict[tuple[str, Any], tuple[bool, ...] | None]:
+        """(place, block) -> wanted. A layer's input is wanted where anything before it is trained."""
+        found: dict[tuple[str, Any], tuple[bool, ...] | None] = {}
+
+        def visit(step, names, l, *inputs):
+            """Whether the output depends on what is trained. inputs: None for integers, which have no gradient."""
+            wanted = (*inputs, *(None if name is None else self.is_trained(name, l) for name in names))
+            full = all(w is None or w for w in wanted)
+            found[step, l] = None if full else tuple(map(bool, wanted))
+            return any(wanted)
+
+        def at(step, l, *inputs):
+            return visit(step, self.steps[step].tensors, l, *inputs)
+
+        x = at("encoder", ..., None)
+        for l in range(self.config.n_layer):
+            if self.block is not None:
+                x = visit("block", self.block_tensors, l, x)
+                continue
+            for branch, join in ((BLOCK_STEPS[:4], "residual1"), (BLOCK_STEPS[5:9], "residual2")):
+                y = x
+                for step in branch:
+                    y = at(step, l, y)
+                x = at(join, l, x, y)
+        x = at("head", ..., at("lnf", ..., x))
+        at("loss", ..., x, None)
+        return found
 
     @property
     def num_parameters(self) -> int:
         return sum(math.prod(shape) for _, shape in self.shapes)
 
+    def places(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Place, layer and tensors of each step of a forward, in order; an own block is one of them."""
+        found = []
+        for step, s in self.steps.items():
+            if self.block is None or not PLACES[step].block:
+                found.append((step, s.layer, tuple(name for name in s.tensors if name is not None)))
+            elif not any(place == "block" for place, _, _ in found):
+                found.append(("block", self.block.name, self.block_tensors))
+        return found
+
     @property
     def decayed(self) -> tuple[str, ...]:
         """Tensors that weight decay applies to."""
-        return tuple(p.name for p in self.table if p.decays)
+        return tuple(p.name for p in self.table if p.decays and p.name in self.trained)
 
     def deviation(self, name: str) -> float | None:
         """Of the numbers that a tensor is drawn with; None where all its entries start as `constant` says."""
         starts = next(p.starts for p in self.table if p.name == name)
         if starts == "residual":
             return 0.02 / math.sqrt(2 * self.config.n_layer)
+        if starts == "fan_in":  # as PyTorch's linear layers start, which is how PEFT's adapters do
+            return 1.0 / math.sqrt(3 * dict(self.shapes)[name][-1])
         return 0.02 if starts == "normal" else None
 
     def constant(self, name: str) -> float:
@@ -375,8 +401,8 @@ class Description:
         what, functions = f"block {block.name}", plain(layers)
 
         def forward(x, *tensors):
-            out = block.forward(x, _Tensors(what, dict(zip(names, tensors))), functions, config)
-            return _fitting(what, out, x.shape, x.dtype), ()
+            out = block.forward(x, BlockTensors(what, dict(zip(names, tensors))), functions, config)
+            return fitting(what, out, x.shape, x.dtype), ()
 
         forward.__name__ = block.name
         parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in ("x", *names)]
@@ -397,7 +423,11 @@ class Description:
     def with_layer(self, slot: str, layer: Layer) -> "Description":
         """The same with another layer at one place."""
         given = {name: self.layers[name] for name in LAYERS if self.layers[name] is not LAYERS[name]}
-        return Description(self.config, {**given, **self.own, slot: layer}, self.block)
+        return Description(self.config, {**given, **self.own, slot: layer}, self.block, self.tuning)
+
+    def tuned(self, train: Tuning | str | None) -> "Description":
+        """The same model, of which something else is trained."""
+        return Description(self.config, **{**self.options, "train": tuning(train)})
 
     def resized(self, config: GPT2Config) -> "Description":
         """The same layers in a model of other sizes."""
@@ -406,25 +436,31 @@ class Description:
     @property
     def options(self) -> dict[str, Any]:
         """What makes the same description of a config: keyword arguments of Description and of GPT2."""
+        train = {} if self.tuning == Tuning() else {"train": self.tuning}
         if self.file is not None:
-            return {"layers": self.file}
-        given = {**{n: y for n, y in self.layers.items() if y is not LAYERS[n]}, **self.own}
-        return {**({"layers": given} if given else {}), **({"block": self.block} if self.block else {})}
+            return {"layers": self.file, **train}
+        given = {n: y for n, y in self.layers.items() if n in LAYERS and y is not LAYERS[n]} | self.own
+        return {
+            **({"layers": given} if given else {}),
+            **({"block": self.block} if self.block else {}),
+            **train,
+        }
 
     def state(self) -> dict[str, Any]:
-        """What a file keeps of it besides the sizes: {} for GPT-2."""
-        if self.standard:
-            return {}
-        own: dict[str, Any] = {"layers": {slot: _name(layer.forward) for slot, layer in self.own.items()}}
+        """What a file keeps of it besides the sizes: {} for GPT-2, all of it trained."""
+        tuned = {} if self.tuning == Tuning() else {"tuned": asdict(self.tuning)}
+        if self.gpt2:
+            return tuned
+        own: dict[str, Any] = {"layers": {slot: name_of(layer.forward) for slot, layer in self.own.items()}}
         own["block"] = None if self.block is None else self.block.name
         own["file"] = None if self.file is None else {"path": self.file.path, "sha256": self.file.sha256}
-        return {"own": own}
+        return {"own": own, **tuned}
 
     def told(self) -> str:
-        """The own layers in words: "attention is rope, the block is swiglu_block"."""
-        return _told(
-            {slot: _name(layer.forward) for slot, layer in self.own.items()}, self.block and self.block.name
-        )
+        """The own layers in words: "attention is rope, the block is swiglu_block". Adapters are among them."""
+        own = {slot: name_of(layer.forward) for slot, layer in self.own.items()}
+        adapters = [] if self.lora is None else [f"adapters {self.tuning.told()}"]
+        return ", ".join([*filter(None, [_told(own, self.block and self.block.name)]), *adapters])
 
 
 def _told(layers, block):
@@ -438,18 +474,20 @@ def described(
     """The Description of a model in a file: of `config`, with the own layers that the file's state tells.
 
     where    the file, for messages
-    given    keyword arguments of Description: layers, block. Needed where the layers lay in no file
+    given    keyword arguments of Description: layers, block. Needed where the layers lay in no file; and train:
+             what is trained is what the file says, unless it says nothing
 
     Raises UserError where layers are needed and not given, given and not needed, or are others.
     """
     given = {name: value for name, value in (given or {}).items() if value is not None}
+    train = {"train": _kept_tuning(state, where, given.pop("train", None))}
     own = state.get("own")
     if own is None:
         if given:
             raise UserError(
                 f"{where}: holds GPT-2 as it was released, and own layers are given; leave them out"
             )
-        return Description(config)
+        return Description(config, **train)
     try:
         told, file = _told(own["layers"], own["block"]), own["file"]
         kept = None if file is None else OwnFile(file["path"], file["sha256"])
@@ -461,8 +499,8 @@ def described(
                 f"{where}: a model with own layers ({told}), which lie in no file that it knows; give them: "
                 "gpt2.load(..., layers=..., block=...), or --layers FILE.py"
             )
-        return Description(config, kept)
-    made = Description(config, **given)
+        return Description(config, kept, **train)
+    made = Description(config, **given, **train)
     if kept is not None and made.file is not None and made.file.sha256 != kept.sha256:
         raise UserError(f"{where}: made with the layers of {kept.path}, and {made.file.path} holds others")
     now = made.state().get("own", {"layers": {}, "block": None})
@@ -471,247 +509,15 @@ def described(
     return made
 
 
-# ---- What own layers have to keep to ---------------------------------------------------------------------
-
-
-def _name(function):
-    return getattr(function, "__name__", type(function).__name__)
-
-
-def _called(slot, layer):
-    return f"layers[{slot!r}], {_name(layer.forward)}"
-
-
-def _function(what, given):
-    if not callable(given):
-        raise UserError(f"{what}: is {given!r}, expected a function")
-    return given
-
-
-def _layer_of(slot, function):
-    """A forward function as a Layer without a backward."""
-    return Layer(_name(_function(f"layers[{slot!r}]", function)), function, None)
-
-
-def _declared(what, parameters, config):
-    """name -> Parameter of those that an own layer or block says it has."""
-    if parameters is None:
-        return {}
+def _kept_tuning(state, where, given):
+    """What the file says is trained of its model; `given` where it says nothing."""
+    tuned = state.get("tuned")
+    if tuned is None:
+        return given
     try:
-        found = list(parameters(config))
-    except Exception as error:
-        raise UserError(
-            f"{what}: its parameters(config) fails: {type(error).__name__}: {reason(error)}"
-        ) from None
-    for p in found:
-        if not isinstance(p, Parameter) or not str(p.name).isidentifier():
-            raise UserError(f"{what}: its parameters(config) gives {p!r}, expected Parameter(name, shape)")
-        shape = p.shape if isinstance(p.shape, tuple) else ()
-        if not shape or not all(isinstance(n, int | np.integer) and n > 0 for n in shape):
-            raise UserError(
-                f"{what}: its parameter {p.name!r} has the shape {p.shape!r}, expected whole numbers from 1"
-            )
-        if not (p.starts in ("normal", "residual") or isinstance(p.starts, int | float)):
-            raise UserError(
-                f"{what}: its parameter {p.name!r} starts as {p.start!r}; expected normal, residual, a number"
-            )
-    names = [p.name for p in found]
-    if len({*names}) < len(names):
-        raise UserError(f"{what}: declares a parameter twice: {', '.join(names)}")
-    return dict(zip(names, found))
-
-
-def _arguments(slot, layer, declared):
-    """(tensors that it takes, keywords that it is given, declared) of a layer, by its signature."""
-    what, data = _called(slot, layer), DATA[slot]
-    place = next(place for place in PLACES.values() if place.layer == slot)
-    positional, static = [], []
-    for p in inspect.signature(layer.forward).parameters.values():
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise UserError(f"{what}: takes {p}; a layer names each of its arguments")
-        (static if p.kind == p.KEYWORD_ONLY else positional).append(p)
-    if len(positional) < len(data):
-        raise UserError(f"{what}: takes {len(positional)} arguments, it is given {', '.join(data)}")
-    tensors = []
-    for k, p in enumerate(positional[len(data) :]):
-        if p.name in declared or p.name in place.tensors:
-            if k != len(tensors):
-                raise UserError(
-                    f"{what}: its tensor {p.name!r} comes after an argument that is none; put it first"
-                )
-            tensors.append(p.name)
-        elif p.default is p.empty:
-            known = [*place.tensors, *declared]
-            raise UserError(
-                f"{what}: takes {p.name!r}, which is no parameter of this model"
-                + (f" (there are {', '.join(known)})" if known else "")
-                + "; declare it: Layer(..., parameters=lambda config: [Parameter(name, shape)])"
-            )
-    for name in declared:
-        if name not in tensors:
-            raise UserError(
-                f"{what}: declares the parameter {name!r}, and its forward takes none of this name"
-            )
-    for p in static:
-        if p.default is p.empty and p.name not in STATIC.get(slot, ()):
-            raise UserError(
-                f"{what}: takes the keyword {p.name!r}, which the model does not have; give it a default"
-            )
-    if slot == "matmul" and "weight" not in tensors:
-        raise UserError(f"{what}: takes no weight, which the head shares with the embedding")
-    return tensors, [p.name for p in static if p.name in STATIC.get(slot, ())], declared
-
-
-def _expected(slot, config, inputs):
-    """The shape that a layer's output has to have."""
-    if slot == "encoder":
-        return (*inputs[0].shape, config.n_embd)
-    if slot == "matmul":
-        return (*inputs[0].shape[:-1], inputs[1].shape[0])
-    if slot == "attention":
-        return (*inputs[0].shape[:-1], config.n_embd)
-    return inputs[1].shape if slot == "crossentropy" else inputs[0].shape
-
-
-def _fitting(what, out, shape, dtype):
-    """`out`, if it is an array of this shape and dtype."""
-    found = getattr(out, "shape", None), getattr(out, "dtype", None)
-    if found != (shape, dtype):
-        got = type(out).__name__ if any(x is None for x in found) else f"{found[1]} {found[0]}"
-        hint = ""
-        if found == (shape, np.float64):
-            hint = "; NumPy's own float64 numbers widen it, Python's floats do not"
-        raise UserError(f"{what}: returns {got}, expected {np.dtype(dtype)} {shape}{hint}")
-    return out
-
-
-def _watched(slot, layer, config):
-    """The own layer's forward, giving (out, saved), and refusing an output that does not fit."""
-    what = _called(slot, layer)
-
-    def forward(*inputs, **static):
-        result = layer.forward(*inputs, **static)
-        out, saved = result if isinstance(result, tuple) and len(result) == 2 else (result, ())
-        return _fitting(what, out, _expected(slot, config, inputs), config.dtype), saved
-
-    forward.__name__ = _name(layer.forward)
-    vars(forward)["__wrapped__"] = layer.forward  # whose signature names the inputs of its programs
-    return forward
-
-
-class _Tensors(dict):
-    """A block's tensors by name; notes which were asked for, and refuses others."""
-
-    def __init__(self, what, tensors):
-        super().__init__(tensors)
-        self.what, self.asked = what, set()
-
-    def __getitem__(self, name):
-        if name not in self:
-            raise UserError(
-                f"{self.what}: reads a parameter {name!r} that is not there; there are {', '.join(self)}. "
-                "Own ones are declared: Block(..., parameters=lambda config: [Parameter(name, shape)])"
-            )
-        self.asked.add(name)
-        return super().__getitem__(name)
-
-
-class _Functions(dict):
-    """Layers by name as plain functions of their outputs alone."""
-
-    def __missing__(self, name):
-        raise UserError(f"a block asks for the layer {name!r}; there are {', '.join(self)}")
-
-
-def plain(layers: Layers) -> Mapping[str, Callable]:
-    """name -> a function that gives the layer's output alone."""
-
-    def function(layer):
-        return lambda *inputs, **static: layer.forward(*inputs, **static)[0]
-
-    return _Functions({name: function(layers[name]) for name in LAYERS})
-
-
-def _drawn(rng, shape, dtype):
-    """Numbers for a trial. Of large tensors few are drawn: a trial has to be quick."""
-    few = rng.standard_normal(min(math.prod(shape), 4096)).astype(dtype)
-    return np.resize(few, shape)
-
-
-def _twice(what, forward, inputs, shape, dtype):
-    """The result of a forward, run twice: it has to fit, come out the same, and leave its inputs alone."""
-    before = [np.array(a) for a in inputs]
-    with np.errstate(all="ignore"):
-        try:
-            first, second = (np.array(_fitting(what, forward(*inputs), shape, dtype)) for _ in range(2))
-        except UserError:
-            raise
-        except Exception as error:
-            told = ", ".join(f"{a.dtype} {a.shape}" for a in inputs)
-            raise UserError(f"{what}: fails for {told}: {type(error).__name__}: {reason(error)}") from None
-    if any(not np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(before, inputs)):
-        raise UserError(f"{what}: writes to its arguments; a layer returns a new array")
-    if not np.array_equal(first, second, equal_nan=True):
-        raise UserError(
-            f"{what}: gives another result each time; a layer is a pure function of its arguments"
-        )
-    return first
-
-
-def _try(slot, d):
-    """Run an own layer once at each kind of place where it stands, and its backward where it has one."""
-    config, layer = d.config, d.layers[slot]
-    B, T, C, V = 2, min(3, config.block_size), config.n_embd, config.vocab_size
-    rng = np.random.default_rng(0)
-    shapes = dict(d.shapes)
-    for step, s in d.steps.items():
-        if s.layer != slot or (d.block is not None and PLACES[step].block):
-            continue
-        tensors = [
-            None if n is None else _drawn(rng, shapes[n][1:] if n in d.in_block else shapes[n], config.dtype)
-            for n in s.tensors
-        ]
-        width = {"att": 3 * C, "gelu": 4 * C, "fcproj": 4 * C, "loss": V}.get(step, C)
-        data = [_drawn(rng, (B, T, width), config.dtype) for _ in DATA[slot]]
-        if slot == "encoder":
-            data = [rng.integers(0, V, (B, T))]
-        if slot == "crossentropy":
-            data[1] = rng.integers(0, V, (B, T))
-        inputs = [*data, *tensors]
-        shape = _expected(slot, config, inputs)
-        present = [a for a in inputs if a is not None]
-
-        def forward(*arrays, inputs=inputs, s=s):
-            given = iter(arrays)
-            return layer.forward(*(None if a is None else next(given) for a in inputs), **s.static)
-
-        out = _twice(_called(slot, d.own[slot]), lambda *a: forward(*a)[0], present, shape, config.dtype)
-        if layer.backward is not None:
-            _try_backward(_called(slot, d.own[slot]), layer, inputs, out, s.static)
-
-
-def _try_backward(what, layer, inputs, out, static):
-    """Whether the backward by hand gives a gradient for each input."""
-    _, saved = layer.forward(*inputs, **static)
-    with np.errstate(all="ignore"):
-        try:
-            gradients = layer.backward(out, saved, **static)
-        except Exception as error:
-            raise UserError(f"{what}: its backward fails: {type(error).__name__}: {reason(error)}") from None
-    if not isinstance(gradients, tuple):
-        raise UserError(
-            f"{what}: its backward returns a {type(gradients).__name__}, expected a tuple of gradients"
-        )
-    if len(gradients) != len(inputs):
-        raise UserError(f"{what}: its backward returns {len(gradients)} gradients for {len(inputs)} inputs")
-    for k, (g, a) in enumerate(zip(gradients, inputs)):
-        if a is None or a.dtype.kind != "f":
-            continue
-        found = getattr(g, "dtype", type(g).__name__), getattr(g, "shape", "")
-        if found != (a.dtype, a.shape):
-            raise UserError(
-                f"{what}: gradient {k} of its backward is {found[0]} {found[1]}, expected {a.dtype} {a.shape}"
-            )
+        return Tuning(**tuned)
+    except (TypeError, UserError):
+        raise UserError(f"{where}: what it says is trained cannot be read; the file is damaged") from None
 
 
 # ---- Forward: pure functions of the parameters -----------------------------------------------------------
@@ -723,7 +529,13 @@ def run_layer(
     """The layer at a place, given its tensors of block l (... outside of the blocks): (out, saved)."""
     s = d.steps[step]
     tensors = [None if name is None else params[name][l] for name in s.tensors]
-    return layers[s.layer].forward(*inputs, *tensors, **s.static)
+    return _placed(d, layers[s.layer], step, l).forward(*inputs, *tensors, **s.static)
+
+
+def _placed(d: Description, layer: Layer, step: str, l: Any) -> Layer:
+    """The layer as it runs at a place, where some of its gradients may not be wanted."""
+    wanted = d.wanted(step, l)
+    return layer if wanted is None else layer.wanting(wanted)
 
 
 def block_forward(
@@ -732,7 +544,8 @@ def block_forward(
     """Block l of the stack: x (B, T, C) -> (B, T, C), and what its layers saved, by step."""
     saved = {}
     if d.block is not None:
-        x, saved["block"] = layers["block"].forward(x, *(params[name][l] for name in d.block_tensors))
+        block = _placed(d, layers["block"], "block", l)
+        x, saved["block"] = block.forward(x, *(params[name][l] for name in d.block_tensors))
         return x, saved
 
     def run(step, *inputs):

@@ -58,11 +58,13 @@ PARTS: dict[str, set[str]] = {
     "storage": {"errors"},
     "data": {"cli", "errors", "storage"},
     "own": {"errors"},
-    "description": {"errors", "layers", "own"},
+    "config": {"errors", "layers"},
+    "fitting": {"config", "errors", "layers"},
+    "description": {"config", "errors", "fitting", "layers", "own"},
     "backward": {"layers", "autodiff", "errors"},
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
     # Of autodiff the threads alone, for its initial weights.
-    "model": {"layers", "backward", "description", "errors", "own", "autodiff"},
+    "model": {"layers", "backward", "config", "description", "errors", "own", "autodiff"},
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
     "weights": {"data", "description", "errors", "model", "storage"},
@@ -71,6 +73,7 @@ PARTS: dict[str, set[str]] = {
     "train": {
         "autodiff",  # its threads, what it has measured, and how many operations a forward has
         "cli",
+        "config",
         "data",
         "decoder",
         "description",

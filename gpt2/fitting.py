@@ -1,0 +1,245 @@
+"""Whether an own layer or block fits into the model: what does not is refused in one line that names it.
+
+An own layer stands at the place of one of GPT-2's. Its arguments are what that one is given, then tensors
+by name: those of the layer that it replaces, which it may leave out (a normalisation without `bias` makes a
+model without these biases), and those that it declares. It is read by its signature and run once on small
+inputs, before anything else is computed or written.
+
+    declared_by, arguments_of   what it says of itself, and takes
+    twice, try_layer            a trial run, forward and backward
+    watched, BlockTensors       hold it to that whenever it runs
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from gpt2.config import DATA, PLACES, STATIC
+from gpt2.errors import UserError, reason
+from gpt2.layers import LAYERS, Layer
+from gpt2.layers.layer import Parameter
+
+Layers = Mapping[str, Layer]
+
+
+def name_of(function):
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def called(slot, layer):
+    return f"layers[{slot!r}], {name_of(layer.forward)}"
+
+
+def required_function(what, given):
+    if not callable(given):
+        raise UserError(f"{what}: is {given!r}, expected a function")
+    return given
+
+
+def layer_of(slot, function):
+    """A forward function as a Layer without a backward."""
+    return Layer(name_of(required_function(f"layers[{slot!r}]", function)), function, None)
+
+
+def declared_by(what, parameters, config):
+    """name -> Parameter of those that an own layer or block says it has."""
+    if parameters is None:
+        return {}
+    try:
+        found = list(parameters(config))
+    except Exception as error:
+        raise UserError(
+            f"{what}: its parameters(config) fails: {type(error).__name__}: {reason(error)}"
+        ) from None
+    for p in found:
+        if not isinstance(p, Parameter) or not str(p.name).isidentifier():
+            raise UserError(f"{what}: its parameters(config) gives {p!r}, expected Parameter(name, shape)")
+        shape = p.shape if isinstance(p.shape, tuple) else ()
+        if not shape or not all(isinstance(n, int | np.integer) and n > 0 for n in shape):
+            raise UserError(
+                f"{what}: its parameter {p.name!r} has the shape {p.shape!r}, expected whole numbers from 1"
+            )
+        if not (p.starts in ("normal", "residual", "fan_in") or isinstance(p.starts, int | float)):
+            raise UserError(
+                f"{what}: its parameter {p.name!r} starts as {p.start!r}; expected normal, residual, fan_in, a number"
+            )
+    names = [p.name for p in found]
+    if len({*names}) < len(names):
+        raise UserError(f"{what}: declares a parameter twice: {', '.join(names)}")
+    return dict(zip(names, found))
+
+
+def arguments_of(slot, layer, declared):
+    """(tensors that it takes, keywords that it is given, declared) of a layer, by its signature."""
+    what, data = called(slot, layer), DATA[slot]
+    place = next(place for place in PLACES.values() if place.layer == slot)
+    positional, static = [], []
+    for p in inspect.signature(layer.forward).parameters.values():
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise UserError(f"{what}: takes {p}; a layer names each of its arguments")
+        (static if p.kind == p.KEYWORD_ONLY else positional).append(p)
+    if len(positional) < len(data):
+        raise UserError(f"{what}: takes {len(positional)} arguments, it is given {', '.join(data)}")
+    tensors = []
+    for k, p in enumerate(positional[len(data) :]):
+        if p.name in declared or p.name in place.tensors:
+            if k != len(tensors):
+                raise UserError(
+                    f"{what}: its tensor {p.name!r} comes after an argument that is none; put it first"
+                )
+            tensors.append(p.name)
+        elif p.default is p.empty:
+            known = [*place.tensors, *declared]
+            raise UserError(
+                f"{what}: takes {p.name!r}, which is no parameter of this model"
+                + (f" (there are {', '.join(known)})" if known else "")
+                + "; declare it: Layer(..., parameters=lambda config: [Parameter(name, shape)])"
+            )
+    for name in declared:
+        if name not in tensors:
+            raise UserError(
+                f"{what}: declares the parameter {name!r}, and its forward takes none of this name"
+            )
+    for p in static:
+        if p.default is p.empty and p.name not in STATIC.get(slot, ()):
+            raise UserError(
+                f"{what}: takes the keyword {p.name!r}, which the model does not have; give it a default"
+            )
+    if slot == "matmul" and "weight" not in tensors:
+        raise UserError(f"{what}: takes no weight, which the head shares with the embedding")
+    return tensors, [p.name for p in static if p.name in STATIC.get(slot, ())], declared
+
+
+def expected_shape(slot, config, inputs):
+    """The shape that a layer's output has to have."""
+    if slot == "encoder":
+        return (*inputs[0].shape, config.n_embd)
+    if slot == "matmul":
+        return (*inputs[0].shape[:-1], inputs[1].shape[0])
+    if slot == "attention":
+        return (*inputs[0].shape[:-1], config.n_embd)
+    return inputs[1].shape if slot == "crossentropy" else inputs[0].shape
+
+
+def fitting(what, out, shape, dtype):
+    """`out`, if it is an array of this shape and dtype."""
+    found = getattr(out, "shape", None), getattr(out, "dtype", None)
+    if found != (shape, dtype):
+        got = type(out).__name__ if any(x is None for x in found) else f"{found[1]} {found[0]}"
+        hint = ""
+        if found == (shape, np.float64):
+            hint = "; NumPy's own float64 numbers widen it, Python's floats do not"
+        raise UserError(f"{what}: returns {got}, expected {np.dtype(dtype)} {shape}{hint}")
+    return out
+
+
+def watched(slot, layer, config):
+    """The own layer's forward, giving (out, saved), and refusing an output that does not fit."""
+    what = called(slot, layer)
+
+    def forward(*inputs, **static):
+        result = layer.forward(*inputs, **static)
+        out, saved = result if isinstance(result, tuple) and len(result) == 2 else (result, ())
+        return fitting(what, out, expected_shape(slot, config, inputs), config.dtype), saved
+
+    forward.__name__ = name_of(layer.forward)
+    vars(forward)["__wrapped__"] = layer.forward  # whose signature names the inputs of its programs
+    return forward
+
+
+class BlockTensors(dict):
+    """A block's tensors by name; notes which were asked for, and refuses others."""
+
+    def __init__(self, what, tensors):
+        super().__init__(tensors)
+        self.what, self.asked = what, set()
+
+    def __getitem__(self, name):
+        if name not in self:
+            raise UserError(
+                f"{self.what}: reads a parameter {name!r} that is not there; there are {', '.join(self)}. "
+                "Own ones are declared: Block(..., parameters=lambda config: [Parameter(name, shape)])"
+            )
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+
+class _Functions(dict):
+    """Layers by name as plain functions of their outputs alone."""
+
+    def __missing__(self, name):
+        raise UserError(f"a block asks for the layer {name!r}; there are {', '.join(self)}")
+
+
+def plain(layers: Layers) -> Mapping[str, Callable]:
+    """name -> a function that gives the layer's output alone."""
+
+    def function(layer):
+        return lambda *inputs, **static: layer.forward(*inputs, **static)[0]
+
+    return _Functions({name: function(layers[name]) for name in LAYERS})
+
+
+def drawn(rng, shape, dtype):
+    """Numbers for a trial. Of large tensors few are drawn: a trial has to be quick."""
+    few = rng.standard_normal(min(math.prod(shape), 4096)).astype(dtype)
+    return np.resize(few, shape)
+
+
+def twice(what, forward, inputs, shape, dtype):
+    """The result of a forward, run twice: it has to fit, come out the same, and leave its inputs alone."""
+    before = [np.array(a) for a in inputs]
+    with np.errstate(all="ignore"):
+        try:
+            first, second = (np.array(fitting(what, forward(*inputs), shape, dtype)) for _ in range(2))
+        except UserError:
+            raise
+        except Exception as error:
+            told = ", ".join(f"{a.dtype} {a.shape}" for a in inputs)
+            raise UserError(f"{what}: fails for {told}: {type(error).__name__}: {reason(error)}") from None
+    if any(not np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(before, inputs)):
+        raise UserError(f"{what}: writes to its arguments; a layer returns a new array")
+    if not np.array_equal(first, second, equal_nan=True):
+        raise UserError(
+            f"{what}: gives another result each time; a layer is a pure function of its arguments"
+        )
+    return first
+
+
+def try_layer(what, layer, inputs, shape, dtype, static):
+    """Run an own layer on these inputs (None: none is given), and its backward where it has one."""
+    present = [a for a in inputs if a is not None]
+
+    def forward(*arrays):
+        given = iter(arrays)
+        return layer.forward(*(None if a is None else next(given) for a in inputs), **static)[0]
+
+    out = twice(what, forward, present, shape, dtype)
+    if layer.backward is not None:
+        _try_backward(what, layer, inputs, out, static)
+
+
+def _try_backward(what, layer, inputs, out, static):
+    """Whether the backward by hand gives a gradient for each input."""
+    _, saved = layer.forward(*inputs, **static)
+    with np.errstate(all="ignore"):
+        try:
+            gradients = layer.backward(out, saved, **static)
+        except Exception as error:
+            raise UserError(f"{what}: its backward fails: {type(error).__name__}: {reason(error)}") from None
+    if not isinstance(gradients, tuple):
+        raise UserError(
+            f"{what}: its backward returns a {type(gradients).__name__}, expected a tuple of gradients"
+        )
+    if len(gradients) != len(inputs):
+        raise UserError(f"{what}: its backward returns {len(gradients)} gradients for {len(inputs)} inputs")
+    for k, (g, a) in enumerate(zip(gradients, inputs)):
+        if a is None or a.dtype.kind != "f":
+            continue
+        found = getattr(g, "dtype", type(g).__name__), getattr(g, "shape", "")
+        if found != (a.dtype, a.shape):
+            raise UserError(
+                f"{what}: gradient {k} of its backward is {found[0]} {found[1]}, expected {a.dtype} {a.shape}"
+            )
