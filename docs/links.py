@@ -1,4 +1,4 @@
-"""What the built site refers to and does not have: `python -m docs.links site`. mkdocs looks at Markdown alone.
+"""What the built site refers to and does not have: `python -m docs.links site`. mkdocs reads Markdown alone.
 
 Exit status 1, and a line for each, where a page, a picture or a style sheet is missing.
 """
