@@ -254,9 +254,8 @@ def _plain_call(drawing: Drawing, name: str, *args: Any, **kwargs: Any) -> Any:
             "exponential, gamma, standard_gamma, standard_t and dirichlet alone",
             source_lines.here(),
         )
-    if any(isinstance(x, np.ndarray) for x in (kwargs.get("out"), *args[2:])) and name.startswith(
-        "standard_"
-    ):
+    place = _OUT.get(name, len(args))
+    if kwargs.get("out") is not None or place < len(args) and args[place] is not None:
         run.unstable.append(f"it has {name}() of a random generator write to an array")
         return getattr(g, name)(*args, **kwargs)
     kept = [_own(x) for x in args], {k: _own(v) for k, v in kwargs.items()}
@@ -273,7 +272,11 @@ def _implicit(drawing: Drawing, name: str, op: str, param: Any, size: Any, *args
 
     run = taker()
     if param._rec is not run or np.asarray(value_of(param)).dtype.kind != "f":
-        raise UnsupportedError(f"rng.{name} inside of a function that is derived", source_lines.here())
+        raise UnsupportedError(
+            f"rng.{name} of a value inside of another function that is derived, checkpointed or a loop's body: "
+            "its noise depends on that value. Draw it outside, or take floats",
+            source_lines.here(),
+        )
     draw = Draw(drawing.generator, name, (param.node,), (size, *args), {})
     z = run.draws.add(run, draw, (value_of(param),))
     wide = np.broadcast_to(param, z.shape) if np.shape(value_of(param)) != z.shape else param
