@@ -29,14 +29,14 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..graph import Graph, Node
-from ..ops import input_node
+from ..ops import apply, input_node
 from ..ops.interpret import evaluate_graph
 from ..ops.sampling import gamma_slope  # noqa: F401  the rows are in the table then
 from ..tree import Tree
 from . import recording, source_lines
 from .bytecode import reads
 from .recording import NUMBERS, Run
-from .value import Recorded, value_of
+from .value import Recorded, as_node, value_of
 
 # Methods that compute new numbers from their arguments, and change nothing but the stream
 _PURE = (
@@ -268,19 +268,20 @@ def _own(x: Any) -> Any:
 
 def _implicit(drawing: Drawing, name: str, op: str, param: Any, size: Any, *args: Any) -> Any:
     """A sample that depends on a recorded parameter: an input, as a function of that."""
-    from .record import apply_op  # which knows of this file
-
     run = taker()
     if param._rec is not run or np.asarray(value_of(param)).dtype.kind != "f":
         raise UnsupportedError(
-            f"rng.{name} of a value inside of another function that is derived, checkpointed or a loop's body: "
-            "its noise depends on that value. Draw it outside, or take floats",
+            f"rng.{name} of a value inside of another function that is derived, checkpointed or a loop's "
+            "body: its noise depends on that value. Draw it outside, or take floats",
             source_lines.here(),
         )
     draw = Draw(drawing.generator, name, (param.node,), (size, *args), {})
     z = run.draws.add(run, draw, (value_of(param),))
     wide = np.broadcast_to(param, z.shape) if np.shape(value_of(param)) != z.shape else param
-    return apply_op(op, wide.astype(z.dtype) if z.dtype != wide.dtype else wide, z)
+    wide = wide.astype(z.dtype) if z.dtype != wide.dtype else wide
+    node = apply(op, as_node(run, wide), z.node)
+    recording.label(node, source_lines.site())
+    return Recorded(run, node, z.value, owned=False)
 
 
 def _size(size: Any, *params: Any) -> Any:

@@ -160,7 +160,7 @@ def test_the_program_does_not_know_how_long_it_runs_and_keeps_little():
 
 
 def test_long_loops_go_back_in_few_carries_and_few_forward_steps(monkeypatch):
-    """10,000 steps with room for 20 carries: log(10,000) / log(20) < 4 forward runs, and 20 carries for each."""
+    """10,000 steps with room for 20 carries: log(10,000) / log(20) forward runs, and 20 carries for each."""
     alive, most, steps = 0, 0, 0
 
     class Turns(nested_loop._Turns):

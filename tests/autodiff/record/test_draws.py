@@ -1,5 +1,5 @@
-"""np.random.Generator in a differentiated function: the numbers are those of the function itself, fresh at each
-call, and nothing is recorded anew; and gradients by the parameters of distributions.
+"""np.random.Generator in a differentiated function: the numbers are those of the function itself, fresh at
+each call, and nothing is recorded anew; and gradients by the parameters of distributions.
 """
 
 import copy
@@ -132,7 +132,7 @@ def test_a_function_that_fails_leaves_its_generator_as_plain_python_would():
 
 
 def test_gradients_through_noise_are_those_at_fixed_noise():
-    """d/dmu of sum((mu + s z)**2) is 2 (mu + s z): the numbers are drawn again from a copy of the generator."""
+    """d/dmu of sum((mu + s z)**2) is 2 (mu + s z); a copy of the generator draws the same z."""
     r = np.random.default_rng(4)
     g = ad.grad(lambda mu, s: np.sum(r.normal(mu, s) ** 2), argnums=(0, 1))
     for _ in range(3):
@@ -212,6 +212,8 @@ def test_loops_and_solvers_do_not_freeze_what_is_drawn():
     with pytest.raises(ad.AutodiffError, match="it draws random numbers"):
         ad.grad(lambda a: ad.fixed_point(lambda x: 0.5 * x + a * r.normal(), 0.0))(1.0)
     twin = copy.deepcopy(r)
-    found = ad.grad(lambda a: ad.while_loop(lambda x: x < 3.0, lambda x: x + a + 0.01 * r.random(), 0.0 * a))(1.0)
+    found = ad.grad(lambda a: ad.while_loop(lambda x: x < 3.0, lambda x: x + a + 0.01 * r.random(), 0.0 * a))(
+        1.0
+    )
     assert found == 3.0
     assert [twin.random() for _ in range(3)] and twin.bit_generator.state == r.bit_generator.state
