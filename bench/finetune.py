@@ -162,7 +162,8 @@ def contest(names, folder, threads, targets, rounds, steps):
                 player.close()
                 program.note(f"{name}: not there, or not enough memory")
                 continue
-            players[name], found[name] = player, {"seconds": [], "loss": answer[1], "bytes": 0}
+            program.note(f"{name}: ready, {1e3 * answer[0][-1]:.0f} ms for its second step")
+            players[name], found[name] = player, {"seconds": [], "loss": answer[1], "bytes": answer[2]}
         for _ in range(rounds):
             for name, player in players.items():
                 times, _, held = player.turn(
