@@ -6,7 +6,8 @@ plain statements in order.
 
 Ops are visited as the products, and the results, ask for them, so that what is cheap is computed
 next to where it is used. Each joins the region that made its latest argument, where rows agree;
-otherwise it opens a new one.
+otherwise it opens a new one. Small values that need inputs alone come before everything: between two uses of
+the same rows they would cut a region in two.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def schedule(graph: Graph, results_early: bool = False) -> list[Region]:
 
     results_early   results are computed as soon as they can be, for they have memory of their own anyway
     """
-    regions: list[Region] = []
+    regions: list[Region] = [Region(1)]  # the first: small values of inputs alone
     where: dict[Node, Region] = {}
 
     for n in demanded(graph, results_early):
@@ -137,6 +138,8 @@ def _assign(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
     small = _small(n)
     N = 1 if small else wanted_rows(n)
     after = latest  # the first region index that n may join
+    if small and latest <= 0:
+        return _join(n, regions[0], where)
     if N == 1 and sources and small:  # row scalars and the like run where their arguments were made
         r = regions[latest]
         if r.N > 1 and _on_rows(n, r.N, r, where) is not None:
@@ -234,7 +237,7 @@ def _open(regions: list[Region], N: int) -> Region:
 def merge(regions: list[Region], where: dict[Node, Region]) -> list[Region]:
     """A region whose rows fit in one block is no better than plain statements; join neighbours of those."""
     out: list[Region] = []
-    for r in regions:
+    for r in filter(lambda r: r.members, regions):
         if r.N > 1 and len(blocks_of(r)) == 1:
             r.N, r.sums = 1, []
         if out and r.N == 1 and out[-1].N == 1:
