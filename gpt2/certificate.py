@@ -217,16 +217,19 @@ def whole_source() -> tuple[str, str, str]:
         np.zeros(shape, WHOLE.dtype) for _, shape in table
     ]  # looked at by nobody: memory is not touched
     forward, backward = whole(loss).graphs(*params, tokens, tokens)
-    written = [loss_fn, forward_pass, block_forward]
     derived = [
         ad.readable_source(forward, "loss_forward"),
         ad.readable_source(backward, "loss_backward").split("\n\n\n", 1)[1],
     ]
     return (
-        "\n\n".join(map(inspect.getsource, written)),
-        "\n\n".join(map(inspect.getsource, (backward_pass, block_backward))),
+        _sources(loss_fn, forward_pass, block_forward),
+        _sources(backward_pass, block_backward),
         "\n\n".join(derived),
     )
+
+
+def _sources(*functions: Callable) -> str:
+    return "\n\n".join([inspect.getsource(f) for f in functions])
 
 
 def side_by_side(name: str, emitted: bool = False, columns: int = cli.WIDE) -> str:
