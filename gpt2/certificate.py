@@ -19,11 +19,20 @@ from numpy.typing import ArrayLike
 
 from gpt2 import autodiff as ad
 from gpt2 import cli
-from gpt2.backward import auto, compiled, options_for
+from gpt2.backward import auto, compiled, options_for, whole
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import Sizes, at
-from gpt2.model import GPT2, GPT2Config, loss_fn
+from gpt2.model import (
+    GPT2,
+    GPT2Config,
+    backward_pass,
+    block_backward,
+    block_forward,
+    forward_pass,
+    loss_fn,
+    parameter_table,
+)
 from gpt2.output import painted
 
 EXACT = 1e-10  # different orders of summation in float64
@@ -185,6 +194,42 @@ def derived_source(name: str, emitted: bool = False) -> str:
         + "\n\n"
         + ad.readable_source(backward, f"{name}_backward").split("\n\n\n", 1)[1]
     )
+
+
+WHOLE = GPT2Config(vocab_size=1024, block_size=64, n_layer=12, n_head=12, n_embd=768)
+
+
+def whole_source() -> tuple[str, str, str]:
+    """GPT-2's loss as it is written, its backward by hand, and forward and backward as derived.
+    A block stands once in each: the compiler makes a function of what it finds alike.
+    """
+    table = parameter_table(WHOLE)
+    names = [*(name for name, _ in table), "tokens", "targets"]
+
+    def loss(*arrays):
+        return loss_fn(dict(zip(names, arrays)), *arrays[-2:], config=WHOLE, layers=LAYERS)
+
+    # by which the inputs of the derived functions are named
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+    vars(loss)["__signature__"] = inspect.Signature(parameters)
+    tokens = np.zeros((SHOWN.B, SHOWN.T), np.int64)
+    params = [
+        np.zeros(shape, WHOLE.dtype) for _, shape in table
+    ]  # looked at by nobody: memory is not touched
+    forward, backward = whole(loss).graphs(*params, tokens, tokens)
+    derived = [
+        ad.readable_source(forward, "loss_forward"),
+        ad.readable_source(backward, "loss_backward").split("\n\n\n", 1)[1],
+    ]
+    return (
+        _sources(loss_fn, forward_pass, block_forward),
+        _sources(backward_pass, block_backward),
+        "\n\n".join(derived),
+    )
+
+
+def _sources(*functions: Callable) -> str:
+    return "\n\n".join([inspect.getsource(f) for f in functions])
 
 
 def side_by_side(name: str, emitted: bool = False, columns: int = cli.WIDE) -> str:

@@ -45,6 +45,8 @@ __all__ = [
     "GPT2Config",
     "Layer",
     "Parameter",
+    "backward_pass",
+    "block_backward",
     "block_forward",
     "forward_pass",
     "initialise",

@@ -141,3 +141,15 @@ def test_command(capsys, tmp_path):
     assert "there is no folder" in capsys.readouterr().err and not (tmp_path / "nowhere").exists()
     assert command.main(["pear"]) == 2
     assert "'pear' is none of encoder, " in capsys.readouterr().err
+
+
+def test_the_whole_model_on_a_page(capsys):
+    """A block stands once in the forward and once in the backward, under llm.c's names."""
+    assert command.main(["model"]) == 0
+    text = capsys.readouterr().out
+    derived = text.split("---- derived by the compiler\n")[1]
+    assert derived.count("def loss_stretch(") == derived.count("def loss_stretch_backward(") == 1
+    assert derived.count("= loss_stretch(") == derived.count("= loss_stretch_backward(") == 12
+    assert "def block_backward(" in text and "dfcprojw = " in derived and "arrays_" not in derived
+    assert len(derived.splitlines()) < 170
+    assert command.main(["model", "gelu"]) == 2 and "stands alone" in capsys.readouterr().err

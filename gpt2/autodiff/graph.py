@@ -311,8 +311,10 @@ def _one_text(graph: Graph, name: str, called: dict[Graph, str]) -> str:
     for n in graph.nodes:
         if n.op == "input" or is_scalar_const(n):
             continue
-        shown = {k: called.get(v, v) if isinstance(v, Graph) else v for k, v in n.attrs.items()}
-        attrs = ", ".join(f"{k}={attr_text(v)}" for k, v in shown.items() if k not in ("value", "of"))
+        shown = {k: v for k, v in n.attrs.items() if k not in ("value", "of")}
+        attrs = ", ".join(
+            f"{k}={called.get(v) if n.op == 'stretch' else attr_text(v)}" for k, v in shown.items()
+        )
         args = ", ".join(map(ref, n.args))
         body = ", ".join(x for x in (args, attrs) if x)
         lines.append(f"  {names[n]}: {type_text(n)} = {n.op}({body})")

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpt2 import cli
 from gpt2.errors import UserError
 from gpt2.explain.page import page
-from gpt2.explain.parts import explain
+from gpt2.explain.parts import MODEL, explain, explain_model
 from gpt2.explain.text import text
 from gpt2.layers import LAYERS
 from gpt2.storage.files import write_atomically
@@ -19,6 +19,7 @@ EXAMPLES = (
     ("gpt2 explain layernorm", "in this terminal, side by side where it is wide enough"),
     ("gpt2 explain gelu attention --out two.html", "as a page"),
     ("gpt2 explain all --out layers.html", "every layer of GPT-2"),
+    ("gpt2 explain model", "the whole loss: a block once, by hand and derived"),
 )
 ABOUT = """Forward, manual and derived backward of a layer side by side, with the compiler's stages.
 
@@ -30,7 +31,13 @@ def parser() -> cli.Parser:
     """The flags of `gpt2 explain`."""
     made = cli.Parser("explain", ABOUT, EXAMPLES)
     add = made.add_argument
-    add("layers", nargs="+", metavar="LAYER", choices=[*LAYERS, "all"], help=", ".join(LAYERS) + ", or all")
+    add(
+        "layers",
+        nargs="+",
+        metavar="LAYER",
+        choices=[*LAYERS, "all", MODEL],
+        help=f"{', '.join(LAYERS)}, all, or {MODEL}",
+    )
     add("--out", metavar="FILE.html", help="write a page instead")
     add("--emitted", action="store_true", help="in the third column, the programs that run")
     return made
@@ -38,6 +45,11 @@ def parser() -> cli.Parser:
 
 def _run(args):
     names = list(LAYERS) if "all" in args.layers else list(dict.fromkeys(args.layers))
+    if MODEL in args.layers:
+        if args.out is not None or len(args.layers) > 1:
+            raise UserError(f"{MODEL}: stands alone, and as text: gpt2 explain {MODEL}")
+        print(explain_model())
+        return
     if args.out is None:
         print("\n\n".join(text(explain(name), cli.width(), args.emitted) for name in names))
         return

@@ -67,6 +67,20 @@ def explain(name: str) -> Explained:
     )
 
 
+MODEL = "model"
+
+
+def explain_model() -> str:
+    """GPT-2's whole loss as text: forward, backward by hand and derived, one under the other."""
+    titles = ("forward", "backward, by hand", "derived by the compiler")
+    about = "the whole model as one program; what its blocks have in common is one function"
+    parts = [f"{MODEL}: {about}"]
+    parts += [
+        f"---- {title}\n\n{source.rstrip()}" for title, source in zip(titles, certificate.whole_source())
+    ]
+    return "\n\n".join(parts)
+
+
 def _kept_by_hand(layer, args, static):
     _, saved = layer.forward(*args, **static)
     return sum(a.nbytes for a in saved if isinstance(a, np.ndarray) and not any(a is x for x in args))

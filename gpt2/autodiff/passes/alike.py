@@ -35,6 +35,7 @@ LEAST = 240  # nodes in all the copies of a stretch: smaller programs compile at
 SHORT = 48  # nodes: shorter stretches are taken several together, so that there are fewer calls
 GRAM = 8  # nodes in a row by which repetitions are recognised
 CANDIDATES = 8  # distances between repetitions that are tried
+FACTORS = ("add", "subtract", "multiply", "divide")  # ops to which a number means the same, given or constant
 
 
 def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
@@ -45,15 +46,32 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
     if len(graph.nodes) < LEAST:
         return graph
     row = _in_a_row(graph)
-    numbers = _numbered(row)
     place = {n.id: k for k, n in enumerate(row)}
     last = _last_readers(graph, place, len(row))
     found: list[_Rolled] = []
     todo = [(0, len(row))]
+    for any_factor in (False, True):  # first with equal constants: they stay constants of the stretch
+        numbers = _numbered(row, any_factor)
+        todo = _found(graph, row, place, last, numbers, todo, found)
+    return _with_calls(graph, found, last, simplified) if found else graph
+
+
+def _found(
+    graph: Graph,
+    row: Sequence[Node],
+    place: dict[int, int],
+    last: dict[int, int],
+    numbers: np.ndarray,
+    todo: list[tuple[int, int]],
+    found: list[_Rolled],
+) -> list[tuple[int, int]]:
+    """Add to `found` what repeats in these parts of the row; returns the parts that are left."""
+    left = []
     while todo:
         first, stop = todo.pop()
         run = _longest(numbers, first, stop)
         if run is None:
+            left.append((first, stop))
             continue
         begin, period, copies = run
         end = begin + period * copies
@@ -64,9 +82,11 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
         rolled = _Rolled(graph, row, place, begin, period * together, copies // together)
         if rolled.fits() and rolled.pays(last):
             found.append(rolled)
-            end = rolled.end
-        todo += [(first, begin), (end, stop)]
-    return _with_calls(graph, found, last, simplified) if found else graph
+            todo += [(first, begin), (rolled.end, stop)]
+        else:
+            left.append((begin, end))
+            todo += [(first, begin), (end, stop)]
+    return left
 
 
 def _last_readers(graph: Graph, place: dict[int, int], beyond: int) -> dict[int, int]:
@@ -119,8 +139,11 @@ def _in_a_row(graph: Graph) -> list[Node]:
     return [n for n in graph.nodes if n.op not in ("input", "const") and n.id not in sliced]
 
 
-def _numbered(row: Sequence[Node]) -> np.ndarray:
-    """A number for each node: equal for the same op with the same settings on arguments of the same types."""
+def _numbered(row: Sequence[Node], any_factor: bool) -> np.ndarray:
+    """A number for each node: equal for the same op with the same settings on arguments of the same types.
+
+    any_factor   whatever the numbers are that a sum or a product has as constants
+    """
     known: dict[tuple, int] = {}
     unique = -1  # what may not be repeated has a number that nothing else has
     numbers = np.empty(len(row), np.int64)
@@ -130,13 +153,16 @@ def _numbered(row: Sequence[Node]) -> np.ndarray:
             unique -= 1
             continue
         attrs = freeze(n.attrs) if n.attrs else ()
-        key = (n.op, n.shape, n.dtype, attrs, tuple([_argument(a) for a in n.args]))
+        free = any_factor and n.op in FACTORS
+        key = (n.op, n.shape, n.dtype, attrs, tuple([_argument(a, free) for a in n.args]))
         numbers[k] = known.setdefault(key, len(known))
     return numbers
 
 
-def _argument(a: Node) -> tuple:
-    return (a.shape, a.dtype, repr(const_value(a))) if is_scalar_const(a) else (a.shape, a.dtype)
+def _argument(a: Node, free: bool) -> tuple:
+    if is_scalar_const(a):
+        return a.dtype, "constant" if free and a.dtype.kind == "f" else repr(const_value(a))
+    return a.shape, a.dtype
 
 
 def _longest(numbers: np.ndarray, first: int, stop: int) -> tuple[int, int, int] | None:
@@ -253,8 +279,6 @@ class _Rolled:
             return "inside", offset
         if column[0].op == "const" and all(_same_constant(column[0], a) for a in column[1:]):
             return "const", column[0]
-        if any(is_scalar_const(a) for a in column):
-            return None
         slot = self.slots.setdefault(tuple([a.id for a in column]), len(self.given))
         if slot == len(self.given):
             self.given.append(list(column))

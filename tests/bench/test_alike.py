@@ -116,10 +116,43 @@ def test_four_times_the_steps_are_twice_the_nodes(name):
     assert sizes[1] < 2.5 * sizes[0]
 
 
+def runge_kutta(steps, dt=0.01):
+    """The pendulum, driven by a force that depends on time."""
+
+    def slope(t, x, v):
+        return v, -np.sin(x) - 0.1 * v + 0.3 * np.cos(2.0 * t)
+
+    def f(x, v):
+        for k in range(steps):
+            t = k * dt
+            a, b = slope(t, x, v)
+            c, d = slope(t + dt / 2, x + dt / 2 * a, v + dt / 2 * b)
+            e, g = slope(t + dt / 2, x + dt / 2 * c, v + dt / 2 * d)
+            h, i = slope(t + dt, x + dt * e, v + dt * g)
+            x = x + dt / 6 * (a + 2 * c + 2 * e + h)
+            v = v + dt / 6 * (b + 2 * d + 2 * g + i)
+        return (x * x + v * v).sum()
+
+    return f, (np.linspace(0.1, 1.0, 4), np.linspace(-1.0, 1.0, 4))
+
+
+def test_a_thousand_steps_of_runge_kutta_are_compiled_as_one():
+    """What depends on time alone is another number at each step, and becomes an argument."""
+    f, args = runge_kutta(1000)
+    recorded = graph_of(f, *args)
+    graph = alike.outline(recorded, simplify)
+    (body,) = bodies(graph)
+    assert len(body.outputs) == 2  # x and v
+    assert len(graph.nodes) + len(body.nodes) < len(recorded.nodes) / 10
+    short, args = runge_kutta(60)
+    assert calls(outlined(short, *args))
+    assert_same(short, args, (0, 1))
+
+
 def test_what_differs_stays_as_it_is():
     def f(x):
         for k in range(300):
-            x = x * (1.0 + k)  # another number each time
+            x = x ** (1.0 + k % 7 * k)  # another power each time
         return x.sum()
 
     graph = graph_of(f, np.ones(3))
