@@ -3,15 +3,19 @@
 model = gpt2.load("gpt2")                 or a run, a folder of transformers, a .bin, a .safetensors
 words = gpt2.load_tokenizer("gpt2")
 gpt2.save(model, "mine.bin")              llm.c's; mine.safetensors: this project's; else transformers'
+tuned = gpt2.lora(model, rank=8)          with adapters, which alone are trained; gpt2.merged(tuned) takes them in
 """
 
 from pathlib import Path
 from typing import Any
 
+from gpt2.adapters import lora, merged
 from gpt2.convert import write
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.model import GPT2
 from gpt2.weights.pretrained import find
+
+__all__ = ["load", "load_tokenizer", "lora", "merged", "save"]
 
 
 def load(
@@ -32,6 +36,13 @@ def load(
               layers, which is found again
 
     Raises gpt2.errors.UserError, a ValueError of one line, where it cannot be had or read.
+
+        >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8)
+        >>> model = gpt2.GPT2(config, seed=0)
+        >>> paths = gpt2.save(model, "small.bin")
+        >>> again = gpt2.load("small.bin", backward="whole")
+        >>> bool((again.flat_params == model.flat_params).all())
+        True
     """
     return find(str(name), dtype, layers, block).model(backward)
 
@@ -40,6 +51,13 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     """The tokenizer that belongs to the weights called `name`.
 
     Raises UserError where none lies beside them, and they do not have GPT-2's vocabulary.
+
+        >>> from gpt2.data import tokenizer
+        >>> config = gpt2.GPT2Config(vocab_size=256, block_size=16, n_layer=1, n_head=2, n_embd=8)
+        >>> paths = gpt2.save(gpt2.GPT2(config), "bytes.bin", tokenizer.byte())
+        >>> words = gpt2.load_tokenizer("bytes.bin")
+        >>> words.decode(words.encode("to be"))
+        'to be'
     """
     return find(str(name)).tokenizer()
 
@@ -49,11 +67,17 @@ def save(
 ) -> list[Path]:
     """Write a model, and its tokenizer where one is given; returns the paths written.
 
-    path   X.bin is llm.c's format, X.safetensors this project's, anything else a folder of transformers
+    path   X.bin is llm.c's format, X.safetensors this project's, anything else a folder: of transformers, or of
+           a model with adapters one of peft's, with the adapters alone
     dtype  how a .bin keeps its numbers: float32 or bfloat16
 
     A file is written under another name and then renamed, so that it is whole or not there.
     Raises UserError where it cannot be written.
+
+        >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8)
+        >>> model = gpt2.GPT2(config, seed=0)
+        >>> [path.name for path in gpt2.save(model, "mine.bin", dtype="bfloat16")]
+        ['mine.bin']
     """
     if not isinstance(model, GPT2):
         raise TypeError(f"save: model is {model!r}, expected a GPT2")

@@ -22,6 +22,15 @@ class Reporter:
 
     recent          steps over which rates are averaged
     sample_at_end   whether the run ends with a sample of text
+
+        >>> class Losses(gpt2.train.Reporter):
+        ...     def step(self, step):
+        ...         print(f"step {step.number} of {step.run.settings.steps}")
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
+        >>> run = gpt2.train.train(settings, overwrite=True, reporter=Losses())
+        step 1 of 3
+        step 2 of 3
+        step 3 of 3
     """
 
     recent = RECENT
@@ -176,11 +185,10 @@ def _describe(run: Run, flops: float, peak: float, file: TextIO) -> None:
     print(table(s), file=file)
     for note in run.notes:
         print(fitted(f"note: {note}"), file=file)
-    print(
-        f"{run.model.num_parameters:,} parameters; {len(run.train):,} training and {len(run.val):,} "
-        "validation tokens",
-        file=file,
-    )
+    model = run.model
+    some = "" if model.description.everything else f", of which {model.flat_params.size:,} are trained"
+    texts = f"{len(run.train):,} training and {len(run.val):,} validation tokens"
+    print(f"{model.num_parameters:,} parameters{some}; {texts}", file=file)
     print(
         f"{gflop(flops)} a step; peak here: {peak / 1e9:.0f} GFLOP/s in matrix products ({s.dtype})",
         flush=True,

@@ -14,6 +14,7 @@ from gpt2.cli import Parser
 from gpt2.errors import UserError
 from gpt2.storage import runs
 from gpt2.train.flags import add_arguments, check, flag, parse, read_toml, setting
+from gpt2.tuning import Tuning
 
 FASTEST = "fastest"  # of backward and parallel: what turns out to be (gpt2.train.fastest)
 
@@ -25,6 +26,10 @@ class Settings:
     Settings(data="my.txt", steps=100) has the defaults for what is not named; gpt2.train.from_preset knows
     the presets, and the shape of weights to start from. Raises UserError for a value of the wrong type or out
     of its range.
+
+        >>> settings = gpt2.train.Settings(data="my.txt", steps=100, lr=1e-3)
+        >>> settings.batch_size, settings.steps
+        (8, 100)
     """
 
     preset: str = setting(
@@ -72,6 +77,26 @@ class Settings:
         "model",
         "a Python file with own layers or an own block, used for all that is done with the model "
         "(docs/adding-a-layer.md)",
+        fixed=True,
+    )
+    train: str = setting(
+        "all",
+        "model",
+        "what is trained: all; lora:RANK, adapters beside matrices; last:BLOCKS, the last blocks and the "
+        "layernorm after them; biases (docs/fine-tuning.md)",
+        fixed=True,
+    )
+    freeze: str = setting(
+        "", "model", "tensors that are not trained, by name, with commas: wte,wpe", fixed=True
+    )
+    lora_alpha: float = setting(
+        8.0, "model", "of lora: an adapter counts lora_alpha / RANK times", minimum=1e-6, fixed=True
+    )
+    lora_targets: str = setting(
+        "c_attn",
+        "model",
+        "of lora: the matrices with an adapter, with commas, as in peft: c_attn, attn.c_proj, c_fc, "
+        "mlp.c_proj, c_proj; or attn, mlp, all-linear",
         fixed=True,
     )
     n_layer: int = setting(4, "model", "blocks", minimum=1, fixed=True)
@@ -165,6 +190,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         check(self)
+        self.tuning  # noqa: B018  # refuses what cannot be meant
+
+    @property
+    def tuning(self) -> Tuning:
+        """What of the model is trained."""
+        return Tuning(self.train, self.freeze, self.lora_alpha, self.lora_targets)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -264,6 +295,7 @@ EXAMPLES = (
     ("gpt2 train", "the default: a small model on Shakespeare, a few minutes"),
     ("gpt2 train --data my.txt --out runs/mine", "on a text of one's own"),
     ("gpt2 train --preset finetune --data my.txt", "from GPT-2's released weights"),
+    ("gpt2 train --preset finetune --train lora:8 --data my.txt", "adapters beside them, in little memory"),
     ("gpt2 train --backward auto --steps 100", "with the gradients that the compiler derives"),
     ("gpt2 train --resume runs/mine --steps 800", "go on with a run, to a later step"),
     ("gpt2 train --preset gpt2 --dry-run", "what a run would take: memory, time"),
@@ -319,6 +351,10 @@ def check_effect(asked: Asked, resumed: Settings | None) -> None:
         if name in asked.typed and kind not in kinds:
             needed = " or ".join(f"--parallel {kind}" for kind in kinds)
             raise UserError(f"{flag(name)} has no effect without {needed}; give both, or neither")
+    train = resumed.train if resumed else asked.given.get("train", "all")
+    for name in ("lora_alpha", "lora_targets"):
+        if name in asked.typed and not train.startswith("lora"):
+            raise UserError(f"{flag(name)} has no effect without --train lora:RANK; give both, or neither")
     if asked.overwrite and asked.resume is not None:
         raise UserError("--overwrite has no effect with --resume, which goes on with a run; give one of them")
     if asked.overwrite and not asked.given.get("out"):
@@ -327,16 +363,28 @@ def check_effect(asked: Asked, resumed: Settings | None) -> None:
         )
 
 
+MOVABLE = ("data", "layers")
+
+
 def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) -> Settings:
-    """Settings of a run that goes on: what it had, and what was given now, where that may change."""
+    """Settings of a run that goes on: what it had, and what was given now, where that may change.
+
+    >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0,
+    ...     out="runs/a")
+    >>> run = gpt2.train.train(settings, overwrite=True)
+    >>> more = gpt2.train.resumed_settings("runs/a", {"steps": 5})
+    >>> gpt2.train.train(more, resume=True).step
+    5
+    """
     folder, given = Path(folder), given or {}
     stored = Settings(**read_toml(folder / runs.SETTINGS, Settings))
     for field in dataclasses.fields(Settings):
         if not field.metadata["fixed"] or field.name not in given:
             continue
         now, then = given[field.name], getattr(stored, field.name)
-        # text and layers may lie elsewhere by now; Run.load looks whether they are the same
-        if now != then and field.name not in ("data", "layers"):
+        # text, layers, and the weights below adapters may lie elsewhere by now; Run looks whether they are the
+        # same
+        if now != then and field.name not in MOVABLE and not (field.name == "init" and stored.train != "all"):
             raise UserError(
                 f"{flag(field.name)} {now}: the run in {folder} has {then}, and a resumed run "
                 "keeps it; start a new run instead"
