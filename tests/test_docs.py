@@ -60,6 +60,7 @@ EXCEPTIONS = {
     "pip install 'numpy-gpt2[hf]'": ("not here", INSTALLS),
     "pip install pre-commit": ("not here", INSTALLS),
     "pip install -e '.[docs]'": ("not here", INSTALLS),
+    "pip install -e '.[notebooks]'": ("not here", INSTALLS),
     "python -m pytest": ("not here", "these tests are some of them"),
     "python -m pytest tests/autodiff/derive": ("not here", "as above"),
     "python -m pytest tests/layers -k attention": ("not here", "as above"),

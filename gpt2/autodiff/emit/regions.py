@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
-from .layout import chain, root
+from .layout import chain, is_result_of_call, root
 from .rowwise import by_rows, finest, sums_rows
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
@@ -49,19 +49,22 @@ def widest_row(r: Region) -> int:
     return max(1, max(sizes, default=1) // r.N)
 
 
-def schedule(graph: Graph) -> list[Region]:
-    """The regions in order of execution; views, inputs and constants are in none."""
+def schedule(graph: Graph, results_early: bool = False) -> list[Region]:
+    """The regions in order of execution; views, inputs and constants are in none.
+
+    results_early   results are computed as soon as they can be, for they have memory of their own anyway
+    """
     regions: list[Region] = [Region(1)]  # the first: small values of inputs alone
     where: dict[Node, Region] = {}
 
-    for n in demanded(graph):
+    for n in demanded(graph, results_early):
         if n.op in VIEWS or n.op in ("input", "const"):
             continue
         _assign(n, regions, where)
     return merge(regions, where)
 
 
-def demanded(graph: Graph) -> list[Node]:
+def demanded(graph: Graph, results_early: bool = False) -> list[Node]:
     """The nodes in an order in which each cheap one comes just before the first that needs it."""
     order: list[Node] = []
     seen: set[Node] = set()
@@ -82,12 +85,18 @@ def demanded(graph: Graph) -> list[Node]:
                 stack.pop()
                 order.append(top)
 
-    digests = _digests(graph)
+    digests = _digests(graph, results_early)
+    results: dict[Node, list[Node]] = {}
+    for n in graph.nodes:
+        if is_result_of_call(n):
+            results.setdefault(n.args[0], []).append(n)
     for n in digests.get(None, ()):
         visit(n)
     for n in graph.nodes:
         if facts(n).anchor:
             visit(n)
+            for r in results.get(n, ()):  # which are there from then on
+                visit(r)
             for d in digests.get(n, ()):
                 visit(d)
     for n in graph.outputs:
@@ -95,8 +104,9 @@ def demanded(graph: Graph) -> list[Node]:
     return order
 
 
-def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
-    """What only needs to look at large arrays once, by the last anchor it depends on.
+def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
+    """What only needs to look at large arrays once, by the last anchor it depends on; with `results`, also
+    those of the graph.
 
     Sums over rows (a bias's gradient) and single elements (the target's logit) are small. Computed as soon as
     they can be, they do not keep what they are computed from alive until somebody asks for them.
@@ -104,12 +114,16 @@ def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
     last: dict[Node, int] = {}
     anchors: list[Node] = []
     found: dict[Node | None, list[Node]] = {}
+    early = set(graph.outputs) if results else set()
     for n in graph.nodes:
         if facts(n).anchor:
             anchors.append(n)
             last[n] = len(anchors)
             continue
         last[n] = max((last[a] for a in n.args), default=0)
+        if n in early:
+            found.setdefault(anchors[last[n] - 1] if last[n] else None, []).append(n)
+            continue
         big = max([a.size for a in n.args if not isinstance(a.dtype, tuple)], default=0)
         if big >= SMALL and not isinstance(n.dtype, tuple) and n.size * 8 <= big:
             if facts(n).picks or sums_rows(n) > 1:
