@@ -67,8 +67,7 @@ def fixed_point(
     Raises ConvergenceError with the residual and the number of steps where x does not settle, and
     AutodiffError, with the line, where f changes a shape or a dtype, or branches on values.
 
-        >>> import numpy as np
-        >>> print(round(fixed_point(lambda x, a: np.cos(a * x), 0.5, 1.0), 6))
+        >>> print(round(ad.fixed_point(lambda x, a: np.cos(a * x), 0.5, 1.0), 6))
         0.739085
     """
     how = FixedPoint(_tolerance("fixed_point", tol, max_steps), max_steps)
@@ -102,8 +101,7 @@ def root(
 
     Raises ConvergenceError with the residual and the number of steps, and AutodiffError as fixed_point does.
 
-        >>> import numpy as np
-        >>> print(round(root(lambda x, a: x**3 - a, 1.0, 2.0), 6))
+        >>> print(round(ad.root(lambda x, a: x**3 - a, 1.0, 2.0), 6))
         1.259921
     """
     how = RootOf(_tolerance("root", tol, max_steps), max_steps)

@@ -52,11 +52,10 @@ def custom_linear_solve(
     Raises AutodiffError, with the line, where matvec is not linear, changes a shape or a dtype or branches on
     values, and in reverse mode where neither transpose_solve nor symmetric is given.
 
-        >>> import numpy as np
         >>> A = np.array([[2.0, 1.0], [0.0, 4.0]])
         >>> def solve(matvec, b):  # column by column
         ...     return np.linalg.solve(np.stack([matvec(e) for e in np.eye(2)], axis=1), b)
-        >>> custom_linear_solve(lambda v: A @ v, np.array([4.0, 4.0]), solve, solve)
+        >>> ad.custom_linear_solve(lambda v: A @ v, np.array([4.0, 4.0]), solve, solve)
         array([1.5, 1. ])
     """
     if symmetric and transpose_solve is not None:
