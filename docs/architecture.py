@@ -121,7 +121,7 @@ STAGES = {
     ),
     "scipy": Room(
         "SciPy's functions",
-        "SciPy's modules with derivatives, where SciPy is installed: `linalg`, `special`, `stats`, `signal`.",
+        "SciPy's modules with derivatives, where SciPy is installed: `linalg`, `optimize`, `special`, ....",
     ),
     "reuse": Room(
         "still the same?",
