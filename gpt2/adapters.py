@@ -57,8 +57,10 @@ def retuned(model: GPT2, tuning: Tuning, seed: int = 0, backward: str | None = N
 
 
 def take(model: GPT2, tensors: Mapping[str, Any]) -> None:
-    """Give a model these tensors, name -> array or arrays of its blocks: what is frozen without a copy where it
-    lies as the model wants it, what is trained copied. Those of the model that are not among them stay."""
+    """Give a model these tensors: name -> array, or arrays of its blocks. Those not among them stay.
+
+    What is frozen is not copied where it lies as the model wants it; what is trained is.
+    """
     d = model.description
     model.freeze({n: _as_wanted(tensors[n], s, d.config.dtype) for n, s in d.frozen_shapes if n in tensors})
     for name, first in d.trained.items():
@@ -82,8 +84,8 @@ def _as_wanted(tensor, shape, dtype):
 
 
 def _fit(array, dtype):
-    """The array, or a copy where BLAS could not read it: numbers of another type, in another order, or not at a
-    multiple of their size."""
+    """The array, or a copy where BLAS could not read it: numbers of another type, in another order, or not
+    at a multiple of their size."""
     fits = array.dtype == np.dtype(dtype) and array.dtype.isnative and array.flags.aligned
     return array if fits else np.array(array, dtype)
 
