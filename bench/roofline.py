@@ -1,6 +1,7 @@
 """How far the training step is from what this machine could do, and where the distance lies.
 
     python -m bench.roofline
+    python -m bench.roofline --svg roofline.svg
     python -m bench.roofline --sizes 124M-B4T256 --contenders manual,whole --lines 20
 
 The machine's best rate for a float32 product and its bandwidth for a copy bound the time of each layer from
@@ -11,8 +12,9 @@ programs included.
 
 import itertools
 import statistics
+from pathlib import Path
 
-from bench import contenders, machine, program, ratios, sizes
+from bench import bars, contenders, machine, program, ratios, sizes
 from bench.turns import Failed, Player, settle
 from bench.work import step_work
 from gpt2.errors import UserError
@@ -41,6 +43,9 @@ def main(argv):
         default=0,
         help="also sample for five seconds, and show the N lines that take longest",
     )
+    parser.add_argument(
+        "--svg", metavar="FILE", help="also draw the last table: each layer's time, and the bound in it"
+    )
     program.nice_flag(parser)
     options = parser.parse_args(argv)
     chosen = [sizes.find(n) for n in (sizes.SIZES if options.sizes == "all" else options.sizes.split(","))]
@@ -52,7 +57,10 @@ def main(argv):
     threads = program.thread_counts(options.threads)
     results = [measure(*which, options) for which in itertools.product(chosen, variants, threads)]
     program.write_json(options, {"benchmark": "roofline", "machine": facts, "results": results})
-    return 0 if any("rows" in result for result in results) else 1
+    drawn = [result for result in results if "rows" in result]
+    if options.svg and drawn:
+        Path(options.svg).write_text(bars.svg(drawn[-1], heading(drawn[-1])), encoding="utf-8")
+    return 0 if drawn else 1
 
 
 # ---- Measuring ---------------------------------------------------------------------------------------------
@@ -111,11 +119,15 @@ def compare(size, steps, rates):
 # ---- Telling -----------------------------------------------------------------------------------------------
 
 
-def as_text(result):
-    head = (
+def heading(result):
+    return (
         f"{result['size']}, {contenders.CONTENDERS[result['variant']].title}, "
         f"{result['threads']} thread{'s' * (result['threads'] > 1)}"
     )
+
+
+def as_text(result):
+    head = heading(result)
     if "absent" in result:
         return f"{head}: {contenders.absence(result['absent'])}"
     step, rates = result["step_ms"], result["rates"]

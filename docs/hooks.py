@@ -12,26 +12,26 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File
+
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 NAMED = re.compile(r"(?<![\w/(\[`])`?docs/([\w-]+\.md)`?(?![\w)\]])")
 CODE = re.compile(r"^(?: {4}|```|~~~)")
 
 
-def notebooks() -> dict[str, str]:
-    """Path in the repository -> path in the site."""
-    return {f"examples/{path.name}": f"notebooks/{path.name}" for path in (ROOT / "examples").glob("*.ipynb")}
+def notebooks() -> list[str]:
+    return [f"examples/{path.name}" for path in sorted((ROOT / "examples").glob("*.ipynb"))]
 
 
+@event_priority(100)  # before the plugin that makes pages of notebooks
 def on_files(files: Any, config: Any) -> Any:
-    from mkdocs.structure.files import File
-
-    for source, target in {**OUTSIDE, **notebooks()}.items():
-        if target.endswith(".md"):
-            content = (ROOT / source).read_text(encoding="utf-8")
-            files.append(File.generated(config, target, content=content))
-        else:
-            files.append(File.generated(config, target, abs_src_path=str(ROOT / source)))
+    for source, target in OUTSIDE.items():
+        content = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, target, content=content))
+    for source in notebooks():
+        files.append(File(source, str(ROOT), config.site_dir, config.use_directory_urls))
     return files
 
 
@@ -41,9 +41,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return linked(markdown, {file.src_uri for file in files}, page.file.src_uri)
 
 
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Of a notebook, whose links are those of its folder in the repository."""
+    if not page.file.src_uri.startswith("examples/"):
+        return html
+    return re.sub(r'href="\.\./docs/([\w-]+)\.md"', r'href="../\1.html"', html)
+
+
 def from_the_top(text: str) -> str:
     """A page of the repository's top folder with the addresses that it has in the site."""
-    for source, target in {**OUTSIDE, **notebooks()}.items():
+    for source, target in OUTSIDE.items():
         text = re.sub(rf"\]\({re.escape(source)}(#[\w-]+)?\)", rf"]({target}\1)", text)
     return re.sub(r'(\]\(|src="|srcset=")docs/', r"\1", text)
 

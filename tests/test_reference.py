@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpt2
-from docs import docstrings, house
+from docs import docstrings, house, links
 from gpt2 import autodiff as ad
 from gpt2.autodiff.run import remembered
 
@@ -57,10 +57,22 @@ def test_every_page_is_in_the_contents():
     listed = re.findall(r"^      - ([\w/-]+\.(?:md|ipynb))$", CONTENTS.split("\nnav:\n")[1], re.M)
     assert len(listed) == len(set(listed))
     outside = {"index.md", "CONTRIBUTING.md", "CHANGELOG.md"}  # docs/hooks.py brings them
-    assert set(listed) == pages | {f"notebooks/{name}" for name in notebooks} | outside
+    assert set(listed) == pages | {f"examples/{name}" for name in notebooks} | outside
     readme = (house.ROOT / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\((?:docs|examples)/([\w-]+\.(?:md|ipynb))\)", readme))
     assert linked == pages | notebooks
+
+
+def test_what_a_site_lacks_is_named(tmp_path, capsys):
+    assert links.main([str(tmp_path)]) == 2
+    (tmp_path / "index.html").write_text(
+        '<a href="a.html#b">a</a> <a href="https://x.y/z"> <img src="p.svg">'
+    )
+    assert links.main([str(tmp_path)]) == 1
+    assert capsys.readouterr().out == "index.html: a.html\nindex.html: p.svg\n"
+    (tmp_path / "a.html").write_text("")
+    (tmp_path / "p.svg").write_text("")
+    assert links.main([str(tmp_path)]) == 0
 
 
 def test_a_docstring_as_markdown():

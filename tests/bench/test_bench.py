@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ElementTree
 from argparse import ArgumentTypeError
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from bench import (
+    bars,
     contenders,
     engine,
     layers,
@@ -25,6 +27,7 @@ from bench import (
     roofline,
     sizes,
     step,
+    timeline,
     turns,
 )
 from bench.cases import cases, find_batch, find_layers
@@ -32,7 +35,7 @@ from bench.work import step_flops, step_work
 from bench.worker import Worker, digest
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import numexpr
-from gpt2.autodiff.run import blas, remembered, threads
+from gpt2.autodiff.run import blas, kernels, remembered, threads
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config
 from gpt2.train.flops import training_flops
@@ -71,6 +74,31 @@ def test_bound_is_the_slower_of_products_and_memory():
     assert fc["by"] == "products" and math.isclose(fc["bound_ms"], 1e3 * 4 * 2 * 768 * 128 * 512 / 1e9)
     assert gelu["by"] == "memory" and math.isclose(gelu["bound_ms"], 1e3 * 4 * 4 * 2 * 768 * 512 / 1e9)
     assert math.isclose(compared["between_ms"], 1e3 * (30 - len(compared["rows"])))
+
+
+def test_a_roofline_is_drawn_with_its_bounds():
+    size = sizes.SIZES["4x128-B12T64"]
+    seconds = {f"{kind}/{part}": 1.0 for kind, part in step_work(size)} | {"step/": 30.0}
+    result = roofline.compare(size, [seconds], {"sgemm": 1e9, "copy": 1e9})
+    tree = ElementTree.fromstring(bars.svg(result, "a < b"))
+    found = [(r.get("class"), float(r.get("width"))) for r in tree.iter("{http://www.w3.org/2000/svg}rect")]
+    for (kind, whole), (by, bound) in zip(found[4::2], found[5::2]):  # behind the paper and three keys
+        assert kind == "above" and by in ("products", "memory") and bound <= whole
+    assert len(found) == 4 + 2 * len(result["rows"])
+
+
+def test_a_timeline_has_a_bar_for_each_span():
+    tiny = sizes.Size("tiny", GPT2Config.preset("tiny"), 32, 64)
+    spans, seconds = timeline.record(tiny, "whole", 1, steps=2)
+    assert kernels.run_blocks is timeline.RUN_BLOCKS and kernels.matmul is timeline.MATMUL
+    assert {kind for _, kind, *_ in spans} == {"product", "region"} and len(timeline.lanes(spans)) == 1
+    assert all(0 <= begin <= end <= seconds for *_, begin, end in spans)
+    tree = ElementTree.fromstring(timeline.svg(spans, seconds, "a < b"))
+    drawn = [r.get("class") for r in tree.iter("{http://www.w3.org/2000/svg}rect")]
+    assert sum(kind in ("product", "region") for kind in drawn) == len(spans) + 2  # and the keys
+    assert list(timeline.told([(1, "product", "", 0.0, 0.5), (1, "region", "", 0.5, 0.6)], 1.0)) == [
+        "thread 1: products 50%, regions 10%, neither 40%"
+    ]
 
 
 # ---- The peak ----------------------------------------------------------------------------------------------

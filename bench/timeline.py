@@ -1,0 +1,167 @@
+"""A step of training as a picture: which region or product each thread is at, from left to right.
+
+    python -m bench.timeline
+    python -m bench.timeline --size 8x256-B8T128 --backward auto --threads 2 --out timeline.svg
+
+The last of a few steps is drawn. What stands between two bars of a thread is Python's own work, waiting for
+the other threads, or NumPy's where it is called directly. Timing costs about a microsecond for each bar.
+"""
+
+import html
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bench import program, sizes
+from gpt2 import autodiff as ad
+from gpt2.autodiff.run import kernels, threads
+from gpt2.autodiff.run.split_matmul import product
+from gpt2.model import GPT2
+from gpt2.optimizer import AdamW
+
+WIDTH, LEFT, RIGHT, ROW, TOP = 1100, 90, 20, 46, 66  # pixels
+STYLE = """\
+text { font: 13px system-ui, sans-serif; fill: #1f2328; } .title { font-weight: 600; font-size: 15px; }
+.soft { fill: #57606a; } .paper { fill: #ffffff; } .lane { fill: #f1f4f7; }
+.product { fill: #2563eb; } .region { fill: #0d9488; }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3; } .soft { fill: #9aa4af; } .paper { fill: #0d1117; } .lane { fill: #1c2128; }
+  .product { fill: #58a6ff; } .region { fill: #2dd4bf; }
+}"""
+
+
+def main(argv):
+    parser = program.parser("bench.timeline", "Draw which region or product each thread is at, over a step.")
+    add = parser.add_argument
+    add("--size", metavar="NAME", default="4x128-B12T64", help=f"of {', '.join(sizes.SIZES)}")
+    add("--backward", metavar="WHICH", default="whole", help="manual, auto, whole, or a mix (default whole)")
+    add("--out", metavar="FILE", default="timeline.svg", help="the picture (default timeline.svg)")
+    add("--steps", metavar="N", type=program.positive(int), default=5, help="of which the last is drawn")
+    options = parser.parse_args(argv)
+    size = sizes.find(options.size)
+    for count in program.thread_counts(options.threads)[-1:]:
+        spans, seconds = record(size, options.backward, count, options.steps)
+        who = f"{size.name}, {options.backward}, {count} thread{'s' * (count > 1)}"
+        title = f"{who}: {1e3 * seconds:.1f} ms a step"
+        Path(options.out).write_text(svg(spans, seconds, title), encoding="utf-8")
+        program.say(options, f"{title}\n" + "\n".join(told(spans, seconds)) + f"\nwrote {options.out}")
+    return 0
+
+
+# ---- Recording ---------------------------------------------------------------------------------------------
+
+
+class Spans:
+    """What threads were at: (thread, kind, name, begin, end), in seconds. Kinds are region and product."""
+
+    def __init__(self):
+        self.found = []
+
+    def timed(self, kind, name, function):
+        def wrapper(*args):
+            begin = time.perf_counter()
+            result = function(*args)
+            self.found.append((threading.get_ident(), kind, name, begin, time.perf_counter()))
+            return result
+
+        return wrapper
+
+    def run_blocks(self, body, blocks, scratch, alone=False):
+        return RUN_BLOCKS(self.timed("region", body.__name__, body), blocks, scratch, alone)
+
+    def matmul(self, a, b, out):
+        name = f"{a.shape[0]} x {a.shape[1]} x {b.shape[1]}"
+        whole = self.timed("product", name, product)
+        if threads.count == 1:
+            return whole(a, b, out, 1, threads.run_on_threads)
+        shared = lambda job: threads.run_on_threads(self.timed("product", name, job))  # noqa: E731
+        begin, before = time.perf_counter(), len(self.found)
+        result = product(a, b, out, threads.count, shared)
+        if len(self.found) == before:  # too small to be shared out
+            self.found.append((threading.get_ident(), "product", name, begin, time.perf_counter()))
+        return result
+
+
+RUN_BLOCKS, MATMUL = kernels.run_blocks, kernels.matmul
+
+
+def record(size, backward, count, steps):
+    """The spans of the last of so many steps, from its begin on, and how long it took."""
+    spans = Spans()
+    # programs that are made from now on call these
+    kernels.run_blocks, kernels.matmul = spans.run_blocks, spans.matmul
+    before = ad.get_threads()
+    try:
+        ad.set_threads(count)
+        model = GPT2(size.config, backward, seed=0)
+        optimizer = AdamW(model)
+        tokens, targets = np.random.default_rng(0).integers(0, size.config.vocab_size, (2, size.B, size.T))
+        for _ in range(steps):
+            spans.found.clear()
+            begin = time.perf_counter()
+            model.loss_and_grads(tokens, targets)
+            optimizer.step(clip=1.0)
+            seconds = time.perf_counter() - begin
+    finally:
+        kernels.run_blocks, kernels.matmul = RUN_BLOCKS, MATMUL
+        ad.set_threads(before)
+    return [(who, kind, name, t0 - begin, t1 - begin) for who, kind, name, t0, t1 in spans.found], seconds
+
+
+# ---- Telling -----------------------------------------------------------------------------------------------
+
+
+def lanes(spans):
+    """The threads in the order in which they first have something to do."""
+    return list(dict.fromkeys(who for who, *_ in sorted(spans, key=lambda span: span[3])))
+
+
+def told(spans, seconds):
+    """A line for each thread: the shares of the step that it spends on products and regions."""
+    for k, who in enumerate(lanes(spans)):
+        product, region = (
+            sum(end - begin for one, what, _, begin, end in spans if (one, what) == (who, kind)) / seconds
+            for kind in ("product", "region")
+        )
+        rest = 1 - product - region
+        yield f"thread {k + 1}: products {product:.0%}, regions {region:.0%}, neither {rest:.0%}"
+
+
+def svg(spans, seconds, title):
+    """The file: a lane for each thread, a bar for each of its spans."""
+    order = lanes(spans)
+    height = TOP + ROW * len(order) + 40
+    scale = (WIDTH - LEFT - RIGHT) / seconds
+    lines = [_text(0, 20, title, "title")]
+    for x, kind, words in ((0, "product", "products"), (110, "region", "regions over blocks of rows")):
+        lines += [_bar(kind, x, 36, 14, 14, words), _text(x + 20, 48, words, "soft")]
+    for k in range(len(order)):
+        lines.append(_bar("lane", LEFT, TOP + ROW * k, WIDTH - LEFT - RIGHT, ROW - 10, ""))
+        lines.append(_text(0, TOP + ROW * k + 24, f"thread {k + 1}", ""))
+    for who, kind, name, begin, end in spans:
+        words = f"{name}: {1e6 * (end - begin):.0f} us"
+        y = TOP + ROW * order.index(who)
+        lines.append(_bar(kind, LEFT + scale * begin, y, max(scale * (end - begin), 0.3), ROW - 10, words))
+    bottom = TOP + ROW * len(order) + 14
+    for k in range(5):
+        at = seconds * k / 4
+        lines.append(_text(LEFT + scale * at - 10 * (k == 4), bottom, f"{1e3 * at:.1f} ms", "soft", "middle"))
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>\n{STYLE}\n</style>'
+    paper = f'<rect class="paper" width="{WIDTH}" height="{height}"/>'
+    return "\n".join([head, paper, *lines, "</svg>"]) + "\n"
+
+
+def _bar(kind, x, y, width, height, words):
+    title = f"<title>{html.escape(words)}</title>" if words else ""
+    return f'<rect class="{kind}" x="{x:.2f}" y="{y}" width="{width:.2f}" height="{height}">{title}</rect>'
+
+
+def _text(x, y, words, kind, anchor="start"):
+    return f'<text class="{kind}" x="{x:.1f}" y="{y}" text-anchor="{anchor}">{html.escape(words)}</text>'
+
+
+if __name__ == "__main__":
+    program.run(main)
