@@ -1,4 +1,4 @@
-"""Long loops: an ODE of many steps with writes in place, its gradient's time and memory: `python -m bench.loops`.
+"""An ODE of many steps with writes in place, the time and memory of its gradient: `python -m bench.loops`.
 
 A chain of 200 pendulums is moved on by Euler's symplectic method, in arrays that each step writes to. The
 gradient of the final energy by the springs is taken through ad.scan, through ad.while_loop with the number of

@@ -128,7 +128,8 @@ STAGES = {
     ),
     "scipy": Room(
         "SciPy's functions",
-        "SciPy's modules with derivatives, where SciPy is installed: `linalg`, `special`, `stats`, `signal`.",
+        "SciPy's modules with derivatives, where SciPy is installed: `linalg`, `optimize`, `special`, "
+        "`stats`, `signal`.",
     ),
     "reuse": Room(
         "still the same?",

@@ -180,12 +180,13 @@ def _solver(
 
 def _recorded(flat: Callable, given: list, solve: Callable) -> tuple[Recording | None, str | None]:
     """A recording of the solver, or None; and why it cannot stand for other calls."""
+    drawn = draws.count()
     try:
         with Watch(solve) as world, draws.plainly():
             rec = record(flat, given)
     except Exception:  # what cannot be recorded runs as it is; if it is at fault itself, it will say so then
         return None, None
-    return rec, world.guard().trouble
+    return rec, "it draws random numbers" if draws.count() > drawn else world.guard().trouble
 
 
 def _wide(own: int, product: Graph, first: Graph, back: Graph | None) -> tuple[Graph, Graph, Graph | None]:

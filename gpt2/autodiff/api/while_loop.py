@@ -32,7 +32,7 @@ def while_loop(cond: Callable, body: Callable, init: Any, *, keep: int | None = 
     keep   how many carries the forward keeps for a backward, at least 1. A loop of up to so many steps
            computes no carry twice in its backward; a longer one keeps every second, fourth, ... and computes
            those between again, up to `keep` of them at a time. 1 keeps the first alone. By default 128, or
-           fewer if they took more than 256 MiB, but 8
+           fewer if they took more than 256 MiB, but 8. Where no derivative is asked for, nothing is kept
 
     cond and body are recorded once, and the program has them once, however many steps there are: neither its
     length nor the time to compile it depends on that. Both are called at least once, even where no step is

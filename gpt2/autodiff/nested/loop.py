@@ -100,6 +100,11 @@ def evaluate_while(
     return (*carry, np.array(steps), np.array(kept.spacing), *kept.arrays)
 
 
+def _spared(read: set[int], attrs: dict) -> dict:
+    """No carries are kept where nothing reads them: where no derivative was asked for."""
+    return attrs if any(i > attrs["carries"] for i in read) else {**attrs, "keep": 0}
+
+
 class _Kept:
     """Carries of a loop that is under way: those before steps 0, spacing, 2 spacing, ..."""
 
@@ -395,6 +400,7 @@ row(
     "structural",
     infer=_infer,
     evaluate=evaluate_while,
+    spared=_spared,
     jvp_rule=_jvp,
     vjp_rule=_vjp,
     batch=_batch,

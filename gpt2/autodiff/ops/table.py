@@ -102,6 +102,9 @@ class Op:
     writes_out: bool = False  # NumPy writes the result where it is told to
     anchor: bool = False  # long work in which nothing else joins: what it needs is computed just before
     picks: bool = False  # takes elements out of its first argument at an array of indices
+    spared: Callable | None = (
+        None  # (results that are read, attrs) -> attrs that leave out some of the others
+    )
     by_rows: Callable | None = None  # one of the rules of ops/rowwise.py
     batch: Callable | None = None  # one of the rules of ops/batching.py: many examples at once
     # What passes may rely on

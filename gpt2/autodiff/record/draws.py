@@ -126,9 +126,19 @@ def taker() -> Run | None:
 
 
 def count() -> int:
-    """How many draws were noted so far."""
-    run = taker()
-    return 0 if run is None else len(run.draws.made)
+    """How often something was drawn so far in the outermost recording."""
+    run = recording.outermost()
+    if run is None:
+        return 0
+    return len(run.drew_plainly) + (0 if run.draws is None else len(run.draws.made))
+
+
+def _plainly(generator: np.random.Generator, name: str, args: Sequence, kwargs: dict) -> Any:
+    """A call that gives plain numbers. A recording that has seen some may not be used again."""
+    run = recording.outermost()
+    if run is not None:
+        run.drew_plainly.append(name)
+    return getattr(generator, name)(*args, **kwargs)
 
 
 class Drawing(np.random.Generator):
@@ -142,9 +152,9 @@ class Drawing(np.random.Generator):
 
     @property
     def bit_generator(self):
-        run = recording.current()
+        run = recording.outermost()
         if run is not None:
-            run.unstable.append("it uses the bit_generator of a random generator")
+            run.drew_plainly.append("bit_generator")
         return self.generator.bit_generator
 
     def __reduce__(self):
@@ -225,10 +235,7 @@ def _noted(name: str) -> Callable:
 
 def _other(name: str) -> Callable:
     def method(self, *args, **kwargs):
-        run = recording.current()
-        if run is not None:
-            run.unstable.append(f"it calls {name}() of a random generator")
-        return getattr(self.generator, name)(*args, **kwargs)
+        return _plainly(self.generator, name, args, kwargs)
 
     method.__name__ = name
     return method
@@ -247,7 +254,7 @@ def _plain_call(drawing: Drawing, name: str, *args: Any, **kwargs: Any) -> Any:
     """A call whose arguments are all plain."""
     g, run = drawing.generator, taker()
     if run is None:
-        return getattr(g, name)(*args, **kwargs)
+        return _plainly(g, name, args, kwargs)
     if any(type(x) is Recorded for x in (*args, *kwargs.values())):
         raise UnsupportedError(
             f"rng.{name} of a recorded value: there are derivatives by the parameters of normal, uniform, "
@@ -256,8 +263,7 @@ def _plain_call(drawing: Drawing, name: str, *args: Any, **kwargs: Any) -> Any:
         )
     place = _OUT.get(name, len(args))
     if kwargs.get("out") is not None or place < len(args) and args[place] is not None:
-        run.unstable.append(f"it has {name}() of a random generator write to an array")
-        return getattr(g, name)(*args, **kwargs)
+        return _plainly(g, name, args, kwargs)
     kept = [_own(x) for x in args], {k: _own(v) for k, v in kwargs.items()}
     return run.draws.add(run, Draw(g, name, (), *kept))
 

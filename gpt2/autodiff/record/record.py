@@ -154,6 +154,8 @@ def _drawn(rec: Run, start: int) -> list[tuple[int, Draw]]:
     nodes = {draw.node for draw in made}
     if nodes and any(hangs_on(r.node, nodes) for r in rec.reads):
         rec.unstable.append("it looks at random numbers that it drew")
+    if rec.drew_plainly:
+        rec.unstable.append(f"it uses {rec.drew_plainly[0]} of a random generator")
     return list(enumerate(made, start))
 
 

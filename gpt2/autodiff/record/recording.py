@@ -66,6 +66,7 @@ class Run:
         self.refused: AutodiffError | None = None
         self.unstable: list[str] = []  # why another run might give another graph
         self.draws: Any = None  # of random numbers (draws.py); None: they are plain numbers
+        self.drew_plainly: list[str] = []  # methods of random generators that gave plain numbers
 
     def refuse(self, error: AutodiffError) -> AutodiffError:
         self.refused = error

@@ -199,6 +199,12 @@ def test_long_loops_go_back_in_few_carries_and_few_forward_steps(monkeypatch):
     assert (steps, most) == (0, 1)  # all of them were kept
 
 
+def test_carries_are_kept_only_where_a_backward_reads_them():
+    """The results are the carry, the number of steps, the spacing and what is kept."""
+    assert "keep=0" in ad.source(ad.compile(newton), 2.0, emitted=True)
+    assert "keep=128" in ad.source(ad.grad(newton), 2.0, emitted=True)
+
+
 def test_bodies_that_cannot_stand_for_all_steps_are_run_step_by_step():
     seen = []
 

@@ -66,6 +66,7 @@ def test_numbers_are_those_of_the_function_and_nothing_is_recorded_again(f):
         lambda x: x * shuffled(),
         lambda x: x * np.random.Generator(rng.bit_generator).normal(),
         lambda x: x * held["rng"].normal(),
+        lambda x: with_a_rule(x),
     ],
 )
 def test_what_is_not_understood_is_recorded_anew(f):
@@ -84,6 +85,14 @@ def test_what_is_not_understood_is_recorded_anew(f):
 
 
 held = {}
+
+
+@ad.custom_vjp
+def with_a_rule(x):
+    return x * rng.normal()
+
+
+with_a_rule.defvjp(lambda dout, out, x: (dout,))
 
 
 def shuffled():

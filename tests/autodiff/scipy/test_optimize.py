@@ -1,0 +1,50 @@
+"""scipy.optimize.root of recorded values, and minima as roots of gradients."""
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+
+pytest.importorskip("scipy")
+import scipy.optimize
+
+from gpt2.autodiff.scipy import optimize
+
+A = np.array([[2.0, 0.3], [-0.4, 1.5]])
+B = np.array([0.7, -0.2])
+
+
+def cubic(x, a, b):
+    return a @ x + x**3 - b
+
+
+def test_roots():
+    def f(a, b):
+        return np.sum(optimize.root(cubic, np.zeros(2), args=(a, b), tol=1e-13).x ** 2)
+
+    plain = scipy.optimize.root(cubic, np.zeros(2), args=(A, B), tol=1e-13)
+    assert ad.compile(f)(A, B) == pytest.approx(np.sum(plain.x**2), rel=1e-10)
+    assert f(A, B) == np.sum(plain.x**2) and optimize.root(cubic, np.zeros(2), args=(A, B)).success
+    ad.check_grads(f, (A, B), order=2)
+    assert optimize.brentq is not None and optimize.minimize(lambda x: x @ x, np.ones(2)).success
+
+
+def test_minima_are_roots_of_gradients():
+    def energy(x, b):
+        return np.sum(np.cosh(A @ x)) - b @ x
+
+    def best(b):
+        return energy(ad.root(ad.grad(energy), np.zeros(2), b), b)
+
+    x = scipy.optimize.minimize(energy, np.zeros(2), args=(B,), tol=1e-12).x
+    np.testing.assert_allclose(ad.grad(best)(B), -x, atol=1e-6)  # the envelope theorem
+    ad.check_grads(best, (B,), order=2)
+
+
+def test_errors():
+    with pytest.raises(ad.ConvergenceError, match=r"scipy.optimize.root: .* \|f\(x\)\| is"):
+        ad.grad(lambda a: optimize.root(lambda x, a: x * x + a, np.ones(1), args=(a,)).x[0])(1.0)
+    with pytest.raises(NotImplementedError, match="with jac= or callback="):
+        ad.grad(lambda a: optimize.root(cubic, np.zeros(2), args=(a, B), jac=cubic).x[0])(A)
+    with pytest.raises(NotImplementedError, match="scipy.optimize.brentq has no derivative rule"):
+        ad.grad(lambda a: optimize.brentq(lambda x, a: x - a, 0.0, 2.0, args=(a,)))(1.0)
