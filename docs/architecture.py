@@ -187,6 +187,7 @@ BESIDE = {
     "data/": "`python -m data`: corpora by name, and where their text lies; a door to gpt2/data",
     "tests/": "tests, in folders named after the rooms that they test; helpers in tests/support, long runs "
     "in tests/long",
+    "examples/": "programs of one's own on top of gpt2: Llama from forwards alone (docs/llama.md)",
     "bench/": "benchmarks and studies, which know gpt2 and nothing of the tests",
     "docs/": "these pages, and the scripts that make some of them",
     ".ci/run": "what has to pass before a change goes in",

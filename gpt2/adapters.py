@@ -31,6 +31,11 @@ def lora(
     backward               as of GPT2
 
     Its frozen weights are the model's own arrays, not copies: training the model later changes both.
+
+        >>> model = gpt2.GPT2(gpt2.GPT2Config.preset("tiny"))
+        >>> tuned = gpt2.lora(model, rank=4)
+        >>> model.num_parameters, tuned.flat_params.size  # which are trained
+        (120576, 2048)
     """
     tuning = Tuning(f"lora:{rank}", lora_alpha=alpha, lora_targets=targets)
     return retuned(model, tuning, seed, backward)
@@ -86,7 +91,12 @@ def _fit(array, dtype):
 
 
 def merged(model: GPT2) -> GPT2:
-    """A model without adapters: its matrices have taken them in. The other tensors are copied."""
+    """A model without adapters: its matrices have taken them in. The other tensors are copied.
+
+    >>> tuned = gpt2.lora(gpt2.GPT2(gpt2.GPT2Config.preset("tiny")), rank=4)
+    >>> gpt2.merged(tuned).num_parameters
+    120576
+    """
     d = model.description
     if d.lora is None:
         raise UserError("the model has no adapters to merge")

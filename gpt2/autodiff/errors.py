@@ -10,7 +10,18 @@ import numpy as np
 
 
 class AutodiffError(Exception):
-    """A function that cannot be recorded as it is written. `loc` is (file, line, function)."""
+    """A function that cannot be recorded as it is written. `loc` is (file, line, function).
+
+    >>> def f(x):
+    ...     out = np.empty(2)
+    ...     out[:] = x * x
+    ...     return np.sum(out)
+    >>> try:
+    ...     ad.grad(f)(np.ones(2))
+    ... except ad.AutodiffError as error:
+    ...     print(str(error).partition(": ")[2].split(",")[0])
+    this assignment writes a recorded value into a plain NumPy array
+    """
 
     def __init__(self, message: str, loc: tuple | None = None):
         super().__init__(f"{place(loc)}: {message}" if loc else message)
@@ -35,6 +46,22 @@ class WriteError(AutodiffError, ValueError):
 
 class DtypeError(AutodiffError, TypeError):
     """An array that does not hold numbers."""
+
+
+class ConvergenceError(AutodiffError, ArithmeticError):
+    """A solver that did not come to a solution: `residual` is what it left after so many `steps`.
+
+    >>> try:
+    ...     x = ad.fixed_point(lambda x: 2.0 * x + 1.0, 1.0, max_steps=20)
+    ... except ad.ConvergenceError as error:
+    ...     print(error.steps)
+    20
+    """
+
+    def __init__(self, message: str, residual: float, steps: int, loc: tuple | None = None):
+        super().__init__(message, loc)
+        self.residual = residual
+        self.steps = steps
 
 
 def place(loc: tuple) -> str:

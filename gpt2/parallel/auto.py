@@ -1,6 +1,7 @@
 """Chooses between threads and processes: a step is measured each way, in the run's shapes."""
 
 import contextlib
+import statistics
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -57,14 +58,17 @@ def measure(
     timeout: float = 300.0,
     options: Mapping[str, Any] | None = None,
 ) -> float:
-    """Seconds of a step, the second one: the first compiles, and touches new memory."""
+    """Seconds of a step, the median of three: one before them compiles, and touches new memory."""
     model = GPT2(config, seed=None, **(options or {}))
     batch = tuple(np.random.default_rng(0).integers(0, config.vocab_size, (2, B, T), dtype=np.int32))
     with Processes(model, AdamW(model), workers, threads=threads, timeout=timeout, options=options) as team:
         team.step([batch])
-        begin = time.perf_counter()
-        team.step([batch])
-        return time.perf_counter() - begin
+        seconds = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            team.step([batch])
+            seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
 
 
 def as_text(times: Mapping[int, float], best: int, threads: int = 0) -> str:

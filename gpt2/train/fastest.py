@@ -32,7 +32,8 @@ from gpt2.train.cost import available_memory
 from gpt2.train.settings import FASTEST, Settings
 
 PRICE = 0.05  # of the run's time
-ROUNDS = 3  # in which each way is timed; its shortest time counts
+ROUNDS = 3  # in which each way is timed, in turns; the median counts
+MOST_ROUNDS = 15  # where ways lie close together and the price allows it
 MARGIN = 0.97  # a later way has to win by this much: the choice should not change with the noise
 START_S = 2.5  # that processes take to start and to compile, besides their steps
 BUSY = 0.1  # of the machine's cores; where others took more, what was measured is not kept
@@ -126,7 +127,7 @@ def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
 class Trial:
     """Gradients of the run's own model on a batch of noise, in several ways. No parameter is changed.
 
-    times   way -> seconds of one gradient, the shortest
+    times   way -> seconds of one gradient, the median
     spent   seconds
     """
 
@@ -146,10 +147,11 @@ class Trial:
         takers = {first: self.taker(first)}
         compiling = timed(takers[first])
         self.times[first] = step = timed(takers[first])
+        price = PRICE * gradients * step
         self.spent = (1 + ROUNDS) * step  # the first compiles what is needed anyway
         for way in others:
             cost = compiling + (1 + ROUNDS) * step + START_S * (way.parallel == "processes")
-            if self.spent + cost > PRICE * gradients * step or not self.fits(way):
+            if self.spent + cost > price or not self.fits(way):
                 continue
             began = time.perf_counter()
             if way.parallel == "processes":
@@ -158,14 +160,27 @@ class Trial:
                 takers[way] = self.taker(way)
                 timed(takers[way])
             self.spent += time.perf_counter() - began + ROUNDS * step
-        for _ in range(ROUNDS if len(takers) > 1 else 0):
-            for way, take in takers.items():
-                self.times[way] = min(timed(take), self.times.get(way, float("inf")))
+        if len(takers) > 1:
+            self.rounds(takers, price)
         best = first
         for way, seconds in self.times.items():
             if seconds < MARGIN * self.times[best]:
                 best = way
         return best
+
+    def rounds(self, takers: dict[Way, Callable[[], Any]], price: float) -> None:
+        """Time the ways in turns; while the one ahead has lost a round, in more, as far as the price goes."""
+        samples: dict[Way, list[float]] = {way: [] for way in takers}
+        for n in range(MOST_ROUNDS):
+            for way, take in takers.items():
+                samples[way].append(timed(take))
+            self.times |= {way: float(np.median(found)) for way, found in samples.items()}
+            if n + 1 >= ROUNDS:
+                (_, ahead), (second, _), *_ = sorted((seconds, way) for way, seconds in self.times.items())
+                another = sum(self.times[way] for way in takers)
+                if max(samples.get(ahead, [0.0])) < MARGIN * second or self.spent + another > price:
+                    return
+                self.spent += another
 
     def fits(self, way: Way) -> bool:
         """Whether there is ample memory for it: parameters, moments, and gradients for every worker."""
@@ -202,11 +217,13 @@ class Trial:
         if len(self.times) < 2:
             alone = len(self.ways) == 1
             return f"{best}: {'the only way left open' if alone else 'so short a run is not worth measuring'}"
-        measured = [f"{way} {1e3 * seconds:.0f} ms" for way, seconds in self.times.items() if way != best]
+        best_s, (second_s, second) = (
+            self.times[best],
+            min((s, way) for way, s in self.times.items() if way != best),
+        )
         return (
-            f"{best}: the fastest way here, {1e3 * self.times[best]:.0f} ms a gradient "
-            f"({', '.join(measured)}; measured in {self.spent:.1f} s). Other ways add up in other orders: "
-            "name one to have its last digits"
+            f"{best}: the fastest of {len(self.times)} ways here, {1e3 * best_s:.0f} ms a gradient "
+            f"(next {second} {1e3 * second_s:.0f} ms)"
         )
 
 

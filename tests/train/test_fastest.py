@@ -105,13 +105,45 @@ def test_the_fastest_way_is_taken(monkeypatch, best):
     way, backward, note = chosen(spawn=True)
     assert way == best and backward == best.backward
     assert set(tried) == set(seconds)
-    assert note.startswith(f"{best}: the fastest way here, 1000 ms a gradient") and "2000 ms" in note
+    assert note.startswith(f"{best}: the fastest of 4 ways here, 1000 ms a gradient") and "2000 ms" in note
 
 
 def test_a_little_faster_is_not_enough(monkeypatch):
     """Else noise would decide about the last digits."""
     clock(monkeypatch, {WHOLE: 1.0, SHARES: 0.98, MANUAL: 0.99})
     assert chosen()[0] == WHOLE
+
+
+def test_one_lucky_gradient_decides_nothing(monkeypatch):
+    """The median counts, and ways that lie close together are timed more often, as far as the price goes."""
+    clock(monkeypatch, {})
+    turns = {
+        WHOLE: itertools.cycle([1.0, 1.0, 0.5]),
+        SHARES: itertools.cycle([0.9, 1.1, 0.9]),
+        MANUAL: itertools.repeat(3.0),
+    }
+    taken = dict.fromkeys(turns, 0)
+
+    def taker(self, way):
+        def take():
+            taken[way] += 1
+            return next(turns[way])
+
+        return take
+
+    monkeypatch.setattr(fastest.Trial, "taker", taker)
+    assert chosen()[0] == SHARES
+    assert set(taken.values()) == {1 + fastest.MOST_ROUNDS, 2 + fastest.MOST_ROUNDS}
+    taken.update(dict.fromkeys(taken, 0))
+    turns[SHARES] = itertools.repeat(0.4)  # clear at once
+    assert chosen(dataclasses.replace(LONG, batch_size=8))[0] == SHARES
+    assert taken[SHARES] == 1 + fastest.ROUNDS
+    taken.update(dict.fromkeys(taken, 0))
+    turns[SHARES] = itertools.cycle([0.9, 1.1, 0.9])
+    assert (
+        chosen(dataclasses.replace(LONG, batch_size=16, steps=700))[0] == SHARES
+    )  # 35 gradients may be spent
+    assert fastest.ROUNDS < taken[SHARES] - 1 < fastest.MOST_ROUNDS
 
 
 @pytest.mark.parametrize(("count", "tried"), [(100, 0), (170, 1), (200, 2), (800, 3)])

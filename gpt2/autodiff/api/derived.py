@@ -152,7 +152,7 @@ class Derived:
     def built(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple[Plan, Any]:
         """The plan of a recording, and its program: the row of stages from end to end."""
         if self.transform.differentiates:
-            rec = replace(rec, graph=row.simplified(rec.graph))
+            rec = replace(rec, graph=row.simplified(rec.graph, alike=self.transform.reverse and not scalar))
             plan = row.differentiated(self.plan, call, rec)
         else:
             plan = self.plan(call, rec)

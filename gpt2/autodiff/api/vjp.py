@@ -71,7 +71,7 @@ class Pair:
 class Vjp(Transform):
     """Called with the arguments of f. The result is (out, pullback)."""
 
-    name, suffix, takes_out = "vjp", "vjp", False
+    name, suffix, takes_out, reverse = "vjp", "vjp", False, True
 
     def __init__(self, pure: bool = False):
         self.pure = pure
@@ -245,5 +245,9 @@ def vjp(f: Callable, *args: Any, pure: bool = False) -> tuple[Any, Pullback]:
     The forward program keeps what the backward is quicker to be handed than to compute again. Arguments that
     it needs are copied, as the caller may write to them before calling the pullback; not with pure=True,
     which promises that they stay (and what it promises in ad.compile).
+
+        >>> out, pullback = ad.vjp(lambda x, y: x * y, np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+        >>> pullback(np.ones(2))
+        (array([3., 4.]), array([1., 2.]))
     """
     return derived_of(f, Vjp(pure), pure).entry(args, {})
