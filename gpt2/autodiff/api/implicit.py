@@ -28,7 +28,7 @@ from ..nested.implicit import (
 )
 from ..ops.subgraph import inputs_like
 from ..pipeline import program_of
-from ..record import recording
+from ..record import draws, recording
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..reuse.watch import Watch
@@ -232,9 +232,10 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
         return leaves_of_carry(name, f(unflatten(tree, list(map(own, leaves))), *params), tree, WORDS), []
 
     step.__name__ = getattr(f, "__name__", "f")
+    drawn = draws.count()
     with Watch(f) as world:
         rec = recorded_step(name, step, x, tree, [], WORDS)
-    trouble = world.guard().trouble
+    trouble = "it draws random numbers" if draws.count() > drawn else world.guard().trouble
     if not trouble and not stands_for_all(rec):
         trouble = "it branches on values" if rec.value_dependent else rec.unstable[0]
     if trouble:

@@ -14,7 +14,7 @@ from ..graph import Graph
 from ..nested.implicit import LinearSolve, SolverCall, transpose_of
 from ..ops.subgraph import inputs_like
 from ..pipeline import program_of
-from ..record import recording
+from ..record import draws, recording
 from ..record.record import Recording, evaluate_graph, inline, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
@@ -113,9 +113,10 @@ def _product(matvec: Callable, leaves: list, tree: Tree) -> tuple[Graph, list]:
         return leaves_of_carry(name, matvec(unflatten(tree, v)), tree, WORDS)
 
     flat.__name__ = getattr(matvec, "__name__", "matvec")
+    drawn = draws.count()
     with Watch(matvec) as world:
         rec = record(flat, ([np.asarray(value_of(x))[()] for x in leaves],))
-    trouble = world.guard().trouble
+    trouble = "it draws random numbers" if draws.count() > drawn else world.guard().trouble
     if not trouble and not stands_for_all(rec):
         trouble = "it branches on values" if rec.value_dependent else rec.unstable[0]
     if trouble:
@@ -180,7 +181,7 @@ def _solver(
 def _recorded(flat: Callable, given: list, solve: Callable) -> tuple[Recording | None, str | None]:
     """A recording of the solver, or None; and why it cannot stand for other calls."""
     try:
-        with Watch(solve) as world:
+        with Watch(solve) as world, draws.plainly():
             rec = record(flat, given)
     except Exception:  # what cannot be recorded runs as it is; if it is at fault itself, it will say so then
         return None, None
