@@ -1,0 +1,20 @@
+"""autograd.misc.tracers: a function whose graph is kept. Every derived function of this compiler keeps its."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ....api.compile import compile
+
+
+def const_graph(fun: Callable, *args: Any, **kwargs: Any) -> Callable:
+    """fun with its first arguments settled, compiled."""
+    return compile(functools.partial(fun, *args, **kwargs))
+
+
+def full_graph(fun: Callable, *args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError(
+        "autograd.misc.tracers.full_graph: ad.stages(f, *args) shows the graph that this compiler records"
+    )
