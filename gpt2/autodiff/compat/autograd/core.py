@@ -13,7 +13,7 @@ import numpy as np
 from ...api.forward import jvp as forward
 from ...api.vjp import vjp as reverse
 from ...tree import Tree, flatten, unflatten
-from .inputs import answer, floating, zeros_like
+from .inputs import answer, floating, has_derivative, zeros_like
 from .tracer import Box, Node, Primitive, getval, isbox, primitive, trace
 from .util import func, subval, toposort
 
@@ -39,20 +39,24 @@ __all__ = [
     "subval",
     "toposort",
     "trace",
+    "primitive_vjps",
     "vspace",
 ]
 
 primitive_with_deprecation_warnings = primitive
+primitive_vjps: dict = {}  # NumPy's functions have no rules that could be taken away
+primitive_jvps: dict = {}
 
 # ---- Derivatives of functions of one argument ------------------------------------------------------------
 
 
 def make_vjp(fun: Callable, x: Any) -> tuple[Callable, Any]:
     """(vjp, fun(x)): vjp(g) is the gradient of the inner product of g and the result."""
-    ans, pull = reverse(fun, floating(x))
+    x = floating(x)
+    ans, pull = reverse(fun, x)
 
     def vjp(g):
-        return pull(answer(g, ans))[0]
+        return pull(answer(g, ans))[0] if has_derivative(ans) else zeros_like(x)
 
     return vjp, ans
 

@@ -30,6 +30,11 @@ def floating(x: Any) -> Any:
     return x
 
 
+def has_derivative(ans: Any) -> bool:
+    """Whether any real or complex number is in a result."""
+    return any(np.result_type(getattr(x, "dtype", x)).kind in "fc" for x in flatten(ans)[0])
+
+
 def answer(g: Any, like: Any) -> Any:
     """g in the structure, shapes and dtypes of a value: what autograd takes for a cotangent or tangent of it."""
     wanted, tree = flatten(like)

@@ -110,7 +110,7 @@ def wrap_nary_f(fun: Callable, op: Callable, argnum: Any) -> Callable:
     return wraps(
         fun,
         "{op}_of_{fun}_wrt_argnum_{argnum}",
-        "{op} of {fun} with respect to argument {argnum}; it takes the arguments of {fun}.",
+        "    {op} of function {fun} with respect to argument {argnum}; it takes the arguments of {fun}.",
         op=get_name(op),
         argnum=argnum,
     )

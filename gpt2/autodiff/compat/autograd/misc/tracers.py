@@ -6,12 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ....api.compile import compile
-
 
 def const_graph(fun: Callable, *args: Any, **kwargs: Any) -> Callable:
-    """fun with its first arguments settled, compiled."""
-    return compile(functools.partial(fun, *args, **kwargs))
+    """fun with its first arguments settled."""
+    return functools.partial(fun, *args, **kwargs)
 
 
 def full_graph(fun: Callable, *args: Any, **kwargs: Any) -> Any:

@@ -13,5 +13,6 @@ globals().update({k: v for k, v in seen_in(_numpy).items() if k not in globals()
 row_stack = _numpy.vstack
 concatenate_args = numpy_wrapper.concatenate_args
 make_diagonal = numpy_wrapper.make_diagonal
+where = numpy_wrapper.where
 metadata = numpy_wrapper.metadata
 __version__ = _numpy.__version__

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tracer import getval
+from ..tracer import getval, isbox
 
 
 def concatenate_args(axis: int, *args: Any) -> Any:
@@ -24,3 +24,23 @@ def metadata(A: Any) -> tuple:
     """(shape, ndim, dtype, whether it is complex)"""
     dtype = A.dtype if hasattr(A, "dtype") else np.result_type(getval(A))
     return np.shape(A), np.ndim(A), dtype, dtype.kind == "c"
+
+
+def where(condition: Any, *args: Any, **kwargs: Any) -> Any:
+    """np.where, whose x and y may be named. Of Python's own numbers and lists it gives Python's own."""
+    if not args and not kwargs:
+        return np.where(condition)
+    given = dict(zip(("x", "y"), args), **kwargs)
+    if set(given) != {"x", "y"} or len(args) + len(kwargs) != 2:
+        raise ValueError("where: either both or neither of x and y should be given")
+    x, y = given["x"], given["y"]
+    if any(map(_is_numpys, (condition, x, y))):
+        return np.where(condition, x, y)
+    return np.where(condition, x, y).tolist()
+
+
+def _is_numpys(x: Any) -> bool:
+    """Whether anything of NumPy's, or a recorded value, is in x."""
+    if isinstance(x, (list, tuple)):
+        return any(map(_is_numpys, x))
+    return isbox(x) or isinstance(x, (np.ndarray, np.generic))

@@ -33,7 +33,8 @@ def _adjoint(func: Callable, y0: Any, t: Any, func_args: tuple, yt: Any, kwargs:
     vector, unflatten = flatten(func_args)
 
     def slope(y, t, vector):
-        return np.asarray(func(y, t, *unflatten(vector)))
+        found = func(y, t, *unflatten(vector))
+        return np.stack(found) if isinstance(found, (list, tuple)) else found
 
     def backwards(state, t, vector):
         y, a = state[:D], state[D : 2 * D]
