@@ -266,6 +266,9 @@ class custom_vjp(_Custom):
     or, to keep something from the forward: f.defvjp(forward, backward), with forward(x, y) -> (out,
     residuals) and backward(residuals, dout) -> (dx, dy). Gradients of integers are None. Keyword-only
     arguments of f have no gradient; f_vjp or forward gets them by name.
+
+    The rule serves forward mode too, turned round; f.defjvp, as of a custom_jvp, gives one for forward mode
+    besides, for a backward that cannot be differentiated itself.
     """
 
     def __init__(self, f: Callable):
@@ -273,6 +276,7 @@ class custom_vjp(_Custom):
         self.forward: Callable | None = None
         self.backward: Callable | None = None
         self.given: Callable | None = None  # what takes f's arguments: the rule, or its forward
+        self.forwards: custom_jvp | None = None
 
     def defvjp(self, first: Callable, second: Callable | None = None) -> Callable:
         """Set the rule: one function of (dout, out, *args), or a forward and a backward."""
@@ -283,6 +287,11 @@ class custom_vjp(_Custom):
         else:
             self.forward, self.backward = first, second
         return first
+
+    def defjvp(self, rule: Callable) -> Callable:
+        """Set a rule of forward mode besides the backward."""
+        self.forwards = custom_jvp(self.f)
+        return self.forwards.defjvp(rule)
 
     def check_rule(self) -> None:
         if self.backward is None:
@@ -298,7 +307,8 @@ class custom_vjp(_Custom):
             with _own_reads():
                 return self.graphs(primal, concrete, tree, keywords, rule)
 
-        rule = CustomVJP(make)
+        forwards = None if self.forwards is None else self.forwards.rule(primal, concrete, tree, keywords)
+        rule = CustomVJP(make, forwards)
         return rule
 
     def graphs(

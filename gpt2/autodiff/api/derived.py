@@ -96,6 +96,7 @@ class Derived:
         self.doubts = 0  # how many calls will be recorded before reuse is considered again
         self.doubt: str | None = None  # and why
         self.entry = self.slow
+        self.waits = getattr(f, "compiles_when_called_again", False)  # most of these functions run once
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
 
     def _reuse_roots(self):
@@ -166,7 +167,7 @@ class Derived:
         graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
         found = _programs.find(graph_key)
         if found is None:
-            if self.why is not None and not _programs.seen(graph_key):
+            if (self.why is not None or self.waits) and not _programs.seen(graph_key):
                 return self.plan(call, rec)
             plan, program = self.built(call, rec, row, scalar)
             _programs.add(graph_key, (replace(plan, outside=[]), program))

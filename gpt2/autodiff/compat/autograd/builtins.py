@@ -7,8 +7,9 @@ from builtins import dict, isinstance, list, tuple
 from typing import Any
 
 from ...record.value import Recorded
+from ...tree import flatten
 
-__all__ = ["dict", "isinstance", "list", "tuple", "type"]
+__all__ = ["DictBox", "SequenceBox", "dict", "isinstance", "list", "tuple", "type"]
 
 
 def type(x: Any, *more: Any) -> Any:
@@ -16,3 +17,20 @@ def type(x: Any, *more: Any) -> Any:
     if more:
         return builtins.type(x, *more)
     return x.__class__ if builtins.type(x) is Recorded else builtins.type(x)
+
+
+class _Holding(builtins.type):
+    """A class that answers isinstance for plain containers in which a recorded value is."""
+
+    kinds: builtins.tuple = ()
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return builtins.type(x) in cls.kinds and any(builtins.type(v) is Recorded for v in flatten(x)[0])
+
+
+class DictBox(metaclass=_Holding):
+    kinds = (dict,)
+
+
+class SequenceBox(metaclass=_Holding):
+    kinds = (tuple, list)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+import warnings
 from builtins import type as class_of
 from collections.abc import Callable
 from functools import reduce
@@ -76,8 +78,15 @@ def make_jvp(fun: Callable, x: Any) -> Callable:
 
 
 def _own(fun: Any) -> Primitive:
+    """The primitive that a rule is given to. One for a function that is none has no effect, as with autograd,
+    whose own primitives are NumPy's and SciPy's functions.
+    """
     if isinstance(fun, Primitive):
         return fun
+    home = (getattr(fun, "__module__", None) or "").partition(".")[0]
+    if isinstance(fun, types.FunctionType) and home not in ("numpy", "scipy", "gpt2"):
+        warnings.warn(f"{fun.__name__} is no primitive, so a rule has no effect on it", stacklevel=4)
+        return Primitive(fun)
     name = getattr(fun, "__name__", fun)
     raise TypeError(
         f"{name} is no primitive, so it cannot be given a rule. NumPy's and SciPy's functions have rules of "

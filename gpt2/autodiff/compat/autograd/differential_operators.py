@@ -59,6 +59,17 @@ def _made(fun: Callable, key: str, make: Callable) -> Callable:
     return fun.made[key]
 
 
+def _others(fun: Callable) -> list:
+    """The arguments besides the differentiated ones that are recorded with them."""
+    return fun.given_on() if isinstance(fun, Unary) else []
+
+
+def _waiting(f: Callable) -> Callable:
+    """f, of which the first call is not compiled: most functions that grad makes are called once."""
+    f.compiles_when_called_again = True  # type: ignore[attr-defined]
+    return f
+
+
 def _seen(ans: Any) -> Any:
     """A result, with autograd's warning where no derivative leads to it."""
     if not any(type(x) is Recorded for x in flatten(ans)[0]):
@@ -80,18 +91,18 @@ def _number(name: str, ans: Any) -> Any:
 
 
 def _with_value(fun: Callable) -> Callable:
-    def scalar(x):
-        ans = fun(x)
+    def scalar(x, *others):
+        ans = fun(x, *others)
         return _number("value_and_grad", ans), ans
 
-    return gradient.value_and_grad(scalar, has_aux=True)
+    return gradient.value_and_grad(_waiting(scalar), has_aux=True)
 
 
 def _gradient(fun: Callable) -> Callable:
-    def scalar(x):
-        return _number("grad", fun(x))
+    def scalar(x, *others):
+        return _number("grad", fun(x, *others))
 
-    return gradient.grad(scalar)
+    return gradient.grad(_waiting(scalar))
 
 
 @unary_to_nary
@@ -101,13 +112,13 @@ def grad(fun: Callable, x: Any) -> Any:
     grad(fun, argnum=0)(*args): argnum is the argument's position, or a tuple of several. The result may have
     any shape of one entry; a function of anything larger is a TypeError.
     """
-    return _made(fun, "grad", _gradient)(floating(x))
+    return _made(fun, "grad", _gradient)(floating(x), *_others(fun))
 
 
 @unary_to_nary
 def value_and_grad(fun: Callable, x: Any) -> tuple[Any, Any]:
     """(fun's result, its gradient), as scipy.optimize.minimize(..., jac=True) takes them."""
-    (_, ans), found = _made(fun, "value_and_grad", _with_value)(floating(x))
+    (_, ans), found = _made(fun, "value_and_grad", _with_value)(floating(x), *_others(fun))
     return ans, found
 
 
@@ -116,15 +127,15 @@ def elementwise_grad(fun: Callable, x: Any) -> Any:
     """The gradient of the sum of the results: d out[i] / d x[i] of a function that works element by element."""
 
     def make(fun):
-        def total(x):
-            ans = _seen(fun(x))
+        def total(x, *others):
+            ans = _seen(fun(x, *others))
             if any(np.iscomplexobj(leaf) for leaf in flatten(ans)[0]):
                 raise TypeError("elementwise_grad is for functions with real results")
             return ans
 
-        return gradient.elementwise_grad(total)
+        return gradient.elementwise_grad(_waiting(total))
 
-    return _made(fun, "elementwise_grad", make)(floating(x))
+    return _made(fun, "elementwise_grad", make)(floating(x), *_others(fun))
 
 
 @unary_to_nary
@@ -139,18 +150,27 @@ def jacobian(fun: Callable, x: Any) -> Any:
     """All partial derivatives, of shape out.shape + in.shape."""
 
     def make(fun):
-        def seen(x):
-            return _seen(fun(x))
+        def seen(x, *others):
+            return _seen(fun(x, *others))
 
-        return jacobians.jacobian(seen)
+        return jacobians.jacobian(_waiting(seen))
 
-    return _made(fun, "jacobian", make)(floating(x))
+    return _made(fun, "jacobian", make)(floating(x), *_others(fun))
+
+
+def _second(fun: Callable) -> Callable:
+    first = jacobians.jacobian(fun)
+
+    def inner(x, *others):
+        return first(x, *others)
+
+    return jacobians.jacobian(_waiting(inner))
 
 
 @unary_to_nary
 def hessian(fun: Callable, x: Any) -> Any:
     """The Jacobian of the Jacobian."""
-    return _made(fun, "hessian", lambda fun: jacobians.jacobian(jacobians.jacobian(fun)))(floating(x))
+    return _made(fun, "hessian", _second)(floating(x), *_others(fun))
 
 
 @unary_to_nary
@@ -160,12 +180,12 @@ def holomorphic_grad(fun: Callable, x: Any) -> Any:
         warnings.warn("Input to holomorphic_grad is not complex", stacklevel=2)
 
     def make(fun):
-        def real_part(x):
-            return _number("holomorphic_grad", np.real(fun(x)))
+        def real_part(x, *others):
+            return _number("holomorphic_grad", np.real(fun(x, *others)))
 
-        return gradient.grad(real_part)
+        return gradient.grad(_waiting(real_part))
 
-    return _made(fun, "holomorphic_grad", make)(floating(x))
+    return _made(fun, "holomorphic_grad", make)(floating(x), *_others(fun))
 
 
 @unary_to_nary
@@ -173,13 +193,13 @@ def grad_and_aux(fun: Callable, x: Any) -> tuple[Any, Any]:
     """(gradient of the first of two results, the second as it is)."""
 
     def make(fun):
-        def first(x):
-            value, aux = fun(x)
+        def first(x, *others):
+            value, aux = fun(x, *others)
             return _number("grad_and_aux", value), aux
 
-        return gradient.grad(first, has_aux=True)
+        return gradient.grad(_waiting(first), has_aux=True)
 
-    return _made(fun, "grad_and_aux", make)(floating(x))
+    return _made(fun, "grad_and_aux", make)(floating(x), *_others(fun))
 
 
 make_vjp = unary_to_nary(core.make_vjp)
@@ -253,7 +273,7 @@ def tensor_jacobian_product(fun: Callable, argnum: Any = 0) -> Callable:
         def contract(x, tensor):
             return np.tensordot(tensor, unary(x), axes=np.ndim(tensor))
 
-        return jacobians.jacobian(contract)
+        return jacobians.jacobian(_waiting(contract))
 
     def run(unary, x, tensor):
         return _made(unary, "tensor_jacobian", contracted)(floating(x), floating(tensor))

@@ -97,35 +97,30 @@ class Primitive:
             return self.fun(*whole(xs), **kwargs)
 
         fun.__name__ = fun.__qualname__ = self.__name__
-        if self.vjp is not None:
-            custom: Any = custom_vjp(fun)
-
-            def vjp(dout, ans, *xs):
-                moving = [k for k, x in enumerate(xs) if _moves(x)]
-                grads = self.vjp([places[k] for k in moving], ans, whole(xs), kwargs)(dout)
-                found = dict(zip(moving, grads))
-                return tuple(_shaped(found.get(k), x) for k, x in enumerate(xs))
-
-            custom.defvjp(vjp)
-        elif self.jvp is not None:
-            custom = custom_jvp(fun)
-
-            def jvp(primals, tangents):
-                ans = self(*whole(primals), **kwargs)
-                moving = [k for k, x in enumerate(primals) if _moves(x)]
-                dout = self.jvp(
-                    [places[k] for k in moving], [tangents[k] for k in moving], ans, whole(primals), kwargs
-                )
-                return ans, dout
-
-            custom.defjvp(jvp)
-        else:
+        if self.vjp is None and self.jvp is None:
             raise NotImplementedError(
                 f"the primitive {self.__name__} has no rule for its arguments {places}. Give it one with "
                 f"defvjp({self.__name__}, ...)"
             )
+        custom: Any = custom_jvp(fun) if self.vjp is None else custom_vjp(fun)
+        if self.vjp is not None:
+            custom.defvjp(functools.partial(self._vjp_rule, places, whole, kwargs))
+        if self.jvp is not None:
+            custom.defjvp(functools.partial(self._jvp_rule, places, whole, kwargs))
         custom.recording_rule = self._recording_rule
         return custom
+
+    def _vjp_rule(self, places: list[int], whole: Callable, options: dict, dout: Any, ans: Any, *xs: Any) -> Any:
+        moving = [k for k, x in enumerate(xs) if _moves(x)]
+        grads = self.vjp([places[k] for k in moving], ans, whole(xs), options)(dout)  # type: ignore[misc]
+        found = dict(zip(moving, grads))
+        return tuple(_shaped(found.get(k), x) for k, x in enumerate(xs))
+
+    def _jvp_rule(self, places: list[int], whole: Callable, options: dict, primals: Any, tangents: Any) -> Any:
+        ans = self(*whole(primals), **options)
+        moving = [k for k, x in enumerate(primals) if _moves(x)]
+        numbers, moved = [places[k] for k in moving], [tangents[k] for k in moving]
+        return ans, self.jvp(numbers, moved, ans, whole(primals), options)  # type: ignore[misc]
 
 
 def _put(args: tuple, places: list[int], xs: tuple) -> tuple:

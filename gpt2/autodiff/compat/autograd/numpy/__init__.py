@@ -7,12 +7,9 @@ import numpy as _numpy
 from ....record.conversions import seen_in
 from . import fft, linalg, numpy_boxes, numpy_jvps, numpy_vjps, numpy_vspaces, numpy_wrapper, random
 
-_own = (fft, linalg, numpy_boxes, numpy_jvps, numpy_vjps, numpy_vspaces, numpy_wrapper, random)
-
-globals().update({k: v for k, v in seen_in(_numpy).items() if k not in globals()})
-row_stack = _numpy.vstack
-concatenate_args = numpy_wrapper.concatenate_args
-make_diagonal = numpy_wrapper.make_diagonal
-where = numpy_wrapper.where
-metadata = numpy_wrapper.metadata
+# Over NumPy's names, in this order: autograd's functions of those names, and its modules
+_modules = {k: v for k, v in globals().items() if k in "fft linalg random".split()}
+globals().update({**seen_in(_numpy), **{k: v for k, v in vars(numpy_wrapper).items() if k in numpy_wrapper.NAMES}})
+globals().update(_modules)
+row_stack = numpy_wrapper.vstack
 __version__ = _numpy.__version__

@@ -6,11 +6,35 @@ from typing import Any
 
 import numpy as np
 
+from ....record.conversions import seen_in
 from ..tracer import getval, isbox
+
+# What autograd.numpy takes from here
+NAMES = frozenset(
+    "concatenate stack vstack hstack column_stack concatenate_args make_diagonal metadata where".split()
+)
+_SEEN = seen_in(np)
 
 
 def concatenate_args(axis: int, *args: Any) -> Any:
     return np.concatenate(args, axis)
+
+
+def _of_any_iterable(function: Any) -> Any:
+    """A function of a sequence of arrays that takes a generator too, as autograd's does."""
+    name = function.__name__
+
+    def call(arrays, *args, **kwargs):
+        given = arrays if isinstance(arrays, (list, tuple, np.ndarray)) else list(arrays)
+        return _SEEN[name].asked(given, *args, **kwargs)
+
+    call.__name__, call.__doc__ = name, function.__doc__
+    return call
+
+
+concatenate, stack, vstack, hstack, column_stack = map(
+    _of_any_iterable, (np.concatenate, np.stack, np.vstack, np.hstack, np.column_stack)
+)
 
 
 def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
