@@ -3,7 +3,8 @@
 A contender is a module with two functions:
 
     training(size, variant, threads) -> object with step(tokens, targets) -> loss, a float; see bench/peak.py
-                                        for a share of a step that has no loss
+                                        for a share of a step that has no loss. Of another model than GPT-2
+                                        the function is called as bench.sizes.Size.training says
     layer(case, variant, threads)    -> object with forward(), backward(), results() -> list of arrays
 
 Those of this engine take settings besides: see `settings`.

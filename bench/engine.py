@@ -93,6 +93,31 @@ def training(size, variant, threads, elementwise="numpy"):
     return Training(size, variant, threads, elementwise)
 
 
+class LlamaTraining:
+    """examples/llama.py: its loss and gradients as one program, of the whole batch or of a share each."""
+
+    def __init__(self, size, threads, shares):
+        from examples.llama import Llama
+        from gpt2.optimizer import AdamW
+        from gpt2.parallel.shares import Shares
+
+        set_threads("whole", threads)
+        model = Llama(size.config, seed=0)
+        optimizer = AdamW(model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
+        self.team = Shares(model, optimizer, shares)
+
+    def step(self, tokens, targets):
+        return self.team.step([(tokens, targets)], LR, CLIP)[0]
+
+
+def llama(size, variant, threads, elementwise="numpy"):
+    if variant not in ("whole", "shares") or elementwise != "numpy":
+        raise Missing("examples/llama.py is one program, with elementwise numpy")
+    if variant == "shares":
+        check_shares(size, threads)
+    return LlamaTraining(size, threads, threads if variant == "shares" else 1)
+
+
 def model(config, variant, elementwise="numpy"):
     """GPT2 in one of the variants. Raises Missing where this version does not have it."""
     from gpt2.model import GPT2

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from examples import llama
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config, initialise, unflatten
 
@@ -13,12 +14,16 @@ LR, BETAS, EPS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 @dataclass(frozen=True)
 class Size:
-    """A model and its batch: B sequences of T tokens."""
+    """A model and its batch: B sequences of T tokens.
+
+    training   which function of a contender's module trains it
+    """
 
     name: str
-    config: GPT2Config
+    config: GPT2Config | llama.Config
     B: int
     T: int
+    training: str = "training"
 
 
 # block_size is T, so that no contender keeps positions that the batch never visits.
@@ -39,11 +44,27 @@ SIZES = {
 }
 
 
-def find(name):
+def _llama(name, vocab_size, L, C, B, T):
+    """A Llama in which two heads of 64 channels share their keys and values."""
+    return Size(name, llama.shaped(vocab_size, L, C, C // 64, C // 128), B, T, "llama")
+
+
+# Of examples/llama.py. The vocabulary is that of bpe:8192, or Llama 2's
+LLAMAS = {
+    size.name: size
+    for size in (
+        _llama("llama-8x512-B4T256", 8192, 8, 512, 4, 256),
+        _llama("llama-8x512-B4T256-V32000", 32000, 8, 512, 4, 256),
+        _llama("llama-2x128-B2T64", 256, 2, 128, 2, 64),
+    )
+}
+
+
+def find(name, among=SIZES):
     """The Size of this name. Raises UserError with the names there are."""
-    if name not in SIZES:
-        raise UserError(f"--sizes: no size {name!r}, expected some of {', '.join(SIZES)}, or all")
-    return SIZES[name]
+    if name not in among:
+        raise UserError(f"--sizes: no size {name!r}, expected some of {', '.join(among)}, or all")
+    return among[name]
 
 
 def batches(size, seed=1):

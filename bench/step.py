@@ -33,12 +33,13 @@ def main(argv):
         "--sizes",
         metavar="NAME,...",
         default="124M-B4T64",
-        help=f"of model and batch: {', '.join(sizes.SIZES)}, or all (default 124M-B4T64)",
+        help=f"of model and batch: {', '.join(sizes.SIZES)}, all of these, or {', '.join(sizes.LLAMAS)} "
+        "(default 124M-B4T64)",
     )
     program.contest_flags(parser, rounds=20, seconds=60)
     options = parser.parse_args(argv)
     names = list(sizes.SIZES) if options.sizes == "all" else options.sizes.split(",")
-    chosen = [sizes.find(name) for name in names]
+    chosen = [sizes.find(name, sizes.SIZES | sizes.LLAMAS) for name in names]
     taking_part = contenders.find(options.contenders, contenders.STEP)
     threads = program.thread_counts(options.threads)
     facts = machine.describe()

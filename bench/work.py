@@ -5,7 +5,10 @@ is free. Bytes: each array that goes in or comes out crosses from memory once, i
 layer is free. So both are lower bounds, for a layer that fuses all it does but not with its neighbours.
 """
 
+import math
 from dataclasses import dataclass
+
+from examples import llama
 
 ITEM = 4  # bytes of a float32
 
@@ -55,7 +58,19 @@ def step_work(size):
 
 def step_flops(size):
     """Operations of all products of a step."""
+    if size.training == "llama":
+        return _llama_flops(size)
     return sum(work.flops for work in step_work(size).values())
+
+
+def _llama_flops(size):
+    """Every matrix is in three products of a step; attention's two are done three times over."""
+    c, N = size.config, size.B * size.T
+    matrices = sum(math.prod(s) for name, s in llama.shapes(c).items() if len(s) == 2 and "embed" not in name)
+    head = c.vocab_size * c.hidden_size if c.tie_word_embeddings else 0
+    width = c.num_attention_heads * c.head_dim
+    triangle = 2 * 2 * N * (size.T + 1) // 2 * width
+    return 6 * N * (matrices + head) + 3 * triangle * c.num_hidden_layers
 
 
 def _product(kind, times, N, inputs, outputs):

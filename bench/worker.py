@@ -37,11 +37,14 @@ class Worker:
         return getattr(self, "do_" + request.pop("do"))(**request)
 
     def do_training(self, size, **settings):
-        from bench.sizes import batches, find
+        from bench.contenders import Missing
+        from bench.sizes import LLAMAS, SIZES, batches, find
 
-        size = find(size)
+        size = find(size, SIZES | LLAMAS)
         begin = time.perf_counter()
-        make = self.module.training
+        make = getattr(self.module, size.training, None)
+        if make is None:
+            raise Missing(f"there is no {size.training} of it here")
         self.trainer = trainer = make(size, self.contender.variant, self.threads, **settings)
         stream = batches(size)
         share = getattr(trainer, "share", 1.0)

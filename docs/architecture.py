@@ -123,6 +123,10 @@ STAGES = {
         "SciPy's functions",
         "SciPy's modules with derivatives, where SciPy is installed: `linalg`, `special`, `stats`, `signal`.",
     ),
+    "compat": Room(
+        "other tools' names",
+        "Names of other tools with this compiler behind them: `compat.autograd` has those of HIPS autograd.",
+    ),
     "reuse": Room(
         "still the same?",
         "Whether a recording may be used again: what the function depended on, and whether that still holds.",

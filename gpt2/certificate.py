@@ -136,13 +136,14 @@ COLUMNS = (
     "auto~differences",
     "auto~forward mode",
 )
+SHORT = {"differences": "difference", "forward mode": "forward"}  # as heads of columns
 
 
 def certificate(names: Iterable[str] = (*LAYERS, "model")) -> bool:
     """Print the table of some layers and "model"; True if every error is within its tolerance."""
     print("largest scaled error |x-y| / max(1, |x|+|y|), float64\n")
     for heads in zip(*(column.split("~") for column in COLUMNS)):
-        print((" " * 11 + "".join(f"{head:>11s}" for head in heads)).rstrip())
+        print((" " * 12 + "".join(f"{SHORT.get(head, head):>11s}" for head in heads)).rstrip())
     passed = True
     for name in names:
         found = check_model() if name == "model" else check_layer(name)
@@ -156,7 +157,7 @@ def certificate(names: Iterable[str] = (*LAYERS, "model")) -> bool:
             passed = passed and good
             mark = painted("ok", "green") if good else painted("BAD", "red")
             cells += f"{error:>{8 if good else 7}.0e} {mark}"
-        print(f"{name:11s}{cells}".rstrip())
+        print(f"{name:12s}{cells}".rstrip())
     verdict = painted("all hold", "green") if passed else painted("NOT ALL HOLD", "red")
     print(f"\ntolerances: {EXACT:.0e}, beside differences {DIFFERENCES:.0e}: {verdict}")
     return passed

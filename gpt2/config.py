@@ -35,7 +35,14 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The shape of a model. Raises UserError where a field makes no sense."""
+    """The shape of a model. Raises UserError where a field makes no sense.
+
+    >>> config = gpt2.GPT2Config.preset("gpt2")
+    >>> config.n_layer, config.n_embd, f"{config.num_parameters:,}"
+    (12, 768, '124,439,808')
+    >>> gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8).num_parameters
+    1536
+    """
 
     vocab_size: int = 50257  # V: distinct tokens
     block_size: int = 1024  # maxT: the longest sequence, in tokens

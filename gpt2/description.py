@@ -230,6 +230,16 @@ class Description:
     def num_parameters(self) -> int:
         return sum(math.prod(shape) for _, shape in self.shapes)
 
+    def places(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Place, layer and tensors of each step of a forward, in order; an own block is one of them."""
+        found = []
+        for step, s in self.steps.items():
+            if self.block is None or not PLACES[step].block:
+                found.append((step, s.layer, tuple(name for name in s.tensors if name is not None)))
+            elif not any(place == "block" for place, _, _ in found):
+                found.append(("block", self.block.name, self.block_tensors))
+        return found
+
     @property
     def decayed(self) -> tuple[str, ...]:
         """Tensors that weight decay applies to."""

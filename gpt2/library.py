@@ -32,6 +32,13 @@ def load(
               layers, which is found again
 
     Raises gpt2.errors.UserError, a ValueError of one line, where it cannot be had or read.
+
+        >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8)
+        >>> model = gpt2.GPT2(config, seed=0)
+        >>> paths = gpt2.save(model, "small.bin")
+        >>> again = gpt2.load("small.bin", backward="whole")
+        >>> bool((again.flat_params == model.flat_params).all())
+        True
     """
     return find(str(name), dtype, layers, block).model(backward)
 
@@ -40,6 +47,13 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     """The tokenizer that belongs to the weights called `name`.
 
     Raises UserError where none lies beside them, and they do not have GPT-2's vocabulary.
+
+        >>> from gpt2.data import tokenizer
+        >>> config = gpt2.GPT2Config(vocab_size=256, block_size=16, n_layer=1, n_head=2, n_embd=8)
+        >>> paths = gpt2.save(gpt2.GPT2(config), "bytes.bin", tokenizer.byte())
+        >>> words = gpt2.load_tokenizer("bytes.bin")
+        >>> words.decode(words.encode("to be"))
+        'to be'
     """
     return find(str(name)).tokenizer()
 
@@ -54,6 +68,11 @@ def save(
 
     A file is written under another name and then renamed, so that it is whole or not there.
     Raises UserError where it cannot be written.
+
+        >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8)
+        >>> model = gpt2.GPT2(config, seed=0)
+        >>> [path.name for path in gpt2.save(model, "mine.bin", dtype="bfloat16")]
+        ['mine.bin']
     """
     if not isinstance(model, GPT2):
         raise TypeError(f"save: model is {model!r}, expected a GPT2")

@@ -133,6 +133,15 @@ class GPT2:
     description says what the model is made of: whatever reads its layers, tensors or shapes reads it there.
     model.layers[name] = layer changes a layer for everything that the model does.
     flat_params, flat_grads (num_parameters,) hold everything; params and grads are views of them by name.
+
+        >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=2, n_head=2, n_embd=8)
+        >>> model = gpt2.GPT2(config, backward="whole", seed=0)
+        >>> tokens = np.arange(12).reshape(2, 6)
+        >>> model.forward(tokens).shape
+        (2, 6, 65)
+        >>> loss = model.loss_and_grads(tokens, tokens + 1)
+        >>> model.grads["qkvw"].shape
+        (2, 24, 8)
     """
 
     def __init__(
@@ -175,13 +184,18 @@ class GPT2:
         return f"<GPT2: {self.num_parameters:,} parameters; {shape}, context {c.block_size}; {kind}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a table of the tensors with their shapes and sizes."""
-        rows = "".join(
-            f"<tr><td>{name}</td><td>{' x '.join(map(str, p.shape))}</td><td>{p.size:,}</td></tr>"
-            for name, p in self.params.items()
-        )
-        head = "<tr><th>tensor</th><th>shape</th><th>numbers</th></tr>"
-        return f"<p>{html.escape(repr(self))}</p><table>{head}{rows}</table>"
+        """What a notebook shows: a table of the layers with their tensors, shapes and sizes."""
+        rows: list[str] = []
+        seen: set[str] = set()
+        for place, layer, tensors in self.description.places():
+            shapes = ", ".join(f"{name} {' x '.join(map(str, self.params[name].shape))}" for name in tensors)
+            count = sum(self.params[name].size for name in {*tensors} - seen)
+            told = f"{count:,}" if count else "shared" if tensors else ""
+            rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in (place, layer, shapes, told)))
+            seen |= {*tensors}
+        head = "<tr><th>place</th><th>layer</th><th>tensors, of all blocks</th><th>numbers</th></tr>"
+        table = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<p>{html.escape(repr(self))}</p><table>{head}{table}</table>"
 
     def _made_program(self):
         """The whole loss as one program, where that is asked for."""

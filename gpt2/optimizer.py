@@ -44,6 +44,17 @@ class AdamW:
     weight_decay  share of a decayed entry that is lost per step and unit of lr
 
     m, v (N,) are the moments, t counts the steps.
+
+        >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8)
+        >>> model = gpt2.GPT2(config, seed=0)
+        >>> optimizer = gpt2.AdamW(model, lr=1e-2)
+        >>> tokens = np.arange(12).reshape(2, 6)
+        >>> losses = []
+        >>> for _ in range(20):
+        ...     losses.append(model.loss_and_grads(tokens, tokens + 1))
+        ...     norm = optimizer.step(clip=1.0)
+        >>> losses[-1] < losses[0] and optimizer.t
+        20
     """
 
     def __init__(

@@ -80,13 +80,7 @@ def _draw(axes, run, name, colour, label):
         axes.plot(steps, numbers, color=colour, label=label)
     else:
         axes.plot(steps, numbers, color=colour, alpha=0.25, linewidth=0.8)
-        axes.plot(steps, _without_lag(numbers, len(numbers) / 50), color=colour, label=label)
-
-
-def _without_lag(numbers: np.ndarray, span: float) -> np.ndarray:
-    """A running mean from both ends: the one comes late where the other comes early."""
-    back = metrics.smoothed(numbers[::-1], span)[::-1]
-    return (metrics.smoothed(numbers, span) + back) / 2
+        axes.plot(steps, metrics.without_lag(numbers, len(numbers) / 50), color=colour, label=label)
 
 
 def save(found: Sequence[Metrics], paths: Iterable[Path]) -> None:

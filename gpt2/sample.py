@@ -76,6 +76,11 @@ def generate(
     seed          the same seed and settings give the same text; or a numpy.random.Generator
 
     Raises UserError where an argument is out of range.
+
+        >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8)
+        >>> model = gpt2.GPT2(config, seed=0)
+        >>> len(list(gpt2.generate(model, [1, 2, 3], max_tokens=5, temperature=0.8, top_k=10)))
+        5
     """
     options: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     if isinstance(tokens, str):

@@ -45,6 +45,15 @@ STAGES: dict[str, set[str]] = {
         "tree",
     },
     "scipy": {"api", "errors", "ops", "record", "tree"},  # where SciPy is installed, and asked for by name
+    "compat": {
+        "api",
+        "graph",
+        "ops",
+        "record",
+        "same",
+        "scipy",
+        "tree",
+    },  # names of other tools
     # gpt2.autodiff: the public names
     "door": {"api", "check", "emit", "errors", "ops", "run", "switches"},
 }

@@ -111,7 +111,9 @@ def test_what_things_say_of_themselves():
         "<GPT2: 120,576 parameters; 2 blocks, 2 heads, 64 channels, 256 tokens, context 64; "
         "float32, backward='manual'>"
     )
-    assert "<td>qkvw</td><td>2 x 192 x 64</td><td>24,576</td>" in model._repr_html_()
+    shown = model._repr_html_()
+    assert "<td>qkv</td><td>matmul</td><td>qkvw 2 x 192 x 64, qkvb 2 x 192</td><td>24,960</td>" in shown
+    assert "<td>head</td><td>matmul</td><td>wte 256 x 64</td><td>shared</td>" in shown
     optimizer = gpt2.AdamW(model, lr=1e-3)
     assert repr(optimizer).startswith("<AdamW of 120,576 parameters: lr=0.001, betas=(0.9, 0.95), ")
     assert repr(model.layers["gelu"]) == "<Layer gelu: gelu_forward, backward manual>"
@@ -125,7 +127,9 @@ def test_what_things_say_of_themselves():
     assert repr(derivative) == "<loss_grad: ad.grad(loss), last called with w: f64[3], x: f64[]>"
     assert "def loss_grad(" in derivative._repr_html_()
     program = derivative.__derived__.last[1]
-    assert repr(program).startswith("<Program loss_grad: ") and program._repr_html_().startswith("<pre>")
+    assert repr(program).startswith("<Program loss_grad: ")
+    page = program._repr_html_()
+    assert page.startswith("<pre>import numpy") and "multiply(" in page and "<svg" in page
 
 
 @pytest.mark.parametrize("module", [gpt2, ad, gpt2.train])

@@ -114,7 +114,7 @@ def build(config):
 class Training:
     """nanoGPT's step, without its mixed precision: forward, backward, clip, AdamW."""
 
-    def __init__(self, size, variant, threads):
+    def __init__(self, size, variant, threads, build=build):
         torch.set_num_threads(threads)
         gpt = build(size.config)
         self.params = list(gpt.parameters())
@@ -140,6 +140,12 @@ class Training:
 
 def training(size, variant, threads):
     return Training(size, variant, threads)
+
+
+def llama(size, variant, threads):
+    from bench.peers.pytorch_llama import build
+
+    return Training(size, variant, threads, build)
 
 
 # ---- Single layers -----------------------------------------------------------------------------------------

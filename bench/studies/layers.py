@@ -38,7 +38,7 @@ def run(options):
         for n in counts if batch == shown else [1]:
             with threads(n):
                 times[batch, n] = {
-                    name: layer_times(case, seconds, n == 1)
+                    name: layer_times(case, plain(case), seconds, n == 1)
                     for name, case in study_cases(batch, options.quick).items()
                 }
     for n in counts:
@@ -81,18 +81,17 @@ def study_cases(batch, quick):
     return {name: rows[name] for name in NAMES}
 
 
-def variants(case):
+def variants(layer):
     """Name -> Layer: as written, compiled as written, and with its backward derived."""
-    layer = plain(case)
     return {"written": layer, "manual": backward.compiled(layer), "derived": backward.auto(layer)}
 
 
-def layer_times(case, seconds, written):
+def layer_times(case, layer, seconds, written):
     """(variant, part) -> Sample, for part forward, backward, and both. Gradients are compared first.
 
     written   with the layer as plain NumPy as well
     """
-    players = {name: LayerRun(case, layer) for name, layer in variants(case).items()}
+    players = {name: LayerRun(case, variant) for name, variant in variants(layer).items()}
     for player in players.values():
         player.forward()
         player.backward()
@@ -171,7 +170,7 @@ def memory_table(result, batch, quick):
         "handed beyond the layer's inputs and result. Arrays: allocated by a later call.",
     )
     for name, case in study_cases(batch, quick).items():
-        table.add(name, *zip_up([footprint(case, layer) for layer in variants(case).values()]))
+        table.add(name, *zip_up([footprint(case, layer) for layer in variants(plain(case)).values()]))
 
 
 def zip_up(rows):

@@ -11,7 +11,8 @@ from .api.gradient import elementwise_grad, grad, value_and_grad
 from .api.jacobian import hessian, jacfwd, jacobian, jacrev
 from .api.parallel_map import parallel_map
 from .api.scan import scan
-from .api.show import source, stages, why_recorded
+from .api.show import drawing, source, stages, why_recorded
+from .api.sparse import sparse_jacobian
 from .api.vjp import vjp
 from .api.vmap import vmap
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
@@ -42,6 +43,7 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "detect_anomaly",
+    "drawing",
     "elementwise_grad",
     "flops",
     "get_threads",
@@ -63,6 +65,7 @@ __all__ = [
     "scan",
     "set_threads",
     "source",
+    "sparse_jacobian",
     "stages",
     "stop_gradient",
     "tree",

@@ -10,7 +10,18 @@ import numpy as np
 
 
 class AutodiffError(Exception):
-    """A function that cannot be recorded as it is written. `loc` is (file, line, function)."""
+    """A function that cannot be recorded as it is written. `loc` is (file, line, function).
+
+    >>> def f(x):
+    ...     out = np.empty(2)
+    ...     out[:] = x * x
+    ...     return np.sum(out)
+    >>> try:
+    ...     ad.grad(f)(np.ones(2))
+    ... except ad.AutodiffError as error:
+    ...     print(str(error).partition(": ")[2].split(",")[0])
+    this assignment writes a recorded value into a plain NumPy array
+    """
 
     def __init__(self, message: str, loc: tuple | None = None):
         super().__init__(f"{place(loc)}: {message}" if loc else message)

@@ -37,6 +37,14 @@ class Options:
                  "numpy", "numexpr", or "tuned", which times each region both ways. They differ by rounding
 
     Raises ValueError for a name that does not exist, and ImportError where numexpr is asked for and missing.
+
+        >>> ad.Options(math="fast").math
+        'fast'
+        >>> try:
+        ...     ad.Options(off=frozenset({"magic"}))
+        ... except ValueError as error:
+        ...     print("magic" in str(error))
+        True
     """
 
     PASSES: ClassVar[tuple[str, ...]] = PASSES
@@ -86,6 +94,11 @@ def options(**fields: Any) -> Iterator[Options]:
     math     "fast": sums and products may be put together in other ways than NumPy would (docs/values.md)
 
     Programs are kept apart by the options that they were made with.
+
+        >>> with ad.options(off={"cse"}):
+        ...     g = ad.grad(lambda x: np.sum(np.exp(x) * np.exp(x)))(np.zeros(2))
+        >>> g
+        array([2., 2.])
     """
     before = current_options()
     _local.options = replace(before, **fields)

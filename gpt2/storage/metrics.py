@@ -69,6 +69,12 @@ def _points(path, number, line):
         yield name, step, value
 
 
+def without_lag(numbers: np.ndarray, span: float) -> np.ndarray:
+    """A running mean from both ends: the one comes late where the other comes early. Same length."""
+    back = smoothed(numbers[::-1], span)[::-1]
+    return (smoothed(numbers, span) + back) / 2
+
+
 def smoothed(numbers: np.ndarray, span: float) -> np.ndarray:
     """A running mean that forgets over `span` numbers, corrected at its start as Adam's is. Same length.
 

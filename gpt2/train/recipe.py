@@ -17,6 +17,10 @@ def from_preset(preset: str, **given: Any) -> Settings:
 
     With init="gpt2", or another name of weights, the model has their shape. Raises UserError for an unknown
     preset, a value out of its range, or weights of another shape than was given.
+
+        >>> settings = gpt2.train.from_preset("shakespeare-char-cpu", data="my.txt", steps=10)
+        >>> settings.n_embd, settings.steps
+        (128, 10)
     """
     return new_settings({"preset": preset, **given})
 

@@ -22,6 +22,15 @@ class Reporter:
 
     recent          steps over which rates are averaged
     sample_at_end   whether the run ends with a sample of text
+
+        >>> class Losses(gpt2.train.Reporter):
+        ...     def step(self, step):
+        ...         print(f"step {step.number} of {step.run.settings.steps}")
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
+        >>> run = gpt2.train.train(settings, overwrite=True, reporter=Losses())
+        step 1 of 3
+        step 2 of 3
+        step 3 of 3
     """
 
     recent = RECENT

@@ -1,6 +1,7 @@
 """A run in its folder: what a step computes, and what is kept of it."""
 
 import dataclasses
+import html
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from gpt2.errors import UserError
 from gpt2.model import unflatten
 from gpt2.optimizer import cosine_lr
 from gpt2.sample import generate
-from gpt2.storage import runs
+from gpt2.storage import curve, metrics, runs
 from gpt2.storage.files import write_atomically
 from gpt2.storage.lock import Lock
 from gpt2.train import fastest
@@ -42,6 +43,11 @@ class Run:
     folder           where its files are, once it has begun
 
     `begin` makes the files that gpt2.storage.runs names; `load` takes over what is there.
+
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
+        >>> run = gpt2.train.train(settings, overwrite=True)
+        >>> run.step, run.model.config.n_layer, run.settings.batch_size
+        (3, 4, 8)
     """
 
     def __init__(
@@ -99,6 +105,16 @@ class Run:
                     f"--data {s.data}: holds token {int(part.max())}, the tokenizer "
                     f"{s.tokenizer} has 0 to {vocab_size - 1}"
                 )
+
+    def __repr__(self) -> str:
+        best = "" if self.best is None else f", best validation loss {self.best:.4f}"
+        return f"<Run in {self.folder}: step {self.step} of {self.settings.steps}{best}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the losses so far."""
+        known = self.folder is not None and (self.folder / runs.METRICS).exists()
+        picture = curve.svg(metrics.read(self.folder)) if known else ""
+        return f"<p>{html.escape(repr(self))}</p>{picture}"
 
     def stop(self) -> None:
         """Have the loop end after this step, and save the run."""

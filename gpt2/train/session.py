@@ -32,6 +32,12 @@ def train(
     reporter   who is told of it besides; by default nobody
 
     Raises UserError where a setting cannot be had, or the loss is no longer finite.
+
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
+        >>> losses = []
+        >>> run = gpt2.train.train(settings, [lambda step: losses.append(step.loss)], overwrite=True)
+        >>> run.step, len(losses)
+        (3, 3)
     """
     reporter, callbacks = reporter or Reporter(), list(callbacks)
     with opened(settings, resume=resume, overwrite=overwrite) as run, closing(reporter):
@@ -53,6 +59,13 @@ def steps(what: Settings | Run, *, resume: bool = False, overwrite: bool = False
 
         with opened(settings) as run:
             for step in steps(run): ...
+
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
+        >>> for step in gpt2.train.steps(settings, overwrite=True):
+        ...     print(step.number, step.loss > 0)
+        1 True
+        2 True
+        3 True
     """
     if isinstance(what, Run):
         reporter = Reporter()
@@ -71,6 +84,12 @@ def opened(
 
     spawn   whether processes may be started to see if they are faster: in a script that does not say
             `if __name__ == "__main__":` they would run it again
+
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
+        >>> with gpt2.train.opened(settings, overwrite=True) as run:
+        ...     numbers = [step.number for step in gpt2.train.steps(run)]
+        >>> numbers
+        [1, 2, 3]
     """
     share_out_threads(settings)
     folder = Path(settings.out) if resume else None

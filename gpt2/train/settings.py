@@ -25,6 +25,10 @@ class Settings:
     Settings(data="my.txt", steps=100) has the defaults for what is not named; gpt2.train.from_preset knows
     the presets, and the shape of weights to start from. Raises UserError for a value of the wrong type or out
     of its range.
+
+        >>> settings = gpt2.train.Settings(data="my.txt", steps=100, lr=1e-3)
+        >>> settings.batch_size, settings.steps
+        (8, 100)
     """
 
     preset: str = setting(
@@ -328,7 +332,15 @@ def check_effect(asked: Asked, resumed: Settings | None) -> None:
 
 
 def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) -> Settings:
-    """Settings of a run that goes on: what it had, and what was given now, where that may change."""
+    """Settings of a run that goes on: what it had, and what was given now, where that may change.
+
+    >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0,
+    ...     out="runs/a")
+    >>> run = gpt2.train.train(settings, overwrite=True)
+    >>> more = gpt2.train.resumed_settings("runs/a", {"steps": 5})
+    >>> gpt2.train.train(more, resume=True).step
+    5
+    """
     folder, given = Path(folder), given or {}
     stored = Settings(**read_toml(folder / runs.SETTINGS, Settings))
     for field in dataclasses.fields(Settings):

@@ -19,6 +19,11 @@ class Step:
     spike_from  the usual loss, where this one stands far above it
     val_loss    validation loss after the step, in nats per token, where one was due
     run         the Run: its model, tokenizer and folder
+
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
+        >>> step = next(gpt2.train.steps(settings, overwrite=True))
+        >>> step.number, step.loss > 0, step.grad_norm > 0
+        (1, True, True)
     """
 
     number: int

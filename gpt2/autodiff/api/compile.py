@@ -27,6 +27,10 @@ def compile(f: Callable | None = None, *, pure: bool = False) -> Callable:
     pure   a promise that f reads nothing but its arguments that could change, changes nothing itself, and
            calls nothing that catches exceptions which values raise. Without it each call looks whether
            closed-over and global values are still the same (reuse/guard.py).
+
+        >>> fast = ad.compile(lambda x: np.sum(np.exp(x) / (1 + np.exp(x))))
+        >>> float(fast(np.zeros(4)))
+        2.0
     """
     if f is None:
         return lambda f: derived_function(f, Compile(), pure)

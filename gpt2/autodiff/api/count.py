@@ -18,8 +18,7 @@ def flops(f: Callable, *args: Any) -> int:
     f is recorded, not run: its time hardly depends on the size of the arrays. Of a loop (ad.scan) each turn
     counts.
 
-        >>> import numpy as np
-        >>> flops(lambda x, w: np.tanh(x @ w), np.ones((2, 3)), np.ones((3, 5)))
+        >>> ad.flops(lambda x, w: np.tanh(x @ w), np.ones((2, 3)), np.ones((3, 5)))
         60
     """
     return round(_of_graph(record_pure(f, args).graph))

@@ -42,7 +42,11 @@ CHECKPOINT = Checkpoint()
 
 
 def stop_gradient(x: Any) -> Any:
-    """x itself, or a tree of arrays, through which no derivative leads."""
+    """x itself, or a tree of arrays, through which no derivative leads.
+
+    >>> ad.grad(lambda x: x * ad.stop_gradient(x))(3.0)
+    3.0
+    """
     return tree_map(lambda leaf: apply_op("stop_gradient", leaf) if type(leaf) is Recorded else leaf, x)
 
 
@@ -51,6 +55,10 @@ def checkpoint(f: Callable) -> Callable:
 
     For a function that is differentiated through, in reverse; everywhere else it is f. Values from outside
     that f reads are kept as arguments are.
+
+        >>> layer = ad.checkpoint(lambda x: np.tanh(np.sin(x)))
+        >>> ad.grad(lambda x: np.sum(layer(x)))(np.zeros(2))
+        array([1., 1.])
     """
 
     @functools.wraps(f)
@@ -269,6 +277,15 @@ class custom_vjp(_Custom):
 
     The rule serves forward mode too, turned round; f.defjvp, as of a custom_jvp, gives one for forward mode
     besides, for a backward that cannot be differentiated itself.
+
+        >>> @ad.custom_vjp
+        ... def clipped(x):
+        ...     return x
+        >>> @clipped.defvjp
+        ... def clipped_vjp(dout, out, x):
+        ...     return (np.clip(dout, -1.0, 1.0),)
+        >>> ad.grad(lambda x: np.sum(5.0 * clipped(x)))(np.ones(2))
+        array([1., 1.])
     """
 
     def __init__(self, f: Callable):
@@ -412,6 +429,16 @@ class custom_jvp(_Custom):
         return out, dout                 # f(x, y) and its tangent, which is linear in the tangents
 
     Keyword-only arguments of f have no tangent; f_jvp gets them by name.
+
+        >>> @ad.custom_jvp
+        ... def square(x):
+        ...     return x * x
+        >>> @square.defjvp
+        ... def square_jvp(primals, tangents):
+        ...     (x,), (dx,) = primals, tangents
+        ...     return x * x, 2 * x * dx
+        >>> ad.jvp(square, (3.0,), (1.0,))
+        (9.0, 6.0)
     """
 
     def __init__(self, f: Callable):

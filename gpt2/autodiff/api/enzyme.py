@@ -42,7 +42,11 @@ from .plan import Arguments, Out, Plan, Transform, Update, argument_text, result
 
 
 class Const:
-    """An argument that is not differentiated: anything."""
+    """An argument that is not differentiated: anything.
+
+    >>> ad.autodiff(lambda x, n: x**n, ad.Active(2.0), ad.Const(3), value=True)
+    ((12.0, None), 8.0)
+    """
 
     __slots__ = ("x",)
     dx = None
@@ -52,7 +56,11 @@ class Const:
 
 
 class Active:
-    """A floating-point number whose gradient autodiff returns."""
+    """A floating-point number whose gradient autodiff returns.
+
+    >>> ad.autodiff(lambda x, n: x**n, ad.Active(3.0), ad.Const(2))
+    (6.0, None)
+    """
 
     __slots__ = ("x",)
     dx = None
@@ -62,7 +70,14 @@ class Active:
 
 
 class Duplicated:
-    """An array (or a tree of arrays) with a shadow of the same shape and dtype, for its gradient."""
+    """An array (or a tree of arrays) with a shadow of the same shape and dtype, for its gradient.
+
+    >>> x, dx = np.array([1.0, 2.0]), np.zeros(2)
+    >>> ad.autodiff(lambda x: np.sum(x * x), ad.Duplicated(x, dx))
+    (None,)
+    >>> dx
+    array([2., 4.])
+    """
 
     __slots__ = ("x", "dx")
 
@@ -205,6 +220,12 @@ def autodiff(
 
     Returns a tuple with an entry for each argument: the gradient of an Active one, None for the others. With
     value=True: (that tuple, the value of f).
+
+        >>> x, dx = np.array([1.0, 2.0]), np.zeros(2)
+        >>> ad.autodiff(lambda x, a: a * np.sum(x * x), ad.Duplicated(x, dx), ad.Active(3.0))
+        (None, 5.0)
+        >>> dx
+        array([ 6., 12.])
     """
     kinds = tuple(map(type, activities))
     transform = _known.get((kinds, value)) or _checked(f, kinds, value)

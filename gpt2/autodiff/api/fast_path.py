@@ -15,6 +15,7 @@ microseconds, this one less than half of one.
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from .plan import Arguments
 
 _UNSET = object()
+_ITEM = re.compile(r"(\w+)\[(\d+)\]")
+MANY = 32  # arrays in one container that are checked, passed on and given back by a loop, not by a line each
 
 
 class _Text:
@@ -84,9 +87,9 @@ def _made(derived, compiled, call, out):
     _guard(t, compiled.guard)
     if compiled.path is not None:
         taken = t.value(compiled.path.taken)
-        t.unless(f"not {taken}(({', '.join(t.leaves)},), {t.value(compiled.outside)})")
+        t.unless(f"not {taken}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
     if compiled.plan.written:
-        leaves = ", ".join(t.leaves)
+        leaves = _joined(t.leaves)
         t.lines.append(
             f"    {t.value(check_overlap)}({derived.name!r}, {compiled.plan.written}, [{leaves}], "
             f"{t.value(compiled.outside)})"
@@ -126,6 +129,13 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
         t.unless(f"type({name}) is not {t.value(kind)} or len({name}) != {len(children)}")
     else:
         t.unless(f"len({name}) != {len(children) + extra}")
+    if len(children) >= MANY and not extra and all(child is LEAF for child in children):
+        given = [next(leaves) for _ in children]
+        if all(type(x) is np.ndarray and x.flags.c_contiguous for x in given):
+            if keys is not None:
+                _order(t, keys, name, extra)
+            return _arrays(t, name if keys is None else f"{name}.values()", given)
+        leaves = iter(given)
     if keys is None:
         parts = [t.variable() for _ in children]
         if parts:
@@ -140,6 +150,41 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
     for part, child in zip(parts, children):
         _check(t, child, part, leaves)
     return None
+
+
+def _arrays(t: _Text, values: str, given: list) -> None:
+    """Check many contiguous arrays at once."""
+    all_of = t.variable()
+    t.lines.append(f"    {all_of} = tuple({values})")
+    t.unless(f"not {t.value(_alike([(x.shape, x.dtype) for x in given]))}({all_of})")
+    t.leaves += [f"{all_of}[{i}]" for i in range(len(given))]
+
+
+def _alike(expected: list) -> Callable[[tuple], bool]:
+    """Whether arrays are contiguous and of these shapes and dtypes."""
+
+    def holds(arrays):
+        return all(
+            type(x) is np.ndarray and x.shape == shape and x.dtype is dtype and x.flags.c_contiguous
+            for x, (shape, dtype) in zip(arrays, expected, strict=True)
+        )
+
+    return holds
+
+
+def _joined(parts: list[str]) -> str:
+    """Expressions with commas between; many neighbours of one tuple, x[0], x[1], ..., as *x[0:n]."""
+    items = [_ITEM.fullmatch(p) for p in parts]
+    texts, i = [], 0
+    while i < len(parts):
+        end, item = i + 1, items[i]
+        if item is not None:
+            name, first = item[1], int(item[2])
+            while end < len(parts) and parts[end] == f"{name}[{first + end - i}]":
+                end += 1
+        texts += [f"*{name}[{first}:{first + end - i}]"] if end - i >= MANY else parts[i:end]
+        i = end
+    return ", ".join(texts)
 
 
 def _record(t: _Text, spec, name: str, leaves) -> None:
@@ -224,7 +269,7 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
     if execute is not _plain_execute():
         run = t.value(derived.transform.execute)
         t.lines.append(
-            f"    return {run}({t.value(program)}, {t.value(plan)}, [{', '.join(t.leaves)}], "
+            f"    return {run}({t.value(program)}, {t.value(plan)}, [{_joined(t.leaves)}], "
             f"{t.value(compiled.outside)}, {buffers})"
         )
         return
@@ -233,16 +278,16 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
         single = program.single
         t.lines += [
             "    try:",
-            f"        r = {t.value(program.function)}({', '.join(given)})",
+            f"        r = {t.value(program.function)}({_joined(given)})",
             "    except trouble:",
-            f"        r = {t.value(program.in_numpy)}({', '.join(given)}){'[0]' if single else ''}",
+            f"        r = {t.value(program.in_numpy)}({_joined(given)}){'[0]' if single else ''}",
         ]
         text = "r" if single else "r[{}]"
         _updates(t, plan, text)
         t.lines.append("    return " + _result(t, plan, lambda o: text.format(o.index)))
         return
     t.lines.append(
-        f"    r = {t.value(program)}({', '.join([*given, f'out={buffers}'] if buffers != 'None' else given)})"
+        f"    r = {t.value(program)}({_joined([*given, f'out={buffers}'] if buffers != 'None' else given)})"
     )
     _updates(t, plan, "r[{}]")
     tail = {"array": "", "scalar": "[()]", "number": ".item()"}
@@ -272,12 +317,14 @@ def _result(t: _Text, plan, text) -> str:
             return t.value(spec[1])
         kind, keys, children = spec
         parts = [build(c) for c in children]
+        if keys is not None and len(parts) >= MANY and kind is dict:
+            return f"dict(zip({t.value(keys)}, ({_joined(parts)},)))"
         if keys is not None:
             items = ", ".join(f"{t.value(k)}: {p}" for k, p in zip(keys, parts))
             return f"{{{items}}}" if kind is dict else f"{t.value(kind)}({{{items}}})"
         if kind is list:
-            return f"[{', '.join(parts)}]"
-        whole = f"({', '.join(parts)},)" if parts else "()"
+            return f"[{_joined(parts)}]"
+        whole = f"({_joined(parts)},)" if parts else "()"
         if kind is tuple:
             return whole
         return f"{t.value(kind)}({'*' if hasattr(kind, '_fields') else ''}{whole})"

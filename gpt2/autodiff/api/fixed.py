@@ -187,8 +187,7 @@ class Fixed(_Entries):
     Raises AutodiffError if f writes to its arguments, and whatever f raises while it is recorded. Each
     combination of shapes, dtypes and static values is compiled when it is first met.
 
-        >>> import numpy as np
-        >>> fixed = Fixed(lambda x, *, power: (x**power, np.sum(x)))
+        >>> fixed = ad.Fixed(lambda x, *, power: (x**power, np.sum(x)))
         >>> total = np.zeros(3)
         >>> for _ in range(2):
         ...     _ = fixed(np.array([1.0, 2.0, 3.0]), power=2, out=(total, None), add=True)
@@ -277,8 +276,7 @@ class FixedPair(_Entries):
 
     Raises AutodiffError if f writes to its arguments, and whatever f raises while it is recorded.
 
-        >>> import numpy as np
-        >>> pair = FixedPair(lambda x, w: np.tanh(x @ w))
+        >>> pair = ad.FixedPair(lambda x, w: np.tanh(x @ w))
         >>> x, w = np.ones((2, 3)), np.zeros((3, 4))
         >>> out, saved = pair.forward(x, w)
         >>> dx, dw = pair.backward(np.ones((2, 4)), saved)

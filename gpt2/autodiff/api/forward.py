@@ -51,6 +51,9 @@ def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False) 
                zero
 
     A result of integers or bools has the tangent None.
+
+        >>> ad.jvp(lambda x, y: x * y, (3.0, 4.0), (1.0, 0.0))
+        (12.0, 4.0)
     """
     for name, value in (("args", args), ("tangents", tangents)):
         if not isinstance(value, (tuple, list)):
@@ -152,6 +155,9 @@ def hvp(f: Callable, x: Any, v: Any, *, pure: bool = False) -> Any:
     """The Hessian of a scalar function f at x times v, both in the structure of x: forward over reverse.
 
     Costs a small multiple of the gradient; the Hessian is never formed. Pearlmutter 1994.
+
+        >>> ad.hvp(lambda x: np.sum(x**3), np.array([1.0, 2.0]), np.array([1.0, 0.0]))
+        array([6., 0.])
     """
     return derived_of(f, Hvp(), pure).entry((x, v), {})
 
@@ -162,6 +168,12 @@ def ggnvp(f: Callable, loss: Callable, x: Any, v: Any) -> Any:
     f      x -> a result of any structure; J is its Jacobian at x
     loss   f's result -> one number; H is its Hessian. Where the loss is convex the matrix has no negative
            direction. Schraudolph 2002.
+
+        >>> A, x, v = np.array([[1.0, 2.0], [3.0, 4.0]]), np.ones(2), np.array([1.0, 0.0])
+        >>> ad.ggnvp(lambda x: A @ x, lambda y: np.sum(y * y) / 2, x, v)
+        array([10., 14.])
+        >>> A.T @ A @ v
+        array([10., 14.])
     """
     out, along = jvp(f, (x,), (v,))
     (found,) = vjp(f, x)[1](hvp(loss, out, along))

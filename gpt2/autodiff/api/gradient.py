@@ -166,7 +166,11 @@ def value_and_grad(
 def value_and_grad(
     f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
 ) -> Callable:
-    """Like grad, but the derived function returns (value, gradient), or ((value, aux), gradient)."""
+    """Like grad, but the derived function returns (value, gradient), or ((value, aux), gradient).
+
+    >>> ad.value_and_grad(lambda x: np.sum(x * x))(np.array([1.0, 2.0]))
+    (np.float64(5.0), array([2., 4.]))
+    """
     return derived_function(f, Grad(argnums, True, has_aux), pure)
 
 
@@ -175,7 +179,7 @@ def elementwise_grad(f: Callable, argnums: int | Sequence[int] = 0, *, pure: boo
 
     It is the gradient of the sum of the results, so for any other function it is that.
 
-        >>> elementwise_grad(np.sin)(np.zeros(3))
+        >>> ad.elementwise_grad(np.sin)(np.zeros(3))
         array([1., 1., 1.])
     """
     return derived_function(f, ElementwiseGrad(argnums), pure)

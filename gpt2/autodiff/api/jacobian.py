@@ -174,17 +174,30 @@ def jacobian(f: Callable, argnums: int | Sequence[int] = 0, *, pure: bool = Fals
 
     For nested results and arguments, the result is nested: in the structure of f's result, each leaf replaced
     by the structure of the argument (for a tuple of argnums, a tuple of those).
+
+        >>> ad.jacobian(lambda x: x * x[0])(np.array([2.0, 3.0]))
+        array([[4., 0.],
+               [3., 2.]])
     """
     return derived_function(f, Jacobian(argnums), pure)
 
 
 def jacfwd(f: Callable, argnums: int | Sequence[int] = 0, *, pure: bool = False) -> Callable:
-    """ad.jacobian in forward mode, column by column: for more results than arguments."""
+    """ad.jacobian in forward mode, column by column: for more results than arguments.
+
+    >>> ad.jacfwd(lambda t: np.array([t, t * t]))(3.0)
+    array([1., 6.])
+    """
     return derived_function(f, Forward(argnums), pure)
 
 
 def jacrev(f: Callable, argnums: int | Sequence[int] = 0, *, pure: bool = False) -> Callable:
-    """ad.jacobian in reverse mode, row by row: for more arguments than results."""
+    """ad.jacobian in reverse mode, row by row: for more arguments than results.
+
+    >>> ad.jacrev(lambda x: np.array([x[0] * x[1], x[0]]))(np.array([2.0, 3.0]))
+    array([[3., 2.],
+           [1., 0.]])
+    """
     return derived_function(f, Reverse(argnums), pure)
 
 
@@ -192,5 +205,9 @@ def hessian(f: Callable, argnums: int | Sequence[int] = 0, *, pure: bool = False
     """Second derivatives of a scalar function, forward over reverse: an array of shape x.shape + x.shape.
 
     Nested arguments give nested results, as with jacobian: entry [a][b] is d2 f / da db.
+
+        >>> ad.hessian(lambda x: x[0] ** 2 * x[1])(np.array([3.0, 5.0]))
+        array([[10.,  6.],
+               [ 6.,  0.]])
     """
     return derived_function(f, Hessian(argnums), pure)

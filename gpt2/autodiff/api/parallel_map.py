@@ -30,6 +30,14 @@ def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
     again a parallel map, with the gradients of what body reads from outside added up. A body that cannot
     stand for all slices (it branches on values, draws random numbers, prints) is run slice by slice, in
     order.
+
+        >>> squares = lambda xs: ad.parallel_map(lambda x: np.sum(x * x), xs)
+        >>> squares(np.arange(6.0).reshape(3, 2))
+        array([ 1., 13., 41.])
+        >>> ad.grad(lambda xs: np.sum(squares(xs)))(np.ones((3, 2)))
+        array([[2., 2.],
+               [2., 2.],
+               [2., 2.]])
     """
     if recording.current() is None and not any(type(x) is Recorded for x in flatten(arrays)[0]):
         return derived_of(body, ParallelMap(), pure).entry(arrays, {})

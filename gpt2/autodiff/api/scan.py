@@ -40,6 +40,15 @@ def scan(
 
     body is recorded once. One that cannot stand for all steps (it branches on values, draws random numbers,
     prints) is run step by step instead, as a Python loop would, and so is its derivative.
+
+        >>> def body(carry, x):
+        ...     carry = 0.5 * carry + x
+        ...     return carry, carry
+        >>> final, ys = ad.scan(body, 0.0, np.array([1.0, 1.0, 1.0]))
+        >>> ys
+        array([1.  , 1.5 , 1.75])
+        >>> ad.grad(lambda xs: ad.scan(body, 0.0, xs)[0])(np.ones(3))
+        array([0.25, 0.5 , 1.  ])
     """
     if recording.current() is None:
         leaves, _ = flatten((init, xs))

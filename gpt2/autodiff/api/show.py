@@ -1,4 +1,4 @@
-"""The compiler's work as text: `source`, `stages` and `why_recorded`."""
+"""The compiler's work as text and picture: `source`, `drawing`, `stages` and `why_recorded`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ..emit.drawing import drawing as drawn
 from ..emit.program import Program
 from ..emit.runnable import runnable_source
 from ..errors import AutodiffError
@@ -28,14 +29,14 @@ def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: 
     arrays that the function reads from outside, then constants too large to print. Where there is a loop of
     its own (ad.scan, ad.parallel_map) the emitted form is given.
 
-        >>> import numpy as np
-        >>> print(source(compile(lambda x: np.sum(np.tanh(x) * np.array([1.0, 2.0]))), np.ones(2)).rstrip())
+        >>> f = ad.compile(lambda x: np.sum(np.tanh(x) * np.array([1.0, 2.0])))
+        >>> print(ad.source(f, np.ones(2)).rstrip())
         import numpy as np
         <BLANKLINE>
         <BLANKLINE>
         def f_compiled(x):
             constant = np.array([1.0, 2.0], np.float64)
-            out = np.sum(np.tanh(x) * constant)
+            out = np.sum(np.tanh(x) * constant, axis=0)
             return (out,)
     """
     if isinstance(g, Pullback):
@@ -57,6 +58,33 @@ def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: 
     return _shown(program, emitted)
 
 
+def drawing(g: Callable | Pullback, *args: Any, **kwargs: Any) -> str:
+    """The graph of what the derived function g computes, as an SVG: a box for each value.
+
+    g   a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
+        further arguments g is called with them first. Of ad.vjp's two programs the backward is drawn
+
+    Text and lines take the colour of the page around. Where there are too many values for a picture, a line
+    says how many. A notebook shows it below the source where a cell ends with g.
+
+        >>> picture = ad.drawing(ad.grad(lambda x: np.sum(np.tanh(x))), np.ones(3))
+        >>> picture[:4], picture.count("<rect")
+        ('<svg', 4)
+    """
+    if isinstance(g, Pullback):
+        program = g.program
+    else:
+        state = _state(g, "drawing")
+        if args or kwargs:
+            g(*args, **kwargs)
+        if state.last is None:
+            raise AutodiffError(f"drawing: {g.__name__} was not called yet. Give arguments: ad.drawing(g, x)")
+        plan, program = state.last
+        if program is None:
+            program = state.transform.compile(plan, Row(state.name, current_options()), scalar=False)
+    return drawn(getattr(program, "backward", program).graph)
+
+
 def _shown(program: Any, emitted: bool) -> str:
     """The text of a program, or of the two that are its forward and its backward."""
     halves = [getattr(program, name, None) for name in ("forward", "backward")]
@@ -68,7 +96,14 @@ def _shown(program: Any, emitted: bool) -> str:
 
 
 def why_recorded(g: Callable) -> str | None:
-    """Why g records its function anew at each call, or None if it need not. g was called before."""
+    """Why g records its function anew at each call, or None if it need not. g was called before.
+
+    >>> rng = np.random.default_rng(0)
+    >>> slope = ad.grad(lambda x: np.sum(x * rng.standard_normal(2)))
+    >>> g = slope(np.ones(2))
+    >>> ad.why_recorded(slope) is None
+    False
+    """
     return _state(g, "why_recorded").why
 
 
@@ -89,6 +124,38 @@ def stages(f: Callable, *args: Any, **kwargs: Any) -> str:
     Titles: recorded, simplified (before it is differentiated), differentiated, simplified again, and then
     either emitted, or forward, backward, "forward, emitted" and "backward, emitted". What options switch off
     is not done here either; with options(before=False) the simplified graph is the recorded one.
+
+        >>> print(ad.stages(ad.grad(lambda x: x * x), 3.0).rstrip())
+        # recorded
+        <BLANKLINE>
+        f(x: f64[])
+          t1: f64[] = multiply(x, x)
+          return t1
+        <BLANKLINE>
+        # simplified
+        <BLANKLINE>
+        f(x: f64[])
+          t1: f64[] = square(x)
+          return t1
+        <BLANKLINE>
+        # differentiated
+        <BLANKLINE>
+        f_grad(x: f64[])
+          t3: f64[] = multiply(1.0, 2.0)
+          dx: f64[] = multiply(t3, x)
+          return dx
+        <BLANKLINE>
+        # simplified again
+        <BLANKLINE>
+        f_grad(x: f64[])
+          dx: f64[] = multiply(2.0, x)
+          return dx
+        <BLANKLINE>
+        # emitted
+        <BLANKLINE>
+        def f_grad(x):
+            dx = 2.0 * x
+            return dx
     """
     parts: list[tuple[str, str]] = []
     hear = partial(_note, parts)

@@ -245,5 +245,9 @@ def vjp(f: Callable, *args: Any, pure: bool = False) -> tuple[Any, Pullback]:
     The forward program keeps what the backward is quicker to be handed than to compute again. Arguments that
     it needs are copied, as the caller may write to them before calling the pullback; not with pure=True,
     which promises that they stay (and what it promises in ad.compile).
+
+        >>> out, pullback = ad.vjp(lambda x, y: x * y, np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+        >>> pullback(np.ones(2))
+        (array([3., 4.]), array([1., 2.]))
     """
     return derived_of(f, Vjp(pure), pure).entry(args, {})

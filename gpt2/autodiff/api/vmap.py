@@ -33,7 +33,7 @@ def vmap(f: Callable, in_axes: Any = 0, out_axes: Any = 0, *, pure: bool = False
     draws random numbers, prints) runs once for each, in order, as a loop would. Nests with every other
     transform and with itself.
 
-        >>> vmap(np.dot, in_axes=(0, None))(np.eye(2), np.array([3.0, 4.0]))
+        >>> ad.vmap(np.dot, in_axes=(0, None))(np.eye(2), np.array([3.0, 4.0]))
         array([3., 4.])
     """
     return derived_function(f, Vmap(in_axes, out_axes), pure)

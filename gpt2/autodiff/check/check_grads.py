@@ -40,6 +40,8 @@ def check_grads(
     First derivatives are compared with central differences of f itself, which moves by 1e-3, and where that
     crosses a kink by 1e-5. A function that is random or uses stop_gradient cannot be checked. Raises
     AutodiffError where f cannot be recorded.
+
+        >>> ad.check_grads(lambda x: np.sum(np.tanh(x) ** 2), (np.array([0.5, -1.0]),), order=2)
     """
     if not isinstance(args, (tuple, list)):
         kind = type(args).__name__
@@ -77,7 +79,19 @@ MANY = 5  # gradients of one function from which on it is a model, and its steps
 
 
 class BackwardMismatch(AssertionError):
-    """A hand-written backward that is not the derivative of its forward."""
+    """A hand-written backward that is not the derivative of its forward.
+
+    >>> def forward(x, w):
+    ...     return x @ w
+    >>> def backward(dout, x, w):
+    ...     return dout @ w.T, dout.T @ x
+    >>> cases = [(np.arange(6.0).reshape(2, 3), np.ones((3, 4)))]
+    >>> try:
+    ...     ad.check_backward(forward, backward, cases)
+    ... except ad.BackwardMismatch as error:
+    ...     print(str(error).split(":")[0])
+    backward is not the derivative of its forward
+    """
 
 
 def check_backward(
@@ -99,6 +113,19 @@ def check_backward(
 
     Each case gets a random output gradient. The report says for each wrong gradient which input it is, at how
     many entries and where most it is wrong, and what mistake would give just this result.
+
+        >>> def forward(x, w):
+        ...     return x @ w
+        >>> def backward(dout, x, w):
+        ...     return dout @ w.T, dout.T @ x
+        >>> cases = [(np.arange(6.0).reshape(2, 3), np.ones((3, 4)))]
+        >>> try:
+        ...     ad.check_backward(forward, backward, cases)
+        ... except AssertionError as error:
+        ...     print(error)
+        backward is not the derivative of its forward:
+          case 0, gradient 1 (w): it has shape (4, 3), expected (3, 4)
+              likely cause: it is transposed
     """
     for name, f in (("forward", forward), ("backward", backward)):
         if not callable(f):

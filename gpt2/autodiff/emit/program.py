@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import linecache
 import threading
@@ -20,6 +19,7 @@ from ..run import kernels, recycled, threads
 from ..switches import FAST, Options
 from . import numexpr, tuned
 from .arena import ALIGN
+from .drawing import shown
 from .source import emit
 
 _serial = itertools.count(1)
@@ -118,8 +118,8 @@ class Program:
         return f"<Program {self.name}: {len(self.graph.nodes)} values, {self.measures}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the source that runs."""
-        return f"<pre>{html.escape(self.source)}</pre>"
+        """What a notebook shows."""
+        return shown(self.graph, self.name, self.source)
 
     @property
     def measures(self) -> str:

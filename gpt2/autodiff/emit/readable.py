@@ -330,6 +330,16 @@ def readable_source(graph: Graph, name: str | None = None) -> str:
     name    of the function; by default the graph's
 
     The text can be run. Constant arrays appear in it by names that it does not define.
+
+        >>> pair = ad.FixedPair(lambda x: (np.tanh(x), ()))
+        >>> entry, _ = pair.entry((np.ones(3),), {})
+        >>> print(ad.readable_source(entry.graphs[0], "forward").rstrip())
+        import numpy as np
+        <BLANKLINE>
+        <BLANKLINE>
+        def forward(x):
+            out = np.tanh(x)
+            return out, out
     """
     return Writer(graph, name or graph.name).source()
 

@@ -26,6 +26,7 @@ import numpy as np
 from ..graph import Graph, Node, is_scalar_const, source_name, source_names
 from ..ops import OPS
 from ..ops.interpret import evaluate_graph
+from .drawing import shown
 from .expressions import (
     AND,
     ATOM,
@@ -219,6 +220,10 @@ class ScalarProgram:
         except TROUBLE:
             return self.in_numpy(*floats)
         return (results,) if self.single else results
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return shown(self.graph, self.name, self.source)
 
     def in_numpy(self, *floats: float) -> tuple:
         """The same by NumPy's rules for inf and nan; float results."""

@@ -29,12 +29,30 @@ watching = 0  # contexts that are open, in any thread
 
 
 class AnomalyError(AutodiffError, FloatingPointError):
-    """A nan or an infinity in a result of a program, traced to the op that made it."""
+    """A nan or an infinity in a result of a program, traced to the op that made it.
+
+    >>> slope = ad.grad(lambda x: np.sum(np.sqrt(x)))
+    >>> try:
+    ...     with np.errstate(all="ignore"), ad.detect_anomaly():
+    ...         g = slope(np.array([1.0, 0.0]))
+    ... except ad.AnomalyError as error:
+    ...     print(str(error).partition(": ")[2])
+    divide made inf at [1] of t3 float64 (2,), from the number = 0.5, t1 = 0; in f_grad
+    """
 
 
 @contextmanager
 def detect_anomaly() -> Iterator[None]:
-    """Follow every program run in this context, in all threads: AnomalyError at the first nan or inf."""
+    """Follow every program run in this context, in all threads: AnomalyError at the first nan or inf.
+
+    >>> slope = ad.grad(lambda x: np.sum(np.sqrt(x)))
+    >>> try:
+    ...     with np.errstate(all="ignore"), ad.detect_anomaly():
+    ...         g = slope(np.array([1.0, 0.0]))
+    ... except ad.AnomalyError as error:
+    ...     print(str(error).partition(": ")[2])
+    divide made inf at [1] of t3 float64 (2,), from the number = 0.5, t1 = 0; in f_grad
+    """
     global watching
     with _lock:
         watching += 1

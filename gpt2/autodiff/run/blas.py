@@ -39,6 +39,8 @@ def limit_blas_threads(n: int) -> bool:
 
     Returns whether that could be done: it is for the OpenBLAS of NumPy's wheels. Where it is False, set
     OMP_NUM_THREADS before NumPy is imported. set_threads(n) calls this with 1: the pool shares out products.
+
+        >>> limited = ad.limit_blas_threads(1)
     """
     found = blas_library()
     if found is None:

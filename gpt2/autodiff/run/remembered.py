@@ -40,6 +40,8 @@ def remember(folder: str | os.PathLike) -> None:
              on the same machine, with the same NumPy, need not measure again
 
     Never raises: a folder that cannot be written to is done without, a damaged file counts as empty.
+
+        >>> ad.remember("timings")
     """
     global _folder
     _folder = Path(folder)
@@ -65,6 +67,10 @@ class Choices:
     days      after which it is measured again; None: never
 
     A key is a tuple whose items, written as texts, tell it from all others, in any process.
+
+        >>> sides = ad.Choices("sides", ("left", "right"))
+        >>> sides.get(("a task", 3)) is None
+        True
     """
 
     def __init__(

@@ -54,7 +54,13 @@ class _Worker(threading.Thread):
 
 
 def set_threads(n: int) -> None:
-    """Use n threads for regions and products (1: none beside the caller's, and BLAS as it was set up)."""
+    """Use n threads for regions and products (1: none beside the caller's, and BLAS as it was set up).
+
+    >>> ad.set_threads(2)
+    >>> ad.get_threads()
+    2
+    >>> ad.set_threads(1)
+    """
     global count
     if n < 1:
         raise ValueError(f"set_threads: n is {n}, expected at least 1")
@@ -66,7 +72,12 @@ def set_threads(n: int) -> None:
 
 
 def get_threads() -> int:
-    """The number of threads that regions and products use; see set_threads."""
+    """The number of threads that regions and products use; see set_threads.
+
+    >>> ad.set_threads(1)
+    >>> ad.get_threads()
+    1
+    """
     return count
 
 
@@ -92,6 +103,14 @@ def run_on_threads(job: Callable[[int], None]) -> None:
 
     Context variables (np.errstate is one) are those of the caller. What a job raises is raised here, after
     all have ended.
+
+        >>> pieces, sums = iter(range(4)), []
+        >>> def job(index):
+        ...     for k in pieces:
+        ...         sums.append(k * k)
+        >>> ad.run_on_threads(job)
+        >>> sorted(sums)
+        [0, 1, 4, 9]
     """
     if count == 1 or not _pool_lock.acquire(blocking=False):
         job(0)
@@ -109,6 +128,11 @@ def run_apart(job: Callable[[int], None]) -> None:
 
     Meanwhile get_threads() is 1 in the whole process, so that no region or product inside is shared out. That
     changes no bit of what they compute, as the module's text says.
+
+        >>> found = []
+        >>> ad.run_apart(found.append)
+        >>> sorted(found) == list(range(ad.get_threads()))
+        True
     """
     global count
     if count == 1 or not _pool_lock.acquire(blocking=False):

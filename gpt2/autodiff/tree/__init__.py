@@ -5,6 +5,11 @@ ad.tree.leaves(x)             the arrays and numbers in it, in order
 ad.tree.flatten(x)            (leaves, structure); ad.tree.unflatten(structure, leaves) is the way back
 ad.tree.ravel(x)              (one vector, the way back)
 ad.tree.register(cls)         instances of cls are trees; ad.tree.static(cls): they are settings
+
+    >>> params = {"w": np.ones(2), "b": 0.0}
+    >>> grads = ad.grad(lambda p: np.sum(p["w"] * 3.0) + p["b"])(params)
+    >>> ad.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+    {'w': array([0.7, 0.7]), 'b': -0.1}
 """
 
 from .classes import Record, register, static

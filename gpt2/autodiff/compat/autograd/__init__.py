@@ -3,8 +3,9 @@
     import gpt2.autodiff.compat.autograd.numpy as np
     from gpt2.autodiff.compat.autograd import elementwise_grad, grad, jacobian
 
-A program that must stay as it is runs with `python -m gpt2.autodiff.compat.autograd program.py`, or inside of
-`with installed():`, which put these modules under the name `autograd`. docs/from-autograd.md says what differs.
+A program that must stay as it is runs with `python -m gpt2.autodiff.compat.autograd program.py`, or inside
+`with installed():`, which put these modules under the name `autograd`. docs/from-autograd.md says what
+differs.
 """
 
 from .builtins import dict, isinstance, list, tuple, type

@@ -1,6 +1,6 @@
-"""`python -m gpt2.autodiff.compat.autograd program.py [arguments]`: a program written for HIPS autograd, run as it is.
+"""Runs a program written for HIPS autograd as it is: `python -m gpt2.autodiff.compat.autograd program.py`.
 
-With -m in place of the program, a module: `python -m gpt2.autodiff.compat.autograd -m pytest tests`.
+A module in place of the program: `python -m gpt2.autodiff.compat.autograd -m pytest tests`.
 """
 
 from __future__ import annotations

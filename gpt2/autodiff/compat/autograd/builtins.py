@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from builtins import dict, isinstance, list, tuple
 from typing import Any
 
 from ...record.value import Recorded
 from ...tree import flatten
+
+dict, isinstance, list, tuple = builtins.dict, builtins.isinstance, builtins.list, builtins.tuple
 
 __all__ = ["DictBox", "SequenceBox", "dict", "isinstance", "list", "tuple", "type"]
 

@@ -202,8 +202,8 @@ class VSpace:
     @classmethod
     def register(cls, value_type: Any, vspace_maker: Any = None) -> None:
         raise NotImplementedError(
-            f"autograd.extend.VSpace.register({getattr(value_type, '__name__', value_type)}): derivatives are "
-            "taken of numbers, arrays, and trees of them; docs/values.md says which classes are trees"
+            f"autograd.extend.VSpace.register({getattr(value_type, '__name__', value_type)}): derivatives "
+            "are taken of numbers, arrays, and trees of them; docs/values.md says which classes are trees"
         )
 
     def __eq__(self, other: Any) -> bool:

@@ -1,4 +1,4 @@
-"""autograd.differential_operators: gradients, Jacobians and products with them, of functions of many arguments.
+"""autograd.differential_operators: gradients, Jacobians and products with them.
 
 Each is an operator on functions of one argument, made one on functions of many by unary_to_nary: the
 arguments that are not differentiated reach the function as they are. What was recorded is kept with the
@@ -124,7 +124,7 @@ def value_and_grad(fun: Callable, x: Any) -> tuple[Any, Any]:
 
 @unary_to_nary
 def elementwise_grad(fun: Callable, x: Any) -> Any:
-    """The gradient of the sum of the results: d out[i] / d x[i] of a function that works element by element."""
+    """The gradient of the sum of the results: d out[i] / d x[i] where f works element by element."""
 
     def make(fun):
         def total(x, *others):
@@ -321,4 +321,3 @@ def checkpoint(fun: Callable) -> Callable:
     kept = _checkpoint(fun)
     kept.__name__ = get_name(fun)
     return kept
-

@@ -36,7 +36,7 @@ def has_derivative(ans: Any) -> bool:
 
 
 def answer(g: Any, like: Any) -> Any:
-    """g in the structure, shapes and dtypes of a value: what autograd takes for a cotangent or tangent of it."""
+    """g in the structure and shapes of a value: what autograd takes for a cotangent or tangent of it."""
     wanted, tree = flatten(like)
     given, other = flatten(_counted(g))
     if len(given) != len(wanted):

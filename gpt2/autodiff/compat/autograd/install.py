@@ -17,7 +17,9 @@ def _load() -> None:
     """Import all modules of this package; those of SciPy's where SciPy is."""
     with_scipy = importlib.util.find_spec("scipy") is not None
     for found in pkgutil.walk_packages(sys.modules[_HERE].__path__, _HERE + "."):
-        if not found.name.endswith("__main__") and (with_scipy or not found.name.startswith(_HERE + ".scipy")):
+        if not found.name.endswith("__main__") and (
+            with_scipy or not found.name.startswith(_HERE + ".scipy")
+        ):
             importlib.import_module(found.name)
 
 
@@ -33,7 +35,9 @@ def installed() -> Iterator[None]:
     """
     _load()
     before = {name: sys.modules.pop(name) for name in _theirs()}
-    ours = {name: module for name, module in sys.modules.items() if name == _HERE or name.startswith(_HERE + ".")}
+    ours = {
+        name: module for name, module in sys.modules.items() if name == _HERE or name.startswith(_HERE + ".")
+    }
     sys.modules.update({NAME + name[len(_HERE) :]: module for name, module in ours.items()})
     try:
         yield

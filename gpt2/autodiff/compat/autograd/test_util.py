@@ -21,8 +21,8 @@ def scalar_close(a: Any, b: Any) -> bool:
 
 @unary_to_nary
 def check_grads(f: Callable, x: Any, modes: Sequence[str] | None = None, order: int = 2) -> None:
-    """check_grads(f, argnum=0, modes=("fwd", "rev"), order=2)(*args): AssertionError unless the derivatives of f
-    with respect to the argument agree with central differences, in a random direction.
+    """check_grads(f, argnum=0, modes=("fwd", "rev"), order=2)(*args): AssertionError unless the derivatives
+    of f with respect to the argument agree with central differences, in a random direction.
     """
     modes = ("fwd", "rev") if modes is None else tuple(modes)
     if not set(modes) <= {"fwd", "rev"}:
@@ -67,7 +67,9 @@ def check_vjp(f: Callable, x: Any) -> None:
     exact = x_vs.inner_prod(x_v, found)
     numeric = y_vs.inner_prod(y_v, make_numerical_jvp(f, x)(x_v))
     if not scalar_close(numeric, exact):
-        raise AssertionError(f"Derivative (VJP) check of {get_name(f)} failed at {x}: it gives {exact}, differences {numeric}")
+        raise AssertionError(
+            f"Derivative (VJP) check of {get_name(f)} failed at {x}: it gives {exact}, differences {numeric}"
+        )
 
 
 def check_jvp(f: Callable, x: Any) -> None:

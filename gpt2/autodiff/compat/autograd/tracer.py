@@ -81,8 +81,8 @@ class Primitive:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if any(map(isbox, flatten(kwargs)[0])):
             raise TypeError(
-                f"{self.__name__}: a primitive takes values that are differentiated by position, and here one "
-                f"was given by name ({', '.join(kwargs)})"
+                f"{self.__name__}: a primitive takes values that are differentiated by position, and here "
+                f"one was given by name ({', '.join(kwargs)})"
             )
         places = [i for i, x in enumerate(args) if any(map(isbox, flatten(x)[0]))]
         if not places:
@@ -110,13 +110,17 @@ class Primitive:
         custom.recording_rule = self._recording_rule
         return custom
 
-    def _vjp_rule(self, places: list[int], whole: Callable, options: dict, dout: Any, ans: Any, *xs: Any) -> Any:
+    def _vjp_rule(
+        self, places: list[int], whole: Callable, options: dict, dout: Any, ans: Any, *xs: Any
+    ) -> Any:
         moving = [k for k, x in enumerate(xs) if _moves(x)]
         grads = self.vjp([places[k] for k in moving], ans, whole(xs), options)(dout)  # type: ignore[misc]
         found = dict(zip(moving, grads))
         return tuple(_shaped(found.get(k), x) for k, x in enumerate(xs))
 
-    def _jvp_rule(self, places: list[int], whole: Callable, options: dict, primals: Any, tangents: Any) -> Any:
+    def _jvp_rule(
+        self, places: list[int], whole: Callable, options: dict, primals: Any, tangents: Any
+    ) -> Any:
         ans = self(*whole(primals), **options)
         moving = [k for k, x in enumerate(primals) if _moves(x)]
         numbers, moved = [places[k] for k in moving], [tangents[k] for k in moving]
@@ -178,8 +182,8 @@ class Box(metaclass=_BoxType):
     @classmethod
     def register(cls, value_type: Any) -> None:
         raise NotImplementedError(
-            f"autograd.tracer.Box.register({getattr(value_type, '__name__', value_type)}): recorded values are "
-            "numbers and arrays. A class that holds arrays is registered as a tree: dataclasses, NamedTuples "
+            f"autograd.tracer.Box.register({getattr(value_type, '__name__', value_type)}): recorded values "
+            "are numbers and arrays. A class that holds arrays is registered as a tree: dataclasses, NamedTuples "
             "and attrs classes are trees as they are (docs/values.md)"
         )
 

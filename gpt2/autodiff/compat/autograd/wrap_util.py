@@ -64,8 +64,8 @@ class Unary:
         return self.fun(*subvals(subvals(args, zip(places, others)), chosen), **kwargs)
 
     def given_on(self) -> list:
-        """The other arguments that are recorded in this call, from now on in it. An operator that does not ask
-        gets all of them plain.
+        """The other arguments that are recorded in this call, from now on in it. An operator that does not
+        ask gets all of them plain.
         """
         calls = self._calls()
         args, kwargs, _ = calls[-1]
@@ -122,7 +122,7 @@ class _Settled:
 
 
 def unary_to_nary(unary_operator: Callable) -> Callable:
-    """operator(fun, x, ...) as nary(fun, argnum=0, ...)(*args): argnum is a position, or a tuple of several."""
+    """operator(fun, x, ...) as nary(fun, argnum=0, ...)(*args); argnum is a position, or several."""
 
     @functools.wraps(unary_operator)
     def nary_operator(fun, argnum=0, *nary_op_args, **nary_op_kwargs):
@@ -156,7 +156,7 @@ def wrap_nary_f(fun: Callable, op: Callable, argnum: Any) -> Callable:
     return wraps(
         fun,
         "{op}_of_{fun}_wrt_argnum_{argnum}",
-        "    {op} of function {fun} with respect to argument number {argnum}; it takes the arguments of {fun}.",
+        "    {op} of function {fun} with respect to argument number {argnum}. It takes the same arguments.",
         op=get_name(op),
         argnum=argnum,
     )

@@ -1,4 +1,4 @@
-"""autograd.misc.fixed_points: x = f(a)(x) by iteration, with the derivative of the implicit function theorem."""
+"""autograd.misc.fixed_points: x = f(a)(x) by iteration, with an implicit derivative."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """autograd.misc.optimizers: sgd, rmsprop and adam for parameters in any nesting of tuples, lists and dicts.
 
-grad(x, i) gives the gradient at step i; callback(x, i, gradient) is called at each. They are written in NumPy,
-so a gradient can be taken through them.
+grad(x, i) gives the gradient at step i; callback(x, i, gradient) is called at each. They are written in
+NumPy, so a gradient can be taken through them.
 """
 
 from __future__ import annotations

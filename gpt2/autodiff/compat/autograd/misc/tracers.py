@@ -1,4 +1,4 @@
-"""autograd.misc.tracers: a function whose graph is kept. Every derived function of this compiler keeps its."""
+"""autograd.misc.tracers: a function whose graph is kept, as all derived functions here keep theirs."""
 
 from __future__ import annotations
 

@@ -7,9 +7,17 @@ import numpy as _numpy
 from ....record.conversions import seen_in
 from . import fft, linalg, numpy_boxes, numpy_jvps, numpy_vjps, numpy_vspaces, numpy_wrapper, random
 
-# Over NumPy's names, in this order: autograd's functions of those names, and its modules
-_modules = {k: v for k, v in globals().items() if k in "fft linalg random".split()}
-globals().update({**seen_in(_numpy), **{k: v for k, v in vars(numpy_wrapper).items() if k in numpy_wrapper.NAMES}})
-globals().update(_modules)
+_OWN = {
+    "fft": fft,
+    "linalg": linalg,
+    "random": random,
+    "numpy_boxes": numpy_boxes,
+    "numpy_jvps": numpy_jvps,
+    "numpy_vjps": numpy_vjps,
+    "numpy_vspaces": numpy_vspaces,
+    "numpy_wrapper": numpy_wrapper,
+}
+_INSTEAD = {k: v for k, v in vars(numpy_wrapper).items() if k in numpy_wrapper.NAMES}
+globals().update({**seen_in(_numpy), **_INSTEAD, **_OWN})
 row_stack = numpy_wrapper.vstack
 __version__ = _numpy.__version__

@@ -13,7 +13,7 @@ from .numpy_wrapper import metadata
 
 
 def unbroadcast(x: Any, target_meta: tuple, broadcast_idx: int = 0) -> Any:
-    """A gradient summed over the axes along which its argument was repeated; metadata(argument) says which."""
+    """A gradient summed over the axes along which its argument was repeated, as metadata(argument) says."""
     shape, ndim, _, iscomplex = target_meta
     while np.ndim(x) > ndim:
         x = np.sum(x, axis=broadcast_idx)

@@ -1,0 +1,21 @@
+"""A training step of examples/llama.py, beside the same model in PyTorch.
+
+    python -m bench.llama
+    python -m bench.llama --sizes llama-8x512-B4T256-V32000 --threads 1,2
+
+It is bench.step with other sizes: all that is said there of steps, turns and ratios holds here.
+"""
+
+from bench import program, sizes, step
+
+CONTENDERS = "torch-tuned,torch-compile-tuned,whole,shares,peak"
+
+
+def main(argv):
+    defaults = {"--sizes": next(iter(sizes.LLAMAS)), "--contenders": CONTENDERS}
+    given = {word.partition("=")[0] for word in argv}
+    return step.main([*(part for pair in defaults.items() if pair[0] not in given for part in pair), *argv])
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,67 @@
+"""What mkdocs does besides: pages from outside of docs/, and links between pages.
+
+README.md becomes the first page, and CONTRIBUTING.md, CHANGELOG.md and the notebooks of examples/ become
+pages too. In the running text of a page, `docs/speed.md` is the name of a page, and becomes a link to it: so
+the texts read the same in an editor, on GitHub and here.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+NAMED = re.compile(r"(?<![\w/(\[`])`?docs/([\w-]+\.md)`?(?![\w)\]])")
+CODE = re.compile(r"^(?: {4}|```|~~~)")
+
+
+def notebooks() -> dict[str, str]:
+    """Path in the repository -> path in the site."""
+    return {f"examples/{path.name}": f"notebooks/{path.name}" for path in (ROOT / "examples").glob("*.ipynb")}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    from mkdocs.structure.files import File
+
+    for source, target in {**OUTSIDE, **notebooks()}.items():
+        if target.endswith(".md"):
+            content = (ROOT / source).read_text(encoding="utf-8")
+            files.append(File.generated(config, target, content=content))
+        else:
+            files.append(File.generated(config, target, abs_src_path=str(ROOT / source)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    if page.file.src_uri in OUTSIDE.values():
+        markdown = from_the_top(markdown)
+    return linked(markdown, {file.src_uri for file in files}, page.file.src_uri)
+
+
+def from_the_top(text: str) -> str:
+    """A page of the repository's top folder with the addresses that it has in the site."""
+    for source, target in {**OUTSIDE, **notebooks()}.items():
+        text = re.sub(rf"\]\({re.escape(source)}(#[\w-]+)?\)", rf"]({target}\1)", text)
+    return re.sub(r'(\]\(|src="|srcset=")docs/', r"\1", text)
+
+
+def linked(text: str, known: set[str], here: str) -> str:
+    """The page with the names of other pages, outside of code, as links to them."""
+    lines, fenced = [], False
+    for line in text.split("\n"):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced and not CODE.match(line):
+            line = NAMED.sub(lambda found: _link(found, known, here), line)
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _link(found: re.Match, known: set[str], here: str) -> str:
+    name = found[1]
+    if name not in known or name == here:
+        return found[0]
+    return f"[{found[0].strip('`')}]({posixpath.relpath(name, posixpath.dirname(here) or '.')})"

@@ -1,0 +1,168 @@
+"""ad.sparse_jacobian: a Jacobian of which most entries are known to be zero, from a few directions.
+
+Columns that share no row are computed together, as one tangent: A. R. Curtis, M. J. D. Powell and J. K. Reid,
+"On the estimation of sparse Jacobian matrices", 1974. Which share none is a colouring of the columns, found
+greedily, those of most entries first. Rows likewise, where they need fewer colours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import AutodiffError
+from .compile import compile
+from .forward import jvp
+from .vjp import vjp
+from .vmap import vmap
+
+NAME = "sparse_jacobian"
+
+
+def sparse_jacobian(f: Callable, pattern: Any, argnum: int = 0, *, check: bool = True) -> Callable:
+    """The Jacobian of f, of which only the entries of a pattern may differ from zero.
+
+    pattern   (m, n), for a result of m elements and an argument of n, both in C order: an array, of which the
+              entries other than zero count, or a sparse array of SciPy's, of which the stored ones do
+    argnum    which argument
+    check     also compute one random combination of the rows or columns, and compare: a pattern that leaves
+              out an entry is an error. Entries below about the square root of the rounding pass unnoticed
+
+    The derived function returns (m, n): a dense array for an array, a CSR array or matrix of SciPy's for one.
+    It costs as many directions as the pattern needs colours, 3 for a tridiagonal one, and one more to check.
+
+    Raises AutodiffError where shapes do not fit, values are complex, or an entry outside of the pattern is
+    not zero; names the row or column.
+
+        >>> second = lambda x: np.diff(x, 2) + x[1:-1] ** 2
+        >>> band = np.eye(3, 5) + np.eye(3, 5, 1) + np.eye(3, 5, 2)
+        >>> sparse_jacobian(second, band)(np.arange(5.0))
+        array([[1., 0., 1., 0., 0.],
+               [0., 1., 2., 1., 0.],
+               [0., 0., 1., 4., 1.]])
+    """
+    shape, rows, cols = _entries(pattern)
+    by_column, by_row = colours(cols, rows, shape[1]), colours(rows, cols, shape[0])
+    across = by_column.max(initial=-1) <= by_row.max(initial=-1)
+    # `own` is what is coloured, a column or a row; `other` says where the entry is in its result
+    own, other, colour, name = (cols, rows, by_column, "row") if across else (rows, cols, by_row, "column")
+    seeds = np.zeros((int(colour.max(initial=-1)) + 1 + check, colour.size))
+    seeds[colour, np.arange(colour.size)] = 1.0
+    if check:
+        seeds[-1] = np.random.default_rng(0).uniform(0.5, 1.5, colour.size)
+    compute = compile(_columns if across else _rows)
+
+    def derived(*args: Any, **kwargs: Any) -> Any:
+        if not -len(args) <= argnum < len(args):
+            raise AutodiffError(f"{NAME}: argnum is {argnum}, and {len(args)} arguments are given")
+        x = np.asarray(args[argnum])
+        if x.dtype.kind != "f":
+            raise AutodiffError(f"{NAME}: argument {argnum} is {x.dtype}, expected real floating numbers")
+        if x.size != shape[1]:
+            raise AutodiffError(
+                f"{NAME}: the pattern has {shape[1]} columns, and argument {argnum} has {x.size} elements"
+            )
+        args = tuple(x if k == argnum % len(args) else a for k, a in enumerate(args))
+        found = compute(f, args, kwargs, argnum, seeds.astype(x.dtype), shape[0])
+        values = found[colour[own], other]
+        if check:
+            _compare(values, seeds[-1], found[-1], own, other, name)
+        return _like(pattern, shape, rows, cols, values)
+
+    return derived
+
+
+def colours(own: np.ndarray, other: np.ndarray, n: int) -> np.ndarray:
+    """A colour for each of n lines, such that two that cross the same line have different ones.
+
+    Entry k is where the line own[k] crosses the line other[k]. Returns integers from 0, (n,).
+    """
+    crossed: list[list[int]] = [[] for _ in range(n)]
+    for line, across in zip(own.tolist(), other.tolist()):
+        crossed[line].append(across)
+    taken: dict[int, int] = {}  # line across -> its colours, a bit each
+    found = np.zeros(n, np.intp)
+    for line in sorted(range(n), key=lambda line: -len(crossed[line])):
+        used = 0
+        for across in crossed[line]:
+            used |= taken.get(across, 0)
+        free = ~used & (used + 1)  # the lowest bit that is not set
+        for across in crossed[line]:
+            taken[across] = taken.get(across, 0) | free
+        found[line] = free.bit_length() - 1
+    return found
+
+
+def _columns(f, args, kwargs, argnum, seeds, m):
+    of_one, x = _flat(f, args, kwargs, argnum)
+
+    def along(tangent):
+        out, moved = jvp(of_one, (x,), (tangent,))
+        return _sized(out, moved, m)
+
+    return vmap(along)(seeds)
+
+
+def _rows(f, args, kwargs, argnum, seeds, m):
+    out, pullback = vjp(*_flat(f, args, kwargs, argnum))
+    _sized(out, out, m)
+    return vmap(lambda row: pullback(row.astype(out.dtype))[0])(seeds)
+
+
+def _flat(f, args, kwargs, argnum):
+    """f as a function of one argument's elements in a row, which gives its result's, and the elements."""
+    x = args[argnum]
+
+    def of_one(flat):
+        given = list(args)
+        given[argnum] = flat.reshape(x.shape)
+        return np.ravel(f(*given, **kwargs))
+
+    return of_one, np.ravel(x)
+
+
+def _sized(out, value, m):
+    if out.size != m or out.dtype.kind != "f":
+        raise AutodiffError(
+            f"{NAME}: the pattern has {m} rows, and the result is {out.size} elements of {out.dtype}"
+            + ("" if out.dtype.kind == "f" else "; expected real floating numbers")
+        )
+    return value
+
+
+def _entries(pattern):
+    """(shape, rows, columns) of a pattern's entries."""
+    if hasattr(pattern, "tocoo"):
+        entries = pattern.tocoo()
+        if len(entries.shape) == 2:
+            both = np.unique(np.stack([entries.row, entries.col]).astype(np.intp), axis=1)
+            return entries.shape, both[0], both[1]
+    shape = np.shape(pattern)
+    if len(shape) != 2:
+        raise AutodiffError(f"{NAME}: the pattern has the shape {shape}, expected (results, arguments)")
+    return shape, *np.nonzero(np.asarray(pattern))
+
+
+def _compare(values, weights, expected, own, other, name):
+    """Whether the entries add up to the one combination that was computed from all."""
+    terms = values * weights[own]
+    total = np.bincount(other, terms, expected.size)
+    size = np.bincount(other, np.abs(terms), expected.size) + np.abs(expected)
+    wrong = np.flatnonzero(np.abs(total - expected) > np.sqrt(np.finfo(values.dtype).eps) * size)
+    if wrong.size:
+        raise AutodiffError(
+            f"{NAME}: {name} {wrong[0]} has an entry outside of the pattern"
+            + (f", and {wrong.size - 1} more have" if wrong.size > 1 else "")
+            + "; give a pattern with every entry that can differ from zero"
+        )
+
+
+def _like(pattern, shape, rows, cols, values):
+    if hasattr(pattern, "tocoo"):
+        matrix = type(pattern)(shape, dtype=values.dtype).tocoo()
+        return type(matrix)((values, (rows, cols)), shape=shape).tocsr()
+    dense = np.zeros(shape, values.dtype)
+    dense[rows, cols] = values
+    return dense

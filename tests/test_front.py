@@ -1,0 +1,48 @@
+"""The pictures of README.md: up to date, and README says what they show."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from docs import front, house, speed
+
+README = (house.ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path, text", front.files().items(), ids=lambda value: getattr(value, "name", ""))
+def test_the_pictures_are_up_to_date(path, text):
+    assert path.read_text(encoding="utf-8") == text, "run: python -m docs.front"
+
+
+def test_every_picture_is_shown_in_light_and_dark():
+    shown = set(re.findall(r'(?:src|srcset)="docs/pictures/([\w-]+\.svg)"', README))
+    assert shown == {path.name for path in front.files()}
+
+
+@pytest.mark.parametrize("palette", [front.LIGHT, front.DARK], ids=lambda palette: palette.name)
+def test_nothing_stands_beyond_the_edge(palette):
+    """Lines of code in the width that monospaced letters take, others in a generous estimate."""
+    for draw in front.PICTURES.values():
+        tree = ElementTree.fromstring(draw(palette))
+        height = float(tree.get("height"))
+        for text in tree.iter("{http://www.w3.org/2000/svg}text"):
+            each = front.CHARACTER if text.get("class") == "code" else 7.0
+            width = each * len("".join(text.itertext()))
+            x = float(text.get("x"))
+            left = {"end": x - width, "middle": x - width / 2}.get(text.get("text-anchor"), x)
+            assert left > -4 and left + width < front.WIDTH + 4, "".join(text.itertext())
+            assert 0 < float(text.get("y")) < height
+
+
+def test_readme_says_what_the_bars_show():
+    shown = [one for one in speed.figures() if one["threads"] == 2 and one["size"] in front.SIZES]
+    ratios = [one["rows"][front.fastest(one["rows"], speed.OWN)]["ratio"][0] for one in shown]
+    assert len(shown) == 4 and f"takes {min(ratios):.2f} to {max(ratios):.2f} of the time" in README
+
+
+def test_the_code_is_that_of_the_layer():
+    (_, _, forward), (_, _, manual), (_, _, derived) = front.three()
+    assert "raise" not in forward and '"""' not in forward + manual and "#" not in manual
+    assert forward.startswith("def layernorm_forward(") and forward.endswith("(inp, weight, mean, rstd)")
+    assert manual.endswith("return dinp, dweight, dbias") and derived.endswith("return dinp, dweight, dbias")

@@ -1,0 +1,68 @@
+"""The notebooks of examples/ run from top to bottom, and their outputs are those of the code beside them."""
+
+import ast
+import json
+import linecache
+
+import pytest
+
+from docs import notebooks
+
+NOTEBOOKS = pytest.mark.parametrize("path", notebooks.notebooks(), ids=lambda path: path.stem)
+
+
+def test_there_are_notebooks():
+    assert [path.stem for path in notebooks.notebooks()] == [
+        "check",
+        "finetune",
+        "inside",
+        "programs",
+        "tour",
+    ]
+
+
+@NOTEBOOKS
+def test_a_notebook_runs(path, tmp_path, monkeypatch, quick_peak):
+    """In this process, which starts no kernel; what ends a cell is shown as a notebook would."""
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="needs matplotlib")
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}
+    try:
+        for number, source in enumerate(notebooks.code_of(json.loads(path.read_text(encoding="utf-8")))):
+            run_cell(source, f"{path.stem}, cell {number}.py", names)
+            pyplot.close("all")
+    finally:
+        pyplot.close("all")
+
+
+def run_cell(source, file, names):
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    body = ast.parse(source).body
+    last = body.pop() if isinstance(body[-1], ast.Expr) else None
+    exec(compile(ast.Module(body, []), file, "exec"), names)
+    if last is not None:
+        value = eval(compile(ast.Expression(last.value), file, "eval"), names)
+        assert value is None or len(getattr(value, "_repr_html_", value.__repr__)()) > 10
+
+
+@NOTEBOOKS
+def test_the_outputs_are_of_this_code(path):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    stale = f"run: python -m docs.notebooks {path.stem}"
+    assert content["metadata"]["code"] == notebooks.fingerprint(content), stale
+    cells = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), stale
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert all(output["output_type"] in ("stream", "execute_result", "display_data") for output in outputs)
+    assert any("image/png" in output.get("data", {}) for output in outputs) or path.stem == "finetune"
+    assert content == notebooks.cleaned(content), stale
+    assert path.stat().st_size < 300_000
+
+
+def test_outputs_of_other_code_are_noticed():
+    content = json.loads(notebooks.notebooks()[0].read_text(encoding="utf-8"))
+    cell = next(cell for cell in content["cells"] if cell["cell_type"] == "code")
+    before = notebooks.fingerprint(content)
+    cell["source"] = ["x = 1"]
+    assert notebooks.fingerprint(content) != before

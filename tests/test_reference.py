@@ -1,0 +1,86 @@
+"""The reference: each public name has an entry, a docstring and an example that runs. And the contents."""
+
+import doctest
+import importlib
+import inspect
+import re
+
+import numpy as np
+import pytest
+
+import gpt2
+from docs import docstrings, house
+from gpt2 import autodiff as ad
+from gpt2.autodiff.run import remembered
+
+PAGES = {"gpt2": "reference-gpt2", "gpt2.train": "reference-train", "gpt2.autodiff": "reference-autodiff"}
+ELSEWHERE = {"__version__", "autodiff", "train"}  # in gpt2: a text, and two modules with pages of their own
+CONTENTS = (house.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def public(module):
+    names = importlib.import_module(module).__all__
+    return [name for name in names if module != "gpt2" or name not in ELSEWHERE]
+
+
+NAMES = [(module, name) for module in PAGES for name in public(module)]
+
+
+@pytest.mark.parametrize("module", PAGES)
+def test_every_public_name_has_an_entry(module):
+    page = (house.ROOT / "docs" / f"{PAGES[module]}.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^::: (\S+)$", page, re.M)
+    assert sorted(entries) == sorted(f"{module}.{name}" for name in public(module))
+
+
+@pytest.mark.parametrize("module, name", NAMES, ids=[f"{module}.{name}" for module, name in NAMES])
+def test_every_public_name_has_an_example_that_runs(module, name, tmp_path, monkeypatch, quick_peak):
+    text = inspect.getdoc(getattr(importlib.import_module(module), name))
+    assert text and text.split("\n\n")[0].rstrip().endswith((".", "...`")), "begins with a sentence"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(remembered, "_folder", None)
+    (tmp_path / "my.txt").write_text("to be or not to be that is the question " * 600, encoding="utf-8")
+    test = doctest.DocTestParser().get_doctest(text, {"np": np, "gpt2": gpt2, "ad": ad}, name, None, 0)
+    importlib.import_module("gpt2.train")
+    threads = ad.get_threads()
+    try:
+        result = doctest.DocTestRunner().run(test)
+    finally:
+        ad.set_threads(threads)
+    assert result.attempted and not result.failed
+
+
+def test_every_page_is_in_the_contents():
+    """Of the site and of README, and nothing is there that does not exist."""
+    pages = {path.name for path in (house.ROOT / "docs").glob("*.md")}
+    notebooks = {path.name for path in (house.ROOT / "examples").glob("*.ipynb")}
+    listed = re.findall(r"^      - ([\w/-]+\.(?:md|ipynb))$", CONTENTS.split("\nnav:\n")[1], re.M)
+    assert len(listed) == len(set(listed))
+    outside = {"index.md", "CONTRIBUTING.md", "CHANGELOG.md"}  # docs/hooks.py brings them
+    assert set(listed) == pages | {f"notebooks/{name}" for name in notebooks} | outside
+    readme = (house.ROOT / "README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\((?:docs|examples)/([\w-]+\.(?:md|ipynb))\)", readme))
+    assert linked == pages | notebooks
+
+
+def test_a_docstring_as_markdown():
+    text = """What it is: a*b.
+
+x, y    two arrays, one of which
+        is [longer]
+n       a number
+
+Then `a*b` once more.
+
+    >>> f(1)
+    2
+
+    >>> g()
+"""
+    assert docstrings.markdown(text) == (
+        "What it is: a\\*b.\n\n"
+        "- `x, y`: two arrays, one of which is \\[longer\\]\n- `n`: a number\n\n"
+        "Then `a*b` once more.\n\n"
+        "```pycon\n>>> f(1)\n2\n\n>>> g()\n```"
+    )
+    assert docstrings.markdown("One.\n\n>>> f()").endswith("```pycon\n>>> f()\n```")
