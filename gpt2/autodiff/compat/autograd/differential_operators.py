@@ -79,10 +79,10 @@ def _seen(ans: Any) -> Any:
 
 def _number(name: str, ans: Any) -> Any:
     """A result of one real number in any shape, as one of shape ()."""
-    plain = isinstance(ans, (np.ndarray, np.generic, float, int))
+    plain = isinstance(ans, (np.ndarray, np.generic, float, complex, int))
     if not plain or np.size(ans) != 1 or np.iscomplexobj(ans):
-        got = f"an array of shape {np.shape(ans)}" if plain else f"a {type(ans).__name__}"
-        got = f"{ans.dtype}" if plain and np.iscomplexobj(ans) else got
+        got = f"an array of shape {np.shape(ans)}" if plain else f"a {ans.__class__.__name__}"
+        got = "a complex number" if plain and np.iscomplexobj(ans) else got
         raise TypeError(
             f"{name} is for functions with one real number as their result, and this one gives {got}. There "
             "are jacobian, elementwise_grad and holomorphic_grad"

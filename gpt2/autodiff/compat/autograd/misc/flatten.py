@@ -16,13 +16,12 @@ def flatten(value: Any) -> tuple[Any, Callable]:
     """
     leaves = [np.ravel(leaf) for leaf in _leaves(value)]
     vector = np.concatenate(leaves) if leaves else np.array([])
-    shape = _shape(value)
+    shape, size = _shape(value), np.size(vector)
 
     def unflatten(vector):
-        found, end = _rebuilt(shape, vector, 0)
-        if end != np.shape(vector)[0]:
-            raise ValueError(f"unflatten: a vector of {np.shape(vector)[0]} entries, expected {end}")
-        return found
+        if np.shape(vector) != (size,):
+            raise ValueError(f"unflatten: an array of shape {np.shape(vector)}, expected {size} entries")
+        return _rebuilt(shape, vector, 0)[0]
 
     return vector, unflatten
 
