@@ -1,1 +1,1 @@
-"""Programs that others wrote for HIPS autograd, run under gpt2.autodiff.compat.autograd: python -m bench.dependents."""
+"""Programs that others wrote for HIPS autograd, run under gpt2.autodiff.compat.autograd."""

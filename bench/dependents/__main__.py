@@ -1,8 +1,8 @@
-"""Runs programs that others wrote for HIPS autograd under gpt2.autodiff.compat.autograd, beside autograd itself.
+"""Runs programs written for HIPS autograd under gpt2.autodiff.compat.autograd, beside autograd itself.
 
-    python -m bench.dependents --fetch              downloads them, and makes an environment with what they need
-    python -m bench.dependents                      all of them
-    python -m bench.dependents pymanopt examples    some
+    python -m bench.dependents --fetch               downloads them, and installs what they need
+    python -m bench.dependents                       all of them
+    python -m bench.dependents pymanopt examples     some
 
 Nothing of them is part of this project. They lie in --checkouts (GPT2_DEPENDENTS), each in a folder of the
 name that programs.py has; --python is an interpreter with autograd, pytest and their requirements.

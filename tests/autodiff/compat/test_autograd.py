@@ -439,6 +439,7 @@ def test_a_gradient_through_an_optimizer():
 def test_modules_of_scipy():
     pytest.importorskip("scipy", reason="SciPy is not installed")
     import gpt2.autodiff.compat.autograd.scipy.stats.norm as norm
+
     from gpt2.autodiff.compat.autograd.scipy import misc, signal, special, stats
     from gpt2.autodiff.compat.autograd.scipy.integrate import odeint
 

@@ -112,9 +112,9 @@ def defvjp_argnum(fun: Any, vjpmaker: Callable) -> None:
 def _by_argnum(what: str, fun: Any, rules: tuple, argnums: Any) -> Callable:
     """Rules by the numbers of their arguments, as a function of the number."""
     found = dict(zip(count() if argnums is None else argnums, rules))
-    for rule in found.values():
-        if rule is not None and rule != "same" and not callable(rule):
-            raise TypeError(f"def{what}: {rule!r} is no rule for {fun.__name__}")
+    for given in found.values():
+        if given is not None and given != "same" and not callable(given):
+            raise TypeError(f"def{what}: {given!r} is no rule for {fun.__name__}")
 
     def rule(argnum):
         if argnum not in found:

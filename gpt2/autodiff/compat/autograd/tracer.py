@@ -183,8 +183,8 @@ class Box(metaclass=_BoxType):
     def register(cls, value_type: Any) -> None:
         raise NotImplementedError(
             f"autograd.tracer.Box.register({getattr(value_type, '__name__', value_type)}): recorded values "
-            "are numbers and arrays. A class that holds arrays is registered as a tree: dataclasses, NamedTuples "
-            "and attrs classes are trees as they are (docs/values.md)"
+            "are numbers and arrays. Classes that hold arrays are trees: dataclasses, NamedTuples and attrs "
+            "classes as they are (docs/values.md)"
         )
 
 
