@@ -4,6 +4,7 @@
     AdamW                     the optimizer
     load, load_tokenizer      weights and tokenizer by name or path: "gpt2", a run, a folder, a file
     save                      a model to a file or folder, in the format that its name says
+    lora, merged              a model with low-rank adapters, which alone are trained; and one that took them in
     generate                  token ids that continue a prompt, one at a time
     autodiff                  the compiler by itself: grad, jvp, hessian, check_backward, ...
     train                     what train.py does, in a loop of one's own: Settings, steps, train
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpt2 import autodiff, train
-    from gpt2.library import load, load_tokenizer, save
+    from gpt2.library import load, load_tokenizer, lora, merged, save
     from gpt2.model import GPT2, GPT2Config
     from gpt2.optimizer import AdamW
     from gpt2.sample import generate
@@ -31,6 +32,8 @@ _EXPORTS = {
     "AdamW": "gpt2.optimizer",
     "load": "gpt2.library",
     "load_tokenizer": "gpt2.library",
+    "lora": "gpt2.library",
+    "merged": "gpt2.library",
     "save": "gpt2.library",
     "generate": "gpt2.sample",
     "autodiff": None,
@@ -46,6 +49,8 @@ __all__ = [
     "generate",
     "load",
     "load_tokenizer",
+    "lora",
+    "merged",
     "save",
     "train",
 ]

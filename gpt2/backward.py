@@ -10,9 +10,10 @@ from __future__ import annotations  # the compiler is loaded once it compiles
 import os
 import runpy
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -86,9 +87,15 @@ class Placed(Layer):
     instead of a new array; and add=True, to add the gradients to what the buffers hold.
 
     written   the layer that this is a compiled form of
+    narrowed  makes, of a tuple that says for each input whether its gradient is wanted, a layer whose backward
+              computes these alone, and gives None for the others
     """
 
     written: Layer | None = None
+    narrowed: Callable[[tuple[bool, ...]], Layer] | None = None
+
+    def wanting(self, wanted: tuple[bool, ...]) -> Layer:
+        return self if self.narrowed is None else self.narrowed(wanted)
 
 
 def as_a_person_wrote_it(layer: Layer) -> Layer:
@@ -143,11 +150,34 @@ def options_for(elementwise: str = "numpy") -> ad.Options:
         raise OptionError(str(error), as_flag=f"--{error}") from None
 
 
-def replace_functions(layer: Layer, forward: Callable, backward: Callable, kind: str) -> Placed:
-    """The layer with these functions to run."""
+def replace_functions(
+    layer: Layer, forward: Callable, backward: Callable, kind: str, narrowed: Callable | None = None
+) -> Placed:
+    """The layer with these functions to run. narrowed: see Placed; what it makes is made once."""
     facts = {f.name: getattr(layer, f.name) for f in fields(Layer)}
     facts |= {"forward": forward, "backward": backward, "kind": kind}
-    return Placed(**facts, written=as_a_person_wrote_it(layer))
+    return Placed(**facts, written=as_a_person_wrote_it(layer), narrowed=narrowed and cache(narrowed))
+
+
+def forward_alone(layer: Layer, forward: Callable) -> Placed:
+    """The layer where no gradient is wanted at all: nothing is saved. forward(*inputs) -> out."""
+
+    def saving_nothing(*inputs, **static):
+        return forward(*inputs, **static), ()
+
+    def backward(dout, saved, out=None, add=False, **static):
+        raise RuntimeError(f"{layer.name}: no gradient was wanted, and now one is asked for")
+
+    return replace_functions(layer, saving_nothing, backward, layer.kind)
+
+
+def compiled_forward(layer: Layer, options: ad.Options | None) -> ad.Fixed:
+    """The layer's output alone, compiled."""
+
+    def output(*inputs, **static):
+        return layer.forward(*inputs, **static)[0]
+
+    return ad.Fixed(output, options, name=f"{layer.name}_output")
 
 
 def auto(layer: Layer, options: ad.Options | None = None) -> Layer:
@@ -155,33 +185,50 @@ def auto(layer: Layer, options: ad.Options | None = None) -> Layer:
 
     What it saves between the two is its own choice.
     """
-    pair = ad.FixedPair(layer.forward, options or options_for(), name=layer.name)
+    options = options or options_for()
 
-    def backward(dout, saved, out=None, add=False, **static):
-        return pair.backward(dout, saved, out, add)
+    def derived(wanted: tuple[bool, ...] | None) -> Placed:
+        if wanted is not None and not any(wanted):
+            return forward_alone(layer, compiled_forward(layer, options))
+        pair = ad.FixedPair(layer.forward, options, name=layer.name, wanted=wanted)
 
-    return replace_functions(layer, pair.forward, backward, "auto")
+        def backward(dout, saved, out=None, add=False, **static):
+            return pair.backward(dout, saved, out, add)
+
+        return replace_functions(layer, pair.forward, backward, "auto", None if wanted else derived)
+
+    return derived(None)
 
 
 def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
     """The same layer with its two functions compiled as they are written."""
 
     options = options or options_for()
-
-    def separate(dout, *saved, **static):
-        return layer.backward(dout, saved, **static)
-
     forward = ad.Fixed(layer.forward, options, name=f"{layer.name}_forward")
-    gradients = ad.Fixed(separate, options, name=f"{layer.name}_backward")
 
-    def backward(dout, saved, out=None, add=False, **static):
-        return gradients(dout, *saved, out=out, add=add, **static)
+    def by_hand(wanted: tuple[bool, ...] | None) -> Placed:
+        if wanted is not None and not any(wanted):
+            return forward_alone(layer, compiled_forward(layer, options))
 
-    return replace_functions(layer, forward, backward, layer.kind)
+        def separate(dout, *saved, **static):
+            gradients = layer.backward(dout, saved, **static)
+            # what nobody wants is no result of the program, and is not computed by it
+            return gradients if wanted is None else tuple(g if w else None for g, w in zip(gradients, wanted))
+
+        gradients = ad.Fixed(separate, options, name=f"{layer.name}_backward")
+
+        def backward(dout, saved, out=None, add=False, **static):
+            return gradients(dout, *saved, out=out, add=add, **static)
+
+        return replace_functions(layer, forward, backward, layer.kind, None if wanted else by_hand)
+
+    return by_hand(None)
 
 
 def as_written(layer: Layer) -> Layer:
-    """The same layer, run by NumPy line by line. Gradients are copied where they are wanted."""
+    """The same layer, run by NumPy line by line. Gradients are copied where they are wanted; a backward
+    computes all of them, or is not run.
+    """
 
     def backward(dout, saved, out=None, add=False, **static):
         gradients = layer.backward(dout, saved, **static)
@@ -192,15 +239,24 @@ def as_written(layer: Layer) -> Layer:
                 buffer[...] = buffer + gradient if add else gradient
         return tuple(g if b is None else b for b, g in zip(out, gradients))
 
-    return replace_functions(layer, layer.forward, backward, layer.kind)
+    def narrowed(wanted):
+        everything = as_written(layer)
+        return everything if any(wanted) else forward_alone(layer, lambda *a, **k: layer.forward(*a, **k)[0])
+
+    return replace_functions(layer, layer.forward, backward, layer.kind, narrowed)
 
 
-def whole(f: Callable[..., Any], options: ad.Options | None = None) -> ad.FixedPair:
-    """f(*arrays) -> a scalar, differentiated as one program: an object with forward, backward and both."""
+def whole(
+    f: Callable[..., Any], options: ad.Options | None = None, wanted: Sequence[bool] | None = None
+) -> ad.FixedPair:
+    """f(*arrays) -> a scalar, differentiated as one program: an object with forward, backward and both.
+
+    wanted   for each argument whether its gradient is wanted; None: of all
+    """
     # Small models keep what is fastest (4x128, B=12, T=64, one thread: 0.92 of the time at rate 1.0). Of
     # large ones memory counts more than the last per cent: at rate 1.0 elementwise values are computed again
     # (124M, B=4, T=256: 0.3 GB instead of 1.0 beside the parameters, in the same time within the noise).
-    return ad.FixedPair(f, options or options_for(), name="loss", rate=1.0, ample=AMPLE)
+    return ad.FixedPair(f, options or options_for(), name="loss", rate=1.0, ample=AMPLE, wanted=wanted)
 
 
 @contextmanager

@@ -3,9 +3,10 @@
     gpt2 convert runs/mine mine-hf
 
 The source is whatever --init takes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf:OWNER/NAME, a run, a folder
-of transformers, a .bin of llm.c, a .safetensors of a run. The name of the result says its format: X.bin is
-llm.c's, X.safetensors this project's, anything else is a folder of transformers. A tokenizer that lies beside
-the source is written beside the result.
+of transformers, a .bin of llm.c, a .safetensors of a run, a folder of peft's. The name of the result says its
+format: X.bin is llm.c's, X.safetensors this project's, anything else is a folder of transformers; of a source
+with adapters, which --merge does not take into the weights, it is one of peft's with the adapters alone. A
+tokenizer that lies beside the source is written beside the result.
 """
 
 import sys
@@ -15,12 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from gpt2 import cli
+from gpt2.adapters import merged
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens, take
 from gpt2.errors import UserError
 from gpt2.model import GPT2
 from gpt2.storage import runs
-from gpt2.weights import checkpoint, huggingface, llmc, pretrained
+from gpt2.weights import checkpoint, huggingface, llmc, peft, pretrained
 
 # Two float32 programs that sum in different orders agree on a whole tensor to about 1e-6 of its length, and a
 # few times worse through many blocks. A wrong formula is off by far more than this:
@@ -28,12 +30,17 @@ TOLERANCE = 1e-3
 
 
 def convert(
-    source: str, destination: str | Path, dtype: str = "float32", layers: str | None = None
+    source: str,
+    destination: str | Path,
+    dtype: str = "float32",
+    layers: str | None = None,
+    merge: bool = False,
 ) -> list[Path]:
     """Write the weights called `source` to `destination`; returns the paths written.
 
     dtype   how a llm.c checkpoint keeps its numbers: float32 or bfloat16
     layers  the file with the source's own layers, where it is no longer where it was
+    merge   the source's adapters are taken into its weights; if not, a folder gets the adapters alone
 
     Raises UserError where the source cannot be read or the destination cannot be written.
     """
@@ -42,29 +49,59 @@ def convert(
     found = pretrained.find(str(source), layers=layers)
     if destination.resolve() == found.path.resolve():
         raise UserError(f"{destination}: source and destination are the same")
+    if merge and found.description.lora is None:
+        raise UserError(f"--merge: {source} has no adapters; leave it out")
+    if not merge:
+        _check_kind(destination, found.description)
     words = _words(found)
-    return write(destination, found.model(), words, dtype)
+    model = found.model()
+    return write(destination, merged(model) if merge else model, words, dtype, _peft_name(found))
+
+
+def _peft_name(found):
+    """The name by which peft finds what adapters stand on, where they stand on something."""
+    if found.base is None:
+        return None
+    base = found.base
+    return f"openai-community/{base.name}" if base.name in pretrained.RELEASED else str(base.path.absolute())
 
 
 def write(
-    destination: Path, model: GPT2, words: Tokenizer | None = None, dtype: str = "float32"
+    destination: Path,
+    model: GPT2,
+    words: Tokenizer | None = None,
+    dtype: str = "float32",
+    base: str | None = None,
 ) -> list[Path]:
     """Write a GPT2, and the Tokenizer `words` where there is one, in the format that the Path's name says.
+
+    base   by which name peft finds the weights that the model's adapters stand on, for a folder of adapters
 
     Returns the paths written. Raises UserError where they cannot be.
     """
     _check_dtype(destination, dtype)
-    if destination.suffix != ".safetensors" and not model.description.standard:
-        raise UserError(
-            f"{destination}: {'llm.c' if destination.suffix == '.bin' else 'transformers'} would compute "
-            f"GPT-2 with these weights, and this is another model: {model.description.told()}; "
-            "write it as X.safetensors"
-        )
+    _check_kind(destination, model.description)
     if destination.suffix == ".bin":
         return _to_llmc(destination, model, words, dtype)
     if destination.suffix == ".safetensors":
         return _to_checkpoint(destination, model, words)
-    return _to_huggingface(destination, model, words)
+    return _to_huggingface(destination, model, words, base)
+
+
+def _check_kind(destination, d):
+    """Raise UserError where the program that reads this format would compute something else."""
+    if destination.suffix == ".safetensors" or d.standard:
+        return
+    who = "llm.c" if destination.suffix == ".bin" else "transformers"
+    if not d.gpt2:
+        raise UserError(
+            f"{destination}: {who} would compute GPT-2 with these weights, and this is another model: "
+            f"{d.told()}; write it as X.safetensors"
+        )
+    if who == "llm.c":
+        raise UserError(
+            f"{destination}: llm.c knows no adapters; --merge (gpt2.merged) takes them into the weights"
+        )
 
 
 def _check_dtype(destination, dtype):
@@ -92,7 +129,10 @@ def _to_llmc(path, model, words, dtype):
 
 
 def _to_checkpoint(path, model, words):
-    checkpoint.save(path, checkpoint.model_arrays(model), checkpoint.model_state(model))
+    state = checkpoint.model_state(model)
+    if model.description.lora is None:  # whole weights, whatever part of them was trained
+        state.pop("tuned", None)
+    checkpoint.save(path, checkpoint.model_arrays(model), state)
     if words is None:
         return [path]
     beside = path.with_name(runs.TOKENIZER)
@@ -100,9 +140,11 @@ def _to_checkpoint(path, model, words):
     return [path, beside]
 
 
-def _to_huggingface(folder, model, words):
+def _to_huggingface(folder, model, words, base):
     if (folder / runs.SETTINGS).exists():
         raise UserError(f"{folder}: a run of train.py is in this folder; give another one")
+    if model.description.lora is not None:
+        return peft.write(folder, model, base)
     huggingface.write(folder, model.params, model.config, words)
     return sorted(path for path in folder.iterdir() if path.is_file())
 
@@ -184,15 +226,17 @@ EXAMPLES = (
     ("gpt2 convert runs/mine mine-hf", "a run, for Hugging Face transformers"),
     ("gpt2 convert gpt2 gpt2_124M.bin", "the released weights, for llm.c"),
     ("gpt2 convert mine-hf mine.safetensors", "a checkpoint of this project"),
+    ("gpt2 convert runs/tuned adapter", "the adapters of a run, for peft; with --merge the whole model"),
     ("gpt2 convert gpt2_124M.bin --check-state gpt2_124M_debug_state.bin", "compare with llm.c's numbers"),
     ("gpt2 convert gpt2_124M.bin --write-state state.bin --data tokens.bin", "write such numbers"),
 )
 ABOUT = """Weights from one program's format to another's.
 
 The source is whatever --init takes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf:OWNER/NAME, a run, a folder
-of transformers, a .bin of llm.c, a .safetensors of a run. The name of the result says its format: X.bin is
-llm.c's, X.safetensors this project's, anything else is a folder of transformers. A tokenizer that lies beside
-the source is written beside the result."""
+of transformers, a .bin of llm.c, a .safetensors of a run, a folder of peft's. The name of the result says its
+format: X.bin is llm.c's, X.safetensors this project's, anything else is a folder of transformers; of a source
+with adapters, which --merge does not take into the weights, it is one of peft's with the adapters alone. A
+tokenizer that lies beside the source is written beside the result."""
 
 
 def parser() -> cli.Parser:
@@ -202,6 +246,7 @@ def parser() -> cli.Parser:
     add("source", help="weights: a name, a folder or a file")
     add("destination", nargs="?", help="X.bin, X.safetensors, or a folder")
     add("--layers", metavar="FILE.py", help="own layers of the source, where their file has moved")
+    add("--merge", action="store_true", help="take the source's adapters into its weights")
     add("--dtype", default="float32", choices=["float32", "bfloat16"], help="numbers of a llm.c checkpoint")
     add("--check-state", metavar="STATE", help="compare with llm.c's debug state; exit status 1: they differ")
     add("--write-state", metavar="STATE", help="write a debug state, of the first tokens of --data")
@@ -225,7 +270,7 @@ def _run(args):
         write_state(args.source, args.write_state, args.data, args.batch_size, args.block_size)
         print(f"wrote {args.write_state}")
         return 0
-    for path in convert(args.source, args.destination, args.dtype, args.layers):
+    for path in convert(args.source, args.destination, args.dtype, args.layers, args.merge):
         print(f"wrote {path}")
     return 0
 

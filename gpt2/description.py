@@ -11,15 +11,15 @@ Sizes and GPT-2's places are in config.py; what an own layer has to keep to is i
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpt2.config import DATA, IN_NO_BLOCK, PLACES, GPT2Config, gpt2_tensors
-from gpt2.errors import UserError
+from gpt2.config import BLOCK_STEPS, DATA, IN_NO_BLOCK, PLACES, GPT2Config, gpt2_tensors
+from gpt2.errors import OptionError, UserError
 from gpt2.fitting import (
     BlockTensors,
     Layers,
@@ -37,11 +37,11 @@ from gpt2.fitting import (
     twice,
     watched,
 )
-from gpt2.layers import LAYERS, Layer
+from gpt2.layers import LAYERS, Layer, lora
 from gpt2.layers.layer import Parameter
 from gpt2.own import OwnFile
-
-Tensors = dict[str, np.ndarray]  # llm.c's names -> parameters, or their gradients
+from gpt2.tensors import Tensors, ranges_of
+from gpt2.tuning import LoRA, Tuning, tuning
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,13 @@ class Description:
     layers   own layers by the names of those that they replace: a Layer, or a forward function, which gives
              its output, or its output and what it saved; or a file that has them
     block    a Block of one's own, or a function as its forward
+    train    what is trained of it: a Tuning, or its words, such as "lora:8"; by default everything
 
     own      the own layers among `layers`, as they were given; block is the own one, or None
     layers   all by name, forwards as they are written
     steps    place -> Step
     table    all tensors, Parameters in their order; shapes the same with an L in front of those of the blocks
+    trained  of those that are trained, name -> the first block that is; 0 outside of the blocks
 
     Raises UserError in one line, which names the layer, where something does not fit.
     """
@@ -100,8 +102,10 @@ class Description:
         config: GPT2Config,
         layers: Mapping[str, Layer | Callable] | OwnFile | str | Path | None = None,
         block: Block | Callable | None = None,
+        train: Tuning | str | None = None,
     ):
         self.config = config
+        self.tuning = tuning(train)
         self.file: OwnFile | None = None
         if isinstance(layers, str | Path):
             layers = OwnFile.at(layers)
@@ -134,6 +138,7 @@ class Description:
         self._arrange(arguments)
         for slot in self.own:
             self._try(slot)
+        self.trained = self._trained()
 
     def _arrange(self, arguments):
         """Steps and table, from what the layers and the block take."""
@@ -141,6 +146,7 @@ class Description:
         self.steps: dict[str, Step] = {}
         read: dict[str, Parameter] = {}  # outside of blocks, then in them
         in_block: dict[str, Parameter] = {}
+        self._adapt()
         for step, place in PLACES.items():
             tensors: list[str | None] = []
             roles, static, declared = arguments[place.layer]
@@ -154,6 +160,10 @@ class Description:
                     (in_block if place.block else read)[name] = parameter
             given = {"num_heads": config.n_head} if "num_heads" in static else {}
             self.steps[step] = Step(place.layer, tuple(tensors), given)
+            if self.lora is not None and step in self.lora.places:
+                a, b = self._adapter(step, standard[place.tensors["weight"]].shape, self.lora.rank)
+                self.steps[step] = Step("lora", (*tensors, a.name, b.name), {"scale": self.lora.scale})
+                in_block |= {a.name: a, b.name: b}
         if self.block is not None:
             in_block = self._block_table(standard)
         everything = {**read, **in_block}
@@ -164,6 +174,58 @@ class Description:
             )
         self.table = tuple(everything[name] for name in order)
         self.in_block = frozenset(in_block)
+
+    def _adapt(self):
+        """The layer of the adapters among the layers, where there are some."""
+        if self.lora is None:
+            return
+        who = "matmul" if "matmul" in self.own else "block" if self.block is not None else ""
+        if who:
+            told = f"the model's own {who} has taken the place of the matrices that adapters stand beside"
+            raise OptionError(f"train {self.tuning.train!r}: {told}", f"--train {self.tuning.train}: {told}")
+        self.layers["lora"] = lora.LAYER
+
+    @staticmethod
+    def _adapter(step, shape, rank):
+        """The two tensors of an adapter beside a weight of this shape (OC, C): a (rank, C) and b (OC, rank)."""
+        OC, C = shape
+        return Parameter(f"{step}_lora_a", (rank, C), start="fan_in"), Parameter(
+            f"{step}_lora_b", (OC, rank), start=0.0
+        )
+
+    @property
+    def lora(self) -> LoRA | None:
+        """The adapters, or None."""
+        return self.tuning.lora
+
+    def _trained(self) -> dict[str, int]:
+        """What `trained` is: by the kind of tuning, less what is frozen by name."""
+        told, names = self.tuning, [p.name for p in self.table]
+        told.check_names(names)
+        found = dict.fromkeys(names, 0)
+        if told.kind == "lora":
+            found = dict.fromkeys(self.adapters, 0)
+        elif told.kind == "biases":
+            found = {name: 0 for name in names if name in self._biases()}
+        elif told.kind == "last":
+            L = self.config.n_layer
+            if told.number > L:
+                text = f"the model has {L} block{'s' * (L > 1)}"
+                raise OptionError(f"train {told.train!r}: {text}", f"--train {told.train}: {text}")
+            after = {name for name in self.steps["lnf"].tensors if name is not None}
+            found = {
+                n: L - told.number if n in self.in_block else 0 for n in names if n in self.in_block | after
+            }
+        found = {name: first for name, first in found.items() if name not in told.frozen}
+        if not found:
+            text = "nothing is left to train"
+            raise OptionError(f"train: {told.told()}: {text}", f"--train {told.told()}: {text}")
+        return found
+
+    def _biases(self):
+        """The tensors that layers are given as their bias, by the places that are computed."""
+        roles = {PLACES[step].tensors.get("bias") for step, place in PLACES.items()}
+        return {name for name in roles if name is not None}
 
     def _block_table(self, standard):
         """What the own block reads: found by running it once."""
@@ -209,6 +271,11 @@ class Description:
     @property
     def standard(self) -> bool:
         """Whether this is GPT-2 as it was released."""
+        return not self.own and self.block is None and self.lora is None
+
+    @property
+    def gpt2(self) -> bool:
+        """Whether it is GPT-2 as it was released, but for adapters beside its matrices."""
         return not self.own and self.block is None
 
     @cached_property
@@ -220,11 +287,77 @@ class Description:
     @cached_property
     def ranges(self) -> dict[str, tuple[int, int]]:
         """Where each tensor stands in the flat buffer: name -> (start, stop), in order without gaps."""
-        ranges, start = {}, 0
-        for name, shape in self.shapes:
-            ranges[name] = (start, start + math.prod(shape))
-            start += math.prod(shape)
-        return ranges
+        return ranges_of(self.shapes)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The tensors of adapters, two beside each matrix that has one."""
+        return tuple(n for s in self.steps.values() if s.layer == "lora" for n in s.tensors[-2:] if n)
+
+    @property
+    def everything(self) -> bool:
+        """Whether all of it is trained."""
+        return len(self.trained) == len(self.table) and not any(self.trained.values())
+
+    @cached_property
+    def trained_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and shape of what is trained, in order: of the blocks, those that are."""
+        return tuple(
+            (name, (shape[0] - self.trained[name], *shape[1:]) if name in self.in_block else shape)
+            for name, shape in self.shapes
+            if name in self.trained
+        )
+
+    @cached_property
+    def frozen_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The same of what is not trained: whole tensors, and those of the first blocks."""
+        kept = [(name, shape) for name, shape in self.shapes if name not in self.trained]
+        first = [(n, (self.trained[n], *s[1:])) for n, s in self.shapes if self.trained.get(n)]
+        return (*kept, *first)
+
+    @property
+    def num_trained(self) -> int:
+        return sum(math.prod(shape) for _, shape in self.trained_shapes)
+
+    def is_trained(self, name: str | None, l: Any) -> bool:
+        """Whether a tensor is trained; l: its slice of this block, ... outside of the blocks."""
+        return name in self.trained and (l is ... or l >= self.trained[name])
+
+    def wanted(self, step: str, l: Any) -> tuple[bool, ...] | None:
+        """For each input of the layer at a place whether its gradient is wanted; None: all are that it can have.
+
+        l, of its block, or ... ; step is "block" for a block of one's own.
+        """
+        return None if self.everything else self._wanted[step, l]
+
+    @cached_property
+    def _wanted(self) -> dict[tuple[str, Any], tuple[bool, ...] | None]:
+        """(place, block) -> wanted. A layer's input is wanted where anything before it is trained."""
+        found: dict[tuple[str, Any], tuple[bool, ...] | None] = {}
+
+        def visit(step, names, l, *inputs):
+            """Whether the output depends on what is trained. inputs: None for integers, which have no gradient."""
+            wanted = (*inputs, *(None if name is None else self.is_trained(name, l) for name in names))
+            full = all(w is None or w for w in wanted)
+            found[step, l] = None if full else tuple(map(bool, wanted))
+            return any(wanted)
+
+        def at(step, l, *inputs):
+            return visit(step, self.steps[step].tensors, l, *inputs)
+
+        x = at("encoder", ..., None)
+        for l in range(self.config.n_layer):
+            if self.block is not None:
+                x = visit("block", self.block_tensors, l, x)
+                continue
+            for branch, join in ((BLOCK_STEPS[:4], "residual1"), (BLOCK_STEPS[5:9], "residual2")):
+                y = x
+                for step in branch:
+                    y = at(step, l, y)
+                x = at(join, l, x, y)
+        x = at("head", ..., at("lnf", ..., x))
+        at("loss", ..., x, None)
+        return found
 
     @property
     def num_parameters(self) -> int:
@@ -243,13 +376,15 @@ class Description:
     @property
     def decayed(self) -> tuple[str, ...]:
         """Tensors that weight decay applies to."""
-        return tuple(p.name for p in self.table if p.decays)
+        return tuple(p.name for p in self.table if p.decays and p.name in self.trained)
 
     def deviation(self, name: str) -> float | None:
         """Of the numbers that a tensor is drawn with; None where all its entries start as `constant` says."""
         starts = next(p.starts for p in self.table if p.name == name)
         if starts == "residual":
             return 0.02 / math.sqrt(2 * self.config.n_layer)
+        if starts == "fan_in":  # as PyTorch's linear layers start, which is how PEFT's adapters do
+            return 1.0 / math.sqrt(3 * dict(self.shapes)[name][-1])
         return 0.02 if starts == "normal" else None
 
     def constant(self, name: str) -> float:
@@ -288,7 +423,11 @@ class Description:
     def with_layer(self, slot: str, layer: Layer) -> "Description":
         """The same with another layer at one place."""
         given = {name: self.layers[name] for name in LAYERS if self.layers[name] is not LAYERS[name]}
-        return Description(self.config, {**given, **self.own, slot: layer}, self.block)
+        return Description(self.config, {**given, **self.own, slot: layer}, self.block, self.tuning)
+
+    def tuned(self, train: Tuning | str | None) -> "Description":
+        """The same model, of which something else is trained."""
+        return Description(self.config, **{**self.options, "train": tuning(train)})
 
     def resized(self, config: GPT2Config) -> "Description":
         """The same layers in a model of other sizes."""
@@ -297,25 +436,31 @@ class Description:
     @property
     def options(self) -> dict[str, Any]:
         """What makes the same description of a config: keyword arguments of Description and of GPT2."""
+        train = {} if self.tuning == Tuning() else {"train": self.tuning}
         if self.file is not None:
-            return {"layers": self.file}
-        given = {**{n: y for n, y in self.layers.items() if y is not LAYERS[n]}, **self.own}
-        return {**({"layers": given} if given else {}), **({"block": self.block} if self.block else {})}
+            return {"layers": self.file, **train}
+        given = {n: y for n, y in self.layers.items() if n in LAYERS and y is not LAYERS[n]} | self.own
+        return {
+            **({"layers": given} if given else {}),
+            **({"block": self.block} if self.block else {}),
+            **train,
+        }
 
     def state(self) -> dict[str, Any]:
-        """What a file keeps of it besides the sizes: {} for GPT-2."""
-        if self.standard:
-            return {}
+        """What a file keeps of it besides the sizes: {} for GPT-2, all of it trained."""
+        tuned = {} if self.tuning == Tuning() else {"tuned": asdict(self.tuning)}
+        if self.gpt2:
+            return tuned
         own: dict[str, Any] = {"layers": {slot: name_of(layer.forward) for slot, layer in self.own.items()}}
         own["block"] = None if self.block is None else self.block.name
         own["file"] = None if self.file is None else {"path": self.file.path, "sha256": self.file.sha256}
-        return {"own": own}
+        return {"own": own, **tuned}
 
     def told(self) -> str:
-        """The own layers in words: "attention is rope, the block is swiglu_block"."""
-        return _told(
-            {slot: name_of(layer.forward) for slot, layer in self.own.items()}, self.block and self.block.name
-        )
+        """The own layers in words: "attention is rope, the block is swiglu_block". Adapters are among them."""
+        own = {slot: name_of(layer.forward) for slot, layer in self.own.items()}
+        adapters = [] if self.lora is None else [f"adapters {self.tuning.told()}"]
+        return ", ".join([*filter(None, [_told(own, self.block and self.block.name)]), *adapters])
 
 
 def _told(layers, block):
@@ -329,18 +474,20 @@ def described(
     """The Description of a model in a file: of `config`, with the own layers that the file's state tells.
 
     where    the file, for messages
-    given    keyword arguments of Description: layers, block. Needed where the layers lay in no file
+    given    keyword arguments of Description: layers, block. Needed where the layers lay in no file; and train:
+             what is trained is what the file says, unless it says nothing
 
     Raises UserError where layers are needed and not given, given and not needed, or are others.
     """
     given = {name: value for name, value in (given or {}).items() if value is not None}
+    train = {"train": _kept_tuning(state, where, given.pop("train", None))}
     own = state.get("own")
     if own is None:
         if given:
             raise UserError(
                 f"{where}: holds GPT-2 as it was released, and own layers are given; leave them out"
             )
-        return Description(config)
+        return Description(config, **train)
     try:
         told, file = _told(own["layers"], own["block"]), own["file"]
         kept = None if file is None else OwnFile(file["path"], file["sha256"])
@@ -352,14 +499,25 @@ def described(
                 f"{where}: a model with own layers ({told}), which lie in no file that it knows; give them: "
                 "gpt2.load(..., layers=..., block=...), or --layers FILE.py"
             )
-        return Description(config, kept)
-    made = Description(config, **given)
+        return Description(config, kept, **train)
+    made = Description(config, **given, **train)
     if kept is not None and made.file is not None and made.file.sha256 != kept.sha256:
         raise UserError(f"{where}: made with the layers of {kept.path}, and {made.file.path} holds others")
     now = made.state().get("own", {"layers": {}, "block": None})
     if (now["layers"], now["block"]) != (own["layers"], own["block"]):
         raise UserError(f"{where}: made with own layers ({told}), given are others ({made.told() or 'none'})")
     return made
+
+
+def _kept_tuning(state, where, given):
+    """What the file says is trained of its model; `given` where it says nothing."""
+    tuned = state.get("tuned")
+    if tuned is None:
+        return given
+    try:
+        return Tuning(**tuned)
+    except (TypeError, UserError):
+        raise UserError(f"{where}: what it says is trained cannot be read; the file is damaged") from None
 
 
 # ---- Forward: pure functions of the parameters -----------------------------------------------------------
@@ -371,7 +529,13 @@ def run_layer(
     """The layer at a place, given its tensors of block l (... outside of the blocks): (out, saved)."""
     s = d.steps[step]
     tensors = [None if name is None else params[name][l] for name in s.tensors]
-    return layers[s.layer].forward(*inputs, *tensors, **s.static)
+    return _placed(d, layers[s.layer], step, l).forward(*inputs, *tensors, **s.static)
+
+
+def _placed(d: Description, layer: Layer, step: str, l: Any) -> Layer:
+    """The layer as it runs at a place, where some of its gradients may not be wanted."""
+    wanted = d.wanted(step, l)
+    return layer if wanted is None else layer.wanting(wanted)
 
 
 def block_forward(
@@ -380,7 +544,8 @@ def block_forward(
     """Block l of the stack: x (B, T, C) -> (B, T, C), and what its layers saved, by step."""
     saved = {}
     if d.block is not None:
-        x, saved["block"] = layers["block"].forward(x, *(params[name][l] for name in d.block_tensors))
+        block = _placed(d, layers["block"], "block", l)
+        x, saved["block"] = block.forward(x, *(params[name][l] for name in d.block_tensors))
         return x, saved
 
     def run(step, *inputs):

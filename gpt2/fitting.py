@@ -61,9 +61,9 @@ def declared_by(what, parameters, config):
             raise UserError(
                 f"{what}: its parameter {p.name!r} has the shape {p.shape!r}, expected whole numbers from 1"
             )
-        if not (p.starts in ("normal", "residual") or isinstance(p.starts, int | float)):
+        if not (p.starts in ("normal", "residual", "fan_in") or isinstance(p.starts, int | float)):
             raise UserError(
-                f"{what}: its parameter {p.name!r} starts as {p.start!r}; expected normal, residual, a number"
+                f"{what}: its parameter {p.name!r} starts as {p.start!r}; expected normal, residual, fan_in, a number"
             )
     names = [p.name for p in found]
     if len({*names}) < len(names):

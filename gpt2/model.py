@@ -5,7 +5,7 @@ back: each layer's backward, by hand or derived, in reverse; or one program, wit
 """
 
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
@@ -33,6 +33,8 @@ from gpt2.errors import UserError
 from gpt2.layers import Layer
 from gpt2.layers.layer import Parameter
 from gpt2.own import OwnFile
+from gpt2.tensors import Stack, joined, ranges_of, slices_of, views
+from gpt2.tuning import Tuning
 
 __all__ = [
     "GPT2",
@@ -65,15 +67,18 @@ def parameter_ranges(config: GPT2Config) -> dict[str, tuple[int, int]]:
 
 
 def unflatten(flat: np.ndarray, of: GPT2Config | Description) -> Tensors:
-    """Views of a flat buffer (num_parameters,): a dict from name to tensor."""
+    """Views of a flat buffer of what is trained, which is everything but where something else is said: a dict
+    from name to tensor."""
     d = of if isinstance(of, Description) else Description(of)
-    return {name: flat[slice(*d.ranges[name])].reshape(shape) for name, shape in d.shapes}
+    return views(flat, d.trained_shapes)
 
 
 PIECE = 256 * 1024  # entries of a tensor that share a stream of random numbers, and stay in cache
 
 
-def initialise(params: Tensors, of: GPT2Config | Description, seed: int) -> None:
+def initialise(
+    params: Tensors, of: GPT2Config | Description, seed: int, names: Collection[str] | None = None
+) -> None:
     """Fill params as GPT-2 was: matrices normal with deviation 0.02, gains 1, biases 0; others as declared.
 
     Each block adds two branches to the residual stream. Their projections start smaller by sqrt(2L), so that
@@ -81,14 +86,22 @@ def initialise(params: Tensors, of: GPT2Config | Description, seed: int) -> None
     Every PIECE entries have a stream of random numbers of their own, which seed, tensor and piece tell from
     all others: threads share the pieces out, and any number of them gives the same model.
     Numbers are float32 for either dtype: the same seed gives the same model.
+    names: of those that are filled, where it is not all; the others stay as they are.
     """
     d = of if isinstance(of, Description) else Description(of)
     drawn = []  # (stream, entries, deviation)
+    apart = []  # a Stack, and the array that is drawn for it
     for number, (name, tensor) in enumerate(params.items()):
+        if names is not None and name not in names:
+            continue
         deviation = d.deviation(name)
         if deviation is None:
-            tensor[...] = d.constant(name)
+            for part in slices_of(tensor):
+                part[...] = d.constant(name)
             continue
+        if isinstance(tensor, Stack):
+            apart.append((tensor, np.empty(tensor.shape, tensor.dtype)))
+            tensor = apart[-1][1]
         if not tensor.flags.c_contiguous:
             raise ValueError(f"initialise: {name} does not lie in memory in one piece")
         entries = tensor.reshape(-1)
@@ -105,6 +118,8 @@ def initialise(params: Tensors, of: GPT2Config | Description, seed: int) -> None
             np.multiply(numbers, np.float32(deviation), out=entries)
 
     run_on_threads(job)
+    for stack, array in apart:
+        stack[...] = array
 
 
 def default_backward(d: Description) -> str:
@@ -129,10 +144,13 @@ class GPT2:
     layers    own layers in place of GPT-2's, by name: {"attention": rope}, a Layer or a forward function; or
               the path of a file that has them
     block     a Block of one's own, or a function (x, p, layers, config) -> x
+    train     what is trained: "all", "lora:8", "last:2", "biases", or a gpt2.tuning.Tuning, which says more. What
+              is frozen has no gradient, and nothing is computed for one
 
     description says what the model is made of: whatever reads its layers, tensors or shapes reads it there.
     model.layers[name] = layer changes a layer for everything that the model does.
-    flat_params, flat_grads (num_parameters,) hold everything; params and grads are views of them by name.
+    flat_params, flat_grads hold everything that is trained; params and grads are views of them by name. What is
+    frozen is in params as well: read it there, and where an optimizer is at work, leave it as it is.
 
         >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=2, n_head=2, n_embd=8)
         >>> model = gpt2.GPT2(config, backward="whole", seed=0)
@@ -154,21 +172,26 @@ class GPT2:
         elementwise: str = "numpy",
         layers: Mapping[str, Layer | Callable] | OwnFile | str | Path | None = None,
         block: Block | Callable | None = None,
+        train: Tuning | str | None = None,
     ):
         if not isinstance(config, GPT2Config):
             named = f"; GPT2Config.preset({config!r}) is one" if str(config) in PRESETS else ""
             raise TypeError(f"GPT2: config is {config!r}, expected a GPT2Config{named}")
         self.config = config
-        self.description = d = Description(config, layers, block)
+        self.description = d = Description(config, layers, block, train)
         # only these lack a backward by hand, so that the default can be given a name
         self.spec = default_backward(d) if backward is None else backward
         self._table = seam.choose(self.spec, compile, elementwise, d.written, self._take)
         self._whole = seam.options_for(elementwise) if self.spec.strip() == "whole" else None
         self.program = self._made_program()
-        self.flat_params = np.zeros(d.num_parameters, config.dtype)
-        self.flat_grads = np.zeros(d.num_parameters, config.dtype)
-        self.params = unflatten(self.flat_params, d)
-        self.grads = unflatten(self.flat_grads, d)
+        self.flat_params = np.zeros(d.num_trained, config.dtype)
+        self.flat_grads = np.zeros(d.num_trained, config.dtype)
+        self._frozen: dict[str, Any] = {}
+        self.params: Tensors = {}
+        self.grads: Tensors = {}
+        self.freeze(
+            np.zeros(d.num_parameters - d.num_trained, config.dtype)
+        )  # no memory before it is written
         if seed is not None:
             initialise(self.params, d, seed)
         self._saved: Any = None
@@ -199,7 +222,28 @@ class GPT2:
 
     def _made_program(self):
         """The whole loss as one program, where that is asked for."""
-        return None if self._whole is None else seam.whole(self._whole_loss, self._whole)
+        if self._whole is None:
+            return None
+        d = self.description
+        wanted = None if d.everything else [*(trained for *_, trained in self._inputs()), False, False]
+        return seam.whole(self._whole_loss, self._whole, wanted)
+
+    def _inputs(self):
+        """(name, block, whether it is trained) of each array that the whole program is given, in order.
+
+        A tensor of which only some blocks are trained, or whose blocks lie apart, is given block by block; block
+        is ... for one that is given as it is. Where something is frozen all of the blocks' are given so: what
+        lies in a file then needs no other program than what was drawn.
+        """
+        d = self.description
+        for name, shape in d.shapes:
+            blocks = range(shape[0]) if name in d.in_block and not d.everything else [...]
+            for l in blocks:
+                yield name, l, d.is_trained(name, l)
+
+    def _arrays(self):
+        """The arrays that the whole program is given."""
+        return [self.params[name][l] if l is not ... else self.params[name] for name, l, _ in self._inputs()]
 
     @property
     def layers(self) -> dict[str, Layer]:
@@ -245,8 +289,50 @@ class GPT2:
                     f"expected {self.config.dtype} {self.flat_params.shape}"
                 )
         self.flat_params, self.flat_grads = flat_params, flat_grads
-        self.params = unflatten(flat_params, self.description)
-        self.grads = unflatten(flat_grads, self.description)
+        self._see()
+
+    def freeze(self, frozen: np.ndarray | Mapping[str, Any]) -> None:
+        """Take what is not trained from here, whatever it holds: nothing is copied.
+
+        frozen   a flat buffer of all of it, in the order of description.frozen_shapes; or name -> array, or a
+                 list of arrays, one a block, of some tensors. They may be views of a file, which can only be read
+        """
+        shapes = dict(self.description.frozen_shapes)
+        if isinstance(frozen, np.ndarray):
+            frozen = views(frozen, self.description.frozen_shapes)
+        for name, tensor in frozen.items():
+            tensor = tensor.slices if isinstance(tensor, Stack) else tensor
+            first = tensor if isinstance(tensor, np.ndarray) else tensor[0]
+            shape = first.shape if first is tensor else (len(tensor), *first.shape)
+            if name not in shapes or shape != shapes[name] or first.dtype != self.config.dtype:
+                raise ValueError(
+                    f"GPT2.freeze: {name} is {first.dtype} {shape}, "
+                    f"expected {self.config.dtype} {shapes.get(name, 'nothing: it is trained')}"
+                )
+            self._frozen[name] = tensor
+        self._see()
+
+    @property
+    def frozen(self) -> dict[str, Any]:
+        """What is not trained: name -> array, or a list of arrays, one a block."""
+        return self._frozen
+
+    def frozen_copy(self, flat: np.ndarray) -> np.ndarray:
+        """Write what is not trained into a flat buffer, and return it."""
+        for name, view in views(flat, self.description.frozen_shapes).items():
+            tensor = self._frozen[name]
+            if isinstance(tensor, np.ndarray):
+                view[...] = tensor
+            else:
+                Stack(view)[...] = tensor
+        return flat
+
+    def _see(self):
+        """params and grads by name, from where they are now."""
+        d = self.description
+        trained = views(self.flat_params, d.trained_shapes)
+        self.params = joined(self._frozen, trained, d.shapes)
+        self.grads = views(self.flat_grads, d.trained_shapes)
 
     def twin(self) -> "GPT2":
         """A model with these very parameters and programs, but gradients and activations of its own.
@@ -260,12 +346,14 @@ class GPT2:
 
     @property
     def num_parameters(self) -> int:
-        return self.flat_params.size
+        """All of them; flat_params.size are those that are trained."""
+        return self.description.num_parameters
 
     @property
     def decayed(self) -> list[tuple[int, int]]:
         """Ranges (start, stop) of the flat buffer that weight decay applies to: the matrices."""
-        return [self.description.ranges[name] for name in self.description.decayed]
+        ranges = ranges_of(self.description.trained_shapes)
+        return [ranges[name] for name in self.description.decayed]
 
     @overload
     def forward(self, tokens: ArrayLike, targets: None = None) -> np.ndarray: ...
@@ -285,7 +373,7 @@ class GPT2:
             return forward_pass(self.params, tokens, self.description, self.layers)[0]
         targets = self._checked_targets(targets, tokens)
         if self.program is not None:
-            loss, self._saved = self.program.forward(*self.params.values(), tokens, targets)
+            loss, self._saved = self.program.forward(*self._arrays(), tokens, targets)
             return float(loss)
         logits, saved = forward_pass(self.params, tokens, self.description, self.layers)
         losses, saved["loss"] = self.layers["crossentropy"].forward(logits, targets)
@@ -324,7 +412,7 @@ class GPT2:
         self._saved = None
         loss, _ = self.program.both(
             self._scale(scale),
-            *self.params.values(),
+            *self._arrays(),
             tokens,
             targets,
             out=self._grad_buffers(),
@@ -334,12 +422,23 @@ class GPT2:
 
     def _whole_loss(self, *arrays):
         """loss_fn of all tensors, tokens and targets: what is recorded."""
-        *params, tokens, targets = arrays
-        params, d = dict(zip(self.params, params)), self.description
+        *given, tokens, targets = arrays
+        d = self.description
+        params: dict[str, Any] = {}
+        for (name, l, _), array in zip(self._inputs(), given, strict=True):
+            if l is ...:
+                params[name] = array
+            else:
+                params.setdefault(name, []).append(array)
         return loss_fn(params, tokens, targets, config=self.config, layers=d.written, description=d)
 
     def _grad_buffers(self):
-        return (*self.grads.values(), None, None)
+        first = self.description.trained
+        buffers = [
+            None if not trained else self.grads[name] if l is ... else self.grads[name][l - first[name]]
+            for name, l, trained in self._inputs()
+        ]
+        return (*buffers, None, None)
 
     def _scale(self, scale):
         return np.full((), scale, self.config.dtype)
@@ -362,7 +461,7 @@ class GPT2:
         if self.program is not None:
             self.program.backward(self._scale(scale), saved, self._grad_buffers(), accumulate)
             return
-        grads = _Gradients(self.grads, accumulate, on_ready, self.description.ranges)
+        grads = _Gradients(self.grads, accumulate, on_ready, self.description)
         backward_pass(saved, scale, grads, self.description, self.layers)
 
     def first_non_finite(self, tokens: ArrayLike, targets: ArrayLike = None) -> str | None:
@@ -421,6 +520,8 @@ def backward_pass(saved: dict, scale: float, grads: "_Gradients", d: Description
     del dlogits  # (B, T, V), the largest array there is
     dx = grads.through(d, layers, "lnf", dx, saved)
     for l in reversed(range(d.config.n_layer)):
+        if dx is None:  # nothing before this is trained
+            break
         dx = block_backward(dx, saved["blocks"].pop(), l, grads, d, layers)
     # wte is used twice, as embedding and as head: its gradients add up
     grads.through(d, layers, "encoder", dx, saved, again=("wte",))
@@ -438,7 +539,10 @@ def _loss_backward(saved, scale, d, layers):
 def block_backward(
     dout: np.ndarray, saved: dict[str, tuple], l: int, grads: "_Gradients", d: Description, layers: Layers
 ) -> np.ndarray:
-    """Gradient of block_forward with respect to x (B, T, C). Parameter gradients go to slice l of grads."""
+    """Gradient of block_forward with respect to x (B, T, C). Parameter gradients go to slice l of grads.
+
+    None where nobody wants it: neither x nor what it was computed from is trained.
+    """
     if d.block is not None:
         return grads.of_block(layers["block"], d.block_tensors, dout, saved["block"], l)
     through = partial(grads.through, d, layers)
@@ -449,6 +553,8 @@ def block_backward(
     dfch = through("gelu", dfch_gelu, saved, l)
     dln2 = through("fc", dfch, saved, l)  # (B, T, C)
     dbranch = through("ln2", dln2, saved, l)
+    if dbranch is None:
+        return None
     dx, _ = plus(dx, dbranch)  # x went two ways, past the MLP and through it
 
     dx, dattproj = add(dx, saved["residual1"])
@@ -456,6 +562,8 @@ def block_backward(
     dqkv = through("att", datty, saved, l)  # (B, T, 3C)
     dln1 = through("qkv", dqkv, saved, l)  # (B, T, C)
     dbranch = through("ln1", dln1, saved, l)
+    if dbranch is None:
+        return None
     dx, _ = plus(dx, dbranch)  # past attention and through it
     return dx
 
@@ -466,41 +574,52 @@ class _Gradients:
     on_ready hears of a block's matrices as they are put. The rest is small, or comes at the end (wte).
     """
 
-    def __init__(self, views, accumulate, on_ready=None, ranges=None):
+    def __init__(self, views, accumulate, on_ready, d):
         self.views = views
         self.accumulate = accumulate
         self.on_ready = on_ready
-        self.ranges = ranges  # name -> (start, stop) in the flat buffer
+        self.d = d
+        self.ranges = ranges_of(d.trained_shapes)  # name -> (start, stop) in the flat buffer
 
     def through(self, d, layers, step, dout, saved, l=..., again=()):
         """The backward of the layer at this step; returns the gradient of its first input, and puts those of
-        its tensors.
+        its tensors. None where nobody wants it: nothing before this step is trained.
 
         l of their block; again: names put before, to which this adds.
         """
         s = d.steps[step]
-        return self._put(layers[s.layer], dout, saved.pop(step), s.tensors, l, again, s.static)
+        return self._put(layers[s.layer], step, dout, saved.pop(step), s.tensors, l, again, s.static)
 
     def of_block(self, layer, names, dout, saved, l):
         """The same for a block of one's own, which is one layer."""
-        return self._put(layer, dout, saved, names, l)
+        return self._put(layer, "block", dout, saved, names, l)
 
-    def _put(self, layer, dout, saved, names, l, again=(), static={}):  # noqa: B006
-        views = [None if name is None else self.views[name][l] for name in names]
+    def _put(self, layer, step, dout, saved, names, l, again=(), static={}):  # noqa: B006
+        wanted = self.d.wanted(step, l)
+        if dout is None or (wanted is not None and not any(wanted)):
+            return None
+        views = [self._view(name, l) for name in names]
         add = self.accumulate or bool(again)
         for name, view in zip(names, views):
             if add and not self.accumulate and name not in again and view is not None:
                 view[...] = 0.0  # its first gradient, added like the others
+        layer = layer if wanted is None else layer.wanting(wanted)
         dinp, *_ = layer.backward(dout, saved, out=(None, *views), add=add, **static)
         self._announce(names, views, l)
-        return dinp
+        return dinp if wanted is None or wanted[0] else None
+
+    def _view(self, name, l):
+        """Where the gradient of a tensor's slice l goes; None: it is not wanted."""
+        if not self.d.is_trained(name, l):
+            return None
+        return self.views[name] if l is ... else self.views[name][l - self.d.trained[name]]
 
     def _announce(self, names, views, l):
         if self.on_ready is None or l is ...:
             return
         for name, view in zip(names, views):
             if view is not None and view.ndim == 2:
-                start = self.ranges[name][0] + l * view.size
+                start = self.ranges[name][0] + (l - self.d.trained[name]) * view.size
                 self.on_ready(start, start + view.size)
 
 
@@ -525,6 +644,6 @@ def _watched(layers, steps, found):
                 found.append(f"{step} ({layer.name})")
             return out, saved
 
-        return replace(layer, forward=forward)
+        return replace(layer, forward=forward, narrowed=None)
 
     return {name: watch(layer) for name, layer in layers.items()}

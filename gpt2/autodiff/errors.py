@@ -48,6 +48,15 @@ class DtypeError(AutodiffError, TypeError):
     """An array that does not hold numbers."""
 
 
+class ConvergenceError(AutodiffError, ArithmeticError):
+    """A solver that did not come to a solution: `residual` is what it left after so many `steps`."""
+
+    def __init__(self, message: str, residual: float, steps: int, loc: tuple | None = None):
+        super().__init__(message, loc)
+        self.residual = residual
+        self.steps = steps
+
+
 def place(loc: tuple) -> str:
     """file:line, the file relative to the working directory where it lies inside."""
     file, line = loc[0], loc[1]

@@ -46,11 +46,12 @@ class Processes:
     ):
         self.model, self.optimizer, self.size = model, optimizer, size
         _check_sendable(options or model.description.options)
-        n, dtype = model.num_parameters, model.config.dtype
+        n, dtype = model.flat_params.size, model.config.dtype
         names = ["params", "m", "v", *(f"grads {r}" for r in range(size))]
+        sizes = {**dict.fromkeys(names, n), "frozen": model.num_parameters - n}
         each = threads_each(size, threads)
         self.workers = Workers(
-            size, {name: ((n,), dtype) for name in names}, threads=each, timeout=timeout, pin=pin
+            size, {name: ((k,), dtype) for name, k in sizes.items()}, threads=each, timeout=timeout, pin=pin
         )
         try:
             self._move(self.workers.arrays)  # while the processes start
@@ -68,6 +69,7 @@ class Processes:
         if optimizer.t:  # else they are zeros, as new shared memory is
             arrays["m"][...], arrays["v"][...] = optimizer.m, optimizer.v
         model.use(arrays["params"], arrays["grads 0"])
+        model.freeze(model.frozen_copy(arrays["frozen"]))
         optimizer.use(model.flat_params, model.flat_grads, arrays["m"], arrays["v"])
 
     def step(
@@ -140,10 +142,11 @@ def _set_up(worker, config, options, spec, threads):
     gradients = [arrays[f"grads {r}"] for r in range(worker.size)]
     model = GPT2(config, seed=None, **options)
     model.use(arrays["params"], gradients[worker.rank])
+    model.freeze(arrays["frozen"])
     optimizer = AdamW(model, **spec)
     optimizer.use(model.flat_params, gradients[0], arrays["m"], arrays["v"])  # sums go to the first one's
     group.share_gradients(gradients)
-    worker.kept.team = Team(group, model, optimizer, part=group.part(model.num_parameters))
+    worker.kept.team = Team(group, model, optimizer, part=group.part(model.flat_params.size))
 
 
 def _step(worker, lr, clip, t, shares):

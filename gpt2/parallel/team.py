@@ -45,7 +45,7 @@ class Team:
         self.group, self.model, self.optimizer = group, model, optimizer
         self.size, self.root = group.size, group.rank == 0
         self.shard = shard
-        self.part = group.part(model.num_parameters) if shard else part or (0, model.num_parameters)
+        self.part = group.part(model.flat_params.size) if shard else part or (0, model.flat_params.size)
         if shard:
             self.put_moments(optimizer.m, optimizer.v)
 
@@ -119,13 +119,13 @@ class Team:
     # -- what is kept
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """m and v of all parameters, (n,) each, on the root; elsewhere they may be anything of that shape."""
+        """m and v of all that is trained, (n,) each, on the root; elsewhere they may be anything of that shape."""
         m, v = self.optimizer.m, self.optimizer.v
-        n = self.model.num_parameters
+        n = self.model.flat_params.size
         return (self.group.gather(m, n), self.group.gather(v, n)) if self.shard else (m, v)
 
     def put_moments(self, m: np.ndarray, v: np.ndarray) -> None:
-        """Take over m and v of all parameters, as moments() returned them or filled since."""
+        """Take over m and v of all that is trained, as moments() returned them or filled since."""
         if self.shard:
             start, stop = self.part
             model = self.model

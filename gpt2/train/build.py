@@ -10,7 +10,7 @@ from gpt2.autodiff import get_threads
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import OptionError, UserError
-from gpt2.model import GPT2, GPT2Config
+from gpt2.model import GPT2, GPT2Config, initialise
 from gpt2.optimizer import AdamW
 from gpt2.own import OwnFile
 from gpt2.parallel import auto
@@ -18,6 +18,7 @@ from gpt2.parallel.cores import launched_ranks, threads_each
 from gpt2.parallel.memory import TooLittleMemory
 from gpt2.storage import runs
 from gpt2.train.settings import Settings
+from gpt2.tuning import Tuning
 from gpt2.weights.pretrained import Pretrained
 
 
@@ -56,8 +57,13 @@ def model_config(s: Settings, vocab_size: int) -> GPT2Config:
     return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype)
 
 
-def make_model(config: GPT2Config, s: Settings, start: Pretrained | None = None) -> GPT2:
+def make_model(
+    config: GPT2Config, s: Settings, start: Pretrained | None = None, base: Pretrained | None = None
+) -> GPT2:
     """The GPT2 of these settings, with the weights of `start` where there are some.
+
+    base   of a run that goes on: the weights that what it has trained stands on, where its checkpoints do not
+           hold them
 
     A backward that is not known or cannot be had is one line.
     """
@@ -71,10 +77,16 @@ def make_model(config: GPT2Config, s: Settings, start: Pretrained | None = None)
     if start is not None:
         start.check()
     with errors_as_flags(s):
-        model = GPT2(config, seed=s.seed if start is None else None, **model_options(s))
+        seed = s.seed if start is None and base is None else None
+        model = GPT2(config, seed=seed, **model_options(s))
     check_layers(model, s, start)
     if start is not None:
-        start.fill(model.params)
+        start.into(model)
+        there = dict(start.description.shapes)  # adapters that were not in the file start here
+        new = {name for name in model.params if name not in there}
+        initialise(model.params, model.description, s.seed, new)
+    if base is not None:
+        base.into(model)
     return model
 
 
@@ -86,11 +98,19 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
     if start is None:
         return
     before = start.description
-    if not before.standard and d.standard:
+    if before.lora is not None and before.lora != d.lora:
+        told = before.tuning
+        same = f"--train {told.train} --lora-alpha {told.lora_alpha:g} --lora-targets {told.lora_targets}"
+        raise UserError(
+            f"--init {s.init}: has adapters, {told.told()}; go on with the same ({same}), or take them into the "
+            f"weights first: gpt2 convert {s.init} FOLDER --merge"
+        )
+    if not before.gpt2 and d.gpt2:
         raise UserError(
             f"--init {s.init}: made with own layers ({before.told()}); give them: --layers FILE.py"
         )
-    if before.shapes != d.shapes:
+    new = () if before.lora is not None else d.adapters  # these start here
+    if before.shapes != tuple((name, shape) for name, shape in d.shapes if name not in new):
         other = next(name for name, _ in {*before.shapes} ^ {*d.shapes})
         raise UserError(
             f"--init {s.init}: with own layers ({d.told() or before.told()}) the model has other tensors, "
@@ -117,6 +137,7 @@ def model_options(s: Settings) -> dict[str, Any]:
         "elementwise": s.elementwise,
         "detect_anomaly": s.detect_anomaly,
         **({"layers": OwnFile.at(s.layers)} if s.layers else {}),
+        **({} if s.tuning == Tuning() else {"train": s.tuning}),
     }
 
 

@@ -41,41 +41,57 @@ class Cost:
 def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options: Any) -> Cost:
     """The Cost of a step of `accumulate` batches of B sequences of T tokens.
 
-    options   for GPT2: backward, compile, layers
+    options   for GPT2: backward, compile, layers, train
 
     Takes a few steps of a model with two blocks, and its memory, if that much is free.
     """
     item = np.dtype(config.dtype).itemsize
     scores = B * config.n_head * T * T * item
-    d = Description(config, options.get("layers"), options.get("block"))
-    tried = dataclasses.replace(config, n_layer=2)
+    d = Description(config, options.get("layers"), options.get("block"), options.get("train"))
+    one, two = ((dataclasses.replace(config, n_layer=n), _training(d, n, options)) for n in (1, 2))
     free = available_memory()
-    if free is not None and 4 * d.resized(tried).num_parameters * item + scores > free:
+    if free is not None and 4 * Description(two[0]).num_parameters * item + scores > free:
         return _cost(d, B, T, accumulate, scores, None)
-    one = dataclasses.replace(config, n_layer=1)
     tokens = np.zeros((B, T), np.int64)
-    GPT2(one, seed=None, **options).loss_and_grads(tokens, tokens)  # compiling takes memory too, but once
-    blocks = [_measure(model, B, T, options) for model in (one, tried)]
-    work, step, update = (_extended(first, both, config.n_layer) for first, both in zip(*blocks))
+    GPT2(one[0], seed=None, **one[1]).loss_and_grads(tokens, tokens)  # compiling takes memory too, but once
+    first = _measure(one[0], B, T, one[1])
+    trained = _measure(two[0], B, T, two[1])
+    last = d.tuning.number if d.tuning.kind == "last" else config.n_layer
+    frozen = first if last == config.n_layer else _measure(two[0], B, T, _training(d, 1, options))
+    work, step, update = (
+        _extended(*kinds, last, config.n_layer - last) for kinds in zip(first, trained, frozen)
+    )
     return _cost(d, B, T, accumulate, int(work), accumulate * step + update)
+
+
+def _training(d, n, options):
+    """The options for a model in which no more than the last n blocks are trained."""
+    if d.tuning.kind != "last":
+        return options
+    return {**options, "train": dataclasses.replace(d.tuning, train=f"last:{min(n, d.tuning.number)}")}
 
 
 def _cost(d, B, T, accumulate, work, seconds):
     """The Cost, with what is counted rather than measured."""
-    stored = d.num_parameters * np.dtype(d.config.dtype).itemsize
-    sizes = {"parameters": stored, "gradients": stored, "moments": 2 * stored, "activations": work}
+    item = np.dtype(d.config.dtype).itemsize
+    stored, trained = d.num_parameters * item, d.num_trained * item
+    sizes = {"parameters": stored, "gradients": trained, "moments": 2 * trained, "activations": work}
     return Cost(d.num_parameters, sizes, accumulate * training_flops(d, B, T), seconds)
 
 
-def _extended(one, two, n_layer):
-    """What n_layer blocks take. The second block cannot take less than nothing, whatever the clock says."""
-    return one + max(two - one, 0) * (n_layer - 1)
+def _extended(one, two, with_frozen, trained, frozen):
+    """What `trained` blocks take above `frozen` ones, given what one takes, two, and one above a frozen one.
+
+    A further block cannot take less than nothing, whatever the clock says.
+    """
+    return one + max(two - one, 0) * (trained - 1) + max(with_frozen - one, 0) * frozen
 
 
 def _measure(config, B, T, options):
     """(bytes of the first step, seconds of loss and gradients, seconds of the update) of a model."""
     model = GPT2(config, seed=None, **options)
     model.flat_params += 0.02  # zeros would make some of the arithmetic too easy
+    model.freeze(np.full(model.num_parameters - model.flat_params.size, 0.02, config.dtype))
     optimizer = AdamW(model)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (B, T + 1))
     tracing = tracemalloc.is_tracing()

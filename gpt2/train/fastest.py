@@ -66,7 +66,7 @@ def ways(s: Settings, threads: int, spawn: bool) -> list[Way]:
 
     spawn   whether processes may be started: in a program of somebody else's they would run its script again
     """
-    plain = "whole" if s.compile == "on" else "manual"
+    plain = "whole" if s.compile == "on" else by_hand(s)
     backward = plain if s.backward == FASTEST else s.backward
     if s.parallel != FASTEST:
         return [Way(backward, s.parallel)]
@@ -77,10 +77,15 @@ def ways(s: Settings, threads: int, spawn: bool) -> list[Way]:
     if n > 1:
         found.append(Way(backward, "shares", n))
     if s.backward == FASTEST:
-        found.append(Way("manual", "none"))
+        found.append(Way(by_hand(s), "none"))
     if n > 1 and spawn:
         found.append(Way(backward, "processes", n))
     return found
+
+
+def by_hand(s: Settings) -> str:
+    """The backward by hand; adapters have none, theirs is derived."""
+    return "manual" if s.tuning.lora is None else "manual,lora=auto"
 
 
 def unmeasured(s: Settings) -> Settings:
@@ -115,7 +120,8 @@ def choose(
 def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
     """What the choice depends on besides the machine."""
     batch = (s.batch_size, s.block_size, s.accumulate)
-    return *dataclasses.astuple(config), *batch, s.elementwise, s.layers, get_threads(), *open_ways
+    tuned = () if s.tuning.everything else (s.tuning.told(),)
+    return *dataclasses.astuple(config), *batch, s.elementwise, s.layers, get_threads(), *open_ways, *tuned
 
 
 class Trial:
@@ -179,7 +185,9 @@ class Trial:
     def fits(self, way: Way) -> bool:
         """Whether there is ample memory for it: parameters, moments, and gradients for every worker."""
         free = available_memory()
-        return free is None or (3 + way.workers) * self.model.flat_params.nbytes < free / 2
+        frozen = self.model.num_parameters - self.model.flat_params.size  # shared by processes, else there
+        needed = (3 + way.workers) * self.model.flat_params.size + frozen * (way.parallel == "processes")
+        return free is None or needed * self.model.flat_params.itemsize < free / 2
 
     def taker(self, way: Way) -> Callable[[], Any]:
         """A function that takes a gradient, and its norm, in this way."""
@@ -187,6 +195,7 @@ class Trial:
         if way.backward != model.spec:
             model = GPT2(model.config, seed=None, **model_options(way.applied(self.s)))
             model.use(self.model.flat_params, self.model.flat_grads)
+            model.freeze(self.model.frozen)
         cut = Cut(model, way.workers)
         return lambda: cut.gradient([self.batch])
 

@@ -4,6 +4,7 @@ Only matrix products are counted, as is the custom: a product of (n, k) and (k, 
 backward pass has two products for each one of the forward pass.
 """
 
+import math
 import time
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2.config import GPT2Config
+from gpt2.config import BLOCK_STEPS
 from gpt2.description import Description, forward_pass
 
 
@@ -22,8 +24,10 @@ def forward_flops(model: GPT2Config | Description, B: int, T: int) -> int:
     A token meets every weight matrix once, the head included: 12 C^2 weights a block, V C in the head.
     Attention adds two products of (T, HS) and (HS, T) a head, counted in full although half is masked.
     """
-    if isinstance(model, Description) and not model.standard:
+    if isinstance(model, Description) and not model.gpt2:
         return _recorded_flops(model, B, T)
+    if isinstance(model, Description) and model.lora is not None:
+        return B * T * sum(work for work, _ in _by_place(model, T))
     config = model.config if isinstance(model, Description) else model
     L, C, V = config.n_layer, config.n_embd, config.vocab_size
     per_token = 2 * (12 * C * C * L + V * C) + 4 * L * C * T
@@ -48,8 +52,32 @@ def _products(d, T):
 
 
 def training_flops(model: GPT2Config | Description, B: int, T: int) -> int:
-    """Operations of forward and backward together."""
-    return 3 * forward_flops(model, B, T)
+    """Operations of forward and backward together, without those for gradients that nobody wants.
+
+    Of a model with own layers, trained in part, it is as if all of it were trained.
+    """
+    if isinstance(model, GPT2Config) or model.everything or not model.gpt2:
+        return 3 * forward_flops(model, B, T)
+    return B * T * sum(forward + backward for forward, backward in _by_place(model, T))
+
+
+def _by_place(d, T):
+    """(forward, backward) of each layer that has products, in operations a token, for T of them."""
+    shapes = {p.name: p.shape for p in d.table}
+    places = [(step, l) for l in range(d.config.n_layer) for step in BLOCK_STEPS]
+    for step, l in [*places, ("head", ...)]:
+        s = d.steps[step]
+        wanted = d.wanted(step, l) or (True,) * (1 + len(s.tensors))
+        if s.layer == "attention":  # of both factors of each product, or of none
+            work = 4 * d.config.n_embd * T
+            yield work, 2 * work * wanted[0]
+        elif s.layer in ("matmul", "lora"):
+            work = 2 * math.prod(shapes[s.tensors[0]])
+            yield work, work * (wanted[0] + wanted[1])
+        if s.layer == "lora":
+            a, b = (2 * math.prod(shapes[name]) for name in s.tensors[-2:])
+            # the gradients of inp and a, of what a gives and b
+            yield a + b, a * (wanted[0] + wanted[-2]) + b * (wanted[-2] + wanted[-1])
 
 
 def gflop(operations: float) -> str:

@@ -185,11 +185,10 @@ def _describe(run: Run, flops: float, peak: float, file: TextIO) -> None:
     print(table(s), file=file)
     for note in run.notes:
         print(fitted(f"note: {note}"), file=file)
-    print(
-        f"{run.model.num_parameters:,} parameters; {len(run.train):,} training and {len(run.val):,} "
-        "validation tokens",
-        file=file,
-    )
+    model = run.model
+    some = "" if model.description.everything else f", of which {model.flat_params.size:,} are trained"
+    texts = f"{len(run.train):,} training and {len(run.val):,} validation tokens"
+    print(f"{model.num_parameters:,} parameters{some}; {texts}", file=file)
     print(
         f"{gflop(flops)} a step; peak here: {peak / 1e9:.0f} GFLOP/s in matrix products ({s.dtype})",
         flush=True,

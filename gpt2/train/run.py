@@ -59,6 +59,9 @@ class Run:
         """
         self.folder: Path | None = None
         start = pretrained.find(settings.init, settings.dtype) if settings.init and folder is None else None
+        base = None if folder is None else base_of_run(folder, settings)
+        # where the weights below adapters lie for good, checkpoints need not hold them
+        self.origin = base.origin() if base else None
         words = start_tokenizer(settings, start, folder)
         prepared = prepare(settings, words, resumed=folder is not None)
         self.tokenizer = prepared.tokenizer
@@ -71,8 +74,10 @@ class Run:
         self._check_tokens(config.vocab_size)
         self.order = ORDERS[s.order]
         self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
-        s, self.model, choice = fastest.choose(s, config, lambda s: make_model(config, s, start), spawn)
+        s, self.model, choice = fastest.choose(s, config, lambda s: make_model(config, s, start, base), spawn)
         self.model.find_tokenizer = lambda: self.tokenizer
+        if start is not None and start.lasting() and not self.model.description.everything:
+            self.origin = start.origin()
         if self.model.description.file is not None:  # from wherever the run is resumed
             s = dataclasses.replace(s, layers=self.model.description.file.path)
         self.optimizer = make_optimizer(self.model, s)
@@ -216,7 +221,7 @@ class Run:
 
     def save(self) -> None:
         """Write last.safetensors: parameters, moments, and every number that decides what comes next."""
-        arrays = checkpoint.model_arrays(self.model)
+        arrays = checkpoint.model_arrays(self.model, trained=self.origin is not None)
         gathered = self.team.moments()
         if self.team.root:
             self._write(arrays, gathered)
@@ -235,7 +240,7 @@ class Run:
             self.folder / runs.LAST,
             arrays,
             {
-                **checkpoint.model_state(self.model),
+                **checkpoint.model_state(self.model, self.origin),
                 "step": self.step,
                 "adamw.t": self.optimizer.t,
                 "loader": self.loader.state(),
@@ -253,8 +258,8 @@ class Run:
         if self.team.root:
             checkpoint.save(
                 self.folder / runs.BEST,
-                checkpoint.model_arrays(self.model),
-                {**checkpoint.model_state(self.model), "step": self.step, "val_loss": self.best},
+                checkpoint.model_arrays(self.model, trained=self.origin is not None),
+                {**checkpoint.model_state(self.model, self.origin), "step": self.step, "val_loss": self.best},
             )
         self.team.wait_for_root()
 
@@ -268,8 +273,13 @@ class Run:
         d = self.model.description
         described(self.model.config, state, path, d.options)  # whether it is made of the same layers
         m, v = self.team.moments()
-        for prefix, flat in (("params.", self.model.flat_params), ("adamw.m.", m), ("adamw.v.", v)):
-            checkpoint.check_shapes(path, arrays, d, prefix)
+        checkpoint.check_shapes(path, arrays, d, "params.", trained="base" in state)
+        if "base" in state:
+            checkpoint.fill(unflatten(self.model.flat_params, d), arrays, "params.")
+        else:
+            checkpoint.fill(self.model.params, arrays, "params.")
+        for prefix, flat in (("adamw.m.", m), ("adamw.v.", v)):
+            checkpoint.check_shapes(path, arrays, d, prefix, trained=True)
             checkpoint.fill(unflatten(flat, d), arrays, prefix)
         self.team.put_moments(m, v)
         try:
@@ -313,6 +323,16 @@ class Run:
         raise UserError(
             f"{data}: text or tokens have changed since {path} was written; a resumed run needs the same ones"
         )
+
+
+def base_of_run(folder: Path, s: Settings) -> pretrained.Pretrained | None:
+    """The weights below what a run has trained, where its checkpoints do not hold them."""
+    path = folder / runs.LAST
+    state = checkpoint.load_state(path) if path.exists() else {}
+    if not isinstance(state, dict) or "base" not in state:
+        return None
+    before = state.get("settings", {}).get("init")
+    return pretrained.base_of(path, state, s.dtype, moved=s.init if s.init != before else "")
 
 
 def with_workers(s: Settings, team: Any) -> Settings:

@@ -14,6 +14,7 @@ from gpt2.cli import Parser
 from gpt2.errors import UserError
 from gpt2.storage import runs
 from gpt2.train.flags import add_arguments, check, flag, parse, read_toml, setting
+from gpt2.tuning import Tuning
 
 FASTEST = "fastest"  # of backward and parallel: what turns out to be (gpt2.train.fastest)
 
@@ -76,6 +77,26 @@ class Settings:
         "model",
         "a Python file with own layers or an own block, used for all that is done with the model "
         "(docs/adding-a-layer.md)",
+        fixed=True,
+    )
+    train: str = setting(
+        "all",
+        "model",
+        "what is trained: all; lora:RANK, adapters beside matrices; last:BLOCKS, the last blocks and the "
+        "layernorm after them; biases (docs/fine-tuning.md)",
+        fixed=True,
+    )
+    freeze: str = setting(
+        "", "model", "tensors that are not trained, by name, with commas: wte,wpe", fixed=True
+    )
+    lora_alpha: float = setting(
+        8.0, "model", "of lora: an adapter counts lora_alpha / RANK times", minimum=1e-6, fixed=True
+    )
+    lora_targets: str = setting(
+        "c_attn",
+        "model",
+        "of lora: the matrices with an adapter, with commas, as in peft: c_attn, attn.c_proj, c_fc, "
+        "mlp.c_proj, c_proj; or attn, mlp, all-linear",
         fixed=True,
     )
     n_layer: int = setting(4, "model", "blocks", minimum=1, fixed=True)
@@ -169,6 +190,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         check(self)
+        self.tuning  # noqa: B018  # refuses what cannot be meant
+
+    @property
+    def tuning(self) -> Tuning:
+        """What of the model is trained."""
+        return Tuning(self.train, self.freeze, self.lora_alpha, self.lora_targets)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -268,6 +295,7 @@ EXAMPLES = (
     ("gpt2 train", "the default: a small model on Shakespeare, a few minutes"),
     ("gpt2 train --data my.txt --out runs/mine", "on a text of one's own"),
     ("gpt2 train --preset finetune --data my.txt", "from GPT-2's released weights"),
+    ("gpt2 train --preset finetune --train lora:8 --data my.txt", "adapters beside them, in little memory"),
     ("gpt2 train --backward auto --steps 100", "with the gradients that the compiler derives"),
     ("gpt2 train --resume runs/mine --steps 800", "go on with a run, to a later step"),
     ("gpt2 train --preset gpt2 --dry-run", "what a run would take: memory, time"),
@@ -323,12 +351,19 @@ def check_effect(asked: Asked, resumed: Settings | None) -> None:
         if name in asked.typed and kind not in kinds:
             needed = " or ".join(f"--parallel {kind}" for kind in kinds)
             raise UserError(f"{flag(name)} has no effect without {needed}; give both, or neither")
+    train = resumed.train if resumed else asked.given.get("train", "all")
+    for name in ("lora_alpha", "lora_targets"):
+        if name in asked.typed and not train.startswith("lora"):
+            raise UserError(f"{flag(name)} has no effect without --train lora:RANK; give both, or neither")
     if asked.overwrite and asked.resume is not None:
         raise UserError("--overwrite has no effect with --resume, which goes on with a run; give one of them")
     if asked.overwrite and not asked.given.get("out"):
         raise UserError(
             "--overwrite has no effect without --out: a new folder is made; name the one to replace"
         )
+
+
+MOVABLE = ("data", "layers")
 
 
 def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) -> Settings:
@@ -347,8 +382,9 @@ def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) ->
         if not field.metadata["fixed"] or field.name not in given:
             continue
         now, then = given[field.name], getattr(stored, field.name)
-        # text and layers may lie elsewhere by now; Run.load looks whether they are the same
-        if now != then and field.name not in ("data", "layers"):
+        # text, layers, and the weights below adapters may lie elsewhere by now; Run looks whether they are the
+        # same
+        if now != then and field.name not in MOVABLE and not (field.name == "init" and stored.train != "all"):
             raise UserError(
                 f"{flag(field.name)} {now}: the run in {folder} has {then}, and a resumed run "
                 "keeps it; start a new run instead"

@@ -31,8 +31,9 @@ import numpy as np
 
 from gpt2.description import Description, described
 from gpt2.errors import UserError
-from gpt2.model import GPT2, GPT2Config
+from gpt2.model import GPT2, GPT2Config, unflatten
 from gpt2.storage.files import replacing
+from gpt2.tensors import slices_of
 
 FORMAT = "gpt2-numpy checkpoint 1"
 LONGEST_HEADER = 64 << 20  # bytes; a header is some kilobytes, plus the settings
@@ -66,8 +67,10 @@ def save(path: str | Path, arrays: Mapping[str, np.ndarray], state: Mapping[str,
         raise UserError(f"cannot write {path}: {error.strerror or error}{hint}{before}") from None
 
 
-def load(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def load(path: str | Path, mapped: bool = False) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read what `save` wrote: (arrays, state). Arrays are new, writable, and in the order they were saved in.
+
+    mapped   they are views of the file instead, mapped into memory, that can only be read
 
     Raises UserError for a file that is missing, cut short, damaged, or of another kind. Nothing larger than
     the file is allocated.
@@ -80,8 +83,13 @@ def load(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             entries = _entries(path, header, size - len(raw))
             digest = hashlib.sha256(_without_digest(path, raw, header))
             arrays = {}
+            content = np.memmap(path, np.uint8, "r").view(np.ndarray) if mapped else None
             for name, (dtype, shape) in entries.items():
-                arrays[name] = _read_array(file, dtype, shape)
+                arrays[name] = (
+                    _read_array(file, dtype, shape)
+                    if content is None
+                    else _view(content, len(raw) + header[name]["data_offsets"][0], dtype, shape)
+                )
                 for chunk in _chunks(arrays[name]):
                     digest.update(chunk)
     except FileNotFoundError:
@@ -111,14 +119,22 @@ def load_state(path: str | Path) -> dict[str, Any]:
     return _parse(path, header["__metadata__"]["state"], "state")
 
 
-def model_arrays(model: GPT2) -> dict[str, np.ndarray]:
-    """The tensors of a GPT2 under the names a checkpoint gives them, as views: "params.wte", ..."""
-    return {f"params.{name}": array for name, array in model.params.items()}
+def model_arrays(model: GPT2, trained: bool = False) -> dict[str, np.ndarray]:
+    """The tensors of a GPT2 under the names a checkpoint gives them, as views: "params.wte", ...
+
+    trained   those alone that are trained: of the blocks, those that are
+    """
+    tensors = unflatten(model.flat_params, model.description) if trained else model.params
+    return {f"params.{name}": array for name, array in tensors.items()}
 
 
-def model_state(model: GPT2) -> dict[str, Any]:
-    """The part of a checkpoint's state from which `load_model` makes the model again."""
-    return {"model": asdict(model.config), **model.description.state()}
+def model_state(model: GPT2, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The part of a checkpoint's state from which the model is made again.
+
+    base   where the rest lies, of a checkpoint that holds what was trained alone
+    """
+    rest = {} if base is None else {"base": dict(base)}
+    return {"model": asdict(model.config), **model.description.state(), **rest}
 
 
 def description_of(
@@ -141,6 +157,8 @@ def load_model(
 ) -> tuple[GPT2, dict[str, Any]]:
     """The GPT2 kept in a checkpoint, and the checkpoint's state. An optimizer's arrays are passed over."""
     arrays, state = load(path)
+    if "base" in state:
+        raise UserError(f"{path}: holds what was trained alone; gpt2.load and --init find the rest")
     d = description_of(path, state, given)
     check_shapes(path, arrays, d, "params.")  # first, so that a false size makes no large allocation
     # zeros: to draw 124 million numbers takes seconds
@@ -150,15 +168,21 @@ def load_model(
     return model, state
 
 
-def check_shapes(path: str | Path, arrays: Mapping[str, np.ndarray], d: Description, prefix: str) -> None:
-    """Raise UserError unless `arrays` has the tensors of `d` under `prefix`, and no others."""
+def check_shapes(
+    path: str | Path, arrays: Mapping[str, np.ndarray], d: Description, prefix: str, trained: bool = False
+) -> None:
+    """Raise UserError unless `arrays` has the tensors of `d` under `prefix`, and no others.
+
+    trained   what is trained of them alone
+    """
     dtype = d.config.dtype
-    for name, shape in d.shapes:
+    shapes = d.trained_shapes if trained else d.shapes
+    for name, shape in shapes:
         array = arrays.get(prefix + name)
         if array is None or array.shape != shape or array.dtype != dtype:
             found = "nothing" if array is None else f"{array.dtype} {array.shape}"
             raise UserError(f"{path}: {prefix}{name}: expected {dtype} {shape}, found {found}")
-    expected = {prefix + name for name, _ in d.shapes}
+    expected = {prefix + name for name, _ in shapes}
     more = [name for name in arrays if name.startswith(prefix) and name not in expected]
     if more:
         raise UserError(f"{path}: {more[0]} belongs to no tensor of this model; it is one of other layers")
@@ -166,7 +190,7 @@ def check_shapes(path: str | Path, arrays: Mapping[str, np.ndarray], d: Descript
 
 def check_finite(path: str | Path, params: Mapping[str, np.ndarray]) -> None:
     """Raise UserError where a weight is infinite or no number: whatever is computed with it is no number."""
-    for name, array in params.items():
+    for name, array in ((name, part) for name, tensor in params.items() for part in slices_of(tensor)):
         # nan is the least and the greatest of all numbers that it is among, so no array of flags is needed
         if not (math.isfinite(array.min()) and math.isfinite(array.max())):
             at = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
@@ -281,6 +305,11 @@ def _read_array(file, dtype, shape):
             raise OSError(errno.EIO, "the file ended early")
         done += count
     return array
+
+
+def _view(content, start, dtype, shape):
+    """An array in the bytes of a file."""
+    return content[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
 
 def _chunks(array):

@@ -12,12 +12,13 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError
-from gpt2.model import GPT2Config
+from gpt2.model import GPT2Config, parameter_table
 from gpt2.storage.files import write_atomically
 from gpt2.weights import huggingface_tokenizer
 from gpt2.weights.bfloat16 import to_float32
@@ -67,7 +68,7 @@ EXPECTED = {
 def read_config(folder: str | Path, dtype: str = "float32") -> GPT2Config:
     """The GPT2Config that config.json describes. Raises UserError where it is another kind of model."""
     path = Path(folder) / CONFIG
-    said = _json(path)
+    said = json_object(path)
     for name, allowed in EXPECTED.items():
         value = said.get(name, allowed[0])  # what is left out has its default, which is GPT-2's
         if value not in allowed:
@@ -95,9 +96,37 @@ def read_into(folder: str | Path, params: Mapping[str, np.ndarray], config: GPT2
     Raises UserError for tensors that are missing, unknown, of another shape or kind, and for a head that is
     not tied to the embedding.
     """
-    with _Tensors(Path(folder)) as tensors:
+    for target, array in _read(Path(folder), _targets(params, config), config):
+        target[...] = array
+
+
+def read_views(folder: str | Path, config: GPT2Config) -> dict[str, Any]:
+    """The sixteen tensors without a copy: name -> array, or a list of arrays, one a block.
+
+    They are views of the files, mapped into memory, in the type in which they are stored (of bfloat16 copies,
+    float32), and can only be read. Raises what read_into raises.
+    """
+    places = {
+        name: [_Place(shape[1:]) for _ in range(shape[0])] if "{l}" in theirs else _Place(shape)
+        for (name, theirs, _), (_, shape) in zip(NAMES, parameter_table(config))
+    }
+    for place, array in _read(Path(folder), _targets(places, config), config):
+        place.array = array
+    return {name: [x.array for x in p] if isinstance(p, list) else p.array for name, p in places.items()}
+
+
+class _Place:
+    """Where a view of a tensor of this shape goes."""
+
+    def __init__(self, shape):
+        self.shape, self.array = shape, None
+
+
+def _read(folder, targets, config):
+    """(target, array) of each of the targets, once the files have been found to hold these tensors."""
+    with _Tensors(folder) as tensors:
         stored = _without_buffers(tensors)
-        wanted = dict(_targets(params, config))
+        wanted = dict(targets)
         missing = sorted(wanted.keys() - stored.keys())
         if missing:
             raise UserError(
@@ -117,18 +146,24 @@ def read_into(folder: str | Path, params: Mapping[str, np.ndarray], config: GPT2
                 raise UserError(
                     f"{tensors.path}: {stored[name]} has shape {array.shape}, expected {expected}"
                 )
-            target[...] = array.T if transposed else array
-        if HEAD in stored and not _same(tensors.read(stored[HEAD]), params["wte"]):
+            yield target, array.T if transposed else array
+        wte = "wte.weight"
+        if HEAD in stored and not _same(tensors.read(stored[HEAD]), tensors.read(stored[wte])):
             raise UserError(
-                f"{tensors.path}: {HEAD} differs from {stored['wte.weight']}; only a head tied "
+                f"{tensors.path}: {HEAD} differs from {stored[wte]}; only a head tied "
                 "to the embedding can be read"
             )
 
 
+def files_of(folder: str | Path) -> list[Path]:
+    """The files that hold the folder's tensors."""
+    with _Tensors(Path(folder)) as tensors:
+        return sorted(tensors.opened)
+
+
 def size_of_weights(folder: str | Path) -> int:
     """Bytes of the files that hold the folder's tensors. Raises UserError where they cannot be opened."""
-    with _Tensors(Path(folder)) as tensors:
-        return sum(path.stat().st_size for path in tensors.opened)
+    return sum(path.stat().st_size for path in files_of(folder))
 
 
 def write(
@@ -154,7 +189,7 @@ def write(
     for name, (array, transposed) in _targets(params, config):
         array = array.T if transposed else array
         tensors[PREFIX + name] = np.ascontiguousarray(array, np.float32)
-    _save(folder / WEIGHTS, tensors)
+    save_file(folder / WEIGHTS, tensors)
     end = None if tokenizer is None else tokenizer.end_of_text
     write_atomically(folder / CONFIG, (json.dumps(_config(config, end), indent=2) + "\n").encode())
     return tokenizer is not None and huggingface_tokenizer.write(folder, tokenizer, config.block_size)
@@ -206,7 +241,8 @@ def _same(a, b):
     return a.shape == b.shape and np.array_equal(a.astype(b.dtype, copy=False), b)
 
 
-def _json(path):
+def json_object(path: Path) -> dict[str, Any]:
+    """What a file of transformers' holds that is one object of JSON."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -261,7 +297,7 @@ class _Tensors:
             raise UserError(f"{file}: no safetensors file, or damaged ({_first_line(error)})") from None
 
     def _files_of_index(self, folder):
-        table = _json(self.path).get("weight_map")
+        table = json_object(self.path).get("weight_map")
         if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
             raise UserError(f"{self.path}: weight_map is missing, expected names of tensors and files")
         names = sorted(set(table.values()))
@@ -291,12 +327,28 @@ class _Tensors:
         if file not in self.mapped:
             self.mapped[file] = _map(file)
         table, content = self.mapped[file]
-        entry = table[name]
-        kind, (begin, end) = entry["dtype"], entry["data_offsets"]
-        if kind not in TYPES:
-            raise UserError(f"{self.path}: {name} is of type {kind}, expected F32, F16, BF16 or F64")
-        stored = content[begin:end].view(TYPES[kind]).reshape(entry["shape"])
-        return to_float32(stored) if kind == "BF16" else stored
+        return _array(self.path, name, table[name], content)
+
+
+def read_file(path: Path) -> dict[str, np.ndarray]:
+    """All tensors of one file by name, as views of it or, of bfloat16, as float32."""
+    package = _package()
+    try:
+        with package.safe_open(path, framework="numpy"):
+            pass  # their reader checks that the table of tensors and the size of the file agree
+    except (OSError, ValueError, package.SafetensorError) as error:
+        raise UserError(f"{path}: no safetensors file, or damaged ({_first_line(error)})") from None
+    table, content = _map(path)
+    return {name: _array(path, name, e, content) for name, e in table.items() if name != "__metadata__"}
+
+
+def _array(path, name, entry, content):
+    """A tensor as it lies in the bytes of its file; bfloat16 as float32."""
+    kind, (begin, end) = entry["dtype"], entry["data_offsets"]
+    if kind not in TYPES:
+        raise UserError(f"{path}: {name} is of type {kind}, expected F32, F16, BF16 or F64")
+    stored = content[begin:end].view(TYPES[kind]).reshape(entry["shape"])
+    return to_float32(stored) if kind == "BF16" else stored
 
 
 def _map(file):
@@ -309,7 +361,7 @@ def _map(file):
     return json.loads(content[8:start].tobytes()), content[start:]
 
 
-def _save(path, tensors):
+def save_file(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write tensors to `path` so that no reader ever sees a part of them."""
     package = _package()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

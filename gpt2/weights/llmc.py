@@ -15,6 +15,7 @@ Files may come from anywhere. What a header promises is compared with the size o
 allocated, so a wrong one costs a line of text and no memory.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from contextlib import contextmanager
@@ -103,6 +104,24 @@ def read_into(path: str | Path, params: Mapping[str, np.ndarray], config: GPT2Co
                     * (4 if header.stored == "float32" else 2),
                     os.SEEK_CUR,
                 )
+
+
+def read_views(path: str | Path, config: GPT2Config) -> dict[str, np.ndarray]:
+    """The sixteen tensors without a copy, as views of the file that can only be read. Of bfloat16 copies."""
+    path = Path(path)
+    header = read_header(path, config.dtype)
+    if header.stored != "float32":
+        params = {name: np.empty(shape, np.float32) for name, shape in parameter_table(config)}
+        read_into(path, params, header.config)
+        return params
+    content = np.memmap(path, np.uint8, "r").view(np.ndarray)
+    found, start = {}, HEADER_BYTES
+    for name, shape in parameter_table(config):
+        stop = start + 4 * math.prod(shape)
+        found[name] = content[start:stop].view("<f4").reshape(shape)
+        padding = (header.padded_vocab_size - config.vocab_size) * config.n_embd if name == "wte" else 0
+        start = stop + 4 * padding
+    return found
 
 
 def write(

@@ -6,12 +6,14 @@ hf:OWNER/NAME                             another GPT-2 on the hub
 path/to/folder                            of Hugging Face transformers, or a run of train.py
 path/to/file.bin                          llm.c's checkpoint
 path/to/file.safetensors                  a checkpoint of a run
+path/to/adapter                           a folder of peft's, beside the weights that it names
 
 found = find("gpt2")        what it is, found.config first of all; no weights are read yet
 model = found.model()       the GPT2
 model, words = load(run="runs/mine")    or load(init="gpt2")
 """
 
+import hashlib
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -23,13 +25,14 @@ from urllib.request import getproxies
 
 import numpy as np
 
+from gpt2.adapters import take
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.description import Description
-from gpt2.errors import UserError, suggestion
+from gpt2.errors import UserError, reason, suggestion
 from gpt2.model import GPT2, GPT2Config
 from gpt2.storage import runs
-from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc
+from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc, peft
 
 RELEASED = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 RELEASED_VOCABULARY = 50257
@@ -40,10 +43,11 @@ class Pretrained:
     """Where weights lie, and for what model.
 
     name, path   as asked for, and as found
-    kind         huggingface, llm.c or checkpoint
+    kind         huggingface, llm.c, checkpoint or adapter
     config       GPT2Config
     words        the Tokenizer that lies beside the weights, or None
     made_of      the Description of a checkpoint's model; None: GPT-2's
+    base         the weights that an adapter, or a checkpoint of what was trained alone, stands on
     """
 
     name: str
@@ -52,6 +56,7 @@ class Pretrained:
     config: GPT2Config
     words: Any = None
     made_of: Description | None = None
+    base: "Pretrained | None" = None
 
     @property
     def description(self) -> Description:
@@ -60,10 +65,10 @@ class Pretrained:
     def check(self) -> None:
         """Raise UserError where the files are too small for a model of this config. To be asked before one is
         made: what a few bytes of a header promise may be more than any memory."""
-        here = (
-            huggingface.size_of_weights(self.path) if self.kind == "huggingface" else self.path.stat().st_size
-        )
-        count = self.description.num_parameters
+        if self.base is not None:
+            self.base.check()
+        here = sum(path.stat().st_size for path in self.files())
+        count = self.description.num_parameters if self.base is None else self.description.num_trained
         needed = 2 * count  # as bfloat16, the smallest way to keep them
         if here < needed:
             raise UserError(
@@ -71,6 +76,29 @@ class Pretrained:
                 f"parameters, but the weights have {here:,} bytes; they are cut short, or of "
                 "another model"
             )
+
+    def files(self) -> list[Path]:
+        """The files that the weights lie in, those of the base aside."""
+        return huggingface.files_of(self.path) if self.kind == "huggingface" else [self.path]
+
+    def lasting(self) -> bool:
+        """Whether nothing that this program does rewrites the files, as a run does with its checkpoints."""
+        return (
+            self.base is None and self.kind != "adapter" and not (self.path.parent / runs.SETTINGS).exists()
+        )
+
+    def origin(self) -> dict[str, str]:
+        """What a checkpoint that holds only what was trained keeps of the weights it stands on."""
+        return {"name": self.name, "path": str(self.path.absolute()), "sha256": self.sha256()}
+
+    def sha256(self) -> str:
+        """Of the content of the files, one after the other."""
+        digest = hashlib.sha256()
+        for path in self.files():
+            with open(path, "rb") as file:
+                while chunk := file.read(CHUNK):
+                    digest.update(chunk)
+        return digest.hexdigest()
 
     def fill(self, params: Mapping[str, np.ndarray]) -> None:
         """Copy the weights into `params`, the tensors of a model of this description."""
@@ -85,11 +113,39 @@ class Pretrained:
             checkpoint.fill(params, arrays, "params.")
         checkpoint.check_finite(self.path, params)
 
+    def views(self) -> dict[str, Any]:
+        """The tensors without a copy: name -> array, or a list of arrays, one a block. They can only be read."""
+        if self.kind == "huggingface":
+            return huggingface.read_views(self.path, self.config)
+        if self.kind == "llm.c":
+            return llmc.read_views(self.path, self.config)
+        if self.kind == "adapter":
+            adapter = peft.read(self.path.parent)
+            adapter.check(self.description)
+            return {**(self.base.views() if self.base else {}), **adapter.tensors}
+        arrays, state = checkpoint.load(self.path, mapped=True)
+        stored = self.description.resized(GPT2Config(**state["model"]))
+        checkpoint.check_shapes(self.path, arrays, stored, "params.", trained=self.base is not None)
+        found = {name.removeprefix("params."): a for name, a in arrays.items() if name.startswith("params.")}
+        return found if self.base is None else _completed(stored, self.base.views(), found)
+
+    def into(self, model: GPT2) -> None:
+        """Give a model of this description, or with adapters beside it, these weights.
+
+        What the model does not train is not copied, where it lies in the file as the model wants it: it is read
+        from there when it is needed.
+        """
+        if model.description.everything and self.base is None and self.kind != "adapter":
+            self.fill(model.params)
+            return
+        take(model, self.views())
+        checkpoint.check_finite(self.path, model.params)
+
     def model(self, backward: str | None = None) -> GPT2:
         """A GPT2 with these weights."""
         self.check()
         model = GPT2(self.config, backward=backward, seed=None, **self.description.options)
-        self.fill(model.params)
+        self.into(model)
         model.find_tokenizer = self.tokenizer
         return model
 
@@ -99,6 +155,8 @@ class Pretrained:
         Raises UserError where there is none, or one of another size.
         """
         V = self.config.vocab_size
+        if self.words is None and self.base is not None:
+            return self.base.tokenizer()
         words = tokenizer.gpt2() if self.words is None and V == RELEASED_VOCABULARY else self.words
         if words is None:
             raise UserError(
@@ -110,6 +168,18 @@ class Pretrained:
                 f"{self.path}: the model has {V} tokens, the tokenizer beside it {words.vocab_size}"
             )
         return words
+
+
+CHUNK = 16 << 20  # bytes hashed at a time
+
+
+def _completed(d, base, trained):
+    """The tensors of the base, with those that were trained; of the blocks, the last ones."""
+    found = dict(base)
+    for name, tensor in trained.items():
+        first = d.trained[name]
+        found[name] = [*list(base[name])[:first], *tensor] if first else tensor
+    return found
 
 
 def find(name: str, dtype: str | None = None, layers: Any = None, block: Any = None) -> Pretrained:
@@ -178,7 +248,7 @@ def load(
     path = folder / (runs.BEST if which == "best" else runs.LAST)
     if not path.exists():
         path = folder / runs.LAST  # a run too young to have been validated
-    model, _ = checkpoint.load_model(path, given={"layers": layers})
+    model = _checkpoint(str(path), path, None, {"layers": layers}).model()
     words = tokenizer.load(folder / runs.TOKENIZER)
     if words.vocab_size != model.config.vocab_size:
         raise UserError(
@@ -225,6 +295,8 @@ def _folder(name, path, dtype, given):
     if (path / runs.SETTINGS).exists():
         best = path / runs.BEST
         return _checkpoint(name, best if best.exists() else path / runs.LAST, dtype, given)
+    if peft.is_adapter(path):
+        return _adapter(name, path, dtype)
     config = huggingface.read_config(path, dtype or "float32")
     return Pretrained(name, path, "huggingface", config, huggingface_tokenizer.read(path))
 
@@ -234,7 +306,51 @@ def _checkpoint(name, path, dtype, given):
     d = checkpoint.description_of(path, state, given, **({"dtype": dtype} if dtype else {}))
     beside = path.parent / runs.TOKENIZER
     words = tokenizer.load(beside) if beside.exists() else None
-    return Pretrained(name, path, "checkpoint", d.config, words, d)
+    base = base_of(path, state, d.config.dtype) if isinstance(state, dict) and "base" in state else None
+    return Pretrained(name, path, "checkpoint", d.config, words, d, base)
+
+
+def base_of(path: Path, state: Mapping[str, Any], dtype: str, moved: str = "") -> Pretrained:
+    """The weights that a checkpoint of what was trained alone stands on. UserError where they are others now.
+
+    moved   where they lie now, if somebody says so
+    """
+    try:
+        name, place, sha256 = (str(state["base"][key]) for key in ("name", "path", "sha256"))
+    except (KeyError, TypeError):
+        raise UserError(f"{path}: what it says of its base cannot be read; the file is damaged") from None
+    told = f"{path}: holds what was trained alone, beside the weights of {name}"
+    try:
+        found = find(moved or (place if os.path.exists(place) else name), dtype)
+        same = found.sha256() == sha256
+    except (UserError, OSError) as error:
+        raise UserError(f"{told}, which cannot be had ({reason(error)}); put them back at {place}") from None
+    if not same:
+        raise UserError(f"{told}; {found.path} holds others now; put back what was there")
+    return found
+
+
+def _adapter(name, path, dtype):
+    """A folder of peft's, beside the weights that it names."""
+    adapter = peft.read(path)
+    if not adapter.base:
+        raise UserError(
+            f"{path / peft.CONFIG}: base_model_name_or_path is empty; name there the weights it stands on"
+        )
+    base = find(_of_peft(adapter.base), dtype)
+    if not base.description.gpt2 or base.description.lora is not None:
+        raise UserError(f"{path}: stands on {adapter.base}, which is not GPT-2 as it was released")
+    d = base.description.tuned(adapter.tuning)
+    adapter.check(d)
+    return Pretrained(name, adapter.path, "adapter", d.config, huggingface_tokenizer.read(path), d, base)
+
+
+def _of_peft(name):
+    """A name of transformers' as --init has it: a path, one of those that were released, or OWNER/NAME."""
+    short = name.removeprefix("openai-community/")
+    if short in RELEASED:
+        return short
+    return name if os.path.exists(name) or "/" not in name or name.startswith((".", "/")) else f"hf:{name}"
 
 
 def _words_beside(path, config):

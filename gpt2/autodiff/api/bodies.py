@@ -21,15 +21,15 @@ from ..tree import is_dynamic
 
 
 def recorded_once(
-    body: Callable, run: Callable[[], Any], recorded: Callable[[], Recording]
+    body: Callable, run: Callable[[], Any], recorded: Callable[[], Recording], *others: Callable
 ) -> tuple[Any, Recording | None]:
     """(the result of run(), the recording that `recorded` makes; or None where one run cannot stand for all).
 
     `run` runs the body once as a Python loop would. If that shows a body that counts, draws or prints, or if
     the recording branches on values, the others have to follow it so; if not, it leaves no trace, and what it
-    computed is not used.
+    computed is not used. `others` are functions of the user's that `run` calls as well.
     """
-    found, trouble = watched(body, run)
+    found, trouble = watched(run, body, *others)
     if trouble:
         return found, None
     rec = recorded()

@@ -269,6 +269,8 @@ class FixedPair(_Entries):
     rate      nanoseconds that keeping a byte costs (ops/cost.py): higher rates save memory and compute more
               again
     ample     bytes that may be kept nearly free of charge: the rate counts where more would be kept
+    wanted    for each argument whether its gradient is wanted; None: of all. Nothing is computed or kept for
+              the others: their gradients are None
 
     dout has the shape and dtype of f's first result, each gradient those of its argument. `out` has a buffer
     or None for each argument; `add` adds to what the buffers hold. saved is a tuple of arrays, of which those
@@ -291,13 +293,29 @@ class FixedPair(_Entries):
         name: str | None = None,
         rate: float = NS_PER_BYTE,
         ample: int = 0,
+        wanted: Sequence[bool] | None = None,
     ):
         super().__init__(f, options, name)
-        self.rate, self.ample = rate, ample
+        self.rate, self.ample, self.wanted = rate, ample, wanted
 
     def entry_of(self, rec: Recording, args: Sequence, row: Row) -> _PairEntry:
-        wrt = [k for k, a in enumerate(_arrays(args)) if a.dtype.kind in "fc"]
+        asked = [wanted for a, wanted in zip(args, self._asked(args)) if type(a) is np.ndarray]
+        wrt = [k for k, wanted in enumerate(asked) if wanted]
+        if not wrt:
+            raise AutodiffError(f"{self.name or name_of(self.f)}: no gradient is wanted, or can be had")
         return _PairEntry(rec, wrt, row, self.rate, self.ample)
+
+    def _asked(self, args: Sequence) -> list[bool]:
+        """For each argument whether it gets a gradient: those that are wanted, of arrays of floats."""
+        wanted = [True] * len(args) if self.wanted is None else self.wanted
+        return [
+            w and type(a) is np.ndarray and a.dtype.kind in "fc" for a, w in zip(args, wanted, strict=True)
+        ]
+
+    def _slots(self, args: Sequence) -> list:
+        """For each argument the number of its gradient, or None."""
+        count = itertools.count()
+        return [next(count) if asked else None for asked in self._asked(args)]
 
     def graphs(self, *args: Any, **static: Any) -> tuple[Graph, Graph]:
         """The graphs of the forward and the backward program for these arguments; see readable_source."""
@@ -308,7 +326,7 @@ class FixedPair(_Entries):
         e, arrays = self.entry(args, static)
         out, *kept = e.forward(*arrays, *e.captured)
         saved = Saved(kept)
-        saved.backward, saved.slots = e.backward, _slots(args)
+        saved.backward, saved.slots = e.backward, self._slots(args)
         return out, saved
 
     def backward(
@@ -333,16 +351,10 @@ class FixedPair(_Entries):
     ) -> tuple[Any, tuple]:
         """(f's first result, the gradients), by one program that hands nothing over."""
         e, arrays = self.entry(args, static)
-        slots = _slots(args)
+        slots = self._slots(args)
         flat = _filled(out, slots)
         value, *grads = e.joint(*arrays, *e.captured, dout, out=flat and (None, *flat), add=add)
         return value, tuple(None if k is None else grads[k] for k in slots)
-
-
-def _slots(args: Sequence) -> list:
-    """For each argument the number of its gradient, or None."""
-    count = itertools.count()
-    return [next(count) if type(a) is np.ndarray and a.dtype.kind in "fc" else None for a in args]
 
 
 def _filled(out, slots: list):

@@ -35,7 +35,7 @@ def _attr_key(v):
     if isinstance(v, dict):
         return tuple((k, _attr_key(x)) for k, x in v.items())
     if hasattr(v, "structure"):
-        return v.structure()
+        return type(v), _attr_key(v.structure())
     return (type(v), v)  # 1 and True are equal
 
 

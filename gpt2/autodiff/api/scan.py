@@ -10,11 +10,12 @@ import numpy as np
 from ..errors import AutodiffError
 from ..nested.scan import default_every, evaluate_scan
 from ..record import recording
-from ..record.record import Recording, record
+from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
-from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
+from ..tree import Tree, flatten, is_dynamic, unflatten
 from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
+from .carries import leaves_of_carry, own, recorded_step
 from .derived import derived_of
 from .plan import Compile, as_kind, result_kind
 
@@ -93,7 +94,7 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     first, rec = recorded_once(
         body,
         lambda: _one_step(step, carry, slices, 0),
-        lambda: _recorded_step(step, carry, carry_tree, slices),
+        lambda: recorded_step("scan", step, carry, carry_tree, slices),
     )
     if rec is None:
         return _unrolled(step, first, carry_tree, slices, n, reverse)
@@ -140,67 +141,15 @@ def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:
         pair = body(unflatten(carry_tree, carry), unflatten(xs_tree, x))
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise AutodiffError(f"scan: body should return (carry, y), it gave {type(pair).__name__}", here())
-        new, new_tree = flatten(pair[0], changes)
-        if new_tree != carry_tree:
-            raise AutodiffError(
-                f"scan: body turned a carry with the structure {carry_tree} into {new_tree}", here()
-            )
         y, y_tree = flatten(pair[1], changes)
-        return new, unflatten(y_tree, as_arrays(y))
+        return leaves_of_carry("scan", pair[0], carry_tree), unflatten(y_tree, as_arrays(y))
 
     step.__name__ = getattr(body, "__name__", "body")
     return step
 
 
-def _recorded_step(step: Callable, carry: list, carry_tree: Tree, slices) -> Recording:
-    """The recording of one step. `carry` is put into the dtypes that the step gives it back in."""
-    for _ in range(3):
-        # A Python float takes the dtype of what it meets, here as in a loop. An int is a number that changes.
-        first = [np.asarray(v)[()] if isinstance(v, (int, bool)) else v for v in map(value_of, carry)]
-        rec = record(step, (first, [value_of(x[0]) for x in slices]))
-        outs = rec.graph.outputs[: len(carry)]
-        changed = False
-        for k, (c, o, path) in enumerate(zip(first, outs, leaf_paths(carry_tree))):
-            if o.shape != np.shape(c):
-                raise AutodiffError(
-                    f"scan: body turned carry{_path(path)} of shape {np.shape(c)} into one of shape "
-                    f"{o.shape}",
-                    here(),
-                )
-            before = np.asarray(c).dtype
-            if o.dtype != before:
-                if not np.can_cast(
-                    before, o.dtype, "same_kind" if isinstance(value_of(carry[k]), (int, float)) else "safe"
-                ):
-                    raise AutodiffError(
-                        f"scan: body turned carry{_path(path)} of dtype {before} into {o.dtype}. Give "
-                        f"init that dtype",
-                        here(),
-                    )
-                changed = True
-                carry[k] = (
-                    carry[k].astype(o.dtype)
-                    if hasattr(carry[k], "astype")
-                    else np.asarray(carry[k], o.dtype)[()]
-                )
-        if not changed:
-            return rec
-    raise AutodiffError(
-        "scan: the dtype of the carry changes from step to step; convert it in body with .astype", here()
-    )
-
-
-def _own(x):
-    """x, for a body that may write to it: what it was is the carry before, or a y that was kept."""
-    return x.copy() if hasattr(x, "copy") else x
-
-
-def _path(path) -> str:
-    return "".join(f"[{p!r}]" for p in path)
-
-
 def _one_step(step: Callable, carry, slices, t: int):
-    return step(list(map(_own, carry)), [_own(x[t]) for x in slices])
+    return step(list(map(own, carry)), [own(x[t]) for x in slices])
 
 
 def _unrolled(step: Callable, first, carry_tree: Tree, slices, n: int, reverse: bool):

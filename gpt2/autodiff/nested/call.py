@@ -8,6 +8,7 @@ A rule object says how the call is differentiated:
     Checkpoint   keeps the arguments only; the backward is another call, which runs the graph again
     CustomVJP    a graph for the forward (results and residuals) and one for the backward, both the user's
     CustomJVP    a graph for the tangents, the user's
+    Implicit     what the equation says that the results solve (implicit.py)
 
 The user gives one direction, and the other follows, because a derivative is linear in the gradient or tangent
 that it is given: the tangent program of a CustomVJP is the transpose of its backward, found by
@@ -32,7 +33,7 @@ from ..ops.table import row
 from ..pipeline import program_of
 
 
-def call(graph: Graph, rule: Checkpoint | CustomVJP | CustomJVP, args: Sequence[Node]) -> list[Node]:
+def call(graph: Graph, rule: Any, args: Sequence[Node]) -> list[Node]:
     """The results of a `call` node: this graph at these arguments, with this derivative rule."""
     return items(apply("call", *args, graph=graph, rule=rule))
 
@@ -92,7 +93,7 @@ class CustomVJP:
     def batched(self, b: Any) -> CustomVJP:
         """The rule for all examples: both graphs, of which everything differs from example to example."""
         forwards = None if self.forwards is None else self.forwards.batched(b)
-        return CustomVJP(lambda: tuple(_all_batched(b, g) for g in self.graphs), forwards)
+        return CustomVJP(lambda: tuple(all_batched(b, g) for g in self.graphs), forwards)
 
     @property
     def forward(self) -> Graph:
@@ -138,7 +139,7 @@ class CustomJVP:
     graphs = CustomVJP.graphs
 
     def batched(self, b: Any) -> CustomJVP:
-        return CustomJVP(lambda: tuple(_all_batched(b, g) for g in self.graphs))
+        return CustomJVP(lambda: tuple(all_batched(b, g) for g in self.graphs))
 
     @property
     def tangent(self) -> Graph:
@@ -195,11 +196,11 @@ def _jvp(tangents, out, *args, graph: Graph, rule):
 
 def _batch(b, *args, graph: Graph, rule):
     """A call for all examples, under the same rule for all of them."""
-    inner = _all_batched(b, graph)
+    inner = all_batched(b, graph)
     return call(inner, rule.batched(b), [b.front(x, has) for x, has in zip(args, b.flags)])
 
 
-def _all_batched(b, graph: Graph) -> Graph:
+def all_batched(b: Any, graph: Graph) -> Graph:
     """The graph for all examples, of which every input and output has the axis."""
     inner, flags = b.graph(graph, [True] * len(graph.inputs))
     return Graph(inner.inputs, [b.front(o, has) for o, has in zip(inner.outputs, flags)], inner.name)

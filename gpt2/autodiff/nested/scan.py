@@ -93,11 +93,11 @@ def _split(args, carries: int, slices: int) -> tuple[tuple, tuple, tuple]:
 
 
 def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, every: int):
-    active = _active_inputs(body, [t is not None for t in tangents], carries)
+    active = active_inputs(body, [t is not None for t in tangents], carries)
     tangent_in = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
     found = pushforward(body.outputs, tangent_in)
     carry, xs, consts = _split(body.inputs, carries, slices)
-    dcarry_out = [_or_zeros(found[i], o) for i, o in enumerate(body.outputs[:carries]) if active[carry[i]]]
+    dcarry_out = [or_zeros(found[i], o) for i, o in enumerate(body.outputs[:carries]) if active[carry[i]]]
     moving_ys = [j for j in range(carries, len(found)) if found[j] is not None]
 
     def with_tangents(part):
@@ -112,7 +112,7 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
 
     def values(part):
         moving = [(a, t) for i in part if active[i] for a, t in [given[i]]]
-        return [*(given[i][0] for i in part), *(_or_zeros(t, a) for a, t in moving)]
+        return [*(given[i][0] for i in part), *(or_zeros(t, a) for a, t in moving)]
 
     n_moving = sum(active[c] for c in carry)
     made = scan_node(jvp_body, values(carry), values(xs), values(consts), n, every)
@@ -129,7 +129,7 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
     return tuple(result)
 
 
-def _active_inputs(body: Graph, given, carries: int) -> dict[Node, bool]:
+def active_inputs(body: Graph, given, carries: int) -> dict[Node, bool]:
     """Which inputs of the body have a tangent.
 
     A carry has one if it starts with one, or if a step gives it one.
@@ -144,7 +144,7 @@ def _active_inputs(body: Graph, given, carries: int) -> dict[Node, bool]:
         active.update(dict.fromkeys(news, True))
 
 
-def _or_zeros(x: Node | None, like: Node) -> Node:
+def or_zeros(x: Node | None, like: Node) -> Node:
     return zeros_like(like) if x is None else x
 
 
@@ -154,13 +154,13 @@ def _or_zeros(x: Node | None, like: Node) -> Node:
 def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, every: int):
     g = [None if d is None else applied(d) for d in g]
     dys = g[carries : len(body.outputs)]
-    back = _Backward(body, carries, slices, [dy is not None for dy in dys], wanted)
+    back = Backward(body, carries, slices, [dy is not None for dy in dys], wanted)
     init, xs, consts = _split(args, carries, slices)
     rows = [*xs, *(dy for dy in dys if dy is not None)]
     checkpoints = items(out)[len(body.outputs) :]
     # There are some in second derivatives: an earlier backward read the checkpoints
     kept = [g[len(body.outputs) + i] for i in back.float_carry]
-    sums = [_or_zeros(g[i], init[i]) for i in back.float_carry]
+    sums = [or_zeros(g[i], init[i]) for i in back.float_carry]
     sums += [zeros_like(consts[i]) for i in back.read_consts]
     whole, left = divmod(n, every)
     parts = []
@@ -203,7 +203,7 @@ def flip(x: Node) -> Node:
     return take_slice(x, 0, x.shape[0] - 1, None, -1) if x.shape[0] > 1 else x
 
 
-class _Backward:
+class Backward:
     """The bodies of the backward scans: one step back, and a segment of k steps.
 
     step     (dcarry, dconsts | carry, x, dy | consts) -> (dcarry, dconsts | dx)
@@ -231,7 +231,7 @@ class _Backward:
         self.step = Graph(
             [*cts[:n], *sums, *carry, *xs, *cts[n:], *consts],
             [
-                *(_or_zeros(found[carry[i]], carry[i]) for i in self.float_carry),
+                *(or_zeros(found[carry[i]], carry[i]) for i in self.float_carry),
                 *(s + found[consts[i]] for s, i in zip(sums, self.read_consts)),
                 *(found[xs[i]] for i in self.float_xs),
             ],

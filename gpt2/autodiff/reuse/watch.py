@@ -50,9 +50,11 @@ class Watch:
                 gc.enable()
 
 
-def watched(f: Callable, run: Callable[[], Any]) -> tuple:
-    """What run() gives, and why f may do something else when it is called again, or None."""
-    with Watch(f) as world:
+def watched(run: Callable[[], Any], *functions: Callable) -> tuple:
+    """What run() gives, and why these functions, which it calls, may do something else when they are called
+    again, or None.
+    """
+    with Watch(*functions) as world:
         found = run()
     return found, world.guard().trouble
 

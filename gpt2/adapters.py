@@ -1,0 +1,101 @@
+"""Adapters beside a model that is there, and taken into its weights.
+
+tuned = lora(model, rank=8)     the same model with adapters, which alone are trained
+merged(tuned)                   a model without, whose weights have taken them in
+
+weight + alpha / rank * b @ a   is what a matrix (OC, C) becomes; Hu et al. 2021
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gpt2.errors import UserError
+from gpt2.model import GPT2, initialise
+from gpt2.tuning import Tuning
+
+
+def lora(
+    model: GPT2,
+    rank: int = 8,
+    alpha: float = 8.0,
+    targets: str = "c_attn",
+    seed: int = 0,
+    backward: str | None = None,
+) -> GPT2:
+    """The model with low-rank adapters, which alone are trained. At first it computes what the model does.
+
+    rank, alpha, targets   as in Tuning, which are peft's r, lora_alpha and target_modules
+    seed                   of the adapters' numbers
+    backward               as of GPT2
+
+    Its frozen weights are the model's own arrays, not copies: training the model later changes both.
+    """
+    tuning = Tuning(f"lora:{rank}", lora_alpha=alpha, lora_targets=targets)
+    return retuned(model, tuning, seed, backward)
+
+
+def retuned(model: GPT2, tuning: Tuning, seed: int = 0, backward: str | None = None) -> GPT2:
+    """The model, of which something else is trained. What is frozen is the model's own arrays, not a copy."""
+    if model.description.lora is not None:
+        raise UserError(
+            f"the model has adapters already ({model.description.tuning.told()}); merge them first"
+        )
+    options = {**model.description.options, "train": tuning}
+    new = GPT2(model.config, backward, seed=None, **options)
+    take(new, model.params)
+    names = {name for name in new.params if name not in model.params}
+    initialise(new.params, new.description, seed, names)
+    new.find_tokenizer = model.find_tokenizer
+    return new
+
+
+def take(model: GPT2, tensors: Mapping[str, Any]) -> None:
+    """Give a model these tensors, name -> array or arrays of its blocks: what is frozen without a copy where it
+    lies as the model wants it, what is trained copied. Those of the model that are not among them stay."""
+    d = model.description
+    model.freeze({n: _as_wanted(tensors[n], s, d.config.dtype) for n, s in d.frozen_shapes if n in tensors})
+    for name, first in d.trained.items():
+        if name not in tensors:
+            continue
+        if name not in d.in_block:
+            model.params[name][...] = tensors[name]
+            continue
+        for l in range(first, d.config.n_layer):
+            model.params[name][l][...] = tensors[name][l]
+
+
+def _as_wanted(tensor, shape, dtype):
+    """An array, or a list of arrays a block, of this dtype: as they are, or copies where that is another.
+
+    Of a tensor of the blocks it is the first shape[0].
+    """
+    if isinstance(tensor, np.ndarray):
+        return _fit(tensor[: shape[0]], dtype)
+    return [_fit(part, dtype) for part in list(tensor)[: shape[0]]]
+
+
+def _fit(array, dtype):
+    """The array, or a copy where BLAS could not read it: numbers of another type, in another order, or not at a
+    multiple of their size."""
+    fits = array.dtype == np.dtype(dtype) and array.dtype.isnative and array.flags.aligned
+    return array if fits else np.array(array, dtype)
+
+
+def merged(model: GPT2) -> GPT2:
+    """A model without adapters: its matrices have taken them in. The other tensors are copied."""
+    d = model.description
+    if d.lora is None:
+        raise UserError("the model has no adapters to merge")
+    new = GPT2(model.config, seed=None, **{**d.options, "train": None})
+    for name, tensor in new.params.items():
+        for l in range(d.config.n_layer) if name in d.in_block else [...]:
+            tensor[l] = model.params[name][l] if l is not ... else model.params[name]
+    for place in d.lora.places:
+        weight = d.steps[place].tensors[0]
+        for l in range(d.config.n_layer):
+            a, b = (model.params[f"{place}_lora_{letter}"][l] for letter in "ab")
+            new.params[weight][l] += d.lora.scale * (b @ a)
+    new.find_tokenizer = model.find_tokenizer
+    return new

@@ -1,0 +1,149 @@
+"""ad.while_loop: a loop that goes on as long as a condition holds, recorded and compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import AutodiffError
+from ..graph import Graph
+from ..nested.loop import default_keep, evaluate_while
+from ..ops.build import cast
+from ..ops.subgraph import inputs_like
+from ..record import recording
+from ..record.record import record
+from ..record.source_lines import here
+from ..record.value import Recorded, value_of
+from ..tree import Tree, flatten, unflatten
+from .bodies import applied, body_graph, changes, operands_of_body, recorded_once, stands_for_all
+from .carries import leaves_of_carry, own, recorded_step
+from .derived import derived_of
+from .plan import Compile, as_kind, result_kind
+
+
+def while_loop(cond: Callable, body: Callable, init: Any, *, keep: int | None = None) -> Any:
+    """The carry after `while cond(carry): carry = body(carry)`, starting with init.
+
+    cond   cond(carry) -> one truth value: a bool, a number, an array of shape ()
+    body   body(carry) -> carry, of the same structure, shapes and dtypes. It may write to it
+    init   the first carry: arrays and numbers, nested as you like; it stays as it is
+    keep   how many carries the forward keeps for a backward, at least 1. A loop of up to so many steps
+           computes no carry twice in its backward; a longer one keeps every second, fourth, ... and computes
+           those between again, up to `keep` of them at a time. 1 keeps the first alone. By default 128, or
+           fewer if they took more than 256 MiB, but 8
+
+    cond and body are recorded once, and the program has them once, however many steps there are: neither its
+    length nor the time to compile it depends on that. Both are called at least once, even where no step is
+    taken. Forward mode takes the memory of one more carry; reverse mode that of 2 `keep` carries, and of
+    `keep` more for each further forward run that it needs (about log(steps) / log(keep) of them).
+
+    Cond or body that cannot stand for all steps (they branch on values, draw random numbers, print) are run
+    step by step instead, as a Python loop would, and so is the derivative.
+
+    Raises AutodiffError, with the line, where body changes the structure, a shape or a dtype of the carry,
+    where cond gives something else than one truth value, and where keep is no positive int.
+
+        >>> import numpy as np
+        >>> def root(a):  # Newton's method, until the square is close
+        ...     return while_loop(lambda x: np.abs(x * x - a) > 1e-12, lambda x: (x + a / x) / 2, 1.0 + 0 * a)
+        >>> root(2.0)
+        1.414213562373095
+
+    Griewank and Walther 2008, Evaluating Derivatives, chapter 12; the keeping of carries in nested/loop.py.
+    """
+    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
+        raise AutodiffError(f"while_loop: keep is {keep!r}, expected a positive int", here())
+    if recording.current() is None and not any(type(x) is Recorded for x in flatten(init)[0]):
+        return derived_of(body, While(keep)).entry((init, cond), {})
+    return _while(cond, body, init, keep)
+
+
+class While(Compile):
+    """A while_loop outside of any recording: compiled, and kept with body."""
+
+    name, suffix, takes_out = "while_loop", "while", False
+
+    def __init__(self, keep: int | None):
+        self.keep = keep
+
+    def key(self) -> tuple:
+        return type(self), self.keep
+
+    def function(self, f: Callable) -> Callable:
+        def loop(init, cond):
+            return _while(cond, f, init, self.keep)
+
+        return loop
+
+
+def _while(cond: Callable, body: Callable, init: Any, keep: int | None) -> Any:
+    """A while_loop whose arguments are recorded values, or that reads some."""
+    carry, tree = flatten(init, changes)
+    step, test = _step(body, tree), _test(cond, tree)
+    kinds = [result_kind(value_of(x)) for x in carry]
+    (more, first), rec = recorded_once(
+        body,
+        lambda: (test(list(map(own, carry))), step(list(map(own, carry)), [])[0]),
+        lambda: recorded_step("while_loop", step, carry, tree, []),
+        cond,
+    )
+    rec_test = None if rec is None else record(test, (_plain(carry),))
+    if rec is None or not stands_for_all(rec_test):
+        return _unrolled(test, step, carry, tree, more, first)
+    graph, test_graph = _on_same_inputs(body_graph(rec), body_graph(rec_test), len(carry))
+    outside = [r.operands([None] * len(carry))[len(carry) :] for r in (rec, rec_test)]
+    operands = operands_of_body(graph, [*carry, *outside[0], *outside[1]])
+    keep = default_keep(sum(o.nbytes for o in graph.outputs)) if keep is None else keep
+    sizes = dict(carries=len(carry), keep=keep)
+    found = applied("while_loop", operands, evaluate_while, test=test_graph, body=graph, **sizes)
+    return unflatten(tree, [as_kind(x, kind) for x, kind in zip(found, kinds)])
+
+
+def _plain(carry: list) -> list:
+    """The values of a carry, as a step is recorded with them."""
+    return [np.asarray(v)[()] if isinstance(v, (int, bool)) else v for v in map(value_of, carry)]
+
+
+def _step(body: Callable, tree: Tree) -> Callable:
+    """body on flat values, as a scan without slices has it: (carry leaves, []) -> (carry leaves, [])."""
+
+    def step(carry, _):
+        return leaves_of_carry("while_loop", body(unflatten(tree, carry)), tree), []
+
+    step.__name__ = getattr(body, "__name__", "body")
+    return step
+
+
+def _test(cond: Callable, tree: Tree) -> Callable:
+    """cond on flat values: one truth value, as an array or a recorded one."""
+
+    def test(carry):
+        found = cond(unflatten(tree, carry))
+        shape = None if type(found) in (list, tuple, dict) else np.shape(value_of(found))
+        if shape != () or np.asarray(value_of(found)).dtype.kind not in "biufc":
+            what = type(found).__name__ if shape is None or shape == () else f"an array of shape {shape}"
+            raise AutodiffError(f"while_loop: cond gave {what}, expected one truth value", here())
+        return found if type(found) is Recorded else np.asarray(found)
+
+    test.__name__ = getattr(cond, "__name__", "cond")
+    return test
+
+
+def _on_same_inputs(body: Graph, test: Graph, n: int) -> tuple[Graph, Graph]:
+    """Both graphs with all inputs: the carry, what body reads from outside, what test reads from outside."""
+    extra, other = body.inputs[n:], test.inputs[n:]
+    wide = Graph([*body.inputs, *inputs_like(other)], body.outputs, body.name)
+    truth = [cast(test.outputs[0], bool)]
+    return wide, Graph([*test.inputs[:n], *inputs_like(extra), *other], truth, test.name)
+
+
+def _unrolled(test: Callable, step: Callable, carry: list, tree: Tree, more: Any, first: list) -> Any:
+    """Step by step; the first was taken, and is forgotten if there is none."""
+    if not more:
+        return unflatten(tree, carry)
+    carry = first
+    while test(list(map(own, carry))):
+        carry = step(list(map(own, carry)), [])[0]
+    return unflatten(tree, carry)

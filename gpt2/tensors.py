@@ -1,0 +1,104 @@
+"""Where tensors lie: in one flat buffer, or apart from each other, a block's here and the next one's there.
+
+The tensors of all blocks are one array, (L, ...), where they were made together. Where some blocks are trained
+and others not, or where they lie in a file one by one, they are a Stack: it has their shape, and is asked for
+one block at a time.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Shapes = Sequence[tuple[str, tuple[int, ...]]]
+
+
+class Stack:
+    """Arrays of one shape and dtype that stand for one array with one axis more, the first.
+
+    stack[l] is an array, stack[...] = value fills all of them; np.asarray(stack) makes one array of them.
+    """
+
+    def __init__(self, slices: Sequence[np.ndarray]):
+        self.slices = list(slices)
+        if len({(a.shape, a.dtype) for a in self.slices}) != 1:
+            raise ValueError(f"Stack: arrays of different kinds, {[(a.shape, a.dtype) for a in slices]}")
+        self.dtype = self.slices[0].dtype
+        self.shape = (len(self.slices), *self.slices[0].shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return len(self.slices)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter(self.slices)
+
+    def __getitem__(self, l: Any) -> np.ndarray:
+        return self.slices[l]
+
+    def __setitem__(self, l: Any, value: Any) -> None:
+        if l is not ...:
+            self.slices[l][...] = value
+            return
+        for target, part in zip(self.slices, value, strict=True):
+            target[...] = part
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("Stack: its arrays lie apart, one array of them is a copy")
+        return np.stack(self.slices).astype(dtype or self.dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"<Stack of {len(self.slices)} arrays: {self.dtype} {self.shape}>"
+
+
+Tensors = dict[str, np.ndarray]  # llm.c's names -> parameters, or their gradients; a Stack among them
+
+
+def slices_of(tensor: Any) -> list[np.ndarray]:
+    """The arrays that a tensor consists of: those of a Stack, or itself."""
+    return tensor.slices if isinstance(tensor, Stack) else [tensor]
+
+
+def ranges_of(shapes: Shapes) -> dict[str, tuple[int, int]]:
+    """Where each tensor stands in a flat buffer: name -> (start, stop), in order without gaps."""
+    ranges, start = {}, 0
+    for name, shape in shapes:
+        ranges[name] = (start, start + math.prod(shape))
+        start += math.prod(shape)
+    return ranges
+
+
+def views(flat: np.ndarray, shapes: Shapes) -> Tensors:
+    """Views of a flat buffer: a dict from name to tensor."""
+    ranges = ranges_of(shapes)
+    return {name: flat[slice(*ranges[name])].reshape(shape) for name, shape in shapes}
+
+
+def joined(frozen: Mapping[str, Any], trained: Tensors, shapes: Shapes) -> Tensors:
+    """All tensors by name, from those that are frozen, or their first blocks, and those that are trained.
+
+    frozen   name -> an array, or a list of its arrays, one a block
+    """
+    found: dict[str, Any] = {}
+    for name, _ in shapes:
+        if name not in frozen:
+            found[name] = trained[name]
+        elif name in trained:
+            found[name] = Stack([*frozen[name], *trained[name]])
+        else:
+            parts = frozen[name]
+            found[name] = parts if isinstance(parts, np.ndarray) else Stack(parts)
+    return found

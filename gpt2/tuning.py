@@ -1,0 +1,158 @@
+"""What of a model is trained: everything, adapters, the last blocks, biases; and what is frozen.
+
+    Tuning("lora:8")                       low-rank adapters of rank 8, and nothing else. Hu et al. 2021
+    Tuning("last:2")                       the last two blocks and the layernorm after them
+    Tuning("biases")                       the biases. Ben Zaken et al. 2021
+    Tuning("all", freeze="wte,wpe")        everything but these tensors
+
+A frozen tensor gets no gradient and no moments, and the product that its gradient would be is not computed.
+This module knows names; which tensors a model has, and what is computed of them, is the Description's.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from gpt2.errors import OptionError, suggestion
+
+KINDS = "all, lora:RANK, last:BLOCKS, biases"
+# The places of a block that can have an adapter, and the names of their modules in transformers
+MODULES = {"qkv": "attn.c_attn", "attproj": "attn.c_proj", "fc": "mlp.c_fc", "fcproj": "mlp.c_proj"}
+ALL_LINEAR = "all-linear"
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Low-rank adapters beside matrices: out = inp @ weight.T + bias + alpha / rank * (inp @ a.T) @ b.T
+
+    rank     columns of b (OC, rank), rows of a (rank, C)
+    alpha    the adapter counts alpha / rank times
+    places   of the matrices, of MODULES
+    """
+
+    rank: int
+    alpha: float
+    places: tuple[str, ...]
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What of a model is trained, in the words of the command line.
+
+    train         all, lora:RANK, last:BLOCKS or biases
+    freeze        names of tensors that are frozen besides, with commas between them
+    lora_alpha    an adapter counts lora_alpha / RANK times
+    lora_targets  the matrices that get an adapter, with commas: c_attn, attn.c_proj, c_fc, mlp.c_proj, or c_proj
+                  for two of them, as PEFT names them; qkv, attproj, fc, fcproj; attn, mlp, all-linear
+
+    The last two have no meaning without lora. Raises UserError for what cannot be meant.
+    """
+
+    train: str = "all"
+    freeze: str = ""
+    lora_alpha: float = 8.0
+    lora_targets: str = "c_attn"
+
+    def __post_init__(self):
+        kind, number = self._parts()
+        if kind not in ("all", "lora", "last", "biases"):
+            raise self._wrong(f"expected {KINDS}" + suggestion(kind, ("all", "lora", "last", "biases")))
+        if kind in ("all", "biases") and number is not None:
+            raise self._wrong(f"{kind} takes no number")
+        if kind in ("lora", "last"):
+            what = "rank" if kind == "lora" else "number of blocks"
+            if not (number or "").isdecimal() or int(number) < 1:
+                found = f", got {number}" if number else ""
+                raise self._wrong(f"expected a {what} from 1, {kind}:{'8' if kind == 'lora' else '2'}{found}")
+        if kind == "lora":
+            alpha = self.lora_alpha
+            if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1e6:
+                raise _option("lora_alpha", alpha, "expected a number above 0")
+            self.lora  # noqa: B018  # refuses targets that there are not
+
+    def _parts(self) -> tuple[str, str | None]:
+        if not isinstance(self.train, str):
+            raise _option("train", repr(self.train), f"expected {KINDS}")
+        kind, colon, number = self.train.strip().partition(":")
+        return kind, number if colon else None
+
+    def _wrong(self, text):
+        return _option("train", self.train, text)
+
+    @property
+    def kind(self) -> str:
+        return self._parts()[0]
+
+    @property
+    def number(self) -> int:
+        """The rank, or the number of blocks."""
+        return int(self._parts()[1] or 0)
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is frozen."""
+        return self.kind == "all" and not self.frozen
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """The names of `freeze`."""
+        return tuple(name.strip() for name in self.freeze.split(",") if name.strip())
+
+    @property
+    def lora(self) -> LoRA | None:
+        """The adapters, where there are some."""
+        if self.kind != "lora":
+            return None
+        return LoRA(self.number, float(self.lora_alpha), places_of(self.lora_targets))
+
+    def told(self) -> str:
+        """In words: "lora:8 (alpha 16) on attn.c_attn", "last:2, wte frozen"."""
+        lora = self.lora
+        parts = [self.train.strip()]
+        if lora is not None:
+            parts = [f"{parts[0]} (alpha {lora.alpha:g}) on {', '.join(MODULES[p] for p in lora.places)}"]
+        return ", ".join([*parts, *(f"{name} frozen" for name in self.frozen)])
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Raise UserError where `freeze` names a tensor that is not among these."""
+        for name in self.frozen:
+            if name not in names:
+                near = suggestion(name, names) or f"; there are {', '.join(names)}"
+                raise _option("freeze", self.freeze, f"there is no tensor {name!r}{near}")
+
+
+def tuning(given: Tuning | str | None) -> Tuning:
+    """What a caller gave, as a Tuning."""
+    return given if isinstance(given, Tuning) else Tuning() if given is None else Tuning(given)
+
+
+def places_of(targets: str | Iterable[str]) -> tuple[str, ...]:
+    """The places that targets mean, in the order of the block. Raises UserError for a name that is none."""
+    names = [t.strip() for t in (targets.split(",") if isinstance(targets, str) else targets)]
+    found = set()
+    for name in names:
+        meant = [place for place in MODULES if _means(name, place)]
+        if not meant:
+            known = sorted(
+                {*MODULES, *MODULES.values(), "c_attn", "c_proj", "c_fc", "attn", "mlp", ALL_LINEAR}
+            )
+            told = (
+                f"{name!r} is no matrix of a block; expected c_attn, c_proj, c_fc, attn.c_proj, mlp.c_proj, "
+            )
+            text = told + f"attn, mlp or {ALL_LINEAR}" + suggestion(name, known)
+            raise _option("lora_targets", ",".join(names), text)
+        found.update(meant)
+    return tuple(place for place in MODULES if place in found)
+
+
+def _means(name, place):
+    module = MODULES[place]
+    return name in (place, module, module.split(".")[0], module.split(".")[1], ALL_LINEAR)
+
+
+def _option(name, value, text):
+    """The error about one of the settings, as a program and as a library says it."""
+    return OptionError(f"{name} {value!r}: {text}", f"--{name.replace('_', '-')} {value}: {text}")

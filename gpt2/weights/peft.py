@@ -1,0 +1,188 @@
+"""Adapters as the peft package keeps them: adapter_config.json and adapter_model.safetensors in a folder.
+
+Of each matrix with an adapter there are two tensors, which lie there as they do here, but for their names:
+
+    base_model.model.transformer.h.{l}.attn.c_attn.lora_A.weight    a (rank, C)
+    base_model.model.transformer.h.{l}.attn.c_attn.lora_B.weight    b (OC, rank)
+
+`fan_in_fan_out` says of the matrix beside them that transformers keeps it as (in, out).
+
+    write(folder, model, base)      base: what base_model_name_or_path says
+    read(folder)                    an Adapter: what it stands beside, its Tuning, its tensors
+
+Needs the safetensors package: pip install 'numpy-gpt2[hf]'.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt2.errors import UserError
+from gpt2.model import GPT2, Description
+from gpt2.storage.files import write_atomically
+from gpt2.tuning import MODULES, LoRA, Tuning
+from gpt2.weights import huggingface
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+NAME = re.compile(r"base_model\.model\.(?:transformer\.)?h\.(\d+)\.(\w+\.\w+)\.lora_(A|B)\.weight")
+# What says nothing of the numbers that come out. All else has to be off, or it is refused
+HARMLESS = (
+    "auto_mapping",
+    "base_model_name_or_path",
+    "fan_in_fan_out",
+    "inference_mode",
+    "lora_alpha",
+    "lora_dropout",  # nothing is dropped here, in training neither
+    "megatron_core",
+    "peft_type",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "revision",
+    "target_modules",
+    "task_type",
+    "use_rslora",
+)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What lies in a folder of peft's.
+
+    path     of its tensors
+    base     what base_model_name_or_path says, or ""
+    tuning   Tuning: rank, alpha, matrices
+    tensors  our name -> a list of its arrays, one a block
+    """
+
+    path: Path
+    base: str
+    tuning: Tuning
+    tensors: Mapping[str, list[np.ndarray]]
+
+    def check(self, d: Description) -> None:
+        """Raise UserError where the adapter does not fit a model of this description with its tuning."""
+        for name, shape in d.trained_shapes:
+            slices = self.tensors[name]
+            if (len(slices), *slices[0].shape) != shape:
+                raise UserError(
+                    f"{self.path}: an adapter of another model: {name} is {(len(slices), *slices[0].shape)}, "
+                    f"expected {shape} for {d.config.n_layer} blocks of {d.config.n_embd} channels"
+                )
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether this is a folder of peft's."""
+    return (folder / CONFIG).exists()
+
+
+def read(folder: str | Path) -> Adapter:
+    """The Adapter in a folder. Raises UserError for one that this program would compute otherwise."""
+    folder = Path(folder)
+    path = folder / CONFIG
+    said = huggingface.json_object(path)
+    rank, alpha = _numbers(path, said)
+    slices = _tensors(folder / WEIGHTS)
+    places = tuple(place for place in MODULES if any(place == key[0] for key in slices))
+    if not places:
+        raise UserError(f"{folder / WEIGHTS}: holds no adapter")
+    count = 1 + max(l for _, _, l in slices)
+    tensors = {}
+    for place in places:
+        for letter in "ab":
+            missing = [l for l in range(count) if (place, letter, l) not in slices]
+            if missing:
+                raise UserError(
+                    f"{folder / WEIGHTS}: lora_{letter.upper()} of {MODULES[place]} is missing in block {missing[0]}; "
+                    "only adapters that stand in all blocks can be read"
+                )
+            tensors[f"{place}_lora_{letter}"] = parts = [slices[place, letter, l] for l in range(count)]
+            if len({part.shape for part in parts}) > 1 or parts[0].shape["ba".index(letter) - 1] != rank:
+                raise UserError(f"{folder / WEIGHTS}: {MODULES[place]} has other shapes than r={rank} makes")
+    tuning = Tuning(f"lora:{rank}", lora_alpha=alpha, lora_targets=",".join(places))
+    return Adapter(folder / WEIGHTS, said.get("base_model_name_or_path") or "", tuning, tensors)
+
+
+def _numbers(path, said):
+    """rank and alpha, once nothing is found that makes another formula."""
+    if said.get("peft_type") != "LORA":
+        raise UserError(f"{path}: peft_type is {said.get('peft_type')!r}, only LORA can be read")
+    # others put something into the base model's weights first
+    starts = (True, False, None, "gaussian", "orthogonal")
+    if said.get("init_lora_weights", True) not in starts:
+        raise UserError(f"{path}: init_lora_weights is {said['init_lora_weights']!r}, which cannot be read")
+    for name, value in said.items():
+        if name not in (*HARMLESS, "init_lora_weights") and value not in (None, False, "none", {}, []):
+            raise UserError(
+                f"{path}: {name} is {value!r}, which this program does not know; merge it with peft"
+            )
+    rank, alpha = said.get("r"), said.get("lora_alpha")
+    whole = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1
+    if not whole or not isinstance(alpha, int | float) or not alpha > 0:
+        raise UserError(f"{path}: r is {rank!r} and lora_alpha {alpha!r}, expected numbers above 0")
+    return rank, float(alpha) * (math.sqrt(rank) if said.get("use_rslora") else 1.0)
+
+
+def _tensors(path):
+    """(place, "a" or "b", block) -> array."""
+    places = {module: place for place, module in MODULES.items()}
+    found = {}
+    for name, array in huggingface.read_file(path).items():
+        match = NAME.fullmatch(name)
+        if match is None or match[2] not in places:
+            raise UserError(f"{path}: {name} is no tensor of an adapter beside a matrix of GPT-2's")
+        if array.ndim != 2:
+            raise UserError(f"{path}: {name} has shape {array.shape}, expected two axes")
+        found[places[match[2]], match[3].lower(), int(match[1])] = array
+    return found
+
+
+def write(folder: str | Path, model: GPT2, base: str | None) -> list[Path]:
+    """Write the adapters of a model as peft reads them; returns the paths.
+
+    base   the folder or the name from which transformers loads what they stand beside; None: it is not said
+    """
+    lora = model.description.lora
+    if lora is None:
+        raise UserError(f"{folder}: the model has no adapters that could be saved apart")
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror or error}") from None
+    tensors = {}
+    for place in lora.places:
+        for l in range(model.config.n_layer):
+            front = f"base_model.model.transformer.h.{l}.{MODULES[place]}"
+            for letter in "ab":
+                array = model.params[f"{place}_lora_{letter}"][l]
+                tensors[f"{front}.lora_{letter.upper()}.weight"] = np.ascontiguousarray(array, np.float32)
+    huggingface.save_file(folder / WEIGHTS, tensors)
+    text = json.dumps(_config(lora, base), indent=2, sort_keys=True) + "\n"
+    write_atomically(folder / CONFIG, text.encode())
+    return [folder / CONFIG, folder / WEIGHTS]
+
+
+def _config(lora: LoRA, base: str | None) -> dict[str, Any]:
+    """The content of adapter_config.json."""
+    return {
+        "base_model_name_or_path": base,
+        "bias": "none",
+        "fan_in_fan_out": True,  # transformers keeps the matrices beside them as (in, out)
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
+        "lora_dropout": 0.0,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": lora.rank,
+        "target_modules": [MODULES[place] for place in lora.places],
+        "task_type": "CAUSAL_LM",
+    }
