@@ -123,6 +123,10 @@ STAGES = {
         "SciPy's functions",
         "SciPy's modules with derivatives, where SciPy is installed: `linalg`, `special`, `stats`, `signal`.",
     ),
+    "interplay": Room(
+        "PyTorch, JAX",
+        "Functions of PyTorch and JAX with their gradients, and functions derived here as theirs.",
+    ),
     "compat": Room(
         "other tools' names",
         "Names of other tools with this compiler behind them: `compat.autograd` has those of HIPS autograd.",

@@ -18,6 +18,7 @@ from .api.vmap import vmap
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
 from .emit.readable import readable_source
 from .errors import AutodiffError
+from .interplay import as_numpy, from_jax, from_torch, to_jax, to_torch
 from .ops.anomaly import AnomalyError, detect_anomaly
 from .run.blas import limit_blas_threads
 from .run.remembered import Choices, remember
@@ -35,6 +36,7 @@ __all__ = [
     "Fixed",
     "FixedPair",
     "Options",
+    "as_numpy",
     "autodiff",
     "check_backward",
     "check_grads",
@@ -46,6 +48,8 @@ __all__ = [
     "drawing",
     "elementwise_grad",
     "flops",
+    "from_jax",
+    "from_torch",
     "get_threads",
     "ggnvp",
     "grad",
@@ -68,6 +72,8 @@ __all__ = [
     "sparse_jacobian",
     "stages",
     "stop_gradient",
+    "to_jax",
+    "to_torch",
     "tree",
     "value_and_grad",
     "vjp",

@@ -56,6 +56,7 @@ from .plan import (
 from .programs import _programs, structure
 
 DOUBTS = 63  # calls between two looks at a function that cannot be followed
+FIRST = "this was its first call, and most functions of its kind are called once"
 CHANGES = "what it reads is different at almost every call"
 
 
@@ -96,7 +97,9 @@ class Derived:
         self.doubts = 0  # how many calls will be recorded before reuse is considered again
         self.doubt: str | None = None  # and why
         self.entry = self.slow
-        self.waits = getattr(f, "compiles_when_called_again", False)  # most of these functions run once
+        self.waits = getattr(
+            f, "compiles_when_called_again", False
+        )  # its first call is neither watched nor compiled
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
 
     def _reuse_roots(self):
@@ -167,7 +170,7 @@ class Derived:
         graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
         found = _programs.find(graph_key)
         if found is None:
-            if (self.why is not None or self.waits) and not _programs.seen(graph_key):
+            if self.why is not None and not _programs.seen(graph_key):
                 return self.plan(call, rec)
             plan, program = self.built(call, rec, row, scalar)
             _programs.add(graph_key, (replace(plan, outside=[]), program))
@@ -216,6 +219,9 @@ class Derived:
         function = self.transform.function(self.f)
         if self.pure:
             return record(function, args, kwargs), trust()
+        if self.waits:
+            self.waits = False
+            return record(function, args, kwargs), Guard(FIRST, never)
         if self.doubts:  # most likely it is as it was a moment ago, and to record anew is always right
             self.doubts -= 1
             return record(function, args, kwargs), Guard(self.doubt, never)
