@@ -56,7 +56,7 @@ def differs(a: str, b: str) -> float:
 def row(name: str, theirs: Printed, ours: Printed) -> tuple[str, str, str, str, str]:
     """A line of the table: the example, same numbers?, lines compared, both times until the last of them."""
     if ours.error or theirs.error:
-        where = "here" if ours.error else "with autograd"
+        where = "here" if not theirs.error else "with autograd" if not ours.error else "with both"
         return name, f"fails {where}: {(ours.error or theirs.error)[:90]}", "", "", ""
     n = min(len(theirs.lines), len(ours.lines))
     if n == 0:
