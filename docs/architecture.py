@@ -63,6 +63,10 @@ PARTS = {
         "own layers, checked",
         "Whether a user's own layer or block fits into the model: what does not is refused in one line.",
     ),
+    "tensors": Room(
+        "where tensors lie", "Views of one flat buffer, or arrays that lie apart, block by block."
+    ),
+    "tuning": Room("what is trained", "What of a model is trained, in the words of the command line."),
     "description": Room(
         "what a model is",
         "What a model is, in one place: its layers and block, its tensors, its forward, a user's own layers "
@@ -83,6 +87,9 @@ PARTS = {
     ),
     "evaluate": Room(
         "measures a model", "How well a model predicts a text: nats per token, perplexity, bits per byte."
+    ),
+    "adapters": Room(
+        "adapters", "Low-rank adapters beside a model that is there, and taken into its weights."
     ),
     "convert": Room("model to model", "A model from one file format into another."),
     "library": Room(
@@ -188,6 +195,7 @@ BESIDE = {
     "data/": "`python -m data`: corpora by name, and where their text lies; a door to gpt2/data",
     "tests/": "tests, in folders named after the rooms that they test; helpers in tests/support, long runs "
     "in tests/long",
+    "examples/": "programs of one's own on top of gpt2: Llama from forwards alone (docs/llama.md)",
     "bench/": "benchmarks and studies, which know gpt2 and nothing of the tests",
     "docs/": "these pages, and the scripts that make some of them",
     ".ci/run": "what has to pass before a change goes in",

@@ -69,8 +69,8 @@ DARK = Palette(
 # ---- What all of them are made of --------------------------------------------------------------------------
 
 
-def document(palette: Palette, height: float, label: str, lines: list[str]) -> str:
-    """An SVG file of WIDTH by height with these elements; label says what is seen to who cannot see it."""
+def document(palette: Palette, height: float, label: str, lines: list[str], width: int = WIDTH) -> str:
+    """An SVG file of width by height with these elements; label says what is seen to who cannot see it."""
     p = palette
     style = [
         f"text {{ font: 14px {SANS}; fill: {p.text}; }}",
@@ -80,12 +80,12 @@ def document(palette: Palette, height: float, label: str, lines: list[str]) -> s
     ]
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" '
             f'height="{height:g}" role="img" aria-label="{html.escape(label)}">',
             "  <style>",
             *(f"    {line}" for line in style),
             "  </style>",
-            f'  <rect width="{WIDTH}" height="{height:g}" fill="{p.paper}"/>',
+            f'  <rect width="{width}" height="{height:g}" fill="{p.paper}"/>',
             *(f"  {line}" for line in lines),
             "</svg>",
             "",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import gpt2.autodiff.api.custom
+import gpt2.autodiff.nested.loop
 import gpt2.autodiff.nested.map
 import gpt2.autodiff.nested.scan  # noqa: F401  all rows are in the table then
 from gpt2.autodiff.graph import Node, attr_text, type_text
@@ -128,6 +129,8 @@ MEANING = {
     "einsum": "a sum of products by Einstein's convention, the output written out",
     "fft": "a Fourier transform along `axis`: `kind` is fft, ifft, rfft or irfft",
     "fused": "many elementwise ops as one text for numexpr: made while source is written, never recorded",
+    "gamma_sample": "z, drawn from a gamma distribution of shape a, as a function of a at fixed chance",
+    "gamma_slope": "how far such a z moves with a",
     "gather": "x at an index with arrays; `spec` says what stands in each position of the index",
     "host": "a Python function that is called as it is, with results of these shapes and dtypes",
     "imag": "the imaginary part",
@@ -154,12 +157,18 @@ MEANING = {
     "slogdet": "sign and logarithm of determinants",
     "solve": "the x of a x = b, matrix by matrix",
     "stop_gradient": "x, through which no derivative leads",
+    "stretch": "the outputs of `body` on these arguments; a program has many calls of it (docs/compiler.md). Of one "
+    "that computes gradients `of` is the body that is differentiated",
     "sum": "sums along `axes`",
     "sum_as_numpy": "`sum` in the order in which NumPy adds up, which the emitter puts in its place",
     "svd": "singular vectors and values",
+    "t_sample": "z, drawn from Student's distribution with a degrees of freedom, as a function of a",
+    "t_slope": "how far such a z moves with a",
     "take_along": "x at positions along `axis`",
     "transpose": "axes in another order",
     "update": "x with the part at `index` replaced by v",
+    "while_loop": "`body` as long as `test` holds; at most `keep` carries are kept for the derivative",
+    "while_loop_back": "the gradients of a while_loop, from its last step to its first",
     "where": "a where c is true, else b",
 }
 

@@ -55,8 +55,9 @@ MODULES = {
     "np.polynomial": "written in Python, and runs as it is: evaluation, arithmetic, derivatives, integrals, "
     "fits and roots in all six bases, as functions and as classes (`Polynomial`, `Chebyshev`, ...). A "
     "function returns the coefficients of a result, `p.coef`, not the object",
-    "np.random": "draws numbers, which carry no derivative; scale and shift what is drawn: `mean + std * "
-    "rng.normal(size=n)`. A recorded value as a parameter of a distribution is an error",
+    "np.random": "what an `np.random.Generator` draws is an input of the program; docs/loops.md has the "
+    "distributions whose parameters have gradients. Its functions without a generator draw numbers that carry "
+    "no derivative, and a recorded value as a parameter of one is an error",
     "np.ma": "masked arrays are not recorded; pass the data and the mask",
     "np.char": "text", "np.strings": "text", "np.rec": "records with fields are not recorded",
     "np.core": "NumPy's private names", "np.ctypeslib": "memory of other libraries",

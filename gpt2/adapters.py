@@ -31,6 +31,11 @@ def lora(
     backward               as of GPT2
 
     Its frozen weights are the model's own arrays, not copies: training the model later changes both.
+
+        >>> model = gpt2.GPT2(gpt2.GPT2Config.preset("tiny"))
+        >>> tuned = gpt2.lora(model, rank=4)
+        >>> model.num_parameters, tuned.flat_params.size  # which are trained
+        (120576, 2048)
     """
     tuning = Tuning(f"lora:{rank}", lora_alpha=alpha, lora_targets=targets)
     return retuned(model, tuning, seed, backward)
@@ -52,8 +57,10 @@ def retuned(model: GPT2, tuning: Tuning, seed: int = 0, backward: str | None = N
 
 
 def take(model: GPT2, tensors: Mapping[str, Any]) -> None:
-    """Give a model these tensors, name -> array or arrays of its blocks: what is frozen without a copy where it
-    lies as the model wants it, what is trained copied. Those of the model that are not among them stay."""
+    """Give a model these tensors: name -> array, or arrays of its blocks. Those not among them stay.
+
+    What is frozen is not copied where it lies as the model wants it; what is trained is.
+    """
     d = model.description
     model.freeze({n: _as_wanted(tensors[n], s, d.config.dtype) for n, s in d.frozen_shapes if n in tensors})
     for name, first in d.trained.items():
@@ -77,14 +84,19 @@ def _as_wanted(tensor, shape, dtype):
 
 
 def _fit(array, dtype):
-    """The array, or a copy where BLAS could not read it: numbers of another type, in another order, or not at a
-    multiple of their size."""
+    """The array, or a copy where BLAS could not read it: numbers of another type, in another order, or not
+    at a multiple of their size."""
     fits = array.dtype == np.dtype(dtype) and array.dtype.isnative and array.flags.aligned
     return array if fits else np.array(array, dtype)
 
 
 def merged(model: GPT2) -> GPT2:
-    """A model without adapters: its matrices have taken them in. The other tensors are copied."""
+    """A model without adapters: its matrices have taken them in. The other tensors are copied.
+
+    >>> tuned = gpt2.lora(gpt2.GPT2(gpt2.GPT2Config.preset("tiny")), rank=4)
+    >>> gpt2.merged(tuned).num_parameters
+    120576
+    """
     d = model.description
     if d.lora is None:
         raise UserError("the model has no adapters to merge")

@@ -87,8 +87,8 @@ class Placed(Layer):
     instead of a new array; and add=True, to add the gradients to what the buffers hold.
 
     written   the layer that this is a compiled form of
-    narrowed  makes, of a tuple that says for each input whether its gradient is wanted, a layer whose backward
-              computes these alone, and gives None for the others
+    narrowed  makes, of a tuple that says for each input whether its gradient is wanted, a layer whose
+              backward computes these alone, and gives None for the others
     """
 
     written: Layer | None = None

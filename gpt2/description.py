@@ -187,7 +187,7 @@ class Description:
 
     @staticmethod
     def _adapter(step, shape, rank):
-        """The two tensors of an adapter beside a weight of this shape (OC, C): a (rank, C) and b (OC, rank)."""
+        """The tensors of an adapter beside a weight of this shape, (OC, C): a (rank, C) and b (OC, rank)."""
         OC, C = shape
         return Parameter(f"{step}_lora_a", (rank, C), start="fan_in"), Parameter(
             f"{step}_lora_b", (OC, rank), start=0.0
@@ -324,7 +324,7 @@ class Description:
         return name in self.trained and (l is ... or l >= self.trained[name])
 
     def wanted(self, step: str, l: Any) -> tuple[bool, ...] | None:
-        """For each input of the layer at a place whether its gradient is wanted; None: all are that it can have.
+        """For each input of the layer at a place whether its gradient is wanted; None: all are.
 
         l, of its block, or ... ; step is "block" for a block of one's own.
         """
@@ -336,7 +336,7 @@ class Description:
         found: dict[tuple[str, Any], tuple[bool, ...] | None] = {}
 
         def visit(step, names, l, *inputs):
-            """Whether the output depends on what is trained. inputs: None for integers, which have no gradient."""
+            """Whether the output depends on what is trained. An input is None where it is of integers."""
             wanted = (*inputs, *(None if name is None else self.is_trained(name, l) for name in names))
             full = all(w is None or w for w in wanted)
             found[step, l] = None if full else tuple(map(bool, wanted))
@@ -457,7 +457,7 @@ class Description:
         return {"own": own, **tuned}
 
     def told(self) -> str:
-        """The own layers in words: "attention is rope, the block is swiglu_block". Adapters are among them."""
+        """The own layers in words: "attention is rope, the block is swiglu_block"; adapters among them."""
         own = {slot: name_of(layer.forward) for slot, layer in self.own.items()}
         adapters = [] if self.lora is None else [f"adapters {self.tuning.told()}"]
         return ", ".join([*filter(None, [_told(own, self.block and self.block.name)]), *adapters])
@@ -474,8 +474,8 @@ def described(
     """The Description of a model in a file: of `config`, with the own layers that the file's state tells.
 
     where    the file, for messages
-    given    keyword arguments of Description: layers, block. Needed where the layers lay in no file; and train:
-             what is trained is what the file says, unless it says nothing
+    given    keyword arguments of Description: layers, block. Needed where the layers lay in no file; and
+             train: what is trained is what the file says, unless it says nothing
 
     Raises UserError where layers are needed and not given, given and not needed, or are others.
     """

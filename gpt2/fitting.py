@@ -63,7 +63,8 @@ def declared_by(what, parameters, config):
             )
         if not (p.starts in ("normal", "residual", "fan_in") or isinstance(p.starts, int | float)):
             raise UserError(
-                f"{what}: its parameter {p.name!r} starts as {p.start!r}; expected normal, residual, fan_in, a number"
+                f"{what}: its parameter {p.name!r} starts as {p.start!r}; expected normal, residual, "
+                "fan_in, a number"
             )
     names = [p.name for p in found]
     if len({*names}) < len(names):

@@ -3,7 +3,8 @@
 model = gpt2.load("gpt2")                 or a run, a folder of transformers, a .bin, a .safetensors
 words = gpt2.load_tokenizer("gpt2")
 gpt2.save(model, "mine.bin")              llm.c's; mine.safetensors: this project's; else transformers'
-tuned = gpt2.lora(model, rank=8)          with adapters, which alone are trained; gpt2.merged(tuned) takes them in
+tuned = gpt2.lora(model, rank=8)          with adapters, which alone are trained
+model = gpt2.merged(tuned)                whose weights have taken them in
 """
 
 from pathlib import Path
@@ -67,8 +68,8 @@ def save(
 ) -> list[Path]:
     """Write a model, and its tokenizer where one is given; returns the paths written.
 
-    path   X.bin is llm.c's format, X.safetensors this project's, anything else a folder: of transformers, or of
-           a model with adapters one of peft's, with the adapters alone
+    path   X.bin is llm.c's format, X.safetensors this project's, anything else a folder: of transformers,
+           or of a model with adapters one of peft's, with the adapters alone
     dtype  how a .bin keeps its numbers: float32 or bfloat16
 
     A file is written under another name and then renamed, so that it is whole or not there.

@@ -144,13 +144,13 @@ class GPT2:
     layers    own layers in place of GPT-2's, by name: {"attention": rope}, a Layer or a forward function; or
               the path of a file that has them
     block     a Block of one's own, or a function (x, p, layers, config) -> x
-    train     what is trained: "all", "lora:8", "last:2", "biases", or a gpt2.tuning.Tuning, which says more. What
-              is frozen has no gradient, and nothing is computed for one
+    train     what is trained: "all", "lora:8", "last:2", "biases", or a gpt2.tuning.Tuning, which says more.
+              What is frozen has no gradient, and nothing is computed for one
 
     description says what the model is made of: whatever reads its layers, tensors or shapes reads it there.
     model.layers[name] = layer changes a layer for everything that the model does.
-    flat_params, flat_grads hold everything that is trained; params and grads are views of them by name. What is
-    frozen is in params as well: read it there, and where an optimizer is at work, leave it as it is.
+    flat_params, flat_grads hold everything that is trained; params and grads are views of them by name.
+    What is frozen is in params as well: read it there, and where an optimizer is at work, leave it as it is.
 
         >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=2, n_head=2, n_embd=8)
         >>> model = gpt2.GPT2(config, backward="whole", seed=0)
@@ -231,9 +231,8 @@ class GPT2:
     def _inputs(self):
         """(name, block, whether it is trained) of each array that the whole program is given, in order.
 
-        A tensor of which only some blocks are trained, or whose blocks lie apart, is given block by block; block
-        is ... for one that is given as it is. Where something is frozen all of the blocks' are given so: what
-        lies in a file then needs no other program than what was drawn.
+        Where something is frozen, the blocks' tensors are given block by block, else as they are, and block
+        is ... : what lies in a file, each block apart, needs no other program than what was drawn.
         """
         d = self.description
         for name, shape in d.shapes:
@@ -295,7 +294,8 @@ class GPT2:
         """Take what is not trained from here, whatever it holds: nothing is copied.
 
         frozen   a flat buffer of all of it, in the order of description.frozen_shapes; or name -> array, or a
-                 list of arrays, one a block, of some tensors. They may be views of a file, which can only be read
+                 list of arrays, one a block, of some tensors. They may be views of a file, which can only
+                 be read
         """
         shapes = dict(self.description.frozen_shapes)
         if isinstance(frozen, np.ndarray):
@@ -303,7 +303,7 @@ class GPT2:
         for name, tensor in frozen.items():
             tensor = tensor.slices if isinstance(tensor, Stack) else tensor
             first = tensor if isinstance(tensor, np.ndarray) else tensor[0]
-            shape = first.shape if first is tensor else (len(tensor), *first.shape)
+            shape = first.shape if isinstance(tensor, np.ndarray) else (len(tensor), *first.shape)
             if name not in shapes or shape != shapes[name] or first.dtype != self.config.dtype:
                 raise ValueError(
                     f"GPT2.freeze: {name} is {first.dtype} {shape}, "
@@ -324,7 +324,7 @@ class GPT2:
             if isinstance(tensor, np.ndarray):
                 view[...] = tensor
             else:
-                Stack(view)[...] = tensor
+                Stack(list(view))[...] = tensor
         return flat
 
     def _see(self):

@@ -1,6 +1,6 @@
 """Where tensors lie: in one flat buffer, or apart from each other, a block's here and the next one's there.
 
-The tensors of all blocks are one array, (L, ...), where they were made together. Where some blocks are trained
+The tensors of all blocks are one array, (L, ...), where they were made together. Where some are trained
 and others not, or where they lie in a file one by one, they are a Stack: it has their shape, and is asked for
 one block at a time.
 """

@@ -45,8 +45,8 @@ class Tuning:
     train         all, lora:RANK, last:BLOCKS or biases
     freeze        names of tensors that are frozen besides, with commas between them
     lora_alpha    an adapter counts lora_alpha / RANK times
-    lora_targets  the matrices that get an adapter, with commas: c_attn, attn.c_proj, c_fc, mlp.c_proj, or c_proj
-                  for two of them, as PEFT names them; qkv, attproj, fc, fcproj; attn, mlp, all-linear
+    lora_targets  the matrices that get an adapter, with commas: c_attn, attn.c_proj, c_fc, mlp.c_proj, or
+                  c_proj for two of them, as PEFT names them; qkv, attproj, fc, fcproj; attn, mlp, all-linear
 
     The last two have no meaning without lora. Raises UserError for what cannot be meant.
     """

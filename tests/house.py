@@ -70,14 +70,27 @@ PARTS: dict[str, set[str]] = {
     "own": {"errors"},
     "config": {"errors", "layers"},
     "fitting": {"config", "errors", "layers"},
-    "description": {"config", "errors", "fitting", "layers", "own"},
+    "tensors": set(),
+    "tuning": {"errors"},
+    "description": {"config", "errors", "fitting", "layers", "own", "tensors", "tuning"},
     "backward": {"layers", "autodiff", "errors"},
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
     # Of autodiff the threads alone, for its initial weights.
-    "model": {"layers", "backward", "config", "description", "errors", "own", "autodiff"},
+    "model": {
+        "layers",
+        "backward",
+        "config",
+        "description",
+        "errors",
+        "own",
+        "autodiff",
+        "tensors",
+        "tuning",
+    },
+    "adapters": {"errors", "model", "tuning"},
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
-    "weights": {"data", "description", "errors", "model", "storage"},
+    "weights": {"adapters", "data", "description", "errors", "model", "storage", "tensors", "tuning"},
     "decoder": {"description", "errors", "layers", "model"},
     "sample": {"cli", "data", "decoder", "errors", "model", "weights"},
     "train": {
@@ -95,15 +108,16 @@ PARTS: dict[str, set[str]] = {
         "parallel",
         "sample",
         "storage",
+        "tuning",
         "weights",
     },
     # Commands, and the library's functions
     "certificate": {"autodiff", "backward", "cli", "errors", "layers", "model", "output"},
-    "convert": {"cli", "data", "errors", "model", "storage", "weights"},
+    "convert": {"adapters", "cli", "data", "errors", "model", "storage", "weights"},
     "evaluate": {"cli", "data", "errors", "layers", "model", "weights"},
     "explain": {"autodiff", "certificate", "cli", "errors", "layers", "storage"},
     "plot": {"cli", "errors", "storage"},
-    "library": {"convert", "data", "model", "weights"},
+    "library": {"adapters", "convert", "data", "model", "weights"},
     "bench": {"cli", "errors", "model", "optimizer", "train"},
     "check": {"autodiff", "certificate", "cli", "errors", "layers", "output"},
     "door": {"autodiff", "library", "model", "optimizer", "sample", "train"},  # gpt2: the public names

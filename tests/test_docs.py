@@ -32,6 +32,7 @@ ELSEWHERE = {
 # here` is for those that cannot even be read in this process.
 INSTALLS = "takes minutes and a network; CI runs the README's line word for word"
 LONG = "measures for minutes; tests/bench/test_bench.py runs the same code on small cases"
+LLAMA = "trains for minutes; tests/test_llama_example.py runs the program on a short text"
 EXCEPTIONS = {
     "python3 -m venv .venv": ("not here", INSTALLS),
     ".venv/bin/pip install -e .": ("not here", INSTALLS),
@@ -49,10 +50,17 @@ EXCEPTIONS = {
     ),
     "python train.py --layers rmsnorm.py": ("parse", "tests/test_own.py runs it, with the page's files"),
     "python -m gpt2.explain rmsnorm": ("not here", "a layer that exists on its page alone"),
+    "python examples/llama.py --steps 300": ("not here", LLAMA),
+    "python examples/llama.py --n-layer 8 --n-embd 512 --n-head 8 --n-kv-head 4 --tokenizer bpe:8192": (
+        "not here",
+        LLAMA,
+    ),
+    "python examples/llama.py --weights FOLDER --tokenizer gpt2": ("not here", LLAMA),
     "pip install -e '.[bench]'": ("not here", INSTALLS),
     "pip install 'numpy-gpt2[hf]'": ("not here", INSTALLS),
     "pip install pre-commit": ("not here", INSTALLS),
     "pip install -e '.[docs]'": ("not here", INSTALLS),
+    "pip install -e '.[notebooks]'": ("not here", INSTALLS),
     "python -m pytest": ("not here", "these tests are some of them"),
     "python -m pytest tests/autodiff/derive": ("not here", "as above"),
     "python -m pytest tests/layers -k attention": ("not here", "as above"),

@@ -12,13 +12,8 @@ NOTEBOOKS = pytest.mark.parametrize("path", notebooks.notebooks(), ids=lambda pa
 
 
 def test_there_are_notebooks():
-    assert [path.stem for path in notebooks.notebooks()] == [
-        "check",
-        "finetune",
-        "inside",
-        "programs",
-        "tour",
-    ]
+    names = [path.stem for path in notebooks.notebooks()]
+    assert names == ["check", "finetune", "inside", "programs", "tour"]
 
 
 @NOTEBOOKS

@@ -1,4 +1,7 @@
-"""A report as Markdown: for each study question, method, tables, and what came out."""
+"""A report as Markdown: for each study question, what came out, method, and the tables, folded.
+
+`python -m docs.studies` draws pictures of the tables of such a page, and puts them below the questions.
+"""
 
 from bench.studies import load
 from bench.studies.numbers import cell_text, conditions, counts_text, load_text
@@ -20,18 +23,24 @@ def markdown(report, listings=True):
 def study_text(name, result, listings):
     study = load(name)
     method = f"**Method.** {study.method} {load_text(result)}"
-    parts = [f"## {name}", f"**Question.** {study.question}", method]
-    for table in result.tables:
-        parts += [f"### {table.title}", table_text(table)]
-        parts += [text for text in (counts_text(table), table.note) if text]
+    parts = [f"## {name}", f"**Question.** {study.question}"]
     if result.notes:
         parts.append("**What came out.**\n\n" + "\n".join(f"- {note}" for note in result.notes))
+    parts.append(method)
+    for table in result.tables:
+        below = [text for text in (counts_text(table), table.note) if text]
+        parts.append(folded(table.title, "\n\n".join([table_text(table), *below])))
     parts += [f"Rows are missing: {package} ({why})." for package, why in result.missing.items()]
     if listings:
         for listing in result.listings:
-            parts.append(f"### {listing.title}")
-            parts += [f"{heading}:\n\n```python\n{text.rstrip()}\n```" for heading, text in listing.texts]
+            texts = [f"{heading}:\n\n```python\n{text.rstrip()}\n```" for heading, text in listing.texts]
+            parts.append(folded(listing.title, "\n\n".join(texts)))
     return parts
+
+
+def folded(title, text):
+    """What is shown where its title is clicked, on GitHub and on the site."""
+    return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
 def table_text(table):

@@ -13,6 +13,7 @@ from bench.studies.study import BYTES, COUNT, SECONDS, Sample
 WIDTH, HEIGHT = 640, 360
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 46
 ROW = 20  # height of one dot's row
+LETTER = 9.4  # width of a letter at the size that page.css gives it on a phone
 COLOURS = 8
 MARKERS = (
     "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
@@ -62,9 +63,11 @@ class Axis:
             self.low = min(0.0, min(values))
             self.high = max(values) * 1.05 if max(values) > 0 else 1.0
 
+    def place(self, value):
+        return math.log10(max(value, 1e-300)) if self.log else value
+
     def __call__(self, value):
-        place = math.log10(max(value, 1e-300)) if self.log else value
-        return self.start + (place - self.low) / (self.high - self.low) * (self.end - self.start)
+        return self.start + (self.place(value) - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self):
         if not self.log:
@@ -96,6 +99,11 @@ def decades(low, high):
     return found[:: math.ceil(len(found) / 7)]
 
 
+def is_ratio(plot):
+    """Whether what is drawn is one time by another: then 1 is where they are equal."""
+    return plot.y.startswith("ratio of") or " / time" in plot.y
+
+
 # ---- Drawing -----------------------------------------------------------------------------------------------
 
 
@@ -106,6 +114,10 @@ def _lines(plot, points):
     y = Axis([v for p in points for v in p[1:]], HEIGHT - BOTTOM, TOP, plot.log_y)
     parts = [_horizontal(y(t), _value(t, plot.y)) for t in y.ticks()]
     parts += [_text(x(t), HEIGHT - BOTTOM + 16, _value(t, plot.x), "middle") for t in x.ticks()]
+    if is_ratio(plot) and y.low < y.place(1.0) < y.high:
+        parts.append(
+            f'<line class="one" x1="{LEFT}" y1="{y(1.0):.1f}" x2="{WIDTH - RIGHT}" y2="{y(1.0):.1f}"/>'
+        )
     for i, series in enumerate(plot.series):
         parts += _curve(i, series, x, y, plot)
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, _axis(plot.x), "middle"))
@@ -132,7 +144,7 @@ def _curve(i, series, x, y, plot):
 def _rows(plot, points):
     """One group of rows a tick, one row a series; values to the right."""
     shown = len(plot.series)
-    left = min(220, 24 + 7 * max(map(len, plot.ticks)))
+    left = min(WIDTH // 2, 24 + LETTER * max(map(len, plot.ticks)))
     group = ROW * min(shown, 2) + 10 if shown < 3 else 12 * shown + 10
     height = TOP + group * len(plot.ticks) + BOTTOM
     x = Axis([v for p in points for v in p[1:]], left, WIDTH - RIGHT, plot.log_y)
@@ -141,6 +153,8 @@ def _rows(plot, points):
     for t in x.ticks():
         parts.append(f'<line class="grid" x1="{x(t):.1f}" y1="{TOP}" x2="{x(t):.1f}" y2="{bottom}"/>')
         parts.append(_text(x(t), bottom + 16, _value(t, plot.y), "middle"))
+    if is_ratio(plot) and x.low < x.place(1.0) < x.high:
+        parts.append(f'<line class="one" x1="{x(1.0):.1f}" y1="{TOP}" x2="{x(1.0):.1f}" y2="{bottom}"/>')
     for k, name in enumerate(plot.ticks):
         parts.append(_text(left - 8, TOP + group * (k + 0.5) + 4, name, "end"))
         if k:

@@ -8,16 +8,19 @@ from .api.enzyme import Active, Const, Duplicated, autodiff
 from .api.fixed import Fixed, FixedPair
 from .api.forward import ggnvp, hvp, jvp
 from .api.gradient import elementwise_grad, grad, value_and_grad
+from .api.implicit import fixed_point, root
 from .api.jacobian import hessian, jacfwd, jacobian, jacrev
+from .api.linear_solve import custom_linear_solve
 from .api.parallel_map import parallel_map
 from .api.scan import scan
 from .api.show import drawing, source, stages, why_recorded
 from .api.sparse import sparse_jacobian
 from .api.vjp import vjp
 from .api.vmap import vmap
+from .api.while_loop import while_loop
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
 from .emit.readable import readable_source
-from .errors import AutodiffError
+from .errors import AutodiffError, ConvergenceError
 from .interplay import as_numpy, from_jax, from_torch, to_jax, to_torch
 from .ops.anomaly import AnomalyError, detect_anomaly
 from .run.blas import limit_blas_threads
@@ -32,6 +35,7 @@ __all__ = [
     "BackwardMismatch",
     "Choices",
     "Const",
+    "ConvergenceError",
     "Duplicated",
     "Fixed",
     "FixedPair",
@@ -43,10 +47,12 @@ __all__ = [
     "checkpoint",
     "compile",
     "custom_jvp",
+    "custom_linear_solve",
     "custom_vjp",
     "detect_anomaly",
     "drawing",
     "elementwise_grad",
+    "fixed_point",
     "flops",
     "from_jax",
     "from_torch",
@@ -64,6 +70,7 @@ __all__ = [
     "parallel_map",
     "readable_source",
     "remember",
+    "root",
     "run_apart",
     "run_on_threads",
     "scan",
@@ -78,5 +85,6 @@ __all__ = [
     "value_and_grad",
     "vjp",
     "vmap",
+    "while_loop",
     "why_recorded",
 ]

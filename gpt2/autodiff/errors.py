@@ -49,7 +49,14 @@ class DtypeError(AutodiffError, TypeError):
 
 
 class ConvergenceError(AutodiffError, ArithmeticError):
-    """A solver that did not come to a solution: `residual` is what it left after so many `steps`."""
+    """A solver that did not come to a solution: `residual` is what it left after so many `steps`.
+
+    >>> try:
+    ...     x = ad.fixed_point(lambda x: 2.0 * x + 1.0, 1.0, max_steps=20)
+    ... except ad.ConvergenceError as error:
+    ...     print(error.steps)
+    20
+    """
 
     def __init__(self, message: str, residual: float, steps: int, loc: tuple | None = None):
         super().__init__(message, loc)

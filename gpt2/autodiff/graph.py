@@ -285,17 +285,34 @@ def source_name(text: str, reserved: Container[str]) -> str:
 
 
 def graph_text(graph: Graph) -> str:
-    """The graph as text, one typed line a value. Equal programs print equally: node numbers do not show."""
+    """The graph as text, one typed line a value. Equal programs print equally: node numbers do not show.
+
+    Below it stand the graphs of its stretches (passes/alike.py), each once.
+    """
+    bodies = dict.fromkeys(n.attrs["body"] for n in graph.nodes if n.op == "stretch")
+    called = dict(zip(bodies, _numbered([b.name for b in bodies])))
+    return "\n\n".join(
+        [_one_text(graph, graph.name, called), *(_one_text(b, name, called) for b, name in called.items())]
+    )
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """The names, with numbers where one comes again."""
+    return [f"{name}_{k}" if (k := names[: i + 1].count(name)) > 1 else name for i, name in enumerate(names)]
+
+
+def _one_text(graph: Graph, name: str, called: dict[Graph, str]) -> str:
     names = node_names(graph)
 
     def ref(n: Node) -> str:
         return repr(const_value(n)) if is_scalar_const(n) else names[n]
 
-    lines = [f"{graph.name}(" + ", ".join(f"{names[i]}: {type_text(i)}" for i in graph.inputs) + ")"]
+    lines = [f"{name}(" + ", ".join(f"{names[i]}: {type_text(i)}" for i in graph.inputs) + ")"]
     for n in graph.nodes:
         if n.op == "input" or is_scalar_const(n):
             continue
-        attrs = ", ".join(f"{k}={attr_text(v)}" for k, v in n.attrs.items() if k != "value")
+        shown = {k: called.get(v, v) if isinstance(v, Graph) else v for k, v in n.attrs.items()}
+        attrs = ", ".join(f"{k}={attr_text(v)}" for k, v in shown.items() if k not in ("value", "of"))
         args = ", ".join(map(ref, n.args))
         body = ", ".join(x for x in (args, attrs) if x)
         lines.append(f"  {names[n]}: {type_text(n)} = {n.op}({body})")

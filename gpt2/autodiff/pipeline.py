@@ -24,13 +24,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import switches
+from .derive import stretch  # noqa: F401  its row enters the table on import
 from .derive.differentiate import vjp_graph
 from .emit.program import Program, compile_graph
 from .emit.scalar import ScalarProgram, is_scalar
 from .graph import Graph, Node
+from .keep.pairs import paired
 from .keep.partition import partition
 from .ops.exactness import decided
 from .passes import simplify
+from .passes.alike import outline
 from .passes.inline_calls import inline_calls
 from .switches import DEFAULT, STRICT, Options, current_options
 
@@ -100,12 +103,24 @@ class Row:
         """The graph as it was recorded, in so many seconds; `why` it was recorded is for people."""
         return self._came_out("recorded", graph, seconds, why)
 
-    def simplified(self, graph: Graph) -> Graph:
+    def simplified(self, graph: Graph, alike: bool = False) -> Graph:
         """The recorded graph, ready to be differentiated: simplified, unless the options say `before=False`.
 
         Calls with a rule of their own stay: it is the rule that is differentiated.
+
+        alike   stretches of it that are alike become calls of one graph (passes/alike.py)
         """
-        return self._stage("simplified", simplify if self.options.before else _same, graph, self.options)
+        if not self.options.before:
+            return self._stage("simplified", _same, graph, self.options)
+        return self._stage("simplified", self._outlined if alike else self._simple, graph)
+
+    def _simple(self, graph: Graph) -> Graph:
+        return simplify(graph, self.options)
+
+    def _outlined(self, graph: Graph) -> Graph:
+        if "alike" not in self.options.off:
+            graph = outline(graph, self._simple)
+        return self._simple(graph)
 
     def differentiated(self, derive: Callable, *args: Any) -> Any:
         """The result of derive(*args): a graph, or an object that has one as its `graph`."""
@@ -126,7 +141,7 @@ class Row:
         """
         begin = time.perf_counter()
         with _uncollected:
-            forward, backward, saved = partition(joint, n_inputs, n_outputs, **price)
+            forward, backward, saved = partition(joint, n_inputs, n_outputs, tidy=self._simple, **price)
         places = [("output", n_outputs + k) for k in range(len(saved))]
         if not hand_on_inputs:
             places, results = _short_ways(joint, saved, forward.outputs, n_outputs)
@@ -169,7 +184,12 @@ class Row:
         self, graph: Graph, *, scalar: bool = False, title: str = "simplified again"
     ) -> Program | ScalarProgram:
         """The last two stages for a graph that is not split: prepared, and emitted."""
-        return self.emitted(self.prepared(graph, title), scalar=scalar)
+        return self.emitted(self._stage(title, self._kept_whole, graph), scalar=scalar)
+
+    def _kept_whole(self, graph: Graph) -> Graph:
+        """Prepared; of stretches that are alike, gradients are given all that they read."""
+        graph = simplify(inline_calls(graph), self.options)
+        return paired(graph, lambda *joint: partition(*joint, rate=0.0), self._simple)
 
     def forward_backward(self, graph: Graph, wrt: Sequence[int], cts: Sequence[int], **price: Any) -> Halves:
         """All stages of a recorded graph, as far as the graphs of its forward and its backward.
@@ -180,7 +200,7 @@ class Row:
 
     def joint(self, graph: Graph, wrt: Sequence[int], cts: Sequence[int]) -> Graph:
         """The first stages: the recorded graph's results and gradients as one graph, ready to be split."""
-        return self.prepared(self.differentiated(vjp_graph, self.simplified(graph), wrt, cts))
+        return self.prepared(self.differentiated(vjp_graph, self.simplified(graph, alike=True), wrt, cts))
 
     def _stage(self, title: str, make: Callable, *args):
         begin = time.perf_counter()

@@ -15,8 +15,8 @@ class Parameter:
     name     by which a layer or block asks for it
     shape    of one block's, where it belongs to a block
     start    "normal": drawn with a deviation of 0.02; "residual": with 0.02 / sqrt(2 L), for what leads back
-             to the residual stream of L blocks; "fan_in": with 1 / sqrt(3 C), C the last axis; or a number for
-             all entries. By default "normal" for what has two axes or more, and 0 for a vector
+             to the residual stream of L blocks; "fan_in": with 1 / sqrt(3 C), C the last axis; or a number
+             for all entries. By default "normal" for what has two axes or more, and 0 for a vector
     decayed  whether weight decay applies; by default to what has two axes or more
     """
 
@@ -68,7 +68,7 @@ class Layer:
     parameters: Callable[..., Sequence[Parameter]] | None = None
 
     def wanting(self, wanted: tuple[bool, ...]) -> "Layer":
-        """The layer of whose gradients, one an input, only some are wanted. As it is written it computes all."""
+        """The layer where only some gradients, one an input, are wanted. As written it computes all."""
         return self
 
     def __repr__(self) -> str:

@@ -119,7 +119,8 @@ class Team:
     # -- what is kept
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """m and v of all that is trained, (n,) each, on the root; elsewhere they may be anything of that shape."""
+        """m and v of all that is trained, (n,) each, on the root; elsewhere they may be anything of that
+        shape."""
         m, v = self.optimizer.m, self.optimizer.v
         n = self.model.flat_params.size
         return (self.group.gather(m, n), self.group.gather(v, n)) if self.shard else (m, v)

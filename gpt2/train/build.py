@@ -102,8 +102,8 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
         told = before.tuning
         same = f"--train {told.train} --lora-alpha {told.lora_alpha:g} --lora-targets {told.lora_targets}"
         raise UserError(
-            f"--init {s.init}: has adapters, {told.told()}; go on with the same ({same}), or take them into the "
-            f"weights first: gpt2 convert {s.init} FOLDER --merge"
+            f"--init {s.init}: has adapters, {told.told()}; go on with the same ({same}), or take them "
+            f"into the weights first: gpt2 convert {s.init} FOLDER --merge"
         )
     if not before.gpt2 and d.gpt2:
         raise UserError(

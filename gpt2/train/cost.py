@@ -59,7 +59,7 @@ def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options:
     last = d.tuning.number if d.tuning.kind == "last" else config.n_layer
     frozen = first if last == config.n_layer else _measure(two[0], B, T, _training(d, 1, options))
     work, step, update = (
-        _extended(*kinds, last, config.n_layer - last) for kinds in zip(first, trained, frozen)
+        _extended(a, b, last, c, config.n_layer - last) for a, b, c in zip(first, trained, frozen)
     )
     return _cost(d, B, T, accumulate, int(work), accumulate * step + update)
 
@@ -79,7 +79,7 @@ def _cost(d, B, T, accumulate, work, seconds):
     return Cost(d.num_parameters, sizes, accumulate * training_flops(d, B, T), seconds)
 
 
-def _extended(one, two, with_frozen, trained, frozen):
+def _extended(one, two, trained, with_frozen=0.0, frozen=0):
     """What `trained` blocks take above `frozen` ones, given what one takes, two, and one above a frozen one.
 
     A further block cannot take less than nothing, whatever the clock says.

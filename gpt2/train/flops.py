@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2.config import GPT2Config
-from gpt2.config import BLOCK_STEPS
+from gpt2.config import BLOCK_STEPS, GPT2Config
 from gpt2.description import Description, forward_pass
 
 

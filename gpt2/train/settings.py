@@ -382,8 +382,7 @@ def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) ->
         if not field.metadata["fixed"] or field.name not in given:
             continue
         now, then = given[field.name], getattr(stored, field.name)
-        # text, layers, and the weights below adapters may lie elsewhere by now; Run looks whether they are the
-        # same
+        # text, layers and the weights below adapters may lie elsewhere by now; Run looks if they are the same
         if now != then and field.name not in MOVABLE and not (field.name == "init" and stored.train != "all"):
             raise UserError(
                 f"{flag(field.name)} {now}: the run in {folder} has {then}, and a resumed run "

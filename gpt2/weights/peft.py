@@ -100,8 +100,8 @@ def read(folder: str | Path) -> Adapter:
             missing = [l for l in range(count) if (place, letter, l) not in slices]
             if missing:
                 raise UserError(
-                    f"{folder / WEIGHTS}: lora_{letter.upper()} of {MODULES[place]} is missing in block {missing[0]}; "
-                    "only adapters that stand in all blocks can be read"
+                    f"{folder / WEIGHTS}: lora_{letter.upper()} of {MODULES[place]} is missing in block "
+                    f"{missing[0]}; only adapters that stand in all blocks can be read"
                 )
             tensors[f"{place}_lora_{letter}"] = parts = [slices[place, letter, l] for l in range(count)]
             if len({part.shape for part in parts}) > 1 or parts[0].shape["ba".index(letter) - 1] != rank:

@@ -114,7 +114,7 @@ class Pretrained:
         checkpoint.check_finite(self.path, params)
 
     def views(self) -> dict[str, Any]:
-        """The tensors without a copy: name -> array, or a list of arrays, one a block. They can only be read."""
+        """The tensors without a copy: name -> array, or a list of arrays, one a block, that are only read."""
         if self.kind == "huggingface":
             return huggingface.read_views(self.path, self.config)
         if self.kind == "llm.c":
@@ -132,8 +132,8 @@ class Pretrained:
     def into(self, model: GPT2) -> None:
         """Give a model of this description, or with adapters beside it, these weights.
 
-        What the model does not train is not copied, where it lies in the file as the model wants it: it is read
-        from there when it is needed.
+        What the model does not train is not copied, where it lies in the file as the model wants it: it is
+        read from there when it is needed.
         """
         if model.description.everything and self.base is None and self.kind != "adapter":
             self.fill(model.params)

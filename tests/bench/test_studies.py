@@ -182,6 +182,12 @@ def test_plots_place_their_points():
     assert heights[0] > heights[1]  # SVG's y points down
     left, right = (float(x) for x in re.findall(r'class="mark s0" transform="translate\(([\d.]+)', rows))
     assert left < right
+    for ticks in (None, ["a", "b"]):  # a line where times are equal, and none for what is no ratio
+        marked = [
+            svg(study.Plot("p", "x", y, [Series("a", [0, 1], [0.5, 2.0])], ticks=ticks)).count('class="one"')
+            for y in ("ratio of times", "time of a / time of b", study.SECONDS)
+        ]
+        assert marked == [1, 1, 0]
     assert svg(study.Plot("none", "x", "y", [Series("a", [1], [None])])) == ""
 
 

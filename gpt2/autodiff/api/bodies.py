@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph
+from ..record import draws
 from ..record.record import Recording, apply_op
 from ..record.value import Recorded
 from ..reuse.watch import watched
@@ -29,8 +30,9 @@ def recorded_once(
     the recording branches on values, the others have to follow it so; if not, it leaves no trace, and what it
     computed is not used. `others` are functions of the user's that `run` calls as well.
     """
+    drawn = draws.count()
     found, trouble = watched(run, body, *others)
-    if trouble:
+    if trouble or draws.count() > drawn:
         return found, None
     rec = recorded()
     return found, rec if stands_for_all(rec) else None

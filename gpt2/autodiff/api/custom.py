@@ -31,6 +31,7 @@ from ..ops import apply, const, input_node
 from ..ops.build import cast
 from ..ops.subgraph import items, zeros_like
 from ..record import recording
+from ..record.draws import plainly
 from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
@@ -195,8 +196,11 @@ class _own_reads:
         self.outer = recording.current()
         if self.outer is not None:
             self.kept = len(self.outer.reads), len(self.outer.unstable)
+        self.plainly = plainly()
+        self.plainly.__enter__()
 
-    def __exit__(self, *_):
+    def __exit__(self, *error):
+        self.plainly.__exit__(*error)
         if self.outer is not None:
             del self.outer.reads[self.kept[0] :], self.outer.unstable[self.kept[1] :]
 

@@ -24,7 +24,7 @@ import threading
 import time
 import types
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from ..graph import Graph, Node, rewrite, type_text
 from ..ops import input_node
 from ..pipeline import Row
 from ..record.bytecode import CATCHES, catches
+from ..record.draws import Draws, again, seen
 from ..record.record import Recording, record
 from ..reuse.cache import Cache
 from ..reuse.conditions import MOST, Path, path_of
@@ -69,6 +70,8 @@ class Compiled:
     outside: list
     guard: Guard
     path: Path | None = None
+    draws: list = field(default_factory=list)  # as in a Recording
+    graph: Graph | None = None  # and the recorded graph that they are of
     entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
 
     def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
@@ -78,6 +81,14 @@ class Compiled:
         if key not in self.entries:
             self.entries[key] = make_entry(derived, self, call, out)
         return self.entries[key]
+
+    def drawn(self, leaves: list) -> list:
+        """What is outside, with fresh random numbers."""
+        if not self.draws or self.graph is None:
+            return self.outside
+        operands = [*leaves, *self.outside]
+        again(self.draws, self.graph.inputs, operands)
+        return operands[len(leaves) :]
 
 
 class Derived:
@@ -96,10 +107,10 @@ class Derived:
         self.why: str | None = None  # why the last recording may not be used again
         self.doubts = 0  # how many calls will be recorded before reuse is considered again
         self.doubt: str | None = None  # and why
+        self.plain_draws = False  # does it need plain random numbers?
         self.entry = self.slow
-        self.waits = getattr(
-            f, "compiles_when_called_again", False
-        )  # its first call is neither watched nor compiled
+        # Is its first call neither watched nor compiled?
+        self.waits = getattr(f, "compiles_when_called_again", False)
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
 
     def _reuse_roots(self):
@@ -117,6 +128,7 @@ class Derived:
         key = call.key()
         self.entry = self.slow  # whatever runs last is what the entry leads to, and what ad.source shows
         compiled = self.cache.find(key, lambda c: c.path is None or c.path.taken(call.leaves, c.outside))
+        outside = None if compiled is None else compiled.drawn(call.leaves)
         if compiled is None:
             compiled = self.compiled(call, key)
             if isinstance(compiled, Plan):
@@ -125,11 +137,12 @@ class Derived:
                 return self.transform.interpret(compiled, call.leaves, self.buffers(compiled, out))
         self.last = compiled.plan, compiled.program
         call.check_written(self.name, compiled.plan)
-        check_overlap(self.name, compiled.plan.written, call.leaves, compiled.outside)
+        outside = compiled.outside if outside is None else outside  # recorded just now: it has drawn already
+        check_overlap(self.name, compiled.plan.written, call.leaves, outside)
         result = self.transform.execute(
-            compiled.program, compiled.plan, call.leaves, compiled.outside, self.buffers(compiled.plan, out)
+            compiled.program, compiled.plan, call.leaves, outside, self.buffers(compiled.plan, out)
         )
-        if compiled.guard.trouble is None and not overrides:
+        if compiled.guard.trouble is None and not overrides and not compiled.draws:
             self.entry = compiled.entry(self, call, out)
         return result
 
@@ -156,7 +169,7 @@ class Derived:
     def built(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple[Plan, Any]:
         """The plan of a recording, and its program: the row of stages from end to end."""
         if self.transform.differentiates:
-            rec = replace(rec, graph=row.simplified(rec.graph))
+            rec = replace(rec, graph=row.simplified(rec.graph, alike=self.transform.reverse and not scalar))
             plan = row.differentiated(self.plan, call, rec)
         else:
             plan = self.plan(call, rec)
@@ -179,7 +192,7 @@ class Derived:
         outside = [array for _, array in rec.captures]
         if self.why is not None:
             return Compiled(plan, program, outside, Guard(self.why, never))
-        compiled = Compiled(plan, program, outside, guard, path)
+        compiled = Compiled(plan, program, outside, guard, path, rec.draws, rec.graph)
         self.cache.add(key, guard, compiled)
         return compiled
 
@@ -216,21 +229,54 @@ class Derived:
 
     def watched(self, call: Arguments, key: tuple, args: tuple, kwargs: dict) -> tuple[Recording, Guard]:
         """A recording, and the guard of what it read."""
-        function = self.transform.function(self.f)
         if self.pure:
-            return record(function, args, kwargs), trust()
+            return self.drawing(args, kwargs), trust()
         if self.waits:
             self.waits = False
-            return record(function, args, kwargs), Guard(FIRST, never)
+            return self.drawing(args, kwargs), Guard(FIRST, never)
         if self.doubts:  # most likely it is as it was a moment ago, and to record anew is always right
             self.doubts -= 1
-            return record(function, args, kwargs), Guard(self.doubt, never)
-        with Watch(self.f, *static_objects(call.tree.spec)) as world:
-            rec = record(function, args, kwargs)
-        guard = world.guard()
+            return self.drawing(args, kwargs), Guard(self.doubt, never)
+        held = [x for x in static_objects(call.tree.spec) if type(x) is not np.random.Generator]
+        rec, guard = self.drawing(args, kwargs, held)
         self.doubt = guard.trouble or (CHANGES if self.ways[key] > MOST else None)
         self.doubts = DOUBTS if self.doubt else 0
         return rec, guard
+
+    def drawing(self, args: tuple, kwargs: dict, roots: Sequence | None = None) -> Any:
+        """A recording in which random numbers are inputs, if the function can do with that; with `roots` it
+        is watched, and its guard comes with it.
+        """
+        function = self.transform.function(self.f)
+
+        def recorded(draws: Draws | None) -> tuple:
+            if roots is None:
+                return record(function, args, kwargs, draws=draws), None
+            with Watch(self.f, *roots) as world:
+                rec = record(function, args, kwargs, draws=draws)
+            return rec, world
+
+        rec, world = recorded(None) if self.plain_draws else self.noting_draws(recorded)
+        return rec if world is None else (rec, world.guard())
+
+    def noting_draws(self, recorded: Callable) -> Any:
+        """recorded(draws); or recorded(None), with generators put back, where that fails: the function makes
+        more of a random number than can be recorded, or is at fault itself.
+        """
+        with seen(self.f) as draws:
+            try:
+                return recorded(draws)
+            except Exception as error:
+                if not draws.made:
+                    raise
+                first = error
+        draws.rewind()
+        try:
+            found = recorded(None)
+        except AutodiffError:
+            raise first from None
+        self.plain_draws = True
+        return found
 
     def _trouble(self, rec: Recording) -> str | None:
         if rec.unstable:

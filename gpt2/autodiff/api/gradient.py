@@ -24,6 +24,7 @@ class Grad(Transform):
     """Gradients, with or without the value, of a function with one number as its result."""
 
     name, suffix = "grad", "grad"
+    reverse = True
 
     def __init__(self, argnums: int | Sequence[int], value: bool, has_aux: bool):
         self.argnums = checked_argnums(self.name if not value else "value_and_grad", argnums)

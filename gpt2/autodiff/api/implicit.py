@@ -28,7 +28,7 @@ from ..nested.implicit import (
 )
 from ..ops.subgraph import inputs_like
 from ..pipeline import program_of
-from ..record import recording
+from ..record import draws, recording
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..reuse.watch import Watch
@@ -67,8 +67,7 @@ def fixed_point(
     Raises ConvergenceError with the residual and the number of steps where x does not settle, and
     AutodiffError, with the line, where f changes a shape or a dtype, or branches on values.
 
-        >>> import numpy as np
-        >>> print(round(fixed_point(lambda x, a: np.cos(a * x), 0.5, 1.0), 6))
+        >>> print(round(ad.fixed_point(lambda x, a: np.cos(a * x), 0.5, 1.0), 6))
         0.739085
     """
     how = FixedPoint(_tolerance("fixed_point", tol, max_steps), max_steps)
@@ -102,8 +101,7 @@ def root(
 
     Raises ConvergenceError with the residual and the number of steps, and AutodiffError as fixed_point does.
 
-        >>> import numpy as np
-        >>> print(round(root(lambda x, a: x**3 - a, 1.0, 2.0), 6))
+        >>> print(round(ad.root(lambda x, a: x**3 - a, 1.0, 2.0), 6))
         1.259921
     """
     how = RootOf(_tolerance("root", tol, max_steps), max_steps)
@@ -234,9 +232,10 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
         return leaves_of_carry(name, f(unflatten(tree, list(map(own, leaves))), *params), tree, WORDS), []
 
     step.__name__ = getattr(f, "__name__", "f")
+    drawn = draws.count()
     with Watch(f) as world:
         rec = recorded_step(name, step, x, tree, [], WORDS)
-    trouble = world.guard().trouble
+    trouble = "it draws random numbers" if draws.count() > drawn else world.guard().trouble
     if not trouble and not stands_for_all(rec):
         trouble = "it branches on values" if rec.value_dependent else rec.unstable[0]
     if trouble:

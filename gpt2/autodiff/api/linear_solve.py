@@ -14,7 +14,7 @@ from ..graph import Graph
 from ..nested.implicit import LinearSolve, SolverCall, transpose_of
 from ..ops.subgraph import inputs_like
 from ..pipeline import program_of
-from ..record import recording
+from ..record import draws, recording
 from ..record.record import Recording, evaluate_graph, inline, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
@@ -52,11 +52,10 @@ def custom_linear_solve(
     Raises AutodiffError, with the line, where matvec is not linear, changes a shape or a dtype or branches on
     values, and in reverse mode where neither transpose_solve nor symmetric is given.
 
-        >>> import numpy as np
         >>> A = np.array([[2.0, 1.0], [0.0, 4.0]])
         >>> def solve(matvec, b):  # column by column
         ...     return np.linalg.solve(np.stack([matvec(e) for e in np.eye(2)], axis=1), b)
-        >>> custom_linear_solve(lambda v: A @ v, np.array([4.0, 4.0]), solve, solve)
+        >>> ad.custom_linear_solve(lambda v: A @ v, np.array([4.0, 4.0]), solve, solve)
         array([1.5, 1. ])
     """
     if symmetric and transpose_solve is not None:
@@ -114,9 +113,10 @@ def _product(matvec: Callable, leaves: list, tree: Tree) -> tuple[Graph, list]:
         return leaves_of_carry(name, matvec(unflatten(tree, v)), tree, WORDS)
 
     flat.__name__ = getattr(matvec, "__name__", "matvec")
+    drawn = draws.count()
     with Watch(matvec) as world:
         rec = record(flat, ([np.asarray(value_of(x))[()] for x in leaves],))
-    trouble = world.guard().trouble
+    trouble = "it draws random numbers" if draws.count() > drawn else world.guard().trouble
     if not trouble and not stands_for_all(rec):
         trouble = "it branches on values" if rec.value_dependent else rec.unstable[0]
     if trouble:
@@ -181,7 +181,7 @@ def _solver(
 def _recorded(flat: Callable, given: list, solve: Callable) -> tuple[Recording | None, str | None]:
     """A recording of the solver, or None; and why it cannot stand for other calls."""
     try:
-        with Watch(solve) as world:
+        with Watch(solve) as world, draws.plainly():
             rec = record(flat, given)
     except Exception:  # what cannot be recorded runs as it is; if it is at fault itself, it will say so then
         return None, None

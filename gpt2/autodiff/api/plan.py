@@ -145,6 +145,7 @@ class Transform:
     suffix = "compiled"
     takes_out = True
     differentiates = True
+    reverse = False  # by one sweep back through the graph: stretches of it that are alike are derived once
 
     def key(self) -> tuple:
         """Equal for transforms that make the same plan of the same recording."""

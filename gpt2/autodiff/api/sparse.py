@@ -38,7 +38,7 @@ def sparse_jacobian(f: Callable, pattern: Any, argnum: int = 0, *, check: bool =
 
         >>> second = lambda x: np.diff(x, 2) + x[1:-1] ** 2
         >>> band = np.eye(3, 5) + np.eye(3, 5, 1) + np.eye(3, 5, 2)
-        >>> sparse_jacobian(second, band)(np.arange(5.0))
+        >>> ad.sparse_jacobian(second, band)(np.arange(5.0))
         array([[1., 0., 1., 0., 0.],
                [0., 1., 2., 1., 0.],
                [0., 0., 1., 4., 1.]])

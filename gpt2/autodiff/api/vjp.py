@@ -71,7 +71,7 @@ class Pair:
 class Vjp(Transform):
     """Called with the arguments of f. The result is (out, pullback)."""
 
-    name, suffix, takes_out = "vjp", "vjp", False
+    name, suffix, takes_out, reverse = "vjp", "vjp", False, True
 
     def __init__(self, pure: bool = False):
         self.pure = pure

@@ -45,9 +45,9 @@ def while_loop(cond: Callable, body: Callable, init: Any, *, keep: int | None = 
     Raises AutodiffError, with the line, where body changes the structure, a shape or a dtype of the carry,
     where cond gives something else than one truth value, and where keep is no positive int.
 
-        >>> import numpy as np
         >>> def root(a):  # Newton's method, until the square is close
-        ...     return while_loop(lambda x: np.abs(x * x - a) > 1e-12, lambda x: (x + a / x) / 2, 1.0 + 0 * a)
+        ...     step = lambda x: (x + a / x) / 2
+        ...     return ad.while_loop(lambda x: np.abs(x * x - a) > 1e-12, step, 1.0 + 0 * a)
         >>> root(2.0)
         1.414213562373095
 

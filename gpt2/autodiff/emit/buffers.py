@@ -16,7 +16,7 @@ from ..graph import Graph, Node, is_scalar_const
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
 from .arena import offsets, rounded
-from .layout import chain, root
+from .layout import chain, is_result_of_call, root
 from .regions import Region, blocks_of, flags_of
 from .rowwise import by_rows
 from .windows import Window
@@ -66,10 +66,17 @@ class BufferPlan:
     partials: dict[Node, Storage]  # for each sum over blocks of rows, the block sums
     arena_bytes: int
     folded: set[Node]
+    work: dict[Node, Storage]  # for each call of a stretch, what its function works in
+    unread: dict[tuple[Node, int], Storage]  # and for each of its results that nothing reads
 
 
-def plan(values: Values, stands: dict[Node, np.ndarray] | None = None) -> BufferPlan:
-    """Decide where each value lives. `stands` (windows.hosts) where results lend their memory, else None."""
+def plan(
+    values: Values, stands: dict[Node, np.ndarray] | None = None, work: dict[Node, int] | None = None
+) -> BufferPlan:
+    """Decide where each value lives. `stands` (windows.hosts) where results lend their memory, else None.
+
+    work   for each call of a stretch how many bytes of arena its function needs
+    """
     regions, kind = values.regions, values.kinds()
     storage = values.storage(kind)
     for r in regions:
@@ -78,10 +85,17 @@ def plan(values: Values, stands: dict[Node, np.ndarray] | None = None) -> Buffer
     partials = {n: Storage(n.nbytes * len(blocks_of(r)), start[n], end[n]) for r in regions for n in r.sums}
     if stands is not None:
         _lend(kind, storage, values, stands)
+    during = {n: Storage(nbytes, start[n], end[n]) for n, nbytes in (work or {}).items()}
+    unread = {
+        (n, k): Storage(o.nbytes, start[n], end[n])
+        for n in during
+        for k, o in enumerate(n.attrs["body"].outputs)
+        if (n, k) not in values.results
+    }
     own = {id(s): s for s in storage.values() if s.lender is None}
-    total = offsets([*own.values(), *partials.values()])
+    total = offsets([*own.values(), *partials.values(), *during.values(), *unread.values()])
     slots = {n: slot for r in regions if r.N > 1 for n, slot in _Slots(r, kind, values).slots.items()}
-    return BufferPlan(kind, storage, values.windows, slots, partials, total, values.folded)
+    return BufferPlan(kind, storage, values.windows, slots, partials, total, values.folded, during, unread)
 
 
 class Values:
@@ -100,6 +114,7 @@ class Values:
         self.regions, self.where, self.windows = regions, where, windows
         self.folded, self.uses = folded, uses
         self.start, self.end = _steps(regions)
+        self.results = {(n.args[0], n.attrs["i"]) for n in self.start if is_result_of_call(n)}
         self._last: dict[Node, int] = {}
 
     def base(self, n: Node) -> Node:
@@ -180,6 +195,8 @@ def _steps(regions) -> tuple[dict[Node, int], dict[Node, int]]:
         for n in r.members:
             step += r.N == 1
             start[n] = end[n] = step
+            if is_result_of_call(n):  # written while the call runs
+                start[n] = start[n.args[0]]
         step += 1
     return start, end
 
@@ -187,7 +204,7 @@ def _steps(regions) -> tuple[dict[Node, int], dict[Node, int]]:
 def _fills(n: Node) -> bool:
     """Whether its statement writes the result into memory that the program gives it."""
     op = facts(n)
-    return op.streams or op.changes_first or op.writes_out
+    return op.streams or op.changes_first or op.writes_out or is_result_of_call(n)
 
 
 def makes_number(n: Node) -> bool:
@@ -475,6 +492,8 @@ class Overwrites:
         if o.op == "input" or x.shape != o.shape or x.dtype != o.dtype:
             return False
         writers, windows, uses = self.writers[o], self.windows, self.uses
+        if is_result_of_call(writers[0]):  # the function may read x after it wrote the result
+            return False
         if any(step[0] != "reshape" for n in writers if n in windows for step in windows[n].steps):
             return False
         first = writers[0]

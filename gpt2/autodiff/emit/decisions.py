@@ -9,17 +9,26 @@ import numpy as np
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
 from .layout import reshape_view, root
-from .regions import Region, flags_of, prefix
+from .regions import Region, flags_of, prefix, widest_row
 
 if TYPE_CHECKING:
     from .windows import Window
+
+SHORTEST = 1 << 14  # bytes of a row axis, from which blocks along it pay
 
 
 def reach_rows(r: Region, where: dict[Node, Region], stands: dict[Node, np.ndarray]) -> None:
     """Decide how a block reaches its rows: along one axis, or nested; else the ops are plain statements."""
     r.nested = r.N > 1 and not flat(r, where, stands)
-    if r.nested and not one_prefix(r, where):  # no single index reaches them
+    # no single index reaches them, or it would reach too few at a time
+    if r.nested and not (one_prefix(r, where) and _is_long(r)):
         r.N, r.sums, r.nested = 1, [], False
+
+
+def _is_long(r: Region) -> bool:
+    """Whether a block of a nested region takes longer to compute than to call."""
+    axes = prefix(r)
+    return axes is not None and axes[-1] * widest_row(r) >= SHORTEST
 
 
 def ends(r: Region, where: dict[Node, Region]) -> list[Node]:

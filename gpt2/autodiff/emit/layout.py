@@ -174,6 +174,11 @@ def chain(n: Node) -> list[Node]:
     return views[::-1]
 
 
+def is_result_of_call(n: Node) -> bool:
+    """Whether n is written by the call of a stretch (calls.py), into memory that the program gives it."""
+    return n.op == "item" and n.args[0].op == "stretch"
+
+
 def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two arrays, or stand-ins, are the same view of the same memory."""
     return (

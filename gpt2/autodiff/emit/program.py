@@ -18,65 +18,12 @@ from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
 from ..switches import FAST, Options
 from . import numexpr, tuned
-from .arena import ALIGN
+from .calls import Routine
 from .drawing import shown
-from .source import emit
+from .memory import Memory, Needs
+from .source import Emitted, emit
 
 _serial = itertools.count(1)
-
-
-class Memory:
-    """What one call works in: views of an arena, and scratch blocks for each region and thread."""
-
-    __slots__ = ("arrays", "scratch", "threads")
-
-    def __init__(self, setup: Callable | None, arena_bytes: int, regions: Sequence[tuple], threads: int):
-        self.arrays = setup(aligned(arena_bytes)) if setup else ()
-        self.threads = threads
-        # one block of memory a thread serves all regions: only one of them runs at a time
-        blocks = [aligned(max([_slot_offsets(r)[1] for r in regions], default=0)) for _ in range(threads)]
-        self.scratch = tuple(tuple(_scratch_views(r, blocks[t]) for t in range(threads)) for r in regions)
-
-
-def aligned(nbytes: int) -> np.ndarray:
-    """Bytes that start at a cache line."""
-    raw = np.empty(nbytes + ALIGN, np.uint8)
-    start = -raw.ctypes.data % ALIGN
-    return raw[start : start + nbytes]
-
-
-def _sizes(region) -> tuple[int, ...]:
-    """Lengths of the region's blocks: the common one, and that of the last if it is shorter."""
-    blocks, _ = region
-    return tuple(sorted({b[-1] - b[-2] for b in blocks}, reverse=True))
-
-
-def _slot_offsets(region) -> tuple[dict[int, int], int]:
-    """Where each slot starts in the scratch block, and the bytes of all of them."""
-    _, views = region
-    size = _sizes(region)[0]
-    widths: dict[int, int] = {}
-    for row, dtype, slot in views:
-        nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
-        widths[slot] = max(widths.get(slot, 0), -(-nbytes // ALIGN) * ALIGN)
-    offsets, at = {}, 0
-    for slot, width in sorted(widths.items()):
-        offsets[slot], at = at, at + width
-    return offsets, at
-
-
-def _scratch_views(region, block: np.ndarray) -> tuple:
-    """(common length, the views for it, the views for the shorter last block)."""
-    _, views = region
-    offsets, _ = _slot_offsets(region)
-    sets = []
-    for size in _sizes(region):
-        one = []
-        for row, dtype, slot in views:
-            nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
-            one.append(block[offsets[slot] : offsets[slot] + nbytes].view(dtype).reshape(size, *row))
-        sets.append(tuple(one))
-    return (_sizes(region)[0], sets[0], sets[-1])
 
 
 class Program:
@@ -98,14 +45,8 @@ class Program:
     ):
         self.graph = graph
         self.name = name or graph.name
-        fast = options is not None and options.math == FAST
-        kept = frozenset() if fast else exact(graph)
-        emitted = emit(graph, self.name, share_inputs, lend, _fusing(options), kept)
-        self.source = emitted.source
-        env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": kernels.matmul}
-        self._function = load_source(emitted.source, env, emitted.function)
-        self._setup = env.get("setup")
-        self._regions = emitted.regions
+        emitted, self._function, self._needs = _loaded(graph, options, self.name, share_inputs, lend)
+        self.source = "\n\n".join([*(r.source for r in emitted.routines), emitted.source])
         self._overwrites = emitted.overwrites
         self.arena_bytes = emitted.arena_bytes
         self._results = [r and recycled.Recycled(*r) for r in emitted.results]
@@ -124,7 +65,8 @@ class Program:
     @property
     def measures(self) -> str:
         """How much there is of it, in words."""
-        regions = "1 region" if len(self._regions) == 1 else f"{len(self._regions)} regions"
+        count = len(self._needs.regions)
+        regions = "1 region" if count == 1 else f"{count} regions"
         return f"{regions}, {self.arena_bytes:,} bytes of arena"
 
     def __call__(self, *arrays: Any, out: Sequence[np.ndarray | None] | None = None) -> tuple:
@@ -139,7 +81,7 @@ class Program:
             memory = self._free.pop() if self._free else None
             results = [take() for take in self._take] if out is None else self._with(out, arrays)
         if memory is None or memory.threads < n_threads:
-            memory = Memory(self._setup, self.arena_bytes, self._regions, n_threads)
+            memory = Memory(self._needs, n_threads)
         try:
             values = self._function(*arrays, *results, memory)
         finally:
@@ -165,7 +107,7 @@ class Program:
         with self._lock:
             memory = self._free.pop() if self._free else None
         if memory is None or memory.threads < n_threads:
-            memory = Memory(self._setup, self.arena_bytes, self._regions, n_threads)
+            memory = Memory(self._needs, n_threads)
         function = self._function
         try:
             yield lambda arrays, buffers: function(*arrays, *buffers, memory)
@@ -198,6 +140,33 @@ class Program:
                         break
             chosen.append(buffer if fits else own.take())
         return chosen
+
+
+def _loaded(
+    graph: Graph,
+    options: Options | None,
+    name: str,
+    share_inputs: bool = False,
+    lend: bool = False,
+    results_early: bool = False,
+) -> tuple[Emitted, Callable, Needs]:
+    """A graph emitted: the text, the function in it, and the memory that it needs."""
+    fast = options is not None and options.math == FAST
+    kept = frozenset() if fast else exact(graph)
+    routines = partial(_routine, options=options)
+    emitted = emit(graph, name, share_inputs, lend, _fusing(options), kept, routines, results_early)
+    env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": kernels.matmul}
+    function = load_source(emitted.source, env, emitted.function)
+    return emitted, function, Needs(env.get("setup"), emitted.arena_bytes, emitted.regions, emitted.calls)
+
+
+def _routine(body: Graph, options: Options | None) -> Routine:
+    """The function for the body of a stretch, made once for all programs that call it."""
+    known = body.__dict__.setdefault("_routines", {})
+    if options not in known:
+        emitted, function, needs = _loaded(body, options, body.name, results_early=True)
+        known[options] = Routine(emitted.function, function, needs, emitted.source)
+    return known[options]
 
 
 def _owner(a: np.ndarray) -> np.ndarray | None:

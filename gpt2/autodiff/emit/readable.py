@@ -2,6 +2,8 @@
 
     text = readable_source(graph)       can be run; its constant arrays are globals: constants(graph)
 
+What the program has many alike stretches of is a function within the text, defined once and called for each.
+
 A value that has a name in the user's source, or is read more than once, gets a line of its own. Products are
 put in order, so they may differ from the program's in the last bit: constants first, what is divided by last,
 `x * x * x` as a power, a sum over n elements times 1 / n as a mean.
@@ -17,6 +19,7 @@ import numpy as np
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops import OPS
 from ..ops.shape import index_text
+from .calls import results_of
 from .expressions import ATOM, PRODUCT, SUM, Text, infix, number_text
 from .windows import covers, parts_apart
 
@@ -59,29 +62,90 @@ class Writer:
     names: dict = field(default_factory=dict)
     texts: dict = field(default_factory=dict)  # values that are written where they are read
     lines: list = field(default_factory=list)
+    around: Writer | None = None  # of a function within another: the other's
 
     def __post_init__(self):
         self.users = self.graph.users()
-        given = source_names(self.graph, RESERVED)
+        reserved = RESERVED if self.around is None else {*RESERVED, *self.around.shared}
+        given = source_names(self.graph, reserved)
         self.names = {n: text for n, text in given.items() if n.name is not None}
-        self.taken = {*self.names.values(), *RESERVED}
+        self.taken = {*self.names.values(), *reserved}
+        self.constants: dict[Node, str] = {}  # arrays, those of the functions within included
+        self.functions: dict[Graph, str] = {}
+        self.calls = results_of(self.graph)
         self.results = set(self.graph.outputs)
         self.there: set[Node] = set()  # values that have a line by now
 
     def source(self) -> str:
+        return "\n".join(["import numpy as np", "", "", *self.function()]) + "\n"
+
+    def function(self) -> list[str]:
+        """The lines of the function."""
         for n in self.graph.inputs:
             self.begin(n, "saved")
         inputs = ", ".join(self.names[n] for n in self.graph.inputs)
         head = f"def {source_name(self.name, RESERVED)}({inputs}):"
         for n in self.graph.nodes:
             if n.op == "const" and n.shape:
-                self.lines.append(f"# {self.begin(n, 'constant')}: {n.dtype} {n.shape}, never changed")
-            elif n.op not in ("input", "const"):
+                self.begin_constant(n)
+        for body in dict.fromkeys(n.attrs["body"] for n in self.calls):
+            self.within(body)
+        for n in self.graph.nodes:
+            if n.op not in ("input", "const"):
                 self.value(n)
         returned = ", ".join(self.ref(o).at(SUM) for o in self.graph.outputs)
         single = len(self.graph.outputs) == 1
         self.lines.append(f"return ({returned},)" if single else f"return {returned or '()'}")
-        return "\n".join(["import numpy as np", "", "", head, *(f"    {line}" for line in self.lines)]) + "\n"
+        return [head, *(f"    {line}" if line else "" for line in self.lines)]
+
+    # ---- functions within
+
+    @property
+    def shared(self) -> set[str]:
+        """The names that a function within reads from here."""
+        return {*self.constants.values(), *self.functions.values()}
+
+    def begin_constant(self, n: Node) -> str:
+        """The name of a constant array, which has its line at the top of all."""
+        if self.around is not None:
+            self.names[n] = self.around.begin_constant(n)
+            self.there.add(n)
+        elif n not in self.constants:
+            self.constants[n] = self.begin(n, "constant")
+            self.lines.append(f"# {self.constants[n]}: {n.dtype} {n.shape}, never changed")
+        return self.names[n]
+
+    def within(self, body: Graph) -> None:
+        """Define the function that calls of a stretch call."""
+        for n in body.nodes:
+            if n.op == "const" and n.shape:
+                self.begin_constant(n)
+        name = source_name(body.name, RESERVED)
+        number = 1
+        while name in self.taken:
+            number += 1
+            name = source_name(f"{body.name}_{number}", RESERVED)
+        self.taken.add(name)
+        self.functions[body] = name
+        self.lines += ["", *Writer(body, name, around=self).function(), ""]
+
+    def write_stretch(self, n: Node) -> bool:
+        """The line of a call; what nothing reads of its results is called _."""
+        found, body = self.calls[n], n.attrs["body"]
+        names = []
+        for k, o in enumerate(body.outputs):
+            same = found.get(k, [])
+            names.append(self.begin(same[0], o.name) if same else "_")
+            for other in same[1:]:
+                self.names[other] = names[-1]
+                self.there.add(other)
+        args = ", ".join(self.ref(a).text for a in n.args)
+        self.lines.append(f"{', '.join(names)}{',' * (len(names) == 1)} = {self.functions[body]}({args})")
+        return True
+
+    def write_item(self, n: Node) -> bool:
+        """Nothing, for a result of a call that has its line."""
+        return n.args[0] in self.calls
 
     # ---- values
 
@@ -348,4 +412,4 @@ def constants(graph: Graph) -> dict[str, np.ndarray]:
     """The constant arrays that readable_source refers to, by name."""
     writer = Writer(graph, graph.name)
     writer.source()
-    return {writer.names[n]: np.asarray(n.value) for n in graph.nodes if n.op == "const" and n.shape}
+    return {name: np.asarray(n.value) for n, name in writer.constants.items()}

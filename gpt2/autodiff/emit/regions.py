@@ -6,7 +6,8 @@ plain statements in order.
 
 Ops are visited as the products, and the results, ask for them, so that what is cheap is computed
 next to where it is used. Each joins the region that made its latest argument, where rows agree;
-otherwise it opens a new one.
+otherwise it opens a new one. Small values that need inputs alone come before everything: between two uses of
+the same rows they would cut a region in two.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
-from .layout import chain, root
+from .layout import chain, is_result_of_call, root
 from .rowwise import by_rows, finest, sums_rows
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
@@ -48,19 +49,22 @@ def widest_row(r: Region) -> int:
     return max(1, max(sizes, default=1) // r.N)
 
 
-def schedule(graph: Graph) -> list[Region]:
-    """The regions in order of execution; views, inputs and constants are in none."""
-    regions: list[Region] = []
+def schedule(graph: Graph, results_early: bool = False) -> list[Region]:
+    """The regions in order of execution; views, inputs and constants are in none.
+
+    results_early   results are computed as soon as they can be, for they have memory of their own anyway
+    """
+    regions: list[Region] = [Region(1)]  # the first: small values of inputs alone
     where: dict[Node, Region] = {}
 
-    for n in demanded(graph):
+    for n in demanded(graph, results_early):
         if n.op in VIEWS or n.op in ("input", "const"):
             continue
         _assign(n, regions, where)
     return merge(regions, where)
 
 
-def demanded(graph: Graph) -> list[Node]:
+def demanded(graph: Graph, results_early: bool = False) -> list[Node]:
     """The nodes in an order in which each cheap one comes just before the first that needs it."""
     order: list[Node] = []
     seen: set[Node] = set()
@@ -81,12 +85,18 @@ def demanded(graph: Graph) -> list[Node]:
                 stack.pop()
                 order.append(top)
 
-    digests = _digests(graph)
+    digests = _digests(graph, results_early)
+    results: dict[Node, list[Node]] = {}
+    for n in graph.nodes:
+        if is_result_of_call(n):
+            results.setdefault(n.args[0], []).append(n)
     for n in digests.get(None, ()):
         visit(n)
     for n in graph.nodes:
         if facts(n).anchor:
             visit(n)
+            for r in results.get(n, ()):  # which are there from then on
+                visit(r)
             for d in digests.get(n, ()):
                 visit(d)
     for n in graph.outputs:
@@ -94,8 +104,9 @@ def demanded(graph: Graph) -> list[Node]:
     return order
 
 
-def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
-    """What only needs to look at large arrays once, by the last anchor it depends on.
+def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
+    """What only needs to look at large arrays once, by the last anchor it depends on; with `results`, also
+    those of the graph.
 
     Sums over rows (a bias's gradient) and single elements (the target's logit) are small. Computed as soon as
     they can be, they do not keep what they are computed from alive until somebody asks for them.
@@ -103,12 +114,16 @@ def _digests(graph: Graph) -> dict[Node | None, list[Node]]:
     last: dict[Node, int] = {}
     anchors: list[Node] = []
     found: dict[Node | None, list[Node]] = {}
+    early = set(graph.outputs) if results else set()
     for n in graph.nodes:
         if facts(n).anchor:
             anchors.append(n)
             last[n] = len(anchors)
             continue
         last[n] = max((last[a] for a in n.args), default=0)
+        if n in early:
+            found.setdefault(anchors[last[n] - 1] if last[n] else None, []).append(n)
+            continue
         big = max([a.size for a in n.args if not isinstance(a.dtype, tuple)], default=0)
         if big >= SMALL and not isinstance(n.dtype, tuple) and n.size * 8 <= big:
             if facts(n).picks or sums_rows(n) > 1:
@@ -123,6 +138,8 @@ def _assign(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
     small = _small(n)
     N = 1 if small else wanted_rows(n)
     after = latest  # the first region index that n may join
+    if small and latest <= 0:
+        return _join(n, regions[0], where)
     if N == 1 and sources and small:  # row scalars and the like run where their arguments were made
         r = regions[latest]
         if r.N > 1 and _on_rows(n, r.N, r, where) is not None:
@@ -220,7 +237,7 @@ def _open(regions: list[Region], N: int) -> Region:
 def merge(regions: list[Region], where: dict[Node, Region]) -> list[Region]:
     """A region whose rows fit in one block is no better than plain statements; join neighbours of those."""
     out: list[Region] = []
-    for r in regions:
+    for r in filter(lambda r: r.members, regions):
         if r.N > 1 and len(blocks_of(r)) == 1:
             r.N, r.sums = 1, []
         if out and r.N == 1 and out[-1].N == 1:

@@ -21,7 +21,7 @@ def runnable_source(graph: Graph, name: str) -> str | None:
     """The text, or None where the graph has an op that NumPy has no name for, such as a loop."""
     writer = Writer(graph, name)
     head, *body = writer.source().rstrip().split("\n")[3:]
-    constants = {writer.names[n]: n for n in graph.nodes if n.op == "const" and n.shape}
+    constants = {name: n for n, name in writer.constants.items()}
     further, lines = [], []
     for line in body:
         known = constants.get(line.strip()[2:].split(":")[0]) if line.startswith("    # ") else None
@@ -70,11 +70,18 @@ def _number(x) -> str:
 def _complete(text: str) -> bool:
     """Whether a text is Python, and all names that it reads are its own or Python's."""
     try:
-        names = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name | ast.arg)]
+        tree = list(ast.walk(ast.parse(text)))
     except SyntaxError:
         return False
+    names = [n for n in tree if isinstance(n, ast.Name | ast.arg)]
+    functions = {n.name for n in tree if isinstance(n, ast.FunctionDef)}
     known = {n.arg if isinstance(n, ast.arg) else n.id for n in names if not _is_read(n)}
-    return {n.id for n in names if isinstance(n, ast.Name) and _is_read(n)} <= {*known, "np", *dir(builtins)}
+    return {n.id for n in names if isinstance(n, ast.Name) and _is_read(n)} <= {
+        *known,
+        *functions,
+        "np",
+        *dir(builtins),
+    }
 
 
 def _is_read(n: ast.AST) -> bool:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
@@ -23,9 +25,11 @@ from . import numexpr
 from .arena import stretches
 from .array_names import ArrayTexts, Stretch
 from .buffers import Kind, Overwrites, Uses, Values, lends, plan
+from .calls import Routine, Routines, none, results_of
 from .decisions import folded, reach_rows
 from .expressions import is_written, number_text, written
-from .layout import lower, root
+from .layout import is_result_of_call, lower, root
+from .memory import Needs
 from .regions import Region, schedule
 from .row_blocks import RowBlocks
 from .statements import Statement, with_source
@@ -50,6 +54,8 @@ class Emitted:
     arena_bytes: int
     results: list  # shape and dtype of each result; None for an input handed back
     overwrites: Overwrites  # (result, input): the result may be written over that input's memory
+    routines: list[Routine]  # the functions that it calls
+    calls: list[tuple[Needs, int]]  # for each memory that it hands to one: what for, where in the arena
 
 
 def emit(
@@ -59,12 +65,15 @@ def emit(
     lend: bool = False,
     fusing: Callable | None = None,
     exact: Container[int] = frozenset(),
+    routines: Routines = none,
+    results_early: bool = False,
 ) -> Emitted:
     """The source of a graph. `fusing(graph, regions)` may give elementwise trees to another backend; values
-    whose ids are in `exact` are summed in NumPy's own order.
+    whose ids are in `exact` are summed in NumPy's own order; routines(body) is the function that calls of a
+    stretch call; results_early as `schedule` takes it.
     """
     graph = lower(graph, share_inputs, exact)
-    regions = schedule(graph)
+    regions = schedule(graph, results_early)
     if fusing is not None:
         graph = fusing(graph, regions)
     where = {n: r for r in regions for n in r.members}
@@ -75,20 +84,36 @@ def emit(
         reach_rows(r, where, stands)
     overwrites = Overwrites(graph, windows, uses, lambda o: lend and lends(o))
     values = Values(graph, regions, where, windows, products, uses)
-    p = plan(values, stands if lend else None)
-    emitter = Emitter(graph, name, where, p, stands)
+    called = {n: routines(n.attrs["body"]) for n in graph.nodes if n.op == "stretch"}
+    p = plan(values, stands if lend else None, {n: r.needs.arena_bytes for n, r in called.items()})
+    emitter = Emitter(graph, name, where, p, stands, called)
     for r in regions:
         emitter.region(r)
     results = [None if o.op == "input" else (o.shape, o.dtype) for o in graph.outputs]
     source, env = emitter.source(), emitter.env
-    return Emitted(emitter.function, source, env, emitter.block_regions, p.arena_bytes, results, overwrites)
+    return Emitted(
+        emitter.function,
+        source,
+        env,
+        emitter.block_regions,
+        p.arena_bytes,
+        results,
+        overwrites,
+        list(dict.fromkeys(called.values())),
+        [(r.needs, at) for r, at in emitter.works],
+    )
 
 
+@dataclass(eq=False)
 class Emitter(ArrayTexts):
-    """Writes the program, region by region."""
+    """Writes the program, region by region. `called` has the function of each call of a stretch."""
+
+    called: dict[Node, Routine] = field(default_factory=dict)
 
     def __post_init__(self):
         super().__post_init__()
+        self.results = results_of(self.graph)
+        self.works: dict[tuple[Routine, int], str] = {}  # (function, where its arena lies) -> its memory
         self.fused: list[str] = []  # lines that make numexpr's expressions
         self.body: list[str] = []
         self.block_regions: list = []
@@ -131,6 +156,8 @@ class Emitter(ArrayTexts):
         if self.block_regions:
             scratch = ", ".join(self.own(f"scratch{k + 1}") for k in range(len(self.block_regions)))
             memory.append(f"({scratch},) = memory.scratch")
+        if self.works:
+            memory.append(f"({', '.join(self.works.values())},) = memory.calls")
         if self.kept:
             memory.append(f"({', '.join(self.kept)},) = memory.arrays")
         returned = "".join(
@@ -153,10 +180,12 @@ class Emitter(ArrayTexts):
 
     def plain(self, n: Node) -> None:
         """The statement for n on whole arrays."""
-        if n in self.plan.folded:
+        if n in self.plan.folded or is_result_of_call(n):
             return
         kind = self.plan.kind[n]
-        if kind is Kind.NUMBER:
+        if n.op == "stretch":
+            lines = self.call(n)
+        elif kind is Kind.NUMBER:
             lines = [f"{self.names[n]} = {self.number(n)}"]
         else:
             args = ["" if a in self.plan.folded else self.operand(a, n) for a in n.args]
@@ -169,6 +198,40 @@ class Emitter(ArrayTexts):
                     statement.factors = self.factors(n.args[0])
                 lines = list(statement.lines())
         self.body += with_source(lines, n)
+
+    def call(self, n: Node) -> list[str]:
+        """The line that calls the function of a stretch, with memory for all that it makes."""
+        routine, results, body = self.called[n], self.results[n], n.attrs["body"]
+        known = [
+            name for name in self.owned_names if self.env.get(self.owned_names[name]) is routine.function
+        ]
+        name = self.owned_names[known[0]] if known else self.unique(routine.name)
+        if not known:
+            self.owned_names[name], self.env[name] = name, routine.function
+        texts = [self.argument(a) for a in n.args]
+        for k, o in enumerate(body.outputs):
+            texts.append(self.whole(results[k][0]) if k in results else self.unread(n, k, o))
+        key = routine, self.plan.work[n].offset
+        if key not in self.works:
+            self.works[key] = self.unique("work")
+        again = [(o, found[0]) for found in results.values() for o in found[1:]]
+        copies = [f"np.copyto({self.whole(o)}, {self.whole(first)})" for o, first in again]
+        return [f"{name}({', '.join([*texts, self.works[key]])})", *copies]
+
+    def argument(self, a: Node) -> str:
+        """A whole array for a function: of a number an array of no axes."""
+        if not is_scalar_const(a):
+            return self.whole(a)
+        name = self.unique("number")
+        self.env[name] = np.asarray(a.value, a.dtype)
+        return name
+
+    def unread(self, n: Node, k: int, like: Node) -> str:
+        """Memory for a result that nothing reads."""
+        s, name = self.plan.unread[n, k], self.unique("unread")
+        self.setup.append(Stretch(name, s.offset, like))
+        self.kept.append(name)
+        return name
 
     def factors(self, product: Node) -> list[str]:
         """The two that a folded product multiplies: a square has its argument twice."""

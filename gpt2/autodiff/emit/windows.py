@@ -13,7 +13,7 @@ from ..ops.boxes import FEW_BOXES, alone
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_text
 from ..ops.table import VIEWS, facts
-from .layout import chain, part, reshape_view, root, stand_in, view
+from .layout import chain, is_result_of_call, part, reshape_view, root, stand_in, view
 
 if TYPE_CHECKING:
     from .buffers import Uses
@@ -173,6 +173,8 @@ class _Hosts:
         if not self.may_move(r, window) or (spoiler is not None and not self.may_spoil(r, spoiler, n)):
             return
         inner = inverse(window, chain(source))
+        if inner is not None and is_result_of_call(r) and not inner.stand.flags.c_contiguous:
+            return  # a function of the program's own writes its results as whole arrays
         if inner is not None and self.keeps_views(r, inner):
             self.windows[r] = inner
             if spoiler is not None:
@@ -180,7 +182,9 @@ class _Hosts:
 
     def may_move(self, r: Node, window: Window) -> bool:
         """Whether r is computed, into memory that is nobody's yet, in the type of what it moves into."""
-        taken = r in self.windows or r in self.outputs or r.op in ("input", "const", "item")
+        taken = r in self.windows or r in self.outputs or r.op in ("input", "const")
+        if r.op == "item" and not is_result_of_call(r):
+            return False
         return not taken and r.dtype == window.base.dtype
 
     def may_spoil(self, r: Node, spoiler: Node, n: Node) -> bool:

@@ -33,14 +33,18 @@ al. 2016, "Training deep nets with sublinear memory cost", is the aim; the cut i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 from ..graph import Graph, Node, with_args
 from ..ops import build, cost, input_node
 from ..ops.boxes import alone, ranges
 from ..ops.table import VIEWS
+from ..passes.alike import flat
 from ..passes.engine import renumber
 from ..passes.match import calls_back
 from .maxflow import UNLIMITED, Network
+from .pairs import paired
 
 PRECISION = 1000  # the network counts in thousandths of a nanosecond
 LASTING = 0.5
@@ -54,6 +58,7 @@ def partition(
     budget: int | None = None,
     rate: float = cost.NS_PER_BYTE,
     ample: int = 0,
+    tidy: Callable[[Graph], Graph] = lambda graph: graph,
 ) -> tuple[Graph, Graph, tuple[Node, ...]]:
     """Split a graph of results and gradients into a forward and a backward program.
 
@@ -64,14 +69,23 @@ def partition(
     rate       nanoseconds for keeping a byte
     ample      bytes that may be kept at the low rate NS_PER_CACHED_BYTE: if the choice at that rate keeps no
                more, it is taken, whatever `rate` says
+    tidy       simplifies what stretches that are alike consist of (pairs.py). They are cut at the same rate;
+               for a budget all are written out
 
     Returns (fwd, bwd, saved). saved: the nodes of `joint` that are handed over; fwd's outputs are the primal
     outputs and then saved, bwd's inputs stand for saved and then the cotangents.
     """
-    problem = _Problem(joint, n_inputs, n_outputs)
-    kept = problem.solve(min(rate, cost.NS_PER_CACHED_BYTE) if ample else rate)
+
+    def at(price: float) -> tuple[_Problem, set[int]]:
+        cut = partial(partition, rate=price)
+        problem = _Problem(paired(joint, cut, tidy), n_inputs, n_outputs)
+        return problem, problem.solve(price)
+
+    if budget is not None:
+        joint = flat(joint)
+    problem, kept = at(min(rate, cost.NS_PER_CACHED_BYTE) if ample else rate)
     if ample and problem.kept_bytes(kept) > ample:
-        kept = problem.solve(rate)
+        problem, kept = at(rate)
     if budget is not None and problem.kept_bytes(kept) > budget:
         kept = problem.within(budget, rate)
     return problem.split(kept)

@@ -36,8 +36,15 @@ def calls_back(n: Node) -> bool:
     """Whether `n`, or a graph that it carries, runs the user's code, which may not do the same twice."""
     if n.op == "host":
         return True
-    inner = [v for v in n.attrs.values() if isinstance(v, Graph)]
-    return any(calls_back(m) for g in inner for m in g.nodes)
+    return any([_any_calls_back(v) for v in n.attrs.values() if isinstance(v, Graph)])
+
+
+def _any_calls_back(graph: Graph) -> bool:
+    """Whether a node of the graph does; found once for each, as many nodes may carry the same."""
+    known = vars(graph)
+    if "_calls_back" not in known:
+        known["_calls_back"] = any(map(calls_back, graph.nodes))
+    return known["_calls_back"]
 
 
 def is_inexact(n: Node) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from .draws import plain_generator
 from .recording import current
 from .source_lines import is_own
 from .value import ANSWERS, Recorded
@@ -75,8 +76,8 @@ class Seen:
 
 
 def plain(value: Any) -> Any:
-    """NumPy's own function behind an object of Seen; anything else as it is."""
-    return value.function if type(value) is Seen else value
+    """What an object of Seen or of Drawing stands in for; anything else as it is."""
+    return value.function if type(value) is Seen else plain_generator(value)
 
 
 class Names:

@@ -13,13 +13,14 @@ rec.reads        values that f looked at (`if x > 0`): another run takes the sam
 rec.unstable     reasons why another run might give another graph though the reads are the same
 rec.results      what f returned, with concrete values
 rec.contents     the final concrete contents of the arguments written to
+rec.draws        (k, draw): input k of the graph, one of the captures, is what that call of a generator gave
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,11 @@ from ..ops.interpret import evaluate_graph, last_uses
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
 from . import conversions, recording
 from .containers import check_unchanged
+from .draws import Draw, Draws, exchanged_in
 from .recording import NUMBERS, Read, Run, check_kind, innermost, label, native
 from .results import check_results
 from .source_lines import here, observer, site
-from .unevaluated import Unknown
+from .unevaluated import Unknown, hangs_on
 from .value import Recorded, as_node, value_of
 
 __all__ = ["Recorded", "Recording", "apply_op", "evaluate_graph", "inline", "record", "record_pure"]
@@ -54,6 +56,7 @@ class Recording:
     unstable: list[str]
     results: Any
     contents: list[np.ndarray]
+    draws: list[tuple[int, Draw]] = field(default_factory=list)
 
     @property
     def value_dependent(self) -> bool:
@@ -85,24 +88,33 @@ def record_pure(
 
 
 def record(
-    f: Callable, args: Sequence, kwargs: dict | None = None, *, name: str | None = None, dry: bool = False
+    f: Callable,
+    args: Sequence,
+    kwargs: dict | None = None,
+    *,
+    name: str | None = None,
+    dry: bool = False,
+    draws: Draws | None = None,
 ) -> Recording:
     """Record one run of f(*args, **kwargs). What f raises comes through.
 
-    dry   leave large values uncomputed; raises dry.Unknown if f looks at one
+    dry     leave large values uncomputed; raises dry.Unknown if f looks at one
+    draws   takes note of what f draws from random generators: that becomes inputs of the graph
     """
     leaves, in_tree = flatten((tuple(args), kwargs or {}))
     name = name or getattr(f, "__name__", None) or type(f).__name__
     rec = Run(name if name.isidentifier() else "f", dry)
+    rec.draws = draws
+    given_tree = in_tree if draws is None else exchanged_in(in_tree)
     for i, (x, text) in enumerate(zip(leaves, input_names(f, in_tree))):
         rec.arguments.append(_argument(rec, i, x, text))
     inputs = [x.node for x in rec.arguments]
     recording.push(rec)
     conversions.begin()
     try:
-        given = unflatten(in_tree, rec.arguments)
+        given = unflatten(given_tree, rec.arguments)
         out_leaves, out_tree = flatten(_call(rec, f, given), _is_result)
-        check_unchanged(f, rec.name, given, in_tree, rec.arguments)
+        check_unchanged(f, rec.name, given, given_tree, rec.arguments)
         check_results(rec, out_tree)
         outputs = [as_node(rec, x) for x in out_leaves]
         results = unflatten(out_tree, [_concrete(x) for x in out_leaves])
@@ -115,13 +127,34 @@ def record(
         rec.arguments = []  # lets go of the arrays
     out_leaves.clear()
     captures = rec.close()
+    drawn = _drawn(rec, len(inputs) + len(captures))
+    captures += [(draw.node, draw.value) for _, draw in drawn]
     lifted = list(rec.lifted.values())
     graph = Graph([*inputs, *(n for n, _ in captures), *(n for n, _ in lifted)], outputs, rec.name)
     done = Recording(
-        graph, in_tree, out_tree, captures, lifted, rec.written, rec.reads, rec.unstable, results, contents
+        graph,
+        in_tree,
+        out_tree,
+        captures,
+        lifted,
+        rec.written,
+        rec.reads,
+        rec.unstable,
+        results,
+        contents,
+        drawn,
     )
     pass_on(done, leaves)
     return done
+
+
+def _drawn(rec: Run, start: int) -> list[tuple[int, Draw]]:
+    """The draws of a recording, numbered from `start`."""
+    made = [] if rec.draws is None else rec.draws.made
+    nodes = {draw.node for draw in made}
+    if nodes and any(hangs_on(r.node, nodes) for r in rec.reads):
+        rec.unstable.append("it looks at random numbers that it drew")
+    return list(enumerate(made, start))
 
 
 @observer

@@ -65,6 +65,7 @@ class Run:
         # raised where NumPy may replace it with an error of its own
         self.refused: AutodiffError | None = None
         self.unstable: list[str] = []  # why another run might give another graph
+        self.draws: Any = None  # of random numbers (draws.py); None: they are plain numbers
 
     def refuse(self, error: AutodiffError) -> AutodiffError:
         self.refused = error
@@ -282,6 +283,12 @@ def current() -> Run | None:
     """The innermost recording of this thread."""
     stack = _stack()
     return stack[-1] if stack else None
+
+
+def outermost() -> Run | None:
+    """The outermost recording of this thread."""
+    stack = _stack()
+    return stack[0] if stack else None
 
 
 def _stack() -> list[Run]:

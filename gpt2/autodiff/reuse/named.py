@@ -37,7 +37,7 @@ class Names:
         """Enter what the guard has to look at."""
         names = tuple(n for n in self.then if n in world.names)
         absent = frozenset(world.names.difference(names))
-        world.fact("attributes", self.holder, names, tuple(self.then[n] for n in names), absent)
+        world.fact("attributes", self.holder, names, tuple(plain(self.then[n]) for n in names), absent)
 
 
 class ModuleNames(Names):

@@ -26,6 +26,7 @@ import numpy as np
 from ..record import source_lines
 from ..record.bytecode import CATCHES, reads
 from ..record.conversions import plain
+from ..record.draws import Drawing
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
 from .guard import Guard, make_guard, never
@@ -126,8 +127,8 @@ class World:
         self.trouble = self.trouble or why
 
     def fact(self, kind: str, *parts: Any) -> None:
-        if kind == "entry":
-            parts = (*parts[:2], plain(parts[2]))
+        if kind in ("entry", "cell"):
+            parts = (*parts[:-1], plain(parts[-1]))
         key = (kind, id(parts[0]), parts[1] if kind in ("entry", "absent", "attribute") else None)
         self.facts.setdefault(key, (kind, *parts))
 
@@ -280,6 +281,8 @@ class World:
 
     def reach(self, v: Any, called: bool = False) -> None:
         """Note something that may be read. `called`: nothing but a call is done with it."""
+        if type(v) is Drawing:  # what is drawn is noted while it is recorded
+            return
         v = plain(v)
         if type(v) in ATOMS or v in LISTED or self.trouble:
             return
@@ -421,7 +424,7 @@ class World:
         self.reach(t)
         self._opened(InstanceNames(v, t))
         if issubclass(t, types.SimpleNamespace):  # its text and == have all of it, names or not
-            self.fact("namespace", v, tuple(v.__dict__), tuple(v.__dict__.values()))
+            self.fact("namespace", v, tuple(v.__dict__), tuple(map(plain, v.__dict__.values())))
             for part in v.__dict__.values():
                 self.reach(part)
         if isinstance(v, tuple):

@@ -233,6 +233,24 @@ def test_threads_follow_the_callers_errstate(monkeypatch):
         threads.set_threads(1)
 
 
+def test_a_small_value_of_inputs_alone_does_not_cut_a_region(monkeypatch):
+    """1 / scale lies between two uses of the same rows; the sum over them is asked for first."""
+    monkeypatch.setattr(regions, "SMALL", 8192)
+    monkeypatch.setattr(regions, "BLOCK_BYTES", 1 << 20)
+
+    def f(x, scale):
+        scaled = x / scale
+        return np.sum(scaled * x, axis=0), scaled * (1.0 / scale)
+
+    x = np.random.default_rng(0).standard_normal((2048, 256)).astype(np.float32)
+    scale = 1.0 + np.abs(x[:, :1])
+    made = ad.Fixed(f)
+    for ours, theirs in zip(made(x, scale), f(x, scale)):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-4)
+    source = made.entry((x, scale), {})[0].program.program.source
+    assert source.count("run_blocks(") == 1
+
+
 def test_an_error_in_a_thread_reaches_the_caller():
     def body(k, i, j):
         if k == 3:

@@ -1,0 +1,90 @@
+"""Long loops: an ODE of many steps with writes in place, its gradient's time and memory: `python -m bench.loops`.
+
+A chain of 200 pendulums is moved on by Euler's symplectic method, in arrays that each step writes to. The
+gradient of the final energy by the springs is taken through ad.scan, through ad.while_loop with the number of
+steps as an argument, and through a Python loop. "compile" is what the first call takes more than a later one;
+"bytes" the most that NumPy had allocated during a later call, by tracemalloc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import tracemalloc
+
+import numpy as np
+
+from gpt2 import autodiff as ad
+
+CARRY = 200
+
+
+def move(q, v, k):
+    """One step of 1 ms, written to both arrays."""
+    q += 0.001 * v
+    v[1:-1] += 0.001 * k * (q[2:] - 2.0 * q[1:-1] + q[:-2])
+    v[:] -= 0.001 * np.sin(q)
+    return q, v
+
+
+def start():
+    return np.linspace(0.0, 1.0, CARRY), np.zeros(CARRY)
+
+
+def by_scan(k, n):
+    (q, v), _ = ad.scan(lambda c, _: (move(*c, k), None), start(), length=n)
+    return np.sum(v * v) + np.sum(q * q)
+
+
+def by_while_loop(k, n):
+    def body(carry):
+        i, q, v = carry
+        return (i + 1, *move(q, v, k))
+
+    _, q, v = ad.while_loop(lambda c: c[0] < n, body, (0, *start()))
+    return np.sum(v * v) + np.sum(q * q)
+
+
+def by_python(k, n):
+    q, v = np.zeros_like(k, shape=CARRY), np.zeros_like(k, shape=CARRY)
+    q[:] = start()[0]
+    for _ in range(n):
+        q, v = move(q, v, k)
+    return np.sum(v * v) + np.sum(q * q)
+
+
+WAYS = {"scan": by_scan, "while_loop": by_while_loop, "python": by_python}
+
+
+def measured(f, n) -> tuple[float, float, int]:
+    """(seconds of the first call, of a later one, the most bytes of a later one)."""
+    g = ad.grad(f)
+    k = np.full(CARRY - 2, 50.0)
+    n = np.array(n) if f is by_while_loop else n
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        g(k, n)
+        times.append(time.perf_counter() - begin)
+    tracemalloc.start()
+    g(k, n)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return times[0], min(times[1:]), peak
+
+
+def main(argv=None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.loops", description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, nargs="*", default=[100, 1000, 10_000])
+    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=["scan", "while_loop"])
+    args = parser.parse_args(argv)
+    print(f"{'way':12}{'steps':>8}{'compile ms':>12}{'gradient ms':>13}{'us a step':>11}{'bytes':>12}")
+    for way in args.ways:
+        for n in args.steps:
+            first, later, peak = measured(WAYS[way], n)
+            compile_ms, ms, us = 1e3 * (first - later), 1e3 * later, 1e6 * later / n
+            print(f"{way:12}{n:8}{compile_ms:12.0f}{ms:13.1f}{us:11.1f}{peak:12,}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""The pictures of docs/studies.md, from the page's own tables: `python -m docs.studies`.
+
+    python -m bench.studies --out FOLDER                  measure; FOLDER/studies.md becomes docs/studies.md
+    python -m docs.studies                                draw, and put each picture below its question
+
+A picture has a row of dots for each row of its tables, with quartiles, and a line at 1 where ratios are
+drawn. It is 560 wide, to be read on a phone as well. A test compares page and pictures with what this makes.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from dataclasses import dataclass
+
+from docs import front, house
+from docs.front import DARK, LIGHT, Palette, words
+
+PAGE = house.ROOT / "docs" / "studies.md"
+WIDTH, ROW, RIGHT, TOP, CHARACTER = 560, 24, 30, 34, 7.3  # pixels
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+KINDS = ("own", "limit", "soft")  # colours of the first, second and third series
+
+
+@dataclass(frozen=True)
+class Series:
+    """A column of a table: how the table's title begins, the column's name, and what it is called."""
+
+    table: str
+    column: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is drawn of a study. label: how many columns at a table's left name a row."""
+
+    study: str
+    name: str
+    title: str
+    series: tuple[Series, ...]
+    log: bool = False
+    label: int = 1
+    times: bool = False
+
+
+DERIVED = "forward and backward, derived / manual"
+STEPS = "time, by that at 0.18"
+HAND = "by gradient by hand"
+PICTURES = (
+    Picture(
+        "layers",
+        "layers",
+        "Forward and backward, derived by manual",
+        (
+            Series("Layers, B=4, T=64, 1 thread", DERIVED, "1 thread"),
+            Series("Layers, B=4, T=64, 2 threads", DERIVED, "2 threads"),
+        ),
+    ),
+    Picture(
+        "layers",
+        "model",
+        "Loss and all gradients of the model, by manual",
+        (
+            Series("The whole model", "auto / manual", "auto: layer by layer"),
+            Series("The whole model", "whole / manual", "whole: one program"),
+        ),
+    ),
+    Picture(
+        "optimise-first",
+        "optimise-first",
+        "Time by that of simplifying before and after differentiating",
+        (
+            Series("Time of result", "after / both", "only after"),
+            Series("Time of result", "neither / both", "not at all"),
+        ),
+    ),
+    Picture(
+        "scalar",
+        "scalar",
+        "Median time of a derivative",
+        (
+            Series("f(x) = 5 x^10: time", "median", "5 x^10"),
+            Series("g(x) = 3 x^3 (cos x - 10 x): time", "median", "3 x^3 (cos x - 10 x)"),
+            Series("h(x) = exp((5 x / 2) sin(x)^exp(x)): time", "median", "exp(5/2 x sin(x)^exp(x))"),
+        ),
+        log=True,
+        times=True,
+    ),
+    Picture(
+        "roots",
+        "roots",
+        "x^3 + 4 x^2 - 10 = 0: time by that of derivatives by hand",
+        (Series("x^3 + 4 x^2 - 10 = 0: from", "by that by hand", ""),),
+        log=True,
+        label=2,
+    ),
+    Picture(
+        "eam",
+        "eam",
+        "Time by that of the gradient by hand",
+        (
+            Series("100 coordinates", HAND, "100 coordinates"),
+            Series("1000 coordinates", HAND, "1000 coordinates"),
+        ),
+        log=True,
+    ),
+    Picture(
+        "parallel",
+        "parallel",
+        "Speed-up of the gradient over one thread",
+        (Series("parallel_map", "speed-up of the gradient", ""),),
+        label=2,
+    ),
+    Picture(
+        "memory",
+        "memory",
+        "Time of a step by the price of a kept byte, ns",
+        (
+            Series("GPT-2 124M, T=256: measured", STEPS, "T=256"),
+            Series("GPT-2 124M, T=1024, 3 blocks, vocabulary 8192: measured", STEPS, "T=1024, 3 blocks"),
+        ),
+    ),
+)
+
+
+# ---- The page's tables -------------------------------------------------------------------------------------
+
+
+def sections(text: str) -> dict[str, str]:
+    """Study -> its part of the page."""
+    _, *parts = re.split(r"^## ", text, flags=re.M)
+    return {part.split("\n", 1)[0].strip(): part for part in parts}
+
+
+def table(section: str, title: str) -> list[dict[str, str]]:
+    """The rows of the one table whose title begins so, as dicts by the names of columns."""
+    found = re.findall(rf"^<summary>{re.escape(title)}.*?</summary>\n\n((?:\|.*\n)+)", section, re.M)
+    if len(found) != 1:
+        raise ValueError(f"docs/studies.md: {len(found)} tables begin with {title!r}, expected one")
+    head, _, *rows = (
+        [cell.strip() for cell in line.strip("| ").split(" | ")] for line in found[0].splitlines()
+    )
+    return [dict(zip(head, row)) for row in rows]
+
+
+def value(cell: str, times: bool) -> tuple[float, float, float] | None:
+    """Median and quartiles of "0.96 [0.91 1.03]", or of a time with its unit; None for an empty cell."""
+    found = re.match(r"(\d[\d.e+,-]*)(?: (ns|us|ms|s)\b)?(?: \[(\S+) (\S+)\])?$", cell)
+    if not found:
+        return None
+    unit = SECONDS[found[2]] if times else 1.0
+    middle = float(found[1].replace(",", "")) * unit
+    low, high = (float(part) * unit if part else middle for part in (found[3], found[4]))
+    return middle, low, high
+
+
+def rows_of(picture: Picture, section: str) -> dict[str, list]:
+    """Label -> (median, low, high) of each series, or None."""
+    found: dict[str, list] = {}
+    for k, series in enumerate(picture.series):
+        for row in table(section, series.table):
+            label = ", ".join(list(row.values())[: picture.label])
+            found.setdefault(label, [None] * len(picture.series))
+            found[label][k] = value(row[series.column], picture.times)
+    return {label: values for label, values in found.items() if any(values)}
+
+
+# ---- Drawing -----------------------------------------------------------------------------------------------
+
+
+class Axis:
+    """Numbers to pixels, linear or logarithmic."""
+
+    def __init__(self, numbers: list[float], log: bool, left: float):
+        self.log, self.left = log, left
+        low, high = (self.place(edge(numbers)) for edge in (min, max))
+        margin = 0.06 * (high - low) or 0.1
+        self.low, self.high = low - margin, high + margin
+
+    def place(self, number: float) -> float:
+        return math.log10(number) if self.log else number
+
+    def __call__(self, number: float) -> float:
+        share = (self.place(number) - self.low) / (self.high - self.low)
+        return self.left + (WIDTH - self.left - RIGHT) * share
+
+    def ticks(self) -> list[float]:
+        if not self.log:
+            step = next(s for s in (0.05, 0.1, 0.2, 0.5, 1, 2, 5) if (self.high - self.low) / s <= 6)
+            return [k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        whole = range(math.ceil(self.low), math.floor(self.high) + 1)
+        return [10.0**e for e in whole]
+
+
+def draw(picture: Picture, section: str, palette: Palette) -> str:
+    rows = rows_of(picture, section)
+    numbers = [n for values in rows.values() for v in values if v for n in v]
+    left = 20 + CHARACTER * max(map(len, rows))
+    x = Axis(numbers if picture.times else [1.0, *numbers], picture.log, left)
+    keys = [(k, series.name) for k, series in enumerate(picture.series) if series.name]
+    top = TOP + 22 * len(keys)
+    bottom = top + ROW * len(rows) + 6
+    lines = [words(0, 20, picture.title, "title")]
+    for k, name in keys:
+        lines.append(_dot(left + 6, TOP + 22 * k + 9, k, palette, name))
+        lines.append(words(left + 20, TOP + 22 * k + 14, name, "soft"))
+    for tick in x.ticks():
+        lines.append(_upright(x(tick), top, bottom, palette.edge, 1))
+        lines.append(words(x(tick), bottom + 18, _told(tick, picture.times), "soft", "middle"))
+    if not picture.times:
+        lines.append(_upright(x(1), top, bottom, palette.text, 1.5))
+    for i, (label, values) in enumerate(rows.items()):
+        lines.append(words(left - 10, top + ROW * i + 19, label, "", "end"))
+        shown = [(k, v) for k, v in enumerate(values) if v]
+        for j, (k, (middle, low, high)) in enumerate(shown):
+            y = top + ROW * (i + (j + 1) / (len(shown) + 1)) + 2
+            colour = getattr(palette, KINDS[k])
+            lines.append(
+                f'<line x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour}" '
+                'stroke-width="2"/>'
+            )
+            lines.append(_dot(x(middle), y, k, palette, f"{label}: {_told(middle, picture.times)}"))
+    return front.document(palette, bottom + 28, picture.title, lines, WIDTH)
+
+
+def _upright(x: float, top: float, bottom: float, colour: str, width: float) -> str:
+    ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}"'
+    return f'<line {ends} stroke="{colour}" stroke-width="{width}"/>'
+
+
+def _dot(x: float, y: float, k: int, palette: Palette, said: str) -> str:
+    colour = getattr(palette, KINDS[k])
+    title = f"<title>{html.escape(said)}</title>"
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}">{title}</circle>'
+
+
+def _told(number: float, time: bool) -> str:
+    if time:
+        unit = max((s for s in SECONDS.values() if s <= number * 1.0001), default=1e-9)
+        return f"{number / unit:.3g} {next(name for name, s in SECONDS.items() if s == unit)}"
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+# ---- The files ---------------------------------------------------------------------------------------------
+
+
+def files() -> dict:
+    """Path -> text of all pictures."""
+    parts = sections(PAGE.read_text(encoding="utf-8"))
+    return {
+        front.FOLDER / f"study-{picture.name}-{palette.name}.svg": draw(
+            picture, parts[picture.study], palette
+        )
+        for picture in PICTURES
+        for palette in (LIGHT, DARK)
+    }
+
+
+def shown(picture: Picture) -> str:
+    """A picture as the page has it."""
+    base = f"pictures/study-{picture.name}"
+    return (
+        f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{base}-dark.svg">\n'
+        f'  <img alt="{html.escape(picture.title)}" src="{base}-light.svg">\n</picture>\n\n'
+    )
+
+
+def page() -> str:
+    """The page, with each study's pictures below its question."""
+    text = re.sub(r"<picture>.*?</picture>\n\n", "", PAGE.read_text(encoding="utf-8"), flags=re.S)
+    for name in sections(text):
+        pictures = "".join(shown(picture) for picture in PICTURES if picture.study == name)
+        found = re.search(rf"^## {re.escape(name)}\n\n\*\*Question\.\*\* .*\n\n", text, re.M)
+        text = text[: found.end()] + pictures + text[found.end() :]
+    return text
+
+
+def main() -> None:
+    PAGE.write_text(page(), encoding="utf-8")
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What a call of a program works in: views of an arena, and scratch blocks for each region and thread.
+
+Functions that a program calls many times (calls.py) work in a part of its arena, and in its scratch blocks:
+only one of them runs at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .arena import ALIGN
+
+
+@dataclass(eq=False)
+class Needs:
+    """The memory that a function asks for.
+
+    setup        makes views of an arena of `arena_bytes`
+    regions      (blocks, slot shapes) of each region of row blocks, in order
+    calls        (what that function needs, where in the arena) for each that is called
+    """
+
+    setup: Callable | None
+    arena_bytes: int
+    regions: Sequence[tuple]
+    calls: Sequence[tuple[Needs, int]] = field(default_factory=tuple)
+
+    def scratch_bytes(self) -> int:
+        """Of the block that serves all regions of a thread."""
+        own = max([_slot_offsets(r)[1] for r in self.regions], default=0)
+        return max([own, *{id(n): n.scratch_bytes() for n, _ in self.calls}.values()])
+
+
+class Memory:
+    """Memory for a function: `arrays` are views of its arena, `scratch` has blocks for each region and
+    thread, `calls` the memory of the functions that it calls.
+    """
+
+    __slots__ = ("arrays", "calls", "scratch", "threads")
+
+    def __init__(
+        self,
+        needs: Needs,
+        threads: int,
+        arena: np.ndarray | None = None,
+        blocks: Sequence[np.ndarray] | None = None,
+    ):
+        if arena is None:
+            arena = aligned(needs.arena_bytes)
+        if blocks is None:  # one block of memory a thread serves all regions: only one of them runs at a time
+            size = needs.scratch_bytes()
+            blocks = [aligned(size) for _ in range(threads)]
+        self.threads = threads
+        self.arrays = needs.setup(arena) if needs.setup else ()
+        self.scratch = tuple(
+            [tuple([_scratch_views(r, blocks[t]) for t in range(threads)]) for r in needs.regions]
+        )
+        self.calls = tuple(
+            [Memory(n, threads, arena[at : at + n.arena_bytes], blocks) for n, at in needs.calls]
+        )
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    """Bytes that start at a cache line."""
+    raw = np.empty(nbytes + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start : start + nbytes]
+
+
+def _sizes(region) -> tuple[int, ...]:
+    """Lengths of the region's blocks: the common one, and that of the last if it is shorter."""
+    blocks, _ = region
+    return tuple(sorted({b[-1] - b[-2] for b in blocks}, reverse=True))
+
+
+def _slot_offsets(region) -> tuple[dict[int, int], int]:
+    """Where each slot starts in the scratch block, and the bytes of all of them."""
+    _, views = region
+    size = _sizes(region)[0]
+    widths: dict[int, int] = {}
+    for row, dtype, slot in views:
+        nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
+        widths[slot] = max(widths.get(slot, 0), -(-nbytes // ALIGN) * ALIGN)
+    offsets, at = {}, 0
+    for slot, width in sorted(widths.items()):
+        offsets[slot], at = at, at + width
+    return offsets, at
+
+
+def _scratch_views(region, block: np.ndarray) -> tuple:
+    """(common length, the views for it, the views for the shorter last block)."""
+    _, views = region
+    offsets, _ = _slot_offsets(region)
+    sets = []
+    for size in _sizes(region):
+        one = []
+        for row, dtype, slot in views:
+            nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
+            one.append(block[offsets[slot] : offsets[slot] + nbytes].view(dtype).reshape(size, *row))
+        sets.append(tuple(one))
+    return (_sizes(region)[0], sets[0], sets[-1])

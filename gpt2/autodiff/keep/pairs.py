@@ -1,0 +1,98 @@
+"""Matches the calls of stretches that are alike with those that compute their gradients.
+
+Differentiating a `stretch` gives a second one, whose body is the derivative of the first one's and begins by
+computing all of it again. Here the two bodies, which share their nodes, are taken as one program and cut in
+two as a whole program is (partition.py), once for each kind of pair: the first call then gives what it keeps
+beside its results, and the second is given that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..graph import Graph, Node, with_args
+from ..ops import apply
+from ..ops.subgraph import items
+from ..passes.inline_calls import inline_calls
+
+Cut = Callable[[Graph, int, int], tuple[Graph, Graph, tuple[Node, ...]]]
+
+
+def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Graph:
+    """The graph with each call that computes gradients given what the call before it has kept.
+
+    cut(joint, n_inputs, n_outputs)   forward, backward, and what is handed over, as `partition` gives them
+    """
+    if not any(n.op == "stretch" and n.attrs["of"] is not None for n in graph.nodes):
+        return graph
+    forward: dict[tuple, Node] = {}  # (body, ids of its arguments) -> the call
+    partner: dict[Node, Node] = {}  # call -> the one that computes its gradients; and the other way round
+    for n in graph.nodes:
+        if n.op == "stretch" and n.attrs["of"] is None:
+            forward[_key(n.attrs["body"], n.args)] = n
+    for n in graph.nodes:
+        if n.op == "stretch" and (of := n.attrs["of"]) is not None:
+            call = forward.get(_key(of, n.args[: len(of.inputs)]))
+            if call is not None and call not in partner:
+                partner[call], partner[n] = n, call
+    halves: dict[tuple, _Halves] = {}
+    image: dict[Node, Node] = {}
+    kept: dict[Node, list[Node]] = {}  # first call -> its items, with those that it keeps
+    given: dict[Node, list[Node]] = {}  # the same call -> its arguments
+    for n in graph.nodes:
+        args = tuple([image[a] for a in n.args])
+        if n.op == "item" and n.args[0] in kept:
+            image[n] = kept[n.args[0]][n.attrs["i"]]
+            image[n].name, image[n].loc = n.name, n.loc
+            continue
+        if n not in partner:
+            image[n] = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
+            continue
+        first, second = (n, partner[n]) if n.attrs["of"] is None else (partner[n], n)
+        of, back = first.attrs["body"], second.attrs["body"]
+        key = id(of), id(back)
+        if key not in halves:
+            halves[key] = _Halves(of, back, cut, simplified)
+        pair = halves[key]
+        if n is first:
+            image[n] = apply("stretch", *args, body=pair.forward, of=None)
+            kept[n], given[n] = items(image[n]), list(args)
+        else:
+            cts = args[len(of.inputs) :]
+            image[n] = apply(
+                "stretch", *pair.saved(given[first], kept[first]), *cts, body=pair.backward, of=None
+            )
+        image[n].loc = n.loc
+    return Graph(graph.inputs, [image[o] for o in graph.outputs], graph.name)
+
+
+def _key(body: Graph, args: tuple[Node, ...]) -> tuple:
+    return id(body), tuple([a.id for a in args])
+
+
+class _Halves:
+    """A kind of pair: its two bodies, and where the second one's first arguments come from."""
+
+    def __init__(self, of: Graph, back: Graph, cut: Cut, simplified: Callable[[Graph], Graph]):
+        joint = Graph(back.inputs, [*of.outputs, *back.outputs], of.name)
+        joint = simplified(inline_calls(joint))
+        n_inputs, n_outputs = len(of.inputs), len(of.outputs)
+        forward, backward, handed = cut(joint, n_inputs, n_outputs)
+        inputs = {n: k for k, n in enumerate(joint.inputs)}
+        results = {n: k for k, n in enumerate(joint.outputs[:n_outputs])}
+        self.places: list[tuple[str, int]] = []
+        outputs = list(forward.outputs[:n_outputs])
+        for n, made in zip(handed, forward.outputs[n_outputs:]):
+            if n in inputs:
+                self.places.append(("input", inputs[n]))
+            elif n in results:
+                self.places.append(("output", results[n]))
+            else:
+                self.places.append(("output", len(outputs)))
+                outputs.append(made)
+        self.forward = simplified(Graph(forward.inputs, outputs, of.name))
+        self.backward = simplified(Graph(backward.inputs, backward.outputs, back.name))
+
+    def saved(self, args: list[Node], results: list[Node]) -> list[Node]:
+        """The arguments of the second call that stand before the cotangents."""
+        return [(args if where == "input" else results)[k] for where, k in self.places]

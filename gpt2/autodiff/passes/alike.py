@@ -1,0 +1,348 @@
+"""Finds stretches of a program that are alike, such as the blocks of a deep model or the steps of a loop, and
+makes each a `stretch` node: one graph, called once for each copy.
+
+    x = np.tanh(x @ w0 + b0)              x = stretch(x, w0, b0)
+    x = np.tanh(x @ w1 + b1)      ->      x = stretch(x, w1, b1)         stretch(x, w, b): np.tanh(x @ w + b)
+    ...                                   ...
+
+What follows, derivation, simplification, the choice of what is kept, memory and source, is then done for
+the graph once, whatever the number of its calls.
+
+Nodes are written as a row of numbers, one for each op with its settings and types. A stretch is found as a
+part of this row that repeats (`_periods`); then it is held against the flow of data (`_Rolled`): what is read
+within a copy must be read at the same place of each, and everything else becomes an argument. So a call
+computes what the nodes that it stands for computed, and where that cannot be arranged, they stay.
+
+Slices of the program's inputs stand outside of the row: the weights of a block are parts of stacked arrays,
+at other indices for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Graph, Node, const_value, freeze, is_scalar_const, with_args
+from ..ops import apply, input_node
+from ..ops.subgraph import items, splice
+from ..ops.table import VIEWS
+from .match import calls_back
+
+FEWEST = 3  # copies, below which nothing is gained
+LEAST = 240  # nodes in all the copies of a stretch: smaller programs compile at once as they are
+SHORT = 48  # nodes: shorter stretches are taken several together, so that there are fewer calls
+GRAM = 8  # nodes in a row by which repetitions are recognised
+CANDIDATES = 8  # distances between repetitions that are tried
+
+
+def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
+    """The graph with stretches that are alike as calls of one graph, which is given as `simplified` makes it.
+
+    The graph itself where there are none.
+    """
+    if len(graph.nodes) < LEAST:
+        return graph
+    row = _in_a_row(graph)
+    numbers = _numbered(row)
+    place = {n.id: k for k, n in enumerate(row)}
+    last = _last_readers(graph, place, len(row))
+    found: list[_Rolled] = []
+    todo = [(0, len(row))]
+    while todo:
+        first, stop = todo.pop()
+        run = _longest(numbers, first, stop)
+        if run is None:
+            continue
+        begin, period, copies = run
+        end = begin + period * copies
+        if end < stop:  # part of another copy: there is room to choose where a copy begins
+            begin, copies = _narrowest(row, place, begin, period, stop, numbers)
+            end = begin + period * copies
+        together = _together(period, copies)
+        rolled = _Rolled(graph, row, place, begin, period * together, copies // together)
+        if rolled.fits() and rolled.pays(last):
+            found.append(rolled)
+            end = rolled.end
+        todo += [(first, begin), (end, stop)]
+    return _with_calls(graph, found, last, simplified) if found else graph
+
+
+def _last_readers(graph: Graph, place: dict[int, int], beyond: int) -> dict[int, int]:
+    """Id of a node -> the place in the row of the last one that reads it; `beyond` for a result."""
+    last: dict[int, int] = {}
+    for n in graph.nodes:
+        at = place.get(n.id, beyond)
+        for a in n.args:
+            if at > last.get(a.id, -1):
+                last[a.id] = at
+    for o in graph.outputs:
+        last[o.id] = beyond
+    return last
+
+
+def flat(graph: Graph) -> Graph:
+    """The graph with the bodies of all stretches in the place of their calls."""
+    image: dict[Node, Any] = {}
+    opened: dict[Node, list[Node]] = {}
+    if not any(n.op == "stretch" for n in graph.nodes):
+        return graph
+    for n in graph.nodes:
+        if n.op == "stretch":
+            opened[n] = splice(flat(n.attrs["body"]), [image[a] for a in n.args])
+        elif n.op == "item" and n.args[0] in opened:
+            image[n] = opened[n.args[0]][n.attrs["i"]]
+        else:
+            args = tuple([image[a] for a in n.args])
+            image[n] = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
+    return Graph(graph.inputs, [image[o] for o in graph.outputs], graph.name)
+
+
+# ---- the row of numbers ----------------------------------------------------------------------------------
+
+
+def _in_a_row(graph: Graph) -> list[Node]:
+    """The nodes among which alike ones are looked for: all but inputs, constants, and slices of inputs."""
+    given: set[int] = set()  # inputs, and views of them
+    sliced: set[int] = set()  # those of them that a slice is made of, and the slice
+    for n in graph.nodes:
+        if n.op == "input":
+            given.add(n.id)
+        elif n.op in VIEWS and n.args[0].id in given:
+            given.add(n.id)
+            if n.op == "slice":
+                x = n
+                while x.op in VIEWS and x.id not in sliced:
+                    sliced.add(x.id)
+                    x = x.args[0]
+    return [n for n in graph.nodes if n.op not in ("input", "const") and n.id not in sliced]
+
+
+def _numbered(row: Sequence[Node]) -> np.ndarray:
+    """A number for each node: equal for the same op with the same settings on arguments of the same types."""
+    known: dict[tuple, int] = {}
+    unique = -1  # what may not be repeated has a number that nothing else has
+    numbers = np.empty(len(row), np.int64)
+    for k, n in enumerate(row):
+        if n.derived or isinstance(n.dtype, tuple) or calls_back(n):
+            numbers[k] = unique
+            unique -= 1
+            continue
+        attrs = freeze(n.attrs) if n.attrs else ()
+        key = (n.op, n.shape, n.dtype, attrs, tuple([_argument(a) for a in n.args]))
+        numbers[k] = known.setdefault(key, len(known))
+    return numbers
+
+
+def _argument(a: Node) -> tuple:
+    return (a.shape, a.dtype, repr(const_value(a))) if is_scalar_const(a) else (a.shape, a.dtype)
+
+
+def _longest(numbers: np.ndarray, first: int, stop: int) -> tuple[int, int, int] | None:
+    """(where it begins, its length, how many copies) of what repeats longest between two places."""
+    part = numbers[first:stop]
+    best = None
+    for period in _periods(part):
+        same = part[period:] == part[:-period]
+        # the longest run of True
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], same.view(np.int8), [0]))))
+        if not len(edges):
+            continue
+        lengths = edges[1::2] - edges[::2]
+        k = int(np.argmax(lengths))
+        copies = int(lengths[k]) // period + 1
+        if copies < FEWEST or copies * period < LEAST:
+            continue
+        if best is None or copies * period > best[1] * best[2]:
+            best = first + int(edges[2 * k]), period, copies
+    return best
+
+
+def _periods(numbers: np.ndarray) -> list[int]:
+    """The distances at which the row repeats most often, smallest first."""
+    count = len(numbers) - GRAM + 1
+    if count < LEAST // 2:
+        return []
+    marks = np.zeros(count, np.uint64)
+    for k in range(GRAM):
+        marks = marks * np.uint64(0x9E3779B97F4A7C15) + numbers[k : k + count].astype(np.uint64)
+    order = np.argsort(marks, kind="stable")
+    again = marks[order[1:]] == marks[order[:-1]]
+    gaps, times = np.unique((order[1:] - order[:-1])[again], return_counts=True)
+    often = np.argsort(-times, kind="stable")[:CANDIDATES]
+    return sorted(int(gaps[k]) for k in often)
+
+
+def _narrowest(
+    row: Sequence[Node], place: dict[int, int], begin: int, period: int, stop: int, numbers: np.ndarray
+) -> tuple[int, int]:
+    """(where the first copy begins, how many there are): cut where the fewest bytes are handed on."""
+    length = period
+    part = numbers[begin:stop]
+    same = part[period:] == part[:-period]
+    length += int(np.argmin(same)) if not same.all() else len(same)
+    last: dict[int, int] = {}
+    for k, n in enumerate(row):
+        for a in n.args:
+            if a.id in place:
+                last[place[a.id]] = k
+    living = np.zeros(len(row) + 2)
+    for k, end in last.items():
+        living[k + 1] += row[k].nbytes
+        living[end + 1] -= row[k].nbytes
+    living = np.cumsum(living)
+    spare = length % period
+    middle = begin + (length // period // 2) * period
+    at = min(range(period), key=lambda r: (living[middle + r], r > spare, r))
+    return begin + at, (length - at) // period
+
+
+def _together(period: int, copies: int) -> int:
+    """How many short stretches make one: a program's cost is that of a stretch and that of its calls."""
+    if period >= SHORT:
+        return 1
+    nodes = max(SHORT, 2 * round((period * copies) ** 0.5))
+    return max(1, min(nodes // period, copies // FEWEST))
+
+
+# ---- one graph for all of them ---------------------------------------------------------------------------
+
+
+class _Rolled:
+    """Stretches of `length` nodes of the row, one behind the other: what they share, and how they differ."""
+
+    def __init__(
+        self, graph: Graph, row: Sequence[Node], place: dict[int, int], begin: int, length: int, copies: int
+    ):
+        self.graph, self.row, self.place = graph, row, place
+        self.begin, self.length, self.copies = begin, length, copies
+        self.end = begin + length * copies
+        self.slots: dict[tuple, int] = {}  # the ids of an argument in all copies -> its number
+        self.given: list[list[Node]] = []  # of each argument the node in each copy
+        self.reads: list[tuple] = []  # of each node of the stretch: where its arguments come from
+
+    def fits(self) -> bool:
+        """Whether every copy reads its own values at the same places."""
+        if self.copies < FEWEST:
+            return False
+        for j in range(self.length):
+            nodes = self.row[self.begin + j : self.end : self.length]
+            sources = []
+            for column in zip(*(n.args for n in nodes)):
+                found = self.source(column)
+                if found is None:
+                    return False
+                sources.append(found)
+            self.reads.append(tuple(sources))
+        return True
+
+    def source(self, column: Sequence[Node]) -> tuple | None:
+        """("inside", place), ("const", node) or ("argument", slot) of what the copies read; None: it differs
+        in a way that one graph cannot say.
+        """
+        offsets = set()
+        for k, a in enumerate(column):
+            at = self.place.get(a.id)
+            start = self.begin + k * self.length
+            offsets.add(at - start if at is not None and start <= at < start + self.length else None)
+        if len(offsets) > 1:
+            return None
+        (offset,) = offsets
+        if offset is not None:
+            return "inside", offset
+        if column[0].op == "const" and all(_same_constant(column[0], a) for a in column[1:]):
+            return "const", column[0]
+        if any(is_scalar_const(a) for a in column):
+            return None
+        slot = self.slots.setdefault(tuple([a.id for a in column]), len(self.given))
+        if slot == len(self.given):
+            self.given.append(list(column))
+        return "argument", slot
+
+    def outputs(self, users: dict[int, int]) -> list[int]:
+        """The places of a stretch whose values are read outside of their copy. `users`: id -> the place of
+        the last node that reads it, beyond all of them for a result.
+        """
+        found = []
+        for j in range(self.length):
+            for k in range(self.copies):
+                start = self.begin + k * self.length
+                if users.get(self.row[start + j].id, -1) >= start + self.length:
+                    found.append(j)
+                    break
+        return found
+
+    def pays(self, last: dict[int, int]) -> bool:
+        """Whether a call has by far fewer arguments and results, which are nodes as well, than nodes."""
+        return 2 * (len(self.given) + len(self.outputs(last)) + 1) <= self.length
+
+    def body(self, outputs: Sequence[int]) -> Graph:
+        """The graph of one copy, with the names and lines of the first."""
+        inputs = [input_node(g[0].shape, g[0].dtype, _name_of(g)) for g in self.given]
+        made: list[Node] = []
+        for n, sources in zip(self.row[self.begin : self.begin + self.length], self.reads):
+            args = tuple(
+                [
+                    made[x] if kind == "inside" else inputs[x] if kind == "argument" else x
+                    for kind, x in sources
+                ]
+            )
+            made.append(Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived))
+        return Graph(inputs, [made[j] for j in outputs], f"{self.graph.name}_stretch")
+
+
+def _name_of(given: Sequence[Node]) -> str | None:
+    """What an argument is called: as the first copy's, or as the input that all of them are parts of."""
+    if given[0].name is not None:
+        return given[0].name
+    roots = {_root(n) for n in given}
+    return roots.pop().name if len(roots) == 1 else None
+
+
+def _root(n: Node) -> Node:
+    while n.op in VIEWS:
+        n = n.args[0]
+    return n
+
+
+def _same_constant(a: Node, b: Node) -> bool:
+    if a is b or (b.op == "const" and a.value is b.value and a.dtype == b.dtype):
+        return True
+    if b.op != "const" or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.shape:
+        return repr(const_value(a)) == repr(const_value(b))
+    return a.value.tobytes() == b.value.tobytes()
+
+
+def _with_calls(
+    graph: Graph, found: list[_Rolled], last: dict[int, int], simplified: Callable[[Graph], Graph]
+) -> Graph:
+    """The graph with calls in the place of the copies."""
+    row = found[0].row
+    image: dict[int, Node] = {}
+    due: dict[int, tuple[_Rolled, int, list[int], Graph]] = {}  # id of a copy's last node -> the copy
+    inside: set[int] = set()
+    for rolled in found:
+        outputs = rolled.outputs(last)
+        body = simplified(rolled.body(outputs))
+        for k in range(rolled.copies):
+            nodes = row[rolled.begin + k * rolled.length : rolled.begin + (k + 1) * rolled.length]
+            inside.update(n.id for n in nodes)
+            due[nodes[-1].id] = rolled, k, outputs, body
+    for n in graph.nodes:
+        if n.id in due:
+            rolled, k, outputs, body = due[n.id]
+            call = apply("stretch", *(image[g[k].id] for g in rolled.given), body=body, of=None)
+            call.loc = n.loc
+            first = rolled.begin + k * rolled.length
+            for j, made in zip(outputs, items(call)):
+                old = row[first + j]
+                made.name, made.loc = old.name, old.loc
+                image[old.id] = made
+        if n.id in inside:
+            continue
+        args = tuple([image[a.id] for a in n.args])
+        image[n.id] = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
+    return Graph(graph.inputs, [image[o.id] for o in graph.outputs], graph.name)

@@ -1,0 +1,351 @@
+"""Stretches of a program that are alike: found, made calls of one function, with the same numbers."""
+
+import numpy as np
+import pytest
+
+from bench.growth import PROGRAMS
+from gpt2 import autodiff as ad
+from gpt2.autodiff.graph import Graph
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.passes import alike, simplify
+from gpt2.autodiff.pipeline import Row
+from gpt2.autodiff.record.record import record
+from gpt2.autodiff.switches import Options
+from gpt2.backward import options_for
+from gpt2.model import GPT2, GPT2Config
+
+WITHOUT = {"alike"}
+
+
+def graph_of(f, *args) -> Graph:
+    return record(f, args).graph
+
+
+def calls(graph: Graph) -> list:
+    return [n for n in graph.nodes if n.op == "stretch"]
+
+
+def bodies(graph: Graph) -> set:
+    return {n.attrs["body"] for n in calls(graph)}
+
+
+def outlined(f, *args) -> Graph:
+    return alike.outline(graph_of(f, *args), simplify)
+
+
+def gradients(f, args, wrt=0):
+    """With and without stretches, in programs of their own."""
+    found = []
+    for off in ((), WITHOUT):
+        with ad.options(off=off):
+            found.append(ad.tree.leaves(ad.value_and_grad(f, wrt)(*args)))
+    return found
+
+
+def assert_same(f, args, wrt=0):
+    for got, want in zip(*gradients(f, args, wrt), strict=True):
+        np.testing.assert_array_equal(got, want, strict=True)
+
+
+def blocks(n, width=8):
+    """n blocks of twenty operations with weights of their own, stacked as a deep model's are."""
+
+    def f(x, w, b):
+        for k in range(n):
+            h = x - x.mean(axis=-1, keepdims=True)
+            h = h / np.sqrt((h * h).mean(axis=-1, keepdims=True) + 1e-5)
+            h = np.tanh(h @ w[k].T + b[k])
+            h = h * np.exp(-h) + np.sin(h) * np.cos(h) / (1.0 + h * h)
+            x = x + 0.5 * h
+        return (x * x).sum()
+
+    rng = np.random.default_rng(n)
+    shapes = (5, width), (n, width, width), (n, width)
+    return f, tuple(rng.normal(size=s) for s in shapes)
+
+
+# ---- what is found ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [16, 40])
+def test_blocks_of_a_model_are_calls_of_one_function(n):
+    f, args = blocks(n)
+    graph = outlined(f, *args)
+    assert len(bodies(graph)) == 1 and len(calls(graph)) >= 3
+    for got, want in zip(evaluate_graph(alike.flat(graph), args), evaluate_graph(graph_of(f, *args), args)):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_cut_is_made_where_least_is_handed_on():
+    f, args = blocks(20)
+    (body,) = bodies(outlined(f, *args))
+    assert len(body.outputs) == 1 and body.outputs[0].shape == args[0].shape  # x alone
+
+
+def test_a_longer_model_has_the_same_function():
+    """What is left of a block in the graph around is its call and the parts of its weights."""
+    made = []
+    for n in (16, 64):
+        f, args = blocks(n)
+        graph = outlined(f, *args)
+        (body,) = bodies(graph)
+        made.append((len(body.nodes), len(graph.nodes) / n))
+    (short, outer), (long, more) = made
+    assert long < 3 * short
+    assert more <= outer
+
+
+@pytest.mark.parametrize("name", ["chain", "affine", "matrices", "views", "deep_views", "branches", "dots"])
+def test_steps_of_a_loop_are_few_calls(name):
+    f, args = PROGRAMS[name](2000)
+    graph = outlined(f, *args)
+    before = len(graph_of(f, *args).nodes)
+    assert len(bodies(graph)) == 1
+    (body,) = bodies(graph)
+    assert len(graph.nodes) + len(body.nodes) < before / 4
+
+
+@pytest.mark.parametrize("name", ["chain", "matrices"])
+def test_four_times_the_steps_are_twice_the_nodes(name):
+    sizes = []
+    for n in (1000, 4000):
+        f, args = PROGRAMS[name](n)
+        graph = outlined(f, *args)
+        (body,) = bodies(graph)
+        sizes.append(len(graph.nodes) + len(body.nodes))
+    assert sizes[1] < 2.5 * sizes[0]
+
+
+def test_what_differs_stays_as_it_is():
+    def f(x):
+        for k in range(300):
+            x = x * (1.0 + k)  # another number each time
+        return x.sum()
+
+    graph = graph_of(f, np.ones(3))
+    assert alike.outline(graph, simplify) is graph
+
+
+def test_copies_that_read_each_other_otherwise_stay():
+    """The same operations in a row, of which each reads the one before, or the one before that."""
+
+    def f(x, y):
+        rng = np.random.default_rng(0)
+        for _ in range(400):
+            x, y = (np.sin(x) + y, x) if rng.random() < 0.5 else (np.sin(y) + x, y)
+        return (x + y).sum()
+
+    args = np.linspace(0.1, 0.2, 3), np.linspace(0.3, 0.4, 3)
+    graph = outlined(f, *args)
+    for got, want in zip(evaluate_graph(alike.flat(graph), args), evaluate_graph(graph_of(f, *args), args)):
+        np.testing.assert_array_equal(got, want)
+    assert_same(f, args, (0, 1))
+
+
+def test_small_programs_stay():
+    f, args = blocks(4)
+    assert not calls(outlined(f, *args)) or len(graph_of(f, *args).nodes) >= alike.LEAST
+
+
+def test_constants_of_equal_content_are_one():
+    def f(x):
+        for _ in range(100):
+            x = np.tanh(x * np.array([1.0, 2.0, 3.0]) + np.array([0.1, 0.2, 0.3])) * 0.5
+        return x.sum()
+
+    graph = outlined(f, np.ones(3))
+    (body,) = bodies(graph)
+    assert len(body.inputs) == 1
+    assert_same(f, (np.linspace(0.1, 1.0, 3),))
+
+
+def test_arrays_from_outside_that_differ_are_arguments():
+    rng = np.random.default_rng(3)
+    weights = [rng.normal(size=(4, 4)) for _ in range(60)]
+
+    def f(x):
+        for w in weights:
+            x = np.tanh(x @ w) * 0.5 + x
+            x = np.sin(x) * np.cos(x) + np.exp(-x) / (1.0 + x * x) + x * 0.1
+        return x.sum()
+
+    assert calls(outlined(f, np.ones((2, 4))))
+    assert_same(f, (rng.normal(size=(2, 4)),))
+
+
+# ---- the same numbers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in ("parameters", "lists", "numbers")])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_programs_give_the_same_bits(name):
+    f, args = PROGRAMS[name](600)
+    assert_same(f, args, tuple(range(len(args))) if name == "layers" else 0)
+
+
+def test_a_shared_weight_has_the_sum_of_all_its_gradients():
+    """The steps of one call are added up first, then those of all: as many roundings, in another order."""
+    f, args = PROGRAMS["matrices"](400)
+    with_, without = gradients(f, args, (0, 1))
+    for got, want in zip(with_, without, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-300)
+
+
+@pytest.mark.parametrize("transform", [ad.value_and_grad, lambda f, k: lambda *a: ad.vjp(f, *a)[1](1.0)])
+def test_each_way_to_a_gradient(transform):
+    f, args = blocks(16)
+    want = ad.jacfwd(f, 1)(*args)
+    found = ad.tree.leaves(transform(f, (0, 1, 2))(*args))
+    got = next(g for g in found if np.shape(g) == args[1].shape)
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+def test_second_derivatives():
+    f, args = PROGRAMS["chain"](400)
+
+    def slope(x):
+        return ad.grad(f)(x).sum()
+
+    assert_same(slope, args)
+    x = args[0]
+    np.testing.assert_allclose(ad.hvp(f, x, np.ones_like(x)), ad.grad(slope)(x), rtol=1e-10)
+
+
+def test_results_of_every_step():
+    def f(x, w):
+        kept = []
+        for _ in range(80):
+            x = np.tanh(x @ w) + np.sin(x) * np.cos(x) - np.exp(-x * x)
+            kept.append(x.sum())
+        return np.stack(kept).sum() + x.sum()
+
+    rng = np.random.default_rng(0)
+    assert_same(f, (rng.normal(size=(3, 4)), rng.normal(size=(4, 4)) * 0.3))
+
+
+def test_a_rule_of_the_users_within():
+    @ad.custom_vjp
+    def clipped(x):
+        return np.sin(x)
+
+    clipped.defvjp(lambda x: (np.sin(x), x), lambda x, g: (np.clip(np.cos(x), -0.5, 0.5) * g,))
+
+    def f(x):
+        for _ in range(60):
+            x = clipped(x) * 0.9 + np.exp(-x) * np.tanh(x) / (1.0 + x * x)
+        return x.sum()
+
+    assert_same(f, (np.linspace(0.1, 1.0, 5),))
+
+
+def test_a_caller_s_buffer_is_written():
+    f, args = blocks(16)
+    g = ad.grad(f, 1)
+    want = g(*args)
+    out = np.zeros_like(want)
+    assert g(*args, out=out) is out
+    np.testing.assert_array_equal(out, want)
+    x = np.linspace(0.1, 1.0, 5)
+    chain, _ = PROGRAMS["chain"](500)
+    h = ad.grad(chain)
+    want = h(x)
+    again = x.copy()
+    h(again, out=again)  # the argument itself
+    np.testing.assert_array_equal(again, want)
+
+
+def test_several_threads_at_once():
+    f, args = blocks(16, width=64)
+    rng = np.random.default_rng(0)
+    args = (rng.normal(size=(300, 64)), *args[1:])
+    g = ad.grad(f, (0, 1))
+    want = g(*args)
+    results = []
+    ad.run_on_threads(lambda thread: results.append(g(*args)))
+    for got in results:
+        for a, b in zip(got, want):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("math", ["strict", "fast"])
+def test_a_budget_counts_what_stretches_keep(math):
+    f, args = blocks(16, width=32)
+    row = Row("f", Options(math=math))
+    graph = graph_of(f, *args)
+    joint = row.joint(graph, [0, 1, 2], [0])
+    full = row.split(joint, 3, 1)
+    small = row.split(joint, 3, 1, budget=20_000)
+    inputs = {n.name for n in graph.inputs}
+
+    def kept(halves):
+        return sum(n.nbytes for n in halves.forward.outputs[1:] if n.op != "input")
+
+    assert inputs and kept(small) <= 20_000 < kept(full)
+
+
+# ---- GPT-2 -----------------------------------------------------------------------------------------------
+
+
+def program(n_layer, off=frozenset()):
+    config = GPT2Config(512, 16, n_layer, 3, 48)
+    model = GPT2(config, backward="whole")
+    tokens, targets = np.random.default_rng(0).integers(0, 512, (2, 4, 16))
+    options = Options(off=off, math="fast", elementwise=options_for().elementwise)
+    pair = ad.FixedPair(model._whole_loss, options, rate=1.0, ample=1 << 28)
+    return pair, [*model.params.values(), tokens, targets]
+
+
+def test_the_blocks_of_gpt2_are_compiled_once():
+    """Lines of the program that runs: a dozen a block more, of a few hundred."""
+    lines, kinds = [], []
+    for n_layer in (6, 12):
+        pair, args = program(n_layer)
+        entry, _ = pair.entry(args, {})
+        lines.append(entry.joint.program.source.count("\n"))
+        kinds.append([len(bodies(g)) for g in (*entry.graphs, entry.joint.graph)])
+    assert kinds == [[1, 1, 2], [1, 1, 2]]
+    assert lines[1] - lines[0] < 6 * 60
+
+
+def test_gpt2_has_the_same_gradients():
+    found = []
+    for off in (frozenset(), frozenset(WITHOUT)):
+        pair, args = program(6, off)
+        found.append(pair.both(np.ones((), np.float32), *args))
+    assert found[0][0] == found[1][0]
+    for a, b in zip(found[0][1], found[1][1], strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_array_equal(a, b)
+
+
+def test_gpt2_needs_no_more_memory():
+    arenas = []
+    for off in (frozenset(), frozenset(WITHOUT)):
+        pair, args = program(6, off)
+        entry, _ = pair.entry(args, {})
+        arenas.append(entry.joint.program.arena_bytes)
+    assert arenas[0] <= 1.02 * arenas[1]
+
+
+# ---- shown -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["affine", "branches", "matrices", "dots", "views"])
+def test_the_source_shows_a_stretch_once_and_runs(name):
+    f, args = PROGRAMS[name](480)
+    g = ad.value_and_grad(f)
+    want = ad.tree.leaves(g(*args))
+    text = ad.source(g)
+    assert text.count("def f_stretch(") == 1
+    scope: dict = {}
+    exec(text, scope)
+    for got, expected in zip(scope["f_grad"](*args), want):
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-300)
+
+
+def test_the_stages_show_what_a_stretch_is():
+    f, args = PROGRAMS["affine"](480)
+    text = ad.stages(ad.grad(f), *args)
+    simplified = text.split("# simplified\n")[1].split("\n# ")[0]
+    assert "stretch(" in simplified and "f_stretch(x: f64[5])" in simplified

@@ -1,0 +1,77 @@
+"""bench.llama: the same model for all contenders, and the operations of its products."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bench import contenders, engine, program, sizes, step
+from bench.studies import llama as study
+from bench.work import step_flops
+from bench.worker import Worker
+from examples import llama
+from gpt2 import autodiff as ad
+
+SIZE = sizes.LLAMAS["llama-2x128-B2T64"]
+
+
+def losses(trainer, count=3):
+    stream = sizes.batches(SIZE)
+    return [trainer.step(*next(stream)) for _ in range(count)]
+
+
+def test_all_train_the_same_model():
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from bench.peers import pytorch
+
+    try:
+        theirs = losses(pytorch.llama(SIZE, "tuned", 1))
+    finally:
+        torch.set_flush_denormal(False)
+    assert losses(engine.llama(SIZE, "whole", 1)) == pytest.approx(theirs, rel=step.TOLERANCE)
+    try:
+        shares = losses(engine.llama(SIZE, "shares", 2))
+    finally:
+        ad.set_threads(1)
+    assert shares == pytest.approx(theirs, rel=step.TOLERANCE)
+    assert abs(theirs[0] - math.log(256)) < 0.1 and theirs[0] != theirs[1]
+
+
+def test_who_has_no_llama_is_missing():
+    with pytest.raises(contenders.Missing, match="one program"):
+        engine.llama(SIZE, "manual", 1)
+    worker = Worker("llmc", 1)
+    with pytest.raises(contenders.Missing, match="no llama"):
+        worker.do_training(SIZE.name)
+
+
+def test_operations_are_those_that_the_compiler_counts():
+    """But for attention: there whole squares of scores are counted, here the lower triangle alone."""
+    size, c = SIZE, SIZE.config
+    params = {name: np.ones(shape, np.float32) for name, shape in llama.shapes(c).items()}
+    tokens = np.zeros((size.B, size.T), int)
+    counted = ad.flops(ad.value_and_grad(llama.loss_fn), params, tokens, tokens, c)
+    width, N = c.num_attention_heads * c.head_dim, size.B * size.T
+    above = 3 * 4 * c.num_hidden_layers * width * N * (size.T - (size.T + 1) / 2)
+    assert math.isclose(counted, step_flops(size) + above, rel_tol=1e-12)
+
+
+def test_the_command_takes_its_own_sizes_and_contenders(monkeypatch):
+    from bench import llama as command
+
+    given = []
+    monkeypatch.setattr(step, "main", lambda argv: given.append(argv) or 0)
+    assert command.main(["--threads", "1"]) == 0 and command.main(["--sizes=llama-2x128-B2T64"]) == 0
+    assert given[0][:2] == ["--sizes", "llama-8x512-B4T256"] and given[0][-2:] == ["--threads", "1"]
+    assert "--sizes" not in given[1] and "shares" in given[1][1]
+
+
+def test_a_size_of_another_model_is_named_nowhere_else():
+    with pytest.raises(program.UserError, match="no size 'llama-2x128-B2T64'"):
+        sizes.find(SIZE.name)
+
+
+@pytest.mark.parametrize("name", study.LAYERS)
+def test_backwards_by_hand_are_right(name):
+    layer, case = study.LAYERS[name], study.study_cases(2, 5, 12, 7, 3)[name]
+    ad.check_backward(layer.forward, layer.backward, [case.inputs()])

@@ -1,0 +1,299 @@
+"""Training less than everything: what is frozen costs nothing and stays as it is, by every backward."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import gpt2
+from gpt2.backward import compiled
+from gpt2.description import Block, Description
+from gpt2.errors import UserError
+from gpt2.layers import LAYERS
+from gpt2.layers.lora import lora_forward
+from gpt2.layers.matmul import matmul_forward
+from gpt2.model import GPT2, GPT2Config
+from gpt2.optimizer import AdamW
+from gpt2.parallel.processes import Processes
+from gpt2.parallel.shares import Shares
+from gpt2.sample import generate
+from gpt2.tensors import Stack
+from gpt2.train import cost, flops
+from gpt2.tuning import Tuning, places_of
+
+pytestmark = pytest.mark.numeric
+
+CONFIG = GPT2Config(vocab_size=17, block_size=8, n_layer=3, n_head=3, n_embd=12, dtype="float64")
+KINDS = {
+    "frozen ends": Tuning(freeze="wte,wpe"),
+    "frozen middle": Tuning(freeze="qkvw,lnfw,fcb"),
+    "last": Tuning("last:1"),
+    "last, only the MLP": Tuning("last:2", freeze="ln1w,ln1b,qkvw,qkvb,attprojw,attprojb,lnfw,lnfb"),
+    "biases": Tuning("biases"),
+    "lora": Tuning("lora:2"),
+    "lora everywhere": Tuning("lora:3", lora_alpha=5.0, lora_targets="all-linear"),
+    "lora of the MLP": Tuning("lora:2", lora_targets="mlp"),
+}
+WAYS = [(None, False), (None, True), ("auto", True), ("whole", True)]
+
+
+def batch(B=2):
+    return np.random.default_rng(3).integers(0, 17, (2, B, 5))
+
+
+def model_of(tuning, backward=None, config=CONFIG, **options):
+    """A model of random numbers, the same whatever is trained of it."""
+    model = GPT2(config, backward, seed=1, train=tuning, **options)
+    for k, tensor in enumerate(model.params.values()):
+        parts = tensor.slices if isinstance(tensor, Stack) else [tensor]
+        noise = 0.2 * np.random.default_rng(k).standard_normal(tensor.shape)
+        for part, some in zip(parts, noise if isinstance(tensor, Stack) else [noise], strict=True):
+            part += some
+    return model
+
+
+def kept(model):
+    return {name: np.array(tensor) for name, tensor in model.frozen.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_backward_agrees_and_so_does_the_full_gradient(kind):
+    """The gradient of what is trained is that part of the gradient of everything."""
+    tuning = KINDS[kind]
+    full = None
+    if tuning.lora is None:
+        full = model_of(Tuning(), compile=False)
+        expected_loss = full.loss_and_grads(*batch())
+    found = []
+    for backward, compile in WAYS:
+        model = model_of(tuning, backward, compile=compile)
+        before = kept(model)
+        loss = model.loss_and_grads(*batch())
+        model.loss_and_grads(*batch(), scale=0.5, accumulate=True)
+        found.append(model.flat_grads.copy())
+        np.testing.assert_allclose(found[-1], found[0], rtol=1e-9, atol=1e-12)
+        model.forward(*batch())
+        model.backward(1.5)
+        np.testing.assert_allclose(model.flat_grads, found[0], rtol=1e-9, atol=1e-12)
+        assert all(np.array_equal(before[name], x) for name, x in kept(model).items())
+        if full is not None:
+            assert loss == pytest.approx(expected_loss, rel=1e-12)
+            for name, grad in model.grads.items():
+                whole = (
+                    full.grads[name][-len(grad) :] if name in model.description.in_block else full.grads[name]
+                )
+                np.testing.assert_allclose(grad, 1.5 * whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["lora", "lora everywhere"])
+def test_adapters_have_the_gradient_that_differences_give(kind):
+    model = model_of(KINDS[kind], "whole")
+    model.loss_and_grads(*batch())
+    direction = np.random.default_rng(0).standard_normal(model.flat_params.shape)
+    slope = model.flat_grads @ direction
+    start, losses = model.flat_params.copy(), []
+    for h in (1e-5, -1e-5):
+        model.flat_params[...] = start + h * direction
+        losses.append(model.loss(*batch()))
+    assert slope == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-6)
+
+
+def test_adapters_begin_as_nothing():
+    base = GPT2(CONFIG, seed=1)
+    tuned = gpt2.lora(base, rank=2, targets="all-linear", seed=5)
+    assert np.array_equal(tuned.forward(batch()[0]), base.forward(batch()[0]))
+    assert np.abs(tuned.params["qkv_lora_a"]).min() > 0 and not tuned.params["qkv_lora_b"].any()
+    assert np.shares_memory(tuned.params["qkvw"], base.params["qkvw"])
+
+
+def test_an_adapter_is_a_change_of_its_matrix():
+    """out = inp @ (weight + scale * b @ a).T + bias."""
+    rng = np.random.default_rng(0)
+    inp, weight, bias, a, b = (rng.standard_normal(s) for s in ((2, 5, 6), (7, 6), (7,), (2, 6), (7, 2)))
+    out, _ = lora_forward(inp, weight, bias, a, b, scale=1.5)
+    expected, _ = matmul_forward(inp, weight + 1.5 * b @ a, bias)
+    np.testing.assert_allclose(out, expected, rtol=1e-12)
+    with pytest.raises(ValueError, match=r"lora_forward: a has shape \(2, 5\)"):
+        lora_forward(inp, weight, bias, a[:, :5], b, scale=1.5)
+
+
+@pytest.mark.parametrize("backward", ["manual", "auto", "whole"])
+@pytest.mark.parametrize("kind", ["lora", "last", "biases", "frozen ends"])
+def test_steps_change_what_is_trained_and_nothing_else(kind, backward):
+    tuning = KINDS[kind]
+    spec = "manual,lora=auto" if tuning.lora and backward == "manual" else backward
+    model = model_of(tuning, spec)
+    before, at_first = kept(model), model.flat_params.copy()
+    optimizer = AdamW(model, lr=1e-2)
+    losses = []
+    for _ in range(4):
+        losses.append(model.loss_and_grads(*batch()))
+        optimizer.step()
+    assert losses[-1] < losses[0]
+    assert all(np.array_equal(before[name], x) for name, x in kept(model).items())
+    changed = {name for name in model.params if name in model.description.trained}
+    assert not np.array_equal(model.flat_params, at_first) and changed
+    # what is not trained has neither gradients nor moments
+    n = sum(np.prod(shape, dtype=int) for _, shape in model.description.trained_shapes)
+    assert model.flat_params.size == model.flat_grads.size == optimizer.m.size == optimizer.v.size == n
+    assert set(model.grads) == changed
+
+
+def test_frozen_matrices_take_no_memory_for_gradients():
+    """Weights of 8 MB, a batch of kilobytes: a step for biases or adapters allocates nothing like it."""
+    config = GPT2Config(vocab_size=17, block_size=8, n_layer=2, n_head=2, n_embd=288)
+    peaks = {}
+    for spec in ("all", "biases", "lora:2"):
+        for backward in (None, "whole"):
+            tracemalloc.start()
+            model = GPT2(config, backward, seed=None, train=spec)
+            model.freeze(np.zeros(model.num_parameters - model.flat_params.size, np.float32))
+            optimizer = AdamW(model)
+            tokens = np.zeros((1, 4), int)
+            frozen = sum(x.nbytes for x in model.frozen.values())
+            model.loss_and_grads(tokens, tokens)
+            optimizer.step()
+            peaks[spec, backward] = tracemalloc.get_traced_memory()[1] - 2 * frozen
+            tracemalloc.stop()
+    largest = 4 * config.n_embd * config.n_embd * 4
+    for (spec, backward), peak in peaks.items():
+        if spec != "all":
+            assert peak < peaks["all", backward] / 4, (spec, backward)
+    assert peaks["all", None] > 4 * 2 * 3 * largest  # what there would be
+
+
+def test_products_of_frozen_gradients_are_not_in_the_programs():
+    """Counted in the program itself: one product less for each matrix, of each block four, and the head's."""
+    counts = []
+    for train in ("all", "biases"):
+        model = GPT2(CONFIG, "whole", seed=0, train=train)
+        graphs = model.program.graphs(*model._arrays(), *batch())
+        counts.append(sum(n.op == "matmul" for graph in graphs for n in graph.nodes))
+    assert counts[0] - counts[1] == 4 * CONFIG.n_layer + 1
+
+
+def test_a_backward_by_hand_computes_what_is_wanted():
+    """The compiled program of matmul's backward, asked for the bias alone, has no product."""
+    layer = compiled(LAYERS["matmul"]).wanting((False, False, True))
+    rng = np.random.default_rng(0)
+    inp, weight, bias, dout = (rng.standard_normal(s) for s in ((4, 6), (7, 6), (7,), (4, 7)))
+    _, saved = layer.forward(inp, weight, bias)
+    gradients = layer.backward(dout, saved)
+    assert gradients[:2] == (None, None)
+    np.testing.assert_allclose(gradients[2], dout.sum(axis=0), rtol=1e-12)
+    alone = compiled(LAYERS["matmul"]).wanting((False, False, False))
+    out, saved = alone.forward(inp, weight, bias)
+    np.testing.assert_allclose(out, inp @ weight.T + bias, rtol=1e-12)
+    assert saved == ()
+
+
+@pytest.mark.parametrize("kind", ["lora", "last", "frozen ends"])
+def test_shares_and_processes_take_the_same_steps(kind):
+    results = []
+    for team_of in (
+        lambda m, o: Shares(m, o, 2),
+        lambda m, o: Processes(m, o, 2, options={"backward": m.spec, **m.description.options}),
+    ):
+        model = model_of(KINDS[kind])
+        optimizer = AdamW(model, lr=1e-2)
+        before = kept(model)
+        with team_of(model, optimizer) as team:
+            for _ in range(2):
+                loss, norm = team.step([tuple(batch(4))])
+            results.append((loss, norm, model.flat_params.copy()))
+            assert all(np.array_equal(before[name], x) for name, x in kept(model).items())
+    (a, b, p), (c, d, q) = results
+    assert (a, b) == (c, d) and np.array_equal(p, q)
+
+
+def test_generation_has_the_adapters():
+    model = model_of(KINDS["lora everywhere"])
+    text = list(generate(model, [1, 2], 5, temperature=0))
+    tokens = [1, 2]
+    for _ in range(5):
+        tokens.append(int(model.forward(np.array([tokens]))[0, -1].argmax()))
+    assert text == tokens[2:]
+    merged = gpt2.merged(model)
+    assert list(generate(merged, [1, 2], 5, temperature=0)) == text
+    np.testing.assert_allclose(merged.forward(batch()[0]), model.forward(batch()[0]), rtol=1e-9, atol=1e-12)
+
+
+def test_what_is_not_finite_is_found():
+    model = model_of(KINDS["lora"])
+    model.params["fcw"][1, 0, 0] = np.nan
+    assert model.first_non_finite(*batch()) == "block 1 fc (matmul)"
+    model = model_of(KINDS["lora"])
+    model.params["qkv_lora_b"][2, 0, 0] = np.nan
+    assert model.first_non_finite(*batch()) == "block 2 qkv (lora)"
+
+
+def test_names_of_targets():
+    assert places_of("c_attn") == ("qkv",) and places_of("c_proj") == ("attproj", "fcproj")
+    assert places_of("mlp.c_proj, qkv") == ("qkv", "fcproj") and places_of("mlp") == ("fc", "fcproj")
+    assert places_of("all-linear") == ("qkv", "attproj", "fc", "fcproj")
+
+
+WRONG = {
+    "lora:0": "train 'lora:0': expected a rank from 1, lora:8, got 0",
+    "lora": "train 'lora': expected a rank from 1, lora:8",
+    "last:x": "train 'last:x': expected a number of blocks from 1, last:2, got x",
+    "last:4": "train 'last:4': the model has 3 blocks",
+    "biasses": "train 'biasses': expected all, lora:RANK, last:BLOCKS, biases; did you mean biases?",
+    "all:2": "train 'all:2': all takes no number",
+}
+
+
+@pytest.mark.parametrize("spec", WRONG)
+def test_what_cannot_be_trained_is_one_line(spec):
+    with pytest.raises(UserError) as error:
+        GPT2(CONFIG, train=spec)
+    assert str(error.value) == WRONG[spec]
+
+
+def test_what_cannot_be_frozen_is_one_line():
+    with pytest.raises(UserError, match=r"there is no tensor 'wpee'; did you mean wpe\?$"):
+        GPT2(CONFIG, train=Tuning(freeze="wte,wpee"))
+    with pytest.raises(UserError, match=r"^train: lora:2 .* frozen: nothing is left to train$"):
+        GPT2(CONFIG, train=Tuning("lora:2", freeze="qkv_lora_a,qkv_lora_b"))
+    with pytest.raises(UserError, match=r"'c_atn' is no matrix of a block; .*did you mean c_attn\?$"):
+        Tuning("lora:2", lora_targets="c_atn")
+    with pytest.raises(UserError, match="lora_alpha 0: expected a number above 0"):
+        Tuning("lora:2", lora_alpha=0)
+    with pytest.raises(
+        UserError, match=r"backward 'manual': lora is lora_forward, .* take 'manual,lora=auto'"
+    ):
+        GPT2(CONFIG, "manual", train="lora:2")
+
+
+def test_own_layers_are_tuned_or_refused():
+    def half(x, p, layers, config):
+        return x + layers["matmul"](
+            layers["layernorm"](x, p["ln1w"], p["ln1b"]), p["attprojw"], p["attprojb"]
+        )
+
+    block = Block(half, by_position=True)
+    for backward in (None, "auto", "whole"):
+        model = GPT2(CONFIG, backward, block=block, train="last:1", seed=0)
+        model.loss_and_grads(*batch())
+        assert set(model.grads) == {"ln1w", "ln1b", "attprojw", "attprojb", "lnfw", "lnfb"}
+        assert model.grads["attprojw"].shape == (1, 12, 12) and model.flat_grads.all()
+    with pytest.raises(UserError, match="the model's own block has taken the place of the matrices"):
+        GPT2(CONFIG, block=block, train="lora:2")
+    with pytest.raises(UserError, match="the model's own matmul has taken the place of the matrices"):
+        GPT2(CONFIG, layers={"matmul": lambda inp, weight, bias: inp @ weight.T}, train="lora:2")
+
+
+def test_what_a_step_takes_is_counted_without_what_is_frozen():
+    full = flops.training_flops(CONFIG, 2, 5)
+    assert flops.training_flops(Description(CONFIG), 2, 5) == full
+    forward = flops.forward_flops(CONFIG, 2, 5)
+    # of the last block and the head: gradients with respect to inputs, and to the last block's matrices
+    C, T = CONFIG.n_embd, 5
+    head, matrices, scores = 2 * 17 * C, 2 * 12 * C * C, 4 * C * T
+    last = flops.training_flops(Description(CONFIG, train="last:1"), 2, 5)
+    assert last == forward + 2 * T * (head + 2 * matrices + 2 * scores)
+    lora = flops.training_flops(Description(CONFIG, train="lora:2"), 2, 5)
+    assert forward < lora < 0.8 * full
+    estimated = cost.estimate(CONFIG, 2, 5, backward="auto", train=Tuning("last:1"))
+    assert estimated.bytes["moments"] == 2 * 8 * Description(CONFIG, train="last:1").num_trained
+    assert estimated.bytes["parameters"] == 8 * CONFIG.num_parameters and estimated.seconds > 0

@@ -1,0 +1,204 @@
+"""Adapters that peft reads, and that peft wrote: the same logits there and here."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import gpt2
+from gpt2 import convert
+from gpt2.errors import UserError
+from gpt2.model import GPT2, GPT2Config
+from gpt2.tuning import Tuning
+from gpt2.weights import huggingface, peft
+
+pytestmark = pytest.mark.numeric
+pytest.importorskip("safetensors", reason="needs safetensors")
+
+CONFIG = GPT2Config(vocab_size=19, block_size=8, n_layer=3, n_head=2, n_embd=12)
+TOKENS = np.random.default_rng(0).integers(0, 19, (2, 7))
+TARGETS = ["c_attn", "c_proj", "all-linear", "attn.c_proj,c_fc"]
+
+
+def noisy(model, seed=4):
+    """The model with other numbers in all that is trained of it."""
+    model.flat_params += np.random.default_rng(seed).normal(0.0, 0.1, model.flat_params.shape).astype("f4")
+    return model
+
+
+@pytest.fixture
+def base(tmp_path):
+    """A folder of transformers with the weights that adapters stand on."""
+    gpt2.save(noisy(GPT2(CONFIG, seed=2)), tmp_path / "base")
+    return tmp_path / "base"
+
+
+def adapted(base, targets="c_attn", rank=3, alpha=6.0):
+    return noisy(gpt2.lora(gpt2.load(base), rank, alpha, targets, seed=3), 5)
+
+
+def by_peft(folder, base):
+    """The logits that peft and transformers compute with the adapter in this folder."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    theirs = pytest.importorskip("peft", reason="needs peft")
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    model = transformers.GPT2LMHeadModel.from_pretrained(base)
+    model = theirs.PeftModel.from_pretrained(model, str(folder)).eval()
+    with torch.no_grad():
+        return model(torch.from_numpy(TOKENS)).logits.numpy()
+
+
+@pytest.mark.parametrize("targets", TARGETS)
+def test_peft_reads_ours(base, tmp_path, targets):
+    model = adapted(base, targets)
+    paths = gpt2.save(model, tmp_path / "adapter")
+    assert {path.name for path in paths} == {peft.CONFIG, peft.WEIGHTS}
+    np.testing.assert_allclose(
+        by_peft(tmp_path / "adapter", base), model.forward(TOKENS), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+@pytest.mark.parametrize("targets", TARGETS)
+def test_we_read_what_peft_wrote(base, tmp_path, targets, rslora):
+    torch = pytest.importorskip("torch", reason="needs torch")
+    theirs = pytest.importorskip("peft", reason="needs peft")
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    wanted = targets if targets == "all-linear" else targets.split(",")
+    settings = theirs.LoraConfig(
+        r=3,
+        lora_alpha=5,
+        target_modules=wanted,
+        fan_in_fan_out=True,
+        use_rslora=rslora,
+        init_lora_weights=False,
+        task_type="CAUSAL_LM",
+    )
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel.from_pretrained(base)
+    model = theirs.get_peft_model(model, settings).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    with torch.no_grad():
+        expected = model(torch.from_numpy(TOKENS)).logits.numpy()
+        merged = model.merge_and_unload()(torch.from_numpy(TOKENS)).logits.numpy()
+    ours = gpt2.load(tmp_path / "theirs")
+    assert ours.description.lora is not None and ours.flat_params.size < ours.num_parameters / 2
+    np.testing.assert_allclose(ours.forward(TOKENS), expected, rtol=1e-4, atol=1e-5)
+    paths = convert.convert(str(tmp_path / "theirs"), tmp_path / "whole", merge=True)
+    assert {path.name for path in paths} >= {"config.json", "model.safetensors"}
+    np.testing.assert_allclose(gpt2.load(tmp_path / "whole").forward(TOKENS), merged, rtol=1e-4, atol=1e-5)
+
+
+def test_adapters_go_out_and_come_back_to_the_bit(base, tmp_path):
+    model = adapted(base, "all-linear")
+    for where in ("adapter", "again"):
+        peft.write(tmp_path / where, model, str(base))
+        model = gpt2.load(tmp_path / where)
+    first, again = (gpt2.load(tmp_path / name) for name in ("adapter", "again"))
+    assert np.array_equal(first.flat_params, again.flat_params)
+    assert first.description.lora == again.description.lora
+    # the file has matrices as (in, out), for which BLAS adds up in another order
+    expected = adapted(base, "all-linear").forward(TOKENS)
+    np.testing.assert_allclose(first.forward(TOKENS), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_weights_are_not_copied(base, tmp_path):
+    """They are views of the file; what is trained is not."""
+    peft.write(tmp_path / "adapter", adapted(base), str(base))
+    model = gpt2.load(tmp_path / "adapter")
+    for name in ("wte", "qkvw", "fcw", "lnfb"):
+        tensor = model.params[name]
+        parts = [tensor] if isinstance(tensor, np.ndarray) else tensor.slices
+        assert not any(part.flags.owndata or part.flags.writeable for part in parts)
+    assert model.params["qkv_lora_a"].flags.writeable
+    for name in ("mine.bin", "mine.safetensors"):  # the formats that are read in the same way
+        gpt2.save(gpt2.load(base), tmp_path / name)
+        found = gpt2.weights.pretrained.find(str(tmp_path / name))
+        tuned = GPT2(CONFIG, seed=None, train=Tuning("last:1"))
+        found.into(tuned)
+        assert not tuned.params["wte"].flags.writeable
+        assert np.array_equal(tuned.forward(TOKENS), gpt2.load(base).forward(TOKENS))
+    # numbers of another type are copied
+    tuned = GPT2(GPT2Config(**{**vars(CONFIG), "dtype": "float64"}), seed=None, train=Tuning("biases"))
+    gpt2.weights.pretrained.find(str(base), "float64").into(tuned)
+    assert tuned.params["wte"].flags.owndata
+
+
+def test_merged_models_go_anywhere_and_adapters_do_not(base, tmp_path):
+    model = adapted(base)
+    expected = model.forward(TOKENS)
+    for name in ("m.bin", "m.safetensors", "m"):
+        gpt2.save(gpt2.merged(model), tmp_path / name)
+        np.testing.assert_allclose(gpt2.load(tmp_path / name).forward(TOKENS), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UserError, match=r"x\.bin: llm\.c knows no adapters; --merge .* takes them"):
+        gpt2.save(model, tmp_path / "x.bin")
+    assert not (tmp_path / "x.bin").exists()
+    gpt2.save(model, tmp_path / "x.safetensors")  # whole, with its adapters beside
+    again = gpt2.load(tmp_path / "x.safetensors")
+    assert again.description.lora == model.description.lora
+    assert np.array_equal(again.forward(TOKENS), expected)
+    with pytest.raises(UserError, match=r"^--merge: .*base has no adapters; leave it out$"):
+        convert.convert(str(base), tmp_path / "y", merge=True)
+    with pytest.raises(UserError, match="the model has no adapters to merge"):
+        gpt2.merged(gpt2.load(base))
+    with pytest.raises(UserError, match=r"has adapters already \(lora:3 .*\); merge them first"):
+        gpt2.lora(model)
+
+
+REFUSED = {
+    "another kind": ({"peft_type": "IA3"}, "peft_type is 'IA3', only LORA can be read"),
+    "directions": (
+        {"use_dora": True},
+        "use_dora is True, which this program does not know; merge it with peft",
+    ),
+    "biases": ({"bias": "all"}, "bias is 'all', which this program does not know"),
+    "whole modules": ({"modules_to_save": ["lm_head"]}, r"modules_to_save is \['lm_head'\]"),
+    "other ranks": ({"rank_pattern": {"c_attn": 4}}, "rank_pattern is"),
+    "a base that was changed": ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', which cannot"),
+    "no rank": ({"r": 0}, "r is 0 and lora_alpha 6, expected numbers above 0"),
+    "another rank": ({"r": 2}, "attn.c_attn has other shapes than r=2 makes"),
+    "nothing below": ({"base_model_name_or_path": None}, "base_model_name_or_path is empty; name there"),
+    "what comes later": ({"something_new": 3}, "something_new is 3, which this program does not know"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_adapter_that_would_be_computed_otherwise_is_one_line(base, tmp_path, case):
+    change, message = REFUSED[case]
+    peft.write(tmp_path / "adapter", adapted(base), str(base))
+    path = tmp_path / "adapter" / peft.CONFIG
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserError, match=message) as error:
+        gpt2.load(tmp_path / "adapter")
+    assert "\n" not in str(error.value)
+
+
+def test_an_adapter_of_another_model_is_one_line(base, tmp_path):
+    for changes, found in (
+        ({"n_embd": 16}, r"\(3, 3, 12\), expected \(3, 3, 16\)"),
+        ({"n_layer": 2}, "expected"),
+    ):
+        gpt2.save(GPT2(GPT2Config(**{**vars(CONFIG), **changes})), tmp_path / "other")
+        peft.write(tmp_path / "adapter", adapted(base), str(tmp_path / "other"))
+        with pytest.raises(UserError, match=f"an adapter of another model: qkv_lora_a is .*{found}"):
+            gpt2.load(tmp_path / "adapter")
+        shutil.rmtree(tmp_path / "other")
+    with pytest.raises(UserError, match=r"other: no such file or folder"):
+        gpt2.load(tmp_path / "adapter")
+
+
+def test_tensors_that_are_missing_or_too_many(base, tmp_path):
+    peft.write(tmp_path / "adapter", adapted(base), str(base))
+    path = tmp_path / "adapter" / peft.WEIGHTS
+    tensors = {name: np.array(x) for name, x in huggingface.read_file(path).items()}
+    name = "base_model.model.transformer.h.1.attn.c_attn.lora_B.weight"
+    huggingface.save_file(path, {k: x for k, x in tensors.items() if k != name})
+    with pytest.raises(UserError, match=r"lora_B of attn\.c_attn is missing in block 1"):
+        gpt2.load(tmp_path / "adapter")
+    huggingface.save_file(path, {**tensors, "base_model.model.lm_head.lora_A.weight": tensors[name]})
+    with pytest.raises(UserError, match=r"lm_head\.lora_A\.weight is no tensor of an adapter"):
+        gpt2.load(tmp_path / "adapter")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match="no safetensors file, or damaged"):
+        gpt2.load(tmp_path / "adapter")
