@@ -131,6 +131,14 @@ STAGES = {
         "SciPy's modules with derivatives, where SciPy is installed: `linalg`, `optimize`, `special`, "
         "`stats`, `signal`.",
     ),
+    "interplay": Room(
+        "PyTorch, JAX",
+        "Functions of PyTorch and JAX with their gradients, and functions derived here as theirs.",
+    ),
+    "compat": Room(
+        "other tools' names",
+        "Names of other tools with this compiler behind them: `compat.autograd` has those of HIPS autograd.",
+    ),
     "reuse": Room(
         "still the same?",
         "Whether a recording may be used again: what the function depended on, and whether that still holds.",

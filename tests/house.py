@@ -44,9 +44,19 @@ STAGES: dict[str, set[str]] = {
         "switches",
         "tree",
     },
+    "interplay": {"api", "errors", "tree"},  # PyTorch's and JAX's functions and arrays
     "scipy": {"api", "errors", "ops", "record", "tree"},  # where SciPy is installed, and asked for by name
+    "compat": {
+        "api",
+        "graph",
+        "ops",
+        "record",
+        "same",
+        "scipy",
+        "tree",
+    },  # names of other tools
     # gpt2.autodiff: the public names
-    "door": {"api", "check", "emit", "errors", "ops", "run", "switches"},
+    "door": {"api", "check", "emit", "errors", "interplay", "ops", "run", "switches"},
 }
 # What each part of gpt2 may know of the others, in the same way
 PARTS: dict[str, set[str]] = {

@@ -71,6 +71,11 @@ EXCEPTIONS = {
     "python -m docs.ops > docs/ops.md": ("not here", "as above"),
     "python -m docs.architecture": ("not here", "as above"),
     "python -m docs.front": ("not here", "as above"),
+    "python -m gpt2.autodiff.compat.autograd program.py --its arguments": (
+        "not here",
+        "tests/autodiff/compat runs one",
+    ),
+    "python -m gpt2.autodiff.compat.autograd -m pytest tests": ("not here", "somebody's tests"),
     "python -m docs.notebooks": ("not here", "tests/test_notebooks.py runs the same code"),
 }
 # Families of such commands, by their beginning

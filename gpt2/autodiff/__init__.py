@@ -31,6 +31,7 @@ _EXPORTS = {
     "api.while_loop": "while_loop",
     "check.check_grads": "BackwardMismatch check_backward check_grads",
     "errors": "AutodiffError ConvergenceError",
+    "interplay": "as_numpy from_jax from_torch to_jax to_torch",
     "ops.anomaly": "AnomalyError detect_anomaly",
     "emit.readable": "readable_source",
     "run.blas": "limit_blas_threads",

@@ -21,6 +21,7 @@ from .api.while_loop import while_loop
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
 from .emit.readable import readable_source
 from .errors import AutodiffError, ConvergenceError
+from .interplay import as_numpy, from_jax, from_torch, to_jax, to_torch
 from .ops.anomaly import AnomalyError, detect_anomaly
 from .run.blas import limit_blas_threads
 from .run.remembered import Choices, remember
@@ -39,6 +40,7 @@ __all__ = [
     "Fixed",
     "FixedPair",
     "Options",
+    "as_numpy",
     "autodiff",
     "check_backward",
     "check_grads",
@@ -52,6 +54,8 @@ __all__ = [
     "elementwise_grad",
     "fixed_point",
     "flops",
+    "from_jax",
+    "from_torch",
     "get_threads",
     "ggnvp",
     "grad",
@@ -75,6 +79,8 @@ __all__ = [
     "sparse_jacobian",
     "stages",
     "stop_gradient",
+    "to_jax",
+    "to_torch",
     "tree",
     "value_and_grad",
     "vjp",

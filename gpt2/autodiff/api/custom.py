@@ -26,7 +26,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..graph import Graph, remade
-from ..nested.call import Checkpoint, CustomJVP, CustomVJP
+from ..nested.call import Checkpoint, CustomJVP, CustomVJP, call
 from ..ops import apply, const, input_node
 from ..ops.build import cast
 from ..ops.subgraph import items, zeros_like
@@ -104,7 +104,7 @@ class _Custom:
         functools.update_wrapper(self, f)
         self.f = f
         self._signature = _signature(f)
-        self._busy = False  # is its rule being recorded? A rule may call the function
+        self.recording_rule = [False]  # shared by all that stand for one function: a rule may call it
 
     def _reuse_roots(self):
         return tuple(v for v in vars(self).values() if callable(v))
@@ -127,12 +127,12 @@ class _Custom:
         with _own_reads():
             primal = _traced(function, concrete, tree, self.name)
         rule = self.rule(primal, concrete, tree, keywords)
-        if not self._busy:
-            self._busy = True
+        if not self.recording_rule[0]:
+            self.recording_rule[0] = True
             try:
                 rule.graphs  # noqa: B018  made now, while what it reads is there, and its errors name this line
             finally:
-                self._busy = False
+                self.recording_rule[0] = False
         operands = operands_of_body(primal.graph, leaves)
         return _rebuilt(
             primal.tree, apply_op("call", *operands, graph=primal.graph, rule=rule), primal.examples
@@ -279,6 +279,9 @@ class custom_vjp(_Custom):
     residuals) and backward(residuals, dout) -> (dx, dy). Gradients of integers are None. Keyword-only
     arguments of f have no gradient; f_vjp or forward gets them by name.
 
+    The rule serves forward mode too, turned round; f.defjvp, as of a custom_jvp, gives one for forward mode
+    besides, for a backward that cannot be differentiated itself.
+
         >>> @ad.custom_vjp
         ... def clipped(x):
         ...     return x
@@ -294,6 +297,7 @@ class custom_vjp(_Custom):
         self.forward: Callable | None = None
         self.backward: Callable | None = None
         self.given: Callable | None = None  # what takes f's arguments: the rule, or its forward
+        self.forwards: custom_jvp | None = None
 
     def defvjp(self, first: Callable, second: Callable | None = None) -> Callable:
         """Set the rule: one function of (dout, out, *args), or a forward and a backward."""
@@ -304,6 +308,11 @@ class custom_vjp(_Custom):
         else:
             self.forward, self.backward = first, second
         return first
+
+    def defjvp(self, rule: Callable) -> Callable:
+        """Set a rule of forward mode besides the backward."""
+        self.forwards = custom_jvp(self.f)
+        return self.forwards.defjvp(rule)
 
     def check_rule(self) -> None:
         if self.backward is None:
@@ -317,17 +326,22 @@ class custom_vjp(_Custom):
     def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> CustomVJP:
         def make():
             with _own_reads():
-                return self.graphs(primal, concrete, tree, keywords)
+                return self.graphs(primal, concrete, tree, keywords, rule)
 
-        return CustomVJP(make)
+        forwards = None if self.forwards is None else self.forwards.rule(primal, concrete, tree, keywords)
+        rule = CustomVJP(make, forwards)
+        return rule
 
-    def graphs(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Graph, Graph]:
+    def graphs(
+        self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict, rule: CustomVJP
+    ) -> tuple[Graph, Graph]:
         outputs, pull = primal.graph.outputs, self.backward
         if self.forward is None:  # everything is kept: the result, and the arguments
             pull = functools.partial(pull, **keywords)
-            forward = Graph(
-                primal.graph.inputs, [*outputs, *outputs, *primal.graph.inputs], f"{self.name}_forward"
-            )
+            inputs = primal.graph.inputs
+            if any(n.op == "host" for n in primal.graph.nodes):  # a derivative of the rule leads through it
+                outputs = call(primal.graph, rule, inputs)
+            forward = Graph(inputs, [*outputs, *outputs, *inputs], f"{self.name}_forward")
             residuals = Tree((tuple, None, (primal.tree.spec, tree.spec)), primal.tree.size + tree.size)
             kept = [*primal.examples, *concrete]
         else:

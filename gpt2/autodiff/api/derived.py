@@ -57,6 +57,7 @@ from .plan import (
 from .programs import _programs, structure
 
 DOUBTS = 63  # calls between two looks at a function that cannot be followed
+FIRST = "this was its first call, and most functions of its kind are called once"
 CHANGES = "what it reads is different at almost every call"
 
 
@@ -108,6 +109,8 @@ class Derived:
         self.doubt: str | None = None  # and why
         self.plain_draws = False  # does it need plain random numbers?
         self.entry = self.slow
+        # Is its first call neither watched nor compiled?
+        self.waits = getattr(f, "compiles_when_called_again", False)
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
 
     def _reuse_roots(self):
@@ -228,6 +231,9 @@ class Derived:
         """A recording, and the guard of what it read."""
         if self.pure:
             return self.drawing(args, kwargs), trust()
+        if self.waits:
+            self.waits = False
+            return self.drawing(args, kwargs), Guard(FIRST, never)
         if self.doubts:  # most likely it is as it was a moment ago, and to record anew is always right
             self.doubts -= 1
             return self.drawing(args, kwargs), Guard(self.doubt, never)

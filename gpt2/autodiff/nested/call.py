@@ -81,8 +81,9 @@ class CustomVJP:
 
     inlined = True
 
-    def __init__(self, make: Callable[[], tuple[Graph, Graph]]):
+    def __init__(self, make: Callable[[], tuple[Graph, Graph]], forwards: CustomJVP | None = None):
         self._make = make
+        self.forwards = forwards  # the rule of forward mode, where there is one of its own
 
     @cached_property
     def graphs(self) -> tuple[Graph, Graph]:
@@ -91,7 +92,8 @@ class CustomVJP:
 
     def batched(self, b: Any) -> CustomVJP:
         """The rule for all examples: both graphs, of which everything differs from example to example."""
-        return type(self)(lambda: tuple(all_batched(b, g) for g in self.graphs))
+        forwards = None if self.forwards is None else self.forwards.batched(b)
+        return CustomVJP(lambda: tuple(all_batched(b, g) for g in self.graphs), forwards)
 
     @property
     def forward(self) -> Graph:
@@ -110,6 +112,8 @@ class CustomVJP:
         return [next(grads) if is_float(a) else None for a in args]
 
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
+        if self.forwards is not None:
+            return self.forwards.push(graph, tangents, args)
         residuals = splice(self.forward, args)[len(graph.outputs) :]
         floats = [o for o in graph.outputs if is_float(o)]
         marks = inputs_like(floats)  # cotangents: the backward is linear in them
@@ -133,7 +137,9 @@ class CustomJVP:
         self._make = make
 
     graphs = CustomVJP.graphs
-    batched = CustomVJP.batched
+
+    def batched(self, b: Any) -> CustomJVP:
+        return CustomJVP(lambda: tuple(all_batched(b, g) for g in self.graphs))
 
     @property
     def tangent(self) -> Graph:

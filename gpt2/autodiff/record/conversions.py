@@ -42,11 +42,10 @@ _NESTED = (np.block, np.piecewise, np.trim_zeros)  # lists of another meaning
 
 
 class Seen:
-    """A function of NumPy's as it stands in NumPy while something is recorded. `takes` has the calls of a
-    thread that records.
-    """
-
+    # A function of NumPy's as it stands in NumPy while something is recorded. `takes` has the calls of a
+    # thread that records. Its docstring is the function's: numpy.ma reads that when it is imported.
     __slots__ = ("function", "takes")
+    __doc__ = property(lambda self: self.function.__doc__)  # type: ignore[assignment]
 
     def __init__(self, function: Callable, takes: Callable):
         self.function = function
@@ -54,6 +53,12 @@ class Seen:
 
     def __call__(self, *args, **kwargs):
         if current() is None or "like" in kwargs or is_own(sys._getframe(1).f_code.co_filename):
+            return self.function(*args, **kwargs)
+        return self.takes(self.function, args, kwargs)
+
+    def asked(self, *args: Any, **kwargs: Any) -> Any:
+        """The call, whoever makes it."""
+        if current() is None:
             return self.function(*args, **kwargs)
         return self.takes(self.function, args, kwargs)
 
@@ -112,6 +117,13 @@ def see(functions: Iterable[Callable]) -> None:
     behind = sys.modules[type(np.r_).__module__].__dict__  # np.r_ and np.c_ say `array` in there
     if behind.get("array") is np.array:
         replace(behind, array=SEEN[id(np.array)])
+
+
+def seen_in(module: ModuleType) -> dict:
+    """The public names of a NumPy module, with what stands in for them: for a module that takes its place and
+    keeps these objects, whether anything is recorded or not.
+    """
+    return {k: SEEN.get(id(v), v) for k, v in vars(module).items() if not k.startswith("_")}
 
 
 def replace(namespace: dict, **stand_ins: Any) -> None:

@@ -245,7 +245,10 @@ rayleigh = Distribution(
     inside=_positive,
 )
 poisson = Distribution(
-    "poisson", lambda z, mu: sp.xlogy(z, mu) - sp.gammaln(z + 1.0) - mu, inside=_not_negative
+    "poisson",
+    lambda z, mu: sp.xlogy(z, mu) - sp.gammaln(z + 1.0) - mu,
+    lambda z, mu: np.where(z < 0, 0.0, sp.gammaincc(np.floor(_clipped(z)) + 1.0, mu)),
+    inside=_not_negative,
 )
 bernoulli = Distribution(
     "bernoulli",

@@ -1,0 +1,83 @@
+"""Runs one example as a program of its own: `python prelude.py (autograd | here) example.py`.
+
+Each line that it prints is preceded by the seconds since its first statement. Pictures are drawn nowhere,
+NumPy's random numbers begin at the same seed, and MNIST's digits are invented.
+"""
+
+import os
+import runpy
+import sys
+import time
+import types
+
+
+def invented_digits():
+    import numpy as np
+
+    rng = np.random.RandomState(1)
+    shapes = rng.uniform(0, 1, (10, 28, 28)) ** 4
+
+    def some(n):
+        labels = rng.randint(0, 10, n)
+        images = np.clip(shapes[labels] + 0.1 * rng.uniform(size=(n, 28, 28)), 0, 1)
+        return (255 * images).astype(np.uint8), labels.astype(np.uint8)
+
+    return (*some(2000), *some(500))
+
+
+class Clocked:
+    """Standard output with the time before each line."""
+
+    def __init__(self, stream, start):
+        self.stream, self.start, self.line = stream, start, ""
+
+    def write(self, text):
+        self.line += text
+        while "\n" in self.line:
+            line, self.line = self.line.split("\n", 1)
+            self.stream.write(f"{time.perf_counter() - self.start:.6f}\t{line}\n")
+            self.stream.flush()
+
+    def flush(self):
+        pass
+
+    def end(self):
+        self.write("\n" if self.line else "")
+        self.stream.write(f"{time.perf_counter() - self.start:.6f}\tend of the program\n")
+        self.stream.flush()
+
+
+def quiet_pictures():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    for name in ("pause", "draw", "show"):
+        setattr(plt, name, lambda *args, **kwargs: None)
+
+
+def run(program):
+    import autograd  # noqa: F401  whichever stands under that name: importing is not timed
+    import autograd.scipy  # noqa: F401
+    import numpy as np
+
+    quiet_pictures()
+    sys.modules["data_mnist"] = types.SimpleNamespace(mnist=invented_digits)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(program)))
+    sys.argv = [program]
+    np.random.seed(0)
+    sys.stdout = clock = Clocked(sys.stdout, time.perf_counter())
+    runpy.run_path(program, run_name="__main__")
+    clock.end()
+
+
+if __name__ == "__main__":
+    which, path = sys.argv[1:]
+    if which == "here":
+        from gpt2.autodiff.compat.autograd import installed
+
+        with installed():
+            run(path)
+    else:
+        run(path)

@@ -1,0 +1,35 @@
+"""Runs a program written for HIPS autograd as it is: `python -m gpt2.autodiff.compat.autograd program.py`.
+
+A module in place of the program: `python -m gpt2.autodiff.compat.autograd -m pytest tests`.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+from .install import installed
+
+USAGE = "usage: python -m gpt2.autodiff.compat.autograd (program.py | -m module) [arguments]"
+
+
+def main(argv: list[str] | None = None) -> None:
+    given = sys.argv[1:] if argv is None else argv
+    module = given[:1] == ["-m"]
+    rest = given[1:] if module else given
+    if not rest or not module and rest[0] in ("-h", "--help"):
+        print(USAGE)
+        raise SystemExit(0 if given else 2)
+    sys.argv = rest
+    with installed():
+        if module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(rest[0])))
+            runpy.run_path(rest[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""autograd.core: rules of primitives, and the vector spaces of values."""
+
+from __future__ import annotations
+
+import types
+import warnings
+from builtins import type as class_of
+from collections.abc import Callable
+from functools import reduce
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from ...api.forward import jvp as forward
+from ...api.vjp import vjp as reverse
+from ...tree import Tree, flatten, unflatten
+from .inputs import answer, floating, has_derivative, zeros_like
+from .tracer import Box, Node, Primitive, getval, isbox, primitive, trace
+from .util import func, subval, toposort
+
+__all__ = [
+    "Box",
+    "Node",
+    "SparseObject",
+    "VSpace",
+    "def_linear",
+    "defjvp",
+    "defjvp_argnum",
+    "defjvp_argnums",
+    "defvjp",
+    "defvjp_argnum",
+    "defvjp_argnums",
+    "func",
+    "getval",
+    "isbox",
+    "make_jvp",
+    "make_vjp",
+    "primitive",
+    "primitive_with_deprecation_warnings",
+    "subval",
+    "toposort",
+    "trace",
+    "primitive_vjps",
+    "vspace",
+]
+
+primitive_with_deprecation_warnings = primitive
+primitive_vjps: dict = {}  # NumPy's functions have no rules that could be taken away
+primitive_jvps: dict = {}
+
+# ---- Derivatives of functions of one argument ------------------------------------------------------------
+
+
+def make_vjp(fun: Callable, x: Any) -> tuple[Callable, Any]:
+    """(vjp, fun(x)): vjp(g) is the gradient of the inner product of g and the result."""
+    x = floating(x)
+    ans, pull = reverse(fun, x)
+
+    def vjp(g):
+        return pull(answer(g, ans))[0] if has_derivative(ans) else zeros_like(x)
+
+    return vjp, ans
+
+
+def make_jvp(fun: Callable, x: Any) -> Callable:
+    """jvp(v) is (fun(x), its derivative in the direction v)."""
+    fun = fun.settled() if hasattr(fun, "settled") else fun
+    x = floating(x)
+
+    def jvp(v):
+        return forward(fun, (x,), (answer(v, x),))
+
+    return jvp
+
+
+# ---- Rules -----------------------------------------------------------------------------------------------
+
+
+def _own(fun: Any) -> Primitive:
+    """The primitive that a rule is given to. One for a function that is none has no effect, as with autograd,
+    whose own primitives are NumPy's and SciPy's functions.
+    """
+    if isinstance(fun, Primitive):
+        return fun
+    home = (getattr(fun, "__module__", None) or "").partition(".")[0]
+    if isinstance(fun, types.FunctionType) and home not in ("numpy", "scipy", "gpt2"):
+        warnings.warn(f"{fun.__name__} is no primitive, so a rule has no effect on it", stacklevel=4)
+        return Primitive(fun)
+    name = getattr(fun, "__name__", fun)
+    raise TypeError(
+        f"{name} is no primitive, so it cannot be given a rule. NumPy's and SciPy's functions have rules of "
+        f"their own here; for another one make a new name: {name} = primitive({name})"
+    )
+
+
+def defvjp_argnums(fun: Any, vjpmaker: Callable) -> None:
+    """The rule of a primitive for all arguments: vjpmaker(argnums, ans, args, kwargs) -> g -> gradients."""
+    _own(fun).vjp = vjpmaker
+
+
+def defvjp_argnum(fun: Any, vjpmaker: Callable) -> None:
+    """The same, one argument at a time: vjpmaker(argnum, ans, args, kwargs) -> g -> gradient."""
+
+    def vjp_argnums(argnums, *args):
+        vjps = [vjpmaker(argnum, *args) for argnum in argnums]
+        return lambda g: [vjp(g) for vjp in vjps]
+
+    defvjp_argnums(fun, vjp_argnums)
+
+
+def _by_argnum(what: str, fun: Any, rules: tuple, argnums: Any) -> Callable:
+    """Rules by the numbers of their arguments, as a function of the number."""
+    found = dict(zip(count() if argnums is None else argnums, rules))
+    for given in found.values():
+        if given is not None and given != "same" and not callable(given):
+            raise TypeError(f"def{what}: {given!r} is no rule for {fun.__name__}")
+
+    def rule(argnum):
+        if argnum not in found:
+            raise NotImplementedError(
+                f"the primitive {fun.__name__} has no {what} for its argument {argnum}. def{what}("
+                f"{fun.__name__}, ...) sets it; None says that the derivative is zero"
+            )
+        return found[argnum]
+
+    return rule
+
+
+def defvjp(fun: Any, *vjpmakers: Any, argnums: Any = None) -> None:
+    """Rules of a primitive, one for each argument: vjpmaker(ans, *args, **kwargs) -> g -> gradient.
+
+    None is a derivative of zero. argnums: which arguments they are for, in place of 0, 1, 2, ...
+    """
+    rule = _by_argnum("vjp", _own(fun), vjpmakers, argnums)
+
+    def vjp_argnums(numbers, ans, args, kwargs):
+        makers = [rule(n) for n in numbers]
+        vjps = [None if maker is None else maker(ans, *args, **kwargs) for maker in makers]
+        return lambda g: [None if vjp is None else vjp(g) for vjp in vjps]
+
+    defvjp_argnums(fun, vjp_argnums)
+
+
+def defjvp_argnums(fun: Any, jvpmaker: Callable) -> None:
+    """The forward rule of a primitive: jvpmaker(argnums, tangents, ans, args, kwargs) -> tangent of ans.
+
+    A primitive that has rules of both kinds uses those of defvjp in both modes.
+    """
+    _own(fun).jvp = jvpmaker
+
+
+def defjvp_argnum(fun: Any, jvpmaker: Callable) -> None:
+    """The same, one argument at a time: jvpmaker(argnum, tangent, ans, args, kwargs)."""
+
+    def jvp_argnums(argnums, gs, ans, args, kwargs):
+        return _sum([jvpmaker(argnum, g, ans, args, kwargs) for argnum, g in zip(argnums, gs)], ans)
+
+    defjvp_argnums(fun, jvp_argnums)
+
+
+def defjvp(fun: Any, *jvpfuns: Any, argnums: Any = None) -> None:
+    """Forward rules of a primitive, one for each argument: jvpfun(g, ans, *args, **kwargs) -> tangent.
+
+    "same" is for an argument in which the primitive is linear, None for a derivative of zero.
+    """
+    rule = _by_argnum("jvp", _own(fun), jvpfuns, argnums)
+
+    def jvp_argnums(numbers, gs, ans, args, kwargs):
+        found = []
+        for n, g in zip(numbers, gs):
+            f = rule(n)
+            if f == "same":
+                found.append(fun(*subval(args, n, g), **kwargs))
+            elif f is not None:
+                found.append(f(g, ans, *args, **kwargs))
+        return _sum(found, ans)
+
+    defjvp_argnums(fun, jvp_argnums)
+
+
+def def_linear(fun: Any) -> None:
+    """Say that a primitive is linear in each of its arguments."""
+    defjvp_argnum(fun, lambda argnum, g, ans, args, kwargs: fun(*subval(args, argnum, g), **kwargs))
+
+
+def _sum(parts: list, like: Any) -> Any:
+    return reduce(lambda a, b: vspace(like).add(a, b), parts) if parts else zeros_like(like)
+
+
+# ---- Vector spaces ---------------------------------------------------------------------------------------
+
+
+class VSpace:
+    """The space of values like one that was given: arrays, numbers, and tuples, lists and dicts of them."""
+
+    def __init__(self, value: Any):
+        leaves, self.tree = flatten(value)
+        self.leaves = [(np.shape(x), np.result_type(getval_type(x))) for x in leaves]
+        self.kinds = [isinstance(x, (float, complex)) and not isinstance(x, np.generic) for x in leaves]
+
+    @classmethod
+    def register(cls, value_type: Any, vspace_maker: Any = None) -> None:
+        raise NotImplementedError(
+            f"autograd.extend.VSpace.register({getattr(value_type, '__name__', value_type)}): derivatives "
+            "are taken of numbers, arrays, and trees of them; docs/values.md says which classes are trees"
+        )
+
+    def __eq__(self, other: Any) -> bool:
+        return class_of(other) is VSpace and self.tree == other.tree and self.leaves == other.leaves
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.leaves))
+
+    def __repr__(self) -> str:
+        return "VSpace(" + ", ".join(f"{dtype} {shape}" for shape, dtype in self.leaves) + ")"
+
+    @property
+    def _single(self) -> tuple:
+        if len(self.leaves) != 1 or self.tree.spec != "*":
+            raise AttributeError("this vector space is one of containers, which have no shape and dtype")
+        return self.leaves[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._single[0]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._single[1]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def iscomplex(self) -> bool:
+        return any(dtype.kind == "c" for _, dtype in self.leaves)
+
+    @property
+    def size(self) -> int:
+        """How many real numbers a value has."""
+        return sum(int(np.prod(shape)) * (2 if dtype.kind == "c" else 1) for shape, dtype in self.leaves)
+
+    def _made(self, make: Callable) -> Any:
+        return unflatten(Tree(self.tree.spec, len(self.leaves)), [make(*leaf) for leaf in self.leaves])
+
+    def zeros(self) -> Any:
+        return self._made(np.zeros)
+
+    def ones(self) -> Any:
+        """Ones; 1+1j where it is complex."""
+        return self._made(lambda shape, dtype: np.full(shape, 1 + 1j if dtype.kind == "c" else 1, dtype))
+
+    def randn(self) -> Any:
+        """Normal random numbers from NumPy's global generator."""
+
+        def draw(shape, dtype):
+            x = np.asarray(np.random.standard_normal(shape)).astype(dtype)
+            return x + 1j * np.asarray(np.random.standard_normal(shape)) if dtype.kind == "c" else x
+
+        return self._made(draw)
+
+    def standard_basis(self) -> Any:
+        """Each unit vector in turn; the imaginary ones too where it is complex."""
+        for k, (shape, dtype) in enumerate(self.leaves):
+            for index in np.ndindex(*shape):
+                for unit in (1, 1j) if dtype.kind == "c" else (1,):
+                    parts = [np.zeros(*leaf) for leaf in self.leaves]
+                    parts[k][index] = unit
+                    yield unflatten(self.tree, parts)
+
+    def _map(self, f: Callable, *values: Any) -> Any:
+        rows = [flatten(v)[0] for v in values]
+        return unflatten(self.tree, [f(*row) for row in zip(*rows)])
+
+    def add(self, x: Any, y: Any) -> Any:
+        return self._map(lambda a, b: a + b, x, y)
+
+    def mut_add(self, x: Any, y: Any) -> Any:
+        return y if x is None else self.add(x, y)
+
+    def scalar_mul(self, x: Any, a: Any) -> Any:
+        return self._map(lambda v: v * a, x)
+
+    def inner_prod(self, x: Any, y: Any) -> Any:
+        parts = self._map(lambda a, b: np.real(np.sum(np.conj(a) * b)), x, y)
+        return sum(flatten(parts)[0])
+
+    def covector(self, x: Any) -> Any:
+        return self._map(lambda v: np.conj(v) if np.iscomplexobj(v) else v, x)
+
+
+def getval_type(x: Any) -> Any:
+    """Something with the dtype of x; no value is looked at."""
+    return x.dtype if isbox(x) else x
+
+
+def vspace(value: Any) -> VSpace:
+    """The vector space that a value is of."""
+    found = VSpace(value)
+    if not found.leaves and not isinstance(value, (tuple, list, dict)):
+        raise TypeError(f"there is no vector space of {class_of(value).__name__}: {value!r}")
+    return found
+
+
+class SparseObject:
+    def __init__(self, vs: Any, mut_add: Any):
+        raise NotImplementedError(
+            "autograd.extend.SparseObject: gradients are arrays here. Give back a whole one; the compiler "
+            "turns np.zeros(...) with a part written into it to a write in place"
+        )

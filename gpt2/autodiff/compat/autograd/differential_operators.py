@@ -1,0 +1,323 @@
+"""autograd.differential_operators: gradients, Jacobians and products with them.
+
+Each is an operator on functions of one argument, made one on functions of many by unary_to_nary: the
+arguments that are not differentiated reach the function as they are. What was recorded is kept with the
+function (wrap_util.Unary), and used again as long as what it read is the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...api import gradient
+from ...api import jacobian as jacobians
+from ...api.custom import checkpoint as _checkpoint
+from ...api.forward import jvp as forward
+from ...record.value import Recorded
+from ...tree import flatten
+from . import core
+from .inputs import answer, floating
+from .wrap_util import Unary, get_name, unary_to_nary
+
+__all__ = [
+    "checkpoint",
+    "deriv",
+    "elementwise_grad",
+    "grad",
+    "grad_and_aux",
+    "grad_named",
+    "hessian",
+    "hessian_tensor_product",
+    "hessian_vector_product",
+    "holomorphic_grad",
+    "jacobian",
+    "make_ggnvp",
+    "make_hvp",
+    "make_jvp",
+    "make_jvp_reversemode",
+    "make_vjp",
+    "multigrad_dict",
+    "tensor_jacobian_product",
+    "unary_to_nary",
+    "value_and_grad",
+    "vector_jacobian_product",
+]
+
+
+def _made(fun: Callable, key: str, make: Callable) -> Callable:
+    """The derived function make(fun), kept with fun where it is one of ours."""
+    if not isinstance(fun, Unary):
+        return make(fun)
+    if key not in fun.made:
+        fun.made[key] = make(fun)
+    return fun.made[key]
+
+
+def _others(fun: Callable) -> list:
+    """The arguments besides the differentiated ones that are recorded with them."""
+    return fun.given_on() if isinstance(fun, Unary) else []
+
+
+def _waiting(f: Callable) -> Callable:
+    """f, of which the first call is not compiled: most functions that grad makes are called once."""
+    f.compiles_when_called_again = True  # type: ignore[attr-defined]
+    return f
+
+
+def _seen(ans: Any) -> Any:
+    """A result, with autograd's warning where no derivative leads to it."""
+    if not any(type(x) is Recorded for x in flatten(ans)[0]):
+        warnings.warn("Output seems independent of input.", stacklevel=2)
+    return ans
+
+
+def _number(name: str, ans: Any) -> Any:
+    """A result of one real number in any shape, as one of shape ()."""
+    plain = isinstance(ans, (np.ndarray, np.generic, float, complex, int))
+    if not plain or np.size(ans) != 1 or np.iscomplexobj(ans):
+        got = f"an array of shape {np.shape(ans)}" if plain else f"a {ans.__class__.__name__}"
+        got = "a complex number" if plain and np.iscomplexobj(ans) else got
+        raise TypeError(
+            f"{name} is for functions with one real number as their result, and this one gives {got}. There "
+            "are jacobian, elementwise_grad and holomorphic_grad"
+        )
+    return np.reshape(_seen(ans), ()) if np.shape(ans) else _seen(ans)
+
+
+def _with_value(fun: Callable) -> Callable:
+    def scalar(x, *others):
+        ans = fun(x, *others)
+        return _number("value_and_grad", ans), ans
+
+    return gradient.value_and_grad(_waiting(scalar), has_aux=True)
+
+
+def _gradient(fun: Callable) -> Callable:
+    def scalar(x, *others):
+        return _number("grad", fun(x, *others))
+
+    return gradient.grad(_waiting(scalar))
+
+
+@unary_to_nary
+def grad(fun: Callable, x: Any) -> Any:
+    """The gradient of a function with one real number as its result, in the structure of the argument.
+
+    grad(fun, argnum=0)(*args): argnum is the argument's position, or a tuple of several. The result may have
+    any shape of one entry; a function of anything larger is a TypeError.
+    """
+    return _made(fun, "grad", _gradient)(floating(x), *_others(fun))
+
+
+@unary_to_nary
+def value_and_grad(fun: Callable, x: Any) -> tuple[Any, Any]:
+    """(fun's result, its gradient), as scipy.optimize.minimize(..., jac=True) takes them."""
+    (_, ans), found = _made(fun, "value_and_grad", _with_value)(floating(x), *_others(fun))
+    return ans, found
+
+
+@unary_to_nary
+def elementwise_grad(fun: Callable, x: Any) -> Any:
+    """The gradient of the sum of the results: d out[i] / d x[i] where f works element by element."""
+
+    def make(fun):
+        def total(x, *others):
+            ans = _seen(fun(x, *others))
+            if any(np.iscomplexobj(leaf) for leaf in flatten(ans)[0]):
+                raise TypeError("elementwise_grad is for functions with real results")
+            return ans
+
+        return gradient.elementwise_grad(_waiting(total))
+
+    return _made(fun, "elementwise_grad", make)(floating(x), *_others(fun))
+
+
+@unary_to_nary
+def deriv(fun: Callable, x: Any) -> Any:
+    """The derivative in the direction of ones, forwards."""
+    x = floating(x)
+    return forward(fun, (x,), (core.vspace(x).ones(),))[1]
+
+
+@unary_to_nary
+def jacobian(fun: Callable, x: Any) -> Any:
+    """All partial derivatives, of shape out.shape + in.shape."""
+
+    def make(fun):
+        def seen(x, *others):
+            return _seen(fun(x, *others))
+
+        return jacobians.jacobian(_waiting(seen))
+
+    return _made(fun, "jacobian", make)(floating(x), *_others(fun))
+
+
+def _second(fun: Callable) -> Callable:
+    first = jacobians.jacobian(fun)
+
+    def inner(x, *others):
+        return first(x, *others)
+
+    return jacobians.jacobian(_waiting(inner))
+
+
+@unary_to_nary
+def hessian(fun: Callable, x: Any) -> Any:
+    """The Jacobian of the Jacobian."""
+    return _made(fun, "hessian", _second)(floating(x), *_others(fun))
+
+
+@unary_to_nary
+def holomorphic_grad(fun: Callable, x: Any) -> Any:
+    """df/dz of a holomorphic function."""
+    if not np.iscomplexobj(x):
+        warnings.warn("Input to holomorphic_grad is not complex", stacklevel=2)
+
+    def make(fun):
+        def real_part(x, *others):
+            return _number("holomorphic_grad", np.real(fun(x, *others)))
+
+        return gradient.grad(_waiting(real_part))
+
+    return _made(fun, "holomorphic_grad", make)(floating(x), *_others(fun))
+
+
+@unary_to_nary
+def grad_and_aux(fun: Callable, x: Any) -> tuple[Any, Any]:
+    """(gradient of the first of two results, the second as it is)."""
+
+    def make(fun):
+        def first(x, *others):
+            value, aux = fun(x, *others)
+            return _number("grad_and_aux", value), aux
+
+        return gradient.grad(_waiting(first), has_aux=True)
+
+    return _made(fun, "grad_and_aux", make)(floating(x), *_others(fun))
+
+
+make_vjp = unary_to_nary(core.make_vjp)
+make_jvp = unary_to_nary(core.make_jvp)
+
+
+@unary_to_nary
+def make_jvp_reversemode(fun: Callable, x: Any) -> Callable:
+    """jvp(v) is the derivative in the direction v, without the value."""
+    both = core.make_jvp(fun, x)
+
+    def jvp(v):
+        return both(v)[1]
+
+    return jvp
+
+
+@unary_to_nary
+def make_hvp(fun: Callable, x: Any) -> tuple[Callable, Any]:
+    """(hvp, gradient): hvp(v) is the Hessian at x times v."""
+    return core.make_vjp(grad(fun), x)
+
+
+def make_ggnvp(f: Callable, g: Callable | None = None, f_argnum: Any = 0) -> Callable:
+    """make_ggnvp(f, g)(*args)(v) is the generalised Gauss-Newton matrix of g(f(x)) times v.
+
+    g is half the sum of squares, unless one is given.
+    """
+    outer = g if g is not None else _half_of_squares
+
+    @unary_to_nary
+    def products(f, x):
+        f_vjp, f_x = core.make_vjp(f, x)
+        f_jvp = core.make_jvp(f, x)
+        g_hvp, _ = core.make_vjp(grad(outer), f_x)
+
+        def ggnvp(v):
+            return f_vjp(g_hvp(f_jvp(v)[1]))
+
+        return ggnvp
+
+    return products(f, f_argnum)
+
+
+def _half_of_squares(x: Any) -> Any:
+    return 0.5 * np.sum(x**2, axis=-1)
+
+
+def hessian_tensor_product(fun: Callable, argnum: Any = 0) -> Callable:
+    """product(*args, tensor): the Hessian of fun with respect to an argument, times a tensor of its shape."""
+    unary = Unary(fun, argnum)
+
+    def run(unary, x, tensor):
+        x = floating(x)
+        return forward(_made(unary, "grad", _gradient), (x,), (answer(tensor, x),))[1]
+
+    def product(*args, **kwargs):
+        return unary.within(args[:-1], kwargs, run, args[-1])
+
+    return product
+
+
+hessian_vector_product = hessian_tensor_product
+
+
+def tensor_jacobian_product(fun: Callable, argnum: Any = 0) -> Callable:
+    """product(*args, tensor): the tensor times the Jacobian of fun, over all axes of the tensor."""
+    unary = Unary(fun, argnum)
+
+    def contracted(unary):
+        def contract(x, tensor):
+            return np.tensordot(tensor, unary(x), axes=np.ndim(tensor))
+
+        return jacobians.jacobian(_waiting(contract))
+
+    def run(unary, x, tensor):
+        return _made(unary, "tensor_jacobian", contracted)(floating(x), floating(tensor))
+
+    def product(*args, **kwargs):
+        return unary.within(args[:-1], kwargs, run, args[-1])
+
+    return product
+
+
+vector_jacobian_product = tensor_jacobian_product
+
+
+def grad_named(fun: Callable, argname: str) -> Callable:
+    """The gradient with respect to a positional argument of this name."""
+    return grad(fun, list(inspect.signature(fun).parameters).index(argname))
+
+
+def multigrad_dict(fun: Callable) -> Callable:
+    """The gradients with respect to all arguments at once, in an OrderedDict by the names of the arguments.
+
+    For *args the entry is a tuple, for **kwargs a dict. What is no real number or array is left out of the
+    differentiation, and its entry is None.
+    """
+    signature = inspect.signature(fun)
+
+    def gradients(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = OrderedDict(bound.arguments)
+        moving = {k: v for k, v in given.items() if flatten(v)[0]}
+
+        def of_all(found):
+            call = inspect.BoundArguments(signature, OrderedDict({**given, **found}))
+            return fun(*call.args, **call.kwargs)
+
+        found = grad(of_all)(moving)
+        return OrderedDict((k, found.get(k)) for k in given)
+
+    return gradients
+
+
+def checkpoint(fun: Callable) -> Callable:
+    """fun, whose backward keeps only its arguments and computes the rest again."""
+    kept = _checkpoint(fun)
+    kept.__name__ = get_name(fun)
+    return kept

@@ -1,0 +1,70 @@
+"""autograd.numpy.numpy_wrapper: the functions that autograd's NumPy has besides NumPy's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....record.conversions import seen_in
+from ..tracer import getval, isbox
+
+# What autograd.numpy takes from here
+NAMES = frozenset(
+    "concatenate stack vstack hstack column_stack concatenate_args make_diagonal metadata where".split()
+)
+_SEEN = seen_in(np)
+
+
+def concatenate_args(axis: int, *args: Any) -> Any:
+    return np.concatenate(args, axis)
+
+
+def _of_any_iterable(function: Any) -> Any:
+    """A function of a sequence of arrays that takes a generator too, as autograd's does."""
+    name = function.__name__
+
+    def call(arrays, *args, **kwargs):
+        given = arrays if isinstance(arrays, (list, tuple, np.ndarray)) else list(arrays)
+        return _SEEN[name].asked(given, *args, **kwargs)
+
+    call.__name__, call.__doc__ = name, function.__doc__
+    return call
+
+
+concatenate, stack, vstack, hstack, column_stack = map(
+    _of_any_iterable, (np.concatenate, np.stack, np.vstack, np.hstack, np.column_stack)
+)
+
+
+def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The matrices with these diagonals, along the last two axes."""
+    if (offset, axis1, axis2) != (0, -1, -2):
+        raise NotImplementedError("make_diagonal: with offset=0, axis1=-1, axis2=-2 alone")
+    return np.reshape(D, (*np.shape(D), 1)) * np.eye(np.shape(D)[-1])
+
+
+def metadata(A: Any) -> tuple:
+    """(shape, ndim, dtype, whether it is complex)"""
+    dtype = A.dtype if hasattr(A, "dtype") else np.result_type(getval(A))
+    return np.shape(A), np.ndim(A), dtype, dtype.kind == "c"
+
+
+def where(condition: Any, *args: Any, **kwargs: Any) -> Any:
+    """np.where, whose x and y may be named. Of Python's own numbers and lists it gives Python's own."""
+    if not args and not kwargs:
+        return np.where(condition)
+    given = dict(zip(("x", "y"), args), **kwargs)
+    if set(given) != {"x", "y"} or len(args) + len(kwargs) != 2:
+        raise ValueError("where: either both or neither of x and y should be given")
+    x, y = given["x"], given["y"]
+    if any(map(_is_numpys, (condition, x, y))):
+        return np.where(condition, x, y)
+    return np.where(condition, x, y).tolist()
+
+
+def _is_numpys(x: Any) -> bool:
+    """Whether anything of NumPy's, or a recorded value, is in x."""
+    if isinstance(x, (list, tuple)):
+        return any(map(_is_numpys, x))
+    return isbox(x) or isinstance(x, (np.ndarray, np.generic))

@@ -1,0 +1,251 @@
+"""autograd.tracer: primitives, and what is behind a recorded value.
+
+A primitive is a function with a rule of its own (core.py sets it), which becomes one op of a recording.
+"""
+
+from __future__ import annotations
+
+import functools
+from builtins import type as class_of
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...api.custom import custom_jvp, custom_vjp
+from ...graph import Node as GraphNode
+from ...ops import evaluate
+from ...record.record import record
+from ...record.value import Recorded, value_of
+from ...tree import flatten, unflatten
+from .util import func, subval, subvals, toposort
+
+__all__ = [
+    "Box",
+    "Node",
+    "func",
+    "getval",
+    "isbox",
+    "new_box",
+    "notrace_primitive",
+    "primitive",
+    "register_notrace",
+    "subval",
+    "subvals",
+    "toposort",
+    "trace",
+]
+
+
+def isbox(x: Any) -> bool:
+    """Whether x is a value under observation."""
+    return class_of(x) is Recorded
+
+
+def getval(x: Any) -> Any:
+    """The plain value behind a recorded one. The recording then holds for this value only."""
+    if not isbox(x):
+        return x
+    value = value_of(x)
+    if isinstance(value, np.ndarray):
+        value = value.copy()
+        x._read(value.copy(), "array")
+    else:
+        x._read(value, "float")
+    return value
+
+
+# ---- Primitives ------------------------------------------------------------------------------------------
+
+
+class Primitive:
+    """A function with rules of its own, which no recording looks into."""
+
+    _is_autograd_primitive = True
+
+    def __init__(self, fun: Callable):
+        functools.update_wrapper(self, fun)
+        if not hasattr(self, "__name__"):
+            self.__name__ = class_of(fun).__name__
+        self.fun = fun
+        self.vjp: Callable | None = None  # (argnums, ans, args, kwargs) -> g -> gradients, in core.py
+        self.jvp: Callable | None = None  # (argnums, tangents, ans, args, kwargs) -> tangent
+        self._recording_rule = [False]
+
+    def _reuse_roots(self) -> tuple:
+        return (self.fun, self.vjp, self.jvp)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if any(map(isbox, flatten(kwargs)[0])):
+            raise TypeError(
+                f"{self.__name__}: a primitive takes values that are differentiated by position, and here "
+                f"one was given by name ({', '.join(kwargs)})"
+            )
+        places = [i for i, x in enumerate(args) if any(map(isbox, flatten(x)[0]))]
+        if not places:
+            return self.fun(*args, **kwargs)
+        return self._with_rule(places, args, kwargs)(*(args[i] for i in places))
+
+    def _with_rule(self, places: list[int], args: tuple, kwargs: dict) -> Callable:
+        """The function of the recorded arguments alone, with a rule; the others are part of it."""
+        whole = functools.partial(_put, args, places)
+
+        def fun(*xs):
+            return self.fun(*whole(xs), **kwargs)
+
+        fun.__name__ = fun.__qualname__ = self.__name__
+        if self.vjp is None and self.jvp is None:
+            raise NotImplementedError(
+                f"the primitive {self.__name__} has no rule for its arguments {places}. Give it one with "
+                f"defvjp({self.__name__}, ...)"
+            )
+        custom: Any = custom_jvp(fun) if self.vjp is None else custom_vjp(fun)
+        if self.vjp is not None:
+            custom.defvjp(functools.partial(self._vjp_rule, places, whole, kwargs))
+        if self.jvp is not None:
+            custom.defjvp(functools.partial(self._jvp_rule, places, whole, kwargs))
+        custom.recording_rule = self._recording_rule
+        return custom
+
+    def _vjp_rule(
+        self, places: list[int], whole: Callable, options: dict, dout: Any, ans: Any, *xs: Any
+    ) -> Any:
+        moving = [k for k, x in enumerate(xs) if _moves(x)]
+        grads = self.vjp([places[k] for k in moving], ans, whole(xs), options)(dout)  # type: ignore[misc]
+        found = dict(zip(moving, grads))
+        return tuple(_shaped(found.get(k), x) for k, x in enumerate(xs))
+
+    def _jvp_rule(
+        self, places: list[int], whole: Callable, options: dict, primals: Any, tangents: Any
+    ) -> Any:
+        ans = self(*whole(primals), **options)
+        moving = [k for k, x in enumerate(primals) if _moves(x)]
+        numbers, moved = [places[k] for k in moving], [tangents[k] for k in moving]
+        return ans, self.jvp(numbers, moved, ans, whole(primals), options)  # type: ignore[misc]
+
+
+def _put(args: tuple, places: list[int], xs: tuple) -> tuple:
+    return subvals(args, zip(places, xs))
+
+
+def _moves(x: Any) -> bool:
+    """Whether an argument has a derivative: whether any real or complex number is in it."""
+    return any(np.result_type(value_of(leaf)).kind in "fc" for leaf in flatten(x)[0])
+
+
+def _shaped(d: Any, x: Any) -> Any:
+    """A gradient of one entry takes the argument's shape: rules say 1.0 for array([1.0]), and so on."""
+    if d is None or not isinstance(x, (np.ndarray, np.generic, float, complex)) or np.shape(d) == np.shape(x):
+        return d
+    return np.reshape(d, np.shape(x)) if np.size(d) == np.size(x) == 1 else d
+
+
+def primitive(f_raw: Callable) -> Callable:
+    """A function that recordings do not look into: core.defvjp or core.defjvp gives it a derivative.
+
+    What may be anything that Python can run, on plain values, such as a call of a library written in C.
+    """
+    return Primitive(f_raw)
+
+
+def notrace_primitive(f_raw: Callable) -> Callable:
+    """A function of the plain values behind its arguments, with no derivative."""
+
+    @functools.wraps(f_raw)
+    def plainly(*args, **kwargs):
+        return f_raw(*map(getval, args), **kwargs)
+
+    return plainly
+
+
+def register_notrace(trace_type: Any, primitive_fun: Any) -> None:
+    raise NotImplementedError(
+        "autograd.tracer.register_notrace: this compiler has one kind of recording. A function without "
+        "derivative is notrace_primitive(f), or takes ad.stop_gradient(x)"
+    )
+
+
+# ---- Boxes and nodes -------------------------------------------------------------------------------------
+
+
+class _BoxType(type):
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isbox(x)
+
+
+class Box(metaclass=_BoxType):
+    """What isinstance(x, Box) asks for: a value under observation. New kinds of boxes cannot be made."""
+
+    @classmethod
+    def register(cls, value_type: Any) -> None:
+        raise NotImplementedError(
+            f"autograd.tracer.Box.register({getattr(value_type, '__name__', value_type)}): recorded values "
+            "are numbers and arrays. Classes that hold arrays are trees: dataclasses, NamedTuples and attrs "
+            "classes as they are (docs/values.md)"
+        )
+
+
+def new_box(value: Any, trace: Any, node: Any) -> Any:
+    raise NotImplementedError(
+        "autograd.tracer.new_box: recorded values are made by the compiler alone. A function with a rule of "
+        "its own is a primitive"
+    )
+
+
+class Node:
+    """What `trace` makes one of for each operation; a program derives its own class from it."""
+
+    def __init__(
+        self, value: Any, fun: Any, args: Any, kwargs: Any, parent_argnums: Any, parents: Any
+    ) -> None:
+        raise NotImplementedError("autograd.tracer.Node is to be derived from")
+
+    def initialize_root(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError("autograd.tracer.Node is to be derived from")
+
+    @classmethod
+    def new_root(cls, *args: Any, **kwargs: Any) -> Any:
+        root = cls.__new__(cls)
+        root.initialize_root(*args, **kwargs)
+        return root
+
+
+def trace(start_node: Any, fun: Callable, x: Any) -> tuple[Any, Any]:
+    """fun(x), and the node of its result: one for each op of the recorded graph that hangs on x.
+
+    Returns (value, None) where the result does not. The ops are this compiler's (docs/ops.md).
+    """
+    rec = record(fun, (x,))
+    leaves, _ = flatten(x)
+    if len(leaves) != 1 or rec.out_tree.size != 1:
+        raise NotImplementedError("autograd.tracer.trace: of functions from one array to one array")
+    operands = rec.operands(leaves)
+    values: dict[GraphNode, Any] = dict(zip(rec.graph.inputs, operands))
+    nodes = {rec.graph.inputs[0]: start_node}
+    for n in rec.graph.nodes:
+        if n.op == "const":
+            values[n] = np.asarray(n.value, n.dtype)[()]
+        elif n.op != "input":
+            args = [values[a] for a in n.args]
+            values[n] = evaluate(n.op, args, n.attrs)
+            argnums = tuple(i for i, a in enumerate(n.args) if a in nodes)
+            if argnums:
+                parents = tuple(nodes[n.args[i]] for i in argnums)
+                nodes[n] = class_of(start_node)(
+                    values[n], _named(n.op), tuple(args), dict(n.attrs or {}), argnums, parents
+                )
+    out = rec.graph.outputs[0]
+    return unflatten(rec.out_tree, [values[out]]), nodes.get(out)
+
+
+def _named(op: str) -> Callable:
+    """What stands for an op's function in a Node: something with its name."""
+
+    def function(*args, **kwargs):
+        return evaluate(op, args, kwargs)
+
+    function.__name__ = op
+    return function

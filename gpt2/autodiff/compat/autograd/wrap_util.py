@@ -1,0 +1,170 @@
+"""autograd.wrap_util: an operator on functions of one argument becomes one on functions of many."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ...same import same_items
+from .util import subvals
+
+
+class Unary:
+    """A function of many arguments as a function of those that argnum names; the others are those of the call
+    that is running in this thread.
+
+    It is one object for all calls, so that what was recorded in one call serves the next. `made` keeps the
+    derived functions of it. The other arguments reach the function as they are, plain. Where a real number or
+    an array among them is another one than in the last call, such arguments are recorded too from then on
+    (`given_on`), so that what was compiled serves all their values; a function that fails with them gets them
+    plain again, for good.
+    """
+
+    compiles_when_called_again = True  # `grad(f)(x)` makes a new function, often for one call
+
+    def __init__(self, fun: Callable, argnum: Any):
+        self.fun = fun
+        self.argnum = argnum
+        self.made: dict = {}
+        self.records_others: bool | None = None  # None: they have been the same so far
+        self._last: tuple | None = None
+        self._running = threading.local()
+        self.__name__ = self.__qualname__ = get_name(fun)
+        self.__doc__ = get_doc(fun)
+
+    def _calls(self) -> list:
+        try:
+            return self._running.calls
+        except AttributeError:
+            self._running.calls = []
+            return self._running.calls
+
+    def _reuse_roots(self) -> tuple:
+        """What a recording of it depends on: the function, and the other arguments that are not recorded."""
+        calls = self._calls()
+        if not calls:
+            return (self.fun,)
+        args, kwargs, places = calls[-1]
+        chosen = {*self._chosen(len(args)), *places}
+        rest = [x for i, x in enumerate(args) if i not in chosen]
+        return (self.fun, len(args), places, *rest, *kwargs, *kwargs.values())
+
+    def _chosen(self, n: int) -> list[int]:
+        chosen = (self.argnum,) if isinstance(self.argnum, int) else self.argnum
+        return [i + n if i < 0 else i for i in chosen]
+
+    def __call__(self, x: Any, *others: Any) -> Any:
+        args, kwargs, places = self._calls()[-1]
+        chosen = [(self.argnum, x)] if isinstance(self.argnum, int) else zip(self.argnum, x)
+        return self.fun(*subvals(subvals(args, zip(places, others)), chosen), **kwargs)
+
+    def given_on(self) -> list:
+        """The other arguments that are recorded in this call, from now on in it. An operator that does not
+        ask gets all of them plain.
+        """
+        calls = self._calls()
+        args, kwargs, _ = calls[-1]
+        places = self._places(args)
+        calls[-1] = args, kwargs, places
+        return [args[i] for i in places]
+
+    def within(self, args: tuple, kwargs: dict, run: Callable, *rest: Any, **options: Any) -> Any:
+        """run(self, the arguments that argnum names, ...), with the others at hand."""
+        x = args[self.argnum] if isinstance(self.argnum, int) else tuple(args[i] for i in self.argnum)
+        calls = self._calls()
+        calls.append((args, kwargs, ()))
+        try:
+            return run(self, x, *rest, **options)
+        except Exception:
+            if not calls[-1][2]:
+                raise
+        finally:
+            calls.pop()
+        self.records_others = False  # it wants them plain; if it is at fault itself, it will say so now
+        return self.within(args, kwargs, run, *rest, **options)
+
+    def _places(self, args: tuple) -> tuple[int, ...]:
+        """Where the other arguments stand that are recorded."""
+        if self.records_others is False:
+            return ()
+        chosen = self._chosen(len(args))
+        places = tuple(i for i, x in enumerate(args) if i not in chosen and _may_change(x))
+        if self.records_others is None:
+            now = tuple(args[i] for i in places)
+            if self._last is not None and not same_items(now, self._last):
+                self.records_others = True
+            self._last = now
+        return places if self.records_others else ()
+
+    def settled(self) -> Unary:
+        """The same function with the other arguments of this call, for use after it."""
+        unary = Unary(self.fun, self.argnum)
+        args, kwargs, _ = self._calls()[-1]
+        unary._running = _Settled([(args, kwargs, ())])
+        return unary
+
+
+def _may_change(x: Any) -> bool:
+    """Whether an argument is a real or complex number or an array of them, as a batch of data is."""
+    return type(x) in (float, complex) or type(x) is np.ndarray and x.dtype.kind in "fc"
+
+
+class _Settled:
+    """In place of a thread's own list of calls: one call, for all threads."""
+
+    def __init__(self, calls: list):
+        self.calls = calls
+
+
+def unary_to_nary(unary_operator: Callable) -> Callable:
+    """operator(fun, x, ...) as nary(fun, argnum=0, ...)(*args); argnum is a position, or several."""
+
+    @functools.wraps(unary_operator)
+    def nary_operator(fun, argnum=0, *nary_op_args, **nary_op_kwargs):
+        if type(argnum) not in (int, tuple, list):
+            raise TypeError(
+                f"{unary_operator.__name__}: argnum is {argnum!r}, expected an int or a tuple of ints"
+            )
+        unary = Unary(fun, argnum)
+
+        def nary_f(*args, **kwargs):
+            return unary.within(args, kwargs, unary_operator, *nary_op_args, **nary_op_kwargs)
+
+        return wrap_nary_f(fun, unary_operator, argnum)(nary_f)
+
+    return nary_operator
+
+
+def wraps(fun: Callable, namestr: str = "{fun}", docstr: str = "{doc}", **kwargs: Any) -> Callable:
+    """Names a function after another."""
+
+    def named(f):
+        with suppress(AttributeError, KeyError, ValueError):
+            f.__name__ = namestr.format(fun=get_name(fun), **kwargs)
+            f.__doc__ = docstr.format(fun=get_name(fun), doc=get_doc(fun), **kwargs)
+        return f
+
+    return named
+
+
+def wrap_nary_f(fun: Callable, op: Callable, argnum: Any) -> Callable:
+    return wraps(
+        fun,
+        "{op}_of_{fun}_wrt_argnum_{argnum}",
+        "    {op} of function {fun} with respect to argument number {argnum}. It takes the same arguments.",
+        op=get_name(op),
+        argnum=argnum,
+    )
+
+
+def get_name(f: Any) -> str:
+    return getattr(f, "__name__", "[unknown name]")
+
+
+def get_doc(f: Any) -> str:
+    return getattr(f, "__doc__", "") or ""

@@ -1,0 +1,120 @@
+"""Functions and arrays of PyTorch and JAX, both ways, with the real packages."""
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+
+X = np.array([0.3, -1.2, 2.0])
+Y = np.array([1.0, 0.5, -2.0])
+SINGLE = {"rtol": 1e-4, "atol": 1e-5}  # JAX computes in float32
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+@pytest.fixture(scope="module")
+def jax():
+    return pytest.importorskip("jax", reason="JAX is not installed")
+
+
+def numpy_loss(x, y):
+    return np.sum(np.tanh(x**2) * y)
+
+
+def test_a_function_of_tensors(torch):
+    f = ad.from_torch(lambda x, y: torch.tanh(x) * y)
+    np.testing.assert_allclose(f(X, Y), np.tanh(X) * Y)
+    found = ad.value_and_grad(lambda x, y: np.sum(f(x**2, y)), (0, 1))(X, Y)
+    expected = ad.value_and_grad(numpy_loss, (0, 1))(X, Y)
+    np.testing.assert_allclose(found[0], expected[0])
+    np.testing.assert_allclose(found[1], expected[1])
+
+
+def test_a_function_of_tensors_with_two_results_and_integers(torch):
+    f = ad.from_torch(lambda x, i: (x[i], 2.0 * x.sum()))
+    index = np.array([2, 0])
+    g = ad.grad(lambda x: np.sum(f(x, index)[0] * np.array([1.0, 5.0])) + f(x, index)[1])
+    np.testing.assert_allclose(g(X), [7.0, 2.0, 3.0])
+    h = ad.grad(lambda x: np.sum(f(x, index)[0]))  # of the other result nothing is asked
+    np.testing.assert_allclose(h(X), [1.0, 0.0, 1.0])
+
+
+def test_a_module(torch):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
+    f = ad.from_torch(module)
+    out = module(torch.from_numpy(X))
+    np.testing.assert_allclose(f(f.params, X), out.detach().numpy())
+    (out**2).sum().backward()
+    grads = ad.grad(lambda p, x: np.sum(f(p, x) ** 2))(f.params, X)
+    for name, p in module.named_parameters():
+        np.testing.assert_allclose(grads[name], p.grad.numpy(), rtol=1e-12)
+
+
+def test_a_function_derived_here_in_pytorch(torch):
+    f = ad.to_torch(numpy_loss)
+    x, y = torch.tensor(X, requires_grad=True), torch.tensor(Y, requires_grad=True)
+    (3.0 * f(x, y)).backward()
+    expected = ad.grad(numpy_loss, (0, 1))(X, Y)
+    np.testing.assert_allclose(x.grad.numpy(), 3 * expected[0])
+    np.testing.assert_allclose(y.grad.numpy(), 3 * expected[1])
+    assert torch.autograd.gradcheck(f, (x, y))
+    assert not f(torch.tensor(X), torch.tensor(Y)).requires_grad
+
+
+def test_several_results_and_other_arguments_in_pytorch(torch):
+    f = ad.to_torch(lambda x, k: (x**k, np.argmax(x), np.sum(x)))
+    x = torch.tensor(X, requires_grad=True)
+    powers, place, total = f(x, 2)
+    assert int(place) == 2 and not place.requires_grad
+    (powers.sum() + 5.0 * total).backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * X + 5)
+    (only,) = torch.autograd.grad(f(x, 2)[2], x)
+    np.testing.assert_allclose(only.numpy(), 1.0)
+
+
+def test_a_function_of_jax(jax):
+    f = ad.from_jax(lambda x, y: {"out": jax.numpy.tanh(x) * y})
+    found = ad.grad(lambda x, y: np.sum(f(x**2, y)["out"]), (0, 1))(X, Y)
+    np.testing.assert_allclose(found, ad.grad(numpy_loss, (0, 1))(X, Y), **SINGLE)
+
+
+def test_a_function_derived_here_in_jax(jax):
+    f = ad.to_jax(numpy_loss)
+    x, y = jax.numpy.array(X), jax.numpy.array(Y)
+    expected = ad.grad(numpy_loss, (0, 1))(X, Y)
+    for transform in (lambda g: g, jax.jit):
+        found = transform(jax.grad(lambda x, y: 3.0 * f(x, y), (0, 1)))(x, y)
+        np.testing.assert_allclose(found, 3 * np.array(expected), **SINGLE)
+    np.testing.assert_allclose(f(x, y), numpy_loss(X, Y), rtol=1e-5)
+    with pytest.raises(ad.AutodiffError, match="argument 1 has integers"):
+        f(x, jax.numpy.arange(3))
+
+
+def test_arrays_of_other_libraries(torch):
+    class Wrapped:
+        def __init__(self, array):
+            self.__array_interface__ = array.__array_interface__
+            self.array = array
+
+    class Handed:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    tensor = torch.ones(3, dtype=torch.float64)
+    tree = ad.as_numpy({"a": tensor, "b": [Wrapped(X), (Handed(Y), 1.0)], "c": None})
+    assert type(tree["a"]) is type(tree["b"][0]) is type(tree["b"][1][0]) is np.ndarray
+    tensor += 1.0
+    assert tree["a"].tolist() == [2.0] * 3  # the same memory
+    np.testing.assert_array_equal(torch.from_dlpack(ad.grad(np.sum)(tree["b"][1][0])).numpy(), 1.0)
+    with pytest.raises(ad.AutodiffError, match="requires a gradient"):
+        ad.as_numpy([torch.ones(2, requires_grad=True)])
