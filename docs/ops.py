@@ -157,7 +157,8 @@ MEANING = {
     "slogdet": "sign and logarithm of determinants",
     "solve": "the x of a x = b, matrix by matrix",
     "stop_gradient": "x, through which no derivative leads",
-    "stretch": "the outputs of `body` on these arguments; a program has many calls of it (docs/compiler.md). Of one "
+    "stretch": "the outputs of `body` on these arguments; a program has many calls of it "
+    "(docs/compiler.md). Of one "
     "that computes gradients `of` is the body that is differentiated",
     "sum": "sums along `axes`",
     "sum_as_numpy": "`sum` in the order in which NumPy adds up, which the emitter puts in its place",
