@@ -12,6 +12,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from numpy.typing import ArrayLike
 from gpt2 import autodiff as ad
 from gpt2 import cli
 from gpt2.backward import auto, compiled, options_for, whole
+from gpt2.description import Description
 from gpt2.errors import UserError
-from gpt2.layers import LAYERS
+from gpt2.layers import LAYERS, Layer
 from gpt2.layers.cases import Sizes, at
 from gpt2.model import (
     GPT2,
@@ -61,32 +63,116 @@ def slope(f: Callable[..., Any], args: Sequence, tangents: Sequence) -> Any:
     return (at(STEP) - at(-STEP)) / (2 * STEP)
 
 
-def check_layer(name: str, seed: int = 0) -> dict[str, tuple[float, float]]:
-    """Scaled errors of one layer: a dict from comparison to (error, tolerance)."""
+@dataclass(frozen=True)
+class Subject:
+    """A layer to look at: GPT-2's, or one of a user's file. inputs(seed) draws what it takes."""
+
+    layer: Layer
+    static: dict[str, Any]
+    inputs: Callable[..., Sequence]
+
+
+def subject(name: str, sizes: Sizes, dtype: str, file: str | None = None) -> Subject:
+    """The layer of this name; of a file of layers its own one, "block" for its block.
+
+    Raises UserError where the file has none of this name.
+    """
+    if file is None:
+        case = at(sizes)[name]
+        return Subject(LAYERS[name], case.static, lambda seed=0: case.inputs(dtype, seed))
+    d = described(sizes, file, dtype)
+    if name not in own(d):
+        raise UserError(f"--layers {file}: has no {name} of its own; it has {', '.join(own(d))}")
+    step = name if name == BLOCK else d.steps_of(name)[0]
+    static = {} if name == BLOCK else d.steps[step].static
+
+    def inputs(seed=0):
+        return d.inputs_at(step, sizes.B, sizes.T, np.random.default_rng(seed))
+
+    return Subject(d.written[name], static, inputs)
+
+
+BLOCK = "block"
+
+
+def described(sizes: Sizes, file: str, dtype: str = "float32") -> Description:
+    """A small model with the layers of a file."""
+    s = sizes
+    return Description(GPT2Config(s.V, s.max_t, 1, s.NH, s.C, dtype), layers=file)
+
+
+def own(d: Description) -> list[str]:
+    """What is a user's own in a model: names of layers, and "block"."""
+    used = [name for name in d.own if d.steps_of(name)]
+    return used if d.block is None else [*used, BLOCK]
+
+
+def names_of(file: str | None) -> list[str]:
+    """What can be looked at: GPT-2's layers, or what is a file's own."""
+    return list(LAYERS) if file is None else own(described(SIZES, file))
+
+
+def check_layer(name: str, seed: int = 0, file: str | None = None) -> dict[str, tuple[float, float]]:
+    """Scaled errors of one layer: a dict from comparison to (error, tolerance).
+
+    file   of layers, from which it is taken. What has no backward by hand is not compared with one
+    """
     rng = np.random.default_rng(seed)
-    case = at(SIZES)[name]
-    args, static = case.inputs("float64", rng), case.static
-    layer = LAYERS[name]
+    of = subject(name, SIZES, "float64", file)
+    args, layer, static = of.inputs(rng), of.layer, of.static
 
     def forward(*inputs):
         return layer.forward(*inputs, **static)[0]
 
     out, saved = layer.forward(*args, **static)
     dout = rng.standard_normal(out.shape)
-    manual = layer.backward(dout, saved, **static)
-    found = {}
-    for title, other in (("compiled", compiled(layer)), ("auto", auto(layer))):
-        result, kept = other.forward(*args, **static)
-        grads = other.backward(dout, kept, **static)
-        found[f"manual~{title}"] = max(worst(grads, manual), scaled_error(result, out)), EXACT
-    derived = grads
-    tangents = [None if g is None else rng.standard_normal(g.shape) for g in manual]
+    grads, found = {}, {}
+    if layer.backward is not None:
+        grads["manual"] = layer.backward(dout, saved, **static)
+    for title, other in (("compiled", compiled), ("auto", auto)):
+        if title == "auto" or grads:
+            result, kept = other(layer).forward(*args, **static)
+            grads[title] = other(layer).backward(dout, kept, **static)
+            if "manual" in grads:
+                error = max(worst(grads[title], grads["manual"]), scaled_error(result, out))
+                found[f"manual~{title}"] = error, EXACT
+    derived = grads["auto"]
+    tangents = [None if g is None else rng.standard_normal(g.shape) for g in derived]
     differences = float(np.sum(dout * slope(forward, args, tangents)))
-    for title, grads in (("manual", manual), ("auto", derived)):
-        found[f"{title}~differences"] = scaled_error(_dot(grads, tangents), differences), DIFFERENCES
+    for title in ("manual", "auto"):
+        if title in grads:
+            error = scaled_error(_dot(grads[title], tangents), differences)
+            found[f"{title}~differences"] = error, DIFFERENCES
     pushed = _pushforward(forward, args, tangents)
     found["auto~forward mode"] = scaled_error(_dot(derived, tangents), float(np.sum(dout * pushed))), EXACT
     return found
+
+
+def check_own_model(file: str, seed: int = 0) -> dict[str, tuple[float, float]]:
+    """The same for the loss of a small model with the layers of a file, layer by layer and as one program."""
+    config = GPT2Config(vocab_size=17, block_size=8, n_layer=2, n_head=3, n_embd=12, dtype="float64")
+    rng = np.random.default_rng(seed)
+    tokens, targets = rng.integers(0, 17, (2, 2, 5))
+    models = {b: GPT2(config, b, layers=file) for b in ("auto", "whole")}
+    start = models["auto"].flat_params + 0.2 * rng.standard_normal(models["auto"].flat_params.shape)
+    for model in models.values():
+        model.flat_params[...] = start
+        model.loss_and_grads(tokens, targets)
+    params, d = models["whole"].params, models["whole"].description
+    tangents = [rng.standard_normal(p.shape) for p in params.values()]
+
+    def loss(*values):
+        given = dict(zip(params, values))
+        return loss_fn(given, tokens, targets, config=config, layers=d.written, description=d)
+
+    values, grads = list(params.values()), {b: model.grads.values() for b, model in models.items()}
+    differences = float(slope(loss, values, tangents))
+    pushed = float(_pushforward(loss, values, tangents))
+    return {
+        "auto~whole": (worst(grads["auto"], grads["whole"]), EXACT),
+        "auto~differences": (scaled_error(_dot(grads["whole"], tangents), differences), DIFFERENCES),
+        "auto~forward mode": (scaled_error(_dot(grads["whole"], tangents), pushed), EXACT),
+    }
 
 
 def check_model(seed: int = 0) -> dict[str, tuple[float, float]]:
@@ -141,6 +227,7 @@ COLUMNS = (
     "manual~compiled",
     "manual~auto",
     "manual~whole",
+    "auto~whole",
     "manual~differences",
     "auto~differences",
     "auto~forward mode",
@@ -148,16 +235,25 @@ COLUMNS = (
 SHORT = {"differences": "difference", "forward mode": "forward"}  # as heads of columns
 
 
-def certificate(names: Iterable[str] = (*LAYERS, "model")) -> bool:
-    """Print the table of some layers and "model"; True if every error is within its tolerance."""
+def certificate(names: Iterable[str] = (*LAYERS, "model"), file: str | None = None) -> bool:
+    """Print the table of some layers and "model"; True if every error is within its tolerance.
+
+    file   of layers: the names are of what is its own, "block" for a block
+    """
+    every = {}
+    for name in names:
+        if name == "model":
+            every[name] = check_model() if file is None else check_own_model(file)
+        else:
+            every[name] = check_layer(name, file=file)
+    columns = [column for column in COLUMNS if any(column in found for found in every.values())]
     print("largest scaled error |x-y| / max(1, |x|+|y|), float64\n")
-    for heads in zip(*(column.split("~") for column in COLUMNS)):
+    for heads in zip(*(column.split("~") for column in columns)):
         print((" " * 12 + "".join(f"{SHORT.get(head, head):>11s}" for head in heads)).rstrip())
     passed = True
-    for name in names:
-        found = check_model() if name == "model" else check_layer(name)
+    for name, found in every.items():
         cells = ""
-        for column in COLUMNS:
+        for column in columns:
             if column not in found:
                 cells += f"{'-':>11s}"
                 continue
@@ -175,17 +271,17 @@ def certificate(names: Iterable[str] = (*LAYERS, "model")) -> bool:
 SHOWN = Sizes(B=4, T=64, C=768, NH=12, V=1024, OC=3072, max_t=1024)
 
 
-def pair_of(name: str, sizes: Sizes = SHOWN) -> Any:
+def pair_of(name: str, sizes: Sizes = SHOWN, file: str | None = None) -> Any:
     """The compiler's two graphs for a layer at a training size, and the programs made of them."""
-    case = at(sizes)[name]
-    pair = ad.FixedPair(LAYERS[name].forward, options_for(), name=name)
-    entry, _ = pair.entry(case.inputs("float32"), case.static)
+    of = subject(name, sizes, "float32", file)
+    pair = ad.FixedPair(of.layer.forward, options_for(), name=name)
+    entry, _ = pair.entry(of.inputs(), of.static)
     return entry
 
 
-def derived_source(name: str, emitted: bool = False) -> str:
+def derived_source(name: str, emitted: bool = False, file: str | None = None) -> str:
     """A layer's derived forward and backward as source: as a person writes it, or the programs that run."""
-    entry = pair_of(name)
+    entry = pair_of(name, file=file)
     if emitted:
         return entry.forward.source + "\n\n" + entry.backward.program.source
     forward, backward = entry.graphs
@@ -232,13 +328,27 @@ def _sources(*functions: Callable) -> str:
     return "\n\n".join([inspect.getsource(f) for f in functions])
 
 
-def side_by_side(name: str, emitted: bool = False, columns: int = cli.WIDE) -> str:
+def written_source(layer: Layer) -> tuple[str, str]:
+    """Forward and backward by hand as source; of a layer without one, words that say so."""
+    sources = []
+    for function in (layer.forward, layer.backward):
+        if function is None:
+            sources.append("# There is none: this layer's backward is the derived one.")
+            continue
+        try:
+            sources.append(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+        except (OSError, TypeError):
+            sources.append(f"# {function.__name__}: its source cannot be found.")
+    return sources[0], sources[1]
+
+
+def side_by_side(name: str, emitted: bool = False, columns: int = cli.WIDE, file: str | None = None) -> str:
     """Forward, manual and derived backward as text, in three columns where `columns` characters allow."""
-    layer = LAYERS[name]
+    forward, manual = written_source(subject(name, SHOWN, "float32", file).layer)
     texts = [
-        ("forward", textwrap.dedent(inspect.getsource(layer.forward))),
-        ("backward, by hand", textwrap.dedent(inspect.getsource(layer.backward))),
-        ("derived by the compiler", derived_source(name, emitted)),
+        ("forward", forward),
+        ("backward, by hand", manual),
+        ("derived by the compiler", derived_source(name, emitted, file)),
     ]
     return "\n".join(cli.beside(texts, columns))
 
@@ -255,7 +365,8 @@ def parser() -> cli.Parser:
     made = cli.Parser("certificate", "Look at, and check, both backwards.", EXAMPLES)
     add = made.add_argument
     about = "show its forward, manual and derived source: " + ", ".join(LAYERS)
-    add("layer", nargs="?", choices=list(LAYERS), metavar="LAYER", help=about)
+    add("layer", nargs="?", choices=[*LAYERS, BLOCK], metavar="LAYER", help=about)
+    add("--layers", metavar="FILE.py", help="of a file of own layers; `block` is its block")
     add("--check", action="store_true", help="compare all gradients of all layers and of the model")
     add("--emitted", action="store_true", help="show the programs that run, buffers and blocks included")
     return made
@@ -267,11 +378,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options):
-    if options.layer is None and not options.check:
-        raise UserError(f"name a layer ({', '.join(LAYERS)}) or --check")
+    names = names_of(options.layers)
     if options.check:
-        return 0 if certificate() else 1
-    print(side_by_side(options.layer, options.emitted, cli.width()))
+        return 0 if certificate((*names, "model"), options.layers) else 1
+    if options.layer not in names:
+        raise UserError(f"name a layer ({', '.join(names)}) or --check")
+    print(side_by_side(options.layer, options.emitted, cli.width(), options.layers))
     return 0
 
 

@@ -84,6 +84,7 @@ EXAMPLES = (
 def parser() -> cli.Parser:
     """The flags of `gpt2 check`."""
     made = cli.Parser("check", __doc__.partition("\n\n")[0] + "\n\n" + __doc__.split("\n\n")[2], EXAMPLES)
+    made.add_argument("--layers", metavar="FILE.py", help="a file of own layers instead of GPT-2's")
     made.add_argument(
         "what",
         nargs="*",
@@ -94,7 +95,7 @@ def parser() -> cli.Parser:
 
 
 def _run(args):
-    names = [*LAYERS, "model"]
+    names = [*certificate.names_of(args.layers), "model"]
     for what in args.what:
         if what not in names and not what.endswith(".py"):
             raise UserError(
@@ -104,7 +105,7 @@ def _run(args):
     layers = [what for what in args.what if what in names] or ([] if files else names)
     right = [check_file(file) for file in files]
     if layers:
-        right.append(certificate.certificate(layers))
+        right.append(certificate.certificate(layers, args.layers))
     return 0 if all(right) else 1
 
 

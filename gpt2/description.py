@@ -251,22 +251,39 @@ class Description:
     def _try(self, slot):
         """Run an own layer once at each kind of place where it stands, and its backward where it has one."""
         config, what = self.config, called(slot, self.own[slot])
-        B, T, C, V = 2, min(3, config.block_size), config.n_embd, config.vocab_size
         rng = np.random.default_rng(0)
-        shapes = {p.name: p.shape for p in self.table}
-        for step, s in self.steps.items():
-            if s.layer != slot or (self.block is not None and PLACES[step].block):
-                continue
-            tensors = [None if name is None else drawn(rng, shapes[name], config.dtype) for name in s.tensors]
-            width = {"att": 3 * C, "gelu": 4 * C, "fcproj": 4 * C, "loss": V}.get(step, C)
-            data = [drawn(rng, (B, T, width), config.dtype) for _ in DATA[slot]]
-            if slot == "encoder":
-                data = [rng.integers(0, V, (B, T))]
-            if slot == "crossentropy":
-                data[1] = rng.integers(0, V, (B, T))
-            inputs = [*data, *tensors]
-            shape = expected_shape(slot, config, inputs)
-            try_layer(what, self.layers[slot], inputs, shape, config.dtype, s.static)
+        for step in self.steps_of(slot):
+            inputs = self.inputs_at(step, 2, min(3, config.block_size), rng)
+            shape, static = expected_shape(slot, config, inputs), self.steps[step].static
+            try_layer(what, self.layers[slot], inputs, shape, config.dtype, static)
+
+    def steps_of(self, slot: str) -> list[str]:
+        """The places at which a layer runs."""
+        inside = self.block is None
+        return [p for p, s in self.steps.items() if s.layer == slot and (inside or not PLACES[p].block)]
+
+    def inputs_at(self, step: str, B: int, T: int, rng: np.random.Generator) -> list[np.ndarray | None]:
+        """Random inputs of the layer at a place, or of "block", the own block, for B sequences of T."""
+        config, shapes = self.config, {p.name: p.shape for p in self.table}
+        C, V = config.n_embd, config.vocab_size
+
+        def tensors(names):
+            return [None if name is None else weight(shapes[name]) for name in names]
+
+        def weight(shape):  # of a matrix as small as keeps what it is multiplied with at its size
+            scale = 1 / math.sqrt(shape[-1]) if len(shape) > 1 else 1.0
+            return drawn(rng, shape, config.dtype) * np.dtype(config.dtype).type(scale)
+
+        if step == "block":
+            return [drawn(rng, (B, T, C), config.dtype), *tensors(self.block_tensors)]
+        s = self.steps[step]
+        width = {"att": 3 * C, "gelu": 4 * C, "fcproj": 4 * C, "loss": V}.get(step, C)
+        data = [drawn(rng, (B, T, width), config.dtype) for _ in DATA[s.layer]]
+        if s.layer == "encoder":
+            data = [rng.integers(0, V, (B, T))]
+        if s.layer == "crossentropy":
+            data[1] = rng.integers(0, V, (B, T))
+        return [*data, *tensors(s.tensors)]
 
     @property
     def standard(self) -> bool:
@@ -405,6 +422,7 @@ class Description:
             return fitting(what, out, x.shape, x.dtype), ()
 
         forward.__name__ = block.name
+        vars(forward)["__wrapped__"] = block.forward  # whose source is shown
         parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in ("x", *names)]
         vars(forward)["__signature__"] = inspect.Signature(
             parameters

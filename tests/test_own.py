@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import gpt2
-from gpt2 import evaluate, sample
+from gpt2 import check, evaluate, sample
 from gpt2.data import tokenizer
 from gpt2.decoder import Decoder, SlowGeneration
 from gpt2.description import Block, Description, described
 from gpt2.errors import UserError
+from gpt2.explain import __main__ as explain
 from gpt2.layers import LAYERS, Layer
 from gpt2.model import GPT2, GPT2Config, Parameter
 from gpt2.optimizer import AdamW
@@ -421,3 +422,34 @@ def test_sample_and_evaluate_say_what_they_read_and_what_else_there_was(run, mon
     assert sample.main(["--max-tokens", "1", "--run", "runs/old"]) == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("reading runs/old")
+
+
+# ---- Explained and checked ---------------------------------------------------------------------------
+
+OWN = {"rmsnorm": ["layernorm"], "rope": ["attention", "encoder"], "swiglu": ["block"]}
+
+
+@BY_NAME
+def test_explained_and_checked(name, tmp_path, capsys):
+    """gpt2 check and gpt2 explain take a file of layers, and look at what is its own."""
+    file = tmp_path / f"{name}.py"
+    file.write_text(FILES[name])
+    assert check.main(["--layers", str(file)]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split()[0] for line in out.splitlines() if " ok" in line]
+    assert rows == [*OWN[name], "model"] and "all hold" in out and ("manual" in out) == (name == "rmsnorm")
+    assert explain.main(["all", "--layers", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert f"def {OWN[name][0]}_backward(" in out and "agreement       holds" in out
+    assert ("There is none: this layer's backward" in out) == (name != "rmsnorm")
+    assert explain.main(["gelu", "--layers", str(file)]) == 2
+    assert f"has no gelu to explain; it has {', '.join(OWN[name])}" in capsys.readouterr().err
+    assert check.main(["gelu", "--layers", str(file)]) == 2
+    assert f"expected a file X.py or one of {', '.join(OWN[name])}, model" in capsys.readouterr().err
+
+
+def test_an_own_backward_that_is_wrong_is_found(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(FILES["rmsnorm"].replace("dinp = ", "dinp = 1.001 * "))
+    assert check.main(["layernorm", "--layers", str(tmp_path / "mine.py")]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("layernorm")]
+    assert line.count("BAD") == 2 and line.count("ok") == 3

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpt2 import cli
+from gpt2.certificate import BLOCK, names_of
 from gpt2.errors import UserError
 from gpt2.explain.page import page
 from gpt2.explain.parts import MODEL, explain, explain_model
@@ -19,6 +20,7 @@ EXAMPLES = (
     ("gpt2 explain layernorm", "in this terminal, side by side where it is wide enough"),
     ("gpt2 explain gelu attention --out two.html", "as a page"),
     ("gpt2 explain all --out layers.html", "every layer of GPT-2"),
+    ("gpt2 explain all --layers mine.py", "the layers and the block of a file of your own"),
     ("gpt2 explain model", "the whole loss: a block once, by hand and derived"),
 )
 ABOUT = """Forward, manual and derived backward of a layer side by side, with the compiler's stages.
@@ -35,30 +37,35 @@ def parser() -> cli.Parser:
         "layers",
         nargs="+",
         metavar="LAYER",
-        choices=[*LAYERS, "all", MODEL],
+        choices=[*LAYERS, BLOCK, "all", MODEL],
         help=f"{', '.join(LAYERS)}, all, or {MODEL}",
     )
+    add("--layers", dest="file", metavar="FILE.py", help="of a file of own layers; block is its block")
     add("--out", metavar="FILE.html", help="write a page instead")
     add("--emitted", action="store_true", help="in the third column, the programs that run")
     return made
 
 
 def _run(args):
-    names = list(LAYERS) if "all" in args.layers else list(dict.fromkeys(args.layers))
+    known = names_of(args.file)
+    names = known if "all" in args.layers else list(dict.fromkeys(args.layers))
     if MODEL in args.layers:
-        if args.out is not None or len(args.layers) > 1:
-            raise UserError(f"{MODEL}: stands alone, and as text: gpt2 explain {MODEL}")
+        if args.out is not None or args.file is not None or len(args.layers) > 1:
+            raise UserError(f"{MODEL}: stands alone, as GPT-2's and as text: gpt2 explain {MODEL}")
         print(explain_model())
         return
+    if unknown := [name for name in names if name not in known]:
+        of = "GPT-2" if args.file is None else args.file
+        raise UserError(f"{of} has no {unknown[0]} to explain; it has {', '.join(known)}")
     if args.out is None:
-        print("\n\n".join(text(explain(name), cli.width(), args.emitted) for name in names))
+        print("\n\n".join(text(explain(name, args.file), cli.width(), args.emitted) for name in names))
         return
     out = Path(args.out)
     if out.suffix not in (".html", ".htm"):
         raise UserError(f"--out {out}: expected a name that ends in .html")
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
-    write_atomically(out, page([explain(name) for name in names]).encode())
+    write_atomically(out, page([explain(name, args.file) for name in names]).encode())
     print(f"wrote {args.out}")
 
 

@@ -6,6 +6,7 @@ from html import escape
 from gpt2.explain.highlight import STYLE as CODE_STYLE
 from gpt2.explain.highlight import graph, python
 from gpt2.explain.parts import Explained
+from gpt2.explain.text import told_kept
 
 STYLE = """\
 :root { color-scheme: light dark; --line: #d0d7de; --back: #ffffff; --text: #1f2328; --soft: #f6f8fa; }
@@ -87,8 +88,8 @@ def section(e: Explained) -> str:
             _figure("backward, by hand", e.manual),
             _figure("derived by the compiler", e.derived),
             "</div>",
-            f"<p>Compiled for {shapes}. Kept from forward to backward, besides the inputs: {by_hand:,} bytes "
-            f"by hand, {derived:,} by the compiler.</p>",
+            f"<p>Compiled for {shapes}. Kept from forward to backward, besides the inputs: "
+            f"{told_kept(by_hand, derived)}.</p>",
             _agreement(e.errors),
             *(_stage(title, text) for title, text in e.stages),
         ]

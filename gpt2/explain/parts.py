@@ -4,7 +4,6 @@ import ast
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +11,7 @@ import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2 import certificate
-from gpt2.layers import LAYERS, Layer
-from gpt2.layers.cases import at
+from gpt2.layers import Layer
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,8 @@ class Explained:
     forward, manual   source as written
     derived, emitted  source of the derived forward and backward: to be read, and as it runs
     shapes            argument -> its type, as text, at which the compiler worked
-    kept              bytes that a forward keeps for its backward besides its inputs: (manual, derived)
+    kept              bytes that a forward keeps for its backward besides its inputs: (manual, derived);
+                      None for manual where there is no backward by hand
     errors            comparison -> (largest scaled error, tolerance), in float64, at small sizes
     stages            (title, text) for each stage of the compiler
     """
@@ -43,26 +42,25 @@ class Explained:
     stages: list
 
 
-def explain(name: str) -> Explained:
-    """The Explained of one of gpt2.layers.LAYERS; takes a fraction of a second."""
-    layer = LAYERS[name]
-    case = at(certificate.SHOWN)[name]
-    args, static = case.inputs("float32"), case.static
-    source = inspect.getsource(sys.modules[layer.forward.__module__])  # python -OO keeps no docstrings
-    about, _, derivation = (ast.get_docstring(ast.parse(source)) or "").partition("\n")
+def explain(name: str, file: str | None = None) -> Explained:
+    """The Explained of one of gpt2.layers.LAYERS, or of a file of layers; takes a fraction of a second."""
+    of = certificate.subject(name, certificate.SHOWN, "float32", file)
+    layer, args, static = of.layer, of.inputs(), of.static
+    about, _, derivation = _docstring(layer, file).partition("\n")
+    forward, manual = certificate.written_source(layer)
     names = list(inspect.signature(layer.forward).parameters)
     shapes = {k: f"{a.dtype} {a.shape}" for k, a in zip(names, args)}
     return Explained(
         name,
         about,
         derivation.strip("\n"),
-        forward=textwrap.dedent(inspect.getsource(layer.forward)),
-        manual=textwrap.dedent(inspect.getsource(layer.backward)),
-        derived=certificate.derived_source(name),
-        emitted=certificate.derived_source(name, emitted=True),
+        forward=forward,
+        manual=manual,
+        derived=certificate.derived_source(name, file=file),
+        emitted=certificate.derived_source(name, emitted=True, file=file),
         shapes={**shapes, **{k: str(v) for k, v in static.items()}},
-        kept=(_kept_by_hand(layer, args, static), _kept_by_the_compiler(name)),
-        errors=certificate.check_layer(name),
+        kept=(_kept_by_hand(layer, args, static), _kept_by_the_compiler(name, file)),
+        errors=certificate.check_layer(name, file=file),
         stages=stages(layer, args, static),
     )
 
@@ -81,13 +79,23 @@ def explain_model() -> str:
     return "\n\n".join(parts)
 
 
+def _docstring(layer, file):
+    """What a layer's file says of itself, or of a user's the function: python -OO keeps no docstrings."""
+    if file is not None:
+        return inspect.getdoc(inspect.unwrap(layer.forward)) or f"of {file}"
+    source = inspect.getsource(sys.modules[layer.forward.__module__])
+    return ast.get_docstring(ast.parse(source)) or ""
+
+
 def _kept_by_hand(layer, args, static):
+    if layer.backward is None:
+        return None
     _, saved = layer.forward(*args, **static)
     return sum(a.nbytes for a in saved if isinstance(a, np.ndarray) and not any(a is x for x in args))
 
 
-def _kept_by_the_compiler(name):
-    forward, _ = certificate.pair_of(name).graphs
+def _kept_by_the_compiler(name, file):
+    forward, _ = certificate.pair_of(name, file=file).graphs
     return sum(node.nbytes for node in forward.outputs[1:] if node.op != "input")
 
 

@@ -23,6 +23,13 @@ def text(explained: Explained, width: int, emitted: bool = False) -> str:
     return "\n".join(lines[:-1])
 
 
+def told_kept(by_hand: int | None, derived: int) -> str:
+    """What each of the two keeps, in words."""
+    if by_hand is None:
+        return f"{derived:,} bytes by the compiler"
+    return f"{by_hand:,} bytes by hand, {derived:,} by the compiler"
+
+
 def facts(explained: Explained) -> list[str]:
     """What the compiler worked on, what is kept, and how far the gradients are from each other: lines."""
     by_hand, derived = explained.kept
@@ -30,7 +37,7 @@ def facts(explained: Explained) -> list[str]:
     holds = all(error <= tolerance for error, tolerance in explained.errors.values())
     return [
         "compiled for    " + ", ".join(f"{name} {kind}" for name, kind in explained.shapes.items()),
-        f"kept            {by_hand:,} bytes by hand, {derived:,} by the compiler, besides the inputs",
+        f"kept            {told_kept(by_hand, derived)}, besides the inputs",
         f"agreement       {'holds' if holds else 'DOES NOT HOLD'}: scaled error at most {worst:.1e} among "
         f"{len(explained.errors)} comparisons in float64",
         *(
