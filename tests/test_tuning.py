@@ -85,6 +85,19 @@ def test_every_backward_agrees_and_so_does_the_full_gradient(kind):
                 np.testing.assert_allclose(grad, 1.5 * whole, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["last", "last, only the MLP", "frozen ends"])
+def test_what_is_announced_is_what_is_trained(kind):
+    """on_ready hears of every trained matrix of the blocks, once, when its gradient is final."""
+    model, announced = model_of(KINDS[kind], compile=False), []
+    model.forward(*batch())
+    model.backward(on_ready=lambda a, b: announced.append((a, b, model.flat_grads[a:b].copy())))
+    matrices = sum(g.size for g in model.grads.values() if g.ndim == 3)
+    assert sum(stop - start for start, stop, _ in announced) == matrices > 0
+    ranges = sorted((start, stop) for start, stop, _ in announced)
+    assert all(a[1] <= b[0] for a, b in zip(ranges, ranges[1:]))
+    assert all(np.array_equal(model.flat_grads[a:b], then) and then.any() for a, b, then in announced)
+
+
 @pytest.mark.parametrize("kind", ["lora", "lora everywhere"])
 def test_adapters_have_the_gradient_that_differences_give(kind):
     model = model_of(KINDS[kind], "whole")

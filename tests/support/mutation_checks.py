@@ -11,7 +11,7 @@ import pytest
 from gpt2 import backward
 from gpt2.autodiff.check.numeric import check_graph
 from gpt2.backward import choose as CHOOSE
-from tests import test_model
+from tests import test_model, test_own, test_tuning
 from tests.layers import test_layers
 from tests.support import cases
 from tests.support.mutants import Mutant, Unplantable, planted
@@ -139,6 +139,12 @@ def model_checks():
             test_model.test_logits_exist_at_most_twice_as_written,
         ):
             yield test.__name__, test
+        for kind in test_tuning.KINDS:
+            yield f"frozen_parts_hold[{kind}]", functools.partial(frozen_parts_hold, kind)
+        yield "own_block_holds", own_block_holds
+        for kind in ("last", "frozen ends"):
+            test = test_tuning.test_what_is_announced_is_what_is_trained
+            yield test.__name__, functools.partial(test, kind)
         for halves in (True, False):
             test = test_model.test_derived_gradients_agree_with_manual_as_written
             yield test.__name__, functools.partial(test, "auto", halves)
@@ -161,6 +167,44 @@ def _choose_once(spec, compile, elementwise, layers, changed):
     table = backward.Table(changed)
     dict.update(table, _CHOSEN[key])
     return table
+
+
+def frozen_parts_hold(kind):
+    """The gradient by hand of what is trained is that of the whole program, which no mutant touches."""
+    for scale, accumulate in ((1.0, False), (0.5, True)):
+        if not accumulate:
+            model = _of_kind(kind)
+        model.forward(*test_tuning.batch())
+        model.backward(scale, accumulate)
+    np.testing.assert_allclose(model.flat_grads, 1.5 * _frozen_gradient(kind), rtol=1e-9, atol=1e-12)
+
+
+def _of_kind(kind):
+    tuning = test_tuning.KINDS[kind]
+    return test_tuning.model_of(tuning, "auto" if tuning.lora else None, compile=False)
+
+
+@functools.cache
+def _frozen_gradient(kind):
+    model = test_tuning.model_of(test_tuning.KINDS[kind], "whole")
+    model.loss_and_grads(*test_tuning.batch())
+    return model.flat_grads
+
+
+def own_block_holds():
+    """The gradient through a block of one's own, derived block by block, is that of the whole program."""
+    tokens, targets = test_own.batch()
+    model = test_own.model_of(compile=False, **test_own.own("swiglu"))
+    model.forward(tokens, targets)
+    model.backward()
+    np.testing.assert_allclose(model.flat_grads, _own_block_gradient(), rtol=1e-9, atol=1e-12)
+
+
+@functools.cache
+def _own_block_gradient():
+    model = test_own.model_of("whole", **test_own.own("swiglu"))
+    model.loss_and_grads(*test_own.batch())
+    return model.flat_grads
 
 
 def slopes_hold():

@@ -33,7 +33,12 @@ EXPLAINED = {
         for x in ("k[:, :, keys]", "att", "v[:, :, keys]", "dscores")
     },
     # the model
-    ("model", "through", "again", "self"): "what is added to is zeroed first: the numbers are the same",
+    (
+        "model",
+        "backward_pass",
+        "if dx is None:",
+        "if False:",
+    ): "nothing comes of None",
     ("model", "block_backward", "plus(dx, dbranch)", "plus(dbranch, dx)"): (SYMMETRIC, 2),
     ("model", "backward", "if self.program is not None:", "if False:"): WHOLE,
     ("model", "backward", "self", "scale"): (WHOLE, 3),
