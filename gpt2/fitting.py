@@ -12,11 +12,13 @@ inputs, before anything else is computed or written.
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from gpt2.config import DATA, PLACES, STATIC
+from gpt2.config import DATA, PLACES, STATIC, GPT2Config
 from gpt2.errors import UserError, reason
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.layer import Parameter
@@ -24,26 +26,26 @@ from gpt2.layers.layer import Parameter
 Layers = Mapping[str, Layer]
 
 
-def name_of(function):
+def name_of(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def called(slot, layer):
+def called(slot: str, layer: Layer) -> str:
     return f"layers[{slot!r}], {name_of(layer.forward)}"
 
 
-def required_function(what, given):
+def required_function(what: str, given: Any) -> Callable:
     if not callable(given):
         raise UserError(f"{what}: is {given!r}, expected a function")
     return given
 
 
-def layer_of(slot, function):
+def layer_of(slot: str, function: Any) -> Layer:
     """A forward function as a Layer without a backward."""
     return Layer(name_of(required_function(f"layers[{slot!r}]", function)), function, None)
 
 
-def declared_by(what, parameters, config):
+def declared_by(what: str, parameters: Callable | None, config: GPT2Config) -> dict[str, Parameter]:
     """name -> Parameter of those that an own layer or block says it has."""
     if parameters is None:
         return {}
@@ -72,7 +74,9 @@ def declared_by(what, parameters, config):
     return dict(zip(names, found))
 
 
-def arguments_of(slot, layer, declared):
+def arguments_of(
+    slot: str, layer: Layer, declared: Mapping[str, Parameter]
+) -> tuple[list[str], list[str], Mapping[str, Parameter]]:
     """(tensors that it takes, keywords that it is given, declared) of a layer, by its signature."""
     what, data = called(slot, layer), DATA[slot]
     place = next(place for place in PLACES.values() if place.layer == slot)
@@ -113,7 +117,7 @@ def arguments_of(slot, layer, declared):
     return tensors, [p.name for p in static if p.name in STATIC.get(slot, ())], declared
 
 
-def expected_shape(slot, config, inputs):
+def expected_shape(slot: str, config: GPT2Config, inputs: Sequence) -> tuple[int, ...]:
     """The shape that a layer's output has to have."""
     if slot == "encoder":
         return (*inputs[0].shape, config.n_embd)
@@ -124,7 +128,7 @@ def expected_shape(slot, config, inputs):
     return inputs[1].shape if slot == "crossentropy" else inputs[0].shape
 
 
-def fitting(what, out, shape, dtype):
+def fitting(what: str, out: Any, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
     """`out`, if it is an array of this shape and dtype."""
     found = getattr(out, "shape", None), getattr(out, "dtype", None)
     if found != (shape, dtype):
@@ -136,7 +140,7 @@ def fitting(what, out, shape, dtype):
     return out
 
 
-def watched(slot, layer, config):
+def watched(slot: str, layer: Layer, config: GPT2Config) -> Callable:
     """The own layer's forward, giving (out, saved), and refusing an output that does not fit."""
     what = called(slot, layer)
 
@@ -153,7 +157,7 @@ def watched(slot, layer, config):
 class BlockTensors(dict):
     """A block's tensors by name; notes which were asked for, and refuses others."""
 
-    def __init__(self, what, tensors):
+    def __init__(self, what: str, tensors: Mapping[str, Any]):
         super().__init__(tensors)
         self.what, self.asked = what, set()
 
@@ -183,13 +187,15 @@ def plain(layers: Layers) -> Mapping[str, Callable]:
     return _Functions({name: function(layers[name]) for name in LAYERS})
 
 
-def drawn(rng, shape, dtype):
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """Numbers for a trial. Of large tensors few are drawn: a trial has to be quick."""
     few = rng.standard_normal(min(math.prod(shape), 4096)).astype(dtype)
     return np.resize(few, shape)
 
 
-def twice(what, forward, inputs, shape, dtype):
+def twice(
+    what: str, forward: Callable, inputs: Sequence, shape: tuple[int, ...], dtype: DTypeLike
+) -> np.ndarray:
     """The result of a forward, run twice: it has to fit, come out the same, and leave its inputs alone."""
     before = [np.array(a) for a in inputs]
     with np.errstate(all="ignore"):
@@ -209,7 +215,9 @@ def twice(what, forward, inputs, shape, dtype):
     return first
 
 
-def try_layer(what, layer, inputs, shape, dtype, static):
+def try_layer(
+    what: str, layer: Layer, inputs: Sequence, shape: tuple[int, ...], dtype: DTypeLike, static: dict
+) -> None:
     """Run an own layer on these inputs (None: none is given), and its backward where it has one."""
     present = [a for a in inputs if a is not None]
 

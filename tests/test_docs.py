@@ -246,7 +246,7 @@ def write_released(folder):
     pytest.importorskip("safetensors", reason="Hugging Face weights need safetensors")
     from gpt2.weights import huggingface
 
-    model = GPT2(GPT2Config(vocab_size=50257, block_size=128, n_layer=1, n_head=1, n_embd=4))
+    model = GPT2(GPT2Config(vocab_size=50257, block_size=128, n_layer=2, n_head=1, n_embd=4))
     huggingface.write(folder / "gpt2", model.params, model.config)
     return folder
 

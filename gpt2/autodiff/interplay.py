@@ -32,6 +32,10 @@ def as_numpy(tree: Any) -> Any:
 
     Memory is shared where the library can share it. A tensor that requires a gradient is refused: the link to
     it would be cut.
+
+        >>> import torch
+        >>> ad.as_numpy({"x": torch.ones(2), "y": (np.ones(2), 3)})
+        {'x': array([1., 1.], dtype=float32), 'y': (array([1., 1.]), 3)}
     """
     if isinstance(tree, (tuple, list, dict)):
         parts = tree.values() if isinstance(tree, dict) else tree
@@ -63,6 +67,11 @@ def from_torch(f: Callable) -> Callable:
     Of a torch.nn.Module it is a function of (params, *inputs), whose `params` has the module's parameters as
     arrays by name. Tensors are made in the CPU's memory, without a copy. The function runs again for its
     gradient. Results are one tensor, or a tuple of them; a derivative of second order is refused.
+
+        >>> import torch
+        >>> f = ad.from_torch(lambda x: torch.sum(torch.sin(x)))
+        >>> ad.grad(f)(np.zeros(2))
+        array([1., 1.])
     """
     import torch
 
@@ -151,6 +160,12 @@ def to_torch(f: Callable) -> Callable:
 
     Positional arguments are tensors in the CPU's memory, or anything else, which f gets as it is. The result
     is one array, or a tuple of them. Its gradient cannot be differentiated again by PyTorch.
+
+        >>> import torch
+        >>> x = torch.zeros(2, requires_grad=True)
+        >>> ad.to_torch(lambda x: np.sum(np.sin(x)))(x).backward()
+        >>> x.grad
+        tensor([1., 1.])
     """
     import torch
 
@@ -192,6 +207,10 @@ def from_jax(f: Callable) -> Callable:
     """A function of JAX's arrays, as one of NumPy's that is differentiated with jax.vjp.
 
     JAX computes in float32 unless jax_enable_x64 is set. The function runs again for its gradient.
+
+        >>> import jax.numpy as jnp
+        >>> ad.grad(ad.from_jax(lambda x: jnp.sum(jnp.sin(x))))(np.zeros(2, np.float32))
+        array([1., 1.], dtype=float32)
     """
     import jax
 
@@ -219,6 +238,10 @@ def to_jax(f: Callable) -> Callable:
 
     Its arguments and results may be trees of arrays. f runs once on zeros of the arguments' types, which
     tells the types of its results. Not for jax.vmap's batches, nor derivatives of second order.
+
+        >>> import jax
+        >>> jax.grad(ad.to_jax(lambda x: np.sum(np.sin(x))))(np.zeros(2, np.float32))
+        Array([1., 1.], dtype=float32)
     """
     import jax
 

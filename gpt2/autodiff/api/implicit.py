@@ -116,7 +116,7 @@ def _tolerance(name: str, tol: float | None, max_steps: int) -> float | None:
     return tol
 
 
-def _entered(how: Solution, f: Callable, x0, params: tuple, solver, linear_solve) -> Any:
+def _entered(how: Solution, f: Callable, x0, params: tuple, solver: Any, linear_solve: Any) -> Any:
     """The solution, by a program that is kept with f; or as part of the recording that is under way."""
     leaves, _ = flatten((x0, params))
     if recording.current() is None and not any(type(x) is Recorded for x in leaves):
@@ -142,7 +142,7 @@ class Solution(Compile):
 
         return solution
 
-    def solved(self, f: Callable, x0: Any, params: tuple, solver, linear_solve) -> Any:
+    def solved(self, f: Callable, x0: Any, params: tuple, solver: Any, linear_solve: Any) -> Any:
         """The solution as a recorded value, if f depends on one."""
         x, tree = flatten(x0, changes)
         kinds = [result_kind(value_of(v)) for v in x]
@@ -168,7 +168,14 @@ class Solution(Compile):
         raise NotImplementedError
 
     def search(
-        self, residual: Graph, f: Graph, tol: float, solver, linear_solve, tree: Tree, kinds: Sequence
+        self,
+        residual: Graph,
+        f: Graph,
+        tol: float,
+        solver: Any,
+        linear_solve: Any,
+        tree: Tree,
+        kinds: Sequence,
     ) -> SolverCall:
         """What the program calls for the solution."""
         raise NotImplementedError
@@ -183,7 +190,16 @@ class FixedPoint(Solution):
         x = f.inputs[: len(f.outputs)]
         return Graph(f.inputs, [a - b for a, b in zip(x, f.outputs)], f.name)
 
-    def search(self, residual, f, tol, solver, linear_solve, tree, kinds):
+    def search(
+        self,
+        residual: Graph,
+        f: Graph,
+        tol: float,
+        solver: Any,
+        linear_solve: Any,
+        tree: Tree,
+        kinds: Sequence,
+    ) -> SolverCall:
         if solver is not None:
             return SolverCall(f.name, f, InTree(solver, tree, kinds))
         return SolverCall(f.name, f, Iterated(tol, self.max_steps, here()))
@@ -195,7 +211,16 @@ class RootOf(Solution):
     def residual(self, f: Graph) -> Graph:
         return f
 
-    def search(self, residual, f, tol, solver, linear_solve, tree, kinds):
+    def search(
+        self,
+        residual: Graph,
+        f: Graph,
+        tol: float,
+        solver: Any,
+        linear_solve: Any,
+        tree: Tree,
+        kinds: Sequence,
+    ) -> SolverCall:
         if solver is not None:
             return SolverCall(f.name, f, InTree(solver, tree, kinds))
         product = jacobian_product(f)

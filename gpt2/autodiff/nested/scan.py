@@ -24,7 +24,7 @@ checkpoints have the shape (ceil(n / every), *carry.shape).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -129,7 +129,7 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
     return tuple(result)
 
 
-def active_inputs(body: Graph, given, carries: int) -> dict[Node, bool]:
+def active_inputs(body: Graph, given: Iterable, carries: int) -> dict[Node, bool]:
     """Which inputs of the body have a tangent.
 
     A carry has one if it starts with one, or if a step gives it one.
@@ -212,7 +212,9 @@ class Backward:
     Only what a derivative leads through appears: floating-point carries, and the wanted among xs and consts.
     """
 
-    def __init__(self, body: Graph, carries: int, slices: int, has_dy, wanted):
+    def __init__(
+        self, body: Graph, carries: int, slices: int, has_dy: Sequence[bool], wanted: Sequence[bool]
+    ):
         carry, xs, consts = _split(body.inputs, carries, slices)
         self.body, self.carries, self.slices = body, carries, slices
         self.again = Graph(body.inputs, body.outputs[:carries], body.name)  # for the carries alone
@@ -238,12 +240,12 @@ class Backward:
             body.name + "_back",
         )
 
-    def split(self, nodes) -> tuple[list, list]:
+    def split(self, nodes: Sequence[Node]) -> tuple[list, list]:
         """The results of a backward scan or segment: dcarry and dconsts, dx."""
         n = len(self.float_carry) + len(self.read_consts)
         return list(nodes[:n]), list(nodes[n : n + len(self.float_xs)])
 
-    def segment(self, k: int, has_kept=()) -> Graph:
+    def segment(self, k: int, has_kept: Sequence[bool] = ()) -> Graph:
         """The graph of k steps back. `has_kept` says which carries also get the gradient of their checkpoint,
         the last of the sliced arguments.
         """
@@ -264,7 +266,7 @@ class Backward:
         inputs = [*sums, *carry, *xs, *dys, *kept, *consts]
         return Graph(inputs, [*dsums, *map(flip, dxs)], self.body.name + "_segment")
 
-    def single(self, has_kept) -> Graph:
+    def single(self, has_kept: Sequence[bool]) -> Graph:
         """A segment of one step, whose checkpoint is its carry; without the axis of length 1."""
         n_consts = len(self.body.inputs) - self.carries - self.slices
         step = self.step

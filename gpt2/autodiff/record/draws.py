@@ -56,7 +56,9 @@ class Draw:
     arguments, `node` is the graph's input that stands for what it gives, and `value` what it gave at first.
     """
 
-    def __init__(self, generator: np.random.Generator, name: str, params: tuple[Node, ...], args, kwargs):
+    def __init__(
+        self, generator: np.random.Generator, name: str, params: tuple[Node, ...], args: tuple, kwargs: dict
+    ):
         self.generator, self.name, self.params = generator, name, params
         self.args, self.kwargs = args, kwargs
         self.node: Any = None
@@ -151,7 +153,7 @@ class Drawing(np.random.Generator):
         self.generator = generator
 
     @property
-    def bit_generator(self):
+    def bit_generator(self) -> Any:
         run = recording.outermost()
         if run is not None:
             run.drew_plainly.append("bit_generator")
@@ -168,18 +170,18 @@ class Drawing(np.random.Generator):
 
     # distributions that are functions of plain noise
 
-    def normal(self, loc=0.0, scale=1.0, size=None):
+    def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
         if not _recorded(loc, scale):
             return _plain_call(self, "normal", loc, scale, size)
         _positive("scale", scale)
         return loc + scale * self.standard_normal(_size(size, loc, scale))
 
-    def uniform(self, low=0.0, high=1.0, size=None):
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
         if not _recorded(low, high):
             return _plain_call(self, "uniform", low, high, size)
         return low + (high - low) * self.random(_size(size, low, high))
 
-    def exponential(self, scale=1.0, size=None):
+    def exponential(self, scale: Any = 1.0, size: Any = None) -> Any:
         if not _recorded(scale):
             return _plain_call(self, "exponential", scale, size)
         _positive("scale", scale)
@@ -187,25 +189,25 @@ class Drawing(np.random.Generator):
 
     # distributions whose noise depends on a parameter
 
-    def standard_gamma(self, shape, size=None, dtype=np.float64, out=None):
+    def standard_gamma(self, shape: Any, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
         if not _recorded(shape):
             return _plain_call(self, "standard_gamma", shape, size, dtype, out)
         if out is not None:
             raise UnsupportedError("rng.standard_gamma(recorded, out=)", source_lines.here())
         return _implicit(self, "standard_gamma", "gamma_sample", shape, _size(size, shape), dtype)
 
-    def gamma(self, shape, scale=1.0, size=None):
+    def gamma(self, shape: Any, scale: Any = 1.0, size: Any = None) -> Any:
         if not _recorded(shape, scale):
             return _plain_call(self, "gamma", shape, scale, size)
         _positive("scale", scale)
         return scale * self.standard_gamma(shape, _size(size, shape, scale))
 
-    def standard_t(self, df, size=None):
+    def standard_t(self, df: Any, size: Any = None) -> Any:
         if not _recorded(df):
             return _plain_call(self, "standard_t", df, size)
         return _implicit(self, "standard_t", "t_sample", df, _size(size, df))
 
-    def dirichlet(self, alpha, size=None):
+    def dirichlet(self, alpha: Any, size: Any = None) -> Any:
         if not _recorded(alpha):
             return _plain_call(self, "dirichlet", alpha, size)
         value = np.asarray(value_of(alpha))
