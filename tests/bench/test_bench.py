@@ -439,3 +439,35 @@ def test_a_users_mistake_is_one_line(module, flag, value, said):
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert flag in done.stderr and said in done.stderr
+
+
+def test_a_worker_ends_with_its_coordinator():
+    """Also where that was killed, in the middle of a turn: else it would work beside the next measurement."""
+    program = """
+import subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "-c", '''
+import os, threading, time
+from bench.worker import end_with
+threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+print("ready", flush=True)
+time.sleep(60)'''], stdout=subprocess.PIPE, text=True)
+worker.stdout.readline()
+print(worker.pid, flush=True)
+time.sleep(60)"""
+    coordinator = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    pid = int(coordinator.stdout.readline())
+    coordinator.kill()
+    coordinator.wait()
+    coordinator.stdout.close()
+    until = time.monotonic() + 20
+    while time.monotonic() < until and _runs(pid):
+        time.sleep(0.05)
+    assert not _runs(pid)
+
+
+def _runs(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
