@@ -1,4 +1,4 @@
-"""A small mistake in a backward or a rule is noticed: a sample here, all 2131 in tests/long/mutate.py."""
+"""A small mistake in a backward or a rule is noticed: a sample here, all 2135 in tests/long/mutate.py."""
 
 import functools
 import time

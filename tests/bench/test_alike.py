@@ -382,3 +382,21 @@ def test_the_stages_show_what_a_stretch_is():
     text = ad.stages(ad.grad(f), *args)
     simplified = text.split("# simplified\n")[1].split("\n# ")[0]
     assert "stretch(" in simplified and "f_stretch(x: f64[5])" in simplified
+
+
+@pytest.mark.parametrize("turned", ["x[::-1]", "np.concatenate([x[2:], x[:2]])[::-1]", "x * 0.9"])
+def test_values_have_numpys_bits_where_copies_hand_on_views(turned):
+    """A product of a reversed view is another call of BLAS than one of its copy."""
+    n, rng = 60, np.random.default_rng(0)
+    found: dict = {"np": np, "n": n}
+    program = f"""
+def f(x, m, ws):
+    for i in range(n):
+        y = np.where(x > 0.1, x, 0.3 * x)
+        x = np.tanh(m @ y) + ws[i] * y
+        x = {turned}
+    return np.sum(x * (m @ x))"""
+    exec(program, found)
+    args = rng.normal(size=5), rng.normal(size=(5, 5)), rng.normal(size=(n, 5))
+    value, _ = ad.value_and_grad(found["f"])(*args)
+    assert value == found["f"](*args)

@@ -80,7 +80,7 @@ def _found(
             end = begin + period * copies
         together = _together(period, copies)
         rolled = _Rolled(graph, row, place, begin, period * together, copies // together)
-        if rolled.fits() and rolled.pays(last):
+        if rolled.fits() and rolled.pays(last) and not rolled.gives_views(last):
             found.append(rolled)
             todo += [(first, begin), (rolled.end, stop)]
         else:
@@ -203,7 +203,7 @@ def _periods(numbers: np.ndarray) -> list[int]:
 def _narrowest(
     row: Sequence[Node], place: dict[int, int], begin: int, period: int, stop: int, numbers: np.ndarray
 ) -> tuple[int, int]:
-    """(where the first copy begins, how many there are): cut where the fewest bytes are handed on."""
+    """(where the first copy begins, how many there are): cut where no view is handed on, and few bytes."""
     length = period
     part = numbers[begin:stop]
     same = part[period:] == part[:-period]
@@ -213,14 +213,15 @@ def _narrowest(
         for a in n.args:
             if a.id in place:
                 last[place[a.id]] = k
-    living = np.zeros(len(row) + 2)
+    living = np.zeros((2, len(row) + 2))  # bytes, and those of views
     for k, end in last.items():
-        living[k + 1] += row[k].nbytes
-        living[end + 1] -= row[k].nbytes
-    living = np.cumsum(living)
+        nbytes = np.array([row[k].nbytes, row[k].nbytes if row[k].op in VIEWS else 0])
+        living[:, k + 1] += nbytes
+        living[:, end + 1] -= nbytes
+    handed, views = np.cumsum(living, axis=1)
     spare = length % period
     middle = begin + (length // period // 2) * period
-    at = min(range(period), key=lambda r: (living[middle + r], r > spare, r))
+    at = min(range(period), key=lambda r: (views[middle + r], handed[middle + r], r > spare, r))
     return begin + at, (length - at) // period
 
 
@@ -300,6 +301,12 @@ class _Rolled:
     def pays(self, last: dict[int, int]) -> bool:
         """Whether a call has by far fewer arguments and results, which are nodes as well, than nodes."""
         return 2 * (len(self.given) + len(self.outputs(last)) + 1) <= self.length
+
+    def gives_views(self, last: dict[int, int]) -> bool:
+        """Whether a result is a view: a call gives a copy of it, which lies otherwise in memory, so that BLAS
+        may add up in another order. The numbers would not be those of the program as written.
+        """
+        return any(self.row[self.begin + j].op in VIEWS for j in self.outputs(last))
 
     def body(self, outputs: Sequence[int]) -> Graph:
         """The graph of one copy, with the names and lines of the first."""
