@@ -112,7 +112,7 @@ PARTS: dict[str, set[str]] = {
         "weights",
     },
     # Commands, and the library's functions
-    "certificate": {"autodiff", "backward", "cli", "errors", "layers", "model", "output"},
+    "certificate": {"autodiff", "backward", "cli", "description", "errors", "layers", "model", "output"},
     "convert": {"adapters", "cli", "data", "errors", "model", "storage", "weights"},
     "evaluate": {"cli", "data", "errors", "layers", "model", "weights"},
     "explain": {"autodiff", "certificate", "cli", "errors", "layers", "storage"},
