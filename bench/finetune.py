@@ -13,7 +13,6 @@ is trained, have to agree. Memory is the most that the process ever held, pages 
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +23,8 @@ import numpy as np
 from bench import machine, program
 from bench.contenders import KEEP_MEMORY
 from bench.sizes import BETAS, CLIP, EPS, LR
-from bench.turns import ROOT, environment, settle
+from bench.turns import Lines, environment
+from bench.worker import watch_coordinator
 from gpt2 import AdamW
 from gpt2.autodiff import set_threads
 from gpt2.convert import write
@@ -106,6 +106,7 @@ PEERS = ("peft", "peft-compile")
 
 def work(name, folder, threads, targets):
     """Answer each line of standard input, a number of steps: their seconds, the first loss, the memory."""
+    watch_coordinator()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not end up among the answers
     step = CONTENDERS[name](folder, threads, targets)
@@ -121,33 +122,6 @@ def work(name, folder, threads, targets):
         print(json.dumps([times, losses[0], machine.peak_memory()]), file=answers, flush=True)
 
 
-class Player:
-    def __init__(self, name, folder, threads, targets):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.finetune", "--work", name, folder, str(threads), targets],
-            cwd=ROOT,
-            env={**environment(threads), **(KEEP_MEMORY if name in PEERS else {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if os.environ.get("GPT2_BENCH_DEBUG") else subprocess.DEVNULL,
-            text=True,
-        )
-
-    def turn(self, steps):
-        """(seconds of each step, first loss, bytes), or None where the contender is not there."""
-        try:
-            print(steps, file=self.process.stdin, flush=True)
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        settle(self.process.pid)
-        return json.loads(line) if line else None
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(timeout=30)
-
-
 # ---- The contest -----------------------------------------------------------------------------------------
 
 
@@ -156,7 +130,8 @@ def contest(names, folder, threads, targets, rounds, steps):
     found, players = {}, {}
     try:
         for name in names:  # one after the other: to load and compile takes more than a step does
-            player = Player(name, folder, threads, targets)
+            env = {**environment(threads), **(KEEP_MEMORY if name in PEERS else {})}
+            player = Lines("bench.finetune", (name, folder, threads, targets), env)
             answer = player.turn(2)
             if answer is None:
                 player.close()

@@ -11,7 +11,6 @@ what a copy takes that moves as many bytes as the weights have, N times over, in
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,7 +21,8 @@ import numpy as np
 
 import gpt2
 from bench import machine, program
-from bench.turns import ROOT, environment, settle
+from bench.turns import Lines, environment
+from bench.worker import watch_coordinator
 from gpt2.data import tokenizer
 from gpt2.model import GPT2Config
 
@@ -98,6 +98,7 @@ def prompt(vocab_size):
 
 def work(name, folder, threads):
     """Answer each line of standard input, a number of tokens: the seconds for one, and what was made."""
+    watch_coordinator()
     contender = CONTENDERS[name](folder, threads)
     for line in sys.stdin:
         count = int(line)
@@ -113,39 +114,14 @@ def work(name, folder, threads):
         print(json.dumps(answer), flush=True)
 
 
-class Player:
-    def __init__(self, name, folder, threads):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.generate", "--work", name, folder, str(threads)],
-            cwd=ROOT,
-            env=environment(threads),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def turn(self, count):
-        """(seconds a token, tokens), or None where the contender is not there."""
-        try:
-            print(count, file=self.process.stdin, flush=True)
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        settle(self.process.pid)
-        return json.loads(line) if line else None
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(timeout=20)
-
-
 # ---- The contest -----------------------------------------------------------------------------------------
 
 
 def contest(folder, threads, rounds, count):
     """contender -> seconds a token, one number a round; and whether all made the same tokens."""
-    players = {name: Player(name, folder, threads) for name in CONTENDERS}
+    players = {
+        name: Lines("bench.generate", (name, folder, threads), environment(threads)) for name in CONTENDERS
+    }
     times, made = {name: [] for name in players}, {}
     try:
         for name, player in [*players.items()]:

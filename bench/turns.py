@@ -88,6 +88,35 @@ class Player:
             self.process.wait()
 
 
+class Lines:
+    """A contender that answers numbers, a line each: `python -m MODULE --work NAME ...`, in its own process."""
+
+    def __init__(self, module, arguments, env):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, "--work", *map(str, arguments)],
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if os.environ.get("GPT2_BENCH_DEBUG") else subprocess.DEVNULL,
+            text=True,
+        )
+
+    def turn(self, count):
+        """What it answers to a number, or None where the contender is not there."""
+        try:
+            print(count, file=self.process.stdin, flush=True)
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        settle(self.process.pid)
+        return json.loads(line) if line else None
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+
+
 def environment(threads):
     """The environment in which every numerical library takes this many threads."""
     return {**os.environ, **thread_variables(threads), "JAX_PLATFORMS": "cpu"}

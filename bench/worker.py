@@ -151,17 +151,22 @@ def set_priority(nice):
         pass  # a system without autogroups: niceness alone counts
 
 
-def end_with(parent):
+def watch_coordinator():
     """End when the coordinator is gone: one that was killed cannot close its contenders, and they would go on
     with their turns beside whatever is measured next.
     """
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+    parent = os.getppid()
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def main():
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    watch_coordinator()
     name, threads, nice = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not end up among the answers

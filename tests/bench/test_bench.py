@@ -446,9 +446,9 @@ def test_a_worker_ends_with_its_coordinator():
     program = """
 import subprocess, sys, time
 worker = subprocess.Popen([sys.executable, "-c", '''
-import os, threading, time
-from bench.worker import end_with
-threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+import time
+from bench.worker import watch_coordinator
+watch_coordinator()
 print("ready", flush=True)
 time.sleep(60)'''], stdout=subprocess.PIPE, text=True)
 worker.stdout.readline()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -124,6 +124,19 @@ def _entered(how: Solution, f: Callable, x0, params: tuple, solver: Any, linear_
     return how.solved(f, x0, params, solver, linear_solve)
 
 
+class Equation(NamedTuple):
+    """What is to be solved: the graph of f on flat values, how exactly, by whom (None: by what is here), and
+    the structure and kinds of its unknowns.
+    """
+
+    f: Graph
+    tol: float
+    solver: Any
+    linear_solve: Any
+    tree: Tree
+    kinds: Sequence
+
+
 class Solution(Compile):
     """A solution outside of any recording: compiled, and kept with f."""
 
@@ -149,7 +162,7 @@ class Solution(Compile):
         f_graph, outside = _recorded(self.name, f, x, tree, params)
         residual = self.residual(f_graph)
         tol = self.tolerance(residual)
-        search = self.search(residual, f_graph, tol, solver, linear_solve, tree, kinds)
+        search = self.search(Equation(f_graph, tol, solver, linear_solve, tree, kinds))
         flat_solve = None if linear_solve is None else InTree(linear_solve, tree, kinds)
         rule = Root(residual, flat_solve, krylov)
         graph = search.as_graph()
@@ -167,16 +180,7 @@ class Solution(Compile):
         """What is zero at the solution."""
         raise NotImplementedError
 
-    def search(
-        self,
-        residual: Graph,
-        f: Graph,
-        tol: float,
-        solver: Any,
-        linear_solve: Any,
-        tree: Tree,
-        kinds: Sequence,
-    ) -> SolverCall:
+    def search(self, q: Equation) -> SolverCall:
         """What the program calls for the solution."""
         raise NotImplementedError
 
@@ -190,19 +194,10 @@ class FixedPoint(Solution):
         x = f.inputs[: len(f.outputs)]
         return Graph(f.inputs, [a - b for a, b in zip(x, f.outputs)], f.name)
 
-    def search(
-        self,
-        residual: Graph,
-        f: Graph,
-        tol: float,
-        solver: Any,
-        linear_solve: Any,
-        tree: Tree,
-        kinds: Sequence,
-    ) -> SolverCall:
-        if solver is not None:
-            return SolverCall(f.name, f, InTree(solver, tree, kinds))
-        return SolverCall(f.name, f, Iterated(tol, self.max_steps, here()))
+    def search(self, q: Equation) -> SolverCall:
+        if q.solver is not None:
+            return SolverCall(q.f.name, q.f, InTree(q.solver, q.tree, q.kinds))
+        return SolverCall(q.f.name, q.f, Iterated(q.tol, self.max_steps, here()))
 
 
 class RootOf(Solution):
@@ -211,24 +206,15 @@ class RootOf(Solution):
     def residual(self, f: Graph) -> Graph:
         return f
 
-    def search(
-        self,
-        residual: Graph,
-        f: Graph,
-        tol: float,
-        solver: Any,
-        linear_solve: Any,
-        tree: Tree,
-        kinds: Sequence,
-    ) -> SolverCall:
-        if solver is not None:
-            return SolverCall(f.name, f, InTree(solver, tree, kinds))
-        product = jacobian_product(f)
-        dense = linear_solve is None and sum(o.size for o in f.outputs) <= DENSE
-        by = krylov if linear_solve is None else InTree(linear_solve, tree, kinds)
-        extra = _newton_step(f, product) if dense else product
-        method = Newton(tol, self.max_steps, here(), None if dense else by)
-        return SolverCall(f.name, f, method, [extra])
+    def search(self, q: Equation) -> SolverCall:
+        if q.solver is not None:
+            return SolverCall(q.f.name, q.f, InTree(q.solver, q.tree, q.kinds))
+        product = jacobian_product(q.f)
+        dense = q.linear_solve is None and sum(o.size for o in q.f.outputs) <= DENSE
+        by = krylov if q.linear_solve is None else InTree(q.linear_solve, q.tree, q.kinds)
+        extra = _newton_step(q.f, product) if dense else product
+        method = Newton(q.tol, self.max_steps, here(), None if dense else by)
+        return SolverCall(q.f.name, q.f, method, [extra])
 
 
 def _newton_step(f: Graph, product: Graph) -> Graph:
