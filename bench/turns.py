@@ -89,7 +89,7 @@ class Player:
 
 
 class Lines:
-    """A contender that answers numbers, a line each: `python -m MODULE --work NAME ...`, in its own process."""
+    """A contender that answers numbers, a line each: `python -m MODULE --work ...`, in its own process."""
 
     def __init__(self, module, arguments, env):
         self.process = subprocess.Popen(
