@@ -254,11 +254,9 @@ def _buffers(t: _Text, derived, plan, out) -> str:
     names, t.leaves = t.leaves, outer
     chosen = ["None"] * len(plan.graph.outputs)
     numbered = unflatten(tree, [np.float64(i) for i in range(len(leaves))])
-    expected = unflatten(plan.tree, list(range(len(plan.outs))))
-    for o, k, _ in matched_buffers(derived.transform.name, plan, expected, numbered):
-        if k is not None:
-            chosen[o.index] = names[int(k)]
-            t.unless(f"not {names[int(k)]}.flags.writeable")
+    for o, k, _ in matched_buffers(derived.transform.name, plan, numbered):
+        chosen[o.index] = names[int(k)]
+        t.unless(f"not {names[int(k)]}.flags.writeable")
     return f"({', '.join(chosen)},)"
 
 
