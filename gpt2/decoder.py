@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpt2.description import Description, forward_pass
+from gpt2.description import Description
 from gpt2.errors import UserError
+from gpt2.forward import forward_pass
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.matmul import check_shapes
 from gpt2.model import GPT2

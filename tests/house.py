@@ -74,7 +74,9 @@ PARTS: dict[str, set[str]] = {
     "fitting": {"config", "errors", "layers"},
     "tensors": set(),
     "tuning": {"errors"},
-    "description": {"config", "errors", "fitting", "layers", "own", "tensors", "tuning"},
+    "trained": {"config", "errors"},
+    "description": {"config", "errors", "fitting", "layers", "own", "tensors", "trained", "tuning"},
+    "forward": {"config", "description", "fitting", "layers", "tensors"},
     "backward": {"layers", "autodiff", "errors"},
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
     # Of autodiff the threads alone, for its initial weights.
