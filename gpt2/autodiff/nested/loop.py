@@ -145,8 +145,8 @@ def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int
     dcarry = [or_zeros(found[k], body.outputs[k]) for k in places]
     wide = Graph(inputs(body, [marks[i] for i in of_body]), [*body.outputs, *dcarry], body.name + "_jvp")
     wide_test = Graph(inputs(test, inputs_like(of_body)), test.outputs, test.name)
-    dots = {k: or_zeros(tangents[k], args[k]) for k in moving}
-    made = while_node(wide_test, wide, *beside(args, dots, carries), keep)
+    carry, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, carries)
+    made = while_node(wide_test, wide, carry, consts, keep)
     result: list[Node | None] = [None] * len(out.shape)
     for k, d in zip(places, made[carries:]):
         result[k] = d

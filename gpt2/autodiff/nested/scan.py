@@ -105,8 +105,8 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
     tangents_out = {k: or_zeros(found[k], body.outputs[k]) for k in places} | {j: found[j] for j in moving_ys}
     outputs = beside(body.outputs, tangents_out, carries)
     jvp_body = Graph([*chain(*inputs)], [*chain(*outputs)], body.name + "_jvp")
-    given = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, *cuts)
-    made = scan_node(jvp_body, *given, n, every)
+    carry, xs, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, *cuts)
+    made = scan_node(jvp_body, carry, xs, consts, n, every)
     # items: final, dfinal, ys, dys, checkpoints, dcheckpoints
     n_ys, n_moving = len(body.outputs) - carries, len(places)
     dfinal, rest = made[carries : carries + n_moving], made[carries + n_moving + n_ys :]

@@ -41,6 +41,8 @@ _building = threading.local()
 # An argument that may be recorded: a handler then gets its node, and otherwise what the user gave. Handlers
 # say Node where the argument is the only one that can be recorded.
 Operand: TypeAlias = "Node | npt.ArrayLike"
+# The same for functions that take recorded values
+Given: TypeAlias = "Recorded | npt.ArrayLike"
 
 
 def handles(*functions: Callable) -> Callable[[Callable], Callable]:
