@@ -40,7 +40,8 @@ def _offsets_by_size(storages: list) -> int:
             if start <= s.end and s.start <= end:
                 if lo - at >= s.nbytes:
                     break
-                at = max(at, hi)
+                if hi > at:
+                    at = hi
         s.offset = at
         bisect.insort(placed, (at, at + rounded(s.nbytes), s.start, s.end))
         total = max(total, at + rounded(s.nbytes))
