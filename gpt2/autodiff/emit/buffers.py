@@ -7,7 +7,7 @@ is a whole region of row blocks.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -357,7 +357,7 @@ def overwritable(n: Node) -> tuple[Node, ...]:
     return n.args if facts(n).streams else ()
 
 
-def _gap(taken: list[_Span], s: Storage) -> int:
+def _gap(taken: list[Span], s: Storage) -> int:
     """The lowest offset at which there is room for s, beside spans that are sorted by where they begin."""
     at = 0
     for lo, hi, start, end in taken:
@@ -374,7 +374,7 @@ def lends(o: Node) -> bool:
     return o.op != "input" and o.dtype.kind == "f" and o.nbytes >= LEND_FROM
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
     """Bytes lo:hi of a result that are taken in the steps from start to end. hi is rounded up to where the
     next may begin.
     """
@@ -391,7 +391,7 @@ def _lend(kind, storage, values: Values, stands) -> None:
     A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
     keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
     """
-    taken = _written_spans(kind, values, stands)
+    taken = written_spans(kind, values, stands, [o for o in values.outputs if lends(o)])
     long = LONG * max(values.end.values(), default=0)
     types: dict[int, set] = {}
     for base, s in storage.items():
@@ -405,21 +405,21 @@ def _lend(kind, storage, values: Values, stands) -> None:
             kind[n] = Kind.LENT
 
 
-def _written_spans(kind, values: Values, stands) -> dict[Node, list[_Span]]:
-    """For each result that lends, the bytes that the program writes of it, from then on."""
-    taken: dict[Node, list[_Span]] = {o: [] for o in values.outputs if lends(o)}
+def written_spans(kind, values: Values, stands, results: Iterable[Node]) -> dict[Node, list[Span]]:
+    """For each of these results, the bytes that the program writes of it, from then on: sorted."""
+    taken: dict[Node, list[Span]] = {o: [] for o in results}
     for n in kind:
         base = values.base(n)
         if base in taken:
             lo, hi = np.lib.array_utils.byte_bounds(stands[n])
             at, _ = np.lib.array_utils.byte_bounds(stands[base])
-            taken[base].append(_Span(lo - at, rounded(hi - at), values.start[n], NEVER))
+            taken[base].append(Span(lo - at, rounded(hi - at), values.start[n], NEVER))
     for spans in taken.values():
         spans.sort()
     return taken
 
 
-def _borrow(s: Storage, lenders: dict[Node, list[_Span]]) -> None:
+def _borrow(s: Storage, lenders: dict[Node, list[Span]]) -> None:
     """Give s the memory of the result that takes it back first, if any has room: others may stay longer."""
     best = None
     for o, spans in lenders.items():
@@ -432,7 +432,7 @@ def _borrow(s: Storage, lenders: dict[Node, list[_Span]]) -> None:
                 best = back, o, at
     if best is not None:
         _, s.lender, s.offset = best
-        bisect.insort(lenders[s.lender], _Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end))
+        bisect.insort(lenders[s.lender], Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end))
 
 
 class _Slots:
