@@ -260,8 +260,8 @@ def whole(
 
 
 def repeated(f: Callable) -> Callable:
-    """f, a pure function of arrays that a model calls for each of its blocks: it is recorded once for all that
-    are alike, where the whole model is differentiated as one program.
+    """f, a pure function of arrays that a model calls for each of its blocks: it is recorded once for all
+    that are alike, where the whole model is differentiated as one program.
     """
     return ad.repeated(f)
 

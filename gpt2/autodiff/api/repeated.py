@@ -1,12 +1,12 @@
-"""Functions that a larger one calls again and again with arguments of the same types, as a deep model its blocks.
+"""Functions that a larger one calls again and again with arguments of the same types, as a model its blocks.
 
     block = ad.repeated(block)
     for weights in blocks:
         x = block(x, *weights)          recorded once, and one node of the graph each time
 
-The node is a `stretch` (derive/stretch.py), as passes/alike.py makes of stretches that it finds to be alike. So
-simplification, derivation and the choice of what is kept are done for the function once, whatever the number
-of its calls.
+The node is a `stretch` (derive/stretch.py), as passes/alike.py makes of stretches that it finds to be alike.
+So simplification, derivation and the choice of what is kept are done for the function once, whatever the
+number of its calls.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from .plan import leaf_key, result_leaves
 
 
 def repeated(f: Callable) -> Callable:
-    """f, a pure function of its arguments, for a function that calls it often with arguments of the same types.
+    """f, a pure function of its arguments, for a function that calls it often with the same types of them.
 
-    Where the calling function is recorded by a FixedPair, f is recorded once for all calls with the same types of
-    arrays and equal other arguments, and the program has its code once. Where one
-    recording cannot stand for all calls, because f looks at values, reads arrays from outside, or gives back
-    what shares memory with its arguments, and everywhere else, it is f.
+    Where the calling function is recorded by a FixedPair, f is recorded once for all calls with the same
+    types of arrays and equal other arguments, and the program has its code once. Where one recording cannot
+    stand for all calls, because f looks at values, reads arrays from outside, or gives back what shares
+    memory with its arguments, and everywhere else, it is f.
 
         >>> layer = ad.repeated(lambda x, w: np.tanh(x @ w))
         >>> def model(x, *weights):

@@ -174,7 +174,8 @@ class ArrayTexts:
         if self.plan.kind.get(r) in UNOWNED:
             return text
         steps = [step_of(v) for v in chain(n)]
-        return self.define(self.unique(self.names[n]), text, r, self.whole(r), None if None in steps else steps)
+        known = None if None in steps else steps
+        return self.define(self.unique(self.names[n]), text, r, self.whole(r), known)
 
     def define(
         self, name: str, expression: str, owner: Node, of: str = "", steps: Sequence | None = None

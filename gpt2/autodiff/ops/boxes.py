@@ -54,8 +54,8 @@ _MOST_MARKED = 1 << 24  # elements: of larger arrays no map is drawn
 def alone(boxes: Sequence[Sequence[range]], shape: Sequence[int]) -> list[bool]:
     """For each box, whether it shares no element with any other.
 
-    The time for comparing pairs grows with the square. So boxes are first put into groups that lie apart along
-    some axis, and where a group is large still, it is drawn on a map of the array.
+    The time for comparing pairs grows with the square. So boxes are first put into groups that lie apart
+    along some axis, and where a group is large still, it is drawn on a map of the array.
     """
     found = [True] * len(boxes)
     for group in _groups(boxes, len(shape)):

@@ -104,7 +104,7 @@ def _last_readers(graph: Graph, place: dict[int, int], beyond: int) -> dict[int,
 
 
 def flat(graph: Graph, keep: Container[Graph] = ()) -> Graph:
-    """The graph with the bodies of all stretches in the place of their calls, but for the bodies in `keep`."""
+    """The graph with the bodies of all stretches in the place of their calls, but for those in `keep`."""
     image: dict[Node, Any] = {}
     opened: dict[Node, list[Node]] = {}
     if not any(n.op == "stretch" for n in graph.nodes):
@@ -174,8 +174,8 @@ class _Taking:
 
 
 def _view(n: Node) -> tuple | None:
-    """What a call may do by itself to be given less: a view, which is the same for others of this type. Slices
-    stay outside, as they differ.
+    """What a call may do by itself to be given less: a view, the same for others of this type. Slices stay
+    outside, as they differ.
     """
     if n.op not in VIEWS or n.op == "slice":
         return None
