@@ -193,6 +193,8 @@ class GPT2:
         self._saved: Any = None
         # Gives the Tokenizer of a model that was loaded: so texts can be continued
         self.find_tokenizer: Callable[[], Any] | None = None
+        self.compiled = compile
+        self.steps: dict[int, tuple] = {}  # batch -> what generation has compiled (gpt2/decoder.py)
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
 
     def __repr__(self) -> str:

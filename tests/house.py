@@ -95,7 +95,7 @@ PARTS: dict[str, set[str]] = {
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
     "weights": {"adapters", "data", "description", "errors", "model", "storage", "tensors", "tuning"},
-    "decoder": {"description", "errors", "layers", "model"},
+    "decoder": {"autodiff", "backward", "description", "errors", "fitting", "layers", "model"},
     "sample": {"cli", "data", "decoder", "errors", "model", "weights"},
     "train": {
         "autodiff",  # its threads, what it has measured, and how many operations a forward has

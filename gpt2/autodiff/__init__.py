@@ -12,6 +12,7 @@ import importlib
 
 # Loaded on first use: importing the compiler costs nothing until it compiles.
 _EXPORTS = {
+    "api.callback": "callback",
     "api.compile": "compile",
     "api.count": "flops",
     "api.custom": "checkpoint custom_jvp custom_vjp stop_gradient",

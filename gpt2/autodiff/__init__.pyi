@@ -1,6 +1,7 @@
 """The names of the package, for type checkers: at run time they are loaded on first use."""
 
 from . import tree
+from .api.callback import callback
 from .api.compile import compile
 from .api.count import flops
 from .api.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
@@ -43,6 +44,7 @@ __all__ = [
     "Options",
     "as_numpy",
     "autodiff",
+    "callback",
     "check_backward",
     "check_grads",
     "checkpoint",

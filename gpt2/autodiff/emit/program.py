@@ -155,7 +155,8 @@ def _loaded(
     kept = frozenset() if fast else exact(graph)
     routines = partial(_routine, options=options)
     emitted = emit(graph, name, share_inputs, lend, _fusing(options), kept, routines, results_early)
-    env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": kernels.matmul}
+    matmul = kernels.matmul_in_any_order if fast else kernels.matmul
+    env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": matmul}
     function = load_source(emitted.source, env, emitted.function)
     return emitted, function, Needs(env.get("setup"), emitted.arena_bytes, emitted.regions, emitted.calls)
 
