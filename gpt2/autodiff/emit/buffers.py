@@ -6,7 +6,7 @@ is a whole region of row blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -371,7 +371,7 @@ def lends(o: Node) -> bool:
 
 
 @dataclass
-class _Span:
+class Span:
     """Bytes lo:hi of a result that are taken in the steps from start to end."""
 
     lo: int
@@ -386,7 +386,7 @@ def _lend(kind, storage, values: Values, stands) -> None:
     A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
     keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
     """
-    taken = _written_spans(kind, values, stands)
+    taken = written_spans(kind, values, stands, [o for o in values.outputs if lends(o)])
     long = LONG * max(values.end.values(), default=0)
     types: dict[int, set] = {}
     for base, s in storage.items():
@@ -400,19 +400,19 @@ def _lend(kind, storage, values: Values, stands) -> None:
             kind[n] = Kind.LENT
 
 
-def _written_spans(kind, values: Values, stands) -> dict[Node, list[_Span]]:
-    """For each result that lends, the bytes that the program writes of it, from then on."""
-    taken: dict[Node, list[_Span]] = {o: [] for o in values.outputs if lends(o)}
+def written_spans(kind, values: Values, stands, results: Iterable[Node]) -> dict[Node, list[Span]]:
+    """For each of these results, the bytes that the program writes of it, from then on."""
+    taken: dict[Node, list[Span]] = {o: [] for o in results}
     for n in kind:
         base = values.base(n)
         if base in taken:
             lo, hi = np.lib.array_utils.byte_bounds(stands[n])
             at, _ = np.lib.array_utils.byte_bounds(stands[base])
-            taken[base].append(_Span(lo - at, hi - at, values.start[n], NEVER))
+            taken[base].append(Span(lo - at, hi - at, values.start[n], NEVER))
     return taken
 
 
-def _borrow(s: Storage, lenders: dict[Node, list[_Span]]) -> None:
+def _borrow(s: Storage, lenders: dict[Node, list[Span]]) -> None:
     """Give s the memory of the result that takes it back first, if any has room: others may stay longer."""
     best = None
     for o, spans in lenders.items():
@@ -424,7 +424,7 @@ def _borrow(s: Storage, lenders: dict[Node, list[_Span]]) -> None:
                 best = back, o, at
     if best is not None:
         _, s.lender, s.offset = best
-        lenders[s.lender].append(_Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end))
+        lenders[s.lender].append(Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end))
 
 
 class _Slots:
