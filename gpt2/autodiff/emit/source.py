@@ -25,7 +25,7 @@ from ..ops.table import facts
 from . import numexpr
 from .arena import cuts, stretches
 from .array_names import ArrayTexts, Cut, Stretch
-from .buffers import Kind, Overwrites, Uses, Values, lends, plan
+from .buffers import BufferPlan, Kind, Overwrites, Uses, Values, lends, plan
 from .calls import Routine, Routines, none, results_of
 from .decisions import folded, reach_rows
 from .expressions import is_written, number_text, written
@@ -60,20 +60,28 @@ class Emitted:
     calls: list[tuple[Needs, int]]  # for each memory that it hands to one: what for, where in the arena
 
 
-def emit(
+@dataclass
+class Planned:
+    """A graph as it is going to be written: its regions, and where each value lives."""
+
+    graph: Graph
+    values: Values
+    plan: BufferPlan
+    stands: dict  # value -> stand-in for its memory (windows.hosts)
+    overwrites: Overwrites
+    called: dict[Node, Routine]  # the function of each call of a stretch
+
+
+def planned(
     graph: Graph,
-    name: str,
     share_inputs: bool = False,
     lend: bool = False,
     fusing: Callable | None = None,
     exact: Container[int] = frozenset(),
     routines: Routines = none,
     results_early: bool = False,
-) -> Emitted:
-    """The source of a graph. `fusing(graph, regions)` may give elementwise trees to another backend; values
-    whose ids are in `exact` are summed in NumPy's own order; routines(body) is the function that calls of a
-    stretch call; results_early as `schedule` takes it.
-    """
+) -> Planned:
+    """What `emit` writes, with its arguments."""
     graph = lower(graph, share_inputs, exact)
     regions = schedule(graph, results_early)
     if fusing is not None:
@@ -88,6 +96,26 @@ def emit(
     values = Values(graph, regions, where, windows, products, uses)
     called = {n: routines(n.attrs["body"]) for n in graph.nodes if n.op == "stretch"}
     p = plan(values, stands if lend else None, {n: r.needs.arena_bytes for n, r in called.items()})
+    return Planned(graph, values, p, stands, overwrites, called)
+
+
+def emit(
+    graph: Graph,
+    name: str,
+    share_inputs: bool = False,
+    lend: bool = False,
+    fusing: Callable | None = None,
+    exact: Container[int] = frozenset(),
+    routines: Routines = none,
+    results_early: bool = False,
+) -> Emitted:
+    """The source of a graph. `fusing(graph, regions)` may give elementwise trees to another backend; values
+    whose ids are in `exact` are summed in NumPy's own order; routines(body) is the function that calls of a
+    stretch call; results_early as `schedule` takes it.
+    """
+    made = planned(graph, share_inputs, lend, fusing, exact, routines, results_early)
+    graph, regions, where, p = made.graph, made.values.regions, made.values.where, made.plan
+    stands, called = made.stands, made.called
     emitter = Emitter(graph, name, where, p, stands, called)
     for r in regions:
         emitter.region(r)
@@ -100,7 +128,7 @@ def emit(
         emitter.block_regions,
         p.arena_bytes,
         results,
-        overwrites,
+        made.overwrites,
         list(dict.fromkeys(called.values())),
         [(r.needs, at) for r, at in emitter.works],
     )
