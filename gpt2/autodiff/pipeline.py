@@ -238,14 +238,20 @@ def _short_ways(joint: Graph, saved, handed: Sequence[Node], n_outputs: int) -> 
     return places, outputs
 
 
-def program_of(graph: Graph) -> Program:
+def program_of(graph: Graph, scalar: bool = False) -> Any:
     """The program of a graph inside a graph (scan, map, call), made on first use and kept with it.
 
     Its options are those of the thread that runs it, but for the backend: it computes slices or single steps,
     for which numexpr is never worth while, and it runs while functions are recorded.
+
+    scalar   it is called with Python's floats: a ScalarProgram, where there are no arrays in it
     """
     programs = graph.__dict__.setdefault("_programs", {})
     options = replace(current_options(), elementwise="numpy")
-    if options not in programs:
-        programs[options] = Row(graph.name, options).program(graph, title="simplified")
-    return programs[options]
+    if (options, scalar) not in programs:
+        row = Row(graph.name, options)
+        made = row.program(graph, scalar=scalar, title="simplified")
+        programs[options, scalar] = made
+        if type(made) is Program:
+            programs[options, False] = made
+    return programs[options, scalar]
