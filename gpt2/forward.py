@@ -4,6 +4,7 @@ forward_pass    the logits, and what every layer saved for its backward
 loss_fn         the mean loss alone, and logits_fn the logits, as functions to be differentiated
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -58,16 +59,22 @@ def block_forward(
 
 
 def forward_pass(
-    params: Tensors, tokens: np.ndarray, d: Description, layers: Layers, last_only: bool = False
+    params: Tensors,
+    tokens: np.ndarray,
+    d: Description,
+    layers: Layers,
+    last_only: bool = False,
+    run_block: Callable = block_forward,
 ) -> tuple[np.ndarray, dict]:
     """logits (B, T, V), and what every layer saved: a dict for the ends, a list of dicts for the blocks.
 
     last_only   the logits of the last position alone, (B, 1, V)
+    run_block   computes a block, called as block_forward is
     """
     saved: dict = {"shape": tokens.shape, "blocks": []}
     x, saved["encoder"] = run_layer(d, "encoder", layers, params, ..., tokens)  # (B, T, C)
     for l in range(d.config.n_layer):
-        x, block = block_forward(x, params, l, d, layers)
+        x, block = run_block(x, params, l, d, layers)
         saved["blocks"].append(block)
     x = x[:, -1:] if last_only else x
     x, saved["lnf"] = run_layer(d, "lnf", layers, params, ..., x)
@@ -82,9 +89,10 @@ def logits_fn(
     config: GPT2Config,
     layers: Layers,
     description: Description | None = None,
+    run_block: Callable = block_forward,
 ) -> np.ndarray:
-    """logits (B, T, V) of tokens (B, T) as a pure function of params."""
-    return forward_pass(params, tokens, description or Description(config), layers)[0]
+    """logits (B, T, V) of tokens (B, T) as a pure function of params. run_block: see forward_pass."""
+    return forward_pass(params, tokens, description or Description(config), layers, run_block=run_block)[0]
 
 
 def loss_fn(
@@ -95,8 +103,13 @@ def loss_fn(
     config: GPT2Config,
     layers: Layers,
     description: Description | None = None,
+    run_block: Callable = block_forward,
 ) -> np.floating:
-    """Mean loss in nats per token as a pure function of params: what backward="whole" differentiates."""
-    logits = logits_fn(params, tokens, config=config, layers=layers, description=description)
+    """Mean loss in nats per token as a pure function of params: what backward="whole" differentiates.
+    run_block: see forward_pass.
+    """
+    logits = logits_fn(
+        params, tokens, config=config, layers=layers, description=description, run_block=run_block
+    )
     losses, _ = layers["crossentropy"].forward(logits, targets)
     return np.mean(losses)

@@ -5,6 +5,7 @@ back: each layer's backward, by hand or derived, in reverse; or one program, wit
 """
 
 import html
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from copy import copy
@@ -192,6 +193,8 @@ class GPT2:
         self._saved: Any = None
         # Gives the Tokenizer of a model that was loaded: so texts can be continued
         self.find_tokenizer: Callable[[], Any] | None = None
+        self.compiled = compile
+        self.steps: dict[int, tuple] = {}  # batch -> what generation has compiled (gpt2/decoder.py)
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
 
     def __repr__(self) -> str:
@@ -427,7 +430,10 @@ class GPT2:
                 params[name] = array
             else:
                 params.setdefault(name, []).append(array)
-        return loss_fn(params, tokens, targets, config=self.config, layers=d.written, description=d)
+        run_block = _alike(d) if d.gpt2 else block_forward
+        return loss_fn(
+            params, tokens, targets, config=self.config, layers=d.written, description=d, run_block=run_block
+        )
 
     def _grad_buffers(self):
         first = self.description.trained
@@ -505,6 +511,27 @@ class GPT2:
                 f"expected ids from 0 to {self.config.vocab_size - 1}"
             )
         return ids
+
+
+def _alike(d: Description) -> Callable:
+    """block_forward without what it saves, as a function that is the same for all blocks: GPT-2's are alike.
+
+    Of a user's own layers that is not known: they may count their calls.
+    """
+    names = d.block_tensors
+
+    def block(x, *tensors):
+        params = {name: [tensor] for name, tensor in zip(names, tensors, strict=True)}
+        return block_forward(x, params, 0, d, d.written)[0]
+
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in ("x", *names)]
+    vars(block)["__signature__"] = inspect.Signature(parameters)  # by which its inputs are named
+    once = seam.repeated(block)
+
+    def run_block(x, params, l, d, layers):
+        return once(x, *(params[name][l] for name in names)), {}
+
+    return run_block
 
 
 # ---- Backward, by hand: the forward pass in reverse ------------------------------------------------------

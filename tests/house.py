@@ -86,6 +86,8 @@ PARTS: dict[str, set[str]] = {
         "config",
         "description",
         "errors",
+        "fitting",
+        "forward",
         "own",
         "autodiff",
         "tensors",
@@ -95,7 +97,7 @@ PARTS: dict[str, set[str]] = {
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
     "weights": {"adapters", "data", "description", "errors", "model", "storage", "tensors", "tuning"},
-    "decoder": {"description", "errors", "layers", "model"},
+    "decoder": {"autodiff", "backward", "description", "errors", "fitting", "forward", "layers", "model"},
     "sample": {"cli", "data", "decoder", "errors", "model", "weights"},
     "train": {
         "autodiff",  # its threads, what it has measured, and how many operations a forward has
@@ -105,6 +107,7 @@ PARTS: dict[str, set[str]] = {
         "decoder",
         "description",
         "errors",
+        "forward",
         "model",
         "optimizer",
         "output",

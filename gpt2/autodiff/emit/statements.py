@@ -11,12 +11,14 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..graph import Node
+import numpy as np
+
+from ..graph import Node, const_value
 from ..ops import OPS
 from ..ops.rowwise import row_axes, takes_rows
 from ..ops.shape import index_text
 from ..ops.table import facts
-from ..run import kernels
+from ..run import kernels, short
 from .buffers import Kind
 from .layout import chain, part, root, same_memory
 from .regions import Region, blocks_of
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from .source import Emitter
 
 Lines = Iterator[str]
+F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
+BASIC = ("add", "subtract", "multiply", "divide")  # the same bits for any strides
 
 
 class Statement:
@@ -66,7 +70,27 @@ class Statement:
         return call if self.region is None else f"{self.name} = {call}"
 
     def called(self, function: str) -> Lines:
-        yield self.bound(f"{function}({', '.join(map(str, self.args))}, out={self.target})")
+        args = ", ".join(map(str, self.args))
+        if self.n.op in BASIC and self.goes_by_columns(self.n.args):
+            helper = self.emitter.helper(short.by_columns)
+            yield self.bound(f"{helper}({function}, {args}, out={self.target})")
+        else:
+            yield self.bound(f"{function}({args}, out={self.target})")
+
+    def goes_by_columns(self, args: Sequence[Node]) -> bool:
+        """Whether the last axis is so short, and one of these so broadcast, that columns go one by one."""
+        return self.is_short(self.n, short.FEW_COLUMNS) and any(map(self.is_broadcast, args))
+
+    def is_short(self, x: Node, most: int = short.LONGEST) -> bool:
+        """Whether x has so short a last axis, and many rows."""
+        if x.ndim < 2 or not 2 <= x.shape[-1] <= most or x.dtype not in (F32, F64):
+            return False
+        return x.ndim > self.row_axes_of(x) and x.size // x.shape[-1] >= short.FEWEST
+
+    def is_broadcast(self, x: Node) -> bool:
+        """Whether NumPy cannot join the last axis of this argument with the one before it."""
+        last = self.n.shape[-2:]
+        return x.size > 1 and x.shape[-2:] != last and x.shape != last
 
     def copied(self) -> Lines:
         """What NumPy allocates is copied to where it belongs."""
@@ -160,7 +184,10 @@ class Statement:
         at = yield from self.begin()
         if not self.settled:
             yield f"np.copyto({at}, {b})"
-        yield f"np.copyto({at}, {a}, where={condition})"
+        if self.goes_by_columns(self.n.args[:2]):
+            yield f"{self.emitter.helper(short.put_where)}({at}, {a}, {condition})"
+        else:
+            yield f"np.copyto({at}, {a}, where={condition})"
 
     def op_sum(self) -> Lines:
         n, (x,) = self.n, self.n.args
@@ -178,6 +205,19 @@ class Statement:
             at = yield from self.begin()
             ones = self.emitter.ones(x.shape[-1], x.dtype)
             yield f"np.matmul({self.args[0]}.reshape(-1, {x.shape[-1]}), {ones}, out={at}.reshape(-1))"
+        elif n.attrs["axes"] == (x.ndim - 2,) and rank > 2 and x.dtype == n.dtype and self.is_short(x):
+            at = yield from self.begin()
+            ones = self.emitter.ones(x.shape[-2], x.dtype)
+            yield f"np.matmul({ones}, {self.args[0]}, out={at}{'[..., 0, :]' if last else ''})"
+        else:
+            yield from self.op_sum_as_numpy()
+
+    def op_sum_as_numpy(self) -> Lines:
+        n, (x,) = self.n, self.n.args
+        if n.attrs["axes"] == (x.ndim - 1,) and x.dtype == n.dtype and self.is_short(x):
+            last = "[..., 0]" if n.attrs["keepdims"] else ""
+            at = yield from self.begin()
+            yield f"{self.emitter.helper(short.sum_last)}({self.args[0]}, {at}{last})"
         else:
             yield from self.reduce()
 
@@ -252,6 +292,8 @@ class Statement:
         at = yield from self.changed()
         if table.ndim == 2 and takes_rows(self.n.attrs["spec"], table, arrays):
             yield f"{self.emitter.helper(kernels.add_rows)}({at}, {self.args[2]}, {self.args[1]})"
+        elif is_zeros(table) and table.ndim == 1 and takes_rows(self.n.attrs["spec"], table, arrays):
+            yield f"{self.emitter.helper(kernels.add_numbers)}({at}, {self.args[2]}, {self.args[1]})"
         else:
             yield f"np.add.at({at}, np.s_[{self.index()}], {self.args[1]})"
 
@@ -274,6 +316,13 @@ class Statement:
             return
         at = yield from self.begin()
         yield f"{self.emitter.helper(kernels.take_rows)}({self.args[0]}, {self.args[1]}, {at})"
+
+
+def is_zeros(n: Node) -> bool:
+    """Whether this is known to be an array of 0.0 in float64."""
+    while n.op in ("broadcast", "reshape"):
+        n = n.args[0]
+    return n.op == "const" and n.dtype == F64 and n.size == 1 and str(const_value(n)) == "0.0"
 
 
 def with_source(lines: list[str], n: Node) -> list[str]:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -40,6 +41,7 @@ from ..ops.build import cast, reshape, sum_, ufunc, where
 from ..ops.subgraph import beside, inputs_like, items, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
+from . import numbers
 from .map import swap_first
 from .scan import Backward, active_inputs, or_zeros
 
@@ -86,18 +88,42 @@ def evaluate_while(
     carry, consts = values[:carries], values[carries:]
     kept = _Kept(body.outputs, keep)
     (more,) = program_of(test)(*values)
+    go = (
+        _in_arrays
+        if (run := numbers.of_numbers(_with_test(body, test))) is None
+        else partial(_in_floats, run)
+    )
+    carry, steps = go(_with_test(body, test), carry, consts, more, kept)
+    return (*carry, np.array(steps), np.array(kept.spacing), *kept.arrays)
+
+
+def _in_arrays(body: Graph, carry, consts, more, kept: _Kept) -> tuple[Sequence[np.ndarray], int]:
+    """(the last carry, the number of steps). body says at last whether there is another step."""
     # Two sets of buffers: a step reads the one and writes the other.
-    now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs] for _ in range(2))
+    now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs[:-1]] for _ in range(2))
     again = np.empty((), bool)
     steps = 0
-    with program_of(_with_test(body, test)).borrowed() as run:
+    with program_of(body).borrowed() as run:
         while more:
             kept.add(steps, carry)
             run((*carry, *consts), (*now, again))
             carry, now, then = now, then, now
             more = again
             steps += 1
-    return (*carry, np.array(steps), np.array(kept.spacing), *kept.arrays)
+    return carry, steps
+
+
+def _in_floats(
+    run: Callable, body: Graph, carry, consts, more, kept: _Kept
+) -> tuple[Sequence[np.ndarray], int]:
+    """The same, where every value is one number."""
+    carry, consts = [c.item() for c in carry], [c.item() for c in consts]
+    steps = 0
+    while more:
+        kept.add(steps, carry)
+        *carry, more = run(*carry, *consts)
+        steps += 1
+    return [np.array(c, o.dtype) for c, o in zip(carry, body.outputs)], steps
 
 
 def _spared(read: set[int], attrs: dict) -> dict:

@@ -37,6 +37,7 @@ from ..ops.build import concatenate, reshape, take_slice
 from ..ops.subgraph import beside, inputs_like, is_float, items, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
+from . import numbers
 from .map import swap_first
 
 
@@ -63,6 +64,8 @@ def evaluate_scan(
     *values: np.ndarray, body: Graph, n: int, carries: int, slices: int, every: int
 ) -> tuple[np.ndarray, ...]:
     values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
+    if (run := numbers.of_numbers(body)) is not None:
+        return numbers.scan(run, values, body, n, carries, slices, every)
     carry, xs, consts = _split(values, carries, slices)
     ys = [np.empty((n, *y.shape), y.dtype) for y in body.outputs[carries:]]
     checkpoints = [np.empty((n_checkpoints(n, every), *c.shape), c.dtype) for c in body.outputs[:carries]]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from . import threads
+from . import one_row, threads
 from .split_matmul import product
 
 
@@ -34,6 +34,13 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
     return product(a, b, out, threads.count, threads.run_on_threads)
 
 
+def matmul_in_any_order(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """`matmul` where sums may be added up in another order than BLAS does (one_row.py). Returns out."""
+    if one_row.suits(a, b):
+        return one_row.product(a, b, out, threads.count, threads.run_on_threads)
+    return matmul(a, b, out)
+
+
 def take_rows(table: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
     """out[...] = table[index], without the temporary array that NumPy's indexing makes."""
     index = np.asarray(index)  # a constant may be a plain number
@@ -49,6 +56,16 @@ def add_rows(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
     rows = rows.reshape(-1, rows.shape[-1])  # one for each index, also where the index is one number
     for k, t in enumerate(np.ravel(index).tolist()):
         table[t] += rows[k]
+
+
+def add_numbers(table: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
+    """np.add.at(table, index, values) for a table of zeros: np.bincount takes a quarter of its time."""
+    index = np.ravel(index)
+    if index.size and index.dtype.kind == "i" and index.min() >= 0 and index.max() < len(table):
+        values = np.broadcast_to(values, index.shape) if np.ndim(values) == 0 else np.ravel(values)
+        table[...] = np.bincount(index, values, len(table))
+    else:
+        np.add.at(table, index, np.ravel(values))
 
 
 def add_along(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int) -> None:
