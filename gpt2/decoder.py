@@ -19,9 +19,10 @@ from numpy.typing import ArrayLike
 
 from gpt2 import autodiff as ad
 from gpt2.backward import options_for
-from gpt2.description import Description, block_forward, forward_pass, run_layer
+from gpt2.description import Description
 from gpt2.errors import UserError
 from gpt2.fitting import expected_shape
+from gpt2.forward import block_forward, forward_pass, run_layer
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.matmul import check_shapes
 from gpt2.model import GPT2

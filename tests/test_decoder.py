@@ -73,7 +73,7 @@ def test_it_is_not_compiled_where_the_model_is_not():
 
 
 def test_a_block_that_looks_at_values_is_read_as_it_is_written():
-    """Its program would hold for one way through it alone: here the first block goes another than the second."""
+    """Its program would hold for one way through it alone: here the second block goes another way."""
 
     def block(x, p, layers, config):
         y = layers["attention"](x @ p["qkvw"].T, num_heads=config.n_head)

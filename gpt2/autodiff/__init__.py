@@ -24,6 +24,7 @@ _EXPORTS = {
     "api.jacobian": "hessian jacfwd jacobian jacrev",
     "api.linear_solve": "custom_linear_solve",
     "api.parallel_map": "parallel_map",
+    "api.repeated": "repeated",
     "api.scan": "scan",
     "api.sparse": "sparse_jacobian",
     "api.show": "drawing source stages why_recorded",

@@ -13,6 +13,7 @@ from .api.implicit import fixed_point, root
 from .api.jacobian import hessian, jacfwd, jacobian, jacrev
 from .api.linear_solve import custom_linear_solve
 from .api.parallel_map import parallel_map
+from .api.repeated import repeated
 from .api.scan import scan
 from .api.show import drawing, source, stages, why_recorded
 from .api.sparse import sparse_jacobian
@@ -72,6 +73,7 @@ __all__ = [
     "parallel_map",
     "readable_source",
     "remember",
+    "repeated",
     "root",
     "run_apart",
     "run_on_threads",

@@ -112,7 +112,7 @@ def attention_read(qkv: Array, *, num_heads: int, kept: dict, start: int, length
 
 
 def _read_one(q: Array, keys: Array, values: Array, kept: dict) -> Array:
-    """The last of T positions over all of them, in memory that lies in `kept`: (B, 1, C), good until the next.
+    """The last of T positions over all of them, in memory of `kept`: (B, 1, C), good until the next.
 
     q (B, NH, 1, HS); keys and values (B, NH, T, HS)
     """
