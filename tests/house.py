@@ -98,7 +98,7 @@ PARTS: dict[str, set[str]] = {
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
     "weights": {"adapters", "data", "description", "errors", "model", "storage", "tensors", "tuning"},
     "decoder": {"autodiff", "backward", "description", "errors", "fitting", "forward", "layers", "model"},
-    "sample": {"cli", "data", "decoder", "errors", "model", "weights"},
+    "sample": {"autodiff", "cli", "data", "decoder", "errors", "model", "parallel", "weights"},
     "train": {
         "autodiff",  # its threads, what it has measured, and how many operations a forward has
         "cli",
