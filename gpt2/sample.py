@@ -22,7 +22,7 @@ from typing import Any, overload
 import numpy as np
 
 from gpt2 import cli
-from gpt2.autodiff import set_threads
+from gpt2.autodiff import get_threads, set_threads
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.decoder import Decoder, SlowGeneration, slowness, unread
 from gpt2.errors import UserError, option_error
@@ -391,7 +391,7 @@ def parser() -> cli.Parser:
     add("--top-k", type=int, default=200, help="among the k likeliest; 0: all (default: %(default)s)")
     add("--top-p", type=float, default=1.0, help="among the likeliest that make up p (default: %(default)s)")
     add("--seed", type=int, default=0, help="the same seed gives the same text (default: %(default)s)")
-    add("--threads", type=int, default=0, metavar="N", help="threads for matrix products (default: one a core)")
+    add("--threads", type=int, default=0, metavar="N", help="for matrix products (default: one a core)")
     add(
         "--logprobs",
         type=int,
@@ -497,11 +497,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _interruptible(args):
+    before = get_threads()
     try:
         _run(args)
     except KeyboardInterrupt:
         print()  # ends the line that was being written
         raise
+    finally:
+        set_threads(before)
 
 
 if __name__ == "__main__":

@@ -328,7 +328,7 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 @pytest.mark.parametrize(
     "change, message",
     [
-        (dict(pre_tokenizer={"type": "Whitespace"}), "cuts text .* in another way than GPT-2's, by Whitespace"),
+        (dict(pre_tokenizer={"type": "Whitespace"}), "in another way than GPT-2's, by Whitespace"),
         (dict(pre_tokenizer=None), "cuts text into pieces in another way than GPT-2's, by nothing"),
         (dict(pre_tokenizer={**BYTE_LEVEL, "use_regex": False}), "in another way than GPT-2's, by ByteLevel"),
         (
