@@ -340,7 +340,7 @@ class GPT2:
         Both can be used at the same time, by two threads; programs are compiled once for the two.
         """
         other = copy(self)
-        other.use(self.flat_params, np.zeros_like(self.flat_grads))
+        other.use(self.flat_params, np.zeros(self.flat_grads.shape, self.flat_grads.dtype))
         other._saved = None
         return other
 
