@@ -237,7 +237,7 @@ def _same(a, b):
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """What a file of transformers' holds that is one object of JSON."""
+    """Reads a file of transformers' that holds one object of JSON."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
