@@ -2,7 +2,7 @@
 
 Lines of JSON come in and go out. Every request gets one answer, {"error": ...} where it failed.
 
-    {"do": "training", "size": NAME, ...}             -> {"build_s", "pids", "about"}
+    {"do": "training", "size": NAME, ...}             -> {"build_s", "pids", "about", "own_data", "times"}
     {"do": "layer", "batch": NAME, "case": NAME, ...} -> {"digest"}            see `digest`
     {"do": "program", "name": NAME, "tiny": bool, "answer": FILE} -> {"first"}   see bench/programs
     {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
@@ -12,6 +12,7 @@ Lines of JSON come in and go out. Every request gets one answer, {"error": ...} 
     {"do": "lines", "size": NAME, "seconds": s}       -> {"lines": [[share, place, text]]}
 
 ...: contenders.settings. pids: of its own workers, if any. about: what a contender says of itself, or null.
+own_data: whether it reads that instead of the common batches. times: of the steps that were done on the way.
 Times are those of a whole step, also where a contender does a share of one.
 
 Run by bench/turns.py with the environment that limits the threads of every library.
@@ -67,6 +68,8 @@ class Worker:
             "build_s": time.perf_counter() - begin,
             "pids": getattr(trainer, "pids", []),
             "about": getattr(trainer, "about", None),
+            "own_data": hasattr(trainer, "block"),
+            "times": {"step": getattr(trainer, "times", [])},
         }
 
     def do_layer(self, batch, case, **settings):

@@ -312,15 +312,10 @@ def whole_source() -> tuple[str, str, str]:
     params = [
         np.zeros(shape, WHOLE.dtype) for _, shape in table
     ]  # looked at by nobody: memory is not touched
-    forward, backward = whole(loss).graphs(*params, tokens, tokens)
-    derived = [
-        ad.readable_source(forward, "loss_forward"),
-        ad.readable_source(backward, "loss_backward").split("\n\n\n", 1)[1],
-    ]
     return (
         _sources(loss_fn, forward_pass, block_forward),
         _sources(backward_pass, block_backward),
-        "\n\n".join(derived),
+        whole(loss).source(*params, tokens, tokens),
     )
 
 

@@ -33,7 +33,7 @@ from .keep.pairs import paired
 from .keep.partition import partition
 from .ops.exactness import decided
 from .passes import simplify
-from .passes.alike import outline
+from .passes.alike import flat, outline
 from .passes.inline_calls import inline_calls
 from .switches import DEFAULT, STRICT, Options, current_options
 
@@ -111,16 +111,19 @@ class Row:
         alike   stretches of it that are alike become calls of one graph (passes/alike.py)
         """
         if not self.options.before:
-            return self._stage("simplified", _same, graph, self.options)
+            return self._stage("simplified", flat, graph)
         return self._stage("simplified", self._outlined if alike else self._simple, graph)
 
     def _simple(self, graph: Graph) -> Graph:
         return simplify(graph, self.options)
 
     def _outlined(self, graph: Graph) -> Graph:
-        if "alike" not in self.options.off:
-            graph = outline(graph, self._simple)
+        graph = flat(graph) if "alike" in self.options.off else outline(graph, self._simple)
         return self._simple(graph)
+
+    def opened(self, graph: Graph) -> Graph:
+        """The recorded graph with the bodies of functions that repeat in the place of their calls."""
+        return flat(graph)
 
     def differentiated(self, derive: Callable, *args: Any) -> Any:
         """The result of derive(*args): a graph, or an object that has one as its `graph`."""
@@ -216,10 +219,6 @@ class Row:
             if self.hear is not None:
                 self.hear(title, shown, seconds)
         return made
-
-
-def _same(graph: Graph, options: Options) -> Graph:
-    return graph
 
 
 def _short_ways(joint: Graph, saved, handed: Sequence[Node], n_outputs: int) -> tuple[list, list[Node]]:

@@ -134,30 +134,34 @@ def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
 def _assign(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
     """Put n into the first region that it can join after its arguments were made, or into a new one."""
     sources = [r for a in n.args if (r := where.get(root(a))) is not None]
+    rows = wanted_rows(n)
+    find = _among_plain if rows == 1 else _among_rows
+    _join(n, find(n, regions, where, sources) or _open(regions, rows), where)
+
+
+def _among_plain(n: Node, regions, where, sources: list[Region]) -> Region | None:
+    """The region for a value that has no rows of its own, or None."""
     latest = max([r.index for r in sources], default=-1)
-    small = _small(n)
-    N = 1 if small else wanted_rows(n)
-    after = latest  # the first region index that n may join
-    if small and latest <= 0:
-        return _join(n, regions[0], where)
-    if N == 1 and sources and small:  # row scalars and the like run where their arguments were made
+    if _small(n):
+        if latest <= 0:
+            return regions[0]
         r = regions[latest]
         if r.N > 1 and _on_rows(n, r.N, r, where) is not None:
-            return _join(n, r, where)
-    if N == 1:
-        # plain statements run in order, so n may join the plain region that made its arguments
-        if any([r.index == latest and r.N > 1 for r in sources]):
-            after = latest + 1
-        for r in regions[max(after, 0) :][::-1]:
-            if r.N == 1:
-                return _join(n, r, where)
-        return _join(n, _open(regions, 1), where)
-    for r in regions[max(latest, 0) :][::-1] if latest >= 0 or regions else []:
+            return r  # row scalars and the like run where their arguments were made
+    # plain statements run in order, so n may join the plain region that made its arguments
+    after = latest + 1 if any([r.index == latest and r.N > 1 for r in sources]) else max(latest, 0)
+    return next((r for r in reversed(regions[after:]) if r.N == 1), None)
+
+
+def _among_rows(n: Node, regions, where, sources: list[Region]) -> Region | None:
+    """The region for a value of many rows, or None."""
+    latest = max([r.index for r in sources], default=-1)
+    for r in reversed(regions[max(latest, 0) :]):
         if r.N > 1 and _fits(n, r, where) and _open_until(n, r, where):
-            return _join(n, r, where)
+            return r
         if r.index == latest:
             break
-    _join(n, _open(regions, N), where)
+    return None
 
 
 def _open_until(n: Node, r: Region, where) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from . import threads
+from . import one_row, threads
 from .split_matmul import product
 
 
@@ -32,6 +32,13 @@ def run_blocks(body: Callable, blocks: tuple, scratch: tuple, alone: bool = Fals
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
     """np.matmul(a, b, out=out) for 2-D operands, shared out over the pool (split_matmul.py). Returns out."""
     return product(a, b, out, threads.count, threads.run_on_threads)
+
+
+def matmul_in_any_order(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """`matmul` where sums may be added up in another order than BLAS does (one_row.py). Returns out."""
+    if one_row.suits(a, b):
+        return one_row.product(a, b, out, threads.count, threads.run_on_threads)
+    return matmul(a, b, out)
 
 
 def take_rows(table: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
