@@ -157,7 +157,8 @@ def _loaded(
     results_early: bool = False,
 ) -> tuple[Emitted, Callable, Needs]:
     """A graph emitted: the text, the function in it, and the memory that it needs."""
-    emitted = emit(graph, name, *_settings(graph, options, share_inputs, lend), results_early)
+    settings = _settings(graph, options, share_inputs, lend)
+    emitted = emit(graph, name, *settings, results_early=results_early)
     env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": kernels.matmul}
     function = load_source(emitted.source, env, emitted.function)
     return emitted, function, Needs(env.get("setup"), emitted.arena_bytes, emitted.regions, emitted.calls)
