@@ -4,6 +4,7 @@ Lines of JSON come in and go out. Every request gets one answer, {"error": ...} 
 
     {"do": "training", "size": NAME, ...}             -> {"build_s", "pids", "about", "own_data", "times"}
     {"do": "layer", "batch": NAME, "case": NAME, ...} -> {"digest"}            see `digest`
+    {"do": "program", "name": NAME, "tiny": bool, "answer": FILE} -> {"first"}   see bench/programs
     {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
     {"do": "peak"}                                    -> {"bytes"}
     {"do": "rates"}                                   -> {"sgemm", "copy"}     see bench/rates.py
@@ -92,6 +93,30 @@ class Worker:
         turn(1)
         self.turn = turn
         return {"digest": [digest(x) for x in run.results()]}
+
+    def do_program(self, name, tiny, answer):
+        """first: seconds of making it and of its first call, whose derivatives are written to the file."""
+        import numpy as np
+
+        from bench.programs.inputs import flat, inputs
+
+        given = inputs(name, tiny)
+        begin = time.perf_counter()
+        run = self.module.program(name, self.contender.variant, given)
+        result = run()
+        first = time.perf_counter() - begin
+        np.save(answer, flat(result))
+
+        def turn(steps):
+            times = []
+            for _ in range(steps):
+                begin = time.perf_counter()
+                run()
+                times.append(time.perf_counter() - begin)
+            return {"times": {"call": times}}
+
+        self.turn = turn
+        return {"first": first}
 
     def do_turn(self, steps):
         return self.turn(steps)

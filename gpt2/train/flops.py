@@ -12,7 +12,8 @@ import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2.config import BLOCK_STEPS, GPT2Config
-from gpt2.description import Description, forward_pass
+from gpt2.description import Description
+from gpt2.forward import forward_pass
 from gpt2.train.quiet import watched
 
 
@@ -56,7 +57,7 @@ def training_flops(model: GPT2Config | Description, B: int, T: int) -> int:
 
     Of a model with own layers, trained in part, it is as if all of it were trained.
     """
-    if isinstance(model, GPT2Config) or model.everything or not model.gpt2:
+    if isinstance(model, GPT2Config) or model.trained.everything or not model.gpt2:
         return 3 * forward_flops(model, B, T)
     return B * T * sum(forward + backward for forward, backward in _by_place(model, T))
 
@@ -67,7 +68,7 @@ def _by_place(d, T):
     places = [(step, l) for l in range(d.config.n_layer) for step in BLOCK_STEPS]
     for step, l in [*places, ("head", ...)]:
         s = d.steps[step]
-        wanted = d.wanted(step, l) or (True,) * (1 + len(s.tensors))
+        wanted = d.trained.wanted(step, l) or (True,) * (1 + len(s.tensors))
         if s.layer == "attention":  # of both factors of each product, or of none
             work = 4 * d.config.n_embd * T
             yield work, 2 * work * wanted[0]

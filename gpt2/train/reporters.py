@@ -186,7 +186,9 @@ def _describe(run: Run, flops: float, peak: Peak, file: TextIO) -> None:
     for note in run.notes:
         print(fitted(f"note: {note}"), file=file)
     model = run.model
-    some = "" if model.description.everything else f", of which {model.flat_params.size:,} are trained"
+    some = (
+        "" if model.description.trained.everything else f", of which {model.flat_params.size:,} are trained"
+    )
     texts = f"{len(run.train):,} training and {len(run.val):,} validation tokens"
     print(f"{model.num_parameters:,} parameters{some}; {texts}", file=file)
     print(f"{gflop(flops)} a step; peak here: {peak} ({s.dtype})", flush=True, file=file)

@@ -76,7 +76,7 @@ class Run:
         self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
         s, self.model, choice = fastest.choose(s, config, lambda s: make_model(config, s, start, base), spawn)
         self.model.find_tokenizer = lambda: self.tokenizer
-        if start is not None and start.lasting() and not self.model.description.everything:
+        if start is not None and start.lasting() and not self.model.description.trained.everything:
             self.origin = start.origin()
         if self.model.description.file is not None:  # from wherever the run is resumed
             s = dataclasses.replace(s, layers=self.model.description.file.path)

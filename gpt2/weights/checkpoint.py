@@ -176,7 +176,7 @@ def check_shapes(
     trained   what is trained of them alone
     """
     dtype = d.config.dtype
-    shapes = d.trained_shapes if trained else d.shapes
+    shapes = d.trained.shapes if trained else d.shapes
     for name, shape in shapes:
         array = arrays.get(prefix + name)
         if array is None or array.shape != shape or array.dtype != dtype:

@@ -69,7 +69,7 @@ class Adapter:
 
     def check(self, d: Description) -> None:
         """Raise UserError where the adapter does not fit a model of this description with its tuning."""
-        for name, shape in d.trained_shapes:
+        for name, shape in d.trained.shapes:
             slices = self.tensors[name]
             if (len(slices), *slices[0].shape) != shape:
                 raise UserError(

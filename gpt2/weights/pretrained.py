@@ -68,7 +68,7 @@ class Pretrained:
         if self.base is not None:
             self.base.check()
         here = sum(path.stat().st_size for path in self.files())
-        count = self.description.num_parameters if self.base is None else self.description.num_trained
+        count = self.description.num_parameters if self.base is None else self.description.trained.count
         needed = 2 * count  # as bfloat16, the smallest way to keep them
         if here < needed:
             raise UserError(
@@ -135,7 +135,7 @@ class Pretrained:
         What the model does not train is not copied, where it lies in the file as the model wants it: it is
         read from there when it is needed.
         """
-        if model.description.everything and self.base is None and self.kind != "adapter":
+        if model.description.trained.everything and self.base is None and self.kind != "adapter":
             self.fill(model.params)
             return
         take(model, self.views())

@@ -161,7 +161,8 @@ def _plus_inputs(graph: Graph, which: tuple[int, ...]) -> Graph:
 
 class _FixedEntry(_Entry):
     def __init__(self, rec: Recording, row: Row):
-        self.program = _Summing(row.prepared(rec.graph, "simplified"), row, rec.graph.name)
+        graph = row.prepared(row.opened(rec.graph), "simplified")
+        self.program = _Summing(graph, row, rec.graph.name)
         self.tree = rec.out_tree
 
     def make_all(self) -> None:

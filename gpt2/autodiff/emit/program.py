@@ -159,7 +159,9 @@ def _loaded(
     """A graph emitted: the text, the function in it, and the memory that it needs."""
     settings = _settings(graph, options, share_inputs, lend)
     emitted = emit(graph, name, *settings, results_early=results_early)
-    env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": kernels.matmul}
+    fast = options is not None and options.math == FAST
+    matmul = kernels.matmul_in_any_order if fast else kernels.matmul
+    env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": matmul}
     function = load_source(emitted.source, env, emitted.function)
     return emitted, function, Needs(env.get("setup"), emitted.arena_bytes, emitted.regions, emitted.calls)
 

@@ -636,7 +636,7 @@ def test_a_read_only_buffer_is_named():
         (lambda: ad.grad(lambda x: np.sum(x))(np.arange(3)), "dtype int64.*astype"),
         (lambda: ad.grad(lambda x: np.argmax(x))(np.ones(3)), "int64, which has no derivative"),
         (lambda: ad.jvp(np.sin, (np.ones(3),), (np.ones(4),)), r"shape \(4,\), expected shape \(3,\)"),
-        (lambda: ad.jvp(np.sin, (1.0,), (1.0, 2.0)), "1 entries"),
+        (lambda: ad.jvp(np.sin, (1.0,), (1.0, 2.0)), "a tuple of 1, as the argument"),
         (lambda: ad.jvp(np.sin, 1.0, 1.0), "expected a tuple"),
         (lambda: ad.jvp(lambda x: x, ({"a": 1.0},), ({"b": 1.0},)), "keys"),
         (lambda: ad.vjp(np.sin, np.ones(3))[1](np.ones(2)), r"shape \(2,\).*shape \(3,\)"),
