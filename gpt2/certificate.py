@@ -102,13 +102,13 @@ def described(sizes: Sizes, file: str, dtype: str = "float32") -> Description:
 
 
 def own(d: Description) -> list[str]:
-    """What is a user's own in a model: names of layers, and "block"."""
+    """The names of the layers of a model that are a user's own, and "block"."""
     used = [name for name in d.own if d.steps_of(name)]
     return used if d.block is None else [*used, BLOCK]
 
 
 def names_of(file: str | None) -> list[str]:
-    """What can be looked at: GPT-2's layers, or what is a file's own."""
+    """The names that can be looked at: GPT-2's layers, or a file's own."""
     return list(LAYERS) if file is None else own(described(SIZES, file))
 
 
