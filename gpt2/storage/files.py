@@ -61,7 +61,7 @@ def replacing(path: str | Path, alone: bool = False) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             if hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), _mode(path))
+                os.fchmod(file.fileno(), mode_of(path))
             os.fsync(file.fileno())
         os.replace(temporary, path)
         _sync_folder(path.parent)
@@ -93,7 +93,7 @@ def _private(path, flags):
     return os.open(path, flags, 0o600)
 
 
-def _mode(path):
+def mode_of(path: str | Path) -> int:
     """The mode of the file that is replaced, or that of a new one."""
     try:
         return os.stat(path).st_mode & 0o777

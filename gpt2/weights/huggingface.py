@@ -19,7 +19,7 @@ import numpy as np
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config, parameter_table
-from gpt2.storage.files import made_folder, write_atomically
+from gpt2.storage.files import made_folder, mode_of, write_atomically
 from gpt2.weights import huggingface_tokenizer
 from gpt2.weights.bfloat16 import to_float32
 
@@ -363,6 +363,7 @@ def save_file(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     try:
         # transformers asks for this entry: it tells by which framework's rules arrays are laid out
         package.numpy.save_file(tensors, temporary, metadata={"format": "pt"})
+        os.chmod(temporary, mode_of(path))  # the package's files can be read by their owner alone
         os.replace(temporary, path)
     except (OSError, package.SafetensorError) as error:
         raise UserError(f"cannot write {path}: {_first_line(error)}") from None

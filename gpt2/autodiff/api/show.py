@@ -90,7 +90,9 @@ def drawing(g: Callable | Pullback, *args: Any, memory: bool = False, **kwargs: 
     if not memory:
         return drawn(program.graph)
     if not isinstance(program, Program):
-        raise AutodiffError("drawing: this program computes with Python's floats, which have no plan for memory")
+        raise AutodiffError(
+            "drawing: this program computes with Python's floats, which have no plan for memory"
+        )
     return program.memory_drawing()
 
 

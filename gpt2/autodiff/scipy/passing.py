@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import scipy.optimize as _optimize
+
 from ..errors import unsupported
 from ..record.source_lines import here
 from ..record.value import Recorded
@@ -39,6 +41,16 @@ def ours(module: ModuleType) -> Callable[[Callable], Callable]:
         return either
 
     return enter
+
+
+class Result(_optimize.OptimizeResult):
+    """SciPy's result, with what is recorded of it. Its attributes are read by code of this package."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 def not_like_this(name: str, what: str) -> Exception:

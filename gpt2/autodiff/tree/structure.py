@@ -61,9 +61,11 @@ class Kind:
     def __init__(self, x: list | dict):
         self.type = type(x)
         self.__name__ = self.type.__name__
+        # Not x.clear() and x.update(): a class that has its items elsewhere besides would empty that of x too
+        self.base: Any = next(base for base in (OrderedDict, dict, list) if isinstance(x, base))
         try:
             self.empty = copy.copy(x)
-            self.empty.clear()
+            self.base.clear(self.empty)
         except Exception as error:
             raise AutodiffError(
                 f"an argument or result is a {self.__name__}, which cannot be copied and refilled ({error}). "
@@ -75,7 +77,7 @@ class Kind:
 
     def __call__(self, items: Iterable) -> Any:
         new = copy.copy(self.empty)
-        (dict.update if isinstance(new, dict) else list.extend)(new, items)
+        (list.extend if self.base is list else self.base.update)(new, items)
         return new
 
     def __eq__(self, other):
