@@ -68,3 +68,12 @@ def test_dots_stand_where_their_numbers_are():
 def test_cells_are_read(cell, times, wanted):
     found = studies.value(cell, times)
     assert found == (wanted and pytest.approx(wanted))
+
+
+def test_a_report_of_one_study_is_taken_over():
+    page = "# Top\n\nMeasured on 2026-01-01. Two.\n\n## one\n\nIt took 3 s.\n\n## two\n\nIt took 4 s, all.\n"
+    report = "# Top\n\nMeasured on 2026-02-02. One.\n\n## one\n\nIt took 5 s, some.\n\n## three\n\nNew.\n"
+    assert studies.taken_over(page, report) == (
+        "# Top\n\nMeasured on 2026-01-01. Two.\n\n## one\n\nMeasured on 2026-02-02, in 5 s, some.\n\n"
+        "## two\n\nIt took 4 s, all.\n\n## three\n\nNew.\n"
+    )
