@@ -183,6 +183,6 @@ def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two arrays, or stand-ins, are the same view of the same memory."""
     return (
         a.shape == b.shape
-        and a.strides == b.strides
+        and all(n == 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides))
         and a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
     )

@@ -189,17 +189,33 @@ def _fits(n: Node, r: Region, where) -> bool:
     if _on_rows(n, r.N, r, where) is not None:
         return n.nbytes // r.N <= ROW_LIMIT or n.size // r.N <= max(m.size for m in r.members) // r.N
     N = wanted_rows(n)
-    if N < r.N and r.N % N == 0 and _on_rows(n, N, r, where) is not None:
-        members = set(r.members)
-        if all(m.nbytes // N <= ROW_LIMIT for m in r.members if m not in r.sums) and all(
-            _on_rows(m, N, r, where, members) is not None for m in r.members
-        ):
-            r.N = N
-            return True
+    if N < r.N and r.N % N == 0 and _on_rows(n, N, r, where) is not None and _all_fit(r, N, where):
+        r.N = N
+        return True
     return False
 
 
-def _on_rows(n: Node, N: int, r: Region, where, members=None) -> tuple[bool, ...] | None:
+def _all_fit(r: Region, N: int, where) -> bool:
+    """Whether all members of a region could run on N rows, fewer and wider ones than it has."""
+    members = [m for m in r.members if m not in r.sums]
+    return all(m.nbytes // N <= ROW_LIMIT for m in members) and all(
+        _on_rows(m, N, r, where) is not None for m in r.members
+    )
+
+
+def fewer_rows(r: Region, where: dict[Node, Region]) -> list[int]:
+    """The other numbers of rows on which all members of a region could run, largest first."""
+    found = set()
+    for n in r.members:
+        N = 1
+        for s in n.shape:
+            N *= s
+            if 1 < N < r.N and r.N % N == 0:
+                found.add(N)
+    return [N for N in sorted(found, reverse=True) if _all_fit(r, N, where)]
+
+
+def _on_rows(n: Node, N: int, r: Region, where) -> tuple[bool, ...] | None:
     """Which arguments n reads by rows, with N rows; None if it cannot run in r so."""
     flags = flags_of(n, N)
     if flags is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..run import kernels, short
 from .buffers import Kind
 from .layout import chain, part, root, same_memory
 from .regions import Region, blocks_of
-from .windows import parts_apart
+from .windows import fills, parts_apart
 
 if TYPE_CHECKING:
     from .source import Emitter
@@ -74,6 +74,8 @@ class Statement:
         if self.n.op in BASIC and self.goes_by_columns(self.n.args):
             helper = self.emitter.helper(short.by_columns)
             yield self.bound(f"{helper}({function}, {args}, out={self.target})")
+        elif OPS[self.n.op].ufunc is not None and facts(self.n).streams and self.is_long(self.n):
+            yield self.spread(function, self.target, *self.args)
         else:
             yield self.bound(f"{function}({args}, out={self.target})")
 
@@ -92,8 +94,18 @@ class Statement:
         last = self.n.shape[-2:]
         return x.size > 1 and x.shape[-2:] != last and x.shape != last
 
+    def is_long(self, n: Node) -> bool:
+        """Whether what has the size of n, and stands in no region, pays to share out over threads."""
+        return self.region is None and n.size >= 2 * kernels.PIECE
+
+    def spread(self, function: str | Callable, target: str, *args: object) -> str:
+        """The call of a function that goes element by element, shared out over threads."""
+        called = function if isinstance(function, str) else self.emitter.helper(function)
+        helper = self.emitter.helper(kernels.spread)
+        return f"{helper}({', '.join(map(str, [called, target, *args]))})"
+
     def copied(self) -> Lines:
-        """What NumPy allocates is copied to where it belongs."""
+        """Copies a result that NumPy allocates to where it belongs."""
         if self.region is None and self.n.shape == ():
             yield f"{self.target}[...] = {self.expression()}"
             return
@@ -163,7 +175,9 @@ class Statement:
     # -- ops with a spelling of their own
 
     def op_copy(self) -> Lines:
-        if not self.settled:
+        if not self.settled and self.is_long(self.n):
+            yield self.spread(kernels.copied, self.target, self.args[0])
+        elif not self.settled:
             at = yield from self.begin()
             yield f"np.copyto({at}, {self.args[0]})"
         elif self.n not in self.emitter.output_index:
@@ -249,25 +263,20 @@ class Statement:
         yield f"np.einsum({self.n.attrs['subscripts']!r}, {args}, out={at}, optimize={optimize})"
 
     def op_assemble(self) -> Lines:
-        n, indices, settled = self.n, self.n.attrs["indices"], set(self.settled)
+        n, indices, first = self.n, self.n.attrs["indices"], fills(self.n)
         at = yield from self.begin()
-        full = next((k for k, x in enumerate(n.args) if x.size == n.size), None)
-        apart = parts_apart(n)
-        covered = apart and sum(x.size for x in n.args) == n.size
-        if not settled and not covered:
-            if full is None:
-                yield f"{at}.fill(0)"
-            else:
-                yield f"np.copyto({at}[{self.part_text(indices[full])}], {self.args[full]})"
-                settled.add(full)
-        for k, index in enumerate(indices):
-            if k in settled:
+        if not first:
+            yield f"{at}.fill(0)"
+        apart = not first and parts_apart(n)
+        for k in sorted(range(len(indices)), key=lambda k: k not in first):
+            if k in self.settled:
                 continue
-            place = f"{at}[{self.part_text(index)}]"
-            if covered or (apart and full is None):
-                yield f"np.copyto({place}, {self.args[k]})"
+            place = f"{at}[{self.part_text(indices[k])}]"
+            x, long = self.args[k], self.is_long(n.args[k])
+            if k in first or apart:
+                yield self.spread(kernels.copied, place, x) if long else f"np.copyto({place}, {x})"
             else:
-                yield f"{place} += {self.args[k]}"
+                yield self.spread("np.add", place, place, x) if long else f"{place} += {x}"
 
     def changed(self) -> Generator[str, None, str]:
         """Begin with the first argument's content in the result's place."""
