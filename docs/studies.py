@@ -167,7 +167,7 @@ def value(cell: str, times: bool) -> tuple[float, float, float] | None:
         return None
     unit = SECONDS[found[2]] if times else 1.0
     middle = float(found[1].replace(",", "")) * unit
-    low, high = (float(part) * unit if part else middle for part in (found[3], found[4]))
+    low, high = (float(part.replace(",", "")) * unit if part else middle for part in (found[3], found[4]))
     return middle, low, high
 
 
