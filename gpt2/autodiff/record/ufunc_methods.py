@@ -45,6 +45,8 @@ def _given(**kwargs) -> dict:
 
 def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
     out = out[0] if isinstance(out, tuple) else out
+    if x.ndim == 0 and axis in (0, -1):  # a number has no axis; NumPy lets this one pass
+        axis = ()
     function = REDUCTIONS.get(ufunc.__name__)
     if function is not None and _is_whole(function, dtype, initial):
         options = _given(out=out, initial=initial)
