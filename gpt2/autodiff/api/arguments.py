@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..errors import AutodiffError
-from ..tree import LEAF, Tree, leaf_paths
+from ..tree import LEAF, Leaf, Tree, leaf_paths
 from .plan import Arguments, Transform, argument_text, result_kind
 
 
@@ -108,17 +108,10 @@ def _with_marks(spec, marks):
 
 
 def _described(value) -> str:
-    if isinstance(value, _Leaf):
+    if isinstance(value, Leaf):
         return "an array"
     if hasattr(value, "shape"):
         return f"of shape {value.shape}"
     return (
         f"a {type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list, dict)) else repr(value)
     )
-
-
-class _Leaf:
-    """The number of a leaf of a call, where a structure of leaves is wanted."""
-
-    def __init__(self, index: int):
-        self.index = index

@@ -83,7 +83,7 @@ class Compiled:
         return self.entries[key]
 
     def drawn(self, leaves: list) -> list:
-        """What is outside, with fresh random numbers."""
+        """The operands from outside, with fresh random numbers."""
         if not self.draws or self.graph is None:
             return self.outside
         operands = [*leaves, *self.outside]

@@ -95,22 +95,8 @@ def _scan(code: CodeType) -> Reads:
         op, name = ins.opname, ins.argval
         if op == "STORE_NAME":
             own_names.add(name)
-        elif op in _GLOBAL and not (op == "LOAD_NAME" and name in own_names):
-            found.globals.setdefault(name, set()).add(_use(instructions, i))
-            if name in BY_NAME:
-                _by_name(found, instructions, i)
-        elif op in _FREE and name in code.co_freevars:
-            found.free.setdefault(name, set()).add(_use(instructions, i))
-        elif op == "IMPORT_NAME":
-            found.imports.add(name)
-            if instructions[i - 2].argval != 0:
-                found.fail(f"it imports {name!r} from where it stands")
-        elif op == "MATCH_CLASS":
-            _matched(found, instructions, i)
-        elif op == "WITH_EXCEPT_START":
-            found.withs += 1
-        elif op == "IS_OP" and not _is_constant(instructions[i - 1], (bool, type(None), type(...))):
-            found.asked_for.add(_path_to(instructions, i - 1))
+        elif op != "LOAD_NAME" or name not in own_names:
+            _read(found, code, instructions, i)
         found.texts |= _writes(instructions, i)
         found.errstates += op in _ATTRIBUTE | _GLOBAL and name == "errstate"
         if op in _NAMES:
@@ -127,6 +113,27 @@ def _scan(code: CodeType) -> Reads:
             if name in code.co_freevars:  # else it is a local variable of `code`
                 found.free.setdefault(name, set()).update(uses)
     return found
+
+
+def _read(found: Reads, code: CodeType, instructions, i: int) -> None:
+    """Note what instruction i reads from outside, or keeps from being understood."""
+    op, name = instructions[i].opname, instructions[i].argval
+    if op in _GLOBAL:
+        found.globals.setdefault(name, set()).add(_use(instructions, i))
+        if name in BY_NAME:
+            _by_name(found, instructions, i)
+    elif op in _FREE and name in code.co_freevars:
+        found.free.setdefault(name, set()).add(_use(instructions, i))
+    elif op == "IMPORT_NAME":
+        found.imports.add(name)
+        if instructions[i - 2].argval != 0:
+            found.fail(f"it imports {name!r} from where it stands")
+    elif op == "MATCH_CLASS":
+        _matched(found, instructions, i)
+    elif op == "WITH_EXCEPT_START":
+        found.withs += 1
+    elif op == "IS_OP" and not _is_constant(instructions[i - 1], (bool, type(None), type(...))):
+        found.asked_for.add(_path_to(instructions, i - 1))
 
 
 _FORMATTING = {"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"}

@@ -96,6 +96,10 @@ def _entries(module, names=None) -> list:
 
 
 def _listed() -> list:
+    return [*_of_python(), *_of_numpy()]
+
+
+def _of_python() -> list:
     found = [getattr(builtins, n) for n in (_PURE_BUILTINS + " " + _TYPES).split()]
     found += [v for v in vars(builtins).values() if is_exception(v)]
     found += [v for v in (*_entries(math), *_entries(cmath)) if callable(v)]
@@ -103,7 +107,11 @@ def _listed() -> list:
     found = [v for v in found if v not in (operator.is_, operator.is_not)] + [operator.itemgetter]
     found += [v for v in _entries(itertools) if isinstance(v, type)]
     found += [functools.reduce, functools.partial, types.SimpleNamespace]
-    found += [collections.deque, collections.OrderedDict, collections.defaultdict]
+    return [*found, collections.deque, collections.OrderedDict, collections.defaultdict]
+
+
+def _of_numpy() -> list:
+    found = []
     series = [m for m in vars(np.polynomial).values() if isinstance(m, types.ModuleType)]
     for module in series:
         found += [v for v in vars(module).values() if isinstance(v, types.FunctionType)]
