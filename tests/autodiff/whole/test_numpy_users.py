@@ -220,3 +220,14 @@ def test_arrays_of_another_library_are_named_whatever_numpy_says_of_them(derive)
             f(given)
     with pytest.raises(ad.AutodiffError, match=r"a is a \w+\.Foreign"):
         ad.hvp(np.sum, Foreign(np.ones(2)), np.ones(2))
+
+
+def test_an_object_that_stands_for_a_number_is_an_index():
+    class Second:
+        def __index__(self):
+            return 1
+
+    x = np.arange(6.0).reshape(2, 3)
+    for f in (lambda x: np.sum(x[Second()] ** 2), lambda x: np.sum(x[:, Second()] ** 2)):
+        np.testing.assert_array_equal(ad.grad(f)(x), ad.grad(lambda x, f=f: f(x))(x))
+        assert ad.compile(f)(x) == f(x)
