@@ -64,6 +64,14 @@ CONTENDERS = {
     "shares": Contender("gpt2 whole, shares", "bench.engine", "shares"),
     "processes": Contender("gpt2 whole, processes", "bench.engine", "processes"),
     "peak": Contender("its products at sgemm peak", "bench.peak"),
+    # Of bench.programs: these have no training, but `program(name, variant, inputs)`
+    "programs-own": Contender("derived", "bench.programs.own", "", "numpy", KEEP_MEMORY),
+    "programs-jax": Contender("JAX, jit", "bench.programs.xla", "", "jax", KEEP_MEMORY),
+    "programs-torch": Contender("PyTorch, eager", "bench.programs.pytorch", "eager", "torch", KEEP_MEMORY),
+    "programs-torch-compile": Contender(
+        "PyTorch, compiled", "bench.programs.pytorch", "compile", "torch", KEEP_MEMORY
+    ),
+    "programs-autograd": Contender("HIPS autograd", "bench.programs.hips", "", "autograd", KEEP_MEMORY),
 }
 
 # PyTorch as its users can have it at its fastest. Ratios are to the faster of the two in the run.

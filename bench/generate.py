@@ -23,6 +23,7 @@ import gpt2
 from bench import machine, program
 from bench.turns import Lines, environment
 from bench.worker import watch_coordinator
+from gpt2 import autodiff as ad
 from gpt2.data import tokenizer
 from gpt2.model import GPT2Config
 
@@ -33,6 +34,7 @@ class Ours:
     """gpt2.generate."""
 
     def __init__(self, folder, threads):
+        ad.set_threads(threads)
         self.model = gpt2.load(folder)
         self.prompt = prompt(self.model.config.vocab_size)
 

@@ -15,7 +15,7 @@ import statistics
 from pathlib import Path
 
 from bench import bars, contenders, machine, program, ratios, sizes
-from bench.turns import Failed, Player, settle
+from bench.turns import DISTURBED, Failed, Player, settle
 from bench.work import step_work
 from gpt2.errors import UserError
 
@@ -120,10 +120,16 @@ def compare(size, steps, rates):
 
 
 def heading(result):
+    beside = ", measured beside other work" if disturbed(result) else ""
     return (
         f"{result['size']}, {contenders.CONTENDERS[result['variant']].title}, "
-        f"{result['threads']} thread{'s' * (result['threads'] > 1)}"
+        f"{result['threads']} thread{'s' * (result['threads'] > 1)}{beside}"
     )
+
+
+def disturbed(result):
+    """Whether others used the machine meanwhile: then its rates, and with them the bounds, are too low."""
+    return (result.get("load", {}).get("others") or 0.0) > DISTURBED
 
 
 def as_text(result):
@@ -136,8 +142,14 @@ def as_text(result):
         f"{head}: {step:.0f} ms a step, {result['gflops']:.0f} GFLOP/s",
         f"the machine: {rates['sgemm'] / 1e9:.0f} GFLOP/s in products, "
         f"{rates['copy'] / 1e9:.1f} GB/s in copies",
-        f"products alone at that rate: {products:.0f} ms, {products / step:.0%} of the step; "
-        f"bounds of all layers: {bound:.0f} ms, {bound / step:.0%}",
+        *(
+            ["these rates were measured beside other work and are too low; measure again when it is done"]
+            if disturbed(result)
+            else [
+                f"products alone at that rate: {products:.0f} ms, {products / step:.0%} of the step; "
+                f"bounds of all layers: {bound:.0f} ms, {bound / step:.0%}"
+            ]
+        ),
     ]
     timed = {key: row for key, row in result["rows"].items() if row["ms"] is not None}
     if timed:

@@ -97,13 +97,22 @@ def measure(size, threads, names, options):
 
 
 def set_up(player, size, elementwise):
-    """Build the model and do the first steps, whose losses are compared. ready_s: until the first is done."""
+    """Build the model and do the first steps, whose losses are compared. ready_s: until the first is done.
+
+    A program that reads its own data has done steps as it was built, and has no losses to compare.
+    """
     settings = contenders.settings(player.name, elementwise)
-    about = player.ask(do="training", size=size.name, **settings)["about"]
-    losses = player.ask(do="turn", steps=1)["losses"]
+    built = player.ask(do="training", size=size.name, **settings)
+    losses = [] if built["own_data"] else player.ask(do="turn", steps=1)["losses"]
     ready = time.perf_counter() - player.began
-    losses += player.ask(do="turn", steps=CHECKED_STEPS - 1)["losses"]
-    return {"ready_s": ready, "losses": losses, "about": about, "peak": player.ask(do="peak")["bytes"]}
+    if not built["own_data"]:
+        losses += player.ask(do="turn", steps=CHECKED_STEPS - 1)["losses"]
+    return {
+        "ready_s": ready,
+        "losses": losses,
+        "about": built["about"],
+        "peak": player.ask(do="peak")["bytes"],
+    }
 
 
 def check_losses(contest):

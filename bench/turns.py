@@ -23,6 +23,7 @@ SETTLE = 1.0  # seconds to wait at most for a contender's threads to fall asleep
 # A round in which others took more than this share of the machine during one of its turns is not counted,
 # unless hardly any round was quieter.
 DISTURBED = 0.08
+LONG_S = 2.0  # seconds of a step from which on a turn counts one
 ENOUGH = 5  # quiet rounds, from which on disturbed ones are left out
 
 
@@ -75,7 +76,7 @@ class Player:
         self.helpers = answer.get("pids", self.helpers)
         if "times" in answer:
             steps = [sum(parts) for parts in zip(*answer["times"].values())]
-            self.fastest = min(self.fastest, *steps)
+            self.fastest = min([self.fastest, *steps])
         return answer
 
     def close(self):
@@ -200,7 +201,7 @@ class Contest:
         """Up to `rounds` rounds, fewer if they would take more than `seconds` together; at least three.
 
         turn_s  seconds that a turn should last at least
-        block   steps that a turn counts at least
+        block   steps that a turn counts at least; one alone where a step takes more than LONG_S
 
         A turn begins with a step that is not counted, which finds the caches and the memory as the last
         contender left them. Only where block is 0 and a step takes turn_s is it one step, and counted.
@@ -233,6 +234,8 @@ class Contest:
     def _more_steps(self, name, turn_s, block):
         """Steps of a turn beyond the first, judging by the fastest so far."""
         shortest = self.players[name].fastest
+        if block and LONG_S < shortest < float("inf"):
+            return 1
         return max(block, 0 if shortest >= turn_s else min(1000, round(turn_s / max(shortest, 1e-7))))
 
     def _turn(self, name, more, pids):

@@ -2,8 +2,9 @@
 
 Lines of JSON come in and go out. Every request gets one answer, {"error": ...} where it failed.
 
-    {"do": "training", "size": NAME, ...}             -> {"build_s", "pids", "about"}
+    {"do": "training", "size": NAME, ...}             -> {"build_s", "pids", "about", "own_data", "times"}
     {"do": "layer", "batch": NAME, "case": NAME, ...} -> {"digest"}            see `digest`
+    {"do": "program", "name": NAME, "tiny": bool, "answer": FILE} -> {"first"}   see bench/programs
     {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
     {"do": "peak"}                                    -> {"bytes"}
     {"do": "rates"}                                   -> {"sgemm", "copy"}     see bench/rates.py
@@ -11,6 +12,7 @@ Lines of JSON come in and go out. Every request gets one answer, {"error": ...} 
     {"do": "lines", "size": NAME, "seconds": s}       -> {"lines": [[share, place, text]]}
 
 ...: contenders.settings. pids: of its own workers, if any. about: what a contender says of itself, or null.
+own_data: whether it reads that instead of the common batches. times: of the steps that were done on the way.
 Times are those of a whole step, also where a contender does a share of one.
 
 Run by bench/turns.py with the environment that limits the threads of every library.
@@ -66,6 +68,8 @@ class Worker:
             "build_s": time.perf_counter() - begin,
             "pids": getattr(trainer, "pids", []),
             "about": getattr(trainer, "about", None),
+            "own_data": hasattr(trainer, "block"),
+            "times": {"step": getattr(trainer, "times", [])},
         }
 
     def do_layer(self, batch, case, **settings):
@@ -89,6 +93,30 @@ class Worker:
         turn(1)
         self.turn = turn
         return {"digest": [digest(x) for x in run.results()]}
+
+    def do_program(self, name, tiny, answer):
+        """first: seconds of making it and of its first call, whose derivatives are written to the file."""
+        import numpy as np
+
+        from bench.programs.inputs import flat, inputs
+
+        given = inputs(name, tiny)
+        begin = time.perf_counter()
+        run = self.module.program(name, self.contender.variant, given)
+        result = run()
+        first = time.perf_counter() - begin
+        np.save(answer, flat(result))
+
+        def turn(steps):
+            times = []
+            for _ in range(steps):
+                begin = time.perf_counter()
+                run()
+                times.append(time.perf_counter() - begin)
+            return {"times": {"call": times}}
+
+        self.turn = turn
+        return {"first": first}
 
     def do_turn(self, steps):
         return self.turn(steps)

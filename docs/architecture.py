@@ -69,9 +69,10 @@ PARTS = {
     "tuning": Room("what is trained", "What of a model is trained, in the words of the command line."),
     "description": Room(
         "what a model is",
-        "What a model is, in one place: its layers and block, its tensors, its forward, a user's own layers "
-        "among them.",
+        "What a model is, in one place: its layers and block, its tensors, a user's own layers among them.",
     ),
+    "trained": Room("its gradients", "Which tensors of a model are trained, and which gradients that takes."),
+    "forward": Room("its forward", "The forward of a model: pure functions of its parameters."),
     "model": Room(
         "GPT-2 with arrays", "GPT-2 with its arrays: parameters, gradients, a step, the backward by hand."
     ),

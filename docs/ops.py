@@ -156,6 +156,7 @@ MEANING = {
     "slice": "part of x: one (start, stop, step) an axis",
     "slogdet": "sign and logarithm of determinants",
     "solve": "the x of a x = b, matrix by matrix",
+    "solve_triangular": "the x of a x = b for the lower or the upper triangle of a, the other not read",
     "stop_gradient": "x, through which no derivative leads",
     "stretch": "the outputs of `body` on these arguments; a program has many calls of it (docs/compiler.md). "
     "Of one that computes gradients `of` is the body that is differentiated",

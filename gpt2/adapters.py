@@ -62,7 +62,9 @@ def take(model: GPT2, tensors: Mapping[str, Any]) -> None:
     What is frozen is not copied where it lies as the model wants it; what is trained is.
     """
     d = model.description
-    model.freeze({n: _as_wanted(tensors[n], s, d.config.dtype) for n, s in d.frozen_shapes if n in tensors})
+    model.freeze(
+        {n: _as_wanted(tensors[n], s, d.config.dtype) for n, s in d.trained.frozen_shapes if n in tensors}
+    )
     for name, first in d.trained.items():
         if name not in tensors:
             continue

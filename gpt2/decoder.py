@@ -3,22 +3,33 @@
 Each layer says how it reads on: by_position, what is computed from each position alone, runs as it is on the
 new ones; read, as of attention and of the encoder, is given what it kept of the positions before. A model
 with a layer that says neither is run on the whole text each time: slow, and right.
+
+A prompt is read by the layers as they are written. From there it is one position a step, and that step is
+compiled: one program for the blocks, and one for the end. What `read` does is no part of them, since it looks
+at more positions with every step: the programs call it.
 """
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpt2.description import Description, forward_pass
+from gpt2 import autodiff as ad
+from gpt2.backward import options_for
+from gpt2.description import Description
 from gpt2.errors import UserError
+from gpt2.fitting import expected_shape
+from gpt2.forward import block_forward, forward_pass, run_layer
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.matmul import check_shapes
 from gpt2.model import GPT2
 
 # A model with own layers is tried: by pieces it has to give what it gives at once, but for rounding
 ROUNDING = {"float32": 1e-3, "float64": 1e-9}  # of the largest logit
+PIECE = 1 << 20  # bytes of a weight that a thread takes at a time
 
 
 class Decoder:
@@ -45,6 +56,7 @@ class Decoder:
         self._kept: dict[tuple[str, int], dict] = {}
         self._calls = 0
         self._layers = self._reading()
+        self._ends_alone = all(d.layers[d.steps[place].layer].by_position for place in ("lnf", "head"))
         if not d.standard and not self.slow:
             self._try()
 
@@ -53,6 +65,7 @@ class Decoder:
 
         last_only   only the row of the last token is wanted: (B, 1, V); the head is a third of the work
 
+        The logits of a single token may lie in memory that is used again once nobody holds them.
         Raises ValueError where that makes more than block_size positions.
         """
         tokens = np.asarray(tokens)
@@ -66,31 +79,49 @@ class Decoder:
             logits = logits[:, -1:] if last_only else logits[:, t0:]
         else:
             self._calls = 0
-            logits = forward_pass(params, tokens, self.description, self._layers, last_only)[0]
+            step = self._compiled() if tokens.shape == (self.batch, 1) else None
+            if step is not None:
+                logits = step.logits(self, tokens)
+            else:
+                # a layer after the blocks that looks back has to be given all that is new
+                at_end = last_only and self._ends_alone
+                logits = forward_pass(params, tokens, self.description, self._layers, at_end)[0]
+                logits = logits[:, -1:] if last_only else logits
         self.length = t1
         return logits
 
+    def _compiled(self):
+        """The model's Step; None where a step cannot be compiled, or is not to be."""
+        if not self.model.compiled:
+            return None
+        of, step = self.model.steps.get(self.batch, (None, None))
+        if of is not self.description:
+            made = Step(self.description, self.batch)
+            step = made if made.prepare(self.model.params) else None
+            self.model.steps[self.batch] = self.description, step
+        return step
+
     def _reading(self) -> Mapping[str, Layer]:
         """The layers as forward_pass calls them, each reading on from `length`."""
-        layers = {name: self._reads(layer) for name, layer in self.description.layers.items()}
-        if self.description.block is not None:
-            layers["block"] = self.description.block_layer(layers)
-        return layers
+        return with_layers(self.description, lambda _, layer: self._reads(layer))
 
     def _reads(self, layer):
         if layer.forward is LAYERS["matmul"].forward:
-            return replace(layer, forward=matmul_of_one_row)
+            return replace(layer, forward=matmul_on_threads)
         if layer.read is None:
             return layer
-        length = self.config.block_size
 
         def forward(*inputs, **static):
             # Calls come in the same order each time: what is kept belongs to the first, the second, ...
-            kept = self._kept.setdefault((layer.name, self._calls), {})
             self._calls += 1
-            return layer.read(*inputs, kept=kept, start=self.length, length=length, **static), ()
+            return self.called(layer, self._calls - 1, inputs, static), ()
 
         return replace(layer, forward=forward)
+
+    def called(self, layer: Layer, number: int, inputs: tuple, static: dict) -> np.ndarray:
+        """What a layer reads on from `length`; `number` is that of the call within one pass."""
+        kept = self._kept.setdefault((layer.name, number), {})
+        return layer.read(*inputs, kept=kept, start=self.length, length=self.config.block_size, **static)
 
     def _try(self):
         """Raise UserError where reading by pieces is not what the forward is."""
@@ -100,32 +131,171 @@ class Decoder:
         d = self.description
         with np.errstate(all="ignore"):
             whole = forward_pass(self.model.params, tokens, d, d.written)[0]
-            pieces = [self.read(tokens[:, a:b]) for a, b in zip(cuts, cuts[1:])]
+            for last_only in (False, True):
+                self.length = 0
+                pieces = [np.array(self.read(tokens[:, a:b], last_only)) for a, b in zip(cuts, cuts[1:])]
+                expected = [whole[:, b - 1 if last_only else a : b] for a, b in zip(cuts, cuts[1:])]
+                self._compare(np.concatenate(pieces, axis=1), np.concatenate(expected, axis=1))
         self.length = 0
-        error = np.max(np.abs(np.concatenate(pieces, axis=1) - whole))
-        if not error <= ROUNDING[self.config.dtype] * np.max(np.abs(whole)) and np.isfinite(whole).all():
+
+    def _compare(self, found, expected):
+        error = np.max(np.abs(found - expected))
+        close = error <= ROUNDING[self.config.dtype] * np.max(np.abs(expected))
+        if not close and np.isfinite(expected).all():
             raise UserError(
-                f"generation: read by pieces, the model ({d.told()}) gives other numbers than its forward; "
-                "what an own layer says with by_position or read is not so"
+                f"generation: read by pieces, the model ({self.description.told()}) gives other numbers than "
+                "its forward; what an own layer says with by_position or read is not so"
             )
 
 
-def matmul_of_one_row(
+# ---- One position, compiled ------------------------------------------------------------------------------
+
+
+class _Here(threading.local):
+    """Whose programs run in this thread."""
+
+    decoder: Decoder | None = None  # none while a program is recorded
+    first: int = 0  # calls of `read` before this program
+
+
+_here = _Here()
+
+
+class Step:
+    """One more position of B sequences, compiled: the blocks' program, run for each of them, and the end's.
+
+    Every program allocates nothing once it has run a few times: what it computes lies in memory of its own,
+    and its result in memory that is used again. So it is with GPT-2's own `read`; an own layer's does what it
+    is written to do.
+    """
+
+    def __init__(self, d: Description, batch: int) -> None:
+        self.d, self.batch = d, batch
+        self.layers = with_layers(d, self._calling)
+        self.calls = 0  # of `read`, within the program that is being recorded
+        self.names = d.block_tensors
+        self.ends = [(place, d.steps[place].tensors) for place in ("lnf", "head")]
+        self.programs: dict[str, tuple[Callable, int]] = {}
+
+    def prepare(self, params: Mapping[str, Any]) -> bool:
+        """Make the programs; whether that can be done: a model that looks at values, or that the compiler
+        does not know all functions of, is read as it is written.
+        """
+        config = self.d.config
+        x = np.zeros((self.batch, 1, config.n_embd), config.dtype)
+        try:
+            for name, function, arrays in (
+                ("block", self._block, self._of_block(params, 0)),
+                ("end", self._end, self._of_end(params)),
+            ):
+                self.calls = 0
+                entry, _ = ad.Fixed(function, options_for(), name=f"read_{name}").entry((x, *arrays), {})
+                if entry.path.expected:
+                    return False
+                captured = tuple(entry.captured)
+                self.programs[name] = partial_of(entry.program, captured), self.calls
+        except ad.AutodiffError:
+            return False
+        return True
+
+    def logits(self, decoder: Decoder, tokens: np.ndarray) -> np.ndarray:
+        """Logits (B, 1, V) after the tokens (B, 1), read by this decoder."""
+        params = decoder.model.params
+        x, _ = run_layer(self.d, "encoder", decoder._layers, params, ..., tokens)
+        _here.decoder, _here.first = decoder, decoder._calls
+        try:
+            block, calls = self.programs["block"]
+            for l in range(self.d.config.n_layer):
+                x = block(x, *self._of_block(params, l))
+                _here.first += calls
+            return self.programs["end"][0](x, *self._of_end(params))
+        finally:
+            _here.decoder = None
+
+    def _of_block(self, params, l):
+        return [params[name][l] for name in self.names]
+
+    def _of_end(self, params):
+        return [params[name] for _, names in self.ends for name in names if name is not None]
+
+    def _block(self, x, *tensors):
+        given = {name: [tensor] for name, tensor in zip(self.names, tensors)}
+        return block_forward(x, given, 0, self.d, self.layers)[0]
+
+    def _end(self, x, *tensors):
+        given = iter(tensors)
+        for place, names in self.ends:
+            s = self.d.steps[place]
+            arrays = [None if name is None else next(given) for name in names]
+            x, _ = self.layers[s.layer].forward(x, *arrays, **s.static)
+        return x
+
+    def _calling(self, slot, layer):
+        """The layer as a program has it: its `read` is called, as it is."""
+        if layer.read is None:
+            return layer
+
+        def forward(*inputs, **static):
+            number, self.calls = self.calls, self.calls + 1
+            given = [a is not None for a in inputs]
+            like = np.zeros(expected_shape(slot, self.d.config, inputs), self.d.config.dtype)
+
+            def read(*arrays):
+                if _here.decoder is None:
+                    return like
+                rest = iter(arrays)
+                inputs = tuple(next(rest) if there else None for there in given)
+                return _here.decoder.called(layer, _here.first + number, inputs, static)
+
+            return ad.callback(read, like, *(a for a in inputs if a is not None)), ()
+
+        return replace(layer, forward=forward)
+
+
+def partial_of(program: Callable, captured: tuple) -> Callable:
+    """program(*arrays, *captured) -> its one result."""
+
+    def run(*arrays):
+        (out,) = program(*arrays, *captured)
+        return out
+
+    return run
+
+
+def with_layers(d: Description, change: Callable[[str, Layer], Layer]) -> dict[str, Layer]:
+    """All layers, each as change(its name, it) has it, and the own block made of them."""
+    layers = {name: change(name, layer) for name, layer in d.layers.items()}
+    if d.block is not None:
+        layers["block"] = d.block_layer(layers)
+    return layers
+
+
+def matmul_on_threads(
     inp: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
 ) -> tuple[np.ndarray, tuple]:
-    """matmul_forward; of a single row as its dot product with each row of weight.
+    """matmul_forward on the threads of ad.set_threads, which take rows of the weight in turn.
 
-    That takes as long as reading weight does, BLAS's product of matrix and vector twice as long: all of
-    GPT-2's matrices, 494 MB, 19.4 ms and 32.9 on one core of a machine that copies 26 GB/s. A second core
-    brings nothing there: one takes all that the memory gives.
+    Of a single row it is that one's dot product with each row of weight, which takes as long as reading them
+    does; BLAS's product of matrix and vector takes twice as long.
     """
-    if inp.size != inp.shape[-1]:
-        return LAYERS["matmul"].forward(inp, weight, bias)
     check_shapes("matmul_forward", inp, weight, bias)
-    out = np.vecdot(weight, inp.reshape(-1)).reshape(*inp.shape[:-1], -1)
+    OC, C = weight.shape
+    rows = inp.reshape(-1, C)
+    out = np.empty((len(rows), OC), np.result_type(inp, weight))
+    step = max(1, PIECE * OC // weight.nbytes)
+    todo = iter(range(0, OC, step))  # next() on it is atomic
+
+    def job(thread):
+        for i in todo:
+            if len(rows) == 1:
+                np.vecdot(weight[i : i + step], rows[0], out=out[0, i : i + step])
+            else:
+                np.matmul(rows, weight[i : i + step].T, out=out[:, i : i + step])
+
+    ad.run_on_threads(job)
     if bias is not None:
         out += bias
-    return out, ()
+    return out.reshape(*inp.shape[:-1], OC), ()
 
 
 def unread(d: Description) -> str:

@@ -1,11 +1,11 @@
-"""What a model is, in one place: its layers and block, its table of parameters, its forward.
+"""What a model is: its layers and block, and its table of parameters.
 
     Description             of a model: Description(config) is GPT-2's; with own layers or an own block it is
                             another model's. Training, generation, files and counts all read it
     Parameter, Block        what an own layer or block says of itself
-    forward_pass, ...       the forward, pure functions of the parameters
 
-Sizes and GPT-2's places are in config.py; what an own layer has to keep to is in fitting.py.
+Sizes and GPT-2's places are in config.py, what an own layer has to keep to in fitting.py, what is trained
+of a model in trained.py, and its forward in forward.py.
 """
 
 import inspect
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt2.config import BLOCK_STEPS, DATA, IN_NO_BLOCK, PLACES, GPT2Config, gpt2_tensors
-from gpt2.errors import OptionError, UserError
+from gpt2.config import DATA, IN_NO_BLOCK, PLACES, GPT2Config, gpt2_tensors
+from gpt2.errors import UserError
 from gpt2.fitting import (
     BlockTensors,
     Layers,
@@ -40,7 +40,8 @@ from gpt2.fitting import (
 from gpt2.layers import LAYERS, Layer, lora
 from gpt2.layers.layer import Parameter
 from gpt2.own import OwnFile
-from gpt2.tensors import Tensors, ranges_of
+from gpt2.tensors import ranges_of
+from gpt2.trained import Trained
 from gpt2.tuning import LoRA, Tuning, tuning
 
 
@@ -92,7 +93,7 @@ class Description:
     layers   all by name, forwards as they are written
     steps    place -> Step
     table    all tensors, Parameters in their order; shapes the same with an L in front of those of the blocks
-    trained  of those that are trained, name -> the first block that is; 0 outside of the blocks
+    trained  Trained: of the tensors those that are trained
 
     Raises UserError in one line, which names the layer, where something does not fit.
     """
@@ -138,7 +139,7 @@ class Description:
         self._arrange(arguments)
         for slot in self.own:
             self._try(slot)
-        self.trained = self._trained()
+        self.trained = Trained(self)
 
     def _arrange(self, arguments):
         """Steps and table, from what the layers and the block take."""
@@ -182,7 +183,7 @@ class Description:
         who = "matmul" if "matmul" in self.own else "block" if self.block is not None else ""
         if who:
             told = f"the model's own {who} has taken the place of the matrices that adapters stand beside"
-            raise OptionError(f"train {self.tuning.train!r}: {told}", f"--train {self.tuning.train}: {told}")
+            raise self.tuning.wrong(told)
         self.layers["lora"] = lora.LAYER
 
     @staticmethod
@@ -197,35 +198,6 @@ class Description:
     def lora(self) -> LoRA | None:
         """The adapters, or None."""
         return self.tuning.lora
-
-    def _trained(self) -> dict[str, int]:
-        """What `trained` is: by the kind of tuning, less what is frozen by name."""
-        told, names = self.tuning, [p.name for p in self.table]
-        told.check_names(names)
-        found = dict.fromkeys(names, 0)
-        if told.kind == "lora":
-            found = dict.fromkeys(self.adapters, 0)
-        elif told.kind == "biases":
-            found = {name: 0 for name in names if name in self._biases()}
-        elif told.kind == "last":
-            L = self.config.n_layer
-            if told.number > L:
-                text = f"the model has {L} block{'s' * (L > 1)}"
-                raise OptionError(f"train {told.train!r}: {text}", f"--train {told.train}: {text}")
-            after = {name for name in self.steps["lnf"].tensors if name is not None}
-            found = {
-                n: L - told.number if n in self.in_block else 0 for n in names if n in self.in_block | after
-            }
-        found = {name: first for name, first in found.items() if name not in told.frozen}
-        if not found:
-            text = "nothing is left to train"
-            raise OptionError(f"train: {told.told()}: {text}", f"--train {told.told()}: {text}")
-        return found
-
-    def _biases(self):
-        """The tensors that layers are given as their bias, by the places that are computed."""
-        roles = {PLACES[step].tensors.get("bias") for step, place in PLACES.items()}
-        return {name for name in roles if name is not None}
 
     def _block_table(self, standard):
         """What the own block reads: found by running it once."""
@@ -312,71 +284,6 @@ class Description:
         return tuple(n for s in self.steps.values() if s.layer == "lora" for n in s.tensors[-2:] if n)
 
     @property
-    def everything(self) -> bool:
-        """Whether all of it is trained."""
-        return len(self.trained) == len(self.table) and not any(self.trained.values())
-
-    @cached_property
-    def trained_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Name and shape of what is trained, in order: of the blocks, those that are."""
-        return tuple(
-            (name, (shape[0] - self.trained[name], *shape[1:]) if name in self.in_block else shape)
-            for name, shape in self.shapes
-            if name in self.trained
-        )
-
-    @cached_property
-    def frozen_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The same of what is not trained: whole tensors, and those of the first blocks."""
-        kept = [(name, shape) for name, shape in self.shapes if name not in self.trained]
-        first = [(n, (self.trained[n], *s[1:])) for n, s in self.shapes if self.trained.get(n)]
-        return (*kept, *first)
-
-    @property
-    def num_trained(self) -> int:
-        return sum(math.prod(shape) for _, shape in self.trained_shapes)
-
-    def is_trained(self, name: str | None, l: Any) -> bool:
-        """Whether a tensor is trained; l: its slice of this block, ... outside of the blocks."""
-        return name in self.trained and (l is ... or l >= self.trained[name])
-
-    def wanted(self, step: str, l: Any) -> tuple[bool, ...] | None:
-        """For each input of the layer at a place whether its gradient is wanted; None: all are.
-
-        l, of its block, or ... ; step is "block" for a block of one's own.
-        """
-        return None if self.everything else self._wanted[step, l]
-
-    @cached_property
-    def _wanted(self) -> dict[tuple[str, Any], tuple[bool, ...] | None]:
-        """(place, block) -> wanted. A layer's input is wanted where anything before it is trained."""
-        found: dict[tuple[str, Any], tuple[bool, ...] | None] = {}
-
-        def visit(step, names, l, *inputs):
-            """Whether the output depends on what is trained. An input is None where it is of integers."""
-            wanted = (*inputs, *(None if name is None else self.is_trained(name, l) for name in names))
-            full = all(w is None or w for w in wanted)
-            found[step, l] = None if full else tuple(map(bool, wanted))
-            return any(wanted)
-
-        def at(step, l, *inputs):
-            return visit(step, self.steps[step].tensors, l, *inputs)
-
-        x = at("encoder", ..., None)
-        for l in range(self.config.n_layer):
-            if self.block is not None:
-                x = visit("block", self.block_tensors, l, x)
-                continue
-            for branch, join in ((BLOCK_STEPS[:4], "residual1"), (BLOCK_STEPS[5:9], "residual2")):
-                y = x
-                for step in branch:
-                    y = at(step, l, y)
-                x = at(join, l, x, y)
-        x = at("head", ..., at("lnf", ..., x))
-        at("loss", ..., x, None)
-        return found
-
-    @property
     def num_parameters(self) -> int:
         return sum(math.prod(shape) for _, shape in self.shapes)
 
@@ -389,11 +296,6 @@ class Description:
             elif not any(place == "block" for place, _, _ in found):
                 found.append(("block", self.block.name, self.block_tensors))
         return found
-
-    @property
-    def decayed(self) -> tuple[str, ...]:
-        """Tensors that weight decay applies to."""
-        return tuple(p.name for p in self.table if p.decays and p.name in self.trained)
 
     def deviation(self, name: str) -> float | None:
         """Of the numbers that a tensor is drawn with; None where all its entries start as `constant` says."""
@@ -453,7 +355,7 @@ class Description:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What makes the same description of a config: keyword arguments of Description and of GPT2."""
+        """Keyword arguments of Description and of GPT2 that make the same description of a config."""
         train = {} if self.tuning == Tuning() else {"train": self.tuning}
         if self.file is not None:
             return {"layers": self.file, **train}
@@ -465,7 +367,7 @@ class Description:
         }
 
     def state(self) -> dict[str, Any]:
-        """What a file keeps of it besides the sizes: {} for GPT-2, all of it trained."""
+        """The part of it that a file keeps besides the sizes: {} for GPT-2, all of it trained."""
         tuned = {} if self.tuning == Tuning() else {"tuned": asdict(self.tuning)}
         if self.gpt2:
             return tuned
@@ -536,93 +438,3 @@ def _kept_tuning(state, where, given):
         return Tuning(**tuned)
     except (TypeError, UserError):
         raise UserError(f"{where}: what it says is trained cannot be read; the file is damaged") from None
-
-
-# ---- Forward: pure functions of the parameters -----------------------------------------------------------
-
-
-def run_layer(
-    d: Description, step: str, layers: Layers, params: Tensors, l: Any, *inputs: np.ndarray
-) -> tuple[np.ndarray, tuple]:
-    """The layer at a place, given its tensors of block l (... outside of the blocks): (out, saved)."""
-    s = d.steps[step]
-    tensors = [None if name is None else params[name][l] for name in s.tensors]
-    return _placed(d, layers[s.layer], step, l).forward(*inputs, *tensors, **s.static)
-
-
-def _placed(d: Description, layer: Layer, step: str, l: Any) -> Layer:
-    """The layer as it runs at a place, where some of its gradients may not be wanted."""
-    wanted = d.wanted(step, l)
-    return layer if wanted is None else layer.wanting(wanted)
-
-
-def block_forward(
-    x: np.ndarray, params: Tensors, l: int, d: Description, layers: Layers
-) -> tuple[np.ndarray, dict[str, tuple]]:
-    """Block l of the stack: x (B, T, C) -> (B, T, C), and what its layers saved, by step."""
-    saved = {}
-    if d.block is not None:
-        block = _placed(d, layers["block"], "block", l)
-        x, saved["block"] = block.forward(x, *(params[name][l] for name in d.block_tensors))
-        return x, saved
-
-    def run(step, *inputs):
-        out, saved[step] = run_layer(d, step, layers, params, l, *inputs)
-        return out
-
-    ln1 = run("ln1", x)
-    qkv = run("qkv", ln1)  # (B, T, 3C)
-    atty = run("att", qkv)  # (B, T, C)
-    attproj = run("attproj", atty)
-    x = run("residual1", x, attproj)
-    ln2 = run("ln2", x)
-    fch = run("fc", ln2)  # (B, T, 4C)
-    fch_gelu = run("gelu", fch)
-    fcproj = run("fcproj", fch_gelu)  # (B, T, C)
-    x = run("residual2", x, fcproj)
-    return x, saved
-
-
-def forward_pass(
-    params: Tensors, tokens: np.ndarray, d: Description, layers: Layers, last_only: bool = False
-) -> tuple[np.ndarray, dict]:
-    """logits (B, T, V), and what every layer saved: a dict for the ends, a list of dicts for the blocks.
-
-    last_only   the logits of the last position alone, (B, 1, V)
-    """
-    saved: dict = {"shape": tokens.shape, "blocks": []}
-    x, saved["encoder"] = run_layer(d, "encoder", layers, params, ..., tokens)  # (B, T, C)
-    for l in range(d.config.n_layer):
-        x, block = block_forward(x, params, l, d, layers)
-        saved["blocks"].append(block)
-    x = x[:, -1:] if last_only else x
-    x, saved["lnf"] = run_layer(d, "lnf", layers, params, ..., x)
-    logits, saved["head"] = run_layer(d, "head", layers, params, ..., x)  # tied to the embedding
-    return logits, saved
-
-
-def logits_fn(
-    params: Tensors,
-    tokens: np.ndarray,
-    *,
-    config: GPT2Config,
-    layers: Layers,
-    description: Description | None = None,
-) -> np.ndarray:
-    """logits (B, T, V) of tokens (B, T) as a pure function of params."""
-    return forward_pass(params, tokens, description or Description(config), layers)[0]
-
-
-def loss_fn(
-    params: Tensors,
-    tokens: np.ndarray,
-    targets: np.ndarray,
-    *,
-    config: GPT2Config,
-    layers: Layers,
-    description: Description | None = None,
-) -> np.floating:
-    """Mean loss in nats per token as a pure function of params: what backward="whole" differentiates."""
-    logits = logits_fn(params, tokens, config=config, layers=layers, description=description)
-    losses, _ = layers["crossentropy"].forward(logits, targets)
-    return np.mean(losses)

@@ -87,21 +87,7 @@ def arguments_of(
         (static if p.kind == p.KEYWORD_ONLY else positional).append(p)
     if len(positional) < len(data):
         raise UserError(f"{what}: takes {len(positional)} arguments, it is given {', '.join(data)}")
-    tensors = []
-    for k, p in enumerate(positional[len(data) :]):
-        if p.name in declared or p.name in place.tensors:
-            if k != len(tensors):
-                raise UserError(
-                    f"{what}: its tensor {p.name!r} comes after an argument that is none; put it first"
-                )
-            tensors.append(p.name)
-        elif p.default is p.empty:
-            known = [*place.tensors, *declared]
-            raise UserError(
-                f"{what}: takes {p.name!r}, which is no parameter of this model"
-                + (f" (there are {', '.join(known)})" if known else "")
-                + "; declare it: Layer(..., parameters=lambda config: [Parameter(name, shape)])"
-            )
+    tensors = _tensors_taken(what, positional[len(data) :], [*place.tensors, *declared])
     for name in declared:
         if name not in tensors:
             raise UserError(
@@ -115,6 +101,25 @@ def arguments_of(
     if slot == "matmul" and "weight" not in tensors:
         raise UserError(f"{what}: takes no weight, which the head shares with the embedding")
     return tensors, [p.name for p in static if p.name in STATIC.get(slot, ())], declared
+
+
+def _tensors_taken(what: str, taken: Sequence[inspect.Parameter], known: Sequence[str]) -> list[str]:
+    """The names of the arguments that are tensors of the model; they come first."""
+    tensors: list[str] = []
+    for k, p in enumerate(taken):
+        if p.name in known:
+            if k != len(tensors):
+                raise UserError(
+                    f"{what}: its tensor {p.name!r} comes after an argument that is none; put it first"
+                )
+            tensors.append(p.name)
+        elif p.default is p.empty:
+            raise UserError(
+                f"{what}: takes {p.name!r}, which is no parameter of this model"
+                + (f" (there are {', '.join(known)})" if known else "")
+                + "; declare it: Layer(..., parameters=lambda config: [Parameter(name, shape)])"
+            )
+    return tensors
 
 
 def expected_shape(slot: str, config: GPT2Config, inputs: Sequence) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ back: each layer's backward, by hand or derived, in reverse; or one program, wit
 """
 
 import html
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from copy import copy
@@ -19,21 +20,14 @@ from numpy.typing import ArrayLike
 import gpt2.backward as seam
 from gpt2.autodiff import run_on_threads
 from gpt2.config import BLOCK_STEPS, PRESETS, GPT2Config, parameter_table
-from gpt2.description import (
-    Block,
-    Description,
-    Layers,
-    Tensors,
-    block_forward,
-    forward_pass,
-    logits_fn,
-    loss_fn,
-)
+from gpt2.description import Block, Description
 from gpt2.errors import UserError
+from gpt2.fitting import Layers
+from gpt2.forward import block_forward, forward_pass, logits_fn, loss_fn
 from gpt2.layers import Layer
 from gpt2.layers.layer import Parameter
 from gpt2.own import OwnFile
-from gpt2.tensors import Stack, joined, ranges_of, slices_of, views
+from gpt2.tensors import Stack, Tensors, joined, ranges_of, slices_of, views
 from gpt2.tuning import Tuning
 
 __all__ = [
@@ -72,7 +66,7 @@ def unflatten(flat: np.ndarray, of: GPT2Config | Description) -> Tensors:
     """Views of a flat buffer of what is trained, which is everything but where something else is said: a dict
     from name to tensor."""
     d = of if isinstance(of, Description) else Description(of)
-    return views(flat, d.trained_shapes)
+    return views(flat, d.trained.shapes)
 
 
 PIECE = 256 * 1024  # entries of a tensor that share a stream of random numbers, and stay in cache
@@ -186,19 +180,21 @@ class GPT2:
         self._table = seam.choose(self.spec, compile, elementwise, d.written, self._take)
         self._whole = seam.options_for(elementwise) if self.spec.strip() == "whole" else None
         self.program = self._made_program()
-        self.flat_params = np.zeros(d.num_trained, config.dtype)
-        self.flat_grads = np.zeros(d.num_trained, config.dtype)
+        self.flat_params = np.zeros(d.trained.count, config.dtype)
+        self.flat_grads = np.zeros(d.trained.count, config.dtype)
         self._frozen: dict[str, Any] = {}
         self.params: Tensors = {}
         self.grads: Tensors = {}
         self.freeze(
-            np.zeros(d.num_parameters - d.num_trained, config.dtype)
+            np.zeros(d.num_parameters - d.trained.count, config.dtype)
         )  # no memory before it is written
         if seed is not None:
             initialise(self.params, d, seed)
         self._saved: Any = None
         # Gives the Tokenizer of a model that was loaded: so texts can be continued
         self.find_tokenizer: Callable[[], Any] | None = None
+        self.compiled = compile
+        self.steps: dict[int, tuple] = {}  # batch -> what generation has compiled (gpt2/decoder.py)
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
 
     def __repr__(self) -> str:
@@ -227,7 +223,9 @@ class GPT2:
         if self._whole is None:
             return None
         d = self.description
-        wanted = None if d.everything else [*(trained for *_, trained in self._inputs()), False, False]
+        wanted = (
+            None if d.trained.everything else [*(trained for *_, trained in self._inputs()), False, False]
+        )
         return seam.whole(self._whole_loss, self._whole, wanted)
 
     def _inputs(self):
@@ -238,9 +236,9 @@ class GPT2:
         """
         d = self.description
         for name, shape in d.shapes:
-            blocks = range(shape[0]) if name in d.in_block and not d.everything else [...]
+            blocks = range(shape[0]) if name in d.in_block and not d.trained.everything else [...]
             for l in blocks:
-                yield name, l, d.is_trained(name, l)
+                yield name, l, d.trained.at(name, l)
 
     def _arrays(self):
         """The arrays that the whole program is given."""
@@ -295,13 +293,13 @@ class GPT2:
     def freeze(self, frozen: np.ndarray | Mapping[str, Any]) -> None:
         """Take what is not trained from here, whatever it holds: nothing is copied.
 
-        frozen   a flat buffer of all of it, in the order of description.frozen_shapes; or name -> array, or a
+        frozen   a flat buffer of all of it, in the order of trained.frozen_shapes; or name -> array, or a
                  list of arrays, one a block, of some tensors. They may be views of a file, which can only
                  be read
         """
-        shapes = dict(self.description.frozen_shapes)
+        shapes = dict(self.description.trained.frozen_shapes)
         if isinstance(frozen, np.ndarray):
-            frozen = views(frozen, self.description.frozen_shapes)
+            frozen = views(frozen, self.description.trained.frozen_shapes)
         for name, tensor in frozen.items():
             tensor = tensor.slices if isinstance(tensor, Stack) else tensor
             first = tensor if isinstance(tensor, np.ndarray) else tensor[0]
@@ -316,12 +314,12 @@ class GPT2:
 
     @property
     def frozen(self) -> dict[str, Any]:
-        """What is not trained: name -> array, or a list of arrays, one a block."""
+        """The tensors that are not trained: name -> array, or a list of arrays, one a block."""
         return self._frozen
 
     def frozen_copy(self, flat: np.ndarray) -> np.ndarray:
         """Write what is not trained into a flat buffer, and return it."""
-        for name, view in views(flat, self.description.frozen_shapes).items():
+        for name, view in views(flat, self.description.trained.frozen_shapes).items():
             tensor = self._frozen[name]
             if isinstance(tensor, np.ndarray):
                 view[...] = tensor
@@ -332,9 +330,9 @@ class GPT2:
     def _see(self):
         """params and grads by name, from where they are now."""
         d = self.description
-        trained = views(self.flat_params, d.trained_shapes)
+        trained = views(self.flat_params, d.trained.shapes)
         self.params = joined(self._frozen, trained, d.shapes)
-        self.grads = views(self.flat_grads, d.trained_shapes)
+        self.grads = views(self.flat_grads, d.trained.shapes)
 
     def twin(self) -> "GPT2":
         """A model with these very parameters and programs, but gradients and activations of its own.
@@ -342,7 +340,7 @@ class GPT2:
         Both can be used at the same time, by two threads; programs are compiled once for the two.
         """
         other = copy(self)
-        other.use(self.flat_params, np.zeros_like(self.flat_grads))
+        other.use(self.flat_params, np.zeros(self.flat_grads.shape, self.flat_grads.dtype))
         other._saved = None
         return other
 
@@ -354,8 +352,8 @@ class GPT2:
     @property
     def decayed(self) -> list[tuple[int, int]]:
         """Ranges (start, stop) of the flat buffer that weight decay applies to: the matrices."""
-        ranges = ranges_of(self.description.trained_shapes)
-        return [ranges[name] for name in self.description.decayed]
+        ranges = ranges_of(self.description.trained.shapes)
+        return [ranges[name] for name in self.description.trained.decayed]
 
     @overload
     def forward(self, tokens: ArrayLike, targets: None = None) -> np.ndarray: ...
@@ -432,7 +430,10 @@ class GPT2:
                 params[name] = array
             else:
                 params.setdefault(name, []).append(array)
-        return loss_fn(params, tokens, targets, config=self.config, layers=d.written, description=d)
+        run_block = _alike(d) if d.gpt2 else block_forward
+        return loss_fn(
+            params, tokens, targets, config=self.config, layers=d.written, description=d, run_block=run_block
+        )
 
     def _grad_buffers(self):
         first = self.description.trained
@@ -512,6 +513,27 @@ class GPT2:
         return ids
 
 
+def _alike(d: Description) -> Callable:
+    """block_forward without what it saves, as a function that is the same for all blocks: GPT-2's are alike.
+
+    Of a user's own layers that is not known: they may count their calls.
+    """
+    names = d.block_tensors
+
+    def block(x, *tensors):
+        params = {name: [tensor] for name, tensor in zip(names, tensors, strict=True)}
+        return block_forward(x, params, 0, d, d.written)[0]
+
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in ("x", *names)]
+    vars(block)["__signature__"] = inspect.Signature(parameters)  # by which its inputs are named
+    once = seam.repeated(block)
+
+    def run_block(x, params, l, d, layers):
+        return once(x, *(params[name][l] for name in names)), {}
+
+    return run_block
+
+
 # ---- Backward, by hand: the forward pass in reverse ------------------------------------------------------
 
 
@@ -581,7 +603,7 @@ class _Gradients:
         self.accumulate = accumulate
         self.on_ready = on_ready
         self.d = d
-        self.ranges = ranges_of(d.trained_shapes)  # name -> (start, stop) in the flat buffer
+        self.ranges = ranges_of(d.trained.shapes)  # name -> (start, stop) in the flat buffer
 
     def through(self, d, layers, step, dout, saved, l=..., again=()):
         """The backward of the layer at this step; returns the gradient of its first input, and puts those of
@@ -597,7 +619,7 @@ class _Gradients:
         return self._put(layer, "block", dout, saved, names, l)
 
     def _put(self, layer, step, dout, saved, names, l, again=(), static={}):  # noqa: B006
-        wanted = self.d.wanted(step, l)
+        wanted = self.d.trained.wanted(step, l)
         if dout is None or (wanted is not None and not any(wanted)):
             return None
         views = [self._view(name, l) for name in names]
@@ -612,7 +634,7 @@ class _Gradients:
 
     def _view(self, name, l):
         """Where the gradient of a tensor's slice l goes; None: it is not wanted."""
-        if not self.d.is_trained(name, l):
+        if not self.d.trained.at(name, l):
             return None
         return self.views[name] if l is ... else self.views[name][l - self.d.trained[name]]
 

@@ -87,8 +87,9 @@ class AdamW:
         self.lr, self.betas, self.eps, self.weight_decay = lr, tuple(betas), eps, weight_decay
         self.decayed = model.decayed
         self.t = 0
-        zeros = np.zeros_like
-        self.use(model.flat_params, model.flat_grads, zeros(model.flat_params), zeros(model.flat_params))
+        # not zeros_like, which would write to memory that is zero by itself once it is touched
+        m, v = (np.zeros(model.flat_params.shape, model.flat_params.dtype) for _ in range(2))
+        self.use(model.flat_params, model.flat_grads, m, v)
 
     def __repr__(self) -> str:
         settings = f"lr={self.lr:g}, betas={self.betas}, eps={self.eps:g}, weight_decay={self.weight_decay:g}"
@@ -174,7 +175,7 @@ class AdamW:
         p -= a
 
     def state(self) -> dict:
-        """What a checkpoint needs: {"t", "m", "v"}. The arrays are the optimizer's own, not copies."""
+        """The state for a checkpoint: {"t", "m", "v"}. The arrays are the optimizer's own, not copies."""
         return {"t": self.t, "m": self.m, "v": self.v}
 
     def load_state(self, state: Mapping) -> None:

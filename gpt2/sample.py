@@ -140,44 +140,80 @@ def _continue(model, window, max_tokens, rngs, temperature, top_k, top_p):
     decoder = Decoder(model, len(rngs))
     if decoder.slow:
         warnings.warn(slowness(decoder.slow), SlowGeneration, stacklevel=3)
-    unread = window = window[:, -block:]
+    window = window[:, -block:]
+    start, end = 0, window.shape[1]  # of what is still to be read
+    text = np.empty((len(rngs), block + 1), np.int64)  # the window, and the tokens that come
+    text[:, :end] = window
+    draw = Draw(model.config.vocab_size)
     for _ in range(max_tokens):
-        if decoder.length + unread.shape[1] > block:
+        if end > block:
             # forget the older half, read the newer one again
-            unread = window = window[:, -max(1, block // 2) :]
-            decoder.length = 0
-        logits = decoder.read(unread, last_only=True)[:, -1]  # (B, V)
-        ids = np.array([choose(row, temperature, top_k, top_p, rng) for row, rng in zip(logits, rngs)])
+            newer = max(1, block // 2)
+            text[:, :newer] = text[:, end - newer : end]
+            start, end, decoder.length = 0, newer, 0
+        logits = decoder.read(text[:, start:end], last_only=True)[:, -1]  # (B, V)
+        ids = np.array([draw(row, temperature, top_k, top_p, rng) for row, rng in zip(logits, rngs)])
         yield ids, logits
-        unread = ids[:, None]
-        window = np.concatenate([window, unread], axis=1)
+        text[:, end] = ids
+        start, end = end, end + 1
+
+
+class Draw:
+    """Draws token ids from logits (V,), in memory of its own: where top_p is 1, a draw allocates nothing."""
+
+    def __init__(self, V: int) -> None:
+        self.finite = np.empty(V, bool)
+        self.probs, self.others = np.empty(V), np.empty(V)
+
+    def __call__(
+        self, logits: np.ndarray, temperature: float, top_k: int, top_p: float, rng: np.random.Generator
+    ) -> int:
+        """A token id; the settings as for `generate`."""
+        if not np.isfinite(logits, out=self.finite).all():
+            raise UserError(
+                "the model's logits are not finite; its parameters are damaged, or training diverged"
+            )
+        if temperature == 0:
+            return int(np.argmax(logits))
+        # as rng.choice(V, p=probs) does it, with the same number of the generator
+        below = np.cumsum(self.probabilities(logits, temperature, top_k, top_p), out=self.others)
+        below /= below[-1]
+        return int(below.searchsorted(rng.random(), side="right"))
+
+    def probabilities(self, logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
+        """Softmax of logits / temperature in float64, (V,), with what top_k and top_p leave out set to zero.
+        It is overwritten by the next call.
+        """
+        probs = self.probs
+        np.copyto(probs, logits)
+        probs -= probs.max()
+        probs /= temperature
+        if 0 < top_k < len(probs):
+            self._keep(top_k)
+        np.exp(probs, out=probs)
+        probs /= probs.sum()
+        if top_p < 1.0:
+            order = np.argsort(-probs, kind="stable")
+            before = np.cumsum(probs[order]) - probs[order]  # probability of everything likelier
+            probs[order[before >= top_p]] = 0.0  # the likeliest has nothing before it and always stays
+            probs /= probs.sum()
+        return probs
+
+    def _keep(self, k):
+        """Make all but the k largest of probs minus infinity."""
+        probs, sorted_ = self.probs, self.others
+        sorted_[...] = probs
+        sorted_.partition(len(probs) - k)
+        np.less(probs, sorted_[len(probs) - k], out=self.finite)
+        if np.count_nonzero(self.finite) != len(probs) - k:  # several are equal to the last that stays
+            self.finite[...] = True
+            self.finite[np.argpartition(-probs, k - 1)[:k]] = False
+        np.copyto(probs, -np.inf, where=self.finite)
 
 
 def choose(logits: np.ndarray, temperature: float, top_k: int, top_p: float, rng: np.random.Generator) -> int:
     """Draw a token id from logits (V,)."""
-    if not np.isfinite(logits).all():
-        raise UserError("the model's logits are not finite; its parameters are damaged, or training diverged")
-    if temperature == 0:
-        return int(np.argmax(logits))
-    probs = _probabilities(logits, temperature, top_k, top_p)
-    return int(rng.choice(len(probs), p=probs))
-
-
-def _probabilities(logits, temperature, top_k, top_p):
-    """Softmax of logits / temperature in float64, (V,), with what top_k and top_p leave out set to zero."""
-    scaled = (logits.astype(np.float64) - logits.max()) / temperature
-    if 0 < top_k < len(scaled):
-        kept = np.argpartition(-scaled, top_k - 1)[:top_k]
-        rest, scaled = scaled, np.full_like(scaled, -np.inf)
-        scaled[kept] = rest[kept]
-    probs = np.exp(scaled)
-    probs /= probs.sum()
-    if top_p < 1.0:
-        order = np.argsort(-probs, kind="stable")
-        before = np.cumsum(probs[order]) - probs[order]  # probability of everything likelier
-        probs[order[before >= top_p]] = 0.0  # the likeliest token has nothing before it and always stays
-        probs /= probs.sum()
-    return probs
+    return Draw(len(logits))(logits, temperature, top_k, top_p, rng)
 
 
 def log_probabilities(logits: np.ndarray) -> np.ndarray:
@@ -224,7 +260,7 @@ class Stop:
         self.found = False
 
     def feed(self, text: str) -> str:
-        """What can be shown once `text` has come; nothing more after a string was found."""
+        """Takes more text and gives what of it can be shown; nothing more after a string was found."""
         if self.found:
             return ""
         self.held += text
@@ -239,7 +275,7 @@ class Stop:
         return self._give(len(self.held))
 
     def close(self) -> str:
-        """What is left once no more text comes."""
+        """Gives what is left once no more text comes."""
         return "" if self.found else self._give(len(self.held))
 
     def _give(self, count):

@@ -59,14 +59,14 @@ class Tuning:
     def __post_init__(self):
         kind, number = self._parts()
         if kind not in ("all", "lora", "last", "biases"):
-            raise self._wrong(f"expected {KINDS}" + suggestion(kind, ("all", "lora", "last", "biases")))
+            raise self.wrong(f"expected {KINDS}" + suggestion(kind, ("all", "lora", "last", "biases")))
         if kind in ("all", "biases") and number is not None:
-            raise self._wrong(f"{kind} takes no number")
+            raise self.wrong(f"{kind} takes no number")
         if kind in ("lora", "last"):
             what = "rank" if kind == "lora" else "number of blocks"
             if not (number or "").isdecimal() or int(number) < 1:
                 found = f", got {number}" if number else ""
-                raise self._wrong(f"expected a {what} from 1, {kind}:{'8' if kind == 'lora' else '2'}{found}")
+                raise self.wrong(f"expected a {what} from 1, {kind}:{'8' if kind == 'lora' else '2'}{found}")
         if kind == "lora":
             alpha = self.lora_alpha
             if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1e6:
@@ -79,7 +79,8 @@ class Tuning:
         kind, colon, number = self.train.strip().partition(":")
         return kind, number if colon else None
 
-    def _wrong(self, text):
+    def wrong(self, text: str) -> OptionError:
+        """The error that says `text` of what `train` says."""
         return _option("train", self.train, text)
 
     @property
@@ -125,7 +126,7 @@ class Tuning:
 
 
 def tuning(given: Tuning | str | None) -> Tuning:
-    """What a caller gave, as a Tuning."""
+    """The Tuning that a caller gave, or gave in words."""
     return given if isinstance(given, Tuning) else Tuning() if given is None else Tuning(given)
 
 

@@ -114,7 +114,9 @@ def peers():
 @pytest.fixture
 def quick_peak(monkeypatch):
     """The machine's peak is not measured: 100 GFLOP/s."""
-    monkeypatch.setattr("gpt2.train.flops.matmul_peak", lambda dtype: 1e11)
+    from gpt2.train.flops import Peak
+
+    monkeypatch.setattr("gpt2.train.flops.matmul_peak", lambda dtype: Peak(1e11))
 
 
 @pytest.fixture

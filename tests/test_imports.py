@@ -61,6 +61,7 @@ BENCH_IMPORTS = {
         "machine.py",
         "gpt2.autodiff.run.remembered",
     ): "names the processor as remembered times do",
+    ("programs/own.py", "gpt2.autodiff.scipy.linalg"): "is what users of SciPy import",
     ("timeline.py", "gpt2.autodiff.run.kernels"): "puts a timer around what programs call",
     ("timeline.py", "gpt2.autodiff.run.split_matmul"): "as above",
     ("timeline.py", "gpt2.autodiff.run.threads"): "as above",

@@ -95,7 +95,7 @@ def test_the_knobs():
     logits = np.log(np.array([0.15, 0.5, 0.05, 0.3])).astype(np.float32)
 
     def probs(temperature=1.0, top_k=0, top_p=1.0):
-        return sample._probabilities(logits, temperature, top_k, top_p)
+        return sample.Draw(4).probabilities(logits, temperature, top_k, top_p).copy()
 
     close = dict(rtol=1e-6)  # float32 logits
     assert np.allclose(probs(), [0.15, 0.5, 0.05, 0.3], **close)

@@ -147,7 +147,7 @@ def test_steps_change_what_is_trained_and_nothing_else(kind, backward):
     changed = {name for name in model.params if name in model.description.trained}
     assert not np.array_equal(model.flat_params, at_first) and changed
     # what is not trained has neither gradients nor moments
-    n = sum(np.prod(shape, dtype=int) for _, shape in model.description.trained_shapes)
+    n = sum(np.prod(shape, dtype=int) for _, shape in model.description.trained.shapes)
     assert model.flat_params.size == model.flat_grads.size == optimizer.m.size == optimizer.v.size == n
     assert set(model.grads) == changed
 
@@ -308,5 +308,5 @@ def test_what_a_step_takes_is_counted_without_what_is_frozen():
     lora = flops.training_flops(Description(CONFIG, train="lora:2"), 2, 5)
     assert forward < lora < 0.8 * full
     estimated = cost.estimate(CONFIG, 2, 5, backward="auto", train=Tuning("last:1"))
-    assert estimated.bytes["moments"] == 2 * 8 * Description(CONFIG, train="last:1").num_trained
+    assert estimated.bytes["moments"] == 2 * 8 * Description(CONFIG, train="last:1").trained.count
     assert estimated.bytes["parameters"] == 8 * CONFIG.num_parameters and estimated.seconds > 0

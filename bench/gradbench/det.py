@@ -38,13 +38,13 @@ def expansion(a):
     m = len(a)
     value = np.ones(math.factorial(m))
     for row in reversed(range(m)):
-        columns = _columns_left(m, row)  # (nodes, m - row)
+        columns = columns_left(m, row)  # (nodes, m - row)
         signs = (-1.0) ** np.arange(m - row)
         value = np.sum(signs * a[row][columns] * value.reshape(columns.shape), axis=1)
     return value[0]
 
 
-def _columns_left(m, row):
+def columns_left(m, row):
     """(nodes, m - row): the columns, in order, that are left for each choice of columns above this row."""
     left = np.arange(m)[None]
     for _ in range(row):

@@ -1,6 +1,6 @@
 """The studies: the questions this project exists to answer, each one command.
 
-    python -m bench.studies                    all of them, within a quarter of an hour on two cores
+    python -m bench.studies                    all of them, within half an hour on two cores
     python -m bench.studies roots              one
     python -m bench.studies --quick            small sizes, in seconds: does everything still run?
 
@@ -25,6 +25,7 @@ STUDIES = {
     "scalar": "scalar",
     "roots": "roots",
     "eam": "eam",
+    "programs": "program_times",
     "parallel": "parallel",
     "memory": "memory",
     "enzyme": "llvm",

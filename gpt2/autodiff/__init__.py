@@ -12,6 +12,7 @@ import importlib
 
 # Loaded on first use: importing the compiler costs nothing until it compiles.
 _EXPORTS = {
+    "api.callback": "callback",
     "api.compile": "compile",
     "api.count": "flops",
     "api.custom": "checkpoint custom_jvp custom_vjp stop_gradient",
@@ -23,6 +24,7 @@ _EXPORTS = {
     "api.jacobian": "hessian jacfwd jacobian jacrev",
     "api.linear_solve": "custom_linear_solve",
     "api.parallel_map": "parallel_map",
+    "api.repeated": "repeated",
     "api.scan": "scan",
     "api.sparse": "sparse_jacobian",
     "api.show": "drawing source stages why_recorded",

@@ -1,6 +1,7 @@
 """The names of the package, for type checkers: at run time they are loaded on first use."""
 
 from . import tree
+from .api.callback import callback
 from .api.compile import compile
 from .api.count import flops
 from .api.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
@@ -12,6 +13,7 @@ from .api.implicit import fixed_point, root
 from .api.jacobian import hessian, jacfwd, jacobian, jacrev
 from .api.linear_solve import custom_linear_solve
 from .api.parallel_map import parallel_map
+from .api.repeated import repeated
 from .api.scan import scan
 from .api.show import drawing, source, stages, why_recorded
 from .api.sparse import sparse_jacobian
@@ -42,6 +44,7 @@ __all__ = [
     "Options",
     "as_numpy",
     "autodiff",
+    "callback",
     "check_backward",
     "check_grads",
     "checkpoint",
@@ -70,6 +73,7 @@ __all__ = [
     "parallel_map",
     "readable_source",
     "remember",
+    "repeated",
     "root",
     "run_apart",
     "run_on_threads",

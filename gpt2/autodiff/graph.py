@@ -86,7 +86,7 @@ class Node:
         return self.attrs["value"]
 
     def key(self) -> tuple:
-        """What common-subexpression elimination hashes: nodes with equal keys compute equal values."""
+        """The key for common-subexpression elimination: nodes with equal keys compute equal values."""
         if self._key is None:
             if self.op in ("input", "const") and not is_scalar_const(self):
                 self._key = (self.op, self.id)
@@ -105,12 +105,17 @@ class Node:
         raise GraphError(f"a symbolic value has no truth value: {self!r}")
 
 
+_PLAIN = frozenset((bool, int, float, complex, str, type(None)))
+
+
 def freeze(x: Any) -> Any:
     """A hashable stand-in for an attribute value."""
+    if type(x) in _PLAIN or (type(x) is tuple and _PLAIN.issuperset(map(type, x))):
+        return x
     if isinstance(x, dict):
-        return tuple((k, freeze(v)) for k, v in sorted(x.items()))
+        return tuple([(k, freeze(v)) for k, v in sorted(x.items())])
     if isinstance(x, (list, tuple)):
-        return tuple(freeze(v) for v in x)
+        return tuple([freeze(v) for v in x])
     if isinstance(x, (Graph, np.ndarray)) or callable(x):
         return id(x)
     return x

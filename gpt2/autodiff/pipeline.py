@@ -33,7 +33,7 @@ from .keep.pairs import paired
 from .keep.partition import partition
 from .ops.exactness import decided
 from .passes import simplify
-from .passes.alike import outline
+from .passes.alike import flat, outline
 from .passes.inline_calls import inline_calls
 from .switches import DEFAULT, STRICT, Options, current_options
 
@@ -111,16 +111,19 @@ class Row:
         alike   stretches of it that are alike become calls of one graph (passes/alike.py)
         """
         if not self.options.before:
-            return self._stage("simplified", _same, graph, self.options)
+            return self._stage("simplified", flat, graph)
         return self._stage("simplified", self._outlined if alike else self._simple, graph)
 
     def _simple(self, graph: Graph) -> Graph:
         return simplify(graph, self.options)
 
     def _outlined(self, graph: Graph) -> Graph:
-        if "alike" not in self.options.off:
-            graph = outline(graph, self._simple)
+        graph = flat(graph) if "alike" in self.options.off else outline(graph, self._simple)
         return self._simple(graph)
+
+    def opened(self, graph: Graph) -> Graph:
+        """The recorded graph with the bodies of functions that repeat in the place of their calls."""
+        return flat(graph)
 
     def differentiated(self, derive: Callable, *args: Any) -> Any:
         """The result of derive(*args): a graph, or an object that has one as its `graph`."""
@@ -218,10 +221,6 @@ class Row:
         return made
 
 
-def _same(graph: Graph, options: Options) -> Graph:
-    return graph
-
-
 def _short_ways(joint: Graph, saved, handed: Sequence[Node], n_outputs: int) -> tuple[list, list[Node]]:
     """(where each saved node of `joint` is found, the forward's outputs), with inputs and results not twice.
 
@@ -239,14 +238,20 @@ def _short_ways(joint: Graph, saved, handed: Sequence[Node], n_outputs: int) -> 
     return places, outputs
 
 
-def program_of(graph: Graph) -> Program:
+def program_of(graph: Graph, scalar: bool = False) -> Any:
     """The program of a graph inside a graph (scan, map, call), made on first use and kept with it.
 
     Its options are those of the thread that runs it, but for the backend: it computes slices or single steps,
     for which numexpr is never worth while, and it runs while functions are recorded.
+
+    scalar   it is called with Python's floats: a ScalarProgram, where there are no arrays in it
     """
     programs = graph.__dict__.setdefault("_programs", {})
     options = replace(current_options(), elementwise="numpy")
-    if options not in programs:
-        programs[options] = Row(graph.name, options).program(graph, title="simplified")
-    return programs[options]
+    if (options, scalar) not in programs:
+        row = Row(graph.name, options)
+        made = row.program(graph, scalar=scalar, title="simplified")
+        programs[options, scalar] = made
+        if type(made) is Program:
+            programs[options, False] = made
+    return programs[options, scalar]

@@ -101,19 +101,52 @@ def attention_read(qkv: Array, *, num_heads: int, kept: dict, start: int, length
     stop = start + n
     keys[:, :, start:stop] = k
     values[:, :, start:stop] = v
+    if n == 1:
+        return _read_one(q, keys[:, :, :stop], values[:, :, :stop], kept)
     scores = (q * (1.0 / math.sqrt(HS))) @ keys[:, :, :stop].swapaxes(-1, -2)  # (B, NH, n, stop)
-    if n > 1:
-        scores += np.where(np.tri(n, stop, start, dtype=bool), 0.0, MASKED).astype(qkv.dtype)
+    scores += np.where(np.tri(n, stop, start, dtype=bool), 0.0, MASKED).astype(qkv.dtype)
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
     return (scores @ values[:, :, :stop]).transpose(0, 2, 1, 3).reshape(B, n, NH * HS)
 
 
+def _read_one(q: Array, keys: Array, values: Array, kept: dict) -> Array:
+    """The last of T positions over all of them, in memory of `kept`: (B, 1, C), good until the next.
+
+    q (B, NH, 1, HS); keys and values (B, NH, T, HS)
+    """
+    B, NH, T, HS = keys.shape
+    out = kept["out"]
+    scores = kept["scores"][..., :T]  # (B, NH, 1, T)
+    number = kept["number"]  # (B, NH, 1, 1)
+    np.multiply(q, 1.0 / math.sqrt(HS), out=kept["query"])
+    np.matmul(kept["query"], keys.swapaxes(-1, -2), out=scores)
+    np.maximum.reduce(scores, axis=-1, keepdims=True, out=number)
+    np.subtract(scores, number, out=scores)
+    np.exp(scores, out=scores)
+    np.add.reduce(scores, axis=-1, keepdims=True, out=number)
+    y = heads_of(out, NH)  # a view, (B, NH, 1, HS)
+    np.matmul(scores, values, out=y)
+    np.divide(y, number, out=y)
+    return out
+
+
 def kept_heads(kept: dict, shape: tuple[int, int, int, int], dtype: np.dtype) -> tuple[Array, Array]:
-    """The arrays for keys and values that lie in `kept`, made when they are first asked for."""
+    """The arrays for keys and values that lie in `kept`, made when they are first asked for; beside them
+    those that one position needs.
+    """
     if "keys" not in kept or kept["keys"].shape != shape:
-        kept["keys"], kept["values"] = np.empty(shape, dtype), np.empty(shape, dtype)
+        B, NH, length, HS = shape
+        sizes = {
+            "keys": shape,
+            "values": shape,
+            "query": (B, NH, 1, HS),
+            "scores": (B, NH, 1, length),
+            "number": (B, NH, 1, 1),
+            "out": (B, 1, NH * HS),
+        }
+        kept.update({name: np.empty(size, dtype) for name, size in sizes.items()})
     return kept["keys"], kept["values"]
 
 

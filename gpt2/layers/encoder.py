@@ -57,8 +57,17 @@ def encoder_backward(dout: Array, saved: tuple) -> tuple:
 
 
 def encoder_read(tokens: Array, wte: Array, wpe: Array, *, kept: dict, start: int, length: int) -> Array:
-    """encoder_forward of the positions from `start` on: (B, n, C). Nothing is kept of those before."""
-    return wte[tokens] + wpe[start : start + tokens.shape[1]]
+    """encoder_forward of the positions from `start` on: (B, n, C). Nothing is kept of those before but the
+    memory for the vectors of one position.
+    """
+    if tokens.shape[1] > 1:
+        return wte[tokens] + wpe[start : start + tokens.shape[1]]
+    if "out" not in kept or kept["out"].shape != (*tokens.shape, wte.shape[1]):
+        kept["out"] = np.empty((*tokens.shape, wte.shape[1]), wte.dtype)
+    out = kept["out"]
+    for b, row in enumerate(out):  # (1, C)
+        np.add(wte[tokens[b, 0]], wpe[start], out=row[0])
+    return out
 
 
 def check_integers(function: str, argument: str, ids: Array) -> None:

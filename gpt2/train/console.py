@@ -52,12 +52,12 @@ def dry_run(s: Settings) -> int:
     return 0
 
 
-def train(run: Run, peak: float, out: Output) -> int:
+def train(run: Run, peak: flops.Peak, out: Output) -> int:
     """Train a run from where it stands to its last step, to a signal, or to the end of standard output.
 
     Returns the exit status.
 
-    peak    operations a second that this machine can do, as gpt2.train.flops measures them
+    peak    what this machine can do, as gpt2.train.flops measures it
     """
     reporter = REPORTERS[run.settings.lines](peak)
     again = f"{runs.TRAIN} --resume {runs.quoted(run.folder)}"

@@ -74,7 +74,7 @@ def _training(d, n, options):
 def _cost(d, B, T, accumulate, work, seconds):
     """The Cost, with what is counted rather than measured."""
     item = np.dtype(d.config.dtype).itemsize
-    stored, trained = d.num_parameters * item, d.num_trained * item
+    stored, trained = d.num_parameters * item, d.trained.count * item
     sizes = {"parameters": stored, "gradients": trained, "moments": 2 * trained, "activations": work}
     return Cost(d.num_parameters, sizes, accumulate * training_flops(d, B, T), seconds)
 

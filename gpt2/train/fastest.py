@@ -12,10 +12,9 @@ it would be more, the first way is taken as it is. What was found in quiet is ke
 """
 
 import dataclasses
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +28,7 @@ from gpt2.parallel.cores import launched_ranks
 from gpt2.parallel.shares import Cut
 from gpt2.train.build import model_options
 from gpt2.train.cost import available_memory
+from gpt2.train.quiet import watched
 from gpt2.train.settings import FASTEST, Settings
 
 PRICE = 0.05  # of the run's time
@@ -36,7 +36,6 @@ ROUNDS = 3  # in which each way is timed, in turns; the median counts
 MOST_ROUNDS = 15  # where ways lie close together and the price allows it
 MARGIN = 0.97  # a later way has to win by this much: the choice should not change with the noise
 START_S = 2.5  # that processes take to start and to compile, besides their steps
-BUSY = 0.1  # of the machine's cores; where others took more, what was measured is not kept
 DAYS = 30  # after which it is measured again
 
 chosen = Choices("ways.json", None, days=DAYS)
@@ -118,7 +117,7 @@ def choose(
 
 
 def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
-    """What the choice depends on besides the machine."""
+    """The key of a choice: what it depends on besides the machine."""
     batch = (s.batch_size, s.block_size, s.accumulate)
     tuned = () if s.tuning.everything else (s.tuning.told(),)
     return *dataclasses.astuple(config), *batch, s.elementwise, s.layers, get_threads(), *open_ways, *tuned
@@ -240,35 +239,3 @@ def timed(work: Callable[[], Any]) -> float:
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
-
-
-@contextmanager
-def watched() -> Iterator[Callable[[], bool]]:
-    """A function that says, after the block, whether the machine did little else meanwhile. True where the
-    system does not tell."""
-    before, began, mine = busy(), time.perf_counter(), own()
-    found = True
-
-    def quiet() -> bool:
-        return found
-
-    yield quiet
-    after, cores = busy(), os.cpu_count() or 1
-    if before is not None and after is not None:
-        others = after - before - (own() - mine)
-        found = others <= BUSY * cores * (time.perf_counter() - began)
-
-
-def busy() -> float | None:
-    """Seconds for which all cores together have worked, or been taken away by the machine below."""
-    try:
-        with open("/proc/stat", encoding="ascii") as stat:
-            user, nice, system, _, _, irq, softirq, steal = map(int, stat.readline().split()[1:9])
-    except (OSError, ValueError):
-        return None
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
-def own() -> float:
-    """Seconds for which this process, and those it has started and waited for, have worked."""
-    return sum(os.times()[:4])

@@ -6,13 +6,15 @@ backward pass has two products for each one of the forward pass.
 
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2.config import BLOCK_STEPS, GPT2Config
-from gpt2.description import Description, forward_pass
+from gpt2.description import Description
+from gpt2.forward import forward_pass
+from gpt2.train.quiet import watched
 
 
 def forward_flops(model: GPT2Config | Description, B: int, T: int) -> int:
@@ -55,7 +57,7 @@ def training_flops(model: GPT2Config | Description, B: int, T: int) -> int:
 
     Of a model with own layers, trained in part, it is as if all of it were trained.
     """
-    if isinstance(model, GPT2Config) or model.everything or not model.gpt2:
+    if isinstance(model, GPT2Config) or model.trained.everything or not model.gpt2:
         return 3 * forward_flops(model, B, T)
     return B * T * sum(forward + backward for forward, backward in _by_place(model, T))
 
@@ -66,7 +68,7 @@ def _by_place(d, T):
     places = [(step, l) for l in range(d.config.n_layer) for step in BLOCK_STEPS]
     for step, l in [*places, ("head", ...)]:
         s = d.steps[step]
-        wanted = d.wanted(step, l) or (True,) * (1 + len(s.tensors))
+        wanted = d.trained.wanted(step, l) or (True,) * (1 + len(s.tensors))
         if s.layer == "attention":  # of both factors of each product, or of none
             work = 4 * d.config.n_embd * T
             yield work, 2 * work * wanted[0]
@@ -85,11 +87,36 @@ def gflop(operations: float) -> str:
     return f"{count:.2f} GFLOP" if count >= 0.1 else f"{count:.2g} GFLOP"
 
 
-def matmul_peak(dtype: str = "float32", n: int = 1024, seconds: float = 0.4) -> float:
-    """This machine's best rate for a product of two (n, n) matrices, in operations a second.
+@dataclass(frozen=True)
+class Peak:
+    """What this machine can do at most.
+
+    rate    operations a second in products of large matrices
+    quiet   whether it did little else while that was measured; the rate is too low otherwise
+    """
+
+    rate: float
+    quiet: bool = True
+
+    def __str__(self) -> str:
+        beside = "" if self.quiet else ", measured beside other work"
+        return f"{self.rate / 1e9:.0f} GFLOP/s in matrix products{beside}"
+
+    def share(self, rate: float) -> str | None:
+        """A rate as a share of this one, as "37%"; None where this one was measured too low to say so: beside
+        other work, or, as the rate shows, when the machine was slower."""
+        share = f"{rate / self.rate:.0%}" if self.quiet and rate < self.rate else "100%"
+        return share if share != "100%" else None  # a step is never products alone
+
+
+TRIES = 3  # of measuring the peak, where others disturb it
+
+
+def matmul_peak(dtype: str = "float32", n: int = 1024, seconds: float = 0.4) -> Peak:
+    """This machine's best rate for a product of two (n, n) matrices.
 
     NumPy's own product with the threads it has: what the engine could reach if nothing else took any time.
-    Takes about `seconds`.
+    Takes about `seconds`, and up to three times that where others use the machine.
     """
     rng = np.random.default_rng(0)
     a = rng.standard_normal((n, n)).astype(dtype)
@@ -97,9 +124,13 @@ def matmul_peak(dtype: str = "float32", n: int = 1024, seconds: float = 0.4) -> 
     out = np.empty_like(a)
     np.matmul(a, b, out=out)  # the first call starts the threads
     best = float("inf")
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        begin = time.perf_counter()
-        np.matmul(a, b, out=out)
-        best = min(best, time.perf_counter() - begin)
-    return 2 * n**3 / best if best < float("inf") else float("nan")
+    for _ in range(TRIES):
+        with watched() as quiet:
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                begin = time.perf_counter()
+                np.matmul(a, b, out=out)
+                best = min(best, time.perf_counter() - begin)
+        if quiet():
+            break
+    return Peak(2 * n**3 / best if best < float("inf") else float("nan"), quiet())

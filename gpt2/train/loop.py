@@ -57,25 +57,30 @@ def loop(run: Run, reporter: Reporter, interrupts: Interrupts | None = None) -> 
             loss = validate(run, reporter)
             taken = taken and replace(taken, val_loss=loss)
         if taken is not None:
-            try:
-                yield taken
-            except GeneratorExit:
-                run.save()
-                raise
+            yield from _handed_out(run, taken)
         # One rank's wish to stop is a wish of all
         stop = int(run.team.highest(interrupts.received or int(run.stopping)))
         if stop:
             interrupts.received = stop
-        if last and reporter.sample_at_end and s.sample_tokens:
+        if last and reporter.sample_at_end:
             show_sample(run, reporter, last=True)
         if last or stop:
             run.save()  # after all that is recorded: what comes later than a save is cut off on resuming
             return
-        if run.step > 0 and due(run.step, s.sample_every) and s.sample_tokens:
+        if run.step > 0 and due(run.step, s.sample_every):
             show_sample(run, reporter, last=False)
         taken = take_step(run, reporter)
         if due(run.step, s.save_every) and run.step < s.steps:
             run.save()
+
+
+def _handed_out(run: Run, step: Step) -> Iterator[Step]:
+    """Yields the step; saves the run where the caller leaves its `for` here."""
+    try:
+        yield step
+    except GeneratorExit:
+        run.save()
+        raise
 
 
 def due(step: int, every: int) -> bool:
@@ -123,7 +128,9 @@ def validate(run: Run, reporter: Reporter) -> float:
 
 
 def show_sample(run: Run, reporter: Reporter, last: bool) -> None:
-    """Tell and record some text from the model as it is now."""
+    """Tell and record some text from the model as it is now, where the settings ask for any."""
+    if not run.settings.sample_tokens:
+        return
     if run.team.root:
         text = reporter.sample(run)
         run.record(step=run.step, sample=text)

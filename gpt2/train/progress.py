@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
+from gpt2.train.flops import Peak
+
 RECENT = 20  # steps over which rates are averaged
 
 
@@ -41,10 +43,10 @@ class Progress:
 
     steps, start   the last step of the run, and how many were done before
     every          steps between plain lines where there is no terminal
-    peak           operations a second that the machine can do, for the share shown
+    peak           what the machine can do, for the share shown
     """
 
-    def __init__(self, steps: int, start: int, *, every: int, peak: float):
+    def __init__(self, steps: int, start: int, *, every: int, peak: Peak):
         self.steps, self.every, self.peak = steps, every, peak
         self.unclear = False
         self.bar = None
@@ -74,11 +76,11 @@ class Progress:
             )
 
     def share(self, flops: float) -> str:
-        """How much of the machine's peak a rate is. A rate above the peak says that the peak was measured
-        beside other work, so from then on there is none to compare with."""
-        if flops > self.peak:
-            self.unclear = True
-        return "(peak unclear)" if self.unclear else f"({flops / self.peak:.0%} of peak)"
+        """How much of the machine's peak a rate is. A rate near the peak says that the peak was measured
+        too low, so from then on there is none to compare with."""
+        share = self.peak.share(flops)
+        self.unclear = self.unclear or share is None
+        return "(peak unclear)" if self.unclear else f"({share} of peak)"
 
     def line(self, text: str = "") -> None:
         """Print a line, above the live one where there is one."""

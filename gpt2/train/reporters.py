@@ -11,7 +11,7 @@ from gpt2.decoder import Decoder
 from gpt2.storage import runs
 from gpt2.train import llmc
 from gpt2.train.flags import table
-from gpt2.train.flops import gflop, training_flops
+from gpt2.train.flops import Peak, gflop, training_flops
 from gpt2.train.progress import RECENT, Clock, Progress, Rates
 from gpt2.train.run import Run
 from gpt2.train.step import Step
@@ -69,10 +69,10 @@ class Reporter:
 class Own(Reporter):
     """This project's lines, on standard output.
 
-    peak   operations a second that this machine can do, as gpt2.train.flops measures them
+    peak   what this machine can do, as gpt2.train.flops measures it
     """
 
-    def __init__(self, peak: float):
+    def __init__(self, peak: Peak):
         self.peak = peak
         self.progress: Progress | None = None
 
@@ -127,13 +127,13 @@ class Own(Reporter):
 class LlmC(Reporter):
     """The lines of llm.c's program for the CPU on standard output; everything else goes to standard error.
 
-    peak   operations a second that this machine can do
+    peak   what this machine can do, as gpt2.train.flops measures it
     """
 
     recent = 1
     sample_at_end = False
 
-    def __init__(self, peak: float):
+    def __init__(self, peak: Peak):
         self.peak = peak
 
     def begin(self, run: Run) -> None:
@@ -179,18 +179,16 @@ def _line(text):
     print(text, flush=True)
 
 
-def _describe(run: Run, flops: float, peak: float, file: TextIO) -> None:
+def _describe(run: Run, flops: float, peak: Peak, file: TextIO) -> None:
     """The first lines of a run: its settings, and what they come to."""
     s = run.settings
     print(table(s), file=file)
     for note in run.notes:
         print(fitted(f"note: {note}"), file=file)
     model = run.model
-    some = "" if model.description.everything else f", of which {model.flat_params.size:,} are trained"
+    some = (
+        "" if model.description.trained.everything else f", of which {model.flat_params.size:,} are trained"
+    )
     texts = f"{len(run.train):,} training and {len(run.val):,} validation tokens"
     print(f"{model.num_parameters:,} parameters{some}; {texts}", file=file)
-    print(
-        f"{gflop(flops)} a step; peak here: {peak / 1e9:.0f} GFLOP/s in matrix products ({s.dtype})",
-        flush=True,
-        file=file,
-    )
+    print(f"{gflop(flops)} a step; peak here: {peak} ({s.dtype})", flush=True, file=file)

@@ -68,7 +68,7 @@ class Pretrained:
         if self.base is not None:
             self.base.check()
         here = sum(path.stat().st_size for path in self.files())
-        count = self.description.num_parameters if self.base is None else self.description.num_trained
+        count = self.description.num_parameters if self.base is None else self.description.trained.count
         needed = 2 * count  # as bfloat16, the smallest way to keep them
         if here < needed:
             raise UserError(
@@ -88,7 +88,7 @@ class Pretrained:
         )
 
     def origin(self) -> dict[str, str]:
-        """What a checkpoint that holds only what was trained keeps of the weights it stands on."""
+        """The note about the weights that it stands on in a checkpoint of what was trained alone."""
         return {"name": self.name, "path": str(self.path.absolute()), "sha256": self.sha256()}
 
     def sha256(self) -> str:
@@ -135,7 +135,7 @@ class Pretrained:
         What the model does not train is not copied, where it lies in the file as the model wants it: it is
         read from there when it is needed.
         """
-        if model.description.everything and self.base is None and self.kind != "adapter":
+        if model.description.trained.everything and self.base is None and self.kind != "adapter":
             self.fill(model.params)
             return
         take(model, self.views())
@@ -183,7 +183,7 @@ def _completed(d, base, trained):
 
 
 def find(name: str, dtype: str | None = None, layers: Any = None, block: Any = None) -> Pretrained:
-    """What the weights called `name` are. Raises UserError in one line where they cannot be had or read.
+    """Finds the weights called `name`. Raises UserError in one line where they cannot be had or read.
 
     dtype   of the model that they are for: float32 or float64. By default the one in which a run computed,
             and float32 for files of other programs

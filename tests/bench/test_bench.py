@@ -237,7 +237,7 @@ def test_the_engines_compiled_contenders_are_told_the_backend():
 
         def ask(name=name, **request):
             told.setdefault((name, request["do"]), request.get("elementwise"))
-            return {"about": None, "losses": [], "bytes": 0}
+            return {"about": None, "losses": [], "bytes": 0, "own_data": False}
 
         player = SimpleNamespace(name=name, ask=ask, began=0.0)
         step.set_up(player, sizes.find("4x128-B12T64"), "tuned")

@@ -296,7 +296,7 @@ def main(argv=None):
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="keep the folder of the runs")
     args = parser.parse_args(argv)
-    flops.matmul_peak = lambda dtype: 1e11  # not what this is about
+    flops.matmul_peak = lambda dtype: flops.Peak(1e11)  # not what this is about
     place = Path(tempfile.mkdtemp(prefix="gpt2-crashes-"))
     os.environ["GPT2_CACHE_DIR"], os.environ["GPT2_OFFLINE"] = str(place / "cache"), "1"
     text = place / "text.txt"

@@ -240,7 +240,7 @@ def main(argv=None):
     args, more = parser.parse_known_args(argv)
     if args.reference:
         return repeat_a_step(args.reference)
-    flops.matmul_peak = lambda dtype: 1e11
+    flops.matmul_peak = lambda dtype: flops.Peak(1e11)
     os.environ["GPT2_OFFLINE"] = "1"
     alone = settings_of(more).parallel == "none" and settings_of(more).threads == 1
     if alone:

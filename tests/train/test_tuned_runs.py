@@ -137,7 +137,7 @@ def test_a_run_from_nothing_keeps_everything(prose, tmp_path):
     assert train("--resume", tmp_path / "run", "--steps", 8) == 0
     # what was trained of it is nobody's business who begins anew from it
     gpt2.save(gpt2.load(tmp_path / "run"), tmp_path / "x.safetensors")
-    assert gpt2.load(tmp_path / "x.safetensors").description.everything
+    assert gpt2.load(tmp_path / "x.safetensors").description.trained.everything
 
 
 def test_a_base_that_has_changed_is_refused(prose, start, tmp_path):

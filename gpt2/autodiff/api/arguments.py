@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..errors import AutodiffError
-from ..tree import LEAF, Tree, leaf_paths
+from ..tree import LEAF, Leaf, Tree, leaf_paths
 from .plan import Arguments, Transform, argument_text, result_kind
 
 
@@ -58,10 +58,14 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
     numbers, tree = call.leaf_range(k), call.subtree(k)
     if not numbers and strict:
         spec = tree.spec
-        got = repr(spec[1]) if spec[0] == "static" else f"an empty {spec[0].__name__}"
+        held = _static_values(spec)
+        foreign = next((v for v in held if hasattr(v, "__array__")), None)
+        empty = "an empty" if not held else "without numbers, a"
+        got = repr(spec[1]) if spec[0] == "static" else f"{empty} {spec[0].__name__}"
         hint = f": pass {float(spec[1])}" if type(spec[1]) in (int, bool) else ""
-        if spec[0] == "static" and hasattr(spec[1], "__array__"):
-            got = f"a {type(spec[1]).__module__.partition('.')[0]}.{type(spec[1]).__name__}"
+        if foreign is not None:
+            kind = f"a {type(foreign).__module__.partition('.')[0]}.{type(foreign).__name__}"
+            got = kind if spec[0] == "static" else f"a {spec[0].__name__} with {kind}"
             hint = ". Pass a NumPy array: np.asarray(x), or for a tensor with a gradient x.detach().numpy()"
         raise AutodiffError(
             f"{name}: {argument_text(f, k)} is {got}; derivatives are taken with respect to "
@@ -83,6 +87,13 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
     return Wrt(chosen, kinds, Tree(_with_marks(tree.spec, iter(marks)), len(chosen)))
 
 
+def _static_values(spec) -> list:
+    """All that a structure holds beside its leaves."""
+    if spec is LEAF:
+        return []
+    return [spec[1]] if spec[0] == "static" else [v for child in spec[2] for v in _static_values(child)]
+
+
 def _dtype(x) -> np.dtype:
     return getattr(x, "dtype", None) or np.asarray(x).dtype
 
@@ -97,17 +108,10 @@ def _with_marks(spec, marks):
 
 
 def _described(value) -> str:
-    if isinstance(value, _Leaf):
+    if isinstance(value, Leaf):
         return "an array"
     if hasattr(value, "shape"):
         return f"of shape {value.shape}"
     return (
         f"a {type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list, dict)) else repr(value)
     )
-
-
-class _Leaf:
-    """The number of a leaf of a call, where a structure of leaves is wanted."""
-
-    def __init__(self, index: int):
-        self.index = index

@@ -7,9 +7,8 @@ from typing import Any
 
 from ..graph import Graph
 from ..ops.cost import flops as of_product
+from ..ops.table import facts
 from ..record.record import record_pure
-
-PRODUCTS = ("matmul", "einsum")
 
 
 def flops(f: Callable, *args: Any) -> int:
@@ -27,7 +26,7 @@ def flops(f: Callable, *args: Any) -> int:
 def _of_graph(graph):
     total = 0.0
     for node in graph.nodes:
-        if node.op in PRODUCTS:
+        if facts(node).work == "multiplies":
             total += of_product(node)
         for inner in node.attrs.values():
             if isinstance(inner, Graph):  # a call, or a loop of n turns

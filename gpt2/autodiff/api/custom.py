@@ -477,33 +477,34 @@ class custom_jvp(_Custom):
         def tangent(*flat):
             given = iter(flat[n:])
             marks = [next(given) if has else None for has in moves]
-            pair = self.tangent(unflatten(tree, flat[:n]), unflatten(tree, marks), **keywords)
-            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-                raise AutodiffError(f"{self.name}: its jvp rule has to return (out, tangent of out)")
-            out, out_tree = flatten(pair[0])
-            dout, _ = flatten(pair[1], lambda x: x is None or not is_container(x))
-            floats = [i for i, x in enumerate(out) if np.dtype(getattr(x, "dtype", type(x))).kind in "fc"]
-            if len(dout) not in (len(out), len(floats)):
-                raise AutodiffError(
-                    f"{self.name}: its jvp rule gave {len(dout)} tangents for {len(out)} results"
-                )
-            moved = dout if len(dout) == len(floats) else [dout[i] for i in floats]
-            return out, [0.0 * out[i] if d is None else d for i, d in zip(floats, moved)]
+            return self.flat(self.tangent(unflatten(tree, flat[:n]), unflatten(tree, marks), **keywords))
 
         flat = [*concrete, *tangents]
-        found = _traced(tangent, flat, flatten(tuple(flat))[1], f"{self.name}_jvp")
+        made = _traced(tangent, flat, flatten(tuple(flat))[1], f"{self.name}_jvp").graph
         n_out = len(primal.graph.outputs)
         floats = [o for o in primal.graph.outputs if o.dtype.kind in "fc"]
-        if len(found.graph.outputs) != n_out + len(floats):
+        if len(made.outputs) != n_out + len(floats):
             raise AutodiffError(
                 f"{self.name}: the results of its jvp rule are not like those of the function"
             )
         moved = []
-        for o, d in zip(floats, found.graph.outputs[n_out:]):
+        for o, d in zip(floats, made.outputs[n_out:]):
             if d.shape != o.shape:
                 raise AutodiffError(
                     f"{self.name}: its jvp rule gave a tangent of shape {d.shape} for a result of shape "
                     f"{o.shape}"
                 )
             moved.append(cast(d, o.dtype))
-        return Graph(found.graph.inputs, [*found.graph.outputs[:n_out], *moved], found.graph.name)
+        return Graph(made.inputs, [*made.outputs[:n_out], *moved], made.name)
+
+    def flat(self, pair: Any) -> tuple[list, list]:
+        """Takes apart what the rule returned: the results, and the tangents of those that can have one."""
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise AutodiffError(f"{self.name}: its jvp rule has to return (out, tangent of out)")
+        out, _ = flatten(pair[0])
+        dout, _ = flatten(pair[1], lambda x: x is None or not is_container(x))
+        floats = [i for i, x in enumerate(out) if np.dtype(getattr(x, "dtype", type(x))).kind in "fc"]
+        if len(dout) not in (len(out), len(floats)):
+            raise AutodiffError(f"{self.name}: its jvp rule gave {len(dout)} tangents for {len(out)} results")
+        moved = dout if len(dout) == len(floats) else [dout[i] for i in floats]
+        return out, [0.0 * out[i] if d is None else d for i, d in zip(floats, moved)]

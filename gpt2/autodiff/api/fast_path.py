@@ -130,27 +130,25 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
         t.unless(f"type({name}) is not {t.value(kind)} or len({name}) != {len(children)}")
     else:
         t.unless(f"len({name}) != {len(children) + extra}")
+    if keys is not None:
+        _order(t, keys, name, extra)
     if len(children) >= MANY and not extra and all(child is LEAF for child in children):
         given = [next(leaves) for _ in children]
-        if all(type(x) is np.ndarray and x.flags.c_contiguous for x in given):
-            if keys is not None:
-                _order(t, keys, name, extra)
+        if all(map(_is_contiguous, given)):
             return _arrays(t, name if keys is None else f"{name}.values()", given)
         leaves = iter(given)
-    if keys is None:
-        parts = [t.variable() for _ in children]
-        if parts:
-            t.lines.append(f"    {', '.join(parts)}, = {name}")
-    else:
-        _order(t, keys, name, extra)
-        parts = []
-        for key in keys:
-            part = t.variable()
-            t.lines.append(f"    {part} = {name}.get({t.value(key)}, unset)")
-            parts.append(part)
+    parts = [t.variable() for _ in children]
+    if keys is not None:
+        t.lines += [f"    {part} = {name}.get({t.value(key)}, unset)" for part, key in zip(parts, keys)]
+    elif parts:
+        t.lines.append(f"    {', '.join(parts)}, = {name}")
     for part, child in zip(parts, children):
         _check(t, child, part, leaves)
     return None
+
+
+def _is_contiguous(x) -> bool:
+    return type(x) is np.ndarray and x.flags.c_contiguous
 
 
 def _arrays(t: _Text, values: str, given: list) -> None:
@@ -166,7 +164,7 @@ def _alike(expected: list) -> Callable[[tuple], bool]:
 
     def holds(arrays):
         return all(
-            type(x) is np.ndarray and x.shape == shape and x.dtype is dtype and x.flags.c_contiguous
+            _is_contiguous(x) and x.shape == shape and x.dtype is dtype
             for x, (shape, dtype) in zip(arrays, expected, strict=True)
         )
 
@@ -255,11 +253,9 @@ def _buffers(t: _Text, derived, plan, out) -> str:
     names, t.leaves = t.leaves, outer
     chosen = ["None"] * len(plan.graph.outputs)
     numbered = unflatten(tree, [np.float64(i) for i in range(len(leaves))])
-    expected = unflatten(plan.tree, list(range(len(plan.outs))))
-    for o, k, _ in matched_buffers(derived.transform.name, plan, expected, numbered):
-        if k is not None:
-            chosen[o.index] = names[int(k)]
-            t.unless(f"not {names[int(k)]}.flags.writeable")
+    for o, k, _ in matched_buffers(derived.transform.name, plan, numbered):
+        chosen[o.index] = names[int(k)]
+        t.unless(f"not {names[int(k)]}.flags.writeable")
     return f"({', '.join(chosen)},)"
 
 

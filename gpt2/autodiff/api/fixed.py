@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..emit.runnable import runnable_pair
 from ..errors import AutodiffError, WriteError
 from ..graph import Graph, remade, with_args
 from ..ops import apply, input_node
@@ -160,7 +161,8 @@ def _plus_inputs(graph: Graph, which: tuple[int, ...]) -> Graph:
 
 class _FixedEntry(_Entry):
     def __init__(self, rec: Recording, row: Row):
-        self.program = _Summing(row.prepared(rec.graph, "simplified"), row, rec.graph.name)
+        graph = row.prepared(row.opened(rec.graph), "simplified")
+        self.program = _Summing(graph, row, rec.graph.name)
         self.tree = rec.out_tree
 
     def make_all(self) -> None:
@@ -320,6 +322,24 @@ class FixedPair(_Entries):
     def graphs(self, *args: Any, **static: Any) -> tuple[Graph, Graph]:
         """The graphs of the forward and the backward program for these arguments; see readable_source."""
         return self.entry(args, static)[0].graphs
+
+    def source(self, *args: Any, **static: Any) -> str:
+        """The forward and the backward for these arguments as two functions for people, which run by copy and
+        paste: NAME_forward(*arrays) gives the result and what is kept, NAME_backward(*kept, dout) the
+        gradients. What the steps of a loop keep is a list with a row for each step.
+
+        Where an op has no name in NumPy, it is the programs that run.
+
+            >>> pair = ad.FixedPair(lambda x: np.tanh(x), name="f")
+            >>> print(pair.source(np.ones(3)).split("\n\n\n")[2].rstrip())
+            def f_backward(saved, dout):
+                dx = dout * (1.0 - saved**2)
+                return (dx,)
+        """
+        e = self.entry(args, static)[0]
+        names = f"{e.name}_forward", f"{e.name}_backward"
+        forward, backward = e.graphs
+        return runnable_pair(forward, backward, names) or f"{e.forward.source}\n\n{e.backward.program.source}"
 
     def forward(self, *args: Any, **static: Any) -> tuple[Any, Saved]:
         """(f's first result, what its backward needs)."""

@@ -15,8 +15,8 @@ from ..ops import const, input_node
 from ..ops.build import cast
 from ..ops.subgraph import zeros_like
 from ..record.record import Recording
-from ..tree import LEAF, Tree, attributes_of, unflatten
-from .arguments import _described, _dtype, _Leaf, _with_marks, float_leaves
+from ..tree import LEAF, Leaf, Tree, matched, numbered
+from .arguments import _described, _dtype, _with_marks, float_leaves
 from .derived import derived_of
 from .gradient import check_number
 from .plan import Arguments, Out, Plan, Transform, result_outs, select
@@ -71,7 +71,7 @@ def with_tangents(rec: Recording, call: Arguments, given: dict, n: int) -> tuple
     marks, inputs, feed = {}, [], []
     for i, t in given.items():
         x = rec.graph.inputs[i]
-        if isinstance(t, _Leaf):
+        if isinstance(t, Leaf):
             mark = input_node(x.shape, _dtype(call.leaves[t.index]), f"d{x.name}")
             inputs.append(mark)
             feed.append(t.index)
@@ -90,45 +90,29 @@ def with_tangents(rec: Recording, call: Arguments, given: dict, n: int) -> tuple
 
 def tangents_for(name: str, call: Arguments) -> dict:
     """{argument leaf: its tangent}, from the two arguments of the call, which have the same structure."""
-    leaves = call.leaves
-    numbered = unflatten(call.subtree(0), [_Leaf(i) for i in call.leaf_range(0)])
-    given = unflatten(call.subtree(1), [_Leaf(i) for i in call.leaf_range(1)])
-    found: dict = {}
 
     def fail(path, expected, got):
-        raise AutodiffError(f"{name}: tangents{path} is {got}, expected {expected}")
+        raise AutodiffError(f"{name}: tangents{path} is {_described(got)}, expected {expected}")
 
-    def walk(a, t, path):
+    def unlike(path, expected, got):
+        fail(path, f"{expected}, as the argument", got)
+
+    arguments, given = (numbered(call.subtree(k), call.leaf_range(k)) for k in (0, 1))
+    found: dict = {}
+    for a, t, path in matched(arguments, given, unlike):
+        value = call.leaves[t.index] if isinstance(t, Leaf) else t
         if t is None:
-            return
-        if isinstance(a, _Leaf):
-            x = leaves[a.index]
-            value = leaves[t.index] if isinstance(t, _Leaf) else t
-            if _dtype(x).kind not in "fc":
-                fail(path, f"None: the argument has dtype {_dtype(x)}", _described(value))
-            if np.shape(value) != np.shape(x) or not isinstance(t, (_Leaf, int)):
-                fail(path, f"shape {np.shape(x)}, that of the argument", _described(value))
-            found[a.index] = t
-        elif isinstance(a, dict):
-            if not isinstance(t, dict) or t.keys() != a.keys():
-                fail(path, f"a dict with keys {list(a)}", _described(t))
-            for k in a:
-                walk(a[k], t[k], f"{path}[{k!r}]")
-        elif isinstance(a, (tuple, list)):
-            if not isinstance(t, (tuple, list)) or len(t) != len(a):
-                fail(path, f"{len(a)} entries, one for each of the arguments'", _described(t))
-            for k, (x, y) in enumerate(zip(a, t)):
-                walk(x, y, f"{path}[{k}]")
-        elif (parts := attributes_of(a)) is not None:
-            given = attributes_of(t) if type(t) is type(a) else None
-            if given is None or given.keys() != parts.keys():
-                fail(path, f"a {type(a).__name__}, as the argument", _described(t))
-            for k, x in parts.items():
-                walk(x, given[k], f"{path}.{k}")
-        elif isinstance(t, _Leaf):
-            fail(path, f"None: the argument is {a!r}", _described(leaves[t.index]))
-
-    walk(numbered, given, "")
+            continue
+        if not isinstance(a, Leaf):
+            if isinstance(t, Leaf):
+                fail(path, f"None: the argument is {a!r}", value)
+            continue
+        x = call.leaves[a.index]
+        if _dtype(x).kind not in "fc":
+            fail(path, f"None: the argument has dtype {_dtype(x)}", value)
+        if np.shape(value) != np.shape(x) or not isinstance(t, (Leaf, int)):
+            fail(path, f"shape {np.shape(x)}, that of the argument", value)
+        found[a.index] = t
     return found
 
 
@@ -139,6 +123,9 @@ class Hvp(Transform):
 
     def split(self, call: Arguments) -> tuple[tuple, dict]:
         return call.args[:1], {}
+
+    def check(self, call: Arguments, f: Callable) -> None:
+        float_leaves(self.name, call, f, 0)
 
     def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         n = len(call.leaf_range(0))

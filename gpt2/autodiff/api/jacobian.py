@@ -21,6 +21,7 @@ from .derived import derived_function
 from .forward import gradient_of
 from .gradient import check_number
 from .plan import ARRAY, NUMBER, SCALAR, Arguments, Out, Plan, Transform, operands_of, result_outs
+from .units import products
 
 MOST = 1 << 24  # elements of a value: larger ones are made slice by slice, in a loop
 
@@ -38,6 +39,9 @@ class Jacobian(Transform):
 
     def key(self) -> tuple:
         return type(self), self.argnums
+
+    def check(self, call: Arguments, f: Callable) -> None:
+        differentiated(self, call, f)
 
     def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         wrt = differentiated(self, call, f)
@@ -128,7 +132,8 @@ def _by_rows(y: Node, xs) -> list[Node]:
         return gradients([(y, const(1.0, y.dtype))], xs)
     i, unit = _unit_vector(y)
     return [
-        reshape(d, (*y.shape, *x.shape)) for d, x in zip(_mapped(i, gradients([(y, unit)], xs), y.size), xs)
+        reshape(d, (*y.shape, *x.shape))
+        for d, x in zip(_mapped(i, unit, gradients([(y, unit)], xs), y.size), xs)
     ]
 
 
@@ -139,7 +144,7 @@ def _by_columns(x: Node, ys) -> list[Node]:
         return [zeros_like(y) if d is None else d for y, d in zip(ys, found)]
     i, unit = _unit_vector(x)
     found = [zeros_like(y) if d is None else d for y, d in zip(ys, pushforward(ys, {x: unit}))]
-    columns = [reshape(d, (x.size, y.size)) for y, d in zip(ys, _mapped(i, found, x.size))]
+    columns = [reshape(d, (x.size, y.size)) for y, d in zip(ys, _mapped(i, unit, found, x.size))]
     return [reshape(transpose(d, (1, 0)), (*y.shape, *x.shape)) for y, d in zip(ys, columns)]
 
 
@@ -150,9 +155,9 @@ def _unit_vector(like: Node) -> tuple[Node, Node]:
     return i, reshape(cast(one, like.dtype), like.shape)
 
 
-def _mapped(i: Node, results: list[Node], n: int) -> list[Node]:
+def _mapped(i: Node, unit: Node, results: list[Node], n: int) -> list[Node]:
     """The results for i = 0 .. n - 1, stacked; what does not depend on i is computed once, outside of it."""
-    many, differs = batched(Graph([i], results), [True], n)
+    many, differs = batched(Graph([i], results), [True], n, products(results, unit, n))
     if all(m.size <= MOST for m in many.nodes if type(m.dtype) is not tuple):
         found = remade(many.outputs, {many.inputs[0]: const(np.arange(n))})
         return [r if has else broadcast(r, (n, *r.shape)) for r, has in zip(found, differs)]

@@ -20,7 +20,7 @@ from ..record.record import Recording, inline
 from ..record.recording import computes_as_ndarray, native
 from ..record.value import Recorded, value_of
 from ..switches import current_options
-from ..tree import LEAF, Tree, attributes_of, flatten, items_of, unflatten
+from ..tree import LEAF, Leaf, Tree, flatten, items_of, matched, numbered, unflatten
 
 # The form in which a result is given back: the kinds of Out
 ARRAY, SCALAR, NUMBER = "array", "scalar", "number"
@@ -159,6 +159,9 @@ class Transform:
         """The part of the call that f is called with."""
         return call.args, call.kwargs
 
+    def check(self, call: Arguments, f: Callable) -> None:
+        """Raise AutodiffError where it is the arguments for which f cannot be recorded."""
+
     def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         raise NotImplementedError
 
@@ -275,21 +278,16 @@ def select(plan: Plan) -> Plan:
 
 
 def output_buffers(name: str, plan: Plan, out: Any) -> tuple:
-    leaves, tree = flatten(out)
-    expected = unflatten(plan.tree, list(range(len(plan.outs))))
+    """The arrays of `out`, which has the structure of the result, in the order of the graph's outputs."""
     chosen: list = [None] * len(plan.graph.outputs)
-    for o, buffer, path in matched_buffers(name, plan, expected, out):
+    for o, buffer, path in matched_buffers(name, plan, out):
         node = plan.graph.outputs[o.index]
-        if buffer is None:
-            continue
         if o.kind == NUMBER:
             raise AutodiffError(f"{name}: out{path} stands for a Python number, which cannot be written into")
         if type(buffer) is not np.ndarray or buffer.shape != node.shape or buffer.dtype != node.dtype:
-            got = (
-                f"an array of shape {buffer.shape} and dtype {buffer.dtype}"
-                if isinstance(buffer, np.ndarray)
-                else repr(buffer)
-            )
+            got = repr(buffer)
+            if isinstance(buffer, np.ndarray):
+                got = f"an array of shape {buffer.shape} and dtype {buffer.dtype}"
             raise AutodiffError(
                 f"{name}: out{path} is {got}, expected an array of shape {node.shape} and dtype {node.dtype}"
             )
@@ -299,30 +297,15 @@ def output_buffers(name: str, plan: Plan, out: Any) -> tuple:
     return tuple(chosen)
 
 
-def matched_buffers(
-    name: str, plan: Plan, expected: Any, out: Any, path: str = ""
-) -> Iterator[tuple[Out, Any, str]]:
-    """(Out, buffer or None, path) for each leaf of the result."""
-    if out is None:
-        return
-    if isinstance(expected, int):
-        yield plan.outs[expected], out, path
-    elif isinstance(expected, dict):
-        if not isinstance(out, dict) or out.keys() != expected.keys():
-            raise AutodiffError(f"{name}: out{path} should be a dict with keys {list(expected)}")
-        for k in expected:
-            yield from matched_buffers(name, plan, expected[k], out[k], f"{path}[{k!r}]")
-    elif isinstance(expected, (tuple, list)):
-        if not isinstance(out, (tuple, list)) or len(out) != len(expected):
-            raise AutodiffError(f"{name}: out{path} should have {len(expected)} entries, like the result")
-        for k, (e, o) in enumerate(zip(expected, out)):
-            yield from matched_buffers(name, plan, e, o, f"{path}[{k}]")
-    elif (parts := attributes_of(expected)) is not None:
-        given = attributes_of(out) if type(out) is type(expected) else None
-        if given is None or given.keys() != parts.keys():
-            raise AutodiffError(f"{name}: out{path} should be a {type(expected).__name__}, like the result")
-        for k in parts:
-            yield from matched_buffers(name, plan, parts[k], given[k], f"{path}.{k}")
+def matched_buffers(name: str, plan: Plan, out: Any) -> Iterator[tuple[Out, Any, str]]:
+    """(leaf of the result, what `out` has for it, the path to it), without those for which it has None."""
+
+    def fail(path, expected, got):
+        raise AutodiffError(f"{name}: out{path} is {got!r}, expected {expected}, like the result")
+
+    for leaf, buffer, path in matched(numbered(plan.tree), out, fail):
+        if isinstance(leaf, Leaf) and buffer is not None:
+            yield plan.outs[leaf.index], buffer, path
 
 
 def argument_text(f: Callable, k: int, path: Sequence = ()) -> str:

@@ -19,7 +19,7 @@ from .vjp import Pullback, Vjp
 
 
 def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: Any) -> str:
-    """What the derived function g computes when it is called, as the text of a NumPy function.
+    """The text of a NumPy function that computes what the derived function g does.
 
     g        a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
              further arguments g is called with them first
@@ -58,18 +58,22 @@ def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: 
     return _shown(program, emitted)
 
 
-def drawing(g: Callable | Pullback, *args: Any, **kwargs: Any) -> str:
+def drawing(g: Callable | Pullback, *args: Any, memory: bool = False, **kwargs: Any) -> str:
     """The graph of what the derived function g computes, as an SVG: a box for each value.
 
-    g   a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
-        further arguments g is called with them first. Of ad.vjp's two programs the backward is drawn
+    g        a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
+             further arguments g is called with them first. Of ad.vjp's two programs the backward is drawn
+    memory   instead of the graph, who holds which memory in the course of a call: the arena that the program
+             works in and its results, with a box for each stretch of them and for as long as it is needed
 
     Text and lines take the colour of the page around. Where there are too many values for a picture, a line
-    says how many. A notebook shows it below the source where a cell ends with g.
+    says how many. A notebook shows the graph below the source where a cell ends with g.
 
         >>> picture = ad.drawing(ad.grad(lambda x: np.sum(np.tanh(x))), np.ones(3))
         >>> picture[:4], picture.count("<rect")
         ('<svg', 4)
+        >>> ad.drawing(ad.grad(lambda x: np.sum(np.tanh(x))), np.ones(3), memory=True)[:4]
+        '<svg'
     """
     if isinstance(g, Pullback):
         program = g.program
@@ -82,7 +86,14 @@ def drawing(g: Callable | Pullback, *args: Any, **kwargs: Any) -> str:
         plan, program = state.last
         if program is None:
             program = state.transform.compile(plan, Row(state.name, current_options()), scalar=False)
-    return drawn(getattr(program, "backward", program).graph)
+    program = getattr(program, "backward", program)
+    if not memory:
+        return drawn(program.graph)
+    if not isinstance(program, Program):
+        raise AutodiffError(
+            "drawing: this program computes with Python's floats, which have no plan for memory"
+        )
+    return program.memory_drawing()
 
 
 def _shown(program: Any, emitted: bool) -> str:

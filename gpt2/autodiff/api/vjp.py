@@ -10,14 +10,14 @@ import numpy as np
 
 from ..derive.differentiate import vjp_graph
 from ..errors import AutodiffError
-from ..graph import Graph
+from ..graph import Graph, Node
 from ..pipeline import Halves, Row
 from ..record import recording
 from ..record.record import Recording, inline
 from ..record.value import Recorded
 from ..switches import current_options
-from ..tree import Tree, attributes_of, unflatten
-from .arguments import _described, _dtype, _Leaf, float_leaves
+from ..tree import Leaf, Tree, matched, numbered, unflatten
+from .arguments import _described, _dtype, float_leaves
 from .derived import derived_of
 from .plan import (
     Arguments,
@@ -195,48 +195,38 @@ class Pullback:
 
 def matched_cotangents(plan: VjpPlan, dout: Any) -> list:
     """The cotangents as the backward takes them, one for each floating-point result."""
-    numbered = unflatten(plan.tree, [_Leaf(i) for i in range(plan.tree.size)])
-    found: list = [None] * plan.tree.size
 
     def fail(path, expected, got):
-        raise AutodiffError(f"pullback: the cotangent{path} is {_described(got)}, expected {expected}")
+        raise AutodiffError(
+            f"pullback: the cotangent{path} is {_described(got)}, expected {expected}, like the result"
+        )
 
-    def walk(a, d, path):
-        if isinstance(a, _Leaf):
-            node = plan.cotangents[a.index]
-            if node is None:
-                if d is not None and _dtype(d).kind in "fc" and np.any(getattr(d, "value", d)):
-                    fail(path, "None: that result has no derivative", d)
-                return
-            if d is None:
-                found[a.index] = np.zeros(node.shape, node.dtype)
-            elif isinstance(d, (tuple, list, dict)) or np.shape(getattr(d, "value", d)) != node.shape:
-                fail(path, f"of shape {node.shape}, that of the result", d)
-            elif type(d) is Recorded:
-                found[a.index] = d.astype(node.dtype)
-            else:
-                if _dtype(d).kind == "c" and node.dtype.kind != "c":
-                    fail(path, f"real, as the result is {node.dtype}", d)
-                found[a.index] = np.asarray(d, node.dtype)
-        elif isinstance(a, dict):
-            if d is not None and (not isinstance(d, dict) or d.keys() != a.keys()):
-                fail(path, f"a dict with keys {list(a)}", d)
-            for k in a:
-                walk(a[k], None if d is None else d[k], f"{path}[{k!r}]")
-        elif isinstance(a, (tuple, list)):
-            if d is not None and (not isinstance(d, (tuple, list)) or len(d) != len(a)):
-                fail(path, f"a {type(a).__name__} of {len(a)}, like the result", d)
-            for k, x in enumerate(a):
-                walk(x, None if d is None else d[k], f"{path}[{k}]")
-        elif (parts := attributes_of(a)) is not None:
-            given = attributes_of(d) if type(d) is type(a) else None
-            if d is not None and (given is None or given.keys() != parts.keys()):
-                fail(path, f"a {type(a).__name__}, like the result", d)
-            for k, x in parts.items():
-                walk(x, None if given is None else given[k], f"{path}.{k}")
-
-    walk(numbered, dout, "")
+    found: list = [None] * plan.tree.size
+    for leaf, d, path in matched(numbered(plan.tree), dout, fail):
+        if isinstance(leaf, Leaf):
+            found[leaf.index] = _cotangent(plan.cotangents[leaf.index], d, path)
     return [ct for ct, node in zip(found, plan.cotangents) if node is not None]
+
+
+def _cotangent(node: Node | None, d: Any, path: str) -> Any:
+    """What was given for one result, as its node has it; None for a result without a derivative."""
+
+    def fail(expected):
+        raise AutodiffError(f"pullback: the cotangent{path} is {_described(d)}, expected {expected}")
+
+    if node is None:
+        if d is not None and _dtype(d).kind in "fc" and np.any(getattr(d, "value", d)):
+            fail("None: that result has no derivative")
+        return None
+    if d is None:
+        return np.zeros(node.shape, node.dtype)
+    if isinstance(d, (tuple, list, dict)) or np.shape(getattr(d, "value", d)) != node.shape:
+        fail(f"of shape {node.shape}, that of the result")
+    if type(d) is Recorded:
+        return d.astype(node.dtype)
+    if _dtype(d).kind == "c" and node.dtype.kind != "c":
+        fail(f"real, as the result is {node.dtype}")
+    return np.asarray(d, node.dtype)
 
 
 def vjp(f: Callable, *args: Any, pure: bool = False) -> tuple[Any, Pullback]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..nested.batch import batched
-from ..record.record import inline, record
+from ..record.record import Recording, inline, record
 from ..record.source_lines import here
 from ..record.value import Recorded
 from ..tree import LEAF, Tree, attributes_of, flatten, leaf_paths, unflatten
@@ -108,22 +108,33 @@ def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any)
     else:
         first, rec = recorded_once(f, lambda: at(0), lambda: record(one, (example,)))
     if rec is None:
-        rows = [first, *(at(k) for k in range(1, n))]
-        if any(t != rows[0][1] or list(map(np.shape, x)) != list(map(np.shape, rows[0][0])) for x, t in rows):
-            raise AutodiffError(f"vmap: {_name(f)} gives results of other shapes for other examples", here())
-        out_tree, found = rows[0][1], [np.stack(parts) for parts in zip(*(r[0] for r in rows))]
+        out_tree, found = _stacked(f, [first, *(at(k) for k in range(1, n))])
         has = [True] * len(found)
     else:
-        graph, has = batched(body_graph(rec), _flags(rec, axes), n)
-        operands = [
-            x if hasattr(x, "dtype") else np.asarray(x, i.dtype)
-            for x, i in zip(operands_of_body(body_graph(rec), moved, rec), graph.inputs, strict=True)
-        ]
-        out_tree, found = rec.out_tree, inline(graph, operands)
+        out_tree = rec.out_tree
+        found, has = _at_once(rec, moved, axes, n)
     places = _axes_of(out_tree.spec, out_axes, "out_axes")
     paths = leaf_paths(out_tree)
     results = [_placed(f, x, h, a, n, p) for x, h, a, p in zip(found, has, places, paths, strict=True)]
     return unflatten(out_tree, results)
+
+
+def _stacked(f: Callable, rows: list[tuple[list, Tree]]) -> tuple[Tree, list]:
+    """The structure of the results, and each of them for all examples, which were computed one by one."""
+    first, tree = rows[0]
+    if any(t != tree or list(map(np.shape, x)) != list(map(np.shape, first)) for x, t in rows):
+        raise AutodiffError(f"vmap: {_name(f)} gives results of other shapes for other examples", here())
+    return tree, [np.stack(parts) for parts in zip(*(x for x, _ in rows))]
+
+
+def _at_once(rec: Recording, moved: list, axes: list, n: int) -> tuple[list, list[bool]]:
+    """The results of all examples from one graph, and which of them differ from example to example."""
+    graph, has = batched(body_graph(rec), _flags(rec, axes), n)
+    operands = [
+        x if hasattr(x, "dtype") else np.asarray(x, i.dtype)
+        for x, i in zip(operands_of_body(body_graph(rec), moved, rec), graph.inputs, strict=True)
+    ]
+    return inline(graph, operands), has
 
 
 def _flags(rec, axes) -> list[bool]:

@@ -17,9 +17,8 @@ import numpy as np
 
 from ..graph import Graph, Node, rewrite
 from ..ops import input_node
+from ..ops.table import VIEWS
 from .diagnose import AS_A_WHOLE, OF_A_STEP, Problem, likely_cause
-
-VIEWS = {"slice", "reshape", "transpose", "broadcast", "expand"}
 
 
 @dataclass(frozen=True)
@@ -105,33 +104,13 @@ def where_it_begins(
     """
     compared = [i for i, (g, w) in enumerate(zip(got, want)) if g is not None and w is not None]
     parts = pieces(graph, compared)
-    scale = max((float(np.max(np.abs(want[i]), initial=0.0)) for i in compared), default=0.0)
-
-    def right(p: Piece) -> bool:
-        g, w = got[p.index][p.at], want[p.index][p.at]
-        largest = max(float(np.max(np.abs(w), initial=0.0)), 1e-6 * scale)
-        return bool(np.max(np.abs(g - w), initial=0.0) <= tolerance * largest)
-
-    wrong = [p for p in parts if not right(p)]
+    right = _right(parts, compared, got, want, tolerance)
+    wrong = [p for p in parts if p not in right]
     wrong = [p for p in wrong if len(p.readers) == 1] or wrong
     if not wrong or len(parts) < 3:
         return []
-    last, users = wrong[-1], graph.users()
-    good = [p for p in parts if right(p) and len(p.readers) == 1]
-    beyond = _after(last.readers, users)
-    later = [p for p in good if p.readers[0] in beyond]
-    before = [p for p in good if last.readers[0] in _after(p.readers, users) and want[p.index][p.at].any()]
-    if before:  # what is used earlier gets a right gradient through the same step
-        steps = set(last.readers)
-        head = f"the gradient of {last.label} alone is wrong, in the backward of "
-    else:
-        known = {p.readers[0] for p in later}
-        steps = beyond - known - _after(known, users)
-        told = (
-            f"what is used after it is right ({_few(p.label for p in later)})" if later else "it is used last"
-        )
-        head = f"{last.label} is the wrong gradient nearest the result, and {told}: "
-        head += "the mistake is in the backward of "
+    last = wrong[-1]
+    head, steps = _place(graph, last, [p for p in right if len(p.readers) == 1], want)
     named = functions(graph, steps)
     if not named:
         return []
@@ -148,6 +127,34 @@ def where_it_begins(
             if cause:
                 return [head + name, f"    likely cause: {cause}"]
     return [every]
+
+
+def _right(parts, compared, got, want, tolerance) -> list[Piece]:
+    """The pieces whose gradients are right, measured by their largest entry."""
+
+    def size(x) -> float:
+        return float(np.max(np.abs(x), initial=0.0))
+
+    least = 1e-6 * max((size(want[i]) for i in compared), default=0.0)
+    pairs = [(p, got[p.index][p.at], want[p.index][p.at]) for p in parts]
+    return [p for p, g, w in pairs if size(g - w) <= tolerance * max(size(w), least)]
+
+
+def _place(graph: Graph, last: Piece, good: list[Piece], want) -> tuple[str, set[Node]]:
+    """What is to be said of the last wrong gradient, and the values whose backward may be wrong.
+
+    good    the pieces with one reader whose gradients are right
+    """
+    users = graph.users()
+    if any(last.readers[0] in _after(p.readers, users) and want[p.index][p.at].any() for p in good):
+        # what is used earlier gets a right gradient through the same step
+        return f"the gradient of {last.label} alone is wrong, in the backward of ", set(last.readers)
+    beyond = _after(last.readers, users)
+    later = [p for p in good if p.readers[0] in beyond]
+    known = {p.readers[0] for p in later}
+    told = f"what is used after it is right ({_few(p.label for p in later)})" if later else "it is used last"
+    head = f"{last.label} is the wrong gradient nearest the result, and {told}: "
+    return head + "the mistake is in the backward of ", beyond - known - _after(known, users)
 
 
 def _few(labels: Iterable[str]) -> str:

@@ -70,7 +70,7 @@ def gradients(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[N
 
 
 def active_nodes(outputs: Iterable[Node], wrt: Iterable[Node]) -> list[Node]:
-    """What leads from `wrt` to `outputs` through differentiable values, in topological order."""
+    """The nodes that lead from `wrt` to `outputs` through differentiable values, in topological order."""
     active = set(wrt)
     oldest = min((n.id for n in active), default=0)  # nothing older depends on wrt
     between: dict[int, Node] = {}
@@ -122,21 +122,26 @@ def backprop(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[No
                 g = done[n] = applied(g)
             if isinstance(g, Node) and g.name is None and n.name is not None and g.id > first_new:
                 g.name = "d" + n.name
-        found = []
-        if n.op == "item":
-            (source,) = n.args
-            slots = parts.setdefault(source, [[] for _ in source.dtype])
-            slots[n.attrs["i"]].append(g)
-        elif n.args:
-            with errors_at(n):
-                found = pull(n, g, [a in is_active for a in n.args])
-            for a, d in zip(n.args, found):
-                if d is not None:
-                    parts.setdefault(a, []).append(d)
-        locate((g, *found), n.loc, start)
+        locate((g, *_handed_down(n, g, is_active, parts)), n.loc, start)
     results = [done.get(x) for x in wrt]
     mark_derived(results, first_new)
     return results
+
+
+def _handed_down(n: Node, g, is_active: set[Node], parts: dict[Node, list]) -> Sequence:
+    """Add to the arguments' gradients what that of n gives them; returns it."""
+    if n.op == "item":
+        (source,) = n.args
+        parts.setdefault(source, [[] for _ in source.dtype])[n.attrs["i"]].append(g)
+        return ()
+    if not n.args:
+        return ()
+    with errors_at(n):
+        found = pull(n, g, [a in is_active for a in n.args])
+    for a, d in zip(n.args, found):
+        if d is not None:
+            parts.setdefault(a, []).append(d)
+    return found
 
 
 def locate(made: Iterable, loc: tuple | None, start: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,6 +22,20 @@ def rounded(nbytes: int) -> int:
 def stretches(arena: np.ndarray, places: list[tuple]) -> list[np.ndarray]:
     """The arrays that lie in an arena: one for each (offset, dtype, shape)."""
     return [np.ndarray(shape, dtype, arena, offset) for offset, dtype, shape in places]
+
+
+def cuts(owners: Sequence[np.ndarray], places: Sequence[tuple[int, tuple]]) -> list[np.ndarray]:
+    """Views of arrays: one for each (number of the array, steps that lead to the view).
+
+    A step is a method of arrays and what it is given.
+    """
+    found = []
+    for k, steps in places:
+        x = owners[k]
+        for method, how in steps:
+            x = method(x, how)
+        found.append(x)
+    return found
 
 
 def offsets(storages: list) -> int:
@@ -40,7 +55,8 @@ def _offsets_by_size(storages: list) -> int:
             if start <= s.end and s.start <= end:
                 if lo - at >= s.nbytes:
                     break
-                at = max(at, hi)
+                if hi > at:
+                    at = hi
         s.offset = at
         bisect.insort(placed, (at, at + rounded(s.nbytes), s.start, s.end))
         total = max(total, at + rounded(s.nbytes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +36,21 @@ class Stretch(NamedTuple):
         return f"{self.name} = {view}.reshape({n.shape})"
 
 
+class Cut(NamedTuple):
+    """A view of an argument or a result of the program's: its name, and the steps that lead to it.
+
+    A step is ("transpose", perm), ("reshape", shape) or ("slice", index, ...).
+    """
+
+    name: str
+    owner: str
+    steps: tuple
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.text}"
+
+
 @dataclass(eq=False)
 class ArrayTexts:
     """What the arrays of a program are called, and the lines that make them.
@@ -60,7 +75,7 @@ class ArrayTexts:
         self.env: dict = {"np": np}
         self.setup: list[str | Stretch] = []  # lines that make views of the arena, once
         self.kept: list[str] = []  # names that setup hands over
-        self.prelude: list[str] = []  # views of this call's arguments and results
+        self.prelude: list[str | Cut] = []  # views of this call's arguments and results
         self.full: dict = {}  # node (or node and rows) -> text for the whole array
         made = [o for o in graph.outputs if o.op != "input"]
         self.output_index = {o: k for k, o in enumerate(made)}
@@ -123,7 +138,7 @@ class ArrayTexts:
             return name
         if window is None or not window.steps:
             return owner
-        return self.define(self.whole_name(n), owner + window.text(), n)
+        return self.define(self.whole_name(n), owner + window.text(), n, owner, window.steps)
 
     def stretch(self, n: Node) -> str:
         """The memory of a value in a result that lends it, or of one that has no elements."""
@@ -158,13 +173,20 @@ class ArrayTexts:
             text = view_text(text, v)
         if self.plan.kind.get(r) in UNOWNED:
             return text
-        return self.define(self.unique(self.names[n]), text, r)
+        steps = [step_of(v) for v in chain(n)]
+        known = None if None in steps else steps
+        return self.define(self.unique(self.names[n]), text, r, self.whole(r), known)
 
-    def define(self, name: str, expression: str, owner: Node) -> str:
-        """Give a view of the owner's memory a name: for each workspace once, or at the start of each call."""
+    def define(
+        self, name: str, expression: str, owner: Node, of: str = "", steps: Sequence | None = None
+    ) -> str:
+        """Give a view of the owner's memory a name: for each workspace once, or at the start of each call.
+
+        of, steps   what the view is of, and the steps that lead to it (Cut), where they are known
+        """
         line = f"{name} = {expression}"
         if owner.op == "input" or self.plan.kind.get(owner) in (Kind.RESULT, Kind.LENT):
-            self.prelude.append(line)
+            self.prelude.append(line if steps is None else Cut(name, of, tuple(steps), expression))
         else:
             self.setup.append(line)
             self.kept.append(name)
@@ -237,6 +259,15 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 
 _names: dict[np.dtype, str] = {}  # NumPy takes 10 us to put one together
+
+
+def step_of(n: Node) -> tuple | None:
+    """A view as a step of a Cut; None where it is none of those."""
+    if n.op == "slice":
+        return "slice", n.attrs["index"]
+    if n.op == "reshape":
+        return "reshape", n.shape
+    return ("transpose", n.attrs["perm"]) if n.op == "transpose" else None
 
 
 def view_text(text: str, n: Node) -> str:

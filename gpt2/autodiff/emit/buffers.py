@@ -6,9 +6,11 @@ is a whole region of row blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import bisect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -355,13 +357,15 @@ def overwritable(n: Node) -> tuple[Node, ...]:
     return n.args if facts(n).streams else ()
 
 
-def _gap(taken, nbytes: int) -> int:
-    """The lowest offset at which nbytes are free of all spans (from byte, to byte) that are taken."""
+def _gap(taken: list[Span], s: Storage) -> int:
+    """The lowest offset at which there is room for s, beside spans that are sorted by where they begin."""
     at = 0
-    for lo, hi in sorted(taken):
-        if lo - at >= nbytes:
-            break
-        at = max(at, rounded(hi))
+    for lo, hi, start, end in taken:
+        if start <= s.end and s.start <= end:
+            if lo - at >= s.nbytes:
+                break
+            if hi > at:
+                at = hi
     return at
 
 
@@ -370,9 +374,10 @@ def lends(o: Node) -> bool:
     return o.op != "input" and o.dtype.kind == "f" and o.nbytes >= LEND_FROM
 
 
-@dataclass
-class _Span:
-    """Bytes lo:hi of a result that are taken in the steps from start to end."""
+class Span(NamedTuple):
+    """Bytes lo:hi of a result that are taken in the steps from start to end. hi is rounded up to where the
+    next may begin.
+    """
 
     lo: int
     hi: int
@@ -386,7 +391,7 @@ def _lend(kind, storage, values: Values, stands) -> None:
     A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
     keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
     """
-    taken = _written_spans(kind, values, stands)
+    taken = written_spans(kind, values, stands, [o for o in values.outputs if lends(o)])
     long = LONG * max(values.end.values(), default=0)
     types: dict[int, set] = {}
     for base, s in storage.items():
@@ -400,31 +405,34 @@ def _lend(kind, storage, values: Values, stands) -> None:
             kind[n] = Kind.LENT
 
 
-def _written_spans(kind, values: Values, stands) -> dict[Node, list[_Span]]:
-    """For each result that lends, the bytes that the program writes of it, from then on."""
-    taken: dict[Node, list[_Span]] = {o: [] for o in values.outputs if lends(o)}
+def written_spans(kind, values: Values, stands, results: Iterable[Node]) -> dict[Node, list[Span]]:
+    """For each of these results, the bytes that the program writes of it, from then on: sorted."""
+    taken: dict[Node, list[Span]] = {o: [] for o in results}
     for n in kind:
         base = values.base(n)
         if base in taken:
             lo, hi = np.lib.array_utils.byte_bounds(stands[n])
             at, _ = np.lib.array_utils.byte_bounds(stands[base])
-            taken[base].append(_Span(lo - at, hi - at, values.start[n], NEVER))
+            taken[base].append(Span(lo - at, rounded(hi - at), values.start[n], NEVER))
+    for spans in taken.values():
+        spans.sort()
     return taken
 
 
-def _borrow(s: Storage, lenders: dict[Node, list[_Span]]) -> None:
+def _borrow(s: Storage, lenders: dict[Node, list[Span]]) -> None:
     """Give s the memory of the result that takes it back first, if any has room: others may stay longer."""
     best = None
     for o, spans in lenders.items():
-        at = _gap(((t.lo, t.hi) for t in spans if t.start <= s.end and s.start <= t.end), s.nbytes)
-        if at + s.nbytes <= o.nbytes:
-            later = (t.start for t in spans if t.lo < at + s.nbytes and at < t.hi and t.start > s.end)
+        at = _gap(spans, s)
+        beyond = at + s.nbytes
+        if beyond <= o.nbytes:
+            later = [start for lo, hi, start, _ in spans if start > s.end and lo < beyond and at < hi]
             back = min(later, default=0)
             if best is None or back < best[0]:
                 best = back, o, at
     if best is not None:
         _, s.lender, s.offset = best
-        lenders[s.lender].append(_Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end))
+        bisect.insort(lenders[s.lender], Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end))
 
 
 class _Slots:

@@ -9,7 +9,7 @@ import numpy as np
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
 from .layout import reshape_view, root
-from .regions import Region, flags_of, prefix, widest_row
+from .regions import Region, blocks_of, fewer_rows, flags_of, prefix, widest_row
 
 if TYPE_CHECKING:
     from .windows import Window
@@ -18,11 +18,23 @@ SHORTEST = 1 << 14  # bytes of a row axis, from which blocks along it pay
 
 
 def reach_rows(r: Region, where: dict[Node, Region], stands: dict[Node, np.ndarray]) -> None:
-    """Decide how a block reaches its rows: along one axis, or nested; else the ops are plain statements."""
+    """Decide how a block reaches its rows: along one axis, or nested, by fewer and wider rows where the ones
+    that it has are numbered in different ways; else the ops are plain statements.
+    """
     r.nested = r.N > 1 and not flat(r, where, stands)
+    if not r.nested or _reached(r, where):
+        return
+    for N in fewer_rows(r, where):
+        r.N = N
+        r.nested = not flat(r, where, stands)
+        if (not r.nested or _reached(r, where)) and len(blocks_of(r)) > 1:
+            return
     # no single index reaches them, or it would reach too few at a time
-    if r.nested and not (one_prefix(r, where) and _is_long(r)):
-        r.N, r.sums, r.nested = 1, [], False
+    r.N, r.sums, r.nested = 1, [], False
+
+
+def _reached(r: Region, where: dict[Node, Region]) -> bool:
+    return one_prefix(r, where) and _is_long(r)
 
 
 def _is_long(r: Region) -> bool:

@@ -130,15 +130,7 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
         if facts(n).streams and any(a.op == "broadcast" for a in args):
             # the result is written into memory of the full shape, so even all arguments may be smaller
             return with_args(n, tuple(a.args[0] if a.op == "broadcast" else a for a in args))
-        return in_order(n, args)
-
-    def in_order(n: Node, args: tuple) -> Node | None:
-        if n.op == "sum" and n.id in exact and n.dtype.kind in "fc":
-            return Node("sum_as_numpy", args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
-        if n.op == "einsum" and n.id not in exact and "optimize" in n.attrs:
-            attrs = {"subscripts": n.attrs["subscripts"]}
-            return Node("einsum", args, attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
-        return None
+        return _in_order(n, args, n.id in exact)
 
     def stand(n: Node) -> np.ndarray:
         if n not in stands:
@@ -147,15 +139,23 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
         return stands[n]
 
     graph = rewrite(graph, rule)
-    outputs = []
-    for o in graph.outputs:
-        if share_inputs and o.op == "input":
-            outputs.append(o)
-            continue
-        name = o.name if o.op not in ("input", "const") else None
-        c = Node("copy", (o,), {}, o.shape, o.dtype, name, o.loc, o.derived)
-        outputs.append(c)
+    outputs = [o if share_inputs and o.op == "input" else _copied(o) for o in graph.outputs]
     return Graph(graph.inputs, outputs, graph.name)
+
+
+def _in_order(n: Node, args: tuple, exact: bool) -> Node | None:
+    """A sum or einsum that adds in NumPy's order if exact, else in any order; None if n does so already."""
+    if n.op == "sum" and exact and n.dtype.kind in "fc":
+        return Node("sum_as_numpy", args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
+    if n.op == "einsum" and not exact and "optimize" in n.attrs:
+        attrs = {"subscripts": n.attrs["subscripts"]}
+        return Node("einsum", args, attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
+    return None
+
+
+def _copied(o: Node) -> Node:
+    name = o.name if o.op not in ("input", "const") else None
+    return Node("copy", (o,), {}, o.shape, o.dtype, name, o.loc, o.derived)
 
 
 def root(n: Node) -> Node:
@@ -183,6 +183,6 @@ def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two arrays, or stand-ins, are the same view of the same memory."""
     return (
         a.shape == b.shape
-        and a.strides == b.strides
+        and all(n == 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides))
         and a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
     )

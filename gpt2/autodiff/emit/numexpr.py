@@ -59,6 +59,7 @@ row(
     "structural",
     infer=_not_recorded,
     evaluate=_not_recorded,
+    decides=False,
     work="streams",
     streams=True,
     by_rows=rowwise.elementwise,

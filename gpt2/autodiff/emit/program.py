@@ -17,11 +17,11 @@ from ..ops import anomaly
 from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
 from ..switches import FAST, Options
-from . import numexpr, tuned
+from . import holdings, numexpr, tuned
 from .calls import Routine
 from .drawing import shown
 from .memory import Memory, Needs
-from .source import Emitted, emit
+from .source import Emitted, emit, planned
 
 _serial = itertools.count(1)
 
@@ -45,6 +45,7 @@ class Program:
     ):
         self.graph = graph
         self.name = name or graph.name
+        self._made_with = options, share_inputs, lend
         emitted, self._function, self._needs = _loaded(graph, options, self.name, share_inputs, lend)
         self.source = "\n\n".join([*(r.source for r in emitted.routines), emitted.source])
         self._overwrites = emitted.overwrites
@@ -54,6 +55,11 @@ class Program:
         self._dtypes = [i.dtype for i in graph.inputs]
         self._free: list[Memory] = []
         self._lock = threading.Lock()
+
+    def memory_drawing(self) -> str:
+        """Who holds which memory in the course of a call, as an SVG."""
+        made = planned(self.graph, *_settings(self.graph, *self._made_with))
+        return holdings.drawing(made, self.name)
 
     def __repr__(self) -> str:
         return f"<Program {self.name}: {len(self.graph.nodes)} values, {self.measures}>"
@@ -151,13 +157,20 @@ def _loaded(
     results_early: bool = False,
 ) -> tuple[Emitted, Callable, Needs]:
     """A graph emitted: the text, the function in it, and the memory that it needs."""
+    settings = _settings(graph, options, share_inputs, lend)
+    emitted = emit(graph, name, *settings, results_early=results_early)
     fast = options is not None and options.math == FAST
-    kept = frozenset() if fast else exact(graph)
-    routines = partial(_routine, options=options)
-    emitted = emit(graph, name, share_inputs, lend, _fusing(options), kept, routines, results_early)
-    env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": kernels.matmul}
+    matmul = kernels.matmul_in_any_order if fast else kernels.matmul
+    env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": matmul}
     function = load_source(emitted.source, env, emitted.function)
     return emitted, function, Needs(env.get("setup"), emitted.arena_bytes, emitted.regions, emitted.calls)
+
+
+def _settings(graph: Graph, options: Options | None, share_inputs: bool, lend: bool) -> tuple:
+    """What `planned` takes besides the graph."""
+    fast = options is not None and options.math == FAST
+    kept = frozenset() if fast else exact(graph)
+    return share_inputs, lend, _fusing(options), kept, partial(_routine, options=options)
 
 
 def _routine(body: Graph, options: Options | None) -> Routine:

@@ -11,7 +11,7 @@ put in order, so they may differ from the program's in the last bit: constants f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,8 @@ from ..ops import OPS
 from ..ops.shape import index_text
 from .calls import results_of
 from .expressions import ATOM, PRODUCT, SUM, Text, infix, number_text
+from .loop_lines import LoopLines, transposed
+from .loops import Carried, Each, Filled, Loop, Record, in_order, loops_of, record_of
 from .windows import covers, parts_apart
 
 LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
@@ -63,6 +65,12 @@ class Writer:
     texts: dict = field(default_factory=dict)  # values that are written where they are read
     lines: list = field(default_factory=list)
     around: Writer | None = None  # of a function within another: the other's
+    # name -> rows of inputs that are handed over together, in the place of the first of them
+    packs: dict[str, list[list[Node]]] = field(default_factory=dict)
+    # input -> what it is called where it has no name
+    hints: dict[int, str] = field(default_factory=dict)
+    # those of the results that are handed on together: which loop -> its record
+    records: dict[Graph, Record] = field(default_factory=dict)
 
     def __post_init__(self):
         self.users = self.graph.users()
@@ -75,28 +83,102 @@ class Writer:
         self.calls = results_of(self.graph)
         self.results = set(self.graph.outputs)
         self.there: set[Node] = set()  # values that have a line by now
+        self.order, loops = in_order(self.graph, loops_of(self.graph, self.calls))
+        self.loops = {loop.calls[0]: loop for loop in loops}
+        self.inside = {n for loop in loops for n in loop.inside}
+        self.filled = {m.array for loop in loops for m in loop.made if isinstance(m, Filled)}
+        self.inner = _inner_records(loops)  # as `records`, but handed to another loop of this function
+        self.starts: set[Node] = set()  # values that are written to a variable that a loop changes
+        self.listed: dict[Node, tuple[str, int]] = {}  # in a list that a loop made: its name and the place
+        self.handed_on: dict[int, str] = {}  # record -> its name
+        self.packed = {n: (pack, i, c) for pack, n, i, c in _places(self.packs)}
 
     def source(self) -> str:
         return "\n".join(["import numpy as np", "", "", *self.function()]) + "\n"
 
     def function(self) -> list[str]:
         """The lines of the function."""
-        for n in self.graph.inputs:
-            self.begin(n, "saved")
-        inputs = ", ".join(self.names[n] for n in self.graph.inputs)
+        self.taken.update(self.packs)
+        for k, n in enumerate(self.graph.inputs):
+            if n in self.packed:
+                self.names[n] = "{}[{}][{}]".format(*self.packed[n])
+                self.there.add(n)
+            else:
+                self.begin(n, self.hints.get(k, "saved"))
+        given = [self.packed[n][0] if n in self.packed else self.names[n] for n in self.graph.inputs]
+        inputs = ", ".join(dict.fromkeys(given))
         head = f"def {source_name(self.name, RESERVED)}({inputs}):"
         for n in self.graph.nodes:
             if n.op == "const" and n.shape:
                 self.begin_constant(n)
         for body in dict.fromkeys(n.attrs["body"] for n in self.calls):
             self.within(body)
-        for n in self.graph.nodes:
-            if n.op not in ("input", "const"):
+        self.begin_loops()
+        for n in self.order:
+            if n in self.loops:
+                loop = self.loops[n]
+                LoopLines(self, loop, self.records.get(loop.body) or self.inner.get(loop.body)).write()
+            elif n.op not in ("input", "const") and n not in self.inside and n not in self.filled:
                 self.value(n)
-        returned = ", ".join(self.ref(o).at(SUM) for o in self.graph.outputs)
-        single = len(self.graph.outputs) == 1
+        outputs = self.returned()
+        returned, single = ", ".join(outputs), len(outputs) == 1
         self.lines.append(f"return ({returned},)" if single else f"return {returned or '()'}")
         return [head, *(f"    {line}" if line else "" for line in self.lines)]
+
+    def returned(self) -> list[str]:
+        """What stands behind `return`; of what is handed on together its name, once."""
+        together = {n: record for record in self.records.values() for row in record.rows for n in row}
+        texts: dict = {}
+        for k, o in enumerate(self.graph.outputs):
+            record = together.get(o) if k else None
+            key = id(record) if record is not None else -1 - k
+            texts.setdefault(key, self.ref(o).at(SUM) if record is None else self.handed_on[key])
+        return list(texts.values())
+
+    # ---- loops
+
+    def begin_loops(self) -> None:
+        """Names for the values from which loops begin, where nothing else reads them: they are written to the
+        variable that the loop changes."""
+        together = {n for record in self.records.values() for row in record.rows for n in row}
+        for loop in self.loops.values():
+            for k, given in enumerate(loop.given):
+                if isinstance(given, Carried) and self.may_start(given.start, loop, together):
+                    self.starts.add(given.start)
+                    self.names.setdefault(given.start, self.fresh(loop.hint(k)))
+
+    def may_start(self, n: Node, loop: Loop, together: set[Node]) -> bool:
+        """Whether a value can be written to the variable that a loop changes."""
+        if (
+            n.op in ("input", "const", "item")
+            or n in self.filled
+            or (n in self.results and n not in together)
+        ):
+            return False
+        return self.users[n] == [loop.calls[0]]
+
+    def fresh(self, hint: str) -> str:
+        """A name that nothing has."""
+        name, number = hint, 1
+        while name in self.taken or not name.isidentifier():
+            number += 1
+            name = f"{hint}_{number}"
+        self.taken.add(name)
+        return name
+
+    def column_of(self, nodes: Sequence[Node]) -> tuple[str, int, list[int]] | None:
+        """(pack, column, rows) where these inputs are one column of what is handed over together."""
+        places = [self.packed.get(n) for n in nodes]
+        if None in places or len({(pack, c) for pack, _, c in places}) != 1:
+            return None
+        pack, _, column = places[0]
+        return pack, column, [row for _, row, _ in places]
+
+    def is_read_later(self, n: Node, loop: Loop, record: Record | None) -> bool:
+        """Whether a result of a loop's call, of which no record is kept, is read but by the next call."""
+        if record is not None and any(n in row for row in record.rows):
+            return False
+        return n in self.results or any(u not in loop.calls for u in self.users[n])
 
     # ---- functions within
 
@@ -127,7 +209,11 @@ class Writer:
             name = source_name(f"{body.name}_{number}", RESERVED)
         self.taken.add(name)
         self.functions[body] = name
-        self.lines += ["", *Writer(body, name, around=self).function(), ""]
+        hints: dict[int, str] = {}
+        for loop in self.loops.values():
+            if loop.body is body:
+                hints = {k: body.outputs[of].name for of, k in loop.carried.items() if body.outputs[of].name}
+        self.lines += ["", *Writer(body, name, around=self, hints=hints).function(), ""]
 
     def write_stretch(self, n: Node) -> bool:
         """The line of a call; what nothing reads of its results is called _."""
@@ -139,9 +225,13 @@ class Writer:
             for other in same[1:]:
                 self.names[other] = names[-1]
                 self.there.add(other)
-        args = ", ".join(self.ref(a).text for a in n.args)
+        args = ", ".join(map(self.argument, n.args))
         self.lines.append(f"{', '.join(names)}{',' * (len(names) == 1)} = {self.functions[body]}({args})")
         return True
+
+    def argument(self, a: Node) -> str:
+        """What a function within is given: of a number a NumPy scalar of its type, as it may be reshaped."""
+        return f"np.{a.dtype}({scalar_text(a)})" if is_scalar_const(a) else self.ref(a).text
 
     def write_item(self, n: Node) -> bool:
         """Nothing, for a result of a call that has its line."""
@@ -156,7 +246,11 @@ class Writer:
             return
         text = self.expression(n)
         alone = n.name is None and len(self.users[n]) == 1 and n not in self.results
-        if alone and len(text.text) < (SHORT if self.users[n][0].op == "assemble" else LONGEST):
+        if (
+            alone
+            and n not in self.starts
+            and len(text.text) < (SHORT if self.users[n][0].op == "assemble" else LONGEST)
+        ):
             self.texts[n] = text
         else:
             self.lines.append(f"{self.begin(n)} = {text.text}")
@@ -265,7 +359,7 @@ class Writer:
         if n.op == "reshape":
             return self.entry(n) or f"{self.ref(args[0]).at(ATOM)}.reshape({n.shape})"
         if n.op == "transpose":
-            return f"{self.ref(args[0]).at(ATOM)}{_transposed(attrs['perm'])}"
+            return f"{self.ref(args[0]).at(ATOM)}{transposed(attrs['perm'])}"
         if n.op == "slice":
             return f"{self.ref(args[0]).at(ATOM)}[{index_text(attrs['index'], args[0].shape)}]"
         if n.op == "gather":
@@ -380,11 +474,42 @@ def _axis(n: Node) -> int | None:
     return axes[0] if len(axes) == 1 and len(indices) > 1 and covers(n) else None
 
 
-def _transposed(perm) -> str:
-    moved = [k for k, p in enumerate(perm) if k != p]
-    if tuple(perm) == (1, 0):
-        return ".T"
-    return f".swapaxes({moved[0]}, {moved[1]})" if len(moved) == 2 else f".transpose({tuple(perm)})"
+def _inner_records(loops: Sequence[Loop]) -> dict[Graph, Record]:
+    """What each loop keeps for the calls of others, which read values of their own."""
+    found = {}
+    for loop in loops:
+        own = [g for other in loops if other is not loop for g in other.given if isinstance(g, Each)]
+        record = record_of(loop, {n for g in own for n in g.nodes})
+        if record is not None:
+            found[loop.body] = record
+    return found
+
+
+def _places(packs: dict[str, list[list[Node]]]) -> Iterator[tuple[str, Node, int, int]]:
+    for pack, rows in packs.items():
+        for i, row in enumerate(rows):
+            for c, n in enumerate(row):
+                yield pack, n, i, c
+
+
+def pair_of_writers(forward: Graph, backward: Graph, names: tuple[str, str]) -> tuple[Writer, Writer]:
+    """Writers of a function and its derivative. What the calls of a loop keep for those of the other goes
+    from one to the other as a list with a row for each call.
+
+    The backward's inputs are the forward's results but the first, then the gradients of that.
+    """
+    first = Writer(forward, names[0])
+    kept = forward.outputs[1:]
+    once = {n for n in kept if kept.count(n) == 1 and n is not forward.outputs[0]}
+    given = dict(zip(kept, backward.inputs))
+    packs = {}
+    for loop in first.loops.values():
+        record = record_of(loop, once)
+        if record is not None:
+            first.records[loop.body] = record
+            rows = [[given[n] for n in row] for row in record.rows]
+            packs[f"kept_{len(packs) + 1}" if packs else "kept"] = rows
+    return first, Writer(backward, names[1], packs=packs)
 
 
 def readable_source(graph: Graph, name: str | None = None) -> str:

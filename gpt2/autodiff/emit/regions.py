@@ -134,30 +134,34 @@ def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
 def _assign(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
     """Put n into the first region that it can join after its arguments were made, or into a new one."""
     sources = [r for a in n.args if (r := where.get(root(a))) is not None]
+    rows = wanted_rows(n)
+    find = _among_plain if rows == 1 else _among_rows
+    _join(n, find(n, regions, where, sources) or _open(regions, rows), where)
+
+
+def _among_plain(n: Node, regions, where, sources: list[Region]) -> Region | None:
+    """The region for a value that has no rows of its own, or None."""
     latest = max([r.index for r in sources], default=-1)
-    small = _small(n)
-    N = 1 if small else wanted_rows(n)
-    after = latest  # the first region index that n may join
-    if small and latest <= 0:
-        return _join(n, regions[0], where)
-    if N == 1 and sources and small:  # row scalars and the like run where their arguments were made
+    if _small(n):
+        if latest <= 0:
+            return regions[0]
         r = regions[latest]
         if r.N > 1 and _on_rows(n, r.N, r, where) is not None:
-            return _join(n, r, where)
-    if N == 1:
-        # plain statements run in order, so n may join the plain region that made its arguments
-        if any([r.index == latest and r.N > 1 for r in sources]):
-            after = latest + 1
-        for r in regions[max(after, 0) :][::-1]:
-            if r.N == 1:
-                return _join(n, r, where)
-        return _join(n, _open(regions, 1), where)
-    for r in regions[max(latest, 0) :][::-1] if latest >= 0 or regions else []:
+            return r  # row scalars and the like run where their arguments were made
+    # plain statements run in order, so n may join the plain region that made its arguments
+    after = latest + 1 if any([r.index == latest and r.N > 1 for r in sources]) else max(latest, 0)
+    return next((r for r in reversed(regions[after:]) if r.N == 1), None)
+
+
+def _among_rows(n: Node, regions, where, sources: list[Region]) -> Region | None:
+    """The region for a value of many rows, or None."""
+    latest = max([r.index for r in sources], default=-1)
+    for r in reversed(regions[max(latest, 0) :]):
         if r.N > 1 and _fits(n, r, where) and _open_until(n, r, where):
-            return _join(n, r, where)
+            return r
         if r.index == latest:
             break
-    _join(n, _open(regions, N), where)
+    return None
 
 
 def _open_until(n: Node, r: Region, where) -> bool:
@@ -185,17 +189,33 @@ def _fits(n: Node, r: Region, where) -> bool:
     if _on_rows(n, r.N, r, where) is not None:
         return n.nbytes // r.N <= ROW_LIMIT or n.size // r.N <= max(m.size for m in r.members) // r.N
     N = wanted_rows(n)
-    if N < r.N and r.N % N == 0 and _on_rows(n, N, r, where) is not None:
-        members = set(r.members)
-        if all(m.nbytes // N <= ROW_LIMIT for m in r.members if m not in r.sums) and all(
-            _on_rows(m, N, r, where, members) is not None for m in r.members
-        ):
-            r.N = N
-            return True
+    if N < r.N and r.N % N == 0 and _on_rows(n, N, r, where) is not None and _all_fit(r, N, where):
+        r.N = N
+        return True
     return False
 
 
-def _on_rows(n: Node, N: int, r: Region, where, members=None) -> tuple[bool, ...] | None:
+def _all_fit(r: Region, N: int, where) -> bool:
+    """Whether all members of a region could run on N rows, fewer and wider ones than it has."""
+    members = [m for m in r.members if m not in r.sums]
+    return all(m.nbytes // N <= ROW_LIMIT for m in members) and all(
+        _on_rows(m, N, r, where) is not None for m in r.members
+    )
+
+
+def fewer_rows(r: Region, where: dict[Node, Region]) -> list[int]:
+    """The other numbers of rows on which all members of a region could run, largest first."""
+    found = set()
+    for n in r.members:
+        N = 1
+        for s in n.shape:
+            N *= s
+            if 1 < N < r.N and r.N % N == 0:
+                found.add(N)
+    return [N for N in sorted(found, reverse=True) if _all_fit(r, N, where)]
+
+
+def _on_rows(n: Node, N: int, r: Region, where) -> tuple[bool, ...] | None:
     """Which arguments n reads by rows, with N rows; None if it cannot run in r so."""
     flags = flags_of(n, N)
     if flags is None:

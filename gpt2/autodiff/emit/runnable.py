@@ -12,14 +12,28 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..graph import Graph, Node
-from .readable import Writer
+from .readable import Writer, pair_of_writers
+from .wrapping import wrapped
 
 PRINTED = 64  # numbers of a constant array that are written out
 
 
 def runnable_source(graph: Graph, name: str) -> str | None:
     """The text, or None where the graph has an op that NumPy has no name for, such as a loop."""
-    writer = Writer(graph, name)
+    text = _text(Writer(graph, name))
+    return wrapped(text) if _complete(text) else None
+
+
+def runnable_pair(forward: Graph, backward: Graph, names: tuple[str, str]) -> str | None:
+    """The text of a function and its derivative, as FixedPair.graphs has them; None as above."""
+    first, second = map(_text, pair_of_writers(forward, backward, names))
+    if not (_complete(first) and _complete(second)):
+        return None
+    return wrapped(first + "\n\n" + second.split("\n\n\n", 1)[1])
+
+
+def _text(writer: Writer) -> str:
+    """What a writer writes, with constant arrays defined, or as arguments."""
     head, *body = writer.source().rstrip().split("\n")[3:]
     constants = {name: n for n, name in writer.constants.items()}
     further, lines = [], []
@@ -35,11 +49,11 @@ def runnable_source(graph: Graph, name: str) -> str | None:
                 f"    # {called} is {known.dtype} {known.shape}{_origin(known)}: give it as an argument"
             )
         else:
-            lines.append(f"    {called} = {text}")
+            remark = f"  # {known.dtype} {known.shape}{_origin(known)}" if known.size > PRINTED else ""
+            lines.append(f"    {called} = {text}{remark}")
     if further:
-        head = head.removesuffix("):") + (", " if graph.inputs else "") + ", ".join(further) + "):"
-    text = "\n".join(["import numpy as np", "", "", head, *lines]) + "\n"
-    return text if _complete(text) else None
+        head = head.removesuffix("):") + (", " if writer.graph.inputs else "") + ", ".join(further) + "):"
+    return "\n".join(["import numpy as np", "", "", head, *lines]) + "\n"
 
 
 def _origin(n: Node) -> str:
@@ -54,6 +68,18 @@ def written(value: ArrayLike) -> str | None:
         return f"np.full({x.shape}, {_number(x.flat[0].item())}, {dtype})"
     if x.size <= PRINTED:
         return f"np.array({_nested(x.tolist())}, {dtype})"
+    return _triangle(x)
+
+
+def _triangle(x: np.ndarray) -> str | None:
+    """One number above or below a diagonal and zeros elsewhere, as masks have it; None for others."""
+    if x.ndim != 2 or min(x.shape) < 2:
+        return None
+    for part, corner in (("triu", x[0, -1]), ("tril", x[-1, 0])):
+        for k in range(-1, 2):
+            whole = np.full(x.shape, corner)
+            if getattr(np, part)(whole, k).tobytes() == x.tobytes():
+                return f"np.{part}(np.full({x.shape}, {_number(corner.item())}, np.{x.dtype}), {k})"
     return None
 
 

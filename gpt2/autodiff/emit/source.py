@@ -20,11 +20,12 @@ import numpy as np
 from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
 from ..ops.cost import nanoseconds
+from ..ops.shape import index_slices
 from ..ops.table import facts
 from . import numexpr
-from .arena import stretches
-from .array_names import ArrayTexts, Stretch
-from .buffers import Kind, Overwrites, Uses, Values, lends, plan
+from .arena import cuts, stretches
+from .array_names import ArrayTexts, Cut, Stretch
+from .buffers import BufferPlan, Kind, Overwrites, Uses, Values, lends, plan
 from .calls import Routine, Routines, none, results_of
 from .decisions import folded, reach_rows
 from .expressions import is_written, number_text, written
@@ -41,6 +42,7 @@ SHARE_FROM = 8_000.0
 # Stretches of the arena that have a line each in the source. Python takes 20 us to compile such a line, more
 # than for the statement that writes to it: in a program of thousands they come from a table.
 MOST_SPELLED = 500
+MOST_CUTS = 200  # the same of views of arguments and results, of which a deep model has some for each block
 
 
 @dataclass
@@ -58,20 +60,28 @@ class Emitted:
     calls: list[tuple[Needs, int]]  # for each memory that it hands to one: what for, where in the arena
 
 
-def emit(
+@dataclass
+class Planned:
+    """A graph as it is going to be written: its regions, and where each value lives."""
+
+    graph: Graph
+    values: Values
+    plan: BufferPlan
+    stands: dict  # value -> stand-in for its memory (windows.hosts)
+    overwrites: Overwrites
+    called: dict[Node, Routine]  # the function of each call of a stretch
+
+
+def planned(
     graph: Graph,
-    name: str,
     share_inputs: bool = False,
     lend: bool = False,
     fusing: Callable | None = None,
     exact: Container[int] = frozenset(),
     routines: Routines = none,
     results_early: bool = False,
-) -> Emitted:
-    """The source of a graph. `fusing(graph, regions)` may give elementwise trees to another backend; values
-    whose ids are in `exact` are summed in NumPy's own order; routines(body) is the function that calls of a
-    stretch call; results_early as `schedule` takes it.
-    """
+) -> Planned:
+    """What `emit` writes, with its arguments."""
     graph = lower(graph, share_inputs, exact)
     regions = schedule(graph, results_early)
     if fusing is not None:
@@ -86,6 +96,26 @@ def emit(
     values = Values(graph, regions, where, windows, products, uses)
     called = {n: routines(n.attrs["body"]) for n in graph.nodes if n.op == "stretch"}
     p = plan(values, stands if lend else None, {n: r.needs.arena_bytes for n, r in called.items()})
+    return Planned(graph, values, p, stands, overwrites, called)
+
+
+def emit(
+    graph: Graph,
+    name: str,
+    share_inputs: bool = False,
+    lend: bool = False,
+    fusing: Callable | None = None,
+    exact: Container[int] = frozenset(),
+    routines: Routines = none,
+    results_early: bool = False,
+) -> Emitted:
+    """The source of a graph. `fusing(graph, regions)` may give elementwise trees to another backend; values
+    whose ids are in `exact` are summed in NumPy's own order; routines(body) is the function that calls of a
+    stretch call; results_early as `schedule` takes it.
+    """
+    made = planned(graph, share_inputs, lend, fusing, exact, routines, results_early)
+    graph, regions, where, p = made.graph, made.values.regions, made.values.where, made.plan
+    stands, called = made.stands, made.called
     emitter = Emitter(graph, name, where, p, stands, called)
     for r in regions:
         emitter.region(r)
@@ -98,7 +128,7 @@ def emit(
         emitter.block_regions,
         p.arena_bytes,
         results,
-        overwrites,
+        made.overwrites,
         list(dict.fromkeys(called.values())),
         [(r.needs, at) for r, at in emitter.works],
     )
@@ -164,9 +194,22 @@ class Emitter(ArrayTexts):
             f"{self.names[o] if o.op == 'input' else self.result_names[self.output_index[o]]}, "
             for o in self.graph.outputs
         )
-        lines = [*memory, *self.prelude, *self.body, f"return ({returned.strip()})"]
+        lines = [*memory, *self.prelude_lines(), *self.body, f"return ({returned.strip()})"]
         head = f"def {self.function}({', '.join([*inputs, *self.result_names, 'memory'])}):"
         return "\n".join([head, *(f"    {line}" if line else "" for line in lines)]) + "\n"
+
+    def prelude_lines(self) -> list[str]:
+        """The lines that make views of arguments and results: of many, most come from a table."""
+        given = {*map(self.names.get, self.graph.inputs), *self.result_names}
+        from_table = [c for c in self.prelude if isinstance(c, Cut) and c.owner in given]
+        if len(from_table) <= MOST_CUTS:
+            return list(map(str, self.prelude))
+        owners = list(dict.fromkeys(c.owner for c in from_table))
+        table = self.own("cut_places")
+        self.env[table] = [(owners.index(c.owner), tuple(map(_method, c.steps))) for c in from_table]
+        names = ", ".join(c.name for c in from_table)
+        others = [str(c) for c in self.prelude if not (isinstance(c, Cut) and c.owner in given)]
+        return [f"({names},) = {self.helper(cuts)}(({', '.join(owners)},), {table})", *others]
 
     # ---- regions ----
 
@@ -340,3 +383,10 @@ class Emitter(ArrayTexts):
             self.fused.append("")
         self.fused.append(f"{name} = Fused({text!r}, {types})")
         return name
+
+
+def _method(step: tuple) -> tuple:
+    """A step of a Cut as a method of arrays and what it is given."""
+    if step[0] == "slice":
+        return np.ndarray.__getitem__, (*index_slices(step[1]), ...)
+    return (np.ndarray.reshape if step[0] == "reshape" else np.ndarray.transpose), step[1]

@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..graph import Node
+import numpy as np
+
+from ..graph import Node, const_value
 from ..ops import OPS
 from ..ops.rowwise import row_axes, takes_rows
 from ..ops.shape import index_text
 from ..ops.table import facts
-from ..run import kernels
+from ..run import kernels, short
 from .buffers import Kind
 from .layout import chain, part, root, same_memory
 from .regions import Region, blocks_of
-from .windows import parts_apart
+from .windows import fills, parts_apart
 
 if TYPE_CHECKING:
     from .source import Emitter
 
 Lines = Iterator[str]
+F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
+BASIC = ("add", "subtract", "multiply", "divide")  # the same bits for any strides
 
 
 class Statement:
@@ -66,10 +70,42 @@ class Statement:
         return call if self.region is None else f"{self.name} = {call}"
 
     def called(self, function: str) -> Lines:
-        yield self.bound(f"{function}({', '.join(map(str, self.args))}, out={self.target})")
+        args = ", ".join(map(str, self.args))
+        if self.n.op in BASIC and self.goes_by_columns(self.n.args):
+            helper = self.emitter.helper(short.by_columns)
+            yield self.bound(f"{helper}({function}, {args}, out={self.target})")
+        elif OPS[self.n.op].ufunc is not None and facts(self.n).streams and self.is_long(self.n):
+            yield self.spread(function, self.target, *self.args)
+        else:
+            yield self.bound(f"{function}({args}, out={self.target})")
+
+    def goes_by_columns(self, args: Sequence[Node]) -> bool:
+        """Whether the last axis is so short, and one of these so broadcast, that columns go one by one."""
+        return self.is_short(self.n, short.FEW_COLUMNS) and any(map(self.is_broadcast, args))
+
+    def is_short(self, x: Node, most: int = short.LONGEST) -> bool:
+        """Whether x has so short a last axis, and many rows."""
+        if x.ndim < 2 or not 2 <= x.shape[-1] <= most or x.dtype not in (F32, F64):
+            return False
+        return x.ndim > self.row_axes_of(x) and x.size // x.shape[-1] >= short.FEWEST
+
+    def is_broadcast(self, x: Node) -> bool:
+        """Whether NumPy cannot join the last axis of this argument with the one before it."""
+        last = self.n.shape[-2:]
+        return x.size > 1 and x.shape[-2:] != last and x.shape != last
+
+    def is_long(self, n: Node) -> bool:
+        """Whether what has the size of n, and stands in no region, pays to share out over threads."""
+        return self.region is None and n.size >= 2 * kernels.PIECE
+
+    def spread(self, function: str | Callable, target: str, *args: object) -> str:
+        """The call of a function that goes element by element, shared out over threads."""
+        called = function if isinstance(function, str) else self.emitter.helper(function)
+        helper = self.emitter.helper(kernels.spread)
+        return f"{helper}({', '.join(map(str, [called, target, *args]))})"
 
     def copied(self) -> Lines:
-        """What NumPy allocates is copied to where it belongs."""
+        """Copies a result that NumPy allocates to where it belongs."""
         if self.region is None and self.n.shape == ():
             yield f"{self.target}[...] = {self.expression()}"
             return
@@ -139,7 +175,9 @@ class Statement:
     # -- ops with a spelling of their own
 
     def op_copy(self) -> Lines:
-        if not self.settled:
+        if not self.settled and self.is_long(self.n):
+            yield self.spread(kernels.copied, self.target, self.args[0])
+        elif not self.settled:
             at = yield from self.begin()
             yield f"np.copyto({at}, {self.args[0]})"
         elif self.n not in self.emitter.output_index:
@@ -160,7 +198,10 @@ class Statement:
         at = yield from self.begin()
         if not self.settled:
             yield f"np.copyto({at}, {b})"
-        yield f"np.copyto({at}, {a}, where={condition})"
+        if self.goes_by_columns(self.n.args[:2]):
+            yield f"{self.emitter.helper(short.put_where)}({at}, {a}, {condition})"
+        else:
+            yield f"np.copyto({at}, {a}, where={condition})"
 
     def op_sum(self) -> Lines:
         n, (x,) = self.n, self.n.args
@@ -178,6 +219,19 @@ class Statement:
             at = yield from self.begin()
             ones = self.emitter.ones(x.shape[-1], x.dtype)
             yield f"np.matmul({self.args[0]}.reshape(-1, {x.shape[-1]}), {ones}, out={at}.reshape(-1))"
+        elif n.attrs["axes"] == (x.ndim - 2,) and rank > 2 and x.dtype == n.dtype and self.is_short(x):
+            at = yield from self.begin()
+            ones = self.emitter.ones(x.shape[-2], x.dtype)
+            yield f"np.matmul({ones}, {self.args[0]}, out={at}{'[..., 0, :]' if last else ''})"
+        else:
+            yield from self.op_sum_as_numpy()
+
+    def op_sum_as_numpy(self) -> Lines:
+        n, (x,) = self.n, self.n.args
+        if n.attrs["axes"] == (x.ndim - 1,) and x.dtype == n.dtype and self.is_short(x):
+            last = "[..., 0]" if n.attrs["keepdims"] else ""
+            at = yield from self.begin()
+            yield f"{self.emitter.helper(short.sum_last)}({self.args[0]}, {at}{last})"
         else:
             yield from self.reduce()
 
@@ -209,25 +263,20 @@ class Statement:
         yield f"np.einsum({self.n.attrs['subscripts']!r}, {args}, out={at}, optimize={optimize})"
 
     def op_assemble(self) -> Lines:
-        n, indices, settled = self.n, self.n.attrs["indices"], set(self.settled)
+        n, indices, first = self.n, self.n.attrs["indices"], fills(self.n)
         at = yield from self.begin()
-        full = next((k for k, x in enumerate(n.args) if x.size == n.size), None)
-        apart = parts_apart(n)
-        covered = apart and sum(x.size for x in n.args) == n.size
-        if not settled and not covered:
-            if full is None:
-                yield f"{at}.fill(0)"
-            else:
-                yield f"np.copyto({at}[{self.part_text(indices[full])}], {self.args[full]})"
-                settled.add(full)
-        for k, index in enumerate(indices):
-            if k in settled:
+        if not first:
+            yield f"{at}.fill(0)"
+        apart = not first and parts_apart(n)
+        for k in sorted(range(len(indices)), key=lambda k: k not in first):
+            if k in self.settled:
                 continue
-            place = f"{at}[{self.part_text(index)}]"
-            if covered or (apart and full is None):
-                yield f"np.copyto({place}, {self.args[k]})"
+            place = f"{at}[{self.part_text(indices[k])}]"
+            x, long = self.args[k], self.is_long(n.args[k])
+            if k in first or apart:
+                yield self.spread(kernels.copied, place, x) if long else f"np.copyto({place}, {x})"
             else:
-                yield f"{place} += {self.args[k]}"
+                yield self.spread("np.add", place, place, x) if long else f"{place} += {x}"
 
     def changed(self) -> Generator[str, None, str]:
         """Begin with the first argument's content in the result's place."""
@@ -252,6 +301,8 @@ class Statement:
         at = yield from self.changed()
         if table.ndim == 2 and takes_rows(self.n.attrs["spec"], table, arrays):
             yield f"{self.emitter.helper(kernels.add_rows)}({at}, {self.args[2]}, {self.args[1]})"
+        elif is_zeros(table) and table.ndim == 1 and takes_rows(self.n.attrs["spec"], table, arrays):
+            yield f"{self.emitter.helper(kernels.add_numbers)}({at}, {self.args[2]}, {self.args[1]})"
         else:
             yield f"np.add.at({at}, np.s_[{self.index()}], {self.args[1]})"
 
@@ -274,6 +325,13 @@ class Statement:
             return
         at = yield from self.begin()
         yield f"{self.emitter.helper(kernels.take_rows)}({self.args[0]}, {self.args[1]}, {at})"
+
+
+def is_zeros(n: Node) -> bool:
+    """Whether this is known to be an array of 0.0 in float64."""
+    while n.op in ("broadcast", "reshape"):
+        n = n.args[0]
+    return n.op == "const" and n.dtype == F64 and n.size == 1 and str(const_value(n)) == "0.0"
 
 
 def with_source(lines: list[str], n: Node) -> list[str]:

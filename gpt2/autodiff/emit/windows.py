@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph import Graph, Node
-from ..ops.boxes import FEW_BOXES, alone
+from ..ops.boxes import FEW_BOXES, alone, disjoint, ranges
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_text
 from ..ops.table import VIEWS, facts
@@ -88,6 +88,24 @@ def covers(n: Node) -> bool:
     return parts_apart(n) and sum(p.size for p in n.args) == n.size
 
 
+def fills(n: Node) -> frozenset[int]:
+    """The numbers of parts that fill an assemble's result without overlapping: they are put there first, and
+    the others are added. Empty where no such parts are found.
+    """
+    if covers(n):
+        return frozenset(range(len(n.args)))
+    sizes = [p.size for p in n.args]
+    by_size = sorted(range(len(sizes)), key=lambda k: -sizes[k])
+    if len(sizes) > FEW_BOXES:  # as in parts_apart, not in pairs
+        by_size = by_size[:1]
+    boxes = [ranges(i, n.shape) for i in n.attrs["indices"]]
+    found: list[int] = []
+    for k in by_size:
+        if all(disjoint(boxes[k], boxes[j]) for j in found):
+            found.append(k)
+    return frozenset(found) if sum(sizes[k] for k in found) == n.size else frozenset()
+
+
 def parts_apart(n: Node) -> bool:
     """Whether no two parts of an assemble overlap."""
     indices = n.attrs["indices"]
@@ -145,15 +163,13 @@ class _Hosts:
             self.settle(n.args[0], self.of(n), n, spoils=True)
 
     def visit_assemble(self, n: Node) -> None:
-        """All parts where they cover the result; else the first that is as large as the result."""
-        together = covers(n)
-        full = next((k for k, p in enumerate(n.args) if p.size == n.size), None)
-        at = self.of(n)
-        often = Counter(n.args)
+        """The parts that fill the result between them, to which it then adds the others, if there are any."""
+        at, first, often = self.of(n), fills(n), Counter(n.args)
+        added = len(first) < len(n.args)
         for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
-            if (together or k == full) and often[x] == 1:
+            if k in first and often[x] == 1:
                 steps = (*at.steps, ("slice", index, n.shape))
-                self.settle(x, Window(at.base, steps, part(at.stand, index)), n, not together)
+                self.settle(x, Window(at.base, steps, part(at.stand, index)), n, added)
 
     def of(self, n: Node) -> Window:
         """The memory of n, its own or another's."""

@@ -25,16 +25,7 @@ def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Grap
     """
     if not any(n.op == "stretch" and n.attrs["of"] is not None for n in graph.nodes):
         return graph
-    forward: dict[tuple, Node] = {}  # (body, ids of its arguments) -> the call
-    partner: dict[Node, Node] = {}  # call -> the one that computes its gradients; and the other way round
-    for n in graph.nodes:
-        if n.op == "stretch" and n.attrs["of"] is None:
-            forward[_key(n.attrs["body"], n.args)] = n
-    for n in graph.nodes:
-        if n.op == "stretch" and (of := n.attrs["of"]) is not None:
-            call = forward.get(_key(of, n.args[: len(of.inputs)]))
-            if call is not None and call not in partner:
-                partner[call], partner[n] = n, call
+    partner = _partners(graph)
     halves: dict[tuple, _Halves] = {}
     image: dict[Node, Node] = {}
     kept: dict[Node, list[Node]] = {}  # first call -> its items, with those that it keeps
@@ -64,6 +55,21 @@ def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Grap
             )
         image[n].loc = n.loc
     return Graph(graph.inputs, [image[o] for o in graph.outputs], graph.name)
+
+
+def _partners(graph: Graph) -> dict[Node, Node]:
+    """call -> the one that computes its gradients; and the other way round."""
+    forward: dict[tuple, Node] = {}  # (body, ids of its arguments) -> the call
+    partner: dict[Node, Node] = {}
+    for n in graph.nodes:
+        if n.op == "stretch" and n.attrs["of"] is None:
+            forward[_key(n.attrs["body"], n.args)] = n
+    for n in graph.nodes:
+        if n.op == "stretch" and (of := n.attrs["of"]) is not None:
+            call = forward.get(_key(of, n.args[: len(of.inputs)]))
+            if call is not None and call not in partner:
+                partner[call], partner[n] = n, call
+    return partner
 
 
 def _key(body: Graph, args: tuple[Node, ...]) -> tuple:

@@ -9,7 +9,8 @@ examples: a loop, slower, and right for every op.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ..graph import Graph, Node
 from ..ops import OPS, apply, input_node
@@ -18,11 +19,15 @@ from ..ops.subgraph import inputs_like, items
 from ..ops.table import is_elementwise
 from .map import map_node
 
+NOTHING: Mapping = MappingProxyType({})
 
-def batched(graph: Graph, flags: Sequence[bool], n: int) -> tuple[Graph, list[bool]]:
-    """The graph for n examples; see the head of this file."""
-    made: dict[Node, Node | list[Node]] = {}  # a list: the items of a tuple node
-    differs: dict[Node, bool] = {}
+
+def batched(
+    graph: Graph, flags: Sequence[bool], n: int, known: Mapping[Node, Node] = NOTHING
+) -> tuple[Graph, list[bool]]:
+    """The graph for n examples; see the head of this file. known: what nodes of it are, for all examples."""
+    made: dict[Node, Node | list[Node]] = dict(known)  # a list: the items of a tuple node
+    differs: dict[Node, bool] = dict.fromkeys(known, True)
     inputs = []
     for x, has in zip(graph.inputs, flags, strict=True):
         made[x] = input_node((n, *x.shape), x.dtype, x.name) if has else x

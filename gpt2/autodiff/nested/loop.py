@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -37,9 +38,10 @@ from ..graph import Graph, Node
 from ..ops import apply, const, input_node
 from ..ops.batching import NoRule
 from ..ops.build import cast, reshape, sum_, ufunc, where
-from ..ops.subgraph import inputs_like, items, splice, zeros_like
+from ..ops.subgraph import beside, inputs_like, items, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
+from . import numbers
 from .map import swap_first
 from .scan import Backward, active_inputs, or_zeros
 
@@ -86,18 +88,42 @@ def evaluate_while(
     carry, consts = values[:carries], values[carries:]
     kept = _Kept(body.outputs, keep)
     (more,) = program_of(test)(*values)
+    go = (
+        _in_arrays
+        if (run := numbers.of_numbers(_with_test(body, test))) is None
+        else partial(_in_floats, run)
+    )
+    carry, steps = go(_with_test(body, test), carry, consts, more, kept)
+    return (*carry, np.array(steps), np.array(kept.spacing), *kept.arrays)
+
+
+def _in_arrays(body: Graph, carry, consts, more, kept: _Kept) -> tuple[Sequence[np.ndarray], int]:
+    """(the last carry, the number of steps). body says at last whether there is another step."""
     # Two sets of buffers: a step reads the one and writes the other.
-    now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs] for _ in range(2))
+    now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs[:-1]] for _ in range(2))
     again = np.empty((), bool)
     steps = 0
-    with program_of(_with_test(body, test)).borrowed() as run:
+    with program_of(body).borrowed() as run:
         while more:
             kept.add(steps, carry)
             run((*carry, *consts), (*now, again))
             carry, now, then = now, then, now
             more = again
             steps += 1
-    return (*carry, np.array(steps), np.array(kept.spacing), *kept.arrays)
+    return carry, steps
+
+
+def _in_floats(
+    run: Callable, body: Graph, carry, consts, more, kept: _Kept
+) -> tuple[Sequence[np.ndarray], int]:
+    """The same, where every value is one number."""
+    carry, consts = [c.item() for c in carry], [c.item() for c in consts]
+    steps = 0
+    while more:
+        kept.add(steps, carry)
+        *carry, more = run(*carry, *consts)
+        steps += 1
+    return [np.array(c, o.dtype) for c, o in zip(carry, body.outputs)], steps
 
 
 def _spared(read: set[int], attrs: dict) -> dict:
@@ -134,29 +160,19 @@ def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int
     active = active_inputs(body, [t is not None for t in tangents], carries)
     marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
     found = pushforward(body.outputs, marks)
-    carry, consts = body.inputs[:carries], body.inputs[carries:]
-    places = [k for k, c in enumerate(carry) if active[c]]
+    moving = [k for k, i in enumerate(body.inputs) if active[i]]
+    places = [k for k in moving if k < carries]
+
+    def inputs(graph: Graph, dots: Sequence[Node]) -> list[Node]:
+        carry, consts = beside(graph.inputs, dict(zip(moving, dots)), carries)
+        return [*carry, *consts]
+
+    of_body = [body.inputs[k] for k in moving]
     dcarry = [or_zeros(found[k], body.outputs[k]) for k in places]
-
-    def inputs(nodes) -> list[Node]:
-        """The inputs of the wider loop, for graphs whose inputs these are."""
-        moving = dict(zip(body.inputs, nodes))
-        dots = {i: marks[i] if nodes is body.inputs else inputs_like([i])[0] for i in marks}
-        part = [moving[c] for c in carry], [dots[c] for c in carry if c in marks]
-        rest = [moving[c] for c in consts], [dots[c] for c in consts if c in marks]
-        return [*part[0], *part[1], *rest[0], *rest[1]]
-
-    wide = Graph(inputs(body.inputs), [*body.outputs, *dcarry], body.name + "_jvp")
-    wide_test = Graph(inputs(test.inputs), test.outputs, test.name)
-    given = dict(zip(body.inputs, zip(args, tangents)))
-    moved = {i: or_zeros(t, a) for i, (a, t) in given.items() if active[i]}
-    made = while_node(
-        wide_test,
-        wide,
-        [*args[:carries], *(moved[carry[k]] for k in places)],
-        [*args[carries:], *(moved[c] for c in consts if active[c])],
-        keep,
-    )
+    wide = Graph(inputs(body, [marks[i] for i in of_body]), [*body.outputs, *dcarry], body.name + "_jvp")
+    wide_test = Graph(inputs(test, inputs_like(of_body)), test.outputs, test.name)
+    carry, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, carries)
+    made = while_node(wide_test, wide, carry, consts, keep)
     result: list[Node | None] = [None] * len(out.shape)
     for k, d in zip(places, made[carries:]):
         result[k] = d

@@ -12,6 +12,7 @@ derivative of a map a map again: the gradient of a const is the sum of what each
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ..derive.differentiate import backprop, pushforward
 from ..graph import Graph, Node
 from ..ops import apply
 from ..ops.build import transpose
-from ..ops.subgraph import inputs_like, items, result_types
+from ..ops.subgraph import beside, inputs_like, items, result_types
 from ..ops.table import row
 from ..pipeline import program_of
 from ..run import threads
@@ -65,27 +66,17 @@ def evaluate_map(*values: np.ndarray, body: Graph, n: int, slices: int, sums: in
 
 
 def _jvp(tangents, out, *args, body: Graph, n: int, slices: int, sums: int):
-    moving = [t is not None for t in tangents]
-    marks = {i: m for i, m, has in zip(body.inputs, inputs_like(body.inputs, "d"), moving) if has}
-    found = pushforward(body.outputs, marks)
+    moving = [k for k, t in enumerate(tangents) if t is not None]
+    marks = {k: m for k, m in enumerate(inputs_like(body.inputs, "d")) if k in moving}
+    found = pushforward(body.outputs, {body.inputs[k]: m for k, m in marks.items()})
     n_stacked = len(body.outputs) - sums
-
-    def both(values, extra):
-        """Sliced values, then the others, each followed by its tangents."""
-        values = list(values)
-        return [
-            *values[:slices],
-            *(e for e, has in zip(extra[:slices], moving) if has),
-            *values[slices:],
-            *(e for e, has in zip(extra[slices:], moving[slices:]) if has),
-        ]
-
-    inputs = both(body.inputs, [marks.get(i) for i in body.inputs])
     stacked, summed = _present(found[:n_stacked]), _present(found[n_stacked:])
     if not stacked and not summed:
         return (None,) * len(found)
-    tangent_body = Graph(inputs, [*stacked, *summed], body.name + "_jvp")
-    made = iter(map_node(tangent_body, both(args, tangents), n, slices + sum(moving[:slices]), len(summed)))
+    inputs = beside(body.inputs, marks, slices)
+    tangent_body = Graph([*chain(*inputs)], [*stacked, *summed], body.name + "_jvp")
+    given = [*chain(*beside(args, {k: tangents[k] for k in moving}, slices))]
+    made = iter(map_node(tangent_body, given, n, len(inputs[0]), len(summed)))
     return tuple(None if t is None else next(made) for t in found)
 
 

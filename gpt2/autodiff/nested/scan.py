@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -33,9 +34,10 @@ from ..derive.differentiate import backprop, pushforward
 from ..graph import Graph, Node
 from ..ops import apply, input_node
 from ..ops.build import concatenate, reshape, take_slice
-from ..ops.subgraph import inputs_like, is_float, items, splice, zeros_like
+from ..ops.subgraph import beside, inputs_like, is_float, items, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
+from . import numbers
 from .map import swap_first
 
 
@@ -62,6 +64,8 @@ def evaluate_scan(
     *values: np.ndarray, body: Graph, n: int, carries: int, slices: int, every: int
 ) -> tuple[np.ndarray, ...]:
     values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
+    if (run := numbers.of_numbers(body)) is not None:
+        return numbers.scan(run, values, body, n, carries, slices, every)
     carry, xs, consts = _split(values, carries, slices)
     ys = [np.empty((n, *y.shape), y.dtype) for y in body.outputs[carries:]]
     checkpoints = [np.empty((n_checkpoints(n, every), *c.shape), c.dtype) for c in body.outputs[:carries]]
@@ -94,33 +98,22 @@ def _split(args, carries: int, slices: int) -> tuple[tuple, tuple, tuple]:
 
 def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, every: int):
     active = active_inputs(body, [t is not None for t in tangents], carries)
-    tangent_in = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
-    found = pushforward(body.outputs, tangent_in)
-    carry, xs, consts = _split(body.inputs, carries, slices)
-    dcarry_out = [or_zeros(found[i], o) for i, o in enumerate(body.outputs[:carries]) if active[carry[i]]]
+    marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
+    found = pushforward(body.outputs, marks)
+    moving = [k for k, i in enumerate(body.inputs) if active[i]]
+    places = [k for k in moving if k < carries]
     moving_ys = [j for j in range(carries, len(found)) if found[j] is not None]
-
-    def with_tangents(part):
-        return [*part, *(tangent_in[i] for i in part if active[i])]
-
-    jvp_body = Graph(
-        [*with_tangents(carry), *with_tangents(xs), *with_tangents(consts)],
-        [*body.outputs[:carries], *dcarry_out, *body.outputs[carries:], *(found[j] for j in moving_ys)],
-        body.name + "_jvp",
-    )
-    given = dict(zip(body.inputs, zip(args, tangents)))
-
-    def values(part):
-        moving = [(a, t) for i in part if active[i] for a, t in [given[i]]]
-        return [*(given[i][0] for i in part), *(or_zeros(t, a) for a, t in moving)]
-
-    n_moving = sum(active[c] for c in carry)
-    made = scan_node(jvp_body, values(carry), values(xs), values(consts), n, every)
+    cuts = carries, carries + slices
+    inputs = beside(body.inputs, {k: marks[body.inputs[k]] for k in moving}, *cuts)
+    tangents_out = {k: or_zeros(found[k], body.outputs[k]) for k in places} | {j: found[j] for j in moving_ys}
+    outputs = beside(body.outputs, tangents_out, carries)
+    jvp_body = Graph([*chain(*inputs)], [*chain(*outputs)], body.name + "_jvp")
+    carry, xs, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, *cuts)
+    made = scan_node(jvp_body, carry, xs, consts, n, every)
     # items: final, dfinal, ys, dys, checkpoints, dcheckpoints
-    n_ys = len(body.outputs) - carries
+    n_ys, n_moving = len(body.outputs) - carries, len(places)
     dfinal, rest = made[carries : carries + n_moving], made[carries + n_moving + n_ys :]
     dys, dcheckpoints = rest[: len(moving_ys)], rest[len(moving_ys) + carries :]
-    places = [i for i, c in enumerate(carry) if active[c]]
     result: list[Node | None] = [None] * len(out.shape)
     for i, final, kept in zip(places, dfinal, dcheckpoints):
         result[i], result[len(body.outputs) + i] = final, kept
@@ -172,11 +165,7 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
                 sums[i] += reshape(take_slice(k, 0, whole, whole + 1), sums[i].shape)
         parts.append([reshape(d, (left, *x.shape)) for d, x in zip(dxs, back.dx_like)])
     if whole:
-        given = [flip(take_slice(c, 0, 0, whole)) for c in checkpoints]
-        given += [_segments(x, whole, every) for x in rows]
-        given += [flip(take_slice(k, 0, 0, whole)) for k in kept if k is not None]
-        segment = back.segment(every, tuple(k is not None for k in kept))
-        sums, dxs = back.split(scan_node(segment, sums, given, consts, whole, default_every(whole)))
+        sums, dxs = back.segments(sums, checkpoints, rows, kept, consts, whole, every)
         parts.append([reshape(flip(d), (whole * every, *x.shape)) for d, x in zip(dxs, back.dx_like)])
     result: list[Node | None] = [None] * len(args)
     for place, d in zip((*back.float_carry, *(carries + slices + i for i in back.read_consts)), sums):
@@ -244,6 +233,23 @@ class Backward:
         """The results of a backward scan or segment: dcarry and dconsts, dx."""
         n = len(self.float_carry) + len(self.read_consts)
         return list(nodes[:n]), list(nodes[n : n + len(self.float_xs)])
+
+    def segments(
+        self,
+        sums: Sequence[Node],
+        checkpoints: Sequence[Node],
+        rows: Sequence[Node],
+        kept: Sequence[Node | None],
+        consts: Sequence[Node],
+        whole: int,
+        every: int,
+    ) -> tuple[list, list]:
+        """The results of all segments of full length, as split gives them."""
+        given = [flip(take_slice(c, 0, 0, whole)) for c in checkpoints]
+        given += [_segments(x, whole, every) for x in rows]
+        given += [flip(take_slice(k, 0, 0, whole)) for k in kept if k is not None]
+        segment = self.segment(every, tuple(k is not None for k in kept))
+        return self.split(scan_node(segment, sums, given, consts, whole, default_every(whole)))
 
     def segment(self, k: int, has_kept: Sequence[bool] = ()) -> Graph:
         """The graph of k steps back. `has_kept` says which carries also get the gradient of their checkpoint,

@@ -39,7 +39,7 @@ from .build import (
     trunc,
     where,
 )
-from .table import BOTH, EXACTLY, NEARLY, REAL, Op, apply, const, row, sample
+from .table import BOTH, EVERYWHERE, EXACTLY, INTEGERS, NEARLY, REAL, REALS, Op, apply, const, row, sample
 
 
 def broadcast_shape(*nodes: Node) -> tuple[int, ...]:
@@ -92,28 +92,42 @@ def ufunc_row(
     )
 
 
+def smooth_row(name: str, partials: Callable | None = None, **columns: Any) -> Op:
+    """A row for a ufunc that takes small relative changes to small ones."""
+    return ufunc_row(name, partials, decides=False, **columns)
+
+
 # arithmetic
-ufunc_row(
+smooth_row(
     "add",
     lambda out, a, b: (1.0, 1.0),
     operator="+",
     cost=0.15,
     commutes=EXACTLY,
     shift=shifts.terms(1),
+    exact_on=INTEGERS,
 )
-ufunc_row("subtract", lambda out, a, b: (1.0, -1.0), operator="-", cost=0.15, shift=shifts.terms(-1))
-ufunc_row(
+smooth_row(
+    "subtract",
+    lambda out, a, b: (1.0, -1.0),
+    operator="-",
+    cost=0.15,
+    shift=shifts.terms(-1),
+    exact_on=INTEGERS,
+)
+smooth_row(
     "multiply",
     lambda out, a, b: (b, a) if a is not b else ((2.0, a), None),
     operator="*",
     cost=0.15,
     commutes=EXACTLY,
     shift=shifts.factors(1),
+    exact_on=INTEGERS,
 )
-ufunc_row("negative", lambda out, x: (-1.0,), cost=0.1, shift=shifts.negative)
-ufunc_row("positive", lambda out, x: (1.0,), cost=0.3)
-ufunc_row("square", lambda out, x: ((2.0, x),), cost=0.1, shift=shifts.power(2.0))
-ufunc_row("reciprocal", lambda out, x: ((square(out), -1.0),), cost=0.25, shift=shifts.power(-1.0))
+smooth_row("negative", lambda out, x: (-1.0,), cost=0.1, shift=shifts.negative, exact_on=EVERYWHERE)
+smooth_row("positive", lambda out, x: (1.0,), cost=0.3, exact_on=EVERYWHERE)
+smooth_row("square", lambda out, x: ((2.0, x),), cost=0.1, shift=shifts.power(2.0), exact_on=INTEGERS)
+smooth_row("reciprocal", lambda out, x: ((square(out), -1.0),), cost=0.25, shift=shifts.power(-1.0))
 
 
 def _divide(out, a, b):
@@ -123,7 +137,7 @@ def _divide(out, a, b):
     return inverse, (inverse, out, -1.0)  # g * inverse is common to both
 
 
-ufunc_row("divide", _divide, operator="/", cost=0.2, shift=shifts.factors(-1))
+smooth_row("divide", _divide, operator="/", cost=0.2, shift=shifts.factors(-1))
 
 
 def _power(out, a, b):
@@ -147,13 +161,17 @@ def _powers(a, b):
     return np.power(a, b)
 
 
-ufunc_row("power", _power, signed=False, cost=10.0).evaluate = _powers
+smooth_row("power", _power, signed=False, cost=10.0).evaluate = _powers
 ufunc_row("float_power", _power, signed=False, cost=10.0)  # always float64 or complex128
 _between_jumps = [
     sample(lambda rng, dtype: np.array([[5.3], [-4.1], [7.7]]), lambda rng, dtype: np.array([2.1, -3.3]))
 ]
 ufunc_row(
-    "remainder", lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), cost=9.0, samples=_between_jumps
+    "remainder",
+    lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)),
+    cost=9.0,
+    exact_on=INTEGERS,
+    samples=_between_jumps,
 )
 ufunc_row(
     "fmod",
@@ -170,15 +188,15 @@ ufunc_row(
 )
 
 # exponentials and logarithms
-ufunc_row("exp", lambda out, x: (out,), cost=0.45, math="exp", shift=shifts.exp)
-ufunc_row("exp2", lambda out, x: ((out, math.log(2)),), cost=0.25, math="exp2")
-ufunc_row("expm1", lambda out, x: (out + 1.0,), cost=0.4, math="expm1")
-ufunc_row("log", lambda out, x: (1.0 / x,), signed=False, cost=0.4, math="log", shift=shifts.log)
-ufunc_row("log2", lambda out, x: (1 / math.log(2) / x,), signed=False, cost=0.25, math="log2")
-ufunc_row("log10", lambda out, x: (1 / math.log(10) / x,), signed=False, cost=0.25, math="log10")
-ufunc_row("log1p", lambda out, x: (1.0 / (x + 1.0),), domain=(0.1, 0.8), cost=0.45, math="log1p")
-ufunc_row("sqrt", lambda out, x: (0.5 / out,), signed=False, cost=0.4, math="sqrt", shift=shifts.power(0.5))
-ufunc_row("cbrt", lambda out, x: (1 / 3 / square(out),), cost=0.35, math="cbrt")
+smooth_row("exp", lambda out, x: (out,), cost=0.45, math="exp", shift=shifts.exp)
+smooth_row("exp2", lambda out, x: ((out, math.log(2)),), cost=0.25, math="exp2")
+smooth_row("expm1", lambda out, x: (out + 1.0,), cost=0.4, math="expm1")
+smooth_row("log", lambda out, x: (1.0 / x,), signed=False, cost=0.4, math="log", shift=shifts.log)
+smooth_row("log2", lambda out, x: (1 / math.log(2) / x,), signed=False, cost=0.25, math="log2")
+smooth_row("log10", lambda out, x: (1 / math.log(10) / x,), signed=False, cost=0.25, math="log10")
+smooth_row("log1p", lambda out, x: (1.0 / (x + 1.0),), domain=(0.1, 0.8), cost=0.45, math="log1p")
+smooth_row("sqrt", lambda out, x: (0.5 / out,), signed=False, cost=0.4, math="sqrt", shift=shifts.power(0.5))
+smooth_row("cbrt", lambda out, x: (1 / 3 / square(out),), cost=0.35, math="cbrt")
 
 
 def _logaddexp(base):
@@ -190,13 +208,13 @@ def _logaddexp(base):
     return partials
 
 
-ufunc_row("logaddexp", _logaddexp(exp), cost=15.0, commutes=NEARLY)
-ufunc_row("logaddexp2", _logaddexp(lambda x: apply("exp2", x)), cost=15.0, commutes=NEARLY)
+smooth_row("logaddexp", _logaddexp(exp), cost=15.0, commutes=NEARLY)
+smooth_row("logaddexp2", _logaddexp(lambda x: apply("exp2", x)), cost=15.0, commutes=NEARLY)
 
 # trigonometric and hyperbolic
-ufunc_row("sin", lambda out, x: (cos(x),), cost=0.55, math="sin")
-ufunc_row("cos", lambda out, x: ((sin(x), -1.0),), cost=0.55, math="cos")
-ufunc_row("tan", lambda out, x: (square(out) + 1.0,), domain=(0.1, 1.2), cost=0.45, math="tan")
+smooth_row("sin", lambda out, x: (cos(x),), cost=0.55, math="sin")
+smooth_row("cos", lambda out, x: ((sin(x), -1.0),), cost=0.55, math="cos")
+smooth_row("tan", lambda out, x: (square(out) + 1.0,), domain=(0.1, 1.2), cost=0.45, math="tan")
 
 
 def _root(x: Node) -> Node:
@@ -204,15 +222,15 @@ def _root(x: Node) -> Node:
     return sqrt(-(x - 1.0)) * sqrt(x + 1.0) if x.dtype.kind == "c" else sqrt(1.0 - square(x))
 
 
-ufunc_row("arcsin", lambda out, x: (1.0 / _root(x),), domain=(0.1, 0.8), cost=0.4, math="asin")
-ufunc_row("arccos", lambda out, x: (-1.0 / _root(x),), domain=(0.1, 0.8), cost=0.4, math="acos")
-ufunc_row("arctan", lambda out, x: (1.0 / (square(x) + 1.0),), cost=0.4, math="atan")
-ufunc_row("sinh", lambda out, x: (cosh(x),), cost=0.4, math="sinh")
-ufunc_row("cosh", lambda out, x: (sinh(x),), cost=0.35, math="cosh")
-ufunc_row("tanh", lambda out, x: (1.0 - out * out,), cost=0.4, math="tanh")
-ufunc_row("arcsinh", lambda out, x: (1.0 / sqrt(square(x) + 1.0),), cost=0.7, math="asinh")
+smooth_row("arcsin", lambda out, x: (1.0 / _root(x),), domain=(0.1, 0.8), cost=0.4, math="asin")
+smooth_row("arccos", lambda out, x: (-1.0 / _root(x),), domain=(0.1, 0.8), cost=0.4, math="acos")
+smooth_row("arctan", lambda out, x: (1.0 / (square(x) + 1.0),), cost=0.4, math="atan")
+smooth_row("sinh", lambda out, x: (cosh(x),), cost=0.4, math="sinh")
+smooth_row("cosh", lambda out, x: (sinh(x),), cost=0.35, math="cosh")
+smooth_row("tanh", lambda out, x: (1.0 - out * out,), cost=0.4, math="tanh")
+smooth_row("arcsinh", lambda out, x: (1.0 / sqrt(square(x) + 1.0),), cost=0.7, math="asinh")
 # not sqrt(x*x - 1), which has the other sign left of the complex branch cut
-ufunc_row(
+smooth_row(
     "arccosh",
     lambda out, x: (1.0 / (sqrt(x - 1.0) * sqrt(x + 1.0)),),
     cost=0.65,
@@ -220,11 +238,11 @@ ufunc_row(
     signed=False,
     math="acosh",
 )
-ufunc_row("arctanh", lambda out, x: (1.0 / (1.0 - square(x)),), domain=(0.1, 0.8), cost=0.55, math="atanh")
-ufunc_row("deg2rad", lambda out, x: (math.pi / 180,), cost=1.4, math="radians")
-ufunc_row("rad2deg", lambda out, x: (180 / math.pi,), cost=2.2, math="degrees")
-ufunc_row("radians", lambda out, x: (math.pi / 180,), cost=1.4, math="radians")
-ufunc_row("degrees", lambda out, x: (180 / math.pi,), cost=2.2, math="degrees")
+smooth_row("arctanh", lambda out, x: (1.0 / (1.0 - square(x)),), domain=(0.1, 0.8), cost=0.55, math="atanh")
+smooth_row("deg2rad", lambda out, x: (math.pi / 180,), cost=1.4, math="radians")
+smooth_row("rad2deg", lambda out, x: (180 / math.pi,), cost=2.2, math="degrees")
+smooth_row("radians", lambda out, x: (math.pi / 180,), cost=1.4, math="radians")
+smooth_row("degrees", lambda out, x: (180 / math.pi,), cost=2.2, math="degrees")
 
 
 def _arctan2(out, a, b):
@@ -233,7 +251,7 @@ def _arctan2(out, a, b):
 
 
 ufunc_row("arctan2", _arctan2, cost=0.6, math="atan2")
-ufunc_row(
+smooth_row(
     "hypot", lambda out, a, b: (lambda: a / out, lambda: b / out), cost=4.5, math="hypot", commutes=NEARLY
 )
 
@@ -257,6 +275,7 @@ row(
     code=lambda x: f"np.sinc({x})",
     partials=_sinc,
     cost=5.0,
+    decides=False,
     samples=[sample((3, 4)), sample((5,), domain=(0.0, 0.04))],
 )
 
@@ -270,9 +289,9 @@ def _chosen(out, a, b):
 
 
 for _name in ("maximum", "minimum", "fmax", "fmin"):
-    ufunc_row(_name, _chosen, cost=0.15, commutes=NEARLY, idempotent=True)
+    smooth_row(_name, _chosen, cost=0.15, commutes=NEARLY, idempotent=True, exact_on=EVERYWHERE)
 
-ufunc_row("fabs", lambda out, x: (apply("sign", x),), cost=1.4, math="fabs")
+smooth_row("fabs", lambda out, x: (apply("sign", x),), cost=1.4, math="fabs", exact_on=EVERYWHERE)
 ufunc_row(
     "copysign",
     lambda out, a, b: (lambda: cast(equal(out, a), out.dtype) * 2.0 - 1.0, None),
@@ -283,7 +302,7 @@ ufunc_row("heaviside", lambda out, x, at_zero: (None, lambda: cast(equal(x, 0.0)
 
 # piecewise constant: the derivative is zero
 for _name, _operator in {"equal": "==", "not_equal": "!="}.items():
-    ufunc_row(_name, kind="nondiff", operator=_operator, cost=0.2, commutes=EXACTLY)
+    ufunc_row(_name, kind="nondiff", operator=_operator, cost=0.2, commutes=EXACTLY, exact_on=EVERYWHERE)
 
 for _name, _operator in {
     "less": "<",
@@ -291,16 +310,24 @@ for _name, _operator in {
     "greater": ">",
     "greater_equal": ">=",
 }.items():
-    ufunc_row(_name, kind="nondiff", operator=_operator, cost=0.2)
+    ufunc_row(_name, kind="nondiff", operator=_operator, cost=0.2, exact_on=EVERYWHERE)
 
 for _name in "isnan isinf isfinite".split():
-    ufunc_row(_name, kind="nondiff", math=_name, cost=0.2)
+    ufunc_row(_name, kind="nondiff", math=_name, cost=0.2, exact_on=EVERYWHERE)
 
-for _name in "floor ceil trunc rint floor_divide logical_not signbit".split():
-    ufunc_row(_name, kind="nondiff", cost=0.2)
+for _name in "floor ceil trunc rint logical_not signbit".split():
+    ufunc_row(_name, kind="nondiff", cost=0.2, exact_on=EVERYWHERE)
+ufunc_row("floor_divide", kind="nondiff", cost=0.2, exact_on=INTEGERS)
 
 for _name in "logical_and logical_or logical_xor".split():
-    ufunc_row(_name, kind="nondiff", cost=0.2, commutes=EXACTLY, idempotent=_name != "logical_xor")
+    ufunc_row(
+        _name,
+        kind="nondiff",
+        cost=0.2,
+        commutes=EXACTLY,
+        idempotent=_name != "logical_xor",
+        exact_on=EVERYWHERE,
+    )
 
 row(
     "stop_gradient",
@@ -310,6 +337,8 @@ row(
     code=lambda x: x,
     batch=batching.as_it_is,
     work="free",
+    decides=False,
+    exact_on=EVERYWHERE,
 )
 
 # Python's round of a float: correct in decimal, where NumPy's is rint(x * 10**digits) / 10**digits
@@ -324,14 +353,14 @@ row(
 
 _integers = np.array([[6, 4], [9, 1]]), np.array([2, 3])
 for _name in "left_shift right_shift".split():
-    ufunc_row(_name, kind="nondiff", cost=0.2, samples=[sample(*_integers)])
+    ufunc_row(_name, kind="nondiff", cost=0.2, exact_on=INTEGERS, samples=[sample(*_integers)])
 for _name in "bitwise_and bitwise_or bitwise_xor gcd lcm".split():
     facts = {"commutes": EXACTLY, "idempotent": _name in ("bitwise_and", "bitwise_or")}
-    ufunc_row(_name, kind="nondiff", cost=0.2, samples=[sample(*_integers)], **facts)
-ufunc_row("invert", kind="nondiff", cost=0.2, samples=[sample(_integers[0])])
+    ufunc_row(_name, kind="nondiff", cost=0.2, exact_on=INTEGERS, samples=[sample(*_integers)], **facts)
+ufunc_row("invert", kind="nondiff", cost=0.2, exact_on=INTEGERS, samples=[sample(_integers[0])])
 
 # complex numbers
-ufunc_row("absolute", lambda out, x: (_unit(out, x),), cost=0.1, math="fabs")
+smooth_row("absolute", lambda out, x: (_unit(out, x),), cost=0.1, math="fabs", exact_on=REALS)
 
 
 def _unit(out, x):
@@ -346,8 +375,8 @@ def _sign(out, x):
     return (None,)
 
 
-ufunc_row("sign", _sign, cost=0.45, samples=[sample((3, 4))])
-ufunc_row("conjugate", kind="linear", cost=0.3, transpose=lambda g, out, x: (conjugate(g),))
+ufunc_row("sign", _sign, cost=0.45, exact_on=REALS, samples=[sample((3, 4))])
+smooth_row("conjugate", kind="linear", cost=0.3, transpose=lambda g, out, x: (conjugate(g),))
 
 
 def _part_dtype(dtype: np.dtype) -> np.dtype:
@@ -372,11 +401,20 @@ def _part_row(name, partials, **columns):
     )
 
 
-_part_row("real", lambda out, x: (1.0,), cost=0.2, samples=[sample((3, 4), dtypes=BOTH)])
+_part_row(
+    "real",
+    lambda out, x: (1.0,),
+    cost=0.2,
+    decides=False,
+    exact_on=EVERYWHERE,
+    samples=[sample((3, 4), dtypes=BOTH)],
+)
 _part_row(
     "imag",
     lambda out, x: (-1j if x.dtype.kind == "c" else None,),
     cost=0.2,
+    decides=False,
+    exact_on=EVERYWHERE,
     samples=[sample((3, 4), dtypes=BOTH)],
 )
 
@@ -410,6 +448,8 @@ row(
     shift=shifts.where,
     streams=True,
     by_rows=rowwise.elementwise,
+    decides=False,
+    exact_on=EVERYWHERE,
     samples=[
         sample(np.array([True, False, True]), (2, 3), (2, 3), dtypes=BOTH),
         sample(np.array([[True], [False]]), (4, 2, 3), (3,)),
@@ -429,5 +469,7 @@ row(
     shift=shifts.unchanged,
     streams=True,
     by_rows=rowwise.elementwise,
+    decides=False,
+    exact_on=INTEGERS,
     samples=[sample((3, 4), dtype="complex128")],
 )

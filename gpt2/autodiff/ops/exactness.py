@@ -5,8 +5,10 @@ only in what differentiation made, where NumPy has no say, and there only where 
 All other values are `exact`: those of the user's own program, and all that is compared, floored, cast to
 integers, sorted or used as an index, with what it is computed from.
 
-The ops that do not decide, because they take a small relative change to a small one, are listed here, and so
-are those that do not round. An op that is in no list is taken for one that decides, and rounds.
+The rows of the table say which ops do not decide, because they take a small relative change to a small one,
+and which do not round. An op whose row says nothing is taken for one that decides, and rounds. Remainder and
+floor_divide jump, arctan2 and angle have a cut, sign and copysign depend on a sign, eigenvectors and singular
+vectors on a choice: they all decide.
 """
 
 from __future__ import annotations
@@ -14,33 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..graph import Graph, Node
-
-# A small relative change of an argument makes a small change of the result. Not among them: remainder and
-# floor_divide jump, arctan2 and angle have a cut, sign and copysign depend on a sign, eigenvectors and
-# singular vectors on a choice.
-CONTINUOUS = frozenset(
-    "add subtract multiply divide negative positive square reciprocal power sqrt cbrt "
-    "exp exp2 expm1 log log2 log10 log1p logaddexp logaddexp2 sinc hypot "
-    "sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh "
-    "deg2rad rad2deg degrees radians absolute fabs conjugate real imag "
-    "maximum minimum fmax fmin where cast copy fused stop_gradient item "
-    "sum prod max min cumsum cumprod matmul einsum "
-    "reshape transpose slice broadcast assemble update "
-    "gather take_along scatter scatter_add scatter_along_add".split()
-)
-
-# Ops whose results are copies of their arguments' elements, or decided by comparing them.
-EXACT = frozenset(
-    "reshape transpose broadcast slice copy gather take_along update assemble where max min maximum minimum "
-    "fmax fmin argmax argmin argsort searchsorted any all equal not_equal less less_equal greater "
-    "greater_equal logical_and logical_or logical_xor logical_not isnan isinf isfinite signbit absolute fabs "
-    "negative positive sign floor ceil trunc rint real imag stop_gradient".split()
-)
-# Exact on integers besides
-EXACT_INTEGERS = frozenset(
-    "add subtract multiply floor_divide remainder square sum cumsum prod bitwise_and bitwise_or bitwise_xor "
-    "left_shift right_shift invert gcd lcm cast".split()
-)
+from .table import facts
 
 
 def exact(graph: Graph) -> set[int]:
@@ -64,7 +40,7 @@ def decided(graph: Graph) -> set[int]:
 
 
 def _is_continuous(n: Node) -> bool:
-    return n.op in CONTINUOUS and not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"
+    return not facts(n).decides and not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"
 
 
 def without_rounding(nodes: Iterable[Node]) -> bool:
@@ -76,9 +52,10 @@ def without_rounding(nodes: Iterable[Node]) -> bool:
         if n in known:
             continue
         known.add(n)
-        whole = n.op in EXACT_INTEGERS and all(x.dtype.kind in "biu" for x in (n, *n.args))
-        if n.op not in ("input", "const") and n.op not in EXACT and not whole:
-            return False
+        if n.op not in ("input", "const"):
+            kinds = facts(n).exact_on
+            if not kinds or any(x.dtype.kind not in kinds for x in (n, *n.args)):
+                return False
         todo.extend(n.args)
     return True
 

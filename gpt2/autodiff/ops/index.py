@@ -14,7 +14,7 @@ import numpy as np
 from . import batching, rowwise, shifts
 from .build import equal, where, zeros
 from .shape import index_text
-from .table import BOTH, REAL, Sample, apply, const, row, sample
+from .table import BOTH, EVERYWHERE, REAL, Sample, apply, const, row, sample
 
 
 def numpy_index(spec: Sequence, arrays: Sequence) -> tuple:
@@ -116,6 +116,8 @@ row(
     writes_out=True,
     by_rows=rowwise.gather,
     batch=batching.gathered,
+    decides=False,
+    exact_on=EVERYWHERE,
     samples=[sample((4, 5, 6), *arrays, spec=spec, dtypes=dtypes) for spec, arrays, dtypes in SPECS],
 )
 
@@ -129,6 +131,7 @@ row(
     work="scatters",
     changes_first=True,
     batch=batching.scattered,
+    decides=False,
     samples=scatter_samples(),
 )
 
@@ -146,6 +149,7 @@ row(
     work="scatters",
     changes_first=True,
     batch=batching.scattered,
+    decides=False,
     samples=scatter_samples(),
 )
 
@@ -187,6 +191,8 @@ row(
     by_rows=rowwise.along_axis,
     batch=batching.along,
     shift=shifts.along_axis,
+    decides=False,
+    exact_on=EVERYWHERE,
     samples=[
         sample((4, 3), ALONG, axis=0, dtypes=BOTH),
         sample((4, 1), ALONG[:, :1], axis=0),
@@ -205,6 +211,7 @@ row(
     changes_first=True,
     by_rows=rowwise.along_axis,
     batch=batching.along,
+    decides=False,
     samples=[sample((4, 3), ALONG, (2, 3), axis=0, dtypes=BOTH)],
 )
 
@@ -215,6 +222,7 @@ row(
     evaluate=lambda x, axis, kind: np.argsort(x, axis=axis, kind=kind),
     code=lambda x, axis, kind: f"np.argsort({x}, axis={axis}{f', kind={kind!r}' if kind else ''})",
     batch=batching.one_axis,
+    exact_on=EVERYWHERE,
     samples=[sample((3, 4), axis=1, kind=None), sample((3, 4), axis=0, kind="stable")],
 )
 
@@ -235,5 +243,6 @@ row(
     evaluate=lambda a, v, side: np.searchsorted(a, v, side),
     code=lambda a, v, side: f"np.searchsorted({a}, {v}, {side!r})",
     batch=batching.searched,
+    exact_on=EVERYWHERE,
     samples=[sample(np.arange(5.0), (3, 4), side="left")],
 )

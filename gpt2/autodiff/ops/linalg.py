@@ -118,6 +118,11 @@ def solve(a: Node, b: Node) -> Node:
     return apply("solve", a, b)
 
 
+def substituted(a: Node, b: Node) -> Node:
+    """The x of a x = b for a lower triangular a; the row of the op is in triangular.py."""
+    return apply("solve_triangular", a, b, upper=False)
+
+
 def inv(x: Node) -> Node:
     return apply("inv", x)
 
@@ -150,7 +155,7 @@ matrix_row(
 )
 
 
-def _solve_infer(a, b):
+def solve_infer(a: Node, b: Node) -> tuple[tuple[int, ...], np.dtype]:
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return (*lead, *b.shape[-2:]), float_dtype(np.result_type(a.dtype, b.dtype))
 
@@ -170,7 +175,7 @@ def _solve_transpose(g, out, a, b):
 # b is a matrix: the recorder gives a vector a second axis
 matrix_row(
     "solve",
-    _solve_infer,
+    solve_infer,
     jvp=_solve_jvp,
     transpose=_solve_transpose,
     samples=[sample(a, b, dtypes=BOTH) for a, b in (((3, 3), (3, 2)), ((2, 3, 3), (3, 1)))],
@@ -202,7 +207,7 @@ matrix_row(
 # factorisations
 def _cholesky_jvp(t, out, x):
     t = hermitian(t[0], "L")
-    inner = solve(out, adjoint(solve(out, t)))  # L^-1 t L^-H, which is Hermitian
+    inner = substituted(out, adjoint(substituted(out, t)))  # L^-1 t L^-H, which is Hermitian
     return out @ (inner * lower(x.shape[-1], x.dtype, 0.5))
 
 

@@ -43,6 +43,7 @@ row(
     by_rows=rowwise.matmul,
     batch=batching.matmul,
     shift=shifts.matmul,
+    decides=False,
     samples=[
         sample(a, b, dtypes=BOTH)
         for a, b in (
@@ -140,6 +141,7 @@ row(
     writes_out=True,
     batch=batching.einsum,
     shift=_einsum_shift,
+    decides=False,
     samples=[
         sample((2, 3), (3, 4), subscripts="ij,jk->ik", dtypes=BOTH),
         sample((2, 3), (4, 3), (2, 5), subscripts="ij,kj,il->lk"),

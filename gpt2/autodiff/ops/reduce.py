@@ -11,7 +11,7 @@ import numpy as np
 
 from . import batching, rowwise, shifts
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
-from .table import BOTH, OPS, REAL, Op, apply, row, sample
+from .table import BOTH, EVERYWHERE, INTEGERS, OPS, REAL, Op, apply, row, sample
 
 
 def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
@@ -76,6 +76,8 @@ reduction_row(
     sum_dtype,
     transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),),
     shift=shifts.reduction,
+    decides=False,
+    exact_on=INTEGERS,
 )
 
 # The same in NumPy's own order, for strict programs: what emits a "sum" may add blocks of it, or let BLAS add
@@ -95,8 +97,16 @@ def _extreme_jvp(beaten):
     return jvp
 
 
-reduction_row("max", "maximum", "nonlinear", jvp=_extreme_jvp("less"), shift=shifts.reduction)
-reduction_row("min", "minimum", "nonlinear", jvp=_extreme_jvp("greater"), shift=shifts.reduction)
+for _name, _ufunc, _beaten in (("max", "maximum", "less"), ("min", "minimum", "greater")):
+    reduction_row(
+        _name,
+        _ufunc,
+        "nonlinear",
+        jvp=_extreme_jvp(_beaten),
+        shift=shifts.reduction,
+        decides=False,
+        exact_on=EVERYWHERE,
+    )
 
 
 def _prod_jvp(t, out, x, axes, keepdims):
@@ -116,9 +126,9 @@ def _prod_jvp(t, out, x, axes, keepdims):
     return reshape(sum_(d, -1), out.shape)  # of length 1, or 0 for an empty product
 
 
-reduction_row("prod", "multiply", "nonlinear", sum_dtype, jvp=_prod_jvp)
-reduction_row("any", "logical_or", "nondiff", _bool)
-reduction_row("all", "logical_and", "nondiff", _bool)
+reduction_row("prod", "multiply", "nonlinear", sum_dtype, jvp=_prod_jvp, decides=False, exact_on=INTEGERS)
+reduction_row("any", "logical_or", "nondiff", _bool, exact_on=EVERYWHERE)
+reduction_row("all", "logical_and", "nondiff", _bool, exact_on=EVERYWHERE)
 
 
 def _arg_row(name):
@@ -128,6 +138,7 @@ def _arg_row(name):
         infer=lambda x, axis: (reduced_shape(x.shape, (axis,), False), np.dtype(np.intp)),
         evaluate=lambda x, axis: getattr(np, name)(x, axis=axis),
         code=lambda x, axis: f"np.{name}({x}, axis={axis})",
+        exact_on=EVERYWHERE,
         work="reduces",
         by_rows=rowwise.reduction,
         batch=batching.one_axis,
@@ -159,6 +170,8 @@ row(
     by_rows=rowwise.along_axis,
     batch=batching.one_axis,
     shift=shifts.running_sum,
+    decides=False,
+    exact_on=INTEGERS,
     samples=[sample((3, 4), axis=0, reverse=False, dtypes=BOTH), sample((3, 4), axis=1, reverse=True)],
 )
 
@@ -187,5 +200,6 @@ row(
     code=lambda x, axis: f"np.cumprod({x}, axis={axis})",
     jvp=_cumprod_jvp,
     batch=batching.one_axis,
+    decides=False,
     samples=[sample((5, 3), axis=0, dtypes=BOTH), sample((2, 8), axis=1), sample((1,), axis=0)],
 )

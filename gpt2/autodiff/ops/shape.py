@@ -10,7 +10,7 @@ import numpy as np
 
 from . import batching, rowwise, shifts
 from .build import assemble, reshape, slice_, transpose, update
-from .table import BOTH, row, sample
+from .table import BOTH, EVERYWHERE, row, sample
 
 # An index is a tuple of (start, stop, step), one per axis, normalised: 0 <= start, extent known, step may be
 # negative (then stop may be None for "to the beginning"). Integers and new axes in the user's index become
@@ -69,6 +69,8 @@ row(
     by_rows=rowwise.reshape,
     batch=batching.reshaped,
     shift=shifts.reshape,
+    decides=False,
+    exact_on=EVERYWHERE,
     samples=[sample((2, 6), shape=(3, 4), dtypes=BOTH)],
 )
 
@@ -85,6 +87,8 @@ row(
     by_rows=rowwise.transpose,
     batch=batching.transposed,
     shift=shifts.transpose,
+    decides=False,
+    exact_on=EVERYWHERE,
     samples=[sample((2, 3, 4), perm=(2, 0, 1), dtypes=BOTH)],
 )
 
@@ -101,6 +105,8 @@ row(
     by_rows=rowwise.elementwise,
     batch=batching.broadcasted,
     shift=shifts.broadcast,
+    decides=False,
+    exact_on=EVERYWHERE,
     samples=[sample((3, 1), shape=(2, 3, 4), dtypes=BOTH), sample((), shape=(2,))],
 )
 
@@ -117,6 +123,8 @@ row(
     by_rows=rowwise.slice_,
     batch=batching.sliced,
     shift=shifts.slice_,
+    decides=False,
+    exact_on=EVERYWHERE,
     samples=[sample((5, 4), index=((1, 5, 2), (3, None, -1)), dtypes=BOTH), sample((), index=())],
 )
 
@@ -158,6 +166,8 @@ row(
     writes_out=True,
     by_rows=rowwise.assemble,
     batch=batching.assembled,
+    decides=False,
+    exact_on=EVERYWHERE,
     samples=[
         sample(
             (2, 3),
@@ -189,6 +199,8 @@ row(
     changes_first=True,
     by_rows=rowwise.update,
     batch=batching.updated,
+    decides=False,
+    exact_on=EVERYWHERE,
     samples=[
         sample((4, 3), (2, 3), index=((0, 4, 2), (0, 3, 1)), dtypes=BOTH),
         sample((4,), (), index=((1, 3, 1),)),
@@ -203,6 +215,7 @@ row(
     evaluate=lambda x, i: x[i],
     code=lambda x, i: f"{x}[{i}]",
     work="free",
+    decides=False,
 )  # tested with the ops that make tuples
 
 row(
@@ -218,5 +231,7 @@ row(
     by_rows=rowwise.elementwise,
     batch=batching.as_it_is,
     shift=shifts.unchanged,
+    decides=False,
+    exact_on=EVERYWHERE,
     samples=[sample((2, 3))],
 )

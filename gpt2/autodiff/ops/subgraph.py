@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..graph import Graph, Node, remade
 from . import apply, input_node
@@ -28,6 +28,15 @@ def result_types(graph: Graph) -> tuple[tuple, tuple]:
 def inputs_like(nodes: Sequence[Node], prefix: str = "") -> list[Node]:
     """Fresh inputs of the same types."""
     return [input_node(n.shape, n.dtype, prefix + n.name if n.name else None) for n in nodes]
+
+
+def beside(values: Sequence[Node], tangents: Mapping[int, Node], *cuts: int) -> list[list[Node]]:
+    """The values cut at some places, and after each part the tangents of what is in it, given by position."""
+    ends = [*cuts, len(values)]
+    return [
+        [*values[start:end], *(t for k, t in tangents.items() if start <= k < end)]
+        for start, end in zip([0, *cuts], ends)
+    ]
 
 
 def zeros_like(node: Node) -> Node:

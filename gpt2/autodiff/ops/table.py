@@ -111,6 +111,9 @@ class Op:
     commutes: str | None = None  # its arguments may change places: EXACTLY; NEARLY is but for the last bit
     idempotent: bool = False  # op(x, x) is x
     shift: Callable | None = None  # one of the rules of ops/shifts.py
+    # What becomes of a difference in the last bit (ops/exactness.py)
+    decides: bool = True  # no: a small relative change of an argument makes a small one of the result
+    exact_on: str = ""  # kinds of dtypes whose results are copies, compared or whole numbers: never rounded
     # How a program of Python floats spells it
     operator: str | None = None  # Python's, between the two arguments
     math: str | None = None  # a function of the math module
@@ -119,6 +122,7 @@ class Op:
 
 
 EXACTLY, NEARLY = "exactly", "nearly"
+INTEGERS, REALS, EVERYWHERE = "biu", "biuf", "biufc"
 
 OPS: dict[str, Op] = {}
 VIEWS: set[str] = set()  # names of the ops whose rows say `view`

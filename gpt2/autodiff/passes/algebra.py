@@ -124,7 +124,7 @@ def divide_by_what_was_inverted(n: Node, sweep: Sweep) -> Node | None:
         return None
     inverse = sweep.known(const(1.0, n.dtype)) / b
     found = sweep.known(inverse)
-    return None if found is inverse else build.broadcast(a * found, n.shape)
+    return build.broadcast(a * found, n.shape) if found is not inverse or sweep.inverted else None
 
 
 @algebra.rule(*sorted(RING))

@@ -19,12 +19,12 @@ at other indices for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..graph import Graph, Node, const_value, freeze, is_scalar_const, with_args
+from ..graph import Graph, Node, const_value, freeze, is_scalar_const, rewrite, with_args
 from ..ops import apply, input_node
 from ..ops.subgraph import items, splice
 from ..ops.table import VIEWS
@@ -43,7 +43,8 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
 
     The graph itself where there are none.
     """
-    if len(graph.nodes) < LEAST:
+    graph = _settled(graph, simplified)
+    if len(graph.nodes) < LEAST or any(n.op == "stretch" for n in graph.nodes):
         return graph
     row = _in_a_row(graph)
     place = {n.id: k for k, n in enumerate(row)}
@@ -102,14 +103,14 @@ def _last_readers(graph: Graph, place: dict[int, int], beyond: int) -> dict[int,
     return last
 
 
-def flat(graph: Graph) -> Graph:
-    """The graph with the bodies of all stretches in the place of their calls."""
+def flat(graph: Graph, keep: Container[Graph] = ()) -> Graph:
+    """The graph with the bodies of all stretches in the place of their calls, but for those in `keep`."""
     image: dict[Node, Any] = {}
     opened: dict[Node, list[Node]] = {}
     if not any(n.op == "stretch" for n in graph.nodes):
         return graph
     for n in graph.nodes:
-        if n.op == "stretch":
+        if n.op == "stretch" and n.attrs["body"] not in keep:
             opened[n] = splice(flat(n.attrs["body"]), [image[a] for a in n.args])
         elif n.op == "item" and n.args[0] in opened:
             image[n] = opened[n.args[0]][n.attrs["i"]]
@@ -117,6 +118,68 @@ def flat(graph: Graph) -> Graph:
             args = tuple([image[a] for a in n.args])
             image[n] = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
     return Graph(graph.inputs, [image[o] for o in graph.outputs], graph.name)
+
+
+# ---- calls that were recorded as such --------------------------------------------------------------------
+
+
+def _settled(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
+    """The graph with calls that were recorded as such (api/repeated.py) opened where they are few, and the
+    others' bodies as `simplified` makes them.
+    """
+    calls: dict[Graph, list[Node]] = {}
+    for n in graph.nodes:
+        if n.op == "stretch":
+            calls.setdefault(n.attrs["body"], []).append(n)
+    many = {b for b, c in calls.items() if len(c) >= FEWEST and len(c) * len(b.nodes) >= LEAST}
+    graph = flat(graph, many)
+    if not many:
+        return graph
+    taking = {b: _Taking(b, calls[b], simplified) for b in calls if b in many}
+
+    def called(n: Node, args: tuple) -> Node | None:
+        return taking[n.attrs["body"]].call(n, args) if n.op == "stretch" else None
+
+    return rewrite(graph, called)
+
+
+class _Taking:
+    """A body that makes by itself the views that all of its calls are given of something: w.reshape(3, 4)."""
+
+    def __init__(self, body: Graph, calls: Sequence[Node], simplified: Callable[[Graph], Graph]):
+        self.depth: list[int] = []  # for each argument how many views it is away from what is given now
+        inputs, args = [], []
+        for k, i in enumerate(body.inputs):
+            views: list[Node] = []
+            column = [n.args[k] for n in calls]
+            while len({_view(n) for n in column}) == 1 and _view(column[0]) is not None:
+                views.append(column[0])
+                column = [n.args[0] for n in column]
+            inputs.append(input_node(column[0].shape, column[0].dtype, i.name))
+            args.append(inputs[-1])
+            for v in reversed(views):
+                args[-1] = with_args(v, (args[-1],))
+            self.depth.append(len(views))
+        self.body = simplified(Graph(inputs, splice(body, args), body.name))
+
+    def call(self, n: Node, args: tuple[Node, ...]) -> Node:
+        given = []
+        for a, depth in zip(args, self.depth):
+            for _ in range(depth):
+                a = a.args[0]
+            given.append(a)
+        call = apply("stretch", *given, body=self.body, of=None)
+        call.loc = n.loc
+        return call
+
+
+def _view(n: Node) -> tuple | None:
+    """What a call may do by itself to be given less: a view, the same for others of this type. Slices stay
+    outside, as they differ.
+    """
+    if n.op not in VIEWS or n.op == "slice":
+        return None
+    return n.op, freeze(n.attrs), n.args[0].shape, n.args[0].dtype
 
 
 # ---- the row of numbers ----------------------------------------------------------------------------------
@@ -299,8 +362,10 @@ class _Rolled:
         return found
 
     def pays(self, last: dict[int, int]) -> bool:
-        """Whether a call has by far fewer arguments and results, which are nodes as well, than nodes."""
-        return 2 * (len(self.given) + len(self.outputs(last)) + 1) <= self.length
+        """Whether a call has no more arguments and results than nodes. Each argument becomes a node once it has a
+        gradient; a node becomes two to four, its derivative and what that reads.
+        """
+        return len(self.given) + len(self.outputs(last)) + 1 <= self.length
 
     def gives_views(self, last: dict[int, int]) -> bool:
         """Whether a result is a view: a call gives a copy of it, which lies otherwise in memory, so that BLAS

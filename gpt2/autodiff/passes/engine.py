@@ -113,11 +113,13 @@ class Sweep:
         self.depth = 0  # how many rules wait for what they made to be simplified
         self.user: Node | None = None  # the only user, in the old graph, of the node being looked at
         self.written_over = False  # is it, in the old graph, what another `update` changes?
+        self.inverted = False  # is it a quotient, and 1 / its divisor somewhere in the old graph as well?
 
     def run(self) -> Graph:
         graph = self.graph
         uses, users = _count_uses(graph, self.old_order)
         written_over = {n.args[0].id for n in self.old_order if n.op == "update"}
+        inverted = {n.args[1].id for n in self.old_order if n.op == "divide" and number(n.args[0]) == 1}
         image = {n.id: n for n in graph.inputs}
         for n in graph.inputs:
             self._uses[n.id] = uses.get(n.id, 0)
@@ -133,6 +135,7 @@ class Sweep:
             self.user = users.get(n.id)
             self._exactly = n.id in self._exact
             self.written_over = n.id in written_over
+            self.inverted = n.op == "divide" and n.args[1].id in inverted
             got = self._reduce(m, n)
             image[n.id] = got
             self._uses[got.id] = self._uses.get(got.id, 0) + uses.get(n.id, 0)
@@ -220,6 +223,7 @@ class Sweep:
         if (got.dtype, got.shape) != (n.dtype, n.shape):
             raise GraphError(f"rule {rule.__name__} turned {n!r} = {n.op} into {got!r} = {got.op}")
         user, self.user = self.user, None
+        self.inverted = False
         fresh = got.id not in self._settled
         got = self._settle(got, origin)
         if fresh and got.name is None:

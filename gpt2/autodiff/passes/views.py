@@ -5,6 +5,7 @@ They move numbers and compute nothing, so every bit is kept.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..graph import Node
@@ -103,14 +104,20 @@ def broadcast_broadcast(n: Node, sweep: Sweep) -> Node | None:
 @views.rule("slice", keeps=BITS)
 def slice_slice(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
-    rs = ranges(n.attrs["index"], x.shape)
-    if is_full(rs, x.shape):
+    index, full = _normal(n.attrs["index"], x.shape)
+    if full:
         return x
     if x.op == "slice":
         inner = ranges(x.attrs["index"], x.args[0].shape)
         return build.slice_(x.args[0], as_index(r[slice(*s)] for r, s in zip(inner, n.attrs["index"])))
-    index = as_index(rs)
     return build.slice_(x, index) if index != n.attrs["index"] else None
+
+
+@lru_cache(maxsize=1 << 14)  # a deep model's blocks each take their parts of the same tensors, in every sweep
+def _normal(index: tuple, shape: tuple[int, ...]) -> tuple[tuple, bool]:
+    """An index in its normal form, and whether it takes everything."""
+    rs = ranges(index, shape)
+    return as_index(rs), is_full(rs, shape)
 
 
 @views.rule("slice", keeps=BITS)
@@ -154,7 +161,7 @@ def _slice_reshape(n: Node, x: Node) -> Node | None:
 
 @views.rule("slice", keeps=BITS)
 def slice_update(n: Node, sweep: Sweep) -> Node | None:
-    """What was written there, or what stood there before."""
+    """Reads what was written there, or what stood there before."""
     (x,) = n.args
     if x.op != "update":
         return None

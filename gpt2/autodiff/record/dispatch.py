@@ -41,6 +41,8 @@ _building = threading.local()
 # An argument that may be recorded: a handler then gets its node, and otherwise what the user gave. Handlers
 # say Node where the argument is the only one that can be recorded.
 Operand: TypeAlias = "Node | npt.ArrayLike"
+# The same for functions that take recorded values
+Given: TypeAlias = "Recorded | npt.ArrayLike"
 
 
 def handles(*functions: Callable) -> Callable[[Callable], Callable]:
@@ -100,13 +102,7 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     if function in REFUSED:
         raise unsupported(full_name(function), source_lines.here(), REFUSED[function])
     found: list[Recorded] = []
-    out = None
-    if kwargs.get("out") is not None:
-        kwargs = dict(kwargs)
-        out = kwargs.pop("out")
-        out = out[0] if isinstance(out, tuple) else out
-        if type(out) is not Recorded:
-            raise written_to_plain(source_lines.here(), f"{full_name(function)}(..., out=)")
+    kwargs, out = _without_out(function, kwargs)
     values = _values(args, found)
     options = {k: _values(v, found) for k, v in kwargs.items()} if kwargs else {}
     if not found:  # only `like=` or `out=` is recorded
@@ -115,7 +111,6 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
         rec = innermost(found)
     site = source_lines.site()
     rec.check_computed()
-    handler = HANDLERS.get(function) or HELPERS.get(function)
     try:
         guess = rec.reduced(function, values, options)
         value = function(*values, **options) if guess is None else guess
@@ -123,19 +118,10 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
         if isinstance(error, AutodiffError):
             raise
         raise located(error, full_name(function), site.loc) from error
+    handler = HANDLERS.get(function) or HELPERS.get(function)
     if handler is None:
         return _without_handler(function, value, found, site)
-    before, _building.recording = getattr(_building, "recording", None), rec
-    try:
-        made = handler(*_nodes(rec, args), **{k: _nodes(rec, v) for k, v in kwargs.items()})
-    except NotImplementedError as error:
-        if isinstance(error, AutodiffError):
-            raise
-        raise unsupported(
-            full_name(function), site.loc, str(error) or "called like this is not recorded"
-        ) from error
-    finally:
-        _building.recording = before
+    made = _handled(rec, handler, args, kwargs, function, site)
     result = _wrap(rec, made, value, found, site, function)
     if guess is not None:
         rec.guessed.add(result.node)
@@ -147,6 +133,33 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
         )
     out[...] = result
     return out
+
+
+def _without_out(function, kwargs: dict) -> tuple[dict, Recorded | None]:
+    """The keywords without out=, and the recorded array that it names."""
+    if kwargs.get("out") is None:
+        return kwargs, None
+    kwargs = dict(kwargs)
+    out = kwargs.pop("out")
+    out = out[0] if isinstance(out, tuple) else out
+    if type(out) is not Recorded:
+        raise written_to_plain(source_lines.here(), f"{full_name(function)}(..., out=)")
+    return kwargs, out
+
+
+def _handled(rec: Run, handler: Callable, args: Sequence, kwargs: dict, function, site) -> Any:
+    """The nodes that a handler makes of a call."""
+    before, _building.recording = getattr(_building, "recording", None), rec
+    try:
+        return handler(*_nodes(rec, args), **{k: _nodes(rec, v) for k, v in kwargs.items()})
+    except NotImplementedError as error:
+        if isinstance(error, AutodiffError):
+            raise
+        raise unsupported(
+            full_name(function), site.loc, str(error) or "called like this is not recorded"
+        ) from error
+    finally:
+        _building.recording = before
 
 
 def _like_recording() -> Run:
@@ -213,6 +226,19 @@ def _wrap(rec: Run, made, value, found, site, function):
         parts = [_wrap(rec, m, v, found, site, function) for m, v in zip(made, value, strict=True)]
         kind = type(value)
         return parts if kind is list else kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    made = _settled(made, value, found, site, function)
+    if isinstance(value, np.ndarray) and (
+        value.base is not None or not value.flags.owndata or _is_operand(value, found)
+    ):
+        for x in found:
+            if x._rec is rec and isinstance(x._value, np.ndarray) and np.may_share_memory(value, x._value):
+                return x.view_of(made, value)
+        return Recorded(rec, made, value, owned=value.base is None)
+    return Recorded(rec, made, value)
+
+
+def _settled(made: Node, value, found, site, function) -> Node:
+    """The handler's node with its place, and in the dtype that NumPy gave."""
     recording.label(made, site)
     shape, dtype = np.shape(value), getattr(value, "dtype", None) or np.asarray(value).dtype
     if dtype.kind not in NUMBERS:
@@ -226,14 +252,7 @@ def _wrap(rec: Run, made, value, found, site, function):
             SETTLED.add(full_name(function))
         made = build.cast(made, dtype)
         recording.label(made, site)
-    if isinstance(value, np.ndarray) and (
-        value.base is not None or not value.flags.owndata or _is_operand(value, found)
-    ):
-        for x in found:
-            if x._rec is rec and isinstance(x._value, np.ndarray) and np.may_share_memory(value, x._value):
-                return x.view_of(made, value)
-        return Recorded(rec, made, value, owned=value.base is None)
-    return Recorded(rec, made, value)
+    return made
 
 
 def _is_operand(value, found) -> bool:

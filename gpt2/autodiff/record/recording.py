@@ -55,6 +55,7 @@ class Run:
         self.name = name
         self.dry = dry  # large values are not computed (dry.py)
         self.guessed: set[Node] = set()  # those that were not
+        self.repeated: dict = {}  # recordings of functions that it calls often (api/repeated.py)
         self.serial = next(_serials)  # inner recordings have larger ones
         self.active = True
         self.arguments: list = []  # a Recorded for each flat input
@@ -322,7 +323,7 @@ _weak: dict[tuple, np.dtype] = {}
 
 
 def weak_dtype(dtype: np.dtype, kind: type) -> np.dtype:
-    """What NumPy 2 computes in when an array of `dtype` meets a Python scalar of this type (NEP 50)."""
+    """The dtype of NumPy 2 where an array of `dtype` meets a Python scalar of this type (NEP 50)."""
     key = (dtype, kind)
     found = _weak.get(key)
     if found is None:

@@ -58,12 +58,12 @@ def is_inside(file: str) -> bool:
 
 
 def is_of_scipy(file: str) -> bool:
-    """Is it a file of SciPy?"""
+    """Whether it is a file of SciPy."""
     return _SITE + "scipy" + os.sep in file
 
 
 def is_own(file: str) -> bool:
-    """Is it a file of this package?"""
+    """Whether it is a file of this package."""
     return file.startswith(_OWN)
 
 

@@ -75,8 +75,13 @@ def _elementwise(ufunc: np.ufunc, values) -> np.ndarray | None:
         like = np.nditer((*values, None), ["zerosize_ok"], flags, op_dtypes=types).operands[-1]
     except (TypeError, ValueError):
         return None
+    return zeros_like(like, dtype)
+
+
+def zeros_like(like: np.ndarray, dtype: np.dtype | None = None) -> np.ndarray:
+    """Zeros of the same shape, with the axes in the same order in memory."""
     order = np.argsort([-s for s in like.strides], kind="stable")
-    return _zeros(tuple(np.array(like.shape)[order]), dtype).transpose(np.argsort(order))
+    return _zeros(tuple(np.array(like.shape)[order]), dtype or like.dtype).transpose(np.argsort(order))
 
 
 def reduced(function: Callable, values: Sequence, options: Mapping) -> Any:

@@ -2,7 +2,8 @@
 loop makes one at each turn.
 
 Two such functions do the same if their code is the same object, if their globals, defaults and names are, and
-if each variable that they close over holds the same object, or an equal one of a kind that cannot change.
+if each variable that they close over holds the same object, or, where no code asks by `is`, an equal one of a
+kind that cannot change.
 Then what guards the recording of the first guards the second as well, whose own cells were compared just now.
 What is not of this kind is recorded again, as ever.
 
@@ -12,6 +13,7 @@ numbers, texts, modules, functions, and arrays of no more than a MiB; and a few 
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -21,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..record import recording
-from ..same import COMPARED, same
+from ..same import COMPARED, interchangeable
 from .guard import Guard, make_guard
 from .watch import is_watching
 from .world import is_own
@@ -128,11 +130,11 @@ class Records:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._records: OrderedDict = OrderedDict()  # key -> ((held, guard, record), ...)
+        self._records: OrderedDict = OrderedDict()  # key -> ((same, held, holds, record), ...)
         self._attempts: OrderedDict = OrderedDict()  # key -> _Attempts
 
     def find(self, key: Hashable, kin: Kin, accept: Callable[[Any], bool]) -> Any:
-        for held, holds, record in self._records.get(key, ()):
+        for same, held, holds, record in self._records.get(key, ()):
             if len(held) == len(kin.held) and all(map(same, kin.held, held)) and holds() and accept(record):
                 with self._lock:
                     if key in self._records:
@@ -159,9 +161,10 @@ class Records:
                 attempts.wait = LONGEST
                 return
             own = [f for f in guard.facts if not (f[0] == "roots" and any(f[1] is w for w in kin.wrappers))]
-            holds = guard.holds if len(own) == len(guard.facts) else make_guard(own).holds
+            holds = guard.holds if len(own) == len(guard.facts) else make_guard(own, guard.by_identity).holds
+            same = operator.is_ if guard.by_identity else interchangeable
             others = self._records.pop(key, ())
-            self._records[key] = ((kin.held, holds, record), *others)[:VARIANTS]
+            self._records[key] = ((same, kin.held, holds, record), *others)[:VARIANTS]
             if len(self._records) > SIZE:
                 self._records.popitem(last=False)
 

@@ -1,4 +1,4 @@
-"""Functions that emitted programs call: blocks on several threads, products, taking and adding rows."""
+"""Functions that emitted programs call: work on several threads, products, taking and adding rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from . import threads
+from . import one_row, threads
 from .split_matmul import product
 
 
@@ -29,9 +29,63 @@ def run_blocks(body: Callable, blocks: tuple, scratch: tuple, alone: bool = Fals
         threads.run_on_threads(job)
 
 
+PIECE = 1 << 16  # elements of a piece; two threads lose with smaller ones
+MOST_PIECES = 8
+
+
+def spread(function: Callable, out: np.ndarray, *args: np.ndarray | float) -> None:
+    """function(*args, out=out), which goes element by element, in pieces along one axis and on all threads.
+
+    For arrays whose rows are not those of their neighbours in the program, so that they are in no region with
+    them. The pieces are the same for any number of threads.
+    """
+    count = min(MOST_PIECES, out.size // PIECE)
+    if count < 2 or not all(_reads_its_own(x, out) for x in args):
+        function(*args, out=out)
+        return
+    axis = next((a for a, n in enumerate(out.shape) if n >= count), int(np.argmax(out.shape)))
+    length = out.shape[axis]
+    size = -(-length // count)
+    before = (slice(None),) * axis
+    todo = iter([slice(i, i + size) for i in range(0, length, size)])
+
+    def part(x: np.ndarray | float, s: slice) -> np.ndarray | float:
+        at = np.ndim(x) - (out.ndim - axis)  # axes are counted from the last one, as NumPy broadcasts them
+        return x[(slice(None),) * at + (s,)] if at >= 0 and x.shape[at] == length else x
+
+    def job(thread: int) -> None:
+        for s in todo:
+            function(*[part(x, s) for x in args], out=out[(*before, s)])
+
+    if threads.count == 1:
+        job(0)
+    else:
+        threads.run_on_threads(job)
+
+
+def _reads_its_own(x: np.ndarray | float, out: np.ndarray) -> bool:
+    """Whether no piece of `out` is written before another piece has read it as a part of x."""
+    if not isinstance(x, np.ndarray) or not np.may_share_memory(x, out):
+        return True
+    places = [a.__array_interface__["data"][0] for a in (x, out)]
+    return x.shape == out.shape and x.strides == out.strides and places[0] == places[1]
+
+
+def copied(x: np.ndarray, out: np.ndarray) -> None:
+    """np.copyto(out, x), with its arguments in the order of a ufunc's."""
+    np.copyto(out, x)
+
+
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
     """np.matmul(a, b, out=out) for 2-D operands, shared out over the pool (split_matmul.py). Returns out."""
     return product(a, b, out, threads.count, threads.run_on_threads)
+
+
+def matmul_in_any_order(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """`matmul` where sums may be added up in another order than BLAS does (one_row.py). Returns out."""
+    if one_row.suits(a, b):
+        return one_row.product(a, b, out, threads.count, threads.run_on_threads)
+    return matmul(a, b, out)
 
 
 def take_rows(table: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
@@ -49,6 +103,16 @@ def add_rows(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
     rows = rows.reshape(-1, rows.shape[-1])  # one for each index, also where the index is one number
     for k, t in enumerate(np.ravel(index).tolist()):
         table[t] += rows[k]
+
+
+def add_numbers(table: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
+    """np.add.at(table, index, values) for a table of zeros: np.bincount takes a quarter of its time."""
+    index = np.ravel(index)
+    if index.size and index.dtype.kind == "i" and index.min() >= 0 and index.max() < len(table):
+        values = np.broadcast_to(values, index.shape) if np.ndim(values) == 0 else np.ravel(values)
+        table[...] = np.bincount(index, values, len(table))
+    else:
+        np.add.at(table, index, np.ravel(values))
 
 
 def add_along(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int) -> None:

@@ -152,22 +152,29 @@ def solve(a: Any, b: Any, lower: Any = False, assume_a: Any = None, transposed: 
 
 @ours(_scipy)
 def solve_triangular(a: Any, b: Any, trans: Any = 0, lower: Any = False, unit_diagonal: Any = False) -> Any:
-    """By numpy.linalg.solve of the triangle: three times the work of a substitution."""
     n = np.shape(a)[-1]
-    a = np.tril(a, -1 if unit_diagonal else 0) if lower else np.triu(a, 1 if unit_diagonal else 0)
-    a = a + np.eye(n) if unit_diagonal else a
+    if unit_diagonal:
+        a = (np.tril(a, -1) if lower else np.triu(a, 1)) + np.eye(n)
     if trans in (1, "T"):
-        a = np.swapaxes(a, -1, -2)
+        a, lower = np.swapaxes(a, -1, -2), not lower
     elif trans in (2, "C"):
-        a = _turned(a)
-    return np.linalg.solve(a, b)
+        a, lower = _turned(a), not lower
+    return _substituted(a, b, lower)
+
+
+def _substituted(a, b, lower):
+    """The x of a x = b, of the lower or upper triangle of a."""
+    upper = not lower
+    if np.ndim(b) == 1:
+        return apply_op("solve_triangular", a, np.reshape(b, (-1, 1)), upper=upper)[..., 0]
+    return apply_op("solve_triangular", a, b, upper=upper)
 
 
 @ours(_scipy)
 def cho_solve(c_and_lower: Any, b: Any) -> Any:
     c, lower = c_and_lower
-    c = np.tril(c) if lower else _turned(np.triu(c))
-    return np.linalg.solve(_turned(c), np.linalg.solve(c, b))
+    c = c if lower else _turned(c)
+    return _substituted(_turned(c), _substituted(c, b, True), False)
 
 
 @ours(_scipy)

@@ -59,7 +59,7 @@ def not_like_this(name: str, what: str) -> Exception:
 
 
 def passed_on(module: ModuleType, name: str) -> Any:
-    """What SciPy's module has under a name. A function without a rule refuses recorded values by name."""
+    """SciPy's function of that name. One without a rule refuses recorded values by its name."""
     value = getattr(module, name)
     if isinstance(value, type) or not callable(value) or hasattr(value, "nin"):
         return value

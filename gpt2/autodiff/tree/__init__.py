@@ -13,6 +13,7 @@ ad.tree.register(cls)         instances of cls are trees; ad.tree.static(cls): t
 """
 
 from .classes import Record, register, static
+from .matching import Leaf, matched, numbered
 from .public import leaves, map, ravel
 from .structure import (
     LEAF,
@@ -31,6 +32,7 @@ from .structure import (
 __all__ = [
     "LEAF",
     "Kind",
+    "Leaf",
     "Record",
     "Tree",
     "attributes_of",
@@ -41,6 +43,8 @@ __all__ = [
     "leaf_paths",
     "leaves",
     "map",
+    "matched",
+    "numbered",
     "ravel",
     "register",
     "static",

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.emit import buffers, layout, regions
+from gpt2.autodiff.emit import buffers, decisions, layout, regions, windows
 from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph, GraphError
-from gpt2.autodiff.ops import OPS, apply, input_node, row, rowwise
+from gpt2.autodiff.ops import OPS, apply, build, input_node, row, rowwise
 from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.ops.table import VIEWS
@@ -48,6 +48,7 @@ def tiny_regions(monkeypatch):
     monkeypatch.setattr(regions, "BLOCK_BYTES", 400)
     monkeypatch.setattr(buffers, "LEND_FROM", 8)
     monkeypatch.setattr(buffers, "LONG", 0.1)
+    monkeypatch.setattr(kernels, "PIECE", 8)
 
 
 def blocks(seed, shapes=SHAPES, makers=BLOCKS):
@@ -265,6 +266,106 @@ def test_an_error_in_a_thread_reaches_the_caller():
         )  # and the pool lives on
     finally:
         threads.set_threads(1)
+
+
+def test_parts_that_fill_the_result_are_computed_in_it():
+    """Two parts that fill it lie in its memory; only the third, which overlaps both, is added."""
+    x, y, z = (input_node(s, F8, name) for s, name in zip(((4, 20), (2, 20), (3, 20)), "xyz"))
+    parts = [y * 3.0, apply("tanh", x), z * 2.0]
+    rows = [((0, 2, 1), (0, 20, 1)), ((2, 6, 1), (0, 20, 1)), ((1, 4, 1), (0, 20, 1))]
+    total = apply("assemble", *parts, shape=(6, 20), indices=tuple(rows), dtype="float64")
+    graph = check(Graph((x, y, z), (total,)))
+    program = compile_graph(graph)
+    assert "fill" not in program.source and "copyto" not in program.source and "copied" not in program.source
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
+    np.testing.assert_allclose(program(*arrays)[0], evaluate_graph(graph, arrays)[0], rtol=1e-15)
+
+
+def test_heads_are_computed_where_they_belong_beside_axes_of_one():
+    """(heads, T, HS) into (1, T, parts, heads, HS): an axis of length 1 has any stride."""
+    x, y = (input_node((2, 6, 5), F8, name) for name in "xy")
+
+    def placed(h):
+        return build.reshape(build.transpose(h, (1, 0, 2)), (1, 6, 1, 2, 5))
+
+    full = tuple((0, n, 1) for n in (1, 6, 2, 2, 5))
+    places = tuple((*full[:2], (k, k + 1, 1), *full[3:]) for k in range(2))
+    parts = [placed(apply("tanh", x)), placed(y * 2.0)]
+    total = apply("assemble", *parts, shape=(1, 6, 2, 2, 5), indices=places, dtype="float64")
+    graph = check(Graph((x, y), (total,)))
+    program = compile_graph(graph)
+    assert "copyto" not in program.source and "copied" not in program.source
+    arrays = [np.random.default_rng(k).standard_normal((2, 6, 5)) for k in range(2)]
+    np.testing.assert_allclose(program(*arrays)[0], evaluate_graph(graph, arrays)[0], rtol=1e-15)
+
+
+def test_which_parts_fill_the_result():
+    def of(*spans, n=10):
+        parts = [input_node((stop - start,), F8) for start, stop in spans]
+        indices = tuple(((start, stop, 1),) for start, stop in spans)
+        return windows.fills(apply("assemble", *parts, shape=(n,), indices=indices, dtype="float64"))
+
+    assert of((0, 4), (4, 10)) == {0, 1}
+    assert of((0, 4), (2, 7), (4, 10)) == {0, 2}
+    assert of((0, 4), (0, 10), (3, 5)) == {1}
+    assert of((0, 4), (5, 10)) == of((0, 4), (3, 10)) == set()
+    stretched = apply(  # one number for all of it does not lie in its memory
+        "assemble", input_node((1,), F8), shape=(10,), indices=(((0, 10, 1),),), dtype="float64"
+    )
+    assert windows.fills(stretched) == set()
+
+
+def test_rows_that_are_numbered_in_two_ways_are_taken_as_fewer(monkeypatch):
+    """Heads, read as groups of heads later on: no index reaches both, but one of the batch does."""
+    monkeypatch.setattr(regions, "BLOCK_BYTES", 1 << 13)
+    monkeypatch.setattr(decisions, "SHORTEST", 64)
+
+    def f(x, cos):
+        heads = x.reshape(4, 8, 6, 16).transpose(0, 2, 1, 3)
+        turned = np.concatenate([heads[..., :8] * cos, heads[..., 8:] - cos], axis=-1)
+        return turned.reshape(4, 3, 2, 8, 16) * 0.5
+
+    rng = np.random.default_rng(0)
+    x, cos = rng.standard_normal((4, 8, 96)), rng.standard_normal((8, 8))
+    made = ad.Fixed(f)
+    np.testing.assert_allclose(made(x, cos), f(x, cos), rtol=1e-12)
+    source = made.entry((x, cos), {})[0].program.program.source
+    assert "4 rows in" in source and source.count("run_blocks(") == 1
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (24,), (1, 3, 8), (2, 12)])
+def test_work_that_is_spread_is_the_work_as_a_whole(shape, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, y, row = rng.standard_normal(shape), rng.standard_normal(shape), rng.standard_normal(shape[-1:])
+    monkeypatch.setattr(kernels, "PIECE", 5)
+    calls = []
+
+    def divided(a, b, out):
+        calls.append(out.size)
+        np.divide(a, b, out=out)
+
+    for count in (1, 2):
+        threads.set_threads(count)
+        try:
+            for a, b in ((x, y), (x, row), (2.0, x), (x.T.copy().T, 3.0), (x, np.array(2.0))):
+                out, whole = np.empty(shape[::-1]).T, np.divide(a, b)
+                calls.clear()
+                kernels.spread(divided, out, a, b)
+                np.testing.assert_array_equal(out, whole)
+                assert len(calls) > 1 and sum(calls) == x.size
+        finally:
+            threads.set_threads(1)
+
+
+def test_work_over_its_own_memory_is_spread_where_no_piece_reads_another(monkeypatch):
+    monkeypatch.setattr(kernels, "PIECE", 2)
+    x = np.arange(16.0).reshape(4, 4)
+    want = x + x.T
+    kernels.spread(np.add, x, x, x.T)
+    np.testing.assert_array_equal(x, want)
+    kernels.spread(np.add, x, x, want)
+    np.testing.assert_array_equal(x, 2 * want)
 
 
 @pytest.mark.parametrize("name", ["update", "from itself", "scatter", "scatter_add", "read later"])

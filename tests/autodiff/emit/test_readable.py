@@ -1,17 +1,23 @@
 """The readable source computes what the graph says, and reads as meant."""
 
+import ast
+import functools
+
 import numpy as np
 import pytest
 
 from gpt2 import certificate
-from gpt2.autodiff import passes
+from gpt2.autodiff import FixedPair, passes
 from gpt2.autodiff.emit.readable import constants, readable_source
+from gpt2.autodiff.emit.runnable import written
+from gpt2.autodiff.emit.wrapping import wrapped
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, input_node
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.switches import Options
 from gpt2.layers import LAYERS
+from gpt2.model import GPT2, GPT2Config
 from tests.support.random_graphs import random_arrays, random_graph
 
 F8 = np.dtype(np.float64)
@@ -80,3 +86,99 @@ def test_a_view_is_copied_before_it_is_written_to(rng):
     turned = apply("reshape", x, shape=(4, 3))
     written = apply("update", turned, v, index=((1, 2, 1), (0, 3, 1)))
     agrees(Graph((x, v), (written,)), [rng.standard_normal((2, 6)), rng.standard_normal(3)], rtol=1e-12)
+
+
+# ---- Loops -------------------------------------------------------------------------------------------------
+
+
+def many(body, steps, *arrays):
+    """A program of so many steps, differentiated: the text of forward and backward, and what they give."""
+    pair = FixedPair(
+        lambda *args: functools.reduce(lambda x, k: body(x, k, *args[1:]), range(steps), args[0])
+    )
+    text = pair.source(*arrays)
+    env = {}
+    exec(text, env)
+    forward, backward = (f for name, f in env.items() if callable(f) and name != "np")
+    out, *kept = forward(*arrays)
+    dout = np.random.default_rng(3).standard_normal(out.shape)
+    before = [np.array(a) for a in arrays]
+    grads = backward(*kept, dout)
+    for a, b in zip(arrays, before):
+        np.testing.assert_array_equal(a, b)
+    want, saved = pair.forward(*arrays)
+    np.testing.assert_allclose(out, want, rtol=1e-12)
+    for x, y in zip(grads, pair.backward(dout, saved), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+    return text
+
+
+def layered(x, k, w, b):
+    """Weights of its own for each step, and enough of it to be called and not written out."""
+    for _ in range(4):
+        x = np.tanh(x @ w[k] + b[k]) * x + np.sin(x) * np.exp(-x * x)
+    return x
+
+
+def shared(x, k, w):
+    """The same weights in all steps."""
+    for _ in range(4):
+        x = np.tanh(x @ w) * x + np.sin(x) * np.exp(-x * x)
+    return x
+
+
+def backwards(x, k, w):
+    """Weights taken from the last to the first."""
+    return layered(x, 9 - k, w, w[:, 0])
+
+
+@pytest.mark.parametrize(
+    "body, sizes, up",
+    [(layered, [(10, 3, 3), (10, 3)], True), (shared, [(3, 3)], True), (backwards, [(10, 3, 3)], False)],
+)
+def test_alike_steps_are_a_loop(body, sizes, up, rng):
+    arrays = [0.3 * rng.standard_normal(size) for size in [(5, 3), *sizes]]
+    text = many(body, 10, *arrays)
+    assert text.count("f_stretch(") == text.count("f_stretch_backward(") == 2  # defined, and called
+    forward, backward = text.split("def f_backward(")
+    assert ("for k in range(" in forward) == ("for k in reversed(range(" in backward) == up
+    assert ("for k in reversed(range(" in forward) == ("for k in range(" in backward) != up
+    assert "each_" not in text  # what a call is given is in a place that moves, or in a row that is kept
+
+
+def test_the_whole_model_is_two_loops(monkeypatch):
+    """Runs by copy and paste, and gives the model's gradients."""
+    config = GPT2Config(vocab_size=17, block_size=5, n_layer=4, n_head=3, n_embd=12, dtype="float64")
+    monkeypatch.setattr(certificate, "WHOLE", config)
+    monkeypatch.setattr(certificate, "SHOWN", certificate.SIZES)
+    text = certificate.whole_source()[2]
+    assert "for k in range(4):" in text and "for k in reversed(range(4)):" in text
+    assert text.count("loss_stretch(") == text.count("loss_stretch_backward(") == 2  # defined, and called
+    env = {}
+    exec(text, env)
+    model = GPT2(config, "manual", seed=1)
+    tokens, targets = np.random.default_rng(0).integers(0, 17, (2, 2, 5))
+    loss = model.loss_and_grads(tokens, targets)
+    out, *kept = env["loss_forward"](*model.params.values(), tokens, targets)
+    assert abs(out - loss) < 1e-12
+    for name, g in zip(model.grads, env["loss_backward"](*kept, np.float64(1.0)), strict=True):
+        np.testing.assert_allclose(g, model.grads[name], rtol=1e-9, atol=1e-13, err_msg=name)
+
+
+def test_masks_are_written_out():
+    for k in (-1, 0, 1):
+        for part in (np.triu, np.tril):
+            mask = part(np.full((20, 30), -1e30, np.float32), k)
+            text = written(mask)
+            assert len(text) < 70 and eval(text, {"np": np}).tobytes() == mask.tobytes()
+    assert written(np.arange(400.0).reshape(20, 20)) is None
+
+
+def test_long_lines_are_broken_at_commas():
+    names = ", ".join(f"name{k}" for k in range(20))
+    source = f"def f({names}):\n    {names} = g({names}, np.sum(x, axis=(0, 1)))\n    return {names}\n"
+    text = wrapped(source, 60)
+    assert max(map(len, text.split("\n"))) <= 60
+    assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(source))
+    long = "x = " + " + ".join(["a_name_that_is_long"] * 8)
+    assert wrapped(long, 60) == long  # no commas

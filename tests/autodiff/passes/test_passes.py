@@ -203,6 +203,10 @@ CASES = {
         lambda v: (1.0 / v.r, v.x / v.r),
         "t2: f32[2,3,1] = divide(1.0, r)\nt3: f32[2,3,4] = multiply(x, t2)\nreturn t2, t3",
     ),
+    "algebra: a reciprocal that comes later": (
+        lambda v: (v.x / v.r, 1.0 / v.r),
+        "t2: f32[2,3,1] = divide(1.0, r)\nt3: f32[2,3,4] = multiply(x, t2)\nreturn t3, t2",
+    ),
     "reduce: a row leaves the sum": (
         lambda v: sum_(v.x * v.r * -2.0, 2),
         """t2: f32[2,3] = reshape(r, shape=(2,3))

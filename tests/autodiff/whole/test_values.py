@@ -10,8 +10,8 @@ from gpt2.autodiff.emit import regions
 from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, build, input_node
-from gpt2.autodiff.ops.exactness import CONTINUOUS, EXACT, EXACT_INTEGERS, decided, exact, mark_derived
-from gpt2.autodiff.ops.table import OPS
+from gpt2.autodiff.ops.exactness import decided, exact, mark_derived, without_rounding
+from gpt2.autodiff.ops.table import OPS, Op
 from gpt2.autodiff.passes import FAMILIES, simplify
 from gpt2.autodiff.passes.engine import BITS, DIGITS
 from gpt2.autodiff.switches import Options
@@ -145,8 +145,17 @@ def test_every_rule_says_what_it_keeps_or_is_off():
         assert {keeps for rules in family.rules.values() for _, keeps, _ in rules} <= {BITS, DIGITS, None}
 
 
-def test_ops_that_pass_on_small_changes_are_ops():
-    assert CONTINUOUS | EXACT | EXACT_INTEGERS <= {*OPS, "fused"}
+def test_an_op_decides_and_rounds_unless_its_row_says_otherwise():
+    silent = Op("mystery", "nondiff", infer=None, evaluate=None)
+    assert silent.decides and not silent.exact_on
+    deciding = "remainder floor_divide arctan2 angle sign copysign argmax floor less eigh svd".split()
+    assert all(OPS[name].decides for name in deciding)
+
+
+def test_absolute_values_of_complex_numbers_are_rounded():
+    real, complex_ = (input_node((4,), dtype) for dtype in ("float64", "complex128"))
+    assert without_rounding([apply("absolute", real)])
+    assert not without_rounding([apply("absolute", complex_)])
 
 
 def test_what_is_decided():

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ...errors import unsupported
 from ...graph import Node
 from ...ops import apply, build, table
 from .. import source_lines
-from ..dispatch import call_function, handles, operand, operands, raw
+from ..dispatch import Given, Operand, call_function, handles, operand, operands, raw
 from ..recording import current
 from ..value import Recorded
 from . import shape as shape_functions
@@ -40,7 +41,7 @@ handles(np.ones)(constant(1, np.empty))
 
 
 @raw(np.empty_like)
-def empty_like(prototype: Any, *args: Any, **kwargs: Any) -> Recorded:
+def empty_like(prototype: Given, *args: Any, **kwargs: Any) -> Recorded:
     """Zeros: what was in the memory before must not show."""
     return call_function(np.zeros_like, (prototype, *args), kwargs)
 
@@ -52,14 +53,14 @@ def empty(*args: Any, **kwargs: Any) -> Recorded:
 
 @handles(np.full_like)
 def full_like(
-    a: Any,
-    fill_value: Any,
-    dtype: Any = None,
+    a: Node,
+    fill_value: Operand,
+    dtype: DTypeLike | None = None,
     order: str = "K",
     subok: bool = True,
-    shape: Any = None,
+    shape: int | Sequence[int] | None = None,
     *,
-    device: Any = None,
+    device: None = None,
 ) -> Node:
     dtype = np.dtype(dtype) if dtype is not None else a.dtype
     return build.broadcast(
@@ -68,7 +69,14 @@ def full_like(
 
 
 @handles(np.full)
-def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", *, device: Any = None) -> Node:
+def full(
+    shape: int | Sequence[int],
+    fill_value: Operand,
+    dtype: DTypeLike | None = None,
+    order: str = "C",
+    *,
+    device: None = None,
+) -> Node:
     value = operand(fill_value)
     return build.broadcast(build.cast(value, dtype or value.dtype), _shape(shape))
 
@@ -95,7 +103,7 @@ def _number(x):
     return x
 
 
-def as_recorded(value: Any) -> Recorded:
+def as_recorded(value: Given) -> Recorded:
     """A plain array as a recorded value of the innermost recording."""
     rec = current()
     return Recorded(rec, table.const(np.array(value)), np.array(value))
@@ -107,7 +115,11 @@ for _function in (np.eye, np.identity, np.tri):
 
 @raw(np.arange)
 def arange(
-    start: Any = None, stop: Any = None, step: Any = None, dtype: Any = None, **options: Any
+    start: Given | None = None,
+    stop: Given | None = None,
+    step: Given | None = None,
+    dtype: DTypeLike | None = None,
+    **options: Any,
 ) -> Recorded:
     """The length is looked at. NumPy adds the step once, and goes on by the difference that this made."""
     if not any(type(v) is Recorded and v.dtype.kind in "fc" for v in (start, stop, step)):
@@ -131,15 +143,15 @@ def arange(
 
 @handles(np.array, np.asarray, np.asanyarray, np.ascontiguousarray, np.asfortranarray)
 def array(
-    obj: Any,
-    dtype: Any = None,
+    obj: Operand,
+    dtype: DTypeLike | None = None,
     order: str | None = None,
     *,
     copy: bool | None = None,
     subok: bool = False,
     ndmin: int = 0,
     ndmax: int = 0,
-    device: Any = None,
+    device: None = None,
 ) -> Node:
     """The same numbers; lists of recorded values one after another."""
     x = operand(obj)
@@ -149,26 +161,28 @@ def array(
 
 
 @raw(np.copy)
-def copy(a: Any, order: str = "K", subok: bool = False) -> Recorded:
+def copy(a: Given, order: str = "K", subok: bool = False) -> Recorded:
     return call_function(np.array, (a,), {"order": order})
 
 
 @raw(np.astype)
-def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Recorded:
+def astype(
+    x: Recorded | np.ndarray, dtype: DTypeLike, /, *, copy: bool = True, device: None = None
+) -> Recorded:
     return x.astype(dtype, copy=copy)
 
 
 @handles(np.linspace)
 def linspace(
-    start: Any,
-    stop: Any,
+    start: Operand,
+    stop: Operand,
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
     *,
-    device: Any = None,
+    device: None = None,
 ) -> Node:
     """In NumPy's steps: multiples of one width, added to the start, and the end as it is given."""
     start, stop = operands(start, stop)
@@ -193,12 +207,12 @@ def linspace(
 
 @handles(np.logspace)
 def logspace(
-    start: Any,
-    stop: Any,
+    start: Operand,
+    stop: Operand,
     num: int = 50,
     endpoint: bool = True,
-    base: Any = 10.0,
-    dtype: Any = None,
+    base: Operand = 10.0,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
 ) -> Node:
     if np.ndim(base):
@@ -210,7 +224,12 @@ def logspace(
 
 @handles(np.geomspace)
 def geomspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
+    start: Operand,
+    stop: Operand,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
 ) -> Node:
     start, stop = operands(start, stop)
     common = np.result_type(start.dtype, stop.dtype, np.float64)

@@ -9,33 +9,33 @@ from typing import Any
 
 import numpy as np
 
-from ..dispatch import call_function, raw
+from ..dispatch import Given, call_function, raw
 from ..value import Recorded
 
 
-def _array(x: Any) -> Any:
+def _array(x: Given) -> Any:
     return call_function(np.asarray, (x,), {}) if type(x) is Recorded else np.asarray(x)
 
 
-def _complex_if(outside: Any, x: Any) -> Any:
+def _complex_if(outside: Recorded | np.ndarray, x: Recorded | np.ndarray) -> Any:
     """x as complex numbers, of NumPy's choice of width, where a real element lies outside."""
     if x.dtype.kind == "c" or not np.any(outside):
         return x
     return x.astype(np.complex64 if x.dtype.char in "fbBhH" else np.complex128)
 
 
-def _without_negative(x: Any) -> Any:
+def _without_negative(x: Given) -> Any:
     x = _array(x)
     return _complex_if(x < 0, x)
 
 
-def _within_one(x: Any) -> Any:
+def _within_one(x: Given) -> Any:
     x = _array(x)
     return _complex_if(abs(x) > 1, x)
 
 
 def _of_one(ufunc: np.ufunc, prepared: Callable) -> Callable:
-    def handler(x: Any) -> Any:
+    def handler(x: Given) -> Any:
         return ufunc(prepared(x))
 
     return handler
@@ -48,12 +48,12 @@ for _name in ("arccos", "arcsin", "arctanh"):
 
 
 @raw(np.emath.logn)
-def logn(n: Any, x: Any) -> Any:
+def logn(n: Given, x: Given) -> Recorded | np.ndarray:
     return np.log(_without_negative(x)) / np.log(_without_negative(n))
 
 
 @raw(np.emath.power)
-def power(x: Any, p: Any) -> Any:
+def power(x: Given, p: Given) -> Recorded | np.ndarray:
     """Integer powers that are negative are taken of floats."""
     x, p = _without_negative(x), _array(p)
     return np.power(x, p * 1.0 if p.dtype.kind in "biu" and np.any(p < 0) else p)

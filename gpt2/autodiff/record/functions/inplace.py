@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from ...errors import written_to_plain
 from .. import source_lines
-from ..dispatch import full_name, raw
+from ..dispatch import Given, full_name, raw
 from ..value import Recorded
 
 
-def target(x: Any, function: Callable) -> Recorded:
+def target(x: Given, function: Callable) -> Recorded:
     """The argument that is written to; it has to be a recorded one."""
     if type(x) is not Recorded:
         raise written_to_plain(source_lines.here(), full_name(function))
@@ -21,7 +20,7 @@ def target(x: Any, function: Callable) -> Recorded:
 
 
 @raw(np.copyto)
-def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+def copyto(dst: Given, src: Given, casting: str = "same_kind", where: Given = True) -> None:
     dst = target(dst, np.copyto)
     dtype = getattr(src, "dtype", None)
     if dtype is not None and not np.can_cast(dtype, dst.dtype, casting):
@@ -35,7 +34,7 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
 
 
 @raw(np.put)
-def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
+def put(a: Given, ind: Given, v: Given, mode: str = "raise") -> None:
     a = target(a, np.put)
     ind = np.ravel(np.asarray(ind))
     if mode == "wrap":
@@ -48,14 +47,14 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
 
 
 @raw(np.place)
-def place(arr: Any, mask: Any, vals: Any) -> None:
+def place(arr: Given, mask: Given, vals: Given) -> None:
     arr = target(arr, np.place)
     places = np.flatnonzero(mask)
     put(arr, places, np.resize(vals, places.shape))
 
 
 @raw(np.putmask)
-def putmask(a: Any, mask: Any, values: Any) -> None:
+def putmask(a: Given, mask: Given, values: Given) -> None:
     a = target(a, np.putmask)
     a[...] = np.where(mask, np.resize(values, a.shape) if np.shape(values) != a.shape else values, a).astype(
         a.dtype
@@ -63,7 +62,7 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
 
 
 @raw(np.fill_diagonal)
-def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
+def fill_diagonal(a: Given, val: Given, wrap: bool = False) -> None:
     a = target(a, np.fill_diagonal)
     end = None if wrap or a.ndim != 2 else a.shape[1] * a.shape[1]
     step = a.shape[1] + 1 if a.ndim == 2 else 1 + int(np.cumprod(a.shape[:-1]).sum())
@@ -74,7 +73,7 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
 
 
 @raw(np.put_along_axis)
-def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | Sequence[int] | None) -> None:
+def put_along_axis(arr: Given, indices: Given, values: Given, axis: int | Sequence[int] | None) -> None:
     arr = target(arr, np.put_along_axis)
     if axis is None:
         flat = arr.reshape(-1).copy()

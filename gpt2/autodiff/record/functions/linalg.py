@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ...graph import Node
 from ...ops import apply, build, table
 from ...ops.subgraph import items
-from ..dispatch import Operand, call_function, handles, helper, operand, raw
+from ..dispatch import Given, Operand, call_function, handles, helper, operand, raw
 from ..ufuncs import matmul
 from ..value import Recorded, value_of
 from .products import pair
 from .reduce import max_, min_, plain_sum
 from .shape import moveaxis, normalize_axis_tuple
 
+Order: TypeAlias = "int | float | str | None"  # which norm
 
-def floating(x: Any) -> Node:
+
+def floating(x: Operand) -> Node:
     x = operand(x)
     return x if x.dtype.kind in "fc" else build.cast(x, float)
 
@@ -57,7 +60,7 @@ def solve(a: Operand, b: Operand) -> Node:
 
 
 @handles(np.linalg.tensorsolve)
-def tensorsolve(a: Operand, b: Operand, axes: Any = None) -> Node:
+def tensorsolve(a: Operand, b: Operand, axes: Sequence[int] | None = None) -> Node:
     a, b = operand(a), operand(b)
     if axes is not None:
         raise NotImplementedError("with axes is not recorded; np.moveaxis first")
@@ -66,7 +69,7 @@ def tensorsolve(a: Operand, b: Operand, axes: Any = None) -> Node:
 
 
 @raw(np.linalg.lstsq)
-def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple:
+def lstsq(a: Given, b: Given, rcond: Given | None = None) -> tuple:
     """Least squares by the pseudoinverse, the same solution. Rank and the number of residuals are plain."""
     plain = [value_of(x) for x in (a, b)]
     _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)  # type: ignore[call-overload]
@@ -80,7 +83,7 @@ def _lstsq(a, b, rcond, residual_shape):
 
 
 @helper(_lstsq)
-def lstsq_nodes(a: Operand, b: Operand, rcond: Any, residual_shape: Any) -> tuple[Node, ...]:
+def lstsq_nodes(a: Operand, b: Operand, rcond: Operand, residual_shape: tuple[int, ...]) -> tuple[Node, ...]:
     a, b = pair(floating(a), floating(b))
     if rcond is None:
         rcond = np.finfo(a.dtype).eps * max(a.shape)
@@ -92,7 +95,9 @@ def lstsq_nodes(a: Operand, b: Operand, rcond: Any, residual_shape: Any) -> tupl
 
 
 @handles(np.linalg.pinv)
-def pinv(a: Operand, rcond: Any = None, hermitian: bool = False, *, rtol: Any = np._NoValue) -> Node:
+def pinv(
+    a: Operand, rcond: Operand | None = None, hermitian: bool = False, *, rtol: Operand = np._NoValue
+) -> Node:
     if hermitian or isinstance(rcond, Node):
         raise NotImplementedError("with hermitian=True or a recorded rcond is not recorded")
     cut = rcond if rtol is np._NoValue else rtol
@@ -122,13 +127,13 @@ def eigh(a: Operand, UPLO: str = "L") -> Any:
 
 
 @raw(np.linalg.eig)
-def eig(a: Any) -> Any:
+def eig(a: Recorded) -> tuple:
     values, vectors = call_function(_eig, (a, str(np.linalg.eig(a.value)[0].dtype)), {})
     return _EigResult(values, vectors)
 
 
 @raw(np.linalg.eigvals)
-def eigvals(a: Any) -> Recorded:
+def eigvals(a: Given) -> Recorded:
     return eig(a)[0]
 
 
@@ -140,13 +145,13 @@ def _eig(a, dtype):
 
 
 @helper(_eig)
-def eig_nodes(a: Operand, dtype: Any) -> tuple[Node, ...]:
+def eig_nodes(a: Operand, dtype: DTypeLike) -> tuple[Node, ...]:
     """NumPy gives reals where all values happen to be real; the recording keeps to what it gave."""
     return items(apply("eig", floating(a), dtype=dtype))
 
 
 @handles(np.linalg.eigvalsh)
-def eigvalsh(a: Any, UPLO: str = "L") -> Node:
+def eigvalsh(a: Operand, UPLO: str = "L") -> Node:
     return eigh(a, UPLO)[0]
 
 
@@ -159,7 +164,7 @@ def svd(a: Operand, full_matrices: bool = True, compute_uv: bool = True, hermiti
 
 
 @handles(np.linalg.svdvals)
-def svdvals(x: Any, /) -> Node:
+def svdvals(x: Operand, /) -> Node:
     return svd(x, compute_uv=False)
 
 
@@ -181,7 +186,7 @@ def matrix_power(a: Operand, n: int | None) -> Node:
 
 @handles(np.linalg.norm)
 def norm(
-    x: Operand, ord: Any = None, axis: int | Sequence[int] | None = None, keepdims: bool = False
+    x: Operand, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False
 ) -> Node:
     x = floating(x)
     if axis is None:
@@ -201,7 +206,7 @@ def squares(x: Node) -> Node:
     return build.square(x)
 
 
-def vector_norm_along(x: Node, order: Any, axis: int | Sequence[int] | None, keepdims: Any) -> Node:
+def vector_norm_along(x: Node, order: Order, axis: int | Sequence[int] | None, keepdims: Any) -> Node:
     if order == np.inf:
         return max_(build.absolute(x), axis, keepdims=keepdims)
     if order == -np.inf:
@@ -215,7 +220,7 @@ def vector_norm_along(x: Node, order: Any, axis: int | Sequence[int] | None, kee
     return plain_sum(build.absolute(x) ** float(order), axis, keepdims) ** (1.0 / order)
 
 
-def matrix_norm_along(x: Node, order: Any, axes: Any, keepdims: Any) -> Node:
+def matrix_norm_along(x: Node, order: Order, axes: tuple[int, int], keepdims: Any) -> Node:
     row, column = axes
     if order in ("fro", "f"):
         return build.sqrt(plain_sum(squares(x), axes, keepdims))
@@ -237,7 +242,7 @@ def matrix_norm_along(x: Node, order: Any, axes: Any, keepdims: Any) -> Node:
 
 @handles(np.linalg.vector_norm)
 def vector_norm(
-    x: Operand, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Any = 2
+    x: Operand, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2
 ) -> Node:
     x = floating(x)
     if axis is None or isinstance(axis, tuple):
@@ -257,12 +262,12 @@ def vector_norm(
 
 
 @handles(np.linalg.matrix_norm)
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Node:
+def matrix_norm(x: Operand, /, *, keepdims: bool = False, ord: Order = "fro") -> Node:
     return norm(x, ord, (-2, -1), keepdims)
 
 
 @handles(np.linalg.cond)
-def cond(x: Operand, p: Any = None) -> Node:
+def cond(x: Operand, p: Order = None) -> Node:
     x = floating(x)
     if p in (None, 2, -2):
         values = svd(x, compute_uv=False)

@@ -18,12 +18,12 @@ from ...ops import apply, build, input_node
 from ...ops.table import is_elementwise
 from ...tree import LEAF
 from .. import record
-from ..dispatch import raw
+from ..dispatch import Given, raw
 from ..value import Recorded, value_of
 
 
 @raw(np.piecewise)
-def piecewise(x: Any, condlist: Sequence, funclist: Sequence, *args: Any, **kw: Any) -> Recorded:
+def piecewise(x: Given, condlist: Sequence, funclist: Sequence, *args: Any, **kw: Any) -> Recorded:
     x = x if type(x) is Recorded else np.asarray(x)
     conditions, functions = _pairs(x, condlist, list(funclist))
     some = x if type(x) is Recorded else next(c for c in conditions if type(c) is Recorded)

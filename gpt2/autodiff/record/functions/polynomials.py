@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.polynomial
 from ...errors import unsupported
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import call_function, handles, helper, operand, raw
+from ..dispatch import Given, Operand, call_function, handles, helper, operand, raw
 from ..source_lines import here
 from ..value import Recorded
 from .linalg import lstsq_nodes
@@ -39,24 +40,24 @@ def _both(a1, a2) -> tuple[Node, Node]:
 
 
 @handles(np.polyadd)
-def polyadd(a1: Any, a2: Any) -> Node:
+def polyadd(a1: Operand, a2: Operand) -> Node:
     p, q = _both(a1, a2)
     return p + q
 
 
 @handles(np.polysub)
-def polysub(a1: Any, a2: Any) -> Node:
+def polysub(a1: Operand, a2: Operand) -> Node:
     p, q = _both(a1, a2)
     return p - q
 
 
 @handles(np.polymul)
-def polymul(a1: Any, a2: Any) -> Node:
+def polymul(a1: Operand, a2: Operand) -> Node:
     return convolve(_row(a1), _row(a2))
 
 
 @handles(np.polyder)
-def polyder(p: Any, m: int = 1) -> Node:
+def polyder(p: Operand, m: int = 1) -> Node:
     p = _row(p)
     for _ in range(operator.index(m)):
         n = p.size - 1
@@ -66,7 +67,7 @@ def polyder(p: Any, m: int = 1) -> Node:
 
 
 @handles(np.polyint)
-def polyint(p: Any, m: int = 1, k: Any = None) -> Node:
+def polyint(p: Operand, m: int = 1, k: Operand | None = None) -> Node:
     p, m = _row(p), operator.index(m)
     if k is not None:
         k = build.broadcast(_row(k), (m,)) if _row(k).size == 1 else _row(k)
@@ -77,7 +78,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Node:
 
 
 @handles(np.poly)
-def poly(seq_of_zeros: Any) -> Node:
+def poly(seq_of_zeros: Operand) -> Node:
     """The polynomial that is zero there: (x - z1) (x - z2) ..."""
     zeros = operand(seq_of_zeros)
     if zeros.ndim != 1:
@@ -92,7 +93,7 @@ def poly(seq_of_zeros: Any) -> Node:
 
 
 @raw(np.polydiv)
-def polydiv(u: Any, v: Any) -> tuple[Any, Any]:
+def polydiv(u: Given, v: Given) -> tuple[Any, Any]:
     """Long division. Leading zeros of the remainder are taken off, so it is looked at."""
     u, v = np.atleast_1d(u) + 0.0, np.atleast_1d(v) + 0.0
     like = u if type(u) is Recorded else v
@@ -108,7 +109,7 @@ def polydiv(u: Any, v: Any) -> tuple[Any, Any]:
 
 
 @raw(np.roots)
-def roots(p: Any) -> Any:
+def roots(p: Given) -> Recorded | np.ndarray:
     """The eigenvalues of the companion matrix, and a zero for each factor x. Which coefficients are zero is
     looked at.
     """
@@ -130,7 +131,9 @@ def roots(p: Any) -> Any:
 
 
 @raw(np.trim_zeros)
-def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+def trim_zeros(
+    filt: Recorded | np.ndarray, trim: str = "fb", axis: int | Sequence[int] | None = None
+) -> Recorded | np.ndarray:
     """Which elements are zero is looked at."""
     there = np.argwhere(filt)
     trim = trim.lower()
@@ -147,8 +150,14 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
 
 @raw(np.polyfit)
 def polyfit(
-    x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: bool = False
-) -> Any:
+    x: Given,
+    y: Given,
+    deg: int,
+    rcond: Given | None = None,
+    full: bool = False,
+    w: Given | None = None,
+    cov: bool = False,
+) -> Recorded | np.ndarray:
     if full or cov:
         raise NotImplementedError("np.polyfit with full=True or cov=True is not recorded")
     return call_function(_polyfit, (x, y, operator.index(deg), rcond, w), {})
@@ -159,7 +168,7 @@ def _polyfit(x, y, deg, rcond, w):
 
 
 @helper(_polyfit)
-def polyfit_nodes(x: Any, y: Any, deg: int, rcond: Any, w: Any) -> Node:
+def polyfit_nodes(x: Operand, y: Operand, deg: int, rcond: Operand, w: Operand) -> Node:
     """Least squares on the powers of x, each scaled to length 1, as NumPy does it."""
     x, y = (operand(v) for v in (x, y))
     given = y.dtype if y.dtype.kind in "fc" else np.dtype(float)
@@ -187,7 +196,7 @@ for _function in vars(np.polynomial.polynomial).values():
 
 
 @raw(np.bincount)
-def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
+def bincount(x: Given, /, weights: Given | None = None, minlength: int = 0) -> Recorded | np.ndarray:
     x = _plain(x)
     if type(weights) is not Recorded:
         return np.bincount(x, weights, operator.index(minlength))
@@ -203,7 +212,7 @@ def _bincount(x, weights, minlength):
 
 
 @helper(_bincount)
-def bincount_nodes(x: Any, weights: Any, minlength: Any) -> Node:
+def bincount_nodes(x: np.ndarray, weights: Operand, minlength: int) -> Node:
     weights = build.cast(operand(weights), float)
     n = max(minlength, int(x.max()) + 1 if x.size else 0)
     return _added(weights, x, n)
@@ -216,7 +225,7 @@ def _added(weights: Node, places: np.ndarray, n: int) -> Node:
     return apply("scatter_add", zeros, weights, table.const(places.astype(np.intp)), spec=(("array", 0),))
 
 
-def _edges(a: Any, bins: Any, range: Any) -> Any:
+def _edges(a: Recorded | np.ndarray, bins: Given, range: Sequence | None) -> Any:
     """The edges of bins: recorded where they hang on recorded numbers."""
     values, limits = _plain(a), _limits(range)
     if np.ndim(bins) == 1:
@@ -236,13 +245,19 @@ def _edges(a: Any, bins: Any, range: Any) -> Any:
 
 
 @raw(np.histogram_bin_edges)
-def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
+def histogram_bin_edges(
+    a: Given, bins: Given = 10, range: Sequence | None = None, weights: Given | None = None
+) -> Recorded | np.ndarray:
     return _edges(a, bins, range)
 
 
 @raw(np.histogram)
 def histogram(
-    a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
+    a: Given,
+    bins: Given = 10,
+    range: Sequence | None = None,
+    density: bool | None = None,
+    weights: Given | None = None,
 ) -> tuple[Any, Any]:
     edges = _edges(a, bins, range)
     given = _plain(a), _plain(bins) if np.ndim(bins) else bins, _limits(range)
@@ -267,7 +282,7 @@ def _histogram(a, bins, range, weights):
 
 
 @helper(_histogram)
-def histogram_nodes(a: Any, bins: Any, range: Any, weights: Any) -> Node:
+def histogram_nodes(a: np.ndarray, bins: Operand, range: Operand, weights: Operand) -> Node:
     """Bins of one width are added up one weight after another, others as differences of running sums."""
     weights, edges = operand(weights), np.histogram_bin_edges(a, bins, range)
     a, n = a.ravel(), len(edges) - 1
@@ -292,8 +307,13 @@ def _is_row(bins) -> bool:
 
 @raw(np.histogram2d)
 def histogram2d(
-    x: Any, y: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
-) -> Any:
+    x: Given,
+    y: Given,
+    bins: Given = 10,
+    range: Sequence | None = None,
+    density: bool | None = None,
+    weights: Given | None = None,
+) -> Recorded | np.ndarray:
     if len(x) != len(y):
         raise ValueError("x and y must have the same length.")
     if _is_row(bins) and len(bins) not in (1, 2):
@@ -304,8 +324,12 @@ def histogram2d(
 
 @raw(np.histogramdd)
 def histogramdd(
-    sample: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
-) -> Any:
+    sample: Recorded | np.ndarray,
+    bins: Given = 10,
+    range: Sequence | None = None,
+    density: bool | None = None,
+    weights: Given | None = None,
+) -> Recorded | np.ndarray:
     columns = list(sample) if type(sample) in (list, tuple) else list(np.atleast_2d(sample.T))
     bins = list(bins) if _is_row(bins) else [bins] * len(columns)
     ranges = [None] * len(columns) if range is None else list(range)
@@ -332,7 +356,7 @@ def _histogramdd(sample, bins, ranges, weights):
 
 
 @helper(_histogramdd)
-def histogramdd_nodes(sample: Any, bins: Any, ranges: Any, weights: Any) -> Node:
+def histogramdd_nodes(sample: Node, bins: Operand, ranges: Operand, weights: Operand) -> Node:
     """Each weight is added to its bin, or to one of those around them for what lies outside."""
     edges = np.histogramdd(sample, bins, ranges)[1]
     places = [np.searchsorted(e, column, "right") for e, column in zip(edges, sample.T)]

@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import REFUSED, call_function, handles, helper, operand, operands, raw
+from ..dispatch import REFUSED, Given, Operand, call_function, handles, helper, operand, operands, raw
 from ..ufuncs import operate
 from ..value import Recorded
 from .shape import axis_of
 
 
 @raw(np.where)
-def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
+def where(condition: Given, x: Given | None = None, y: Given | None = None, /) -> Recorded | np.ndarray:
     if x is None and y is None:
         return nonzero(condition)
     return call_function(_where, (condition, x, y), {})
@@ -30,7 +31,7 @@ _where.__module__, _where.__name__ = "numpy", "where"
 
 
 @helper(_where)
-def where_node(condition: Any, x: Any, y: Any) -> Node:
+def where_node(condition: Operand, x: Operand, y: Operand) -> Node:
     x, y = weak_operands(x, y)
     condition = operand(condition)
     return apply(
@@ -60,13 +61,13 @@ def weak_operands(*xs: Any) -> list[Node]:
 
 @raw(np.clip)
 def clip(
-    a: Any,
-    a_min: Any = np._NoValue,
-    a_max: Any = np._NoValue,
-    out: Any = None,
+    a: Recorded | np.ndarray,
+    a_min: Given = np._NoValue,
+    a_max: Given = np._NoValue,
+    out: Recorded | None = None,
     *,
-    min: Any = np._NoValue,
-    max: Any = np._NoValue,
+    min: Given = np._NoValue,
+    max: Given = np._NoValue,
     **kwargs: Any,
 ) -> Recorded:
     low = a_min if a_min is not np._NoValue else min
@@ -91,7 +92,7 @@ def clip(
 
 
 @raw(np.select)
-def select(condlist: Sequence, choicelist: Sequence, default: Any = 0) -> Recorded:
+def select(condlist: Sequence, choicelist: Sequence, default: Given = 0) -> Recorded:
     if not condlist or len(condlist) != len(choicelist):
         raise ValueError("select: condlist and choicelist must have the same length, at least 1")
     shape = np.broadcast_shapes(*map(np.shape, (*condlist, *choicelist)))
@@ -102,7 +103,7 @@ def select(condlist: Sequence, choicelist: Sequence, default: Any = 0) -> Record
 
 
 @raw(np.choose)
-def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Recorded:
+def choose(a: Given, choices: Any, out: Recorded | None = None, mode: str = "raise") -> Recorded:
     index = a.astype(np.intp) if type(a) is Recorded else np.asarray(a, np.intp)
     choices = np.stack(np.broadcast_arrays(*choices)) if isinstance(choices, (list, tuple)) else choices
     index = _in_range(index, choices.shape[0], mode)
@@ -129,10 +130,10 @@ def _store(out, result):
 # looking up
 @raw(np.take)
 def take(
-    a: Any,
-    indices: Any,
+    a: Given,
+    indices: Given,
     axis: int | None = None,
-    out: Any = None,
+    out: Recorded | None = None,
     mode: Literal["raise", "wrap", "clip"] = "raise",
 ) -> Recorded:
     if type(a) is not Recorded and type(indices) is not Recorded and out is not None:
@@ -159,7 +160,7 @@ def _look_up(table, indices, axis):
 
 
 @helper(_look_up)
-def look_up(table: Any, indices: Any, axis: int) -> Node:
+def look_up(table: Operand, indices: Operand, axis: int) -> Node:
     table = operand(table)
     spec = (
         *((0, n, 1) for n in table.shape[:axis]),
@@ -170,7 +171,7 @@ def look_up(table: Any, indices: Any, axis: int) -> Node:
 
 
 @handles(np.take_along_axis)
-def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Node:
+def take_along_axis(arr: Operand, indices: Operand, axis: int | None = -1) -> Node:
     arr, indices = operand(arr), operand(indices)
     if axis is None:
         arr, axis = build.reshape(arr, (arr.size,)), 0
@@ -178,7 +179,7 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Node:
 
 
 @raw(np.compress)
-def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -> Recorded:
+def compress(condition: Given, a: Given, axis: int | None = None, out: Recorded | None = None) -> Recorded:
     condition = np.asarray(condition) if type(condition) is not Recorded else np.asarray(condition != 0)
     if axis is None:
         a, axis = np.reshape(a, -1), 0
@@ -187,23 +188,23 @@ def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -
 
 
 @raw(np.extract)
-def extract(condition: Any, arr: Any) -> Recorded:
+def extract(condition: Given, arr: Given) -> Recorded:
     return np.compress(np.ravel(condition), np.ravel(arr))
 
 
 # what looks at values: the places are plain integers, and the recording notes that it looked
 @raw(np.nonzero)
-def nonzero(a: Any) -> tuple[np.ndarray, ...]:
+def nonzero(a: Given) -> tuple[np.ndarray, ...]:
     return np.nonzero(_looked_at(a))
 
 
 @raw(np.flatnonzero)
-def flatnonzero(a: Any) -> np.ndarray:
+def flatnonzero(a: Given) -> np.ndarray:
     return np.flatnonzero(_looked_at(a))
 
 
 @raw(np.argwhere)
-def argwhere(a: Any) -> np.ndarray:
+def argwhere(a: Given) -> np.ndarray:
     return np.argwhere(_looked_at(a))
 
 
@@ -214,7 +215,7 @@ def _looked_at(a: Recorded) -> np.ndarray:
 
 
 @handles(np.count_nonzero)
-def count_nonzero(a: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Node:
+def count_nonzero(a: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Node:
     axes = (
         tuple(range(a.ndim))
         if axis is None
@@ -225,13 +226,13 @@ def count_nonzero(a: Any, axis: int | Sequence[int] | None = None, *, keepdims: 
 
 @raw(np.unique, np.unique_values)
 def unique(
-    ar: Any,
+    ar: Recorded,
     return_index: bool = False,
     return_inverse: bool = False,
     return_counts: bool = False,
     axis: int | None = None,
     **kwargs: Any,
-) -> Any:
+) -> Recorded | tuple:
     """The sorted different values: which they are is looked at, and they are taken from where they first
     stand.
     """
@@ -248,7 +249,7 @@ def _all_of_unique(function: Callable, **wanted: bool) -> None:
     kind = type(function(np.zeros(1)))
 
     @raw(function)
-    def handler(x: Any) -> Any:
+    def handler(x: Recorded) -> tuple:
         found = list(np.unique(x, **wanted, equal_nan=False))  # type: ignore[call-overload]
         if "return_inverse" in wanted:
             place = kind._fields.index("inverse_indices")
@@ -262,23 +263,23 @@ _all_of_unique(np.unique_all, return_index=True, return_inverse=True, return_cou
 
 
 @raw(np.union1d)
-def union1d(ar1: Any, ar2: Any) -> Any:
+def union1d(ar1: Given, ar2: Given) -> Recorded | np.ndarray:
     return np.unique(np.concatenate((ar1, ar2), axis=None))
 
 
-def _looked_over(x: Any) -> np.ndarray:
+def _looked_over(x: Given) -> np.ndarray:
     """A plain array of what is in there, noted as looked at."""
     return x._read(np.array(x.value), "array") if type(x) is Recorded else np.asarray(x)
 
 
 @raw(np.setdiff1d)
-def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
+def setdiff1d(ar1: Given, ar2: Given, assume_unique: bool = False) -> Recorded | np.ndarray:
     ar1 = np.ravel(ar1) if assume_unique else np.unique(ar1)
     return ar1[np.flatnonzero(np.isin(_looked_over(ar1), _looked_over(ar2), invert=True))]
 
 
 @raw(np.setxor1d)
-def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
+def setxor1d(ar1: Given, ar2: Given, assume_unique: bool = False) -> Recorded | np.ndarray:
     ar1, ar2 = (np.ravel(a) if assume_unique else np.unique(a) for a in (ar1, ar2))
     both = np.concatenate((ar1, ar2))
     values = _looked_over(both)
@@ -288,7 +289,7 @@ def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
 
 
 @raw(np.sort_complex)
-def sort_complex(a: Any) -> Any:
+def sort_complex(a: Given) -> Recorded | np.ndarray:
     found = np.sort(a)
     if found.dtype.kind == "c":
         return found
@@ -296,7 +297,7 @@ def sort_complex(a: Any) -> Any:
 
 
 @handles(np.searchsorted)
-def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Node:
+def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Operand | None = None) -> Node:
     a = operand(a)
     if sorter is not None:
         a = apply("gather", a, operand(sorter), spec=(("array", 0),))
@@ -304,7 +305,14 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Node
 
 
 @handles(np.interp)
-def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Node:
+def interp(
+    x: Operand,
+    xp: Operand,
+    fp: Operand,
+    left: Operand | None = None,
+    right: Operand | None = None,
+    period: Operand | None = None,
+) -> Node:
     """Piecewise linear: the derivative of each piece, and 0 beyond the ends."""
     x, xp, fp = operand(x, np.dtype(float)), operand(xp, np.dtype(float)), operand(fp)
     x, xp = build.cast(x, float), build.cast(xp, float)
@@ -348,7 +356,9 @@ def _periodic(x: Node, xp: Node, fp: Node, period: float):
 
 # comparisons that are not ufuncs
 @handles(np.isclose)
-def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Node:
+def isclose(
+    a: Operand, b: Operand, rtol: Operand = 1e-05, atol: Operand = 1e-08, equal_nan: bool = False
+) -> Node:
     a, b = operands(a, b)
     close = apply("less_equal", build.absolute(a - b), operand(atol) + operand(rtol) * build.absolute(b))
     close = apply("logical_and", close, apply("isfinite", b))
@@ -359,12 +369,12 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
 
 
 @raw(np.allclose)
-def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> bool:
+def allclose(a: Given, b: Given, rtol: Given = 1e-05, atol: Given = 1e-08, equal_nan: bool = False) -> bool:
     return bool(np.all(np.isclose(a, b, rtol, atol, equal_nan)))
 
 
 @raw(np.array_equal)
-def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
+def array_equal(a1: Given, a2: Given, equal_nan: bool = False) -> bool:
     if np.shape(a1) != np.shape(a2):
         return False
     same = a1 == a2
@@ -374,7 +384,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
 
 
 @raw(np.array_equiv)
-def array_equiv(a1: Any, a2: Any) -> bool:
+def array_equiv(a1: Given, a2: Given) -> bool:
     try:
         np.broadcast_shapes(np.shape(a1), np.shape(a2))
     except ValueError:
@@ -383,57 +393,57 @@ def array_equiv(a1: Any, a2: Any) -> bool:
 
 
 @handles(np.isneginf)
-def isneginf(x: Any, out: Any = None) -> Node:
+def isneginf(x: Operand, out: None = None) -> Node:
     return apply("equal", x, -np.inf)
 
 
 @handles(np.isposinf)
-def isposinf(x: Any, out: Any = None) -> Node:
+def isposinf(x: Operand, out: None = None) -> Node:
     return apply("equal", x, np.inf)
 
 
 @handles(np.isreal)
-def isreal(x: Any) -> Node:
+def isreal(x: Node) -> Node:
     return apply("equal", build.imag(x), 0) if x.dtype.kind == "c" else build.full(x.shape, 1, bool)
 
 
 @handles(np.iscomplex)
-def iscomplex(x: Any) -> Node:
+def iscomplex(x: Node) -> Node:
     return apply("not_equal", build.imag(x), 0) if x.dtype.kind == "c" else build.full(x.shape, 0, bool)
 
 
 # values
 @handles(np.real)
-def real(val: Any) -> Node:
+def real(val: Node) -> Node:
     return build.real(val) if val.dtype.kind == "c" else val
 
 
 @handles(np.imag)
-def imag(val: Any) -> Node:
+def imag(val: Node) -> Node:
     return build.imag(val) if val.dtype.kind == "c" else build.zeros(val.shape, val.dtype)
 
 
 @handles(np.angle)
-def angle(z: Any, deg: bool = False) -> Node:
+def angle(z: Node, deg: bool = False) -> Node:
     z = z if z.dtype.kind in "fc" else build.cast(z, float)
     phase = apply("angle", z)
     return phase * (180 / np.pi) if deg else phase
 
 
 @handles(np.real_if_close)
-def real_if_close(a: Any, tol: Any = 100) -> Node:
+def real_if_close(a: Node, tol: float = 100) -> Node:
     if a.dtype.kind == "c":
         raise NotImplementedError("gives a dtype that depends on values; np.real(x) is recorded")
     return a
 
 
 @handles(np.sinc)
-def sinc(x: Any) -> Node:
+def sinc(x: Node) -> Node:
     return apply("sinc", x if x.dtype.kind in "fc" else build.cast(x, float))
 
 
 @handles(np.i0)
-def i0(x: Any) -> Node:
+def i0(x: Node) -> Node:
     """The modified Bessel function, as the mean of exp(x cos t) over a circle: the trapezoidal rule is
     exact to the last digits on so smooth a function (256 points up to |x| = 700, where exp overflows).
     """
@@ -443,12 +453,12 @@ def i0(x: Any) -> Node:
 
 
 @handles(np.fix)
-def fix(x: Any, out: Any = None) -> Node:
+def fix(x: Node, out: None = None) -> Node:
     return apply("trunc", x) if x.dtype.kind == "f" else x
 
 
 @handles(np.round, np.around)
-def round_(a: Any, decimals: int = 0, out: Any = None) -> Node:
+def round_(a: Node, decimals: int = 0, out: None = None) -> Node:
     if a.dtype.kind not in "fc":
         return a
     if a.dtype.kind == "c":
@@ -460,7 +470,9 @@ def round_(a: Any, decimals: int = 0, out: Any = None) -> Node:
 
 
 @raw(np.nan_to_num)
-def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Recorded:
+def nan_to_num(
+    x: Recorded, copy: bool = True, nan: Given = 0.0, posinf: Given | None = None, neginf: Given | None = None
+) -> Recorded:
     result = call_function(_nan_to_num, (x,), dict(nan=nan, posinf=posinf, neginf=neginf))
     if copy or not isinstance(x.value, np.ndarray):
         return result
@@ -475,7 +487,7 @@ _nan_to_num.__module__, _nan_to_num.__name__ = "numpy", "nan_to_num"
 
 
 @helper(_nan_to_num)
-def nan_to_num_node(x: Any, nan: Any, posinf: Any, neginf: Any) -> Node:
+def nan_to_num_node(x: Node, nan: Operand, posinf: Operand, neginf: Operand) -> Node:
     if x.dtype.kind == "c":
         parts = [nan_to_num_node(p, nan, posinf, neginf) for p in (build.real(x), build.imag(x))]
         return build.cast(parts[0] + parts[1] * 1j, x.dtype)
@@ -503,7 +515,7 @@ def apply_along_axis(func1d: Callable, axis: int, arr: Any, *args: Any, **kwargs
 
 
 @raw(np.apply_over_axes)
-def apply_over_axes(func: Callable, a: Any, axes: Any) -> Recorded:
+def apply_over_axes(func: Callable, a: Recorded | np.ndarray, axes: int | Sequence[int]) -> Recorded:
     for axis in (axes,) if isinstance(axes, int) else axes:
         result = func(a, axis)
         a = result if result.ndim == a.ndim else np.expand_dims(result, axis)
@@ -511,7 +523,7 @@ def apply_over_axes(func: Callable, a: Any, axes: Any) -> Recorded:
 
 
 @handles(np.convolve)
-def convolve(a: Any, v: Any, mode: str = "full") -> Node:
+def convolve(a: Operand, v: Operand, mode: str = "full") -> Node:
     a, v = operand(a), operand(v)
     if v.size > a.size:  # NumPy exchanges them, too
         a, v = v, a
@@ -519,7 +531,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Node:
 
 
 @handles(np.correlate)
-def correlate(a: Any, v: Any, mode: str = "valid") -> Node:
+def correlate(a: Operand, v: Operand, mode: str = "valid") -> Node:
     a, v = operand(a), operand(v)
     v = build.conjugate(v) if v.dtype.kind == "c" else v
     if v.size > a.size:  # the same sums, the last one first
@@ -546,7 +558,7 @@ def _slide(a: Node, kernel: Node, mode: str) -> Node:
 
 
 @handles(np.vander)
-def vander(x: Any, N: Any = None, increasing: bool = False) -> Node:
+def vander(x: Node, N: int | None = None, increasing: bool = False) -> Node:
     n = x.size if N is None else N
     x = build.cast(x, np.promote_types(x.dtype, int))
     columns = [build.full(x.shape, 1, x.dtype)]
@@ -557,7 +569,9 @@ def vander(x: Any, N: Any = None, increasing: bool = False) -> Node:
 
 
 @raw(np.unwrap)
-def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: Any = 2 * np.pi) -> Recorded:
+def unwrap(
+    p: Recorded | np.ndarray, discont: float | None = None, axis: int = -1, *, period: Given = 2 * np.pi
+) -> Recorded:
     """Jumps of more than half a period are moved by whole periods. Integers stay what they are where the
     period is one too; their differences overflow as NumPy's do.
     """
@@ -576,7 +590,7 @@ def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: Any 
 
 
 @handles(np.polyval)
-def polyval(p: Any, x: Any) -> Node:
+def polyval(p: Operand, x: Operand) -> Node:
     p = operand(p)
     x = operand(x, p.dtype)
     out = build.zeros(x.shape, np.result_type(p.dtype, x.dtype))
@@ -587,15 +601,15 @@ def polyval(p: Any, x: Any) -> Node:
 
 @handles(np.cov)
 def cov(
-    m: Any,
-    y: Any = None,
+    m: Operand,
+    y: Operand | None = None,
     rowvar: bool = True,
     bias: bool = False,
     ddof: float = None,
-    fweights: Any = None,
-    aweights: Any = None,
+    fweights: Operand | None = None,
+    aweights: Operand | None = None,
     *,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Node:
     if fweights is not None or aweights is not None:
         raise NotImplementedError("with weights is not recorded")
@@ -617,7 +631,9 @@ def _variables(x: Node, rowvar: bool) -> Node:
 
 
 @handles(np.corrcoef)
-def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -> Node:
+def corrcoef(
+    x: Operand, y: Operand | None = None, rowvar: bool = True, *, dtype: DTypeLike | None = None
+) -> Node:
     c = cov(x, y, rowvar, dtype=dtype)
     if c.ndim == 0:
         return c / c

@@ -1,0 +1,109 @@
+"""The programs in PyTorch, eager and through torch.compile.
+
+Loops are Python's. Compiled, a program without loops is one compiled function, and of one with loops it is
+the step: a compiled program of all steps takes minutes to make.
+"""
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map
+
+from bench.programs import formulas
+from bench.programs.inputs import arguments
+from bench.programs.library import Library, python_loop, python_while
+
+torch.set_default_dtype(torch.float64)
+
+
+def triangular(q, l):
+    (K, D), (columns, rows) = q.shape, np.triu_indices(q.shape[1], 1)
+    factors = torch.zeros(K, D, D)
+    factors[:, torch.from_numpy(rows), torch.from_numpy(columns)] = l
+    factors.diagonal(dim1=1, dim2=2).copy_(torch.exp(q))
+    return factors
+
+
+def slope(f):
+    def gradient(x, *others):
+        x = x if x.requires_grad else x.detach().requires_grad_()
+        return torch.autograd.grad(f(EAGER, x, *others), x, create_graph=True)[0]
+
+    return gradient
+
+
+NAMES = dict(
+    np=torch,
+    logsumexp=torch.logsumexp,
+    smallest=torch.amin,
+    powers=lambda t, m: torch.linalg.vander(t, N=m),
+    cross=torch.linalg.cross,
+    triangular=triangular,
+    whiten=lambda lower, y: torch.linalg.solve_triangular(lower, y[:, None], upper=False)[:, 0],
+)
+EAGER = Library(
+    **NAMES,
+    scan=lambda *given, **named: python_loop(EAGER, *given, **named),
+    while_loop=lambda *given: python_while(EAGER, *given),
+    slope=slope,
+)
+COMPILED = Library(
+    **NAMES,
+    scan=lambda body, *given, **named: python_loop(COMPILED, compiled(body), *given, **named),
+    while_loop=lambda cond, body, *given: python_while(COMPILED, cond, compiled(body), *given),
+    slope=lambda f: torch.func.grad(partial(f, COMPILED)),
+)
+STEPS = {}
+
+
+def compiled(body):
+    """The same body, compiled once."""
+    if body not in STEPS:
+        step = torch.compile(lambda *given: body(COMPILED, *given))
+        STEPS[body] = lambda library, *given: step(*given)
+    return STEPS[body]
+
+
+# ---- Programs ----------------------------------------------------------------------------------------------
+
+
+def direction(library, centroids, points):
+    first = torch.func.grad(lambda c: formulas.kmeans(library, c, points))
+    slope, curvature = torch.func.jvp(first, (centroids,), (torch.ones_like(centroids),))
+    return slope / curvature
+
+
+def ba(library, camera, point, weight, feature):
+    _, pullback = torch.func.vjp(lambda *given: formulas.ba(library, *given, feature), camera, point, weight)
+    rows = []
+    for coordinate in torch.eye(2):
+        dcamera, dpoint, dweight = pullback(coordinate.tile((len(weight), 1)))
+        rows.append(torch.concatenate([dcamera, dpoint, dweight[:, None]], 1))
+    return torch.stack(rows, 1), torch.func.grad(lambda w: formulas.ba_weights(library, w))(weight)
+
+
+def ht(library, theta, *others):
+    return torch.func.jacfwd(lambda theta: formulas.ht(library, theta, *others))(theta)
+
+
+OTHERS = {"kmeans": direction, "ba": ba, "ht": ht}
+LOOPS = {"ode", "lstm", "saddle", "particle", "rk4", "kalman", "hidden-markov", "rnn"}
+
+
+def program(name, variant, given):
+    """A function without arguments that returns the derivatives. variant: eager or compile."""
+    library = COMPILED if variant == "compile" else EAGER
+    wrapped = torch.compile if variant == "compile" and name not in LOOPS else lambda f: f
+    given = tree_map(_tensor, arguments(name, given))
+    if name in OTHERS:
+        f = wrapped(partial(OTHERS[name], library))
+        return lambda: f(*given)
+    formula, count = formulas.GRADIENTS[name]
+    f, leaves = wrapped(partial(formula, library)), [x.requires_grad_() for x in given[:count]]
+    return lambda: torch.autograd.grad(f(*given), leaves)
+
+
+def _tensor(x):
+    """Arrays and floats as tensors; whole numbers as they are."""
+    return torch.as_tensor(x) if isinstance(x, (np.ndarray, float)) else x

@@ -1,0 +1,144 @@
+"""Study: programs that are no networks, beside JAX, PyTorch and HIPS autograd; see bench/programs."""
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from bench import programs, ratios
+from bench.contenders import CONTENDERS
+from bench.studies.measure import Sample
+from bench.studies.numbers import number
+from bench.studies.study import RATIO, SECONDS, Column, Result, Series, Study
+from bench.turns import Contest
+
+TOLERANCE = 1e-8  # of derivatives, relative to the largest: sums in another order, through hundreds of steps
+QUICK = ("hello", "gaussian-process", "rk4")
+ROUNDS, TURN_S = 9, 0.02
+OWN, COMPILED, EAGER = "own", "torch-compile", "torch"
+PEERS = {"autograd": "HIPS autograd", "jax": "JAX, jit", "torch": "PyTorch"}
+
+
+def run(options):
+    result = Result()
+    names = QUICK if options.quick else programs.NAMES
+    took = [key for key in programs.CONTENDERS if not (options.quick and key == COMPILED)]
+    players = {key: programs.CONTENDERS[key] for key in took}
+    first, later = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        begin = partial(setup, "hello", True, folder)  # brings every library up before first calls count
+        with Contest(list(players.values()), 1, begin) as contest:
+            absent(result, contest)
+            for name in names:
+                contest.set_work(partial(setup, name, options.quick, folder))
+                check(name, folder, contest.facts)
+                contest.play(3 if options.quick else ROUNDS, options.seconds / len(names) / 2, TURN_S)
+                first[name] = {k: contest.facts[p]["first"] for k, p in players.items() if p in contest.facts}
+                later[name] = {k: sample(contest, p) for k, p in players.items() if p in contest.samples}
+                failed(result, name, contest)
+    tell(result, first, later)
+    return result
+
+
+def setup(name, tiny, folder, player):
+    """The player's program, called for the first time, and twice more to know how long a call takes."""
+    facts = player.ask(do="program", name=name, tiny=tiny, answer=str(answer(folder, player.name)))
+    player.ask(do="turn", steps=2)
+    return facts
+
+
+def answer(folder, player):
+    return Path(folder) / f"{player}.npy"
+
+
+def check(name, folder, facts):
+    """All have the same derivatives. Raises AssertionError."""
+    found = {player: np.load(answer(folder, player)) for player in facts}
+    own = found[programs.CONTENDERS[OWN]]
+    assert np.all(np.isfinite(own)) and np.any(own != 0.0), f"{name}: derivatives are not finite, or zero"
+    for player, values in found.items():
+        assert values.shape == own.shape, f"{name}, {player}: {values.shape} numbers, not {own.shape}"
+        error = np.max(np.abs(values - own)) / np.max(np.abs(own))
+        assert error < TOLERANCE, f"{name}, {player}: derivatives are off by {error:.1e}"
+
+
+def sample(contest, player):
+    return Sample(ratios.of_rounds(contest.samples[player]["call"]))
+
+
+def absent(result, contest):
+    for player, facts in contest.absent.items():
+        result.missing[CONTENDERS[player].title] = facts["reason"]
+
+
+def failed(result, name, contest):
+    for player, facts in contest.absent.items():
+        if CONTENDERS[player].title not in result.missing:
+            result.note(f"{name}: {CONTENDERS[player].title} failed, {facts['reason']}.")
+
+
+# ---- Telling -----------------------------------------------------------------------------------------------
+
+
+def tell(result, first, later):
+    """Two tables, of ratios and of times, a picture, and what came out."""
+    against = {name: of_peers(times) for name, times in later.items()}
+    shown = [p for p in PEERS if any(p in found for found in against.values())]
+    columns = [Column(f"{PEERS[p]} / derived", RATIO) for p in shown]
+    table = result.table("Time of a later call, by that of the derived program", Column("program"), *columns)
+    for name, found in against.items():
+        table.add(name, *(found.get(p) for p in shown))
+    titles = {key: CONTENDERS[player].title for key, player in programs.CONTENDERS.items()}
+    for title, cells in (("Time of a later call", later), ("Time of the first call", first)):
+        keys = [key for key in titles if any(key in found for found in cells.values())]
+        table = result.table(title, Column("program"), *(Column(titles[key], SECONDS) for key in keys))
+        for name, found in cells.items():
+            table.add(name, *(found.get(key) for key in keys))
+    series = [
+        Series(PEERS[p], range(len(against)), [found.get(p) for found in against.values()]) for p in shown
+    ]
+    result.plot(
+        "Time by that of the derived program", "program", RATIO, series, log_y=True, ticks=list(against)
+    )
+    for p in shown:
+        result.note(
+            summary(PEERS[p], {name: found[p].median for name, found in against.items() if p in found})
+        )
+
+
+def of_peers(times):
+    """Peer -> Sample of its time by ours; of PyTorch that of the faster of its two."""
+    own = times[OWN]
+    found = {key: sample.over(own) for key, sample in times.items() if key not in (OWN, COMPILED)}
+    if COMPILED in times and (EAGER not in times or times[COMPILED].median < times[EAGER].median):
+        found[EAGER] = times[COMPILED].over(own)
+    return found
+
+
+def summary(title, medians):
+    values = sorted(medians.values())
+    slower = [f"{name} ({number(m)})" for name, m in sorted(medians.items(), key=lambda p: p[1]) if m < 1.0]
+    middle = number(float(np.median(values)))
+    text = (
+        f"{title} takes {middle} times as long as the derived programs in the median of {len(values)}, and "
+        f"at least as long in {len(values) - len(slower)}"
+    )
+    return f"{text}; less in {', '.join(slower)}." if slower else f"{text}."
+
+
+STUDY = Study(
+    "programs",
+    "What does the compiler gain for programs that are no networks? Derivatives of nineteen of them, beside "
+    "JAX, PyTorch and HIPS autograd: the first call, which records and compiles, and those after it.",
+    "GradBench's twelve evaluations at sizes of its own, and seven programs that people write: forces of the "
+    "embedded-atom model (216 atoms), Lorenz 1996 by Runge and Kutta's method (200 steps), a Kalman filter "
+    "(200 steps), a Gaussian process (300 points), a hidden Markov model (16 states, 500 steps), k-means by "
+    "its definition, and a recurrent network (50 steps). In float64, every process on the same one core. JAX "
+    "is jitted, with lax.scan and lax.while_loop; PyTorch is eager and compiled (of loops the step), and the "
+    "faster of the two counts; autograd runs its Python. Inputs are arrays of each library; a call ends "
+    "when its result is there. Of `particle` and `saddle` it is one gradient of the outer descent. "
+    "Derivatives are compared first, to 1e-8; then all take turns, each in a process of its own.",
+    run,
+    seconds=500,
+)

@@ -1,0 +1,98 @@
+"""Functions that a larger one calls again and again with arguments of the same types, as a model its blocks.
+
+    block = ad.repeated(block)
+    for weights in blocks:
+        x = block(x, *weights)          recorded once, and one node of the graph each time
+
+The node is a `stretch` (derive/stretch.py), as passes/alike.py makes of stretches that it finds to be alike.
+So simplification, derivation and the choice of what is kept are done for the function once, whatever the
+number of its calls.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ops import apply
+from ..ops.subgraph import items
+from ..record import recording
+from ..record.record import Recording, record
+from ..record.recording import Run
+from ..record.source_lines import site
+from ..record.unevaluated import zeros_like
+from ..record.value import Recorded
+from ..tree import flatten, unflatten
+from .plan import leaf_key, result_leaves
+
+
+def repeated(f: Callable) -> Callable:
+    """f, a pure function of its arguments, for a function that calls it often with the same types of them.
+
+    Where the calling function is recorded by a FixedPair, f is recorded once for all calls with the same
+    types of arrays and equal other arguments, and the program has its code once. Where one recording cannot
+    stand for all calls, because f looks at values, reads arrays from outside, or gives back what shares
+    memory with its arguments, and everywhere else, it is f.
+
+        >>> layer = ad.repeated(lambda x, w: np.tanh(x @ w))
+        >>> def model(x, *weights):
+        ...     for w in weights:
+        ...         x = layer(x, w)
+        ...     return np.sum(x)
+        >>> pair = ad.FixedPair(model)
+        >>> loss, grads = pair.both(np.ones(()), np.ones((2, 3)), np.eye(3), np.eye(3))
+        >>> [g.shape for g in grads]
+        [(2, 3), (3, 3), (3, 3)]
+    """
+
+    @functools.wraps(f)
+    def called(*args, **kwargs):
+        rec = recording.current()
+        if rec is None or not rec.dry or rec is not recording.outermost():
+            return f(*args, **kwargs)
+        leaves, tree = flatten((args, kwargs))
+        if not all(type(x) is Recorded and x._rec is rec and type(x.value) is np.ndarray for x in leaves):
+            return f(*args, **kwargs)
+        rec.check_computed()
+        key = called, tree, tuple([leaf_key(x.value) for x in leaves])
+        if key not in rec.repeated:
+            rec.repeated[key] = _recorded(f, args, kwargs)
+        known = rec.repeated[key]
+        return f(*args, **kwargs) if known is None else _call(rec, known, leaves)
+
+    return called
+
+
+def _recorded(f: Callable, args: Sequence, kwargs: dict) -> Recording | None:
+    """One recording for all calls; None where there can be none."""
+    found = record(f, args, kwargs, dry=True)
+    if found.captures or found.lifted or found.written or found.reads or found.unstable or found.draws:
+        return None
+    results = result_leaves(found)
+    if any(type(r) is not np.ndarray for r in results):
+        return None
+    arrays = [*results, *(x.value for x in flatten((args, kwargs))[0])]
+    for k, result in enumerate(results):
+        if any(np.may_share_memory(result, other) for other in arrays[k + 1 :]) or not _as_made(result):
+            return None
+    return found
+
+
+def _as_made(result: np.ndarray) -> bool:
+    """Whether the array lies in memory as one that NumPy makes, in some order of its axes."""
+    return zeros_like(result).strides == result.strides
+
+
+def _call(rec: Run, known: Recording, leaves: Sequence[Recorded]) -> Any:
+    """The results of a call, as values that nobody has computed."""
+    node = apply("stretch", *(x.node for x in leaves), body=known.graph, of=None)
+    node.loc = site().loc
+    made = []
+    for n, o, value in zip(items(node), known.graph.outputs, result_leaves(known)):
+        n.name, n.loc = o.name, o.loc
+        rec.guessed.add(n)
+        made.append(Recorded(rec, n, zeros_like(value)))
+    return unflatten(known.out_tree, made)

@@ -1,0 +1,185 @@
+"""Who holds which memory while a program runs, and for how long: the plan for memory as lanes and a picture.
+
+lanes(planned) -> [Lane, ...]       the arena, and each result whose memory is large enough to be lent
+drawing(planned, name) -> str       an SVG: the course of a call from left to right, bytes upwards
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import escape
+
+from ..graph import Graph, Node, node_names, type_text
+from ..ops.cost import nanoseconds
+from .buffers import NEVER, written_spans
+from .source import Planned
+
+# What may hold a stretch of memory, its colour, and how the picture names it
+FORWARD, DERIVED, CALL, RESULT = "forward", "derived", "call", "result"
+COLOURS = {FORWARD: "#2f81f7", DERIVED: "#d29922", CALL: "#8b949e", RESULT: "#3fb950"}
+WORDS = {
+    FORWARD: "a value of the function",
+    DERIVED: "a value of its derivative",
+    CALL: "what a called function works in",
+    RESULT: "a result, once it is written",
+}
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Bytes low:high of a lane that hold something in the steps from `start` to `end`, both included."""
+
+    kind: str
+    words: str
+    low: int
+    high: int
+    start: int
+    end: int
+
+
+@dataclass
+class Lane:
+    """A piece of memory: the arena, or a result."""
+
+    name: str
+    nbytes: int
+    holdings: list[Holding] = field(default_factory=list)
+
+
+def lanes(made: Planned) -> list[Lane]:
+    """The memory of a call in which values lie, the arena first, then results in the order of the program."""
+    values, plan = made.values, made.plan
+    names = node_names(made.graph)
+    last = max(values.end.values(), default=0)
+    arena = Lane("arena", plan.arena_bytes)
+    results = {o: Lane(names[o], o.nbytes) for o in values.outputs if o.op != "input" and o.nbytes}
+
+    def hold(lane: Lane, kind: str, words: str, low: int, nbytes: int, start: int, end: int) -> None:
+        lane.holdings.append(Holding(kind, words, low, low + nbytes, start, min(end, last)))
+
+    for s in {id(s): s for s in plan.storage.values()}.values():
+        first = min(s.holds, key=values.uses.order.__getitem__)
+        kind = DERIVED if first.derived else FORWARD
+        lane = arena if s.lender is None else results[s.lender]
+        told = dict.fromkeys(f"{names[n]}: {type_text(n)}" for n in s.holds)
+        hold(lane, kind, "; then ".join(list(told)[:4]), s.offset, s.nbytes, s.start, s.end)
+    for n, s in plan.partials.items():
+        hold(arena, CALL, f"{names[n]}, block by block", s.offset, s.nbytes, s.start, s.end)
+    for n, s in plan.work.items():
+        hold(arena, CALL, n.attrs["body"].name, s.offset, s.nbytes, s.start, s.end)
+    for (n, k), s in plan.unread.items():
+        hold(arena, CALL, f"result {k} of {n.attrs['body'].name}", s.offset, s.nbytes, s.start, s.end)
+    for o, spans in written_spans(plan.kind, values, made.stands, results).items():
+        for s in spans:
+            hold(results[o], RESULT, f"{names[o]}: {type_text(o)}", s.lo, s.hi - s.lo, s.start, NEVER)
+    return [lane for lane in (arena, *results.values()) if lane.nbytes]
+
+
+def course(made: Planned) -> list[float]:
+    """When each step of a call begins, and when the last one ends, from 0 to 1, by our reckoning."""
+    values = made.values
+    taken = [0.0] * (max(values.end.values(), default=0) + 1)
+    for n, at in values.end.items():
+        taken[at] += _reckoned(n)
+    total = sum(taken) or 1.0
+    least = 1 / (4 * len(taken))  # so that nothing is too short to be seen
+    taken = [max(t / total, least) for t in taken]
+    places = [0.0]
+    for t in taken:
+        places.append(places[-1] + t / sum(taken))
+    return places
+
+
+def _reckoned(n: Node) -> float:
+    if n.op != "stretch":
+        return nanoseconds(n)
+    body: Graph = n.attrs["body"]
+    return sum(_reckoned(m) for m in body.nodes if m.op not in ("input", "const", "item"))
+
+
+def held(made: Planned) -> list[int]:
+    """Bytes of all lanes that hold something, step by step."""
+    steps = max(made.values.end.values(), default=0) + 1
+    change = [0] * (steps + 1)
+    for lane in lanes(made):
+        for h in lane.holdings:
+            change[h.start] += h.high - h.low
+            change[h.end + 1] -= h.high - h.low
+    found = [change[0]]
+    for c in change[1:-1]:
+        found.append(found[-1] + c)
+    return found
+
+
+# ---- The picture -------------------------------------------------------------------------------------------
+
+WIDTH, LEFT, TOP, HEIGHT, GAP, LEAST = 960, 150, 62, 440, 6, 3  # pixels; LEAST: of a lane's height
+FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="currentColor"'
+
+
+def drawing(made: Planned, name: str) -> str:
+    """The SVG. A lane for the arena and one for each result, as high as it has bytes; in it a box for each
+    stretch that holds something, from when that is made to when it is read for the last time.
+    """
+    found = lanes(made)
+    places = course(made)
+    total = sum(lane.nbytes for lane in found) or 1
+    scale = HEIGHT / total
+    most = max(held(made), default=0)
+    heading = f"{name}: {size(total)} in {len(found)} pieces, of which at most {size(most)} hold something"
+    parts = [_text(0, 16, heading, weight=600), *_keys()]
+    y = float(TOP)
+    told_until = 0.0
+    for lane in found:
+        high = max(LEAST, scale * lane.nbytes)
+        parts.append(
+            f'<rect x="{LEFT}" y="{y:.1f}" width="{WIDTH - LEFT}" height="{high:.1f}" fill="currentColor" '
+            f'fill-opacity="0.06"><title>{escape(f"{lane.name}, {size(lane.nbytes)}")}</title></rect>'
+        )
+        parts += _boxes(lane, places, y, high)
+        if y + high / 2 - 8 >= told_until:  # names that would stand in each other's way are left out
+            told_until = y + high / 2 + 8
+            parts.append(_text(LEFT - 8, y + high / 2 + 4, f"{lane.name}, {size(lane.nbytes)}", "end"))
+        y += high + GAP
+    parts.append(_text(LEFT, y + 14, "begin of a call", soft=True))
+    parts.append(_text(WIDTH, y + 14, "its end, by the compiler's reckoning of time", "end", soft=True))
+    frame = f'viewBox="0 0 {WIDTH} {y + 22:.0f}" style="max-width: {WIDTH}px; width: 100%"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {frame} fill="none">{"".join(parts)}</svg>'
+
+
+def _boxes(lane: Lane, places: list[float], y: float, high: float) -> Iterator[str]:
+    for h in lane.holdings:
+        left, right = (LEFT + (WIDTH - LEFT) * places[at] for at in (h.start, h.end + 1))
+        up, down = (y + high * at / lane.nbytes for at in (h.low, h.high))
+        words = escape(f"{h.words}; {size(h.high - h.low)}, steps {h.start + 1} to {h.end + 1}")
+        yield (
+            f'<rect x="{left:.1f}" y="{up:.1f}" width="{max(right - left, 0.6):.1f}" '
+            f'height="{max(down - up, 0.4):.1f}" fill="{COLOURS[h.kind]}" fill-opacity="0.75" '
+            f'stroke="currentColor" stroke-opacity="0.3" stroke-width="0.5"><title>{words}</title></rect>'
+        )
+
+
+def _keys() -> Iterator[str]:
+    x = 0.0
+    for kind, words in WORDS.items():
+        yield f'<rect x="{x:.0f}" y="30" width="12" height="12" fill="{COLOURS[kind]}" fill-opacity="0.75"/>'
+        yield _text(x + 18, 41, words, soft=True)
+        x += 40 + 6.6 * len(words)
+
+
+def _text(x: float, y: float, words: str, anchor="start", weight=400, soft=False) -> str:
+    opacity = ' fill-opacity="0.7"' if soft else ""
+    return (
+        f'<text x="{x:.0f}" y="{y:.0f}" {FONT} font-weight="{weight}" text-anchor="{anchor}"{opacity}>'
+        f"{escape(words)}</text>"
+    )
+
+
+def size(nbytes: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} GB"

@@ -1,0 +1,239 @@
+"""The lines of a loop over alike calls in the readable source; loops.py says what calls have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..graph import Node
+from ..ops.shape import index_text
+from .expressions import ATOM
+from .loops import Carried, Each, Filled, Loop, Part, Read, Record, Same
+
+if TYPE_CHECKING:
+    from .readable import Writer
+
+
+class LoopLines:
+    """Writes one loop with the names of a Writer.
+
+    record   what of its results is handed on together, or None
+    """
+
+    def __init__(self, writer: Writer, loop: Loop, record: Record | None):
+        self.writer, self.loop, self.record = writer, loop, record
+        self.variable = writer.fresh("k")
+        self.before: list[str] = []  # lines above the loop
+        self.first: list[str] = []  # in it, above the call
+        self.after: list[str] = []  # below the call
+        self.carried = {of: self.carry(k) for of, k in loop.carried.items()}
+        self.fields: dict[tuple[str, int], str] = {}  # column of a record -> its name in the loop
+        self.lists: dict[tuple[Node, ...], str] = {}  # values of their own for each call -> the list of them
+        if not any(isinstance(x, Part | Filled) for x in (*loop.given, *loop.made)):
+            loop.down = any(self.is_down(given) for given in loop.given)
+
+    def write(self) -> None:
+        args = self.arguments()
+        targets = [self.target(k) for k in range(len(self.loop.made))]
+        if self.record is not None:
+            self.keep()
+        self.after += [f"{self.carried[k]} = {t}" for k, t in enumerate(targets) if self.is_apart(k, t)]
+        w, many = self.writer, len(self.loop.calls)
+        numbers = f"reversed(range({many}))" if self.loop.down else f"range({many})"
+        assigned = ", ".join(targets) + "," * (len(targets) == 1)
+        call = f"{assigned} = {w.functions[self.loop.body]}({', '.join(args)})"
+        w.lines += [
+            *self.before,
+            f"for {self.variable} in {numbers}:",
+            *(f"    {line}" for line in (*self.first, call, *self.after)),
+        ]
+
+    def is_apart(self, k: int, target: str) -> bool:
+        """Whether a carried result has a name of its own until the row of the record was kept."""
+        return k in self.carried and target != self.carried[k]
+
+    # ---- what goes in
+
+    def carry(self, k: int) -> str:
+        """The variable that goes from call to call as argument k."""
+        w, start = self.writer, self.loop.starts[k]
+        if start in w.starts:
+            return w.names[start]
+        name = w.fresh(self.loop.hint(k))
+        self.before.append(f"{name} = {w.argument(start)}")
+        return name
+
+    def arguments(self) -> list[str]:
+        texts = []
+        for k, given in enumerate(self.loop.given):
+            if isinstance(given, Same):
+                texts.append(self.writer.argument(given.node))
+            elif isinstance(given, Part):
+                whole = self.writer.ref(given.node.args[0]).at(ATOM)
+                index, shape = given.node.attrs["index"], given.node.args[0].shape
+                text = f"{whole}[{self.moving(index, shape, given.axis, given.starts)}]"
+                texts.append(text + "".join(view_text(n) for n in given.views))
+            elif isinstance(given, Carried):
+                texts.append(self.carried[given.of])
+            else:
+                texts.append(self.own(given, self.loop.body.inputs[k].name or "saved"))
+        self.unpack()
+        return texts
+
+    def is_down(self, given: Part | Carried | Each | Same) -> bool:
+        """Whether the calls read a record from its last row to its first."""
+        if not isinstance(given, Each):
+            return False
+        found = self.writer.column_of(given.nodes)
+        listed = self.writer.listed
+        rows = found[2] if found else [listed[n][1] if n in listed else -1 for n in given.nodes]
+        return rows == list(range(len(self.loop.calls)))[::-1]
+
+    def own(self, given: Each, hint: str) -> str:
+        """A value of its own for each call: of a row that was kept, or of a list."""
+        found = self.writer.column_of(given.nodes)
+        if found is not None:
+            pack, column, rows = found
+            if [self.loop.number(i) for i in range(len(rows))] == rows:
+                return self.fields.setdefault((pack, column), self.writer.fresh(hint))
+            if is_even(rows):
+                return f"{pack}[{self.place(rows)}][{column}]"
+        listed = [self.writer.listed.get(n) for n in given.nodes]
+        if None not in listed and len({name for name, _ in listed}) == 1 and is_even([i for _, i in listed]):
+            return f"{listed[0][0]}[{self.place([i for _, i in listed])}]"
+        numbered = tuple(given.nodes[::-1] if self.loop.down else given.nodes)
+        if numbered not in self.lists:
+            name = self.lists[numbered] = self.writer.fresh(f"each_{hint}")
+            self.before.append(f"{name} = [{', '.join(map(self.writer.argument, numbered))}]")
+        return f"{self.lists[numbered]}[{self.variable}]"
+
+    def unpack(self) -> None:
+        """A line for each record of which the call reads a row."""
+        for pack in dict.fromkeys(pack for pack, _ in self.fields):
+            width = len(self.writer.packs[pack][0])
+            names = [self.fields.get((pack, c), "_") for c in range(width)]
+            self.first.append(f"{', '.join(names)}{',' * (width == 1)} = {pack}[{self.variable}]")
+
+    # ---- what comes out
+
+    def target(self, k: int) -> str:
+        """What result k of a call is assigned to."""
+        w, made, body = self.writer, self.loop.made[k], self.loop.body
+        if isinstance(made, Filled):
+            array = made.array
+            name = w.begin(array)
+            self.before.append(f"{name} = np.empty({array.shape}, np.{array.dtype})")
+            index = array.attrs["indices"][0]
+            return f"{name}[{self.moving(index, array.shape, made.axis, made.starts)}]"
+        hint = body.outputs[k].name or "t"
+        in_record = self.record is not None and ("made", k) in self.record.columns
+        if k in self.carried:
+            name = self.carried[k]
+            if self.record is not None and ("given", self.loop.carried[k]) in self.record.columns:
+                name = w.fresh(f"next_{name}")
+            if in_record:
+                self.fields["made", k] = name
+            self.collect_carried(k, made)
+            for n in made.nodes[-1]:
+                w.names[n] = self.carried[k]
+                w.there.add(n)
+            return name
+        if not any(made.nodes):
+            return "_"
+        name = w.fresh(hint)
+        if in_record:
+            self.fields["made", k] = name
+        else:
+            self.collect(made, name)
+        return name
+
+    def collect(self, made: Read, name: str) -> None:
+        """A list of what all calls give, where that is read later."""
+        if self.is_read_later(made.nodes):
+            self.listed(f"all_{name}", made.nodes, name, self.after)
+
+    def collect_carried(self, k: int, made: Read) -> None:
+        """A list of what all calls are given by the one before, where that is read later."""
+        start = self.loop.starts[self.loop.carried[k]]
+        if self.is_read_later(made.nodes[:-1]):
+            name = self.carried[k]
+            every = self.listed(f"all_{name}", [[], *made.nodes[:-1]], name, self.first)
+            self.writer.listed[start] = every, 0
+
+    def listed(self, hint: str, nodes: list[list[Node]], name: str, lines: list[str]) -> str:
+        """The name of a list to which a line of each call adds; what it holds has names from now on."""
+        every = self.writer.fresh(hint)
+        self.before.append(f"{every} = []")
+        lines.append(f"{every}.append({name})")
+        for i, found in enumerate(nodes):
+            for n in found:
+                self.writer.names[n] = f"{every}[{i}]"
+                self.writer.listed[n] = every, i
+                self.writer.there.add(n)
+        return every
+
+    def is_read_later(self, nodes: list[list[Node]]) -> bool:
+        """Whether any of these is read by others than the next call and who is given the record."""
+        return any(self.writer.is_read_later(n, self.loop, self.record) for found in nodes for n in found)
+
+    def keep(self) -> None:
+        """The list of rows that is handed on."""
+        w = self.writer
+        given = {k: self.carried[of] for of, k in self.loop.carried.items()}
+        names = [given[k] if kind == "given" else self.fields["made", k] for kind, k in self.record.columns]
+        pack = w.fresh("kept")
+        w.handed_on[id(self.record)] = pack
+        w.packs[pack] = self.record.rows
+        w.packed.update(
+            {n: (pack, i, c) for i, row in enumerate(self.record.rows) for c, n in enumerate(row)}
+        )
+        self.before.append(f"{pack} = []")
+        self.after.append(f"{pack}.append(({', '.join(names)}{',' * (len(names) == 1)}))")
+        for c, (kind, k) in enumerate(self.record.columns):
+            for i, row in enumerate(self.record.rows):
+                made = self.loop.made[k] if kind == "made" else None
+                for n in (row[c], *(made.nodes[i] if isinstance(made, Read) else ())):
+                    if n not in w.there:
+                        w.names[n] = f"{pack}[{i}][{c}]"
+                        w.there.add(n)
+
+    # ---- places
+
+    def place(self, places: Sequence[int]) -> str:
+        """These numbers, call by call, in terms of the loop's variable."""
+        start, step = self.loop.line(places)
+        if step == 1:
+            return self.variable if start == 0 else f"{self.variable} + {start}"
+        if step == -1:
+            return f"{start} - {self.variable}"
+        return f"{step} * {self.variable}" + (f" + {start}" if start else "")
+
+    def moving(self, index: tuple, shape: tuple, axis: int, starts: Sequence[int]) -> str:
+        """The index of a part whose place along one axis moves."""
+        wide = index[axis][1] - index[axis][0]
+        ends = [start + wide for start in starts]
+        parts = [
+            f"{self.place(starts)}:{self.place(ends)}" if a == axis else index_text((i,), (m,))
+            for a, (i, m) in enumerate(zip(index, shape))
+        ]
+        while parts[-1] == ":":
+            parts.pop()
+        return ", ".join(parts)
+
+
+def is_even(places: Sequence[int]) -> bool:
+    return len(places) > 1 and len({b - a for a, b in zip(places, places[1:])}) == 1
+
+
+def view_text(n: Node) -> str:
+    """What is written behind an array for a reshape or a transpose of it."""
+    if n.op == "reshape":
+        return f".reshape({n.shape})"
+    return transposed(n.attrs["perm"])
+
+
+def transposed(perm: Sequence[int]) -> str:
+    moved = [k for k, p in enumerate(perm) if k != p]
+    if tuple(perm) == (1, 0):
+        return ".T"
+    return f".swapaxes({moved[0]}, {moved[1]})" if len(moved) == 2 else f".transpose({tuple(perm)})"

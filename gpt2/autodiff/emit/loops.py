@@ -1,0 +1,280 @@
+"""Finds calls of a stretch that follow each other so that a person would write them as a loop.
+
+    for k in range(12):
+        x, *kept[k] = stretch(w[k:k + 1], x)
+
+What a call is given is the same in all of them, a part of an array that moves on with the calls (`Part`),
+what the call before gave (`Carried`), or any value of its own (`Each`). What it gives is carried on, fills a
+part of an array (`Filled`), or is read later (`Read`). Calls that do not fit into this keep a line each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..graph import Graph, Node
+from .windows import covers, parts_apart
+
+FEWEST = 3  # calls
+
+
+@dataclass
+class Part:
+    """Of each call the same part of an array, at another place of one axis: `node` is the first call's slice,
+    `views` what is made of it by reshape and transpose."""
+
+    node: Node
+    axis: int
+    starts: list[int]
+    views: list[Node] = field(default_factory=list)
+
+
+@dataclass
+class Carried:
+    """Of the first call `start`, of each other the result number `of` of the call before."""
+
+    start: Node
+    of: int
+
+
+@dataclass
+class Each:
+    """A value of its own for each call, none of which needs another call."""
+
+    nodes: list[Node]
+
+
+@dataclass
+class Same:
+    """One value for all."""
+
+    node: Node
+
+
+@dataclass
+class Filled:
+    """The result goes into this array, and nowhere else: along the axis from these places on."""
+
+    array: Node
+    axis: int
+    starts: list[int]
+
+
+@dataclass
+class Read:
+    """What is read of the result, by call: none where nothing is."""
+
+    nodes: list[list[Node]]
+
+
+@dataclass
+class Loop:
+    """Calls of a body in order. `carried`: result -> the argument that it is in the next call."""
+
+    body: Graph
+    calls: list[Node]
+    given: list[Part | Carried | Each | Same]
+    made: list[Filled | Read]
+    carried: dict[int, int]
+    starts: dict[int, Node]  # a carried argument -> what the first call is given
+    down: bool = False  # whether places and records come from the last to the first
+    inside: set[Node] = field(default_factory=set)  # parts that nothing but calls of loops read
+
+    def number(self, call: int) -> int:
+        """What the loop's variable is in a call."""
+        return len(self.calls) - 1 - call if self.down else call
+
+    def hint(self, argument: int) -> str:
+        """What a carried argument may be called."""
+        given = self.given[argument]
+        assert isinstance(given, Carried)
+        return given.start.name or self.body.inputs[argument].name or self.body.outputs[given.of].name or "x"
+
+    def line(self, places: Sequence[int]) -> tuple[int, int]:
+        """(a, b) such that a + b * variable are these places, call by call."""
+        by_number = places[::-1] if self.down else list(places)
+        return by_number[0], by_number[1] - by_number[0]
+
+
+def loops_of(graph: Graph, calls: dict[Node, dict[int, list[Node]]]) -> list[Loop]:
+    """The loops of a graph; `calls` has its calls with their results (calls.results_of)."""
+    grouped: dict[Graph, list[Node]] = {}
+    for n in calls:
+        grouped.setdefault(n.attrs["body"], []).append(n)
+    users = graph.users()
+    results = set(graph.outputs)
+    found = [
+        loop
+        for group in grouped.values()
+        if len(group) >= FEWEST and (loop := _loop(graph, group, calls, users, results)) is not None
+    ]
+    _mark_inside(found, users, results)
+    return found
+
+
+def _loop(graph, group, calls, users, results) -> Loop | None:
+    after = _depending(graph, group)
+    given = []
+    for column in zip(*(n.args for n in group)):
+        found = _given(column, group, after)
+        if found is None:
+            return None
+        given.append(found)
+    carried = {g.of: k for k, g in enumerate(given) if isinstance(g, Carried)}
+    if len(carried) != sum(isinstance(g, Carried) for g in given):
+        return None  # two arguments are the same result
+    starts = {k: g.start for k, g in enumerate(given) if isinstance(g, Carried)}
+    loop = Loop(group[0].attrs["body"], group, given, [], carried, starts)
+    for k in range(len(loop.body.outputs)):
+        nodes = [calls[n].get(k, []) for n in group]
+        filled = None if k in carried else _filled(nodes, users, results)
+        loop.made.append(filled or Read(nodes))
+    steps = [x.starts[1] - x.starts[0] for x in (*given, *loop.made) if isinstance(x, Part | Filled)]
+    loop.down = bool(steps) and steps[0] < 0
+    return loop
+
+
+def _depending(graph: Graph, group: Sequence[Node]) -> set[Node]:
+    """All that is computed from these calls, themselves included."""
+    found = set(group)
+    for n in graph.nodes:
+        if any(a in found for a in n.args):
+            found.add(n)
+    return found
+
+
+def _given(column, group, after) -> Part | Carried | Each | Same | None:
+    """What the calls are given as one argument; None where it needs another call otherwise than from one to
+    the next."""
+    if not any(n in after for n in column):
+        if all(n is column[0] for n in column[1:]):
+            return Same(column[0])
+        return _part(column) or Each(list(column))
+    first, *others = column
+    if first in after:
+        return None
+    number = {n.attrs["i"] if n.op == "item" else -1 for n in others}
+    if len(number) > 1 or any(n.op != "item" or n.args[0] is not c for n, c in zip(others, group)):
+        return None
+    return Carried(first, number.pop())
+
+
+def _part(column: Sequence[Node]) -> Part | None:
+    """Slices of one array that move along one axis by equal steps, or equal views of such slices."""
+    views: list[Node] = []
+    while (first := column[0]).op in ("reshape", "transpose"):
+        if any((n.op, n.attrs, n.shape) != (first.op, first.attrs, first.shape) for n in column):
+            return None
+        views.insert(0, first)
+        column = [n.args[0] for n in column]
+    if any(n.op != "slice" or n.args[0] is not first.args[0] or n.shape != first.shape for n in column):
+        return None
+    found = _moving(first, [n.attrs["index"] for n in column], Part)
+    if found is not None:
+        found.views = views
+    return found
+
+
+def _moving(node: Node, indices, kind):
+    """Part or Filled where these indices differ in one axis, and there by equal steps; None elsewhere."""
+    moving = [a for a in range(len(indices[0])) if len({i[a] for i in indices}) > 1]
+    if len(moving) != 1:
+        return None
+    (axis,) = moving
+    starts = [i[axis][0] for i in indices]
+    step = starts[1] - starts[0]
+    plain = all(i[axis][2] == 1 and i[axis][1] - i[axis][0] == abs(step) for i in indices)
+    even = all(b - a == step for a, b in zip(starts, starts[1:]))
+    return kind(node, axis, starts) if plain and even else None
+
+
+def _filled(nodes: list[list[Node]], users, results) -> Filled | None:
+    """The array that is put together from one result of all calls."""
+    if any(len(found) != 1 or found[0] in results for found in nodes):
+        return None
+    parts = [found[0] for found in nodes]
+    readers = {u for n in parts for u in users[n]}
+    array = readers.pop() if len(readers) == 1 else None
+    if array is None or array.op != "assemble" or len(array.args) != len(parts):
+        return None
+    if any(len(users[n]) != 1 for n in parts) or not (parts_apart(array) and covers(array)):
+        return None
+    index = dict(zip(array.args, array.attrs["indices"]))
+    return _moving(array, [index[n] for n in parts], Filled)
+
+
+def _mark_inside(loops: Sequence[Loop], users, results) -> None:
+    """Parts that need no line, as loops write them where they read them."""
+    moving = {
+        (c, k) for loop in loops for c in loop.calls for k, g in enumerate(loop.given) if isinstance(g, Part)
+    }
+    inside: set[Node] = set()
+    for n in {c.args[k] for c, k in moving}:
+        while n.op in ("reshape", "transpose", "slice") and n not in results:
+            reads = {(u, k) for u in users[n] for k, a in enumerate(u.args) if a is n}
+            if not all(read in moving or read[0] in inside for read in reads):
+                break
+            inside.add(n)
+            n = n.args[0]
+    for loop in loops:
+        loop.inside = inside
+
+
+def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop]]:
+    """The nodes in an order in which each loop can stand in the place of its first call, and the loops for
+    which there is one. Their other calls are left out.
+    """
+    order, fitting = list(graph.nodes), []
+    after = [_depending(graph, loop.calls) for loop in loops]
+    for i, loop in enumerate(loops):
+        others = [j for j in range(len(loops)) if j != i]
+        if any(len({c in after[j] for c in loop.calls}) > 1 for j in others):
+            continue  # some of its calls need another loop's, and others do not
+        place = {n: k for k, n in enumerate(order)}
+        first, last = place[loop.calls[0]], place[loop.calls[-1]]
+        between, own = order[first : last + 1], set(loop.calls)
+        early = [n for n in between if n not in after[i]]
+        late = [n for n in between if n in after[i] and n not in own]
+        order[first : last + 1] = [*early, loop.calls[0], *late]
+        fitting.append(loop)
+    return order, fitting
+
+
+# ---- What a forward keeps for its backward -----------------------------------------------------------------
+
+
+@dataclass
+class Record:
+    """Values of a loop's calls that are handed on together: a row a call, a column for each kind.
+
+    columns   ("given", argument) or ("made", result) of each column
+    rows      of each call its values
+    """
+
+    columns: list[tuple[str, int]]
+    rows: list[list[Node]]
+
+
+def record_of(loop: Loop, kept: set[Node]) -> Record | None:
+    """What of a loop is all among the values `kept`, each in one column; None where there is nothing."""
+    taken: set[Node] = set()
+    columns = []
+    given = [("given", k) for k, g in enumerate(loop.given) if isinstance(g, Carried)]
+    made = [("made", k) for k in range(len(loop.made))]
+    for kind, k in (*given, *made):
+        if kind == "given":
+            nodes = [c.args[k] for c in loop.calls]
+        else:
+            results = loop.made[k]
+            if not isinstance(results, Read) or not all(results.nodes):
+                continue
+            nodes = [found[0] for found in results.nodes]
+        if set(nodes) <= kept and not taken & set(nodes) and len(set(nodes)) == len(nodes):
+            taken.update(nodes)
+            columns.append(((kind, k), nodes))
+    if not columns:
+        return None
+    return Record(
+        [which for which, _ in columns], [list(row) for row in zip(*(nodes for _, nodes in columns))]
+    )

@@ -1,0 +1,45 @@
+"""The product of one row with a matrix, as the dot products of the row with the matrix's columns.
+
+Such a product takes as long as its matrix takes to be read. Where the columns lie in one piece (the matrix is
+a transpose, as of a linear layer's weight), BLAS's product of matrix and vector is twice as slow as that;
+dot products are as fast. The columns are shared out over the pool, in pieces: a thread that wakes up late
+does fewer of them. Each is added up by itself, so neither pieces nor threads change a bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+PIECE = 1 << 21  # bytes of the matrix that a thread takes at a time
+SHARE_FROM = 1 << 22  # bytes of a matrix from which waking the others pays
+
+
+def suits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether a @ b is such a product: a has one row, and the columns of b lie in memory one by one."""
+    return a.shape[0] == 1 and b.strides[0] == b.itemsize and b.dtype.kind == "f" and a.dtype is b.dtype
+
+
+def product(
+    a: np.ndarray,
+    b: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+    share: Callable[[Callable[[int], None]], None],
+) -> np.ndarray:
+    """a @ b into out, of a row (1, K) and a matrix (K, N); `share(job)` runs job(k) on each thread."""
+    columns, row, results = b.T, a[0], out[0]
+    if threads == 1 or b.nbytes < SHARE_FROM:
+        np.vecdot(columns, row, out=results)
+        return out
+    N = len(columns)
+    step = max(1, PIECE * N // b.nbytes)
+    todo = iter(range(0, N, step))  # next() on it is atomic
+
+    def job(thread: int) -> None:
+        for i in todo:
+            np.vecdot(columns[i : i + step], row, out=results[i : i + step])
+
+    share(job)
+    return out

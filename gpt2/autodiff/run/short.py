@@ -1,0 +1,87 @@
+"""Arrays whose last axis is short, as that of points in space is: column by column instead of row by row.
+
+NumPy's inner loop goes along the last axis wherever axes cannot be joined: in a sum over it, or where one
+operand is broadcast. For three numbers it is entered again and again: some 12 ns for each row, where a number
+takes 0.3. These functions give the same bits in a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+LONGEST = 15  # elements of a last axis
+FEW_COLUMNS = 4  # of elementwise functions, which gain less
+FEWEST = 64  # rows, below which a call for every column costs more
+AT_ONCE = 4096  # rows whose sums in pairs are in memory at once
+
+
+def sum_last(x: np.ndarray, out: np.ndarray) -> None:
+    """np.add.reduce(x, axis=-1, out=out) for a last axis of 2 to LONGEST elements; out is no part of x."""
+    n = x.shape[-1]
+    if out.size < FEWEST or (n >= 8 and not (x.flags.c_contiguous and out.flags.c_contiguous)):
+        np.add.reduce(x, axis=x.ndim - 1, out=out)
+        return
+    if n >= 8:
+        rows, sums = x.reshape(-1, n), out.reshape(-1)
+        for i in range(0, len(rows), AT_ONCE):
+            _sum_in_pairs(rows[i : i + AT_ONCE].T, sums[i : i + AT_ONCE])
+    else:
+        np.add(x[..., 0], x[..., 1], out=out)
+        for k in range(2, n):
+            np.add(out, x[..., k], out=out)
+    np.add(out, 0.0, out=out)  # NumPy starts from 0.0, so that a sum of nothing but -0.0 is 0.0
+
+
+class _Scratch(threading.local):
+    """Memory of a thread for sums on the way."""
+
+    def __init__(self):
+        self.sums = {t: np.empty((2, AT_ONCE), t) for t in (np.dtype(np.float32), np.dtype(np.float64))}
+
+
+_scratch = _Scratch()
+
+
+def _sum_in_pairs(columns: np.ndarray, out: np.ndarray) -> None:
+    """The sum of 8 to 15 columns in NumPy's order: of eight in pairs of pairs, then one after the other."""
+    s, t = _scratch.sums[out.dtype][:, : len(out)]
+    a, b, c, d, e, f, g, h, *rest = columns
+    np.add(a, b, out=out)
+    np.add(c, d, out=s)
+    np.add(out, s, out=out)
+    np.add(e, f, out=s)
+    np.add(g, h, out=t)
+    np.add(s, t, out=s)
+    np.add(out, s, out=out)
+    for column in rest:
+        np.add(out, column, out=out)
+
+
+def by_columns(f: Callable, *args: np.ndarray | float, out: np.ndarray) -> np.ndarray:
+    """f(*args, out=out) for a ufunc that computes each element by itself; out is no part of an argument, or
+    is one of them."""
+    n = out.shape[-1]
+    if out.size < FEWEST * n:
+        return f(*args, out=out)
+    for k in range(n):
+        f(*[_column(a, k) for a in args], out=out[..., k])
+    return out
+
+
+def put_where(out: np.ndarray, value: np.ndarray | float, where: np.ndarray) -> None:
+    """np.copyto(out, value, where=where)"""
+    n = out.shape[-1]
+    if out.size < FEWEST * n:
+        np.copyto(out, value, where=where)
+        return
+    for k in range(n):
+        np.copyto(out[..., k], _column(value, k), where=_column(where, k))
+
+
+def _column(a: np.ndarray | float, k: int) -> np.ndarray | float:
+    """What meets column k."""
+    shape = np.shape(a)
+    return a if not shape else a[..., 0 if shape[-1] == 1 else k]

@@ -1,0 +1,115 @@
+"""The forward of a model: pure functions of its parameters.
+
+forward_pass    the logits, and what every layer saved for its backward
+loss_fn         the mean loss alone, and logits_fn the logits, as functions to be differentiated
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpt2.config import GPT2Config
+from gpt2.description import Description
+from gpt2.fitting import Layers
+from gpt2.layers import Layer
+from gpt2.tensors import Tensors
+
+
+def run_layer(
+    d: Description, step: str, layers: Layers, params: Tensors, l: Any, *inputs: np.ndarray
+) -> tuple[np.ndarray, tuple]:
+    """The layer at a place, given its tensors of block l (... outside of the blocks): (out, saved)."""
+    s = d.steps[step]
+    tensors = [None if name is None else params[name][l] for name in s.tensors]
+    return _placed(d, layers[s.layer], step, l).forward(*inputs, *tensors, **s.static)
+
+
+def _placed(d: Description, layer: Layer, step: str, l: Any) -> Layer:
+    """The layer as it runs at a place, where some of its gradients may not be wanted."""
+    wanted = d.trained.wanted(step, l)
+    return layer if wanted is None else layer.wanting(wanted)
+
+
+def block_forward(
+    x: np.ndarray, params: Tensors, l: int, d: Description, layers: Layers
+) -> tuple[np.ndarray, dict[str, tuple]]:
+    """Block l of the stack: x (B, T, C) -> (B, T, C), and what its layers saved, by step."""
+    saved = {}
+    if d.block is not None:
+        block = _placed(d, layers["block"], "block", l)
+        x, saved["block"] = block.forward(x, *(params[name][l] for name in d.block_tensors))
+        return x, saved
+
+    def run(step, *inputs):
+        out, saved[step] = run_layer(d, step, layers, params, l, *inputs)
+        return out
+
+    ln1 = run("ln1", x)
+    qkv = run("qkv", ln1)  # (B, T, 3C)
+    atty = run("att", qkv)  # (B, T, C)
+    attproj = run("attproj", atty)
+    x = run("residual1", x, attproj)
+    ln2 = run("ln2", x)
+    fch = run("fc", ln2)  # (B, T, 4C)
+    fch_gelu = run("gelu", fch)
+    fcproj = run("fcproj", fch_gelu)  # (B, T, C)
+    x = run("residual2", x, fcproj)
+    return x, saved
+
+
+def forward_pass(
+    params: Tensors,
+    tokens: np.ndarray,
+    d: Description,
+    layers: Layers,
+    last_only: bool = False,
+    run_block: Callable = block_forward,
+) -> tuple[np.ndarray, dict]:
+    """logits (B, T, V), and what every layer saved: a dict for the ends, a list of dicts for the blocks.
+
+    last_only   the logits of the last position alone, (B, 1, V)
+    run_block   computes a block, called as block_forward is
+    """
+    saved: dict = {"shape": tokens.shape, "blocks": []}
+    x, saved["encoder"] = run_layer(d, "encoder", layers, params, ..., tokens)  # (B, T, C)
+    for l in range(d.config.n_layer):
+        x, block = run_block(x, params, l, d, layers)
+        saved["blocks"].append(block)
+    x = x[:, -1:] if last_only else x
+    x, saved["lnf"] = run_layer(d, "lnf", layers, params, ..., x)
+    logits, saved["head"] = run_layer(d, "head", layers, params, ..., x)  # tied to the embedding
+    return logits, saved
+
+
+def logits_fn(
+    params: Tensors,
+    tokens: np.ndarray,
+    *,
+    config: GPT2Config,
+    layers: Layers,
+    description: Description | None = None,
+    run_block: Callable = block_forward,
+) -> np.ndarray:
+    """logits (B, T, V) of tokens (B, T) as a pure function of params. run_block: see forward_pass."""
+    return forward_pass(params, tokens, description or Description(config), layers, run_block=run_block)[0]
+
+
+def loss_fn(
+    params: Tensors,
+    tokens: np.ndarray,
+    targets: np.ndarray,
+    *,
+    config: GPT2Config,
+    layers: Layers,
+    description: Description | None = None,
+    run_block: Callable = block_forward,
+) -> np.floating:
+    """Mean loss in nats per token as a pure function of params: what backward="whole" differentiates.
+    run_block: see forward_pass.
+    """
+    logits = logits_fn(
+        params, tokens, config=config, layers=layers, description=description, run_block=run_block
+    )
+    losses, _ = layers["crossentropy"].forward(logits, targets)
+    return np.mean(losses)

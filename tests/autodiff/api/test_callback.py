@@ -1,0 +1,78 @@
+"""ad.callback: plain Python within a program, called when the program comes to it and not looked into."""
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.errors import UnsupportedError
+
+
+def test_it_is_called_each_time_with_what_the_program_has_come_to():
+    given = []
+
+    def keep(x, y):
+        given.append((x.copy(), y.copy()))
+        return {"sum": x + y, "count": np.array(len(given))}
+
+    like = {"sum": np.zeros(3), "count": np.array(0)}
+
+    def f(x, y):
+        found = ad.callback(keep, like, 2.0 * x, y - 1.0)
+        return found["sum"] ** 2, found["count"] * 1.0
+
+    fixed = ad.Fixed(f)
+    x, y = np.arange(3.0), np.ones(3)
+    fixed(x, y)
+    given.clear()
+    for k in range(1, 4):
+        squares, count = fixed(k * x, y)
+        assert count == k
+        np.testing.assert_array_equal(squares, (2.0 * k * x) ** 2)
+        np.testing.assert_array_equal(given[-1], (2.0 * k * x, np.zeros(3)))
+    assert len(given) == 3
+
+
+def test_two_calls_of_one_function_are_two_calls():
+    count = iter(range(100))
+    fixed = ad.Fixed(lambda x: ad.callback(step, x, x) - ad.callback(step, x, x))
+
+    def step(x):
+        return np.full_like(x, next(count))
+
+    assert abs(fixed(np.ones(2))) == pytest.approx([1.0, 1.0])
+
+
+def test_without_a_recording_it_is_the_function():
+    assert ad.callback(lambda x: [x], None, 3) == [3]
+
+
+@pytest.mark.parametrize(
+    "wrong, told",
+    [
+        (lambda x: x[:1], r"float64 \(1,\)"),
+        (lambda x: x.astype("f4"), r"float32 \(2,\)"),
+        (lambda x: (x, x), r"float64 \(2,\), float64 \(2,\)"),
+        (lambda x: 1.0, r"float \(\)"),
+    ],
+)
+def test_what_is_unlike_the_example_is_refused(wrong, told):
+    with pytest.raises(ad.AutodiffError, match=f"callback: <lambda> gives {told}, expected float64"):
+        ad.Fixed(lambda x: ad.callback(wrong, x, x))(np.ones(2))
+
+
+def test_its_derivative_is_a_rule_or_an_error():
+    with pytest.raises(UnsupportedError, match="sin runs as plain Python"):
+        ad.grad(lambda x: np.sum(ad.callback(np.sin, x, x * x)))(np.ones(2))
+
+    @ad.custom_vjp
+    def sine(x):
+        return ad.callback(np.sin, x, x)
+
+    sine.defvjp(lambda dout, out, x: (dout * np.cos(x),))
+    x = np.linspace(0.0, 1.0, 4)
+    np.testing.assert_allclose(ad.grad(lambda x: np.sum(sine(x)))(x), np.cos(x), rtol=1e-15)
+
+
+def test_many_examples_are_many_calls():
+    doubled = ad.vmap(lambda x: ad.callback(lambda v: v * 2.0, x, x))(np.arange(6.0).reshape(3, 2))
+    np.testing.assert_array_equal(doubled, 2.0 * np.arange(6.0).reshape(3, 2))

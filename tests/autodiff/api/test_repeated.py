@@ -1,0 +1,226 @@
+"""ad.repeated: recorded once for all calls that are alike, with the numbers of the function itself."""
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.record.record import record_pure
+from gpt2.model import GPT2, GPT2Config
+
+X = np.random.default_rng(0).normal(size=(5, 8))
+W = np.random.default_rng(1).normal(size=(30, 8, 8)) / 3
+
+
+class Counted:
+    """A function, and how often it ran."""
+
+    def __init__(self, f):
+        self.f, self.runs = f, 0
+
+    def __call__(self, *args, **kwargs):
+        self.runs += 1
+        return self.f(*args, **kwargs)
+
+
+def layer(x, w, power=2):
+    h = np.tanh(x @ w)
+    h = h - h.mean(axis=-1, keepdims=True)
+    return x + h * np.exp(-(h**power)) + np.sin(h) * np.cos(h)
+
+
+def model(layer, n=30):
+    def f(x, w):
+        for k in range(n):
+            x = layer(x, w[k])
+        return np.sum(x * x)
+
+    return f
+
+
+def both(f, *args, **static):
+    """The value and gradients of f by a FixedPair."""
+    value, grads = ad.FixedPair(f).both(np.ones(()), *args, **static)
+    return [value, *grads]
+
+
+def calls(f, *args):
+    return [n for n in record_pure(f, args).graph.nodes if n.op == "stretch"]
+
+
+def assert_same(f, g, *args):
+    for got, want in zip(both(f, *args), both(g, *args), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 30])
+def test_numbers_are_those_of_the_function(n):
+    assert_same(model(ad.repeated(layer), n), model(layer, n), X, W)
+
+
+def test_views_of_many_weights_come_from_a_table():
+    w = np.random.default_rng(2).normal(size=(120, 8, 8)) / 9
+    f = model(ad.repeated(layer), 120)
+    assert "cut_places" in ad.FixedPair(f).entry((X, w), {})[0].joint.program.source
+    assert_same(f, model(layer, 120), X, w)
+
+
+def test_it_is_recorded_once():
+    counted = Counted(layer)
+    f = model(ad.repeated(counted))
+    assert len(calls(f, X, W)) == 30
+    assert counted.runs == 1
+    assert "def " in ad.FixedPair(f).entry((X, W), {})[0].joint.program.source
+
+
+def test_other_types_and_settings_are_recorded_apart():
+    once = ad.repeated(layer)
+
+    def f(x, w):
+        for k in range(10):
+            x = once(x, w[k])
+        y = x[:2]
+        for k in range(10):
+            y = once(y, w[k], power=4)
+        return np.sum(x) + np.sum(y)
+
+    assert len({n.attrs["body"] for n in calls(f, X, W)}) == 2
+
+    def plain(x, w):
+        for k in range(10):
+            x = layer(x, w[k])
+        y = x[:2]
+        for k in range(10):
+            y = layer(y, w[k], power=4)
+        return np.sum(x) + np.sum(y)
+
+    assert_same(f, plain, X, W)
+
+
+def test_several_results():
+    def two(x, w):
+        h = np.tanh(x @ w)
+        return h, {"sum": np.sin(h).T}
+
+    def f(of):
+        def g(x, w):
+            total = 0.0
+            for k in range(40):
+                x, rest = of(x, w[k % 30])
+                total = total + np.sum(rest["sum"] ** 2)
+            return total + np.sum(x)
+
+        return g
+
+    assert_same(f(ad.repeated(two)), f(two), X, W)
+
+
+OUTSIDE = np.arange(8.0)
+
+
+def looks(x, w):
+    return np.tanh(x @ w) if x.sum() > 0 else np.sin(x @ w)
+
+
+def reads(x, w):
+    return np.tanh(x @ w + OUTSIDE)
+
+
+def writes(x, w):
+    x += 1.0
+    return np.tanh(x @ w)
+
+
+def gives_its_argument(x, w):
+    return x
+
+
+def gives_a_view(x, w):
+    return x[:, ::-1]
+
+
+@pytest.mark.parametrize("f", [looks, reads, gives_its_argument, gives_a_view])
+def test_what_one_recording_cannot_stand_for_runs_each_time(f):
+    def used(of):
+        def g(x, w):
+            for k in range(30):
+                y = of(x, w[k])
+                y = y * 1.01
+                x = y + 0.1
+            return np.sum(x * x)
+
+        return g
+
+    assert not calls(used(ad.repeated(f)), X, W)
+    assert_same(used(ad.repeated(f)), used(f), X, W)
+
+
+def test_it_may_write_to_its_arguments():
+    def used(of):
+        def g(x, w):
+            x = x * 1.0
+            for k in range(30):
+                of(x, w[k])
+            return np.sum(x * x)
+
+        return g
+
+    assert_same(used(ad.repeated(writes)), used(writes), X, W)
+
+
+def test_what_is_written_to_a_result_stays_there():
+    def used(of):
+        def g(x, w):
+            for k in range(30):
+                y = of(x, w[k])
+                y[0] *= 2.0
+                x = y
+            return np.sum(x * x)
+
+        return g
+
+    assert_same(used(ad.repeated(layer)), used(layer), X, W)
+
+
+def test_who_looks_at_a_result_gets_the_number():
+    def used(of):
+        def g(x, w):
+            for k in range(30):
+                x = of(x, w[k])
+            return np.sum(x) if x[0, 0] > 0 else np.sum(-3.0 * x)
+
+        return g
+
+    for sign in (1, -1):
+        assert_same(used(ad.repeated(layer)), used(layer), sign * X, W)
+
+
+def test_elsewhere_it_is_the_function():
+    once = ad.repeated(layer)
+    np.testing.assert_array_equal(once(X, W[0]), layer(X, W[0]))
+    f, g = model(once), model(layer)
+    np.testing.assert_allclose(ad.grad(f, 1)(X, W), ad.grad(g, 1)(X, W), rtol=1e-12)
+    np.testing.assert_allclose(ad.Fixed(f)(X, W), g(X, W), rtol=1e-12)
+    with ad.options(before=False):
+        assert_same(f, g, X, W)
+    written_out = ad.FixedPair(f, ad.Options(off=("alike",))).both(np.ones(()), X, W)[1][1]
+    np.testing.assert_allclose(written_out, ad.grad(g, 1)(X, W), rtol=1e-9)
+
+
+def test_gpt2s_blocks_are_recorded_once():
+    config = GPT2Config(vocab_size=65, block_size=8, n_layer=6, n_head=2, n_embd=16)
+    model = GPT2(config, backward="whole", seed=0)
+    tokens = np.arange(16).reshape(2, 8)
+    args = [*model.params.values(), tokens, tokens + 1]
+    found = calls(model._whole_loss, *args)
+    assert len(found) == 6
+    assert len({n.attrs["body"] for n in found}) == 1
+
+
+def test_blocks_of_ones_own_are_recorded_each():
+    def block(x, p, layers, config):
+        return x + np.tanh(x) * p["ln1w"]
+
+    config = GPT2Config(vocab_size=65, block_size=8, n_layer=6, n_head=2, n_embd=16)
+    model = GPT2(config, backward="whole", seed=0, block=block)
+    tokens = np.arange(16).reshape(2, 8)
+    assert not calls(model._whole_loss, *model.params.values(), tokens, tokens + 1)

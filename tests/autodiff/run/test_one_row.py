@@ -1,0 +1,51 @@
+"""The product of one row with a matrix that is a transpose: dot products, shared out over threads."""
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.run import kernels, one_row
+
+
+@pytest.fixture
+def two_threads():
+    ad.set_threads(2)
+    yield
+    ad.set_threads(1)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-13)])
+@pytest.mark.parametrize("N", [1, 700, 2 * one_row.SHARE_FROM // (4 * 300) + 7])
+def test_it_is_the_product_and_threads_change_no_bit(dtype, tolerance, N, two_threads):
+    rng = np.random.default_rng(0)
+    a, w = rng.standard_normal((1, 300)).astype(dtype), rng.standard_normal((N, 300)).astype(dtype)
+    out, alone = np.empty((1, N), dtype), np.empty((1, N), dtype)
+    assert one_row.suits(a, w.T)
+    assert kernels.matmul_in_any_order(a, w.T, out) is out
+    scale = np.abs(a) @ np.abs(w.T)
+    assert np.max(np.abs(out - a @ w.T) / scale) < tolerance
+    ad.set_threads(1)
+    np.testing.assert_array_equal(kernels.matmul_in_any_order(a, w.T, alone), out)
+
+
+def test_what_does_not_suit_goes_to_blas(monkeypatch):
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(one_row, "product", None)
+    for a, b in (
+        (rng.standard_normal((2, 5)), rng.standard_normal((4, 5)).T),  # two rows
+        (rng.standard_normal((1, 5)), rng.standard_normal((5, 4))),  # its columns lie apart
+        (rng.standard_normal((1, 5)).astype("f4"), rng.standard_normal((4, 5)).T),  # two dtypes
+        (rng.standard_normal((1, 5)) + 1j, rng.standard_normal((4, 5)).T + 1j),
+    ):
+        out = np.empty((len(a), 4), np.result_type(a, b))
+        np.testing.assert_array_equal(kernels.matmul_in_any_order(a, b, out), a @ b)
+
+
+def test_only_where_another_order_of_summing_is_allowed(monkeypatch):
+    called = []
+    product = one_row.product
+    monkeypatch.setattr(one_row, "product", lambda *given: called.append(1) or product(*given))
+    x, w = np.ones((1, 8)), np.ones((3, 8))
+    for math, times in (("strict", 0), ("fast", 1)):
+        ad.Fixed(lambda x, w: x @ w.T, ad.Options(math=math))(x, w)
+        assert len(called) == times

@@ -1,0 +1,83 @@
+"""Arrays with a short last axis, column by column: the same bits as NumPy's own loops."""
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.run import kernels, short
+
+rng = np.random.default_rng(5)
+
+
+def drawn(shape, dtype=np.float64):
+    """Numbers of very different sizes, so that another order of additions shows."""
+    return (rng.normal(size=shape) * 10.0 ** rng.integers(-6, 7, size=shape)).astype(dtype)
+
+
+def same(a, b):
+    assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", range(2, short.LONGEST + 1))
+def test_sums_over_a_short_axis_have_numpys_bits(n, dtype):
+    for shape in ((5000, n), (70, 3, n), (3, n), (1, 90, n)):
+        x = drawn(shape, dtype)
+        for y in (x, np.asfortranarray(x), np.repeat(x, 2, axis=-1)[..., ::2], np.swapaxes(x, 0, -2)):
+            out = np.empty(y.shape[:-1], dtype)
+            short.sum_last(y, out)
+            same(out, np.add.reduce(y, axis=-1, out=np.empty_like(out)))
+
+
+def test_the_sum_of_negative_zeros_is_what_numpy_says():
+    for n in (3, 9):
+        x, out = np.full((100, n), -0.0), np.empty(100)
+        short.sum_last(x, out)
+        same(out, np.add.reduce(x, axis=1))
+
+
+def test_columns_are_what_rows_are():
+    a, b, c = drawn((100, 1, 3)), drawn((80, 3)), drawn((100, 80, 1))
+    for f in (np.add, np.subtract, np.multiply, np.divide):
+        for args in ((a, b), (c, a), (b, c), (2.0, c)):
+            out = np.empty((100, 80, 3))
+            assert short.by_columns(f, *args, out=out) is out
+            same(out, f(*args, out=np.empty_like(out)))
+    for where, value in ((c > 0.0, a), (a > 0.0, 1.0), (b > 0.0, c)):
+        found, expected = np.zeros((100, 80, 3)), np.zeros((100, 80, 3))
+        short.put_where(found, value, where)
+        np.copyto(expected, value, where=where)
+        same(found, expected)
+
+
+def test_numbers_are_added_to_zeros_as_numpy_does():
+    index, values = rng.integers(0, 7, size=(40, 3)), drawn((40, 3))
+    for i in (index, index - 7):
+        found, expected = np.zeros(7), np.zeros(7)
+        kernels.add_numbers(found, i, values)
+        np.add.at(expected, i, values)
+        same(found, expected)
+    with pytest.raises(IndexError):
+        kernels.add_numbers(np.zeros(7), index + 4, values)
+
+
+def energy(x):
+    offset = x[:, None] - x[None, :]
+    squared = np.sum(offset * offset, axis=-1)
+    return np.sum(np.where(squared[..., None] > 0.5, offset, 0.1) ** 2, axis=(0, 2)) + np.sum(squared[:2])
+
+
+def test_programs_of_points_in_space_go_by_columns():
+    """And what a compiled program gives is what NumPy gives, to the bit."""
+    x = drawn((70, 3))
+    f = ad.compile(energy)
+    same(f(x), energy(x))
+    source = ad.source(f, x, emitted=True)
+    assert "by_columns(" in source and "sum_last(" in source and "put_where(" in source
+    points = rng.normal(size=(12, 3))
+    ad.check_grads(lambda x: np.sum(np.sqrt(energy(x))), (points,), order=1)
+    many = rng.normal(size=(70, 3))
+    e = np.zeros_like(many)
+    e[3, 1] = 1e-6
+    slope = (np.sum(np.sqrt(energy(many + e))) - np.sum(np.sqrt(energy(many - e)))) / 2e-6
+    assert ad.grad(lambda x: np.sum(np.sqrt(energy(x))))(many)[3, 1] == pytest.approx(slope, rel=1e-6)
