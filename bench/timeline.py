@@ -7,11 +7,12 @@
 The last of a few steps is drawn. What stands between two bars of a thread is Python's own work, waiting for
 the other threads, or NumPy's where it is called directly. Timing costs about a microsecond for each bar.
 
-The picture of memory is made from the compiler's plan, and so of --backward whole alone, which is one program.
+The picture of memory is made from the compiler's plan, of --backward whole alone, which is one program.
 Parameters and the optimizer's moments, which stay for the whole run, are no part of it.
 """
 
 import html
+import re
 import threading
 import time
 from pathlib import Path
@@ -66,6 +67,9 @@ def memory(size):
     model = GPT2(size.config, "whole", seed=None)
     tokens, targets = np.zeros((2, size.B, size.T), np.int64)
     drawn = model.program.memory_drawing(*model._arrays(), tokens, targets)
+    names = list(model.params)
+    drawn = re.sub(r"\barrays_(\d+)\b", lambda found: names[int(found[1])], drawn)
+    drawn = re.sub(r"\bdarrays_(\d+)(?:_\d+)?\b", lambda found: f"d{names[int(found[1])]}", drawn)
     # a file has no page around it whose colour it could take
     style = "svg { color: #1f2328; background: #ffffff } @media (prefers-color-scheme: dark) { "
     style += "svg { color: #e6edf3; background: #0d1117 } }"
