@@ -52,7 +52,7 @@ def _run(args):
     if MODEL in args.layers:
         if args.out is not None or args.file is not None or len(args.layers) > 1:
             raise UserError(f"{MODEL}: stands alone, as GPT-2's and as text: gpt2 explain {MODEL}")
-        print(explain_model())
+        print(explain_model(cli.width(0)))
         return
     if unknown := [name for name in names if name not in known]:
         of = "GPT-2" if args.file is None else args.file
