@@ -188,8 +188,8 @@ def picture() -> str:
             kind = "own" if name in OWN else "peer"
             title = html.escape(f"{one['rows'][name]['title']}: {ratio:.2f}")
             lines.append(
-                f'  <rect class="{kind}" x="{x:.1f}" y="{FLOOR - high:g}" width="{bar - 3:.1f}" height="{high:g}">'
-                f"<title>{title}</title></rect>"
+                f'  <rect class="{kind}" x="{x:.1f}" y="{FLOOR - high:g}" width="{bar - 3:.1f}" '
+                f'height="{high:g}"><title>{title}</title></rect>'
             )
             words = html.escape(one["rows"][name]["title"].replace("gpt2 ", ""))
             at = f"translate({x + bar / 2 + 3:.1f} {FLOOR + 34:g}) rotate(-90)"

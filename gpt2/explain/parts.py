@@ -68,12 +68,14 @@ def explain(name: str, file: str | None = None) -> Explained:
 MODEL = "model"
 
 
-def explain_model(columns: int = 0) -> str:
-    """GPT-2's whole loss as text: forward, backward by hand and derived; in a terminal of so many columns as
-    layers are shown, else one under the other and ready to be run."""
+def explain_model(file: str | None = None, columns: int = 0) -> str:
+    """The whole loss of GPT-2, or of a model with the layers of a file, as text: forward, backward by hand
+    and derived; in a terminal of so many columns as layers are shown, else one under the other and ready to
+    be run.
+    """
     titles = ("forward", "backward, by hand", "derived by the compiler")
     about = "the whole model as one program; its blocks are one function, called in a loop"
-    texts = list(zip(titles, certificate.whole_source()))
+    texts = list(zip(titles, certificate.whole_source(file)))
     if columns:
         return "\n".join([*cli.wrapped(f"{MODEL}: {about}", columns - 1), "", *cli.beside(texts, columns)])
     parts = [f"{MODEL}: {about}", *(f"---- {title}\n\n{source.rstrip()}" for title, source in texts)]
@@ -111,7 +113,7 @@ def stages(layer: Layer, args: Sequence[np.ndarray], static: dict) -> list[tuple
     arguments = [
         parameter
         for parameter in inspect.signature(layer.forward).parameters.values()
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     vars(out)["__signature__"] = inspect.Signature(arguments)
     return split(ad.stages(out, *args))

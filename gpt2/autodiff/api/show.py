@@ -19,7 +19,7 @@ from .vjp import Pullback, Vjp
 
 
 def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: Any) -> str:
-    """What the derived function g computes when it is called, as the text of a NumPy function.
+    """The text of a NumPy function that computes what the derived function g does.
 
     g        a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
              further arguments g is called with them first
