@@ -341,6 +341,10 @@ class FixedPair(_Entries):
         forward, backward = e.graphs
         return runnable_pair(forward, backward, names) or f"{e.forward.source}\n\n{e.backward.program.source}"
 
+    def memory_drawing(self, *args: Any, **static: Any) -> str:
+        """Who holds which memory while `both` works on these arguments, as an SVG; see ad.drawing."""
+        return self.entry(args, static)[0].joint.program.memory_drawing()
+
     def forward(self, *args: Any, **static: Any) -> tuple[Any, Saved]:
         """(f's first result, what its backward needs)."""
         e, arrays = self.entry(args, static)
