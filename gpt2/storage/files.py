@@ -30,6 +30,16 @@ def _new_mode():
 NEW_MODE = _new_mode()  # read once, before there are threads that create files
 
 
+def made_folder(path: str | Path) -> Path:
+    """The folder, made where it is not there yet. Raises UserError where it cannot be made."""
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    return path
+
+
 @contextmanager
 def replacing(path: str | Path, alone: bool = False) -> Iterator[BinaryIO]:
     """A file open for writing bytes, which takes the place of `path` at the end of the block.
@@ -51,7 +61,7 @@ def replacing(path: str | Path, alone: bool = False) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             if hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), _mode(path))
+                os.fchmod(file.fileno(), mode_of(path))
             os.fsync(file.fileno())
         os.replace(temporary, path)
         _sync_folder(path.parent)
@@ -83,7 +93,7 @@ def _private(path, flags):
     return os.open(path, flags, 0o600)
 
 
-def _mode(path):
+def mode_of(path: str | Path) -> int:
     """The mode of the file that is replaced, or that of a new one."""
     try:
         return os.stat(path).st_mode & 0o777

@@ -93,6 +93,13 @@ def test_transformers_reads_what_we_write(peers, tmp_path):
     assert np.abs(logits_of(peers, peer.eval(), TOKENS) - model.forward(TOKENS)).max() < 1e-4
 
 
+def test_who_may_read_the_settings_may_read_the_weights(peers, tmp_path):
+    model = random_model()
+    huggingface.write(tmp_path, model.params, model.config)
+    modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
+    assert modes[huggingface.WEIGHTS] == modes["config.json"]
+
+
 def test_round_trip_through_transformers_is_exact(peers, tmp_path):
     _, transformers = peers
     model = random_model()
