@@ -1,6 +1,6 @@
 """How long compiling takes, stage by stage: each layer alone, and the whole loss of 1 to 12 blocks.
 
-    python -m bench.compile_time [--repeat N] [--real]
+    python -m bench.compile_time [--repeat N] [--real] [--blocks N ...]
     python -m bench.compile_time --growth [N ...]
 
 Milliseconds, for each stage the least of N runs that all compile anew: the compiler's own reckoning, which
@@ -76,12 +76,12 @@ def layer_rows():
         yield name, (LAYERS[case.layer].forward, case.inputs(np.float32), case.static)
 
 
-def model_rows(real):
+def model_rows(real, numbers=BLOCKS):
     rng = np.random.default_rng(0)
-    for blocks in BLOCKS:
+    for blocks in numbers:
         sizes = (50257, 64, blocks, 12, 768) if real else (512, 16, blocks, 3, 48)
         config = GPT2Config(*sizes)
-        model = GPT2(config, backward="whole")
+        model = GPT2(config, backward="whole", seed=None)
         tokens, targets = rng.integers(0, config.vocab_size, (2, 4, config.block_size))
         args = [*model.params.values(), tokens, targets]
         yield f"{blocks} block{'s' * (blocks > 1)}", (model._whole_loss, args, {}, {"rate": WHOLE_RATE})
@@ -118,6 +118,9 @@ def main(arguments=None):
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs (default 3)")
     parser.add_argument("--real", action="store_true", help="models as wide as GPT-2 124M")
     parser.add_argument(
+        "--blocks", type=int, nargs="+", metavar="N", default=BLOCKS, help="of the models (default 1 to 12)"
+    )
+    parser.add_argument(
         "--growth", type=int, nargs="*", metavar="N", help="numbers of operations (default 100 to 10000)"
     )
     options = parser.parse_args(arguments)
@@ -125,7 +128,7 @@ def main(arguments=None):
         return print_growth(options.growth or GROWTH)
     heads = ["ops", "total", "us an op", *STAGES]
     print("  ".join([f"{'':<15}", *(f"{h:>10}" for h in heads)]))
-    for name, case in itertools.chain(layer_rows(), model_rows(options.real)):
+    for name, case in itertools.chain(layer_rows(), model_rows(options.real, options.blocks)):
         runs = [compiled(*case) for _ in range(options.repeat)]
         print_row(name, functools.reduce(Stages.least, runs))
 
