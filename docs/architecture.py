@@ -129,8 +129,8 @@ STAGES = {
     ),
     "scipy": Room(
         "SciPy's functions",
-        "SciPy's modules with derivatives, where SciPy is installed: `linalg`, `optimize`, `special`, "
-        "`stats`, `signal`.",
+        "SciPy's modules with derivatives, where SciPy is installed: `integrate`, `interpolate`, `linalg`, "
+        "`ndimage`, `optimize`, `signal`, `sparse`, `special`, `stats`.",
     ),
     "interplay": Room(
         "PyTorch, JAX",

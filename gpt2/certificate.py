@@ -33,7 +33,6 @@ from gpt2.model import (
     block_forward,
     forward_pass,
     loss_fn,
-    parameter_table,
 )
 from gpt2.output import painted
 
@@ -102,13 +101,13 @@ def described(sizes: Sizes, file: str, dtype: str = "float32") -> Description:
 
 
 def own(d: Description) -> list[str]:
-    """What is a user's own in a model: names of layers, and "block"."""
+    """The names of the layers of a model that are a user's own, and "block"."""
     used = [name for name in d.own if d.steps_of(name)]
     return used if d.block is None else [*used, BLOCK]
 
 
 def names_of(file: str | None) -> list[str]:
-    """What can be looked at: GPT-2's layers, or what is a file's own."""
+    """The names that can be looked at: GPT-2's layers, or a file's own."""
     return list(LAYERS) if file is None else own(described(SIZES, file))
 
 
@@ -295,26 +294,34 @@ def derived_source(name: str, emitted: bool = False, file: str | None = None) ->
 WHOLE = GPT2Config(vocab_size=1024, block_size=64, n_layer=12, n_head=12, n_embd=768)
 
 
-def whole_source() -> tuple[str, str, str]:
-    """GPT-2's loss as it is written, its backward by hand, and forward and backward as derived.
-    A block stands once in each: the compiler makes a function of what it finds alike.
+def whole_source(file: str | None = None) -> tuple[str, str, str]:
+    """The loss of GPT-2, or of a model with the layers of a file, as it is written; its backward by hand, and
+    forward and backward as derived. A block stands once in each: the compiler makes a function of what it
+    finds alike.
     """
-    table = parameter_table(WHOLE)
-    names = [*(name for name, _ in table), "tokens", "targets"]
+    d = Description(WHOLE, layers=file)
+    names = [*(name for name, _ in d.shapes), "tokens", "targets"]
 
     def loss(*arrays):
-        return loss_fn(dict(zip(names, arrays)), *arrays[-2:], config=WHOLE, layers=LAYERS)
+        given = dict(zip(names, arrays))
+        return loss_fn(given, *arrays[-2:], config=WHOLE, layers=d.written, description=d)
 
     # by which the inputs of the derived functions are named
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
     vars(loss)["__signature__"] = inspect.Signature(parameters)
     tokens = np.zeros((SHOWN.B, SHOWN.T), np.int64)
     params = [
-        np.zeros(shape, WHOLE.dtype) for _, shape in table
+        np.zeros(shape, WHOLE.dtype) for _, shape in d.shapes
     ]  # looked at by nobody: memory is not touched
+    forwards, backwards = [loss_fn, forward_pass], [backward_pass]
+    if d.block is None:
+        forwards.append(block_forward)
+        backwards.append(block_backward)
+    sources = {name: written_source(d.written[name]) for name in own(d)}
+    titled = [[f"# {name}\n{texts[k]}" for name, texts in sources.items()] for k in range(2)]
     return (
-        _sources(loss_fn, forward_pass, block_forward),
-        _sources(backward_pass, block_backward),
+        "\n\n".join([_sources(*forwards), *titled[0]]),
+        "\n\n".join([_sources(*backwards), *titled[1]]),
         whole(loss).source(*params, tokens, tokens),
     )
 

@@ -47,7 +47,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 
 def words(name: str, about: str) -> Words:
-    """What can be completed after `gpt2 NAME`."""
+    """The words that can follow `gpt2 NAME`."""
     flags, choices = [], []
     for action in parser_of(name)._actions:
         allowed = tuple(map(str, action.choices or _listed(action.metavar)))

@@ -355,7 +355,7 @@ class Description:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What makes the same description of a config: keyword arguments of Description and of GPT2."""
+        """Keyword arguments of Description and of GPT2 that make the same description of a config."""
         train = {} if self.tuning == Tuning() else {"train": self.tuning}
         if self.file is not None:
             return {"layers": self.file, **train}
@@ -367,7 +367,7 @@ class Description:
         }
 
     def state(self) -> dict[str, Any]:
-        """What a file keeps of it besides the sizes: {} for GPT-2, all of it trained."""
+        """The part of it that a file keeps besides the sizes: {} for GPT-2, all of it trained."""
         tuned = {} if self.tuning == Tuning() else {"tuned": asdict(self.tuning)}
         if self.gpt2:
             return tuned

@@ -77,7 +77,7 @@ def say_error(text: str) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """What an exception says, in one line and never nothing."""
+    """The text of an exception, in one line and never empty."""
     text = getattr(error, "strerror", None) or str(error)
     return text.splitlines()[0] if text.strip() else type(error).__name__
 

@@ -314,7 +314,7 @@ class GPT2:
 
     @property
     def frozen(self) -> dict[str, Any]:
-        """What is not trained: name -> array, or a list of arrays, one a block."""
+        """The tensors that are not trained: name -> array, or a list of arrays, one a block."""
         return self._frozen
 
     def frozen_copy(self, flat: np.ndarray) -> np.ndarray:

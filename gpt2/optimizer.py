@@ -175,7 +175,7 @@ class AdamW:
         p -= a
 
     def state(self) -> dict:
-        """What a checkpoint needs: {"t", "m", "v"}. The arrays are the optimizer's own, not copies."""
+        """The state for a checkpoint: {"t", "m", "v"}. The arrays are the optimizer's own, not copies."""
         return {"t": self.t, "m": self.m, "v": self.v}
 
     def load_state(self, state: Mapping) -> None:

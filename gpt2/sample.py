@@ -260,7 +260,7 @@ class Stop:
         self.found = False
 
     def feed(self, text: str) -> str:
-        """What can be shown once `text` has come; nothing more after a string was found."""
+        """Takes more text and gives what of it can be shown; nothing more after a string was found."""
         if self.found:
             return ""
         self.held += text
@@ -275,7 +275,7 @@ class Stop:
         return self._give(len(self.held))
 
     def close(self) -> str:
-        """What is left once no more text comes."""
+        """Gives what is left once no more text comes."""
         return "" if self.found else self._give(len(self.held))
 
     def _give(self, count):

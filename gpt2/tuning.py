@@ -126,7 +126,7 @@ class Tuning:
 
 
 def tuning(given: Tuning | str | None) -> Tuning:
-    """What a caller gave, as a Tuning."""
+    """The Tuning that a caller gave, or gave in words."""
     return given if isinstance(given, Tuning) else Tuning() if given is None else Tuning(given)
 
 

@@ -47,7 +47,15 @@ STAGES: dict[str, set[str]] = {
         "tree",
     },
     "interplay": {"api", "errors", "tree"},  # PyTorch's and JAX's functions and arrays
-    "scipy": {"api", "errors", "ops", "record", "tree"},  # where SciPy is installed, and asked for by name
+    "scipy": {
+        "api",
+        "errors",
+        "graph",
+        "ops",
+        "pipeline",
+        "record",
+        "tree",
+    },  # where SciPy is installed, and asked for by name
     "compat": {
         "api",
         "graph",

@@ -50,6 +50,7 @@ WITH_SCIPY = (
     "gpt2.autodiff.scipy",
     "gpt2.autodiff.ops.special",
     "gpt2.autodiff.ops.matrix_functions",
+    "gpt2.autodiff.ops.sparse_matrices",
 )
 
 # What benchmarks take from the compiler besides its public names: they measure single stages of it

@@ -5,8 +5,8 @@
 The program reads a model of any shape from its checkpoint, but has its batch in its source, 4 sequences of 64
 tokens. For another batch these two numbers are changed in a copy of the source, and that is built by the
 checkout's own Makefile. It reads its own data, so there is no comparison of losses; it does not clip, and
-decays no weight. It is stopped in the turns of others (SIGSTOP). Its own clock gives the time of a step, which
-leaves out its validation and its samples.
+decays no weight. It is stopped in the turns of others (SIGSTOP). A step is timed by its own clock, which
+leaves out validation and samples.
 """
 
 import os
@@ -64,7 +64,9 @@ def built(source, size, folder):
     except OSError as error:
         raise Missing(f"its batch has to be built in, and make is not there: {error.strerror}") from None
     if done.returncode:
-        raise Missing(f"its batch has to be built in, and make failed: {(done.stderr.splitlines() or [''])[-1]}")
+        raise Missing(
+            f"its batch has to be built in, and make failed: {(done.stderr.splitlines() or [''])[-1]}"
+        )
     return folder / "train_gpt2"
 
 
@@ -91,7 +93,9 @@ class Training:
         except BaseException:
             self.close()
             raise
-        changed = "" if (size.B, size.T) == BATCH else f"; B and T changed in its source to {size.B} and {size.T}"
+        changed = (
+            "" if (size.B, size.T) == BATCH else f"; B and T changed in its source to {size.B} and {size.T}"
+        )
         self.about = f"AdamW without clipping, data of its own{changed}"
 
     @property

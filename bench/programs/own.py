@@ -7,7 +7,7 @@ import numpy as np
 from bench.gradbench import ba, descent, det, gmm, hello, ht, kmeans, lse, lstm, ode, particle, saddle
 from bench.programs import formulas
 from bench.programs.inputs import arguments
-from bench.programs.library import Library
+from bench.programs.library import Library, powers
 from gpt2 import autodiff as ad
 from gpt2.autodiff.scipy import linalg
 
@@ -21,18 +21,12 @@ def logsumexp(x, axis):
     return np.squeeze(largest, axis) + np.log(np.sum(np.exp(x - largest), axis=axis))
 
 
-def powers(t, m):
-    """np.vander(t, m, increasing=True), as NumPy computes it."""
-    repeated = np.broadcast_to(t[:, None], (len(t), m - 1))
-    return np.cumprod(np.concatenate([np.ones((len(t), 1)), repeated], axis=1), axis=1)
-
-
 NUMPY = Library(
     np=np,
     scan=scan,
     logsumexp=logsumexp,
     smallest=lambda x, axis: np.min(x, axis=axis),
-    powers=powers,
+    powers=lambda t, m: powers(np, t, m),
     whiten=lambda lower, y: linalg.solve_triangular(lower, y, lower=True),
 )
 

@@ -108,10 +108,12 @@ def unsupported(
 def lost_in_scipy(name: str, loc: tuple | None) -> ConversionError:
     module = ".".join(name.split(".")[:2])
     what = "a function of SciPy" if name == "scipy" else name
+    short = module.removeprefix("scipy.").replace("scipy", "linalg")
     return ConversionError(
-        f"{what} turns a recorded value into a plain array, and its derivative would be lost. The functions "
-        f"of {module} that have derivative rules are in gpt2.autodiff.scipy, under the same names:\n\n"
-        f"    from gpt2.autodiff.scipy import {module.removeprefix('scipy.').replace('scipy', 'linalg')}\n",
+        f"{what} turns a recorded value into a plain array, and its derivative would be lost. What has "
+        f"derivative rules in {module} is in gpt2.autodiff.scipy, under the same names, classes such as "
+        f"matrices and splines among them:\n\n    from gpt2.autodiff.scipy import {short}\n\n"
+        "Anything else takes a rule of your own, with @ad.custom_vjp: docs/scipy.md has one",
         loc,
     )
 

@@ -86,7 +86,7 @@ class Node:
         return self.attrs["value"]
 
     def key(self) -> tuple:
-        """What common-subexpression elimination hashes: nodes with equal keys compute equal values."""
+        """The key for common-subexpression elimination: nodes with equal keys compute equal values."""
         if self._key is None:
             if self.op in ("input", "const") and not is_scalar_const(self):
                 self._key = (self.op, self.id)

@@ -44,6 +44,21 @@ def same_items(items: Sequence, then: tuple) -> bool:
     return len(items) == len(then) and all(map(same, items, then))
 
 
+def interchangeable(a: Any, b: Any) -> bool:
+    """Whether one may stand for the other wherever they are not asked for by `is`. A nan is only itself: a list
+    finds the nan that it holds, and no other.
+    """
+    return a is b or (same(a, b) and not _has_nan(a))
+
+
+def _has_nan(a: Any) -> bool:
+    if isinstance(a, (tuple, frozenset)):
+        return any(map(_has_nan, a))
+    if isinstance(a, slice):
+        return any(map(_has_nan, (a.start, a.stop, a.step)))
+    return isinstance(a, (float, complex, np.inexact)) and bool(a != a)
+
+
 _BLOCK = 1 << 16  # elements compared at once: they and the result stay in cache
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 

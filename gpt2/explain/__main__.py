@@ -22,6 +22,7 @@ EXAMPLES = (
     ("gpt2 explain all --out layers.html", "every layer of GPT-2"),
     ("gpt2 explain all --layers mine.py", "the layers and the block of a file of your own"),
     ("gpt2 explain model", "the whole loss: a block once, by hand and derived"),
+    ("gpt2 explain model --layers mine.py", "the same of a model with the layers of a file"),
 )
 ABOUT = """Forward, manual and derived backward of a layer side by side, with the compiler's stages.
 
@@ -50,9 +51,9 @@ def _run(args):
     known = names_of(args.file)
     names = known if "all" in args.layers else list(dict.fromkeys(args.layers))
     if MODEL in args.layers:
-        if args.out is not None or args.file is not None or len(args.layers) > 1:
-            raise UserError(f"{MODEL}: stands alone, as GPT-2's and as text: gpt2 explain {MODEL}")
-        print(explain_model())
+        if args.out is not None or len(args.layers) > 1:
+            raise UserError(f"{MODEL}: stands alone, as text: gpt2 explain {MODEL}")
+        print(explain_model(args.file))
         return
     if unknown := [name for name in names if name not in known]:
         of = "GPT-2" if args.file is None else args.file

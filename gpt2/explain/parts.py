@@ -68,13 +68,15 @@ def explain(name: str, file: str | None = None) -> Explained:
 MODEL = "model"
 
 
-def explain_model() -> str:
-    """GPT-2's whole loss as text: forward, backward by hand and derived, one under the other."""
+def explain_model(file: str | None = None) -> str:
+    """The whole loss of GPT-2, or of a model with the layers of a file, as text: forward, backward by hand
+    and derived, one under the other.
+    """
     titles = ("forward", "backward, by hand", "derived by the compiler")
     about = "the whole model as one program; what its blocks have in common is one function"
     parts = [f"{MODEL}: {about}"]
     parts += [
-        f"---- {title}\n\n{source.rstrip()}" for title, source in zip(titles, certificate.whole_source())
+        f"---- {title}\n\n{source.rstrip()}" for title, source in zip(titles, certificate.whole_source(file))
     ]
     return "\n\n".join(parts)
 
@@ -110,7 +112,7 @@ def stages(layer: Layer, args: Sequence[np.ndarray], static: dict) -> list[tuple
     arguments = [
         parameter
         for parameter in inspect.signature(layer.forward).parameters.values()
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     vars(out)["__signature__"] = inspect.Signature(arguments)
     return split(ad.stages(out, *args))

@@ -24,14 +24,14 @@ def text(explained: Explained, width: int, emitted: bool = False) -> str:
 
 
 def told_kept(by_hand: int | None, derived: int) -> str:
-    """What each of the two keeps, in words."""
+    """Tells what each of the two keeps, in words."""
     if by_hand is None:
         return f"{derived:,} bytes by the compiler"
     return f"{by_hand:,} bytes by hand, {derived:,} by the compiler"
 
 
 def facts(explained: Explained) -> list[str]:
-    """What the compiler worked on, what is kept, and how far the gradients are from each other: lines."""
+    """Lines that tell what the compiler worked on, what is kept, and how far the gradients are apart."""
     by_hand, derived = explained.kept
     worst = max(error for error, _ in explained.errors.values())
     holds = all(error <= tolerance for error, tolerance in explained.errors.values())

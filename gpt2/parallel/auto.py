@@ -72,7 +72,7 @@ def measure(
 
 
 def as_text(times: Mapping[int, float], best: int, threads: int = 0) -> str:
-    """What was measured and taken, as a line."""
+    """A line that tells what was measured and taken."""
 
     def label(n):
         each = threads_each(n, threads)

@@ -88,7 +88,7 @@ class Group:
         return whole
 
     def from_root(self, function: Callable[[], Any]) -> Any:
-        """What function() returns on the root, for all. A UserError there is raised everywhere."""
+        """Gives all ranks what function() returns on the root. A UserError there is raised everywhere."""
         return function()
 
     def reduction(self, grads: np.ndarray) -> Reduction:

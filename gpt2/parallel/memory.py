@@ -54,7 +54,7 @@ class SharedArrays:
         }
 
     def share(self) -> Any:
-        """What a process that is being started gets as an argument, to attach itself."""
+        """The argument by which a process that is being started attaches itself."""
         return self._shared
 
     def unlink(self) -> None:

@@ -137,7 +137,7 @@ class Team:
     # -- agreement
 
     def from_root(self, function: Callable[[], Any]) -> Any:
-        """What function() returns on the root, on every rank. A UserError there is raised everywhere."""
+        """Gives every rank what function() returns on the root. A UserError there is raised everywhere."""
         return self.group.from_root(function)
 
     def wait_for_root(self) -> None:

@@ -253,7 +253,7 @@ class Workers:
 
 
 def cannot_start(size: int, error: OSError) -> str:
-    """What there is to say where the system refuses to start `size` workers."""
+    """The error to raise where the system refuses to start `size` workers."""
     limit = {errno.EMFILE: "open files (ulimit -n)", errno.EAGAIN: "processes (ulimit -u)"}.get(error.errno)
     advice = f"allow more {limit}, take" if limit else "take"
     return (

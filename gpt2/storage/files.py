@@ -30,6 +30,16 @@ def _new_mode():
 NEW_MODE = _new_mode()  # read once, before there are threads that create files
 
 
+def made_folder(path: str | Path) -> Path:
+    """The folder, made where it is not there yet. Raises UserError where it cannot be made."""
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    return path
+
+
 @contextmanager
 def replacing(path: str | Path, alone: bool = False) -> Iterator[BinaryIO]:
     """A file open for writing bytes, which takes the place of `path` at the end of the block.

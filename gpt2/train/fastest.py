@@ -117,7 +117,7 @@ def choose(
 
 
 def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
-    """What the choice depends on besides the machine."""
+    """The key of a choice: what it depends on besides the machine."""
     batch = (s.batch_size, s.block_size, s.accumulate)
     tuned = () if s.tuning.everything else (s.tuning.told(),)
     return *dataclasses.astuple(config), *batch, s.elementwise, s.layers, get_threads(), *open_ways, *tuned

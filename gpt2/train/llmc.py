@@ -63,7 +63,7 @@ def generate(decoder: Decoder, start: int, count: int, earlier: int = 0) -> Iter
 
 
 def printable(token: bytes) -> bytes:
-    """What llm.c prints of a token: its bytes, but nothing for a single one that is no ASCII text."""
+    """The text llm.c prints of a token: its bytes, but nothing for a single one that is no ASCII text."""
     if len(token) == 1 and not (0x20 <= token[0] < 0x7F or token in b"\t\n\v\f\r"):
         return b""
     return token.split(b"\0")[0]
@@ -73,7 +73,7 @@ def printable(token: bytes) -> bytes:
 
 
 def model_lines(config: GPT2Config) -> list[str]:
-    """What it says of a model when it has read one."""
+    """The lines about a model that it has read."""
     Vp = padded(config.vocab_size)
     parameters = config.num_parameters + (Vp - config.vocab_size) * config.n_embd
     return [
@@ -89,7 +89,7 @@ def model_lines(config: GPT2Config) -> list[str]:
 
 
 def data_lines(train: np.ndarray, val: np.ndarray, B: int, T: int) -> list[str]:
-    """What it says of the two token arrays."""
+    """The lines about the two token arrays."""
     return [
         f"train dataset num_batches: {len(train) // (B * T)}",
         f"val dataset num_batches: {len(val) // (B * T)}",
@@ -97,7 +97,7 @@ def data_lines(train: np.ndarray, val: np.ndarray, B: int, T: int) -> list[str]:
 
 
 def activations_line(config: GPT2Config, B: int, T: int) -> str:
-    """What it says at the first forward pass: the numbers in all activations together."""
+    """The line at the first forward pass: the numbers in all activations together."""
     L, C, NH, Vp = config.n_layer, config.n_embd, config.n_head, padded(config.vocab_size)
     # A position of a block: ln1, atty, attproj, residual2, ln2, fcproj, residual3 have C numbers, qkv 3C, fch
     # and its gelu 4C; two layernorms a mean and an rstd; attention T before and T after the softmax, a head

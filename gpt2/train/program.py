@@ -47,7 +47,7 @@ def lost(out: Output) -> bool:
 
 
 def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
-    """What the program comes to, everything that its user can put right told in one line."""
+    """Runs the program, and tells in one line what its user can put right."""
     speaks = launched_rank() == 0  # of an MPI job the first one speaks for all
     try:
         asked, resumed = read(argv, prog)
@@ -77,7 +77,7 @@ def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
 
 
 def read(argv: Sequence[str], prog: str) -> tuple[Asked, Settings | None]:
-    """What is asked for, and the settings of the run that is to go on, or None for a new one."""
+    """Reads what is asked for, and the settings of the run that is to go on, or None for a new one."""
     asked = read_settings(argv, prog)
     given, resumed = asked.given, None
     if asked.resume is not None:

@@ -1,8 +1,8 @@
 """Whether the machine did little else while something was measured.
 
-    with watched() as quiet:
-        ...                     # measure
-    if quiet(): ...             # keep what was measured
+with watched() as quiet:
+    ...                     # measure
+if quiet(): ...             # keep what was measured
 """
 
 import os

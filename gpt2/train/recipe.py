@@ -5,7 +5,7 @@ from typing import Any
 
 from gpt2.config import GPT2Config
 from gpt2.description import Description
-from gpt2.errors import UserError, suggestion
+from gpt2.errors import OptionError, UserError, suggestion
 from gpt2.model import default_backward
 from gpt2.train.flags import flag
 from gpt2.train.settings import PRESETS, Settings
@@ -47,7 +47,10 @@ def backward_for(s: Settings) -> str:
     """The backward of a run with own layers where none is named: by hand, where they have one."""
     # the vocabulary is not known yet, and makes no difference
     config = GPT2Config(256, s.context or s.block_size, s.n_layer, s.n_head, s.n_embd, s.dtype)
-    return default_backward(Description(config, s.layers))
+    try:
+        return default_backward(Description(config, s.layers, train=s.tuning))
+    except OptionError as error:
+        raise UserError(error.as_flag) from None
 
 
 def weights_config(s: Settings) -> GPT2Config:

@@ -19,6 +19,7 @@ from gpt2.description import described
 from gpt2.errors import UserError
 from gpt2.model import unflatten
 from gpt2.optimizer import cosine_lr
+from gpt2.own import OwnFile
 from gpt2.sample import generate
 from gpt2.storage import curve, metrics, runs
 from gpt2.storage.files import write_atomically
@@ -58,6 +59,8 @@ class Run:
         spawn   whether processes may be started to see if they are faster
         """
         self.folder: Path | None = None
+        if folder is not None and settings.layers:
+            check_same_file(folder / runs.LAST, settings.layers)
         start = pretrained.find(settings.init, settings.dtype) if settings.init and folder is None else None
         base = None if folder is None else base_of_run(folder, settings)
         # where the weights below adapters lie for good, checkpoints need not hold them
@@ -323,6 +326,14 @@ class Run:
         raise UserError(
             f"{data}: text or tokens have changed since {path} was written; a resumed run needs the same ones"
         )
+
+
+def check_same_file(path: Path, layers: str) -> None:
+    """Raise UserError where a run that goes on is given another file of layers than it was begun with."""
+    own = checkpoint.load_state(path).get("own") if path.exists() else None
+    file = own.get("file") if isinstance(own, dict) else None
+    if isinstance(file, dict) and file.get("sha256") != OwnFile.at(layers).sha256:
+        raise UserError(f"{path}: made with the layers of {file.get('path')}, and {layers} holds others")
 
 
 def base_of_run(folder: Path, s: Settings) -> pretrained.Pretrained | None:

@@ -194,7 +194,7 @@ class Settings:
 
     @property
     def tuning(self) -> Tuning:
-        """What of the model is trained."""
+        """The Tuning that says what of the model is trained."""
         return Tuning(self.train, self.freeze, self.lora_alpha, self.lora_targets)
 
 

@@ -140,7 +140,7 @@ def model_state(model: GPT2, base: Mapping[str, Any] | None = None) -> dict[str,
 def description_of(
     path: str | Path, state: Mapping[str, Any], given: Mapping[str, Any] | None = None, **sizes: Any
 ) -> Description:
-    """What the model in a checkpoint is, by its state.
+    """The description of the model in a checkpoint, by its state.
 
     given    layers and block of one's own, where the checkpoint cannot find them by itself
     sizes    of GPT2Config, to change

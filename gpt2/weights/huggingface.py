@@ -19,7 +19,7 @@ import numpy as np
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config, parameter_table
-from gpt2.storage.files import mode_of, write_atomically
+from gpt2.storage.files import made_folder, mode_of, write_atomically
 from gpt2.weights import huggingface_tokenizer
 from gpt2.weights.bfloat16 import to_float32
 
@@ -179,12 +179,7 @@ def write(
     Returns whether a tokenizer was written. Linear weights are copied to be transposed, so this takes two
     thirds of the model's memory once more.
     """
-
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror or error}") from None
+    folder = made_folder(folder)
     tensors = {}
     for name, (array, transposed) in _targets(params, config):
         array = array.T if transposed else array
@@ -242,7 +237,7 @@ def _same(a, b):
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """What a file of transformers' holds that is one object of JSON."""
+    """Reads a file of transformers' that holds one object of JSON."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

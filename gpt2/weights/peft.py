@@ -25,7 +25,7 @@ import numpy as np
 
 from gpt2.errors import UserError
 from gpt2.model import GPT2, Description
-from gpt2.storage.files import write_atomically
+from gpt2.storage.files import made_folder, write_atomically
 from gpt2.tuning import MODULES, LoRA, Tuning
 from gpt2.weights import huggingface
 
@@ -152,11 +152,7 @@ def write(folder: str | Path, model: GPT2, base: str | None) -> list[Path]:
     lora = model.description.lora
     if lora is None:
         raise UserError(f"{folder}: the model has no adapters that could be saved apart")
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror or error}") from None
+    folder = made_folder(folder)
     tensors = {}
     for place in lora.places:
         for l in range(model.config.n_layer):

@@ -88,7 +88,7 @@ class Pretrained:
         )
 
     def origin(self) -> dict[str, str]:
-        """What a checkpoint that holds only what was trained keeps of the weights it stands on."""
+        """The note about the weights that it stands on in a checkpoint of what was trained alone."""
         return {"name": self.name, "path": str(self.path.absolute()), "sha256": self.sha256()}
 
     def sha256(self) -> str:
@@ -183,7 +183,7 @@ def _completed(d, base, trained):
 
 
 def find(name: str, dtype: str | None = None, layers: Any = None, block: Any = None) -> Pretrained:
-    """What the weights called `name` are. Raises UserError in one line where they cannot be had or read.
+    """Finds the weights called `name`. Raises UserError in one line where they cannot be had or read.
 
     dtype   of the model that they are for: float32 or float64. By default the one in which a run computed,
             and float32 for files of other programs

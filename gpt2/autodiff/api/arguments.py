@@ -58,10 +58,14 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
     numbers, tree = call.leaf_range(k), call.subtree(k)
     if not numbers and strict:
         spec = tree.spec
-        got = repr(spec[1]) if spec[0] == "static" else f"an empty {spec[0].__name__}"
+        held = _static_values(spec)
+        foreign = next((v for v in held if hasattr(v, "__array__")), None)
+        empty = "an empty" if not held else "without numbers, a"
+        got = repr(spec[1]) if spec[0] == "static" else f"{empty} {spec[0].__name__}"
         hint = f": pass {float(spec[1])}" if type(spec[1]) in (int, bool) else ""
-        if spec[0] == "static" and hasattr(spec[1], "__array__"):
-            got = f"a {type(spec[1]).__module__.partition('.')[0]}.{type(spec[1]).__name__}"
+        if foreign is not None:
+            kind = f"a {type(foreign).__module__.partition('.')[0]}.{type(foreign).__name__}"
+            got = kind if spec[0] == "static" else f"a {spec[0].__name__} with {kind}"
             hint = ". Pass a NumPy array: np.asarray(x), or for a tensor with a gradient x.detach().numpy()"
         raise AutodiffError(
             f"{name}: {argument_text(f, k)} is {got}; derivatives are taken with respect to "
@@ -81,6 +85,13 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
     wanted = set(chosen)
     marks = [LEAF if i in wanted else ("static", None) for i in numbers]
     return Wrt(chosen, kinds, Tree(_with_marks(tree.spec, iter(marks)), len(chosen)))
+
+
+def _static_values(spec) -> list:
+    """All that a structure holds beside its leaves."""
+    if spec is LEAF:
+        return []
+    return [spec[1]] if spec[0] == "static" else [v for child in spec[2] for v in _static_values(child)]
 
 
 def _dtype(x) -> np.dtype:

@@ -498,7 +498,7 @@ class custom_jvp(_Custom):
         return Graph(made.inputs, [*made.outputs[:n_out], *moved], made.name)
 
     def flat(self, pair: Any) -> tuple[list, list]:
-        """What the rule returned, taken apart: the results, and the tangents of those that can have one."""
+        """Takes apart what the rule returned: the results, and the tangents of those that can have one."""
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise AutodiffError(f"{self.name}: its jvp rule has to return (out, tangent of out)")
         out, _ = flatten(pair[0])

@@ -83,7 +83,7 @@ class Compiled:
         return self.entries[key]
 
     def drawn(self, leaves: list) -> list:
-        """What is outside, with fresh random numbers."""
+        """The operands from outside, with fresh random numbers."""
         if not self.draws or self.graph is None:
             return self.outside
         operands = [*leaves, *self.outside]
@@ -215,7 +215,13 @@ class Derived:
         if len(self.ways) > self.cache.size:
             self.ways.clear()
         self.ways[key] = self.ways.get(key, 0) + 1
-        rec, guard = self.watched(call, key, args, kwargs)
+        try:
+            rec, guard = self.watched(call, key, args, kwargs)
+        except AutodiffError:
+            raise
+        except Exception:
+            self.transform.check(call, self.f)
+            raise
         check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
         scalar = all(type(x) is float for x in call.leaves) and not rec.captures
         path, self.why = None, guard.trouble or self._trouble(rec)

@@ -324,15 +324,22 @@ class FixedPair(_Entries):
         return self.entry(args, static)[0].graphs
 
     def source(self, *args: Any, **static: Any) -> str:
-        """The forward and the backward for these arguments as two functions that a person can read, and run by
-        copy and paste: NAME_forward(*arrays) gives the result and what is kept, NAME_backward(*kept, dout)
-        the gradients. What the steps of a loop keep is a list with a row for each step.
+        """The forward and the backward for these arguments as two functions for people, which run by copy and
+        paste: NAME_forward(*arrays) gives the result and what is kept, NAME_backward(*kept, dout) the
+        gradients. What the steps of a loop keep is a list with a row for each step.
 
         Where an op has no name in NumPy, it is the programs that run.
+
+            >>> pair = ad.FixedPair(lambda x: np.tanh(x), name="f")
+            >>> print(pair.source(np.ones(3)).split("\n\n\n")[2].rstrip())
+            def f_backward(saved, dout):
+                dx = dout * (1.0 - saved**2)
+                return (dx,)
         """
         e = self.entry(args, static)[0]
         names = f"{e.name}_forward", f"{e.name}_backward"
-        return runnable_pair(*e.graphs, names) or f"{e.forward.source}\n\n{e.backward.program.source}"
+        forward, backward = e.graphs
+        return runnable_pair(forward, backward, names) or f"{e.forward.source}\n\n{e.backward.program.source}"
 
     def forward(self, *args: Any, **static: Any) -> tuple[Any, Saved]:
         """(f's first result, what its backward needs)."""

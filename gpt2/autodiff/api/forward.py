@@ -124,6 +124,9 @@ class Hvp(Transform):
     def split(self, call: Arguments) -> tuple[tuple, dict]:
         return call.args[:1], {}
 
+    def check(self, call: Arguments, f: Callable) -> None:
+        float_leaves(self.name, call, f, 0)
+
     def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         n = len(call.leaf_range(0))
         wrt = float_leaves(self.name, call, f, 0)

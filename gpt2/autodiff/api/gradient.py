@@ -36,6 +36,9 @@ class Grad(Transform):
     def key(self) -> tuple:
         return type(self), self.argnums, self.value, self.has_aux
 
+    def check(self, call: Arguments, f: Callable) -> None:
+        differentiated(self, call, f)
+
     def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         wrt = differentiated(self, call, f)
         check_number(self.name, rec, wrt.leaves, self.has_aux)

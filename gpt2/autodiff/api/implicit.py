@@ -177,11 +177,11 @@ class Solution(Compile):
         return 1e-4 if single else self.default_tol
 
     def residual(self, f: Graph) -> Graph:
-        """What is zero at the solution."""
+        """The function that is zero at the solution."""
         raise NotImplementedError
 
     def search(self, q: Equation) -> SolverCall:
-        """What the program calls for the solution."""
+        """The function that the program calls for the solution."""
         raise NotImplementedError
 
 

@@ -40,6 +40,9 @@ class Jacobian(Transform):
     def key(self) -> tuple:
         return type(self), self.argnums
 
+    def check(self, call: Arguments, f: Callable) -> None:
+        differentiated(self, call, f)
+
     def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         wrt = differentiated(self, call, f)
         graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)

@@ -159,6 +159,9 @@ class Transform:
         """The part of the call that f is called with."""
         return call.args, call.kwargs
 
+    def check(self, call: Arguments, f: Callable) -> None:
+        """Raise AutodiffError where it is the arguments for which f cannot be recorded."""
+
     def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
         raise NotImplementedError
 

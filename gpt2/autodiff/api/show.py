@@ -19,7 +19,7 @@ from .vjp import Pullback, Vjp
 
 
 def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: Any) -> str:
-    """What the derived function g computes when it is called, as the text of a NumPy function.
+    """The text of a NumPy function that computes what the derived function g does.
 
     g        a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
              further arguments g is called with them first
@@ -90,7 +90,9 @@ def drawing(g: Callable | Pullback, *args: Any, memory: bool = False, **kwargs: 
     if not memory:
         return drawn(program.graph)
     if not isinstance(program, Program):
-        raise AutodiffError("drawing: this program computes with Python's floats, which have no plan for memory")
+        raise AutodiffError(
+            "drawing: this program computes with Python's floats, which have no plan for memory"
+        )
     return program.memory_drawing()
 
 

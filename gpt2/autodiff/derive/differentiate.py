@@ -70,7 +70,7 @@ def gradients(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[N
 
 
 def active_nodes(outputs: Iterable[Node], wrt: Iterable[Node]) -> list[Node]:
-    """What leads from `wrt` to `outputs` through differentiable values, in topological order."""
+    """The nodes that lead from `wrt` to `outputs` through differentiable values, in topological order."""
     active = set(wrt)
     oldest = min((n.id for n in active), default=0)  # nothing older depends on wrt
     between: dict[int, Node] = {}

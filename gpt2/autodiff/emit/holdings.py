@@ -1,7 +1,7 @@
 """Who holds which memory while a program runs, and for how long: the plan for memory as lanes and a picture.
 
-    lanes(planned) -> [Lane, ...]       the arena, and each result whose memory is large enough to be lent
-    drawing(planned, name) -> str       an SVG: the course of a call from left to right, bytes upwards
+lanes(planned) -> [Lane, ...]       the arena, and each result whose memory is large enough to be lent
+drawing(planned, name) -> str       an SVG: the course of a call from left to right, bytes upwards
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def lanes(made: Planned) -> list[Lane]:
 
 
 def course(made: Planned) -> list[float]:
-    """When each step of a call begins, and when the last one ends, from 0 to 1, as the compiler reckons it."""
+    """When each step of a call begins, and when the last one ends, from 0 to 1, by our reckoning."""
     values = made.values
     taken = [0.0] * (max(values.end.values(), default=0) + 1)
     for n, at in values.end.items():

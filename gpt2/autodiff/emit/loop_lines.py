@@ -1,4 +1,4 @@
-"""The lines of a loop over alike calls, in the readable source (loops.py says what the calls have in common)."""
+"""The lines of a loop over alike calls in the readable source; loops.py says what calls have in common."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class LoopLines:
         self.after += [f"{self.carried[k]} = {t}" for k, t in enumerate(targets) if self.is_apart(k, t)]
         w, many = self.writer, len(self.loop.calls)
         numbers = f"reversed(range({many}))" if self.loop.down else f"range({many})"
-        call = f"{', '.join(targets)}{',' * (len(targets) == 1)} = {w.functions[self.loop.body]}({', '.join(args)})"
+        assigned = ", ".join(targets) + "," * (len(targets) == 1)
+        call = f"{assigned} = {w.functions[self.loop.body]}({', '.join(args)})"
         w.lines += [
             *self.before,
             f"for {self.variable} in {numbers}:",
@@ -55,18 +56,18 @@ class LoopLines:
 
     def carry(self, k: int) -> str:
         """The variable that goes from call to call as argument k."""
-        w, start = self.writer, self.loop.given[k].start
+        w, start = self.writer, self.loop.starts[k]
         if start in w.starts:
             return w.names[start]
         name = w.fresh(self.loop.hint(k))
-        self.before.append(f"{name} = {w.ref(start).text}")
+        self.before.append(f"{name} = {w.argument(start)}")
         return name
 
     def arguments(self) -> list[str]:
         texts = []
         for k, given in enumerate(self.loop.given):
             if isinstance(given, Same):
-                texts.append(self.writer.ref(given.node).text)
+                texts.append(self.writer.argument(given.node))
             elif isinstance(given, Part):
                 whole = self.writer.ref(given.node.args[0]).at(ATOM)
                 index, shape = given.node.attrs["index"], given.node.args[0].shape
@@ -81,8 +82,12 @@ class LoopLines:
 
     def is_down(self, given: Part | Carried | Each | Same) -> bool:
         """Whether the calls read a record from its last row to its first."""
-        found = self.writer.column_of(given.nodes) if isinstance(given, Each) else None
-        return found is not None and found[2] == list(range(len(self.loop.calls)))[::-1]
+        if not isinstance(given, Each):
+            return False
+        found = self.writer.column_of(given.nodes)
+        listed = self.writer.listed
+        rows = found[2] if found else [listed[n][1] if n in listed else -1 for n in given.nodes]
+        return rows == list(range(len(self.loop.calls)))[::-1]
 
     def own(self, given: Each, hint: str) -> str:
         """A value of its own for each call: of a row that was kept, or of a list."""
@@ -91,12 +96,15 @@ class LoopLines:
             pack, column, rows = found
             if [self.loop.number(i) for i in range(len(rows))] == rows:
                 return self.fields.setdefault((pack, column), self.writer.fresh(hint))
-            if len(rows) > 1 and len({b - a for a, b in zip(rows, rows[1:])}) == 1:
+            if is_even(rows):
                 return f"{pack}[{self.place(rows)}][{column}]"
+        listed = [self.writer.listed.get(n) for n in given.nodes]
+        if None not in listed and len({name for name, _ in listed}) == 1 and is_even([i for _, i in listed]):
+            return f"{listed[0][0]}[{self.place([i for _, i in listed])}]"
         numbered = tuple(given.nodes[::-1] if self.loop.down else given.nodes)
         if numbered not in self.lists:
             name = self.lists[numbered] = self.writer.fresh(f"each_{hint}")
-            self.before.append(f"{name} = [{', '.join(self.writer.ref(n).text for n in numbered)}]")
+            self.before.append(f"{name} = [{', '.join(map(self.writer.argument, numbered))}]")
         return f"{self.lists[numbered]}[{self.variable}]"
 
     def unpack(self) -> None:
@@ -123,7 +131,9 @@ class LoopLines:
             name = self.carried[k]
             if self.record is not None and ("given", self.loop.carried[k]) in self.record.columns:
                 name = w.fresh(f"next_{name}")
-            self.collect(k, made, name, but_the_last=True)
+            if in_record:
+                self.fields["made", k] = name
+            self.collect_carried(k, made)
             for n in made.nodes[-1]:
                 w.names[n] = self.carried[k]
                 w.there.add(n)
@@ -134,37 +144,55 @@ class LoopLines:
         if in_record:
             self.fields["made", k] = name
         else:
-            self.collect(k, made, name)
+            self.collect(made, name)
         return name
 
-    def collect(self, k: int, made: Read, name: str, but_the_last: bool = False) -> None:
-        """A list of what all calls give, where that is read later. What is handed on in a record, or only to
-        the next call, is in none."""
-        nodes = made.nodes[:-1] if but_the_last else made.nodes
-        if not any(self.writer.is_read_later(n, self.loop, self.record) for found in nodes for n in found):
-            return
-        every = self.writer.fresh(f"all_{name}")
+    def collect(self, made: Read, name: str) -> None:
+        """A list of what all calls give, where that is read later."""
+        if self.is_read_later(made.nodes):
+            self.listed(f"all_{name}", made.nodes, name, self.after)
+
+    def collect_carried(self, k: int, made: Read) -> None:
+        """A list of what all calls are given by the one before, where that is read later."""
+        start = self.loop.starts[self.loop.carried[k]]
+        if self.is_read_later(made.nodes[:-1]):
+            name = self.carried[k]
+            every = self.listed(f"all_{name}", [[], *made.nodes[:-1]], name, self.first)
+            self.writer.listed[start] = every, 0
+
+    def listed(self, hint: str, nodes: list[list[Node]], name: str, lines: list[str]) -> str:
+        """The name of a list to which a line of each call adds; what it holds has names from now on."""
+        every = self.writer.fresh(hint)
         self.before.append(f"{every} = []")
-        self.after.append(f"{every}.append({name})")
+        lines.append(f"{every}.append({name})")
         for i, found in enumerate(nodes):
             for n in found:
                 self.writer.names[n] = f"{every}[{i}]"
+                self.writer.listed[n] = every, i
                 self.writer.there.add(n)
+        return every
+
+    def is_read_later(self, nodes: list[list[Node]]) -> bool:
+        """Whether any of these is read by others than the next call and who is given the record."""
+        return any(self.writer.is_read_later(n, self.loop, self.record) for found in nodes for n in found)
 
     def keep(self) -> None:
         """The list of rows that is handed on."""
         w = self.writer
-        names = [
-            self.carried[self.loop.given[k].of] if kind == "given" else self.fields["made", k]
-            for kind, k in self.record.columns
-        ]
+        given = {k: self.carried[of] for of, k in self.loop.carried.items()}
+        names = [given[k] if kind == "given" else self.fields["made", k] for kind, k in self.record.columns]
         pack = w.fresh("kept")
         w.handed_on[id(self.record)] = pack
+        w.packs[pack] = self.record.rows
+        w.packed.update(
+            {n: (pack, i, c) for i, row in enumerate(self.record.rows) for c, n in enumerate(row)}
+        )
         self.before.append(f"{pack} = []")
         self.after.append(f"{pack}.append(({', '.join(names)}{',' * (len(names) == 1)}))")
         for c, (kind, k) in enumerate(self.record.columns):
             for i, row in enumerate(self.record.rows):
-                for n in (row[c], *(self.loop.made[k].nodes[i] if kind == "made" else ())):
+                made = self.loop.made[k] if kind == "made" else None
+                for n in (row[c], *(made.nodes[i] if isinstance(made, Read) else ())):
                     if n not in w.there:
                         w.names[n] = f"{pack}[{i}][{c}]"
                         w.there.add(n)
@@ -191,6 +219,10 @@ class LoopLines:
         while parts[-1] == ":":
             parts.pop()
         return ", ".join(parts)
+
+
+def is_even(places: Sequence[int]) -> bool:
+    return len(places) > 1 and len({b - a for a, b in zip(places, places[1:])}) == 1
 
 
 def view_text(n: Node) -> str:

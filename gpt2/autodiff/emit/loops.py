@@ -3,9 +3,9 @@
     for k in range(12):
         x, *kept[k] = stretch(w[k:k + 1], x)
 
-What a call is given is the same in all of them, a part of an array that moves on with the calls (`Part`), what
-the call before gave (`Carried`), or any value of its own (`Each`). What it gives is carried on, fills a part of
-an array (`Filled`), or is read later (`Read`). Calls that do not fit into this stay lines of their own.
+What a call is given is the same in all of them, a part of an array that moves on with the calls (`Part`),
+what the call before gave (`Carried`), or any value of its own (`Each`). What it gives is carried on, fills a
+part of an array (`Filled`), or is read later (`Read`). Calls that do not fit into this keep a line each.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class Loop:
     given: list[Part | Carried | Each | Same]
     made: list[Filled | Read]
     carried: dict[int, int]
+    starts: dict[int, Node]  # a carried argument -> what the first call is given
     down: bool = False  # whether places and records come from the last to the first
     inside: set[Node] = field(default_factory=set)  # parts that nothing but calls of loops read
 
@@ -115,7 +116,7 @@ def loops_of(graph: Graph, calls: dict[Node, dict[int, list[Node]]]) -> list[Loo
 def _loop(graph, group, calls, users, results) -> Loop | None:
     after = _depending(graph, group)
     given = []
-    for k, column in enumerate(zip(*(n.args for n in group))):
+    for column in zip(*(n.args for n in group)):
         found = _given(column, group, after)
         if found is None:
             return None
@@ -123,7 +124,8 @@ def _loop(graph, group, calls, users, results) -> Loop | None:
     carried = {g.of: k for k, g in enumerate(given) if isinstance(g, Carried)}
     if len(carried) != sum(isinstance(g, Carried) for g in given):
         return None  # two arguments are the same result
-    loop = Loop(group[0].attrs["body"], group, given, [], carried)
+    starts = {k: g.start for k, g in enumerate(given) if isinstance(g, Carried)}
+    loop = Loop(group[0].attrs["body"], group, given, [], carried, starts)
     for k in range(len(loop.body.outputs)):
         nodes = [calls[n].get(k, []) for n in group]
         filled = None if k in carried else _filled(nodes, users, results)
@@ -204,7 +206,9 @@ def _filled(nodes: list[list[Node]], users, results) -> Filled | None:
 
 def _mark_inside(loops: Sequence[Loop], users, results) -> None:
     """Parts that need no line, as loops write them where they read them."""
-    moving = {(c, k) for loop in loops for c in loop.calls for k, g in enumerate(loop.given) if isinstance(g, Part)}
+    moving = {
+        (c, k) for loop in loops for c in loop.calls for k, g in enumerate(loop.given) if isinstance(g, Part)
+    }
     inside: set[Node] = set()
     for n in {c.args[k] for c, k in moving}:
         while n.op in ("reshape", "transpose", "slice") and n not in results:
@@ -237,7 +241,7 @@ def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop
     return order, fitting
 
 
-# ---- What a forward keeps for its backward ------------------------------------------------------------------
+# ---- What a forward keeps for its backward -----------------------------------------------------------------
 
 
 @dataclass
@@ -261,13 +265,16 @@ def record_of(loop: Loop, kept: set[Node]) -> Record | None:
     for kind, k in (*given, *made):
         if kind == "given":
             nodes = [c.args[k] for c in loop.calls]
-        elif isinstance(loop.made[k], Read) and all(loop.made[k].nodes):
-            nodes = [found[0] for found in loop.made[k].nodes]
         else:
-            continue
+            results = loop.made[k]
+            if not isinstance(results, Read) or not all(results.nodes):
+                continue
+            nodes = [found[0] for found in results.nodes]
         if set(nodes) <= kept and not taken & set(nodes) and len(set(nodes)) == len(nodes):
             taken.update(nodes)
             columns.append(((kind, k), nodes))
     if not columns:
         return None
-    return Record([which for which, _ in columns], [list(row) for row in zip(*(nodes for _, nodes in columns))])
+    return Record(
+        [which for which, _ in columns], [list(row) for row in zip(*(nodes for _, nodes in columns))]
+    )

@@ -157,7 +157,8 @@ def _loaded(
     results_early: bool = False,
 ) -> tuple[Emitted, Callable, Needs]:
     """A graph emitted: the text, the function in it, and the memory that it needs."""
-    emitted = emit(graph, name, *_settings(graph, options, share_inputs, lend), results_early=results_early)
+    settings = _settings(graph, options, share_inputs, lend)
+    emitted = emit(graph, name, *settings, results_early=results_early)
     fast = options is not None and options.math == FAST
     matmul = kernels.matmul_in_any_order if fast else kernels.matmul
     env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": matmul}

@@ -22,7 +22,7 @@ from ..ops.shape import index_text
 from .calls import results_of
 from .expressions import ATOM, PRODUCT, SUM, Text, infix, number_text
 from .loop_lines import LoopLines, transposed
-from .loops import Carried, Filled, Loop, Record, in_order, loops_of, record_of
+from .loops import Carried, Each, Filled, Loop, Record, in_order, loops_of, record_of
 from .windows import covers, parts_apart
 
 LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
@@ -87,7 +87,9 @@ class Writer:
         self.loops = {loop.calls[0]: loop for loop in loops}
         self.inside = {n for loop in loops for n in loop.inside}
         self.filled = {m.array for loop in loops for m in loop.made if isinstance(m, Filled)}
+        self.inner = _inner_records(loops)  # as `records`, but handed to another loop of this function
         self.starts: set[Node] = set()  # values that are written to a variable that a loop changes
+        self.listed: dict[Node, tuple[str, int]] = {}  # in a list that a loop made: its name and the place
         self.handed_on: dict[int, str] = {}  # record -> its name
         self.packed = {n: (pack, i, c) for pack, n, i, c in _places(self.packs)}
 
@@ -115,7 +117,7 @@ class Writer:
         for n in self.order:
             if n in self.loops:
                 loop = self.loops[n]
-                LoopLines(self, loop, self.records.get(loop.body)).write()
+                LoopLines(self, loop, self.records.get(loop.body) or self.inner.get(loop.body)).write()
             elif n.op not in ("input", "const") and n not in self.inside and n not in self.filled:
                 self.value(n)
         outputs = self.returned()
@@ -147,7 +149,11 @@ class Writer:
 
     def may_start(self, n: Node, loop: Loop, together: set[Node]) -> bool:
         """Whether a value can be written to the variable that a loop changes."""
-        if n.op in ("input", "const", "item") or n in self.filled or (n in self.results and n not in together):
+        if (
+            n.op in ("input", "const", "item")
+            or n in self.filled
+            or (n in self.results and n not in together)
+        ):
             return False
         return self.users[n] == [loop.calls[0]]
 
@@ -169,10 +175,10 @@ class Writer:
         return pack, column, [row for _, row, _ in places]
 
     def is_read_later(self, n: Node, loop: Loop, record: Record | None) -> bool:
-        """Whether a result of a loop's call is read but by the next call, and by who is given the record."""
-        together = record is not None and any(n in row for row in record.rows)
-        readers = [u for u in self.users[n] if u not in loop.calls]
-        return bool(readers) or (n in self.results and not together)
+        """Whether a result of a loop's call, of which no record is kept, is read but by the next call."""
+        if record is not None and any(n in row for row in record.rows):
+            return False
+        return n in self.results or any(u not in loop.calls for u in self.users[n])
 
     # ---- functions within
 
@@ -219,9 +225,13 @@ class Writer:
             for other in same[1:]:
                 self.names[other] = names[-1]
                 self.there.add(other)
-        args = ", ".join(self.ref(a).text for a in n.args)
+        args = ", ".join(map(self.argument, n.args))
         self.lines.append(f"{', '.join(names)}{',' * (len(names) == 1)} = {self.functions[body]}({args})")
         return True
+
+    def argument(self, a: Node) -> str:
+        """What a function within is given: of a number a NumPy scalar of its type, as it may be reshaped."""
+        return f"np.{a.dtype}({scalar_text(a)})" if is_scalar_const(a) else self.ref(a).text
 
     def write_item(self, n: Node) -> bool:
         """Nothing, for a result of a call that has its line."""
@@ -236,7 +246,11 @@ class Writer:
             return
         text = self.expression(n)
         alone = n.name is None and len(self.users[n]) == 1 and n not in self.results
-        if alone and n not in self.starts and len(text.text) < (SHORT if self.users[n][0].op == "assemble" else LONGEST):
+        if (
+            alone
+            and n not in self.starts
+            and len(text.text) < (SHORT if self.users[n][0].op == "assemble" else LONGEST)
+        ):
             self.texts[n] = text
         else:
             self.lines.append(f"{self.begin(n)} = {text.text}")
@@ -460,6 +474,17 @@ def _axis(n: Node) -> int | None:
     return axes[0] if len(axes) == 1 and len(indices) > 1 and covers(n) else None
 
 
+def _inner_records(loops: Sequence[Loop]) -> dict[Graph, Record]:
+    """What each loop keeps for the calls of others, which read values of their own."""
+    found = {}
+    for loop in loops:
+        own = [g for other in loops if other is not loop for g in other.given if isinstance(g, Each)]
+        record = record_of(loop, {n for g in own for n in g.nodes})
+        if record is not None:
+            found[loop.body] = record
+    return found
+
+
 def _places(packs: dict[str, list[list[Node]]]) -> Iterator[tuple[str, Node, int, int]]:
     for pack, rows in packs.items():
         for i, row in enumerate(rows):
@@ -468,8 +493,8 @@ def _places(packs: dict[str, list[list[Node]]]) -> Iterator[tuple[str, Node, int
 
 
 def pair_of_writers(forward: Graph, backward: Graph, names: tuple[str, str]) -> tuple[Writer, Writer]:
-    """Writers of a function and its derivative. What the calls of a loop keep for those of the other goes from
-    one to the other as a list with a row for each call.
+    """Writers of a function and its derivative. What the calls of a loop keep for those of the other goes
+    from one to the other as a list with a row for each call.
 
     The backward's inputs are the forward's results but the first, then the gradients of that.
     """

@@ -78,7 +78,7 @@ TROUBLE = (ArithmeticError, ValueError)
 
 
 def reserved() -> set[str]:
-    """What the text calls by these names, so that no variable may have them."""
+    """Names that the text uses, so that no variable may have them."""
     functions = {op.math for op in OPS.values() if op.math is not None}
     called = {name for names in _IMPORTS.values() for name in names}
     return {*functions, *called, "pow", "nan", "inf", "float", "bool", "np"}

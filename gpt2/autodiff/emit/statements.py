@@ -105,7 +105,7 @@ class Statement:
         return f"{helper}({', '.join(map(str, [called, target, *args]))})"
 
     def copied(self) -> Lines:
-        """What NumPy allocates is copied to where it belongs."""
+        """Copies a result that NumPy allocates to where it belongs."""
         if self.region is None and self.n.shape == ():
             yield f"{self.target}[...] = {self.expression()}"
             return

@@ -30,7 +30,7 @@ MARGIN = 0.95  # numexpr has to win by this much: the same program should not ch
 
 
 def software() -> str:
-    """What the times depend on besides the region."""
+    """The software that the times depend on besides the region."""
     found = numexpr.load()
     return f"numexpr {found.__version__}" + " with VML" * bool(found.use_vml)
 
@@ -110,7 +110,7 @@ def key_of(graph: Graph) -> tuple:
 
 
 def description(graph: Graph) -> tuple:
-    """What a graph computes, without names and source lines, as plain values: the same in every process."""
+    """A graph without names and source lines, as plain values: the same in every process."""
     number = {n: k for k, n in enumerate(graph.nodes)}
 
     def attributes(n: Node):

@@ -26,7 +26,9 @@ SHAPES = (
 def wrapped(source: str, width: int = WIDTH) -> str:
     """The source with lines of at most `width` characters, where commas allow it."""
     lines = source.split("\n")
-    return "\n".join(part for line in lines for part in ([line] if len(line) <= width else _broken(line, width)))
+    return "\n".join(
+        part for line in lines for part in ([line] if len(line) <= width else _broken(line, width))
+    )
 
 
 def _broken(line: str, width: int) -> list[str]:

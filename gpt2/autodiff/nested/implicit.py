@@ -52,7 +52,7 @@ class Implicit:
         raise NotImplementedError
 
     def structure(self) -> tuple:
-        """What tells it from others of its kind (api/programs.py)."""
+        """The key that tells it from others of its kind (api/programs.py)."""
         raise NotImplementedError
 
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:

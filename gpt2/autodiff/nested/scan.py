@@ -234,7 +234,16 @@ class Backward:
         n = len(self.float_carry) + len(self.read_consts)
         return list(nodes[:n]), list(nodes[n : n + len(self.float_xs)])
 
-    def segments(self, sums, checkpoints, rows, kept, consts, whole: int, every: int) -> tuple[list, list]:
+    def segments(
+        self,
+        sums: Sequence[Node],
+        checkpoints: Sequence[Node],
+        rows: Sequence[Node],
+        kept: Sequence[Node | None],
+        consts: Sequence[Node],
+        whole: int,
+        every: int,
+    ) -> tuple[list, list]:
         """The results of all segments of full length, as split gives them."""
         given = [flip(take_slice(c, 0, 0, whole)) for c in checkpoints]
         given += [_segments(x, whole, every) for x in rows]

@@ -155,7 +155,7 @@ matrix_row(
 )
 
 
-def solve_infer(a, b):
+def solve_infer(a: Node, b: Node) -> tuple[tuple[int, ...], np.dtype]:
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return (*lead, *b.shape[-2:]), float_dtype(np.result_type(a.dtype, b.dtype))
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..graph import Node
 from . import batching
 from .build import swap_last
-from .linalg import lower, matrix_row, solve_infer
+from .linalg import float_dtype, lower, matrix_row, solve_infer
 from .table import BOTH, apply, sample
 
 BLOCK = 32  # rows
@@ -20,7 +20,7 @@ def evaluate(a: np.ndarray, b: np.ndarray, upper: bool) -> np.ndarray:
     """The x of T x = b, where T is the lower or upper triangle of a (..., N, N), and b (..., N, K)."""
     n = a.shape[-1]
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    x = np.empty((*lead, *b.shape[-2:]), np.result_type(a.dtype, b.dtype, np.float32))
+    x = np.empty((*lead, *b.shape[-2:]), float_dtype(np.result_type(a.dtype, b.dtype)))
     triangle = np.triu if upper else np.tril
     blocks = [(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
     for i, j in reversed(blocks) if upper else blocks:

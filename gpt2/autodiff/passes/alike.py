@@ -362,8 +362,10 @@ class _Rolled:
         return found
 
     def pays(self, last: dict[int, int]) -> bool:
-        """Whether a call has by far fewer arguments and results, which are nodes as well, than nodes."""
-        return 2 * (len(self.given) + len(self.outputs(last)) + 1) <= self.length
+        """Whether a call has no more arguments and results than nodes. Each argument becomes a node once it has a
+        gradient; a node becomes two to four, its derivative and what that reads.
+        """
+        return len(self.given) + len(self.outputs(last)) + 1 <= self.length
 
     def gives_views(self, last: dict[int, int]) -> bool:
         """Whether a result is a view: a call gives a copy of it, which lies otherwise in memory, so that BLAS

@@ -55,7 +55,7 @@ class Product:
         self.factors = list(factors)
 
     def key(self) -> tuple:
-        """What like terms share: it is equal where they differ in their coefficient alone."""
+        """The key of like terms: equal where they differ in their coefficient alone."""
         return tuple(sorted((f.id, side) for f, side in self.factors))
 
     def times(self, x: Node) -> Product:

@@ -232,7 +232,7 @@ def _written_parts(n: Node, sweep) -> Node | None:
 
 @place.rule("update", keeps=BITS)
 def update_again(n: Node, sweep: Sweep) -> Node | None:
-    """What is written over was never needed; writing back what stands there changes nothing."""
+    """Drops what is written over; writing back what stands there changes nothing."""
     x, v = n.args
     box = ranges(n.attrs["index"], n.shape)
     if v.op == "slice" and v.args[0] is x and v.attrs["index"] == n.attrs["index"]:

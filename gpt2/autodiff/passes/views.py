@@ -161,7 +161,7 @@ def _slice_reshape(n: Node, x: Node) -> Node | None:
 
 @views.rule("slice", keeps=BITS)
 def slice_update(n: Node, sweep: Sweep) -> Node | None:
-    """What was written there, or what stood there before."""
+    """Reads what was written there, or what stood there before."""
     (x,) = n.args
     if x.op != "update":
         return None

@@ -7,6 +7,9 @@
     reads(code).names     every attribute that it reads, sets or deletes, of whatever: an object's attribute
                           whose name is not here cannot be read
     reads(code).imports   modules that it imports
+    reads(code).asked_for   what it asks for by `is`, as a name and the attributes that follow it; () for what
+                          is no name. None, True and False are left out: there is one of each
+    reads(code).texts     whether it writes something as a text, by `%` or in an f-string
     reads(code).trouble   why running it again might not give the same, whatever its values are; or None
 
 Functions defined inside count when they run. Which values stand behind the names, and what those hold in
@@ -53,6 +56,8 @@ class Reads:
     free: dict[str, set[Use]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
+    asked_for: set[tuple[str, ...]] = field(default_factory=set)
+    texts: bool = False
     catches: bool = False
     withs: int = 0
     errstates: int = 0  # those of NumPy let exceptions through
@@ -92,6 +97,7 @@ def _scan(code: CodeType) -> Reads:
             own_names.add(name)
         elif op != "LOAD_NAME" or name not in own_names:
             _read(found, code, instructions, i)
+        found.texts |= _writes(instructions, i)
         found.errstates += op in _ATTRIBUTE | _GLOBAL and name == "errstate"
         if op in _NAMES:
             found.names.add(name)
@@ -126,6 +132,31 @@ def _read(found: Reads, code: CodeType, instructions, i: int) -> None:
         _matched(found, instructions, i)
     elif op == "WITH_EXCEPT_START":
         found.withs += 1
+    elif op == "IS_OP" and not _is_constant(instructions[i - 1], (bool, type(None), type(...))):
+        found.asked_for.add(_path_to(instructions, i - 1))
+
+
+_FORMATTING = {"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"}
+
+
+def _writes(instructions, i: int) -> bool:
+    """Whether instruction i writes something as a text, unless that is a number that stands there."""
+    if instructions[i].opname == "BINARY_OP" and instructions[i].argrepr.startswith("%"):
+        return not _is_constant(instructions[i - 1], (int, float))
+    return instructions[i].opname in _FORMATTING
+
+
+def _is_constant(ins: dis.Instruction, kinds: tuple) -> bool:
+    return ins.opname.startswith(("LOAD_CONST", "LOAD_SMALL_INT")) and type(ins.argval) in kinds
+
+
+def _path_to(instructions, i: int) -> tuple[str, ...]:
+    """The global name, and the attributes taken of it, that instruction i ends; () where it ends something else."""
+    path: list[str] = []
+    while i >= 0 and instructions[i].opname in _ATTRIBUTE:
+        path.append(instructions[i].argval)
+        i -= 1
+    return (instructions[i].argval, *reversed(path)) if instructions[i].opname == "LOAD_GLOBAL" else ()
 
 
 def _inner(code: CodeType) -> list[CodeType]:

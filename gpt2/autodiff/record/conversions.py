@@ -76,7 +76,7 @@ class Seen:
 
 
 def plain(value: Any) -> Any:
-    """What an object of Seen or of Drawing stands in for; anything else as it is."""
+    """The function that an object of Seen or of Drawing stands in for; anything else as it is."""
     return value.function if type(value) is Seen else plain_generator(value)
 
 

@@ -76,7 +76,7 @@ class Draws:
         self.states: dict[int, tuple[np.random.Generator, dict]] = {}
 
     def add(self, run: Run, draw: Draw, params: Sequence = ()) -> Recorded:
-        """What a new call gives, as an input of the recording."""
+        """Adds what a new call gives as an input of the recording."""
         g = draw.generator
         if id(g) not in self.states:
             self.states[id(g)] = g, g.bit_generator.state

@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError
+from ..errors import AutodiffError, DtypeError, lost_in_scipy
 from ..graph import Graph, Node
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
-from . import conversions, recording
+from . import conversions, recording, source_lines
 from .containers import check_unchanged
 from .draws import Draw, Draws, exchanged_in
 from .recording import NUMBERS, Read, Run, check_kind, innermost, label, native
@@ -167,7 +167,18 @@ def _call(rec: Run, f, arguments):
     except Exception as error:
         if rec.refused is not None and error is not rec.refused and _place_of(error) == rec.refused.loc[:2]:
             raise rec.refused from None  # where an item is set, NumPy covers our error with its own
+        _blame_scipy(rec, error)
         raise
+
+
+def _blame_scipy(rec: Run, error: Exception) -> None:
+    """Raise where it was SciPy that failed, with a recorded value in its hands: its code in C takes none."""
+    if isinstance(error, SystemError) and rec.refused is not None:  # from a function that C called
+        raise rec.refused from None
+    if isinstance(error, (TypeError, AttributeError)) and not isinstance(error, AutodiffError):
+        found = source_lines.scipy_in(error.__traceback__)
+        if found is not None and any(type(v) is Recorded for v in found[0].f_locals.values()):
+            raise lost_in_scipy(*found[1:]) from error
 
 
 def _place_of(error: Exception) -> tuple:

@@ -323,7 +323,7 @@ _weak: dict[tuple, np.dtype] = {}
 
 
 def weak_dtype(dtype: np.dtype, kind: type) -> np.dtype:
-    """What NumPy 2 computes in when an array of `dtype` meets a Python scalar of this type (NEP 50)."""
+    """The dtype of NumPy 2 where an array of `dtype` meets a Python scalar of this type (NEP 50)."""
     key = (dtype, kind)
     found = _weak.get(key)
     if found is None:

@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -58,12 +58,12 @@ def is_inside(file: str) -> bool:
 
 
 def is_of_scipy(file: str) -> bool:
-    """Is it a file of SciPy?"""
+    """Whether it is a file of SciPy."""
     return _SITE + "scipy" + os.sep in file
 
 
 def is_own(file: str) -> bool:
-    """Is it a file of this package?"""
+    """Whether it is a file of this package."""
     return file.startswith(_OWN)
 
 
@@ -125,16 +125,46 @@ def call_of_scipy() -> tuple[str, tuple[str, int, str]] | None:
     """(SciPy's function, where it was called), if the innermost frame of the user's is one of SciPy's."""
     frame, name = user_frame(), None
     while frame is not None and frame.f_globals.get("__name__", "").startswith("scipy."):
-        public = ".".join(frame.f_globals["__name__"].split(".")[:2])
-        if not public.startswith("scipy._"):  # SciPy's own decorators
-            name = f"{public}.{frame.f_code.co_name}"
-        name = name or "scipy"
+        name = _name_in_scipy(frame) or name or "scipy"
         frame = frame.f_back
         while frame is not None and is_inside(frame.f_code.co_filename):
             frame = frame.f_back
     if name is None or frame is None:
         return None
     return name, (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def _name_in_scipy(frame) -> str | None:
+    """The public name of the function that runs in a frame: scipy.linalg.expm, scipy.interpolate.CubicSpline.
+    None for SciPy's own decorators.
+    """
+    public = ".".join(frame.f_globals["__name__"].split(".")[:2])
+    if public.startswith("scipy._"):
+        return None
+    name = frame.f_code.co_name
+    if name.startswith("__") and "self" in frame.f_locals:
+        kind = type(frame.f_locals["self"]).__name__
+        name = kind if name in ("__init__", "__call__") else f"{kind}.{name}"
+    return f"{public}.{name}"
+
+
+def scipy_in(trace: TracebackType | None) -> tuple[FrameType, str, tuple[str, int, str]] | None:
+    """(the frame in which SciPy was entered, its function, where it was called), if an error came from there:
+    below it there are SciPy's files, and code in C alone.
+    """
+    caller = entered = None
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not is_of_scipy(file) and os.path.isabs(file):
+            caller, entered = trace, None
+        elif entered is None and is_of_scipy(file):
+            entered = trace.tb_frame
+        trace = trace.tb_next
+    if caller is None or entered is None:
+        return None
+    code = caller.tb_frame.f_code
+    where = code.co_filename, caller.tb_lineno, code.co_name
+    return entered, _name_in_scipy(entered) or "scipy", where
 
 
 def _find(frame) -> Site:

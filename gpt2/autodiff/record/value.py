@@ -300,7 +300,9 @@ class Recorded:
             if what == "assignment":
                 raise self._rec.refuse(written_to_plain(source_lines.here()))
             if what is not None:
-                raise self._rec.refuse(number_lost(what, source_lines.here()))
+                scipy = source_lines.call_of_scipy()
+                lost = number_lost(what, source_lines.here()) if scipy is None else lost_in_scipy(*scipy)
+                raise self._rec.refuse(lost)
         return self.value
 
     def item(self, *index: Any) -> Any:
@@ -330,11 +332,11 @@ class Recorded:
             value = np.array(self.value, dtype)
             self._read(value.copy(), "array")
             return value
-        if source_lines.taker(self._rec.name) == "assignment":
-            raise self._rec.refuse(written_to_plain(source_lines.here()))
         scipy = source_lines.call_of_scipy()
         if scipy is not None:
             raise self._rec.refuse(lost_in_scipy(*scipy))
+        if source_lines.taker(self._rec.name) == "assignment":
+            raise self._rec.refuse(written_to_plain(source_lines.here()))
         raise self._rec.refuse(array_lost(source_lines.here()))
 
     @property

@@ -137,7 +137,7 @@ def write(x: Recorded, new: Node, store: Callable[[np.ndarray], object]) -> None
 
 
 def assigned(value: Node, shape: Sequence[int], dtype: np.dtype) -> Node:
-    """What an assignment stores: the value in the target's shape and dtype."""
+    """The value that an assignment stores, in the target's shape and dtype."""
     if value.ndim > len(shape):  # NumPy lets leading axes of length 1 go
         value = build.reshape(value, value.shape[value.ndim - len(shape) :])
     return build.broadcast(build.cast(value, dtype), shape)

@@ -12,14 +12,15 @@ change.
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
 
 from ..record.conversions import SEEN, plain
-from ..same import COMPARED, same, same_array, same_items
+from ..same import COMPARED, interchangeable, same_array
 
 MISSING = object()
 
@@ -67,27 +68,34 @@ _TEMPLATES = {
     "slot": "same({b}.__get__({a}), {c})",
     "no slot": "is_unset({a}, {b})",
     "attribute": "same({a}.{b}, {c})",
-    "attributes": "same_attributes({a}.__dict__, {b}, {c}, {d})",
+    "answer": "{a}.{b} == {c}",
+    "texts": "settings_of_texts() == {b}",
+    "attributes": "same_attributes(same, {a}.__dict__, {b}, {c}, {d})",
     "namespace": "same_items({a}.__dict__.values(), {c}) and same_items({a}.__dict__, {b})",
-    "class": "same_class({a}, {b}, {c}, {d})",
+    "class": "same_class({a}, {b}, {c}, {d}, {e})",
     "dict": "same_items({a}.values(), {c}) and same_items({a}, {b})",
     "items": "same_items({a}, {b})",
     "roots": "same_items({a}._reuse_roots(), {b})",
     "array": "{a}.strides == {c} and same_array({a}, {b})",
 }
 _ORDER = {kind: i for i, kind in enumerate(_TEMPLATES)}
-_NAMES = {("entry", 1), ("absent", 1), ("attribute", 1)}  # parts that are written out
+_NAMES = {("entry", 1), ("absent", 1), ("attribute", 1), ("answer", 1)}  # parts that are written out
 
 SHORT = 16  # facts
 # What a test raises where a name is gone, a cell was emptied, or another thread is changing a dict
 GONE = (KeyError, ValueError, AttributeError, RuntimeError)
 
 
-def make_guard(facts: Iterable[tuple]) -> Guard:
-    """All facts as one function: by identity, then by equality of what cannot change (floats, names)."""
+def make_guard(facts: Iterable[tuple], by_identity: bool = False) -> Guard:
+    """All facts as one function: by identity, then by equality of what cannot change (floats, names).
+
+    by_identity   equality does not do: some code asks whether two such things are one object
+    """
+    same = operator.is_ if by_identity else interchangeable
     env = dict(
         same=same,
-        same_items=same_items,
+        same_items=functools.partial(same_items, same),
+        settings_of_texts=settings_of_texts,
         same_array=same_array,
         same_class=same_class,
         same_attributes=same_attributes,
@@ -109,7 +117,7 @@ def make_guard(facts: Iterable[tuple]) -> Guard:
     for kind, *parts in sorted(facts, key=lambda fact: _ORDER[fact[0]]):
         texts = [_written(kind, p) if (kind, k) in _NAMES else ref(p) for k, p in enumerate(parts)]
         text = _TEMPLATES[kind].format(**dict(zip("abcde", texts)))
-        if kind in ("cell", "entry") and _may_be_equal(parts[-1]):
+        if kind in ("cell", "entry") and not by_identity and _may_be_equal(parts[-1]):
             current = text.rsplit(" is ", 1)[0]
             text = f"({text} or same({current}, {ref(parts[-1])}))"
         elif kind == "entry" and id(parts[-1]) in SEEN:  # asked while something is recorded
@@ -127,7 +135,7 @@ def make_guard(facts: Iterable[tuple]) -> Guard:
 
 
 def _written(kind: str, name: str) -> str:
-    return name if kind == "attribute" else repr(name)
+    return name if kind in ("attribute", "answer") else repr(name)
 
 
 def _may_be_equal(value) -> bool:
@@ -135,10 +143,28 @@ def _may_be_equal(value) -> bool:
     return isinstance(value, (*COMPARED, tuple, frozenset, slice, np.generic, np.dtype))
 
 
-def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...]) -> bool:
+def same_items(same: Callable, items: Collection, then: tuple) -> bool:
+    return len(items) == len(then) and all(map(same, items, then))
+
+
+def settings_of_texts() -> object:
+    """What decides, besides a number of NumPy's itself, how it is written as a text."""
+    return np.get_printoptions().get("legacy")
+
+
+_PATTERNS = 1 << 5 | 1 << 6  # Py_TPFLAGS_SEQUENCE and _MAPPING: what `match` takes for one
+
+
+def patterns_of(c: type) -> int:
+    """Whether `match` takes instances for sequences or mappings: that can be changed by registering the class."""
+    return c.__flags__ & _PATTERNS
+
+
+def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...], patterns: int) -> bool:
     now = c.__dict__
     return (
-        len(c.__mro__) == len(mro)
+        patterns_of(c) == patterns
+        and len(c.__mro__) == len(mro)
         and all(map(operator.is_, c.__mro__, mro))
         and len(now) == len(names)
         and all(map(operator.is_, now.values(), values))
@@ -146,7 +172,7 @@ def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...]) -> b
     )
 
 
-def same_attributes(now: dict, names: tuple, values: tuple, absent: frozenset) -> bool:
+def same_attributes(same: Callable, now: dict, names: tuple, values: tuple, absent: frozenset) -> bool:
     """Whether these names have these values, and those that were missing are still not there."""
     for name, value in zip(names, values):
         found = now.get(name, MISSING)

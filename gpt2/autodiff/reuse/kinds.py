@@ -23,6 +23,7 @@ import numpy as np
 
 from ..record.bytecode import BY_NAME, returns_nothing
 from ..record.dispatch import HANDLERS, RAW, REFUSED
+from ..record.source_lines import is_inside
 
 # Compared by type and value
 ATOMS = (type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), type(NotImplemented))
@@ -64,6 +65,10 @@ def _methods(*kinds, but: str = "") -> dict:
     return {kind: frozenset(dir(kind)) - set(but.split()) for kind in kinds}
 
 
+# What writes things as texts, of which NumPy's numbers have settings
+TEXTS = (str, repr, ascii, format)
+
+
 # Methods that compute from, or change, nothing but their own object. Those in `but` take an attribute's name
 # out of a text.
 METHODS = {
@@ -98,9 +103,8 @@ def _of_python() -> list:
     found = [getattr(builtins, n) for n in (_PURE_BUILTINS + " " + _TYPES).split()]
     found += [v for v in vars(builtins).values() if is_exception(v)]
     found += [v for v in (*_entries(math), *_entries(cmath)) if callable(v)]
-    found += [v for v in _entries(operator) if isinstance(v, types.BuiltinFunctionType)] + [
-        operator.itemgetter
-    ]
+    found += [v for v in _entries(operator) if isinstance(v, types.BuiltinFunctionType)]
+    found = [v for v in found if v not in (operator.is_, operator.is_not)] + [operator.itemgetter]
     found += [v for v in _entries(itertools) if isinstance(v, type)]
     found += [functools.reduce, functools.partial, types.SimpleNamespace]
     return [*found, collections.deque, collections.OrderedDict, collections.defaultdict]
@@ -171,6 +175,12 @@ def functions_of(v: Any) -> list:
 def looked_into(c: type) -> list[type]:
     """The class and its bases, without those that hold nothing by name."""
     return [k for k in c.__mro__ if k not in BASES and not is_exception(k)]
+
+
+def is_read_unseen(c: type) -> bool:
+    """Whether NumPy has written the class: what its methods read, of whatever name, is not looked for."""
+    own = [f for v in c.__dict__.values() for f in functions_of(v)]
+    return any(is_inside(f.__code__.co_filename) for f in own)
 
 
 def hides_attributes(c: type) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..record.conversions import plain
+from .guard import patterns_of
 
 if TYPE_CHECKING:
     from .world import World
@@ -59,7 +60,7 @@ class ArrayNames(Names):
         if "base" in world.names:
             world.fact("attribute", self.holder, "base", self.then["base"])
         if "flags" in world.names:
-            world.fact("attribute", self.holder, "flags.num", self.then["flags.num"])
+            world.fact("answer", self.holder, "flags.num", self.then["flags.num"])
 
 
 class FunctionNames(Names):
@@ -80,7 +81,7 @@ class ClassNames(Names):
 
     def note(self, world: World) -> None:
         c = self.holder
-        world.fact("class", c, tuple(self.then), tuple(self.then.values()), c.__mro__)
+        world.fact("class", c, tuple(self.then), tuple(self.then.values()), c.__mro__, patterns_of(c))
         for name in ("__name__", "__qualname__"):  # the text of an instance has them
             world.fact("attribute", c, name, getattr(c, name))
 

@@ -13,7 +13,9 @@ C or an object that is not on the list: then world.trouble says so, and the func
 
 from __future__ import annotations
 
+import abc
 import collections
+import enum
 import functools
 import os
 import sys
@@ -29,17 +31,20 @@ from ..record.conversions import plain
 from ..record.draws import Drawing
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
-from .guard import Guard, make_guard, never
+from .guard import Guard, make_guard, never, settings_of_texts
 from .kinds import (
     ATOMS,
     LISTED,
     METHODS,
     NAMING,
     SCALARS,
+    TEXTS,
+    Listed,
     functions_of,
     hides_attributes,
     is_of_a_module,
     is_pure_method,
+    is_read_unseen,
     is_written_in_python,
     lets_through,
     looked_into,
@@ -60,6 +65,8 @@ _ASKED_FOR = frozenset(
     "__getattr__ shape ndim size dtype real imag T flat __array__ __array_interface__ __array_struct__ "
     "__array_priority__ __array_ufunc__ __array_function__ __array_wrap__".split()
 )
+_ABSTRACT = (abc.ABCMeta.__instancecheck__.__code__, abc.ABCMeta.__subclasscheck__.__code__)
+_SEVERAL = ("entry", "absent", "attribute", "answer")  # facts of which one thing may have several
 _ERRSTATE = np.errstate.__init__.__code__
 _LOUD = ("raise", "call", "print", "log")
 
@@ -69,20 +76,10 @@ def is_inside(code: types.CodeType) -> bool:
     return source_lines.is_inside(code.co_filename)
 
 
-def _serves_inside(frame) -> bool:
-    """Whether it is code of the standard library or SciPy that this package or NumPy called, or part of an
-    import.
-    """
-    if frame.f_globals.get("__name__", "").startswith(_WRITTEN_FOR):
-        return True
-    standard = True
-    while frame is not None and not is_inside(frame.f_code):
-        file = frame.f_code.co_filename
-        if file.startswith("<frozen importlib"):
-            return True
-        standard = standard and (source_lines.is_standard(file) or source_lines.is_of_scipy(file))
-        frame = frame.f_back
-    return standard and frame is not None
+def _is_method_of(code: types.CodeType, c: type) -> bool:
+    """Whether the class or one of its bases has a method, property or the like with this code."""
+    found = [k.__dict__.get(code.co_name) for k in c.__mro__]
+    return any(f.__code__ is code for v in found for f in functions_of(v))
 
 
 OURS: dict[int, types.CodeType] = {}  # code of the compiler's and of NumPy's that ran, by its id
@@ -104,13 +101,14 @@ class World:
         self.refused: dict[int, str] = {}  # id of code -> a function that may be mentioned and not called
         self._exits: list = []
         self._enters = False
+        self._by_identity = False  # does some code ask by `is` for what another may be equal to?
         self._nbytes = 0
 
     def guard(self) -> Guard:
         self._safely(self._finish)
         if self.trouble is not None:
             return Guard(self.trouble, never)
-        guard = make_guard(self.facts.values())
+        guard = make_guard(self.facts.values(), self._by_identity)
         if not guard.holds():
             return Guard("running it changes what it reads", never)
         return guard
@@ -129,7 +127,7 @@ class World:
     def fact(self, kind: str, *parts: Any) -> None:
         if kind in ("entry", "cell"):
             parts = (*parts[:-1], plain(parts[-1]))
-        key = (kind, id(parts[0]), parts[1] if kind in ("entry", "absent", "attribute") else None)
+        key = (kind, id(parts[0]), parts[1] if kind in _SEVERAL else None)
         self.facts.setdefault(key, (kind, *parts))
 
     # what runs
@@ -148,7 +146,7 @@ class World:
             return None
         functions = self._functions.get(id(code))
         if functions is None and id(code) not in self._known:
-            if _serves_inside(frame):
+            if self._serves_inside(frame) and not self._asks_what_is_known(frame):
                 return None
             functions = self._in_classes(code)
         self._ran[id(code)] = code
@@ -159,6 +157,32 @@ class World:
             self._free(f, found)
         self._globals(found, frame.f_globals, frame.f_builtins)
         return self.walk()
+
+    def _serves_inside(self, frame) -> bool:
+        """Whether it is code of the standard library or SciPy that this package or NumPy called, or part of an
+        import.
+        """
+        if frame.f_globals.get("__name__", "").startswith(_WRITTEN_FOR):
+            return True
+        standard = True
+        while frame is not None and not is_inside(frame.f_code):
+            file = frame.f_code.co_filename
+            if file.startswith("<frozen importlib"):
+                return True
+            if id(frame.f_code) in self._ran:
+                return False
+            standard = standard and (source_lines.is_standard(file) or source_lines.is_of_scipy(file))
+            frame = frame.f_back
+        return standard and frame is not None
+
+    def _asks_what_is_known(self, frame) -> bool:
+        """Whether what begins to run is a method of an object that was met, as NumPy asks a list of the standard
+        library's for its items; or tells whether such an object is of an abstract class, which others may join.
+        """
+        given = list(frame.f_locals.values())
+        if frame.f_code in _ABSTRACT:
+            return any(id(v) in self._seen for v in given)
+        return bool(given) and id(given[0]) in self._seen and _is_method_of(frame.f_code, type(given[0]))
 
     def _enters_ours(self, frame) -> None:
         """Note that the user's code calls a function of NumPy's, or of the compiler's."""
@@ -188,6 +212,8 @@ class World:
         if found.trouble:
             self.fail(f"{found.trouble} ({place_of(code)})")
         self._enters |= found.withs > 0
+        if found.texts:
+            self._writes()
         self._known.update((id(c), c) for c in code.co_consts if type(c) is types.CodeType)
         new = found.names - self.names
         if new:
@@ -208,7 +234,12 @@ class World:
         self.walk()
         return self._functions.get(id(code), [])
 
+    def _writes(self) -> None:
+        """Note that something is written as a text."""
+        self.fact("texts", TEXTS, settings_of_texts())
+
     def _globals(self, found, namespace: dict, builtin: dict) -> None:
+        self._by_identity |= not all(_is_itself(path, namespace, builtin) for path in found.asked_for)
         for name, uses in found.globals.items():
             value = namespace.get(name, MISSING)
             if value is not MISSING:
@@ -284,6 +315,8 @@ class World:
         if type(v) is Drawing:  # what is drawn is noted while it is recorded
             return
         v = plain(v)
+        if v in _WRITERS:
+            self._writes()
         if type(v) in ATOMS or v in LISTED or self.trouble:
             return
         if called and type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
@@ -303,8 +336,10 @@ class World:
         visit = _VISITS.get(t)
         if visit is not None:
             visit(self, v)
-        elif issubclass(t, SCALARS) or issubclass(t, np.dtype) and not v.hasobject:
+        elif issubclass(t, SCALARS):
             pass
+        elif issubclass(t, np.dtype) and not v.hasobject:
+            self._dtype(v)
         elif issubclass(t, type):
             self._class(v)
         elif is_ours(t):
@@ -348,9 +383,18 @@ class World:
         self._nbytes += a.nbytes
         if self._nbytes > BYTES_LIMIT:
             return self.fail(f"it reads arrays of more than {BYTES_LIMIT >> 20} MiB")
+        self._dtype(a.dtype)
         self.fact("array", a, a.copy(order="K"), a.strides)
         self._opened(ArrayNames(a))
         return None
+
+    def _dtype(self, d) -> None:
+        """Note the names of fields, which can be assigned: also those of the copy with which we compare."""
+        if d.names is None:
+            return None
+        if any(d[name].names is not None for name in d.names):
+            return self.fail("it reads an array with fields of fields")
+        return self.fact("answer", d, "names", d.names)
 
     def _dict(self, d) -> None:
         self.fact("dict", d, tuple(d), tuple(d.values()))
@@ -423,10 +467,13 @@ class World:
         self.fact("type", v, t)
         self.reach(t)
         self._opened(InstanceNames(v, t))
-        if issubclass(t, types.SimpleNamespace):  # its text and == have all of it, names or not
+        unseen = [c for c in looked_into(t) if is_read_unseen(c)]
+        if unseen or issubclass(t, types.SimpleNamespace):  # text and == have all of it, names or not
             self.fact("namespace", v, tuple(v.__dict__), tuple(map(plain, v.__dict__.values())))
             for part in v.__dict__.values():
                 self.reach(part)
+        for part in [part for c in unseen for part in c.__dict__.values() if type(part) in _HELD]:
+            self.reach(part)
         if isinstance(v, tuple):
             for part in tuple.__iter__(v):
                 self.reach(part)
@@ -465,6 +512,28 @@ _VISITS = {
     np.ufunc: lambda w, v: None if op_of(v) is not None else w._refuse_c(v),  # SciPy's, with a rule
     _DISPATCHER: World._refuse_c,
 }
+
+
+_HELD = (np.ndarray, dict, list, set)
+_WRITERS = Listed()
+_WRITERS.add(TEXTS)
+
+
+def _is_itself(path: tuple[str, ...], namespace: dict, builtin: dict) -> bool:
+    """Whether what a path of names leads to is a thing that no other is equal to, as far as the guard goes: a
+    class, a function, a member of an enumeration.
+    """
+    if not path:
+        return False
+    found = namespace.get(path[0], builtin.get(path[0]))
+    for name in path[1:]:
+        if type(found) is types.ModuleType:
+            found = found.__dict__.get(name)
+        elif isinstance(found, enum.EnumType) and name in found.__members__:
+            found = found.__members__[name]
+        else:
+            return False
+    return isinstance(found, (type, types.FunctionType, enum.Enum))
 
 
 def is_own(code: types.CodeType) -> bool:

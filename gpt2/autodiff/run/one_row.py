@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-PIECE = 1 << 19  # bytes of the matrix that a thread takes at a time
-SHARE_FROM = 1 << 20  # bytes of a matrix from which waking the others pays
+PIECE = 1 << 21  # bytes of the matrix that a thread takes at a time
+SHARE_FROM = 1 << 22  # bytes of a matrix from which waking the others pays
 
 
 def suits(a: np.ndarray, b: np.ndarray) -> bool:

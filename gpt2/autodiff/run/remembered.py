@@ -91,7 +91,7 @@ class Choices:
         self.read()
 
     def get(self, key: tuple) -> str | None:
-        """What was chosen for this key; None where nothing was, or where it should be measured again."""
+        """The choice for this key; None where there is none, or where it should be measured again."""
         value = self.made.get(key)
         if value is None and self.earlier:
             value = self.earlier.get(_text(key))
@@ -114,7 +114,7 @@ class Choices:
         self.earlier = {}
 
     def machine(self) -> str:
-        """What the choices depend on besides their keys."""
+        """The machine and the software that the choices depend on besides their keys."""
         parts = (
             platform.machine(),
             processor(),

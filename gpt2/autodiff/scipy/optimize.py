@@ -14,7 +14,7 @@ from ..api.gradient import value_and_grad
 from ..api.implicit import root as implicit_root
 from ..errors import ConvergenceError
 from ..tree import public as tree
-from .passing import not_like_this, ours, passed_on
+from .passing import Result, not_like_this, ours, passed_on
 
 
 def __getattr__(name: str) -> Any:
@@ -41,7 +41,7 @@ def root(
         raise not_like_this("scipy.optimize.root", "with jac= or callback=")
     solver = Solver(method, tol, options)
     args = args if isinstance(args, tuple) else (args,)
-    return _scipy.OptimizeResult(x=implicit_root(fun, x0, *args, solver=solver))
+    return Result(x=implicit_root(fun, x0, *args, solver=solver))
 
 
 class Solver:

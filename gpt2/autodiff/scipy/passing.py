@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import scipy.optimize as _optimize
+
 from ..errors import unsupported
 from ..record.source_lines import here
 from ..record.value import Recorded
@@ -41,13 +43,23 @@ def ours(module: ModuleType) -> Callable[[Callable], Callable]:
     return enter
 
 
+class Result(_optimize.OptimizeResult):
+    """SciPy's result, with what is recorded of it. Its attributes are read by code of this package."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
 def not_like_this(name: str, what: str) -> Exception:
     """The error for an option that our version does not have."""
     return unsupported(name, here(), f"{what} has no derivative rule")
 
 
 def passed_on(module: ModuleType, name: str) -> Any:
-    """What SciPy's module has under a name. A function without a rule refuses recorded values by name."""
+    """SciPy's function of that name. One without a rule refuses recorded values by its name."""
     value = getattr(module, name)
     if isinstance(value, type) or not callable(value) or hasattr(value, "nin"):
         return value

@@ -61,9 +61,11 @@ class Kind:
     def __init__(self, x: list | dict):
         self.type = type(x)
         self.__name__ = self.type.__name__
+        # Not x.clear() and x.update(): a class that has its items elsewhere besides would empty that of x too
+        self.base: Any = next(base for base in (OrderedDict, dict, list) if isinstance(x, base))
         try:
             self.empty = copy.copy(x)
-            self.empty.clear()
+            self.base.clear(self.empty)
         except Exception as error:
             raise AutodiffError(
                 f"an argument or result is a {self.__name__}, which cannot be copied and refilled ({error}). "
@@ -75,7 +77,7 @@ class Kind:
 
     def __call__(self, items: Iterable) -> Any:
         new = copy.copy(self.empty)
-        (dict.update if isinstance(new, dict) else list.extend)(new, items)
+        (list.extend if self.base is list else self.base.update)(new, items)
         return new
 
     def __eq__(self, other):
@@ -178,7 +180,7 @@ def _flatten_part(x, part: Part, leaves: list, is_leaf):
 
 
 def items_of(spec: Any, x: Any) -> list:
-    """What the children of a container's spec stand for in x, a container of that structure."""
+    """The parts of x, a container, in the order of the children of its spec."""
     kind, keys, children = spec
     if hasattr(kind, "items_of"):
         return kind.items_of(x, keys)
@@ -186,12 +188,12 @@ def items_of(spec: Any, x: Any) -> list:
 
 
 def is_container(x: Any) -> bool:
-    """Is x of a kind that is taken apart?"""
+    """Whether x is of a kind that is taken apart."""
     return isinstance(x, (tuple, list, dict)) or part_of(x) is not None
 
 
 def attributes_of(x: Any) -> dict | None:
-    """What an instance of a class of parameters holds, by name; None for anything else."""
+    """The attributes of an instance of a class of parameters, by name; None for anything else."""
     part = part_of(x) if not isinstance(x, (tuple, list, dict)) else None
     return None if part is None else dict(zip(part.names, part.values))
 

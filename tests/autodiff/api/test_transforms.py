@@ -742,3 +742,33 @@ def test_what_stop_gradient_gives_keeps_its_memory():
 
     x = np.random.default_rng(0).standard_normal((300, 200))
     assert np.array_equal(ad.compile(f)(x), f(x))
+
+
+@pytest.mark.parametrize("jacobian", [ad.jacobian, ad.jacfwd, ad.jacrev])
+def test_jacobians_of_products_with_matrices_take_no_product_with_the_identity(rng, jacobian):
+    """Rows of a matrix, scaled by elementwise derivatives, stand where unit vectors are multiplied by it."""
+    a, b, x = rng.normal(size=(4, 5)), rng.normal(size=(5, 5)), rng.normal(size=5)
+    functions = {
+        0: (lambda x: np.tanh(a @ x), lambda x: -(np.sin(x) @ b), lambda x: x[None] @ b),
+        1: (lambda x: a @ np.tanh(b @ x) * x[0], lambda x: np.exp(x @ b @ b)),
+    }
+    for products, these in functions.items():
+        for f in these:
+            expected = np.stack([ad.jvp(f, (x,), (e,))[1] for e in np.eye(5)], axis=-1)
+            np.testing.assert_allclose(jacobian(f)(x), expected, rtol=1e-12, atol=1e-14)
+            (*_, graph, _) = str(ad.stages(jacobian(f), x)).split("\n# ")
+            square = [
+                line for line in graph.splitlines() if "matmul" in line and ",1]" not in line.split("=")[0]
+            ]
+            assert len([line for line in square if not line.split(":")[1].strip().startswith("f64[1,")]) <= (
+                products
+            ), graph
+
+
+def test_units_that_are_used_elsewhere_stay_whole(rng):
+    """A unit vector that is added, compared or multiplied with something of its own is no scaled one."""
+    a, x = rng.normal(size=(3, 3)), rng.normal(size=3)
+    for f in (lambda x: a @ x + x * np.sum(x), lambda x: a @ (x * x[::-1]), lambda x: (a @ x) * (a @ x)[0]):
+        expected = np.stack([ad.jvp(f, (x,), (e,))[1] for e in np.eye(3)], axis=-1)
+        np.testing.assert_allclose(ad.jacrev(f)(x), expected, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(ad.jacfwd(f)(x), expected, rtol=1e-12, atol=1e-14)

@@ -93,7 +93,9 @@ def test_a_view_is_copied_before_it_is_written_to(rng):
 
 def many(body, steps, *arrays):
     """A program of so many steps, differentiated: the text of forward and backward, and what they give."""
-    pair = FixedPair(lambda *args: functools.reduce(lambda x, k: body(x, k, *args[1:]), range(steps), args[0]))
+    pair = FixedPair(
+        lambda *args: functools.reduce(lambda x, k: body(x, k, *args[1:]), range(steps), args[0])
+    )
     text = pair.source(*arrays)
     env = {}
     exec(text, env)

@@ -340,3 +340,49 @@ def test_a_scan_keeps_no_dead_values():
     rec = record(lambda c, xs: ad.scan(writing_step, c, xs), (np.zeros(2), np.ones((9, 2))))
     (loop,) = (n for n in rec.graph.nodes if n.op == "scan")
     assert len(loop.attrs["body"].outputs) == 2, "the carry and y, and not what was written to"
+
+
+def test_loops_of_numbers_are_plain_python(monkeypatch):
+    """The same values and derivatives as of arrays with one element, and what NumPy gives for 1.0 / 0.0."""
+    from gpt2.autodiff.nested import numbers
+
+    def f(scale, xs):
+        def step(carry, x):
+            a, b = carry
+            return (a + scale * np.sin(b) * x, b * 0.9 + a / (1.0 + a * a)), a * b
+
+        (a, b), ys = ad.scan(step, (0.3, scale), xs)
+        return a + b * b + np.sum(ys**2)
+
+    xs = rng.normal(size=11)
+    found = ad.value_and_grad(f, argnums=(0, 1))(0.7, xs)
+    taken = []
+    of_numbers = numbers.of_numbers
+    monkeypatch.setattr(numbers, "of_numbers", lambda body: taken.append(of_numbers(body)) and None)
+    expected = ad.value_and_grad(lambda *a: f(*a), argnums=(0, 1))(0.7, xs)
+    assert any(program is not None for program in taken)
+    assert found[0] == pytest.approx(expected[0], rel=1e-15)
+    for a, b in zip(found[1], expected[1]):
+        np.testing.assert_allclose(a, b, rtol=1e-14)
+    monkeypatch.undo()
+    with np.errstate(divide="ignore"):
+        final, _ = ad.scan(lambda c, x: (c + 1.0 / x, None), 1.0, np.array([1.0, 0.0, 2.0]))
+    assert final == np.inf
+
+
+def test_a_loop_of_numbers_that_ends_by_itself():
+    def f(x):
+        return ad.while_loop(
+            lambda c: c[0] < 100.0, lambda c: (c[0] * x + 1.0, c[1] + np.sin(c[0])), (1.0, x)
+        )[1]
+
+    def loop(x):
+        a, b = 1.0, x
+        while a < 100.0:
+            a, b = a * x + 1.0, b + np.sin(a)
+        return b
+
+    assert ad.compile(f)(1.7) == loop(1.7)
+    slope = (loop(1.7 + 1e-7) - loop(1.7 - 1e-7)) / 2e-7
+    assert ad.jvp(f, (1.7,), (1.0,))[1] == pytest.approx(slope, rel=1e-5)
+    assert ad.grad(f)(1.7) == pytest.approx(slope, rel=1e-5)

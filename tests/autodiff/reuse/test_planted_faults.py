@@ -40,7 +40,6 @@ def equal_ranges(monkeypatch):
     def lax(a, b):
         return type(a) is type(b) is range and a == b or exact(a, b)
 
-    monkeypatch.setattr(guard, "same", lax)
     monkeypatch.setattr(same, "same", lax)
 
 
@@ -48,8 +47,8 @@ def sets_without_order(monkeypatch):
     monkeypatch.setitem(world._VISITS, set, lambda w, v: w.fact("items", v, tuple(v)))
     exact = guard.same_items
 
-    def lax(items, then):
-        return frozenset(items) == frozenset(then) if type(items) is set else exact(items, then)
+    def lax(same, items, then):
+        return frozenset(items) == frozenset(then) if type(items) is set else exact(same, items, then)
 
     monkeypatch.setattr(guard, "same_items", lax)
 
@@ -105,8 +104,8 @@ def default_dicts_as_dicts(monkeypatch):
 def without_acts(monkeypatch):
     """What the run itself changed is not asked for."""
 
-    def made(facts):
-        found = guard.make_guard(facts)
+    def made(facts, by_identity):
+        found = guard.make_guard(facts, by_identity)
         found.holds = lambda: True
         return found
 
@@ -142,6 +141,19 @@ FAULTS = {
     "the bytes of arrays": (exact_only_by_content, "an_array"),
     "methods of lists": (lambda m: m.setattr(World, "_bound", lambda w, v: None), "method_of_a_list"),
     "cells": (lambda m: without_facts(m, lambda kind, *parts: kind == "cell"), "function"),
+    "one thing or its twin": (lambda m: m.setattr(world, "_is_itself", lambda *a: True), "equal_twins"),
+    "a nan and another": (lambda m: m.setattr(same, "_has_nan", lambda a: False), "nans_in_a_list"),
+    "lists that NumPy reads": (
+        lambda m: m.setattr(World, "_asks_what_is_known", lambda w, frame: False),
+        "list_of_the_library",
+    ),
+    "NumPy's own classes": (lambda m: m.setattr(world, "is_read_unseen", lambda c: False), "polynomial_of_numpy"),
+    "names of fields": (lambda m: m.setattr(World, "_dtype", lambda w, d: None), "structured_array"),
+    "classes that are registered": (
+        lambda m: [m.setattr(where, "patterns_of", lambda c: 0) for where in (guard, named)],
+        "registered_class",
+    ),
+    "settings of texts": (lambda m: m.setattr(World, "_writes", lambda w: None), "text_of_a_number"),
     "classes": (lambda m: without_facts(m, lambda kind, *parts: kind == "class"), "instance"),
 }
 

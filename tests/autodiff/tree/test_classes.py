@@ -385,3 +385,28 @@ def test_attrs(rng):
     for found in (g(p), g(p)):
         assert type(found) is Model and found.n is None
         np.testing.assert_allclose(found.w, p.w)
+
+
+def test_a_subclass_of_ordered_dict_comes_back_whole():
+    class Parts(collections.OrderedDict):
+        """Iterates by a list of its own, which dict's methods would not fill."""
+
+    found = ad.grad(lambda p: sum(v**2 for v in p.values()))(Parts(b=3.0, a=1.0))
+    assert type(found) is Parts and list(found.items()) == [("b", 6.0), ("a", 2.0)]
+
+
+def test_a_copy_with_other_items_leaves_the_argument_alone():
+    class Beside(dict):
+        """Its items are in a dict of its own too, as those of scipy.sparse.dok_matrix are."""
+
+        def __init__(self, items):
+            super().__init__(items)
+            self.beside = dict(items)
+
+        def clear(self):
+            self.beside.clear()
+            super().clear()
+
+    given = Beside({"a": 3.0})
+    assert ad.grad(lambda p: p["a"] ** 2)(given)["a"] == 6.0
+    assert given == {"a": 3.0} and given.beside == {"a": 3.0}

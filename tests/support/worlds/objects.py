@@ -5,9 +5,11 @@ from __future__ import annotations
 import abc
 import builtins
 import collections
+import collections.abc
 import dataclasses
 import enum
 import functools
+import numbers
 import sys
 import types
 from dataclasses import dataclass, field
@@ -208,6 +210,78 @@ def named_tuple(rng):
             ("field", lambda n: setattr(Pair, "a", property(lambda self: n))),
         ],
     )
+
+
+@kind
+def list_of_the_library(rng):
+    v = collections.UserList([1.0, 2.0])
+    read = ("float(np.asarray({v})[0])", "float(np.array({v})[0])", "float(np.sum(np.full((3, 2), {v})))")
+    return Thing(
+        v,
+        read[rng.integers(3)],
+        lambda r: collections.UserList([small(r), 1.0]),
+        [
+            ("item", lambda n: v.data.__setitem__(0, float(n))),
+            ("all of it", lambda n: setattr(v, "data", [float(n), 3.0])),
+        ],
+    )
+
+
+@kind
+def polynomial_of_numpy(rng):
+    kind = (np.polynomial.Polynomial, np.polynomial.Chebyshev)[rng.integers(2)]
+    v = kind([1.0, 2.0, 3.0])
+    return Thing(
+        v,
+        "float({v}(0.5))",
+        lambda r: kind([1.0, small(r)]),
+        [
+            ("coefficient", lambda n: v.coef.__setitem__(1, n)),
+            ("coefficients", lambda n: setattr(v, "coef", np.array([2.0, n]))),
+            ("domain", lambda n: setattr(v, "domain", np.array([0.0, n]))),
+            ("in the domain", lambda n: v.domain.__setitem__(0, -n)),
+        ],
+    )
+
+
+@kind
+def registered_class(rng):
+    class Registered:
+        def keys(self):
+            return ["a"]
+
+        def get(self, key, default=None):
+            return 1
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, key):
+            if key not in ("a", 0):
+                raise IndexError
+            return 1
+
+    v = Registered()
+    read = ("(2 if np.isscalar({v}) else 3)", "pattern({v})")[rng.integers(2)]
+    return Thing(
+        v,
+        read,
+        None,
+        [
+            ("as a number", lambda n: numbers.Number.register(Registered)),
+            ("as a mapping", lambda n: collections.abc.Mapping.register(Registered)),
+            ("as a sequence", lambda n: collections.abc.Sequence.register(Registered)),
+        ],
+    )
+
+
+def pattern(x):
+    match x:
+        case {"a": _}:
+            return 2
+        case [_]:
+            return 3
+    return 4
 
 
 @kind

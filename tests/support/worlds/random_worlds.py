@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpt2 import autodiff as ad
-from tests.support.worlds.objects import entered, imported_rate, written_out
+from tests.support.worlds.objects import entered, imported_rate, pattern, written_out
 from tests.support.worlds.other_things import (
     ACTING,
     advances,
@@ -30,7 +30,7 @@ from tests.support.worlds.other_things import (
     matched,
     written,
 )
-from tests.support.worlds.things import KINDS, Thing, number, small, weigh
+from tests.support.worlds.things import KINDS, NAN, TWIN, Thing, in_braces, number, small, weigh
 
 
 class Stale(AssertionError):
@@ -42,6 +42,10 @@ HELPERS = dict(
     types=types,
     weigh=weigh,
     number=number,
+    in_braces=in_braces,
+    TWIN=TWIN,
+    NAN=NAN,
+    pattern=pattern,
     entered=entered,
     written_out=written_out,
     imported_rate=imported_rate,

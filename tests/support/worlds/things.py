@@ -61,14 +61,14 @@ def number(x):
         range,
         slice,
     )
-    for i, t in enumerate(kinds):
-        if type(x) is t:
-            if t is range or t is slice:
-                return 100 * i + x.start + 10 * x.stop + 3 * x.step
-            if t is str or t is bytes:
-                return 100 * i + len(x)
-            return 100 * i + (0 if x is None else int(x.real))
-    return 5000
+    if type(x) not in kinds:
+        return 5000
+    i = kinds.index(type(x))  # without `is`: who asks by that, for him no equal thing will do
+    if isinstance(x, (range, slice)):
+        return 100 * i + x.start + 10 * x.stop + 3 * x.step
+    if isinstance(x, (str, bytes)):
+        return 100 * i + len(x)
+    return 100 * i + (0 if x is None else int(x.real))
 
 
 # --- plain values
@@ -164,6 +164,24 @@ def a_frozenset(rng):
     )
 
 
+TWIN, NAN = tuple([1.0, 2.0]), float("nan")  # functions ask for these by `is`, and as members of lists
+
+
+@kind
+def equal_twins(rng):
+    twins = (TWIN, tuple([1.0, 2.0]), 0.1, float("0.1"))
+    read = ("(2 if {v} is TWIN else 3)", "(2 if TWIN is not {v} else 3)", "(2 if operator.is_({v}, TWIN) else 3)")
+    return Thing(TWIN, read[rng.integers(3)], lambda r: twins[r.integers(4)])
+
+
+@kind
+def nans_in_a_list(rng):
+    v = [NAN]
+    read = ("(2 if NAN in {v} else 3)", "(2 if {v} == [NAN] else 3)", "(2 if {v}.count(NAN) else 3)")
+    another = ("another", lambda n: v.__setitem__(0, NAN if n % 2 else float("nan")))
+    return Thing(v, read[rng.integers(3)], lambda r: [NAN if r.integers(2) else float("nan")], [another])
+
+
 # --- arrays
 
 
@@ -215,6 +233,22 @@ def text_of_an_array(rng):
 
 
 @kind
+def text_of_a_number(rng):
+    read = ("len(repr({v}))", "len('%r' % {v})", "len('%r' % ({v},))", "len(str([{v}]))", "len(in_braces({v}))")
+    return Thing(
+        np.float64(2.0),
+        read[rng.integers(5)],
+        lambda r: np.float64(small(r)),
+        [("settings", lambda n: np.set_printoptions(legacy="1.25" if n % 2 else False))],
+        lambda: np.set_printoptions(legacy=False),
+    )
+
+
+def in_braces(x):
+    return f"{x!r}"
+
+
+@kind
 def array_of_objects(rng):
     v = np.array([[1], [2]], object)
     return Thing(v, "weigh({v}[0, 0:1])", None, [("item", lambda n: v.__setitem__((0, 0), n))])
@@ -222,8 +256,18 @@ def array_of_objects(rng):
 
 @kind
 def structured_array(rng):
-    v = np.zeros(2, [("a", float)])
-    return Thing(v, "float({v}['a'][0])", None, [("field", lambda n: v["a"].__setitem__(0, n))])
+    v = np.zeros(2, [("a", float), ("b", float)])
+    v["b"] = 5
+
+    def rename(n):
+        v.dtype.names = ("a", "b") if n % 2 else ("b", "a")
+
+    return Thing(
+        v,
+        "float({v}['a'][0])",
+        None,
+        [("field", lambda n: v[v.dtype.names[0]].__setitem__(0, n)), ("names", rename)],
+    )
 
 
 @kind

@@ -1,0 +1,122 @@
+"""Products with a sparse matrix, and solutions of its systems. The matrix is a constant; loaded on first use.
+
+    sparse_matmul(x; matrix)   A x, column by column of x (N, K)
+    sparse_solve(b; matrix)    the x with A x = b, column by column of b (N, K)
+
+Both are linear, and their transposes are the same ops with the matrix transposed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.sparse.linalg
+
+from ..graph import Node
+from .batching import Batch
+from .build import reshape, transpose
+from .linalg import float_dtype
+from .table import BOTH, apply, row, sample
+
+
+class Matrix:
+    """A sparse matrix that stays as it is: a copy in rows, with its transpose and its factors once they are
+    wanted. Matrices of equal entries are equal.
+    """
+
+    def __init__(self, given: Any, origin: Matrix | None = None):
+        self.rows = scipy.sparse.csr_array(given, copy=origin is None)
+        self.origin = origin  # what it is the transpose of
+        self.shape, self.dtype = self.rows.shape, self.rows.dtype
+        self._factors: dict[str, Any] = {}
+
+    @functools.cached_property
+    def turned(self) -> Matrix:
+        return Matrix(self.rows.T, self) if self.origin is None else self.origin
+
+    @functools.cached_property
+    def key(self) -> tuple:
+        arrays = (self.rows.indptr, self.rows.indices, self.rows.data)
+        digest = hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()
+        return self.shape, self.dtype.str, digest
+
+    def structure(self) -> tuple:
+        return self.key
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Matrix and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"<{self.shape[0]} by {self.shape[1]}, {self.rows.nnz} entries>"
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """By factors that are kept; nan where it is singular, as scipy.sparse.linalg.spsolve has it."""
+        if b.dtype.kind == "c" and self.dtype.kind != "c":
+            return self.solve(b.real) + 1j * self.solve(b.imag)
+        dtype = float_dtype(np.result_type(self.dtype, b.dtype))
+        own = self if self.origin is None else self.origin
+        try:
+            return own.factors(dtype).solve(np.ascontiguousarray(b, dtype), "N" if own is self else "T")
+        except RuntimeError as error:
+            warnings.warn(f"{self!r}: {error}", scipy.sparse.linalg.MatrixRankWarning, stacklevel=2)
+            return np.full(b.shape, np.nan, dtype)
+
+    def factors(self, dtype: np.dtype) -> Any:
+        if dtype.str not in self._factors:
+            self._factors[dtype.str] = scipy.sparse.linalg.splu(self.rows.tocsc().astype(dtype))
+        return self._factors[dtype.str]
+
+
+def _as_columns(b: Batch, x: Node, *, matrix: Matrix) -> Node:
+    """All examples are columns of one matrix."""
+    n, k = x.shape[1:]
+    flat = reshape(transpose(x, (1, 0, 2)), (n, b.n * k))
+    out = apply(b.out.op, flat, matrix=matrix)
+    return transpose(reshape(out, (out.shape[0], b.n, k)), (1, 0, 2))
+
+
+def _some(shape: tuple, dtype: str = "float64") -> Matrix:
+    """For tests: a band, so that it is not singular."""
+    n, m = shape
+    dense = 2.0 * np.eye(n, m) + 0.5 * np.eye(n, m, 1) - 0.3 * np.eye(n, m, -1)
+    return Matrix(scipy.sparse.csr_array(dense * (1.0 if dtype == "float64" else 1.0 + 0.5j)))
+
+
+row(
+    "sparse_matmul",
+    "linear",
+    infer=lambda x, matrix: ((matrix.shape[0], x.shape[1]), np.result_type(matrix.dtype, x.dtype)),
+    evaluate=lambda x, matrix: matrix.rows @ x,
+    transpose=lambda g, out, x, matrix: (apply("sparse_matmul", g, matrix=matrix.turned),),
+    cost=10.0,
+    anchor=True,
+    needs="scipy",
+    batch=_as_columns,
+    samples=[
+        sample((4, 2), matrix=_some((3, 4)), dtypes=BOTH),
+        sample((3, 1), matrix=_some((3, 3), "complex128"), dtypes=BOTH),
+    ],
+)
+
+row(
+    "sparse_solve",
+    "linear",
+    infer=lambda b, matrix: (b.shape, float_dtype(np.result_type(matrix.dtype, b.dtype))),
+    evaluate=lambda b, matrix: matrix.solve(b),
+    transpose=lambda g, out, b, matrix: (apply("sparse_solve", g, matrix=matrix.turned),),
+    cost=100.0,
+    anchor=True,
+    needs="scipy",
+    batch=_as_columns,
+    samples=[
+        sample((3, 2), matrix=_some((3, 3)), dtypes=BOTH),
+        sample((4, 1), matrix=_some((4, 4), "complex128"), dtypes=BOTH),
+    ],
+)

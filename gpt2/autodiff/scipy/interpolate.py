@@ -1,0 +1,491 @@
+"""scipy.interpolate: curves through points at fixed knots, differentiated by where they are read and by the
+values that they go through.
+
+The classes are SciPy's, and have its methods. One that is made of recorded values is a `Piecewise` or a
+`Spline` of this module instead, which can be called, differentiated and integrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.interpolate as _scipy
+
+from ..errors import unsupported
+from ..record.source_lines import here
+from ..record.value import Recorded
+from .passing import is_recorded, not_like_this, passed_on
+
+
+def __getattr__(name: str) -> Any:
+    value = passed_on(_scipy, name)
+    if isinstance(value, type) and any("__call__" in vars(base) for base in value.__mro__):
+        value = globals()[name] = _refusing(value)
+    return value
+
+
+def __dir__() -> list[str]:
+    return dir(_scipy)
+
+
+# ---- Reading a curve -------------------------------------------------------------------------------------
+
+
+def _place(x: Any, knots: np.ndarray) -> Any:
+    """Which interval each point lies in; points beyond the ends belong to the outermost ones."""
+    return np.clip(np.searchsorted(knots, x, side="right") - 1, 0, len(knots) - 2)
+
+
+def _across(factor: Any, ndim: int) -> Any:
+    """A number for each point, beside values that have so many axes besides."""
+    return np.reshape(factor, (*np.shape(factor), *(1,) * ndim))
+
+
+def _read(x: Any, first: float, last: float, extrapolate: Any, read: Callable, ndim: int) -> Any:
+    """read(x) inside of the interval, and beyond it what `extrapolate` says."""
+    if extrapolate == "periodic":
+        return read(first + (x - first) % (last - first))
+    if extrapolate:
+        return read(x)
+    inside = (x >= first) & (x <= last)
+    return np.where(_across(inside, ndim), read(np.where(inside, x, first)), np.nan)
+
+
+def _along(y: Any, ndim: int, axis: int) -> Any:
+    """The axes of the points go where the axis of the values was."""
+    return np.moveaxis(y, range(ndim), range(axis, axis + ndim)) if axis else y
+
+
+def _times(x: Any) -> Any:
+    """Points as an array of floats."""
+    x = np.stack(x) if isinstance(x, (list, tuple)) and is_recorded(x) else x
+    return x if type(x) is Recorded else np.asarray(x, float)
+
+
+class Piecewise:
+    """Polynomials between breakpoints, as scipy.interpolate.PPoly has them: c[j, i] is the coefficient of
+    (x - x[i])**(degree - j) in interval i.
+    """
+
+    def __init__(self, c: Any, x: np.ndarray, extrapolate: Any = True, axis: int = 0):
+        self.c, self.x, self.extrapolate, self.axis = c, x, extrapolate, axis
+
+    def _reuse_roots(self) -> tuple:
+        return self.c, self.x, self.extrapolate, self.axis
+
+    def __call__(self, x: Any, nu: int = 0, extrapolate: Any = None) -> Any:
+        c = self.derivative(nu).c if nu else self.c
+        ndim, x = np.ndim(c) - 2, _times(x)
+
+        def read(x):
+            i = _place(x, self.x)
+            d = _across(x - self.x[i], ndim)
+            y = c[0][i]
+            for j in range(1, np.shape(c)[0]):
+                y = y * d + c[j][i]
+            return y
+
+        beyond = self.extrapolate if extrapolate is None else extrapolate
+        y = _read(x, float(self.x[0]), float(self.x[-1]), beyond, read, ndim)
+        return _along(y, np.ndim(x), self.axis)
+
+    def derivative(self, nu: int = 1) -> Piecewise:
+        if nu < 0:
+            return self.antiderivative(-nu)
+        c = self.c
+        for _ in range(nu):
+            k = np.shape(c)[0] - 1
+            c = c[:-1] * _across(np.arange(k, 0.0, -1.0), np.ndim(c) - 1) if k else c * 0.0
+        return Piecewise(c, self.x, self.extrapolate, self.axis)
+
+    def antiderivative(self, nu: int = 1) -> Piecewise:
+        c, h = self.c, np.diff(self.x)
+        for _ in range(nu):
+            k, ndim = np.shape(c)[0], np.ndim(c) - 2
+            c = c / _across(np.arange(k, 0.0, -1.0), ndim + 1)
+            whole = sum(c[j] * _across(h ** (k - j), ndim) for j in range(k))
+            start = np.concatenate([whole[:1] * 0.0, np.cumsum(whole, axis=0)[:-1]])
+            c = np.concatenate([c, np.reshape(start, (1, *np.shape(start)))])
+        return Piecewise(c, self.x, self.extrapolate, self.axis)
+
+    def integrate(self, a: Any, b: Any, extrapolate: Any = None) -> Any:
+        beyond = self.extrapolate if extrapolate is None else extrapolate
+        if beyond == "periodic":
+            raise not_like_this("scipy.interpolate: integrate", "with extrapolate='periodic'")
+        whole = self.antiderivative()
+        return whole(b, extrapolate=beyond) - whole(a, extrapolate=beyond)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise unsupported(f"scipy.interpolate: {name} of a curve that goes through recorded values", here())
+
+
+class Spline:
+    """A sum of B-splines, as scipy.interpolate.BSpline has it: knots t, coefficients c, degree k."""
+
+    def __init__(self, t: np.ndarray, c: Any, k: int, extrapolate: Any = True, axis: int = 0):
+        self.t, self.c, self.k, self.extrapolate, self.axis = t, c, k, extrapolate, axis
+
+    def _reuse_roots(self) -> tuple:
+        return self.t, self.c, self.k, self.extrapolate, self.axis
+
+    def __call__(self, x: Any, nu: int = 0, extrapolate: Any = None) -> Any:
+        if nu:
+            return self.derivative(nu)(x, 0, self.extrapolate if extrapolate is None else extrapolate)
+        x, k, t = _times(x), self.k, self.t
+        n, ndim = len(t) - k - 1, np.ndim(self.c) - 1
+
+        def read(x):
+            i = _place(x, t[k : n + 1]) + k
+            basis = _basis(x, i, t, k)
+            return sum(_across(b, ndim) * self.c[i - k + j] for j, b in enumerate(basis))
+
+        beyond = self.extrapolate if extrapolate is None else extrapolate
+        y = _read(x, float(t[k]), float(t[n]), beyond, read, ndim)
+        return _along(y, np.ndim(x), self.axis)
+
+    def derivative(self, nu: int = 1) -> Spline:
+        t, c, k = self.t, self.c, self.k
+        for _ in range(nu):
+            if k == 0:
+                return Spline(t, c * 0.0, 0, self.extrapolate, self.axis)
+            n = len(t) - k - 1
+            width = t[k + 1 : n + k] - t[1:n]
+            scale = np.where(width > 0, k / np.where(width > 0, width, 1.0), 0.0)
+            c = (c[1:n] - c[: n - 1]) * _across(scale, np.ndim(c) - 1)
+            t, k = t[1:-1], k - 1
+        return Spline(t, c, k, self.extrapolate, self.axis)
+
+    __getattr__ = Piecewise.__getattr__
+
+
+def _basis(x: Any, i: Any, t: np.ndarray, k: int) -> list:
+    """The k + 1 B-splines that are not zero in interval i. De Boor 1978, A Practical Guide to Splines."""
+    found: list = [np.ones(np.shape(x))]
+    for j in range(1, k + 1):
+        saved, row = 0.0, []
+        for r in range(j):
+            right, left = t[i + r + 1] - x, x - t[i + 1 - j + r]
+            share = found[r] / (right + left)
+            row.append(saved + right * share)
+            saved = left * share
+        found = [*row, saved]
+    return found
+
+
+def _refusing(theirs: type) -> type:
+    """A class of SciPy's without a rule, which refuses recorded values by its name."""
+    name = f"scipy.interpolate.{theirs.__name__}"
+
+    def __new__(cls, *args, **options):
+        if is_recorded((args, options)):
+            raise unsupported(name, here())
+        return object.__new__(cls)
+
+    def __call__(self, *args, **options):
+        if is_recorded((args, options)):
+            raise unsupported(name, here())
+        return super(made, self).__call__(*args, **options)
+
+    about = {"__new__": __new__, "__call__": __call__, "__module__": __name__, "__doc__": theirs.__doc__}
+    made = type(theirs.__name__, (theirs,), about)
+    return made
+
+
+def splev(x: Any, tck: Any, der: Any = 0, ext: Any = 0) -> Any:
+    """Differentiated by x, and by coefficients that are one vector."""
+    if not is_recorded((x, tck)):
+        return _scipy.splev(x, tck, der, ext)
+    if not isinstance(tck, (tuple, list)) or np.ndim(tck[1]) != 1:
+        raise not_like_this("scipy.interpolate.splev", "of anything but (t, c, k) with a vector c")
+    t, c, k = _knots("splev", tck[0]), tck[1], tck[2]
+    first, last = t[k], t[len(t) - k - 1]
+    if ext == 2:
+        raise not_like_this("scipy.interpolate.splev", "with ext=2")
+    x = _times(x)
+    y = Spline(t, c, k)(np.clip(x, first, last) if ext == 3 else x, der)
+    return np.where((x >= first) & (x <= last), y, 0.0) if ext == 1 else y
+
+
+# ---- Polynomials between the knots -----------------------------------------------------------------------
+
+
+class _Read:
+    """What classes of SciPy's have here besides: they may be called with recorded values."""
+
+    def _reuse_roots(self) -> tuple:
+        return self._ours()._reuse_roots()
+
+    def __call__(self, x: Any, nu: Any = 0, extrapolate: Any = None) -> Any:
+        if not is_recorded(x):
+            return super().__call__(x, nu, extrapolate)  # type: ignore[misc]
+        return self._ours()(x, nu, extrapolate)
+
+
+class _Polynomials(_Read):
+    c: Any
+    x: Any
+    extrapolate: Any
+    axis: Any
+
+    def _ours(self) -> Piecewise:
+        return Piecewise(self.c, self.x, self.extrapolate, self.axis)
+
+    def derivative(self, nu: Any = 1) -> Any:
+        return super().derivative(nu)  # type: ignore[misc]  # called from here, it is not the user's code
+
+    def antiderivative(self, nu: Any = 1) -> Any:
+        return super().antiderivative(nu)  # type: ignore[misc]
+
+    def integrate(self, a: Any, b: Any, extrapolate: Any = None) -> Any:
+        if not is_recorded((a, b)):
+            return super().integrate(a, b, extrapolate)  # type: ignore[misc]
+        return self._ours().integrate(a, b, extrapolate)
+
+
+def _knots(name: str, x: Any) -> np.ndarray:
+    if is_recorded(x):
+        raise not_like_this(f"scipy.interpolate.{name}", "with knots that are recorded values")
+    return np.asarray(x, float)
+
+
+def _values(y: Any) -> Any:
+    return np.stack(y) if isinstance(y, (list, tuple)) else y
+
+
+def _in_front(y: Any, axis: int) -> Any:
+    return np.moveaxis(_values(y), axis, 0)
+
+
+class PPoly(_Polynomials, _scipy.PPoly):
+    def __new__(cls, c: Any, x: Any, extrapolate: Any = None, axis: Any = 0) -> Any:
+        if not is_recorded((c, x)):
+            return super().__new__(cls)
+        beyond = True if extrapolate is None else extrapolate
+        return Piecewise(c, _knots("PPoly", x), beyond, axis)
+
+
+def _hermite(x: np.ndarray, y: Any, slopes: Any, extrapolate: Any, axis: int) -> Piecewise:
+    """Cubics with these values and slopes at the knots."""
+    h = _across(np.diff(x), np.ndim(y) - 1)
+    rise = (y[1:] - y[:-1]) / h
+    bend = (slopes[:-1] + slopes[1:] - 2 * rise) / h
+    c = np.stack([bend / h, (rise - slopes[:-1]) / h - bend, slopes[:-1], y[:-1]])
+    return Piecewise(c, x, True if extrapolate is None else extrapolate, axis)
+
+
+class CubicHermiteSpline(_Polynomials, _scipy.CubicHermiteSpline):
+    def __new__(cls, x: Any, y: Any, dydx: Any, axis: Any = 0, extrapolate: Any = None) -> Any:
+        if not is_recorded((x, y, dydx)):
+            return super().__new__(cls)
+        x = _knots("CubicHermiteSpline", x)
+        return _hermite(x, _in_front(y, axis), _in_front(dydx, axis), extrapolate, axis % np.ndim(y))
+
+
+class Akima1DInterpolator(_Polynomials, _scipy.Akima1DInterpolator):
+    """Differentiated by where it is read."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        if is_recorded((args, options)):
+            raise not_like_this("scipy.interpolate.Akima1DInterpolator", "of recorded values")
+        return super().__new__(cls)
+
+
+class CubicSpline(_Polynomials, _scipy.CubicSpline):
+    """Its coefficients are linear in the values, and in the derivatives that are given for the ends."""
+
+    def __new__(
+        cls, x: Any, y: Any, axis: Any = 0, bc_type: Any = "not-a-knot", extrapolate: Any = None
+    ) -> Any:
+        if not is_recorded((x, y, bc_type)):
+            return super().__new__(cls)
+        x, y, axis = _knots("CubicSpline", x), _in_front(y, axis), axis % np.ndim(_values(y))
+        if isinstance(bc_type, str) and bc_type == "periodic":
+            raise not_like_this(
+                "scipy.interpolate.CubicSpline", "with bc_type='periodic' and recorded values"
+            )
+        n, ends = np.shape(y)[0], _ends(bc_type)
+        none = [e if isinstance(e, str) else (e[0], np.zeros(n)) for e in ends]
+        c = np.tensordot(_scipy.CubicSpline(x, np.eye(n), bc_type=tuple(none)).c, y, 1)
+        for k, end in enumerate(ends):
+            if not isinstance(end, str):
+                one: list = [e if isinstance(e, str) else (e[0], 0.0) for e in ends]
+                one[k] = (end[0], 1.0)
+                alone = _scipy.CubicSpline(x, np.zeros(n), bc_type=tuple(one)).c
+                c = c + _across(alone, np.ndim(y) - 1) * end[1]
+        return Piecewise(c, x, True if extrapolate is None else extrapolate, axis)
+
+
+def _ends(bc_type: Any) -> list:
+    """The condition at each end: a name, or (which derivative, its value)."""
+    return [bc_type] * 2 if isinstance(bc_type, str) else list(bc_type)
+
+
+class PchipInterpolator(_Polynomials, _scipy.PchipInterpolator):
+    def __new__(cls, x: Any, y: Any, axis: Any = 0, extrapolate: Any = None) -> Any:
+        if not is_recorded((x, y)):
+            return super().__new__(cls)
+        x, y, axis = _knots("PchipInterpolator", x), _in_front(y, axis), axis % np.ndim(_values(y))
+        return _hermite(x, y, _monotone_slopes(x, y), extrapolate, axis)
+
+
+def _monotone_slopes(x: np.ndarray, y: Any) -> Any:
+    """Harmonic means of the slopes on both sides, 0 where they differ in sign. Fritsch and Butland 1984."""
+    h = _across(np.diff(x), np.ndim(y) - 1)
+    rise = (y[1:] - y[:-1]) / h
+    if np.shape(y)[0] == 2:
+        return np.concatenate([rise, rise])
+    a, b = rise[:-1], rise[1:]
+    w, v = 2 * h[1:] + h[:-1], h[1:] + 2 * h[:-1]
+    rises = a * b > 0
+    mean = (w + v) / (w / np.where(rises, a, 1.0) + v / np.where(rises, b, 1.0))
+    inner = np.where(rises, mean, 0.0)
+    first, last = _end_slope(h[0], h[1], rise[0], rise[1]), _end_slope(h[-1], h[-2], rise[-1], rise[-2])
+    return np.concatenate([first[None], inner, last[None]])
+
+
+def _end_slope(h0: Any, h1: Any, rise0: Any, rise1: Any) -> Any:
+    """By a parabola through three points, bent so that the curve stays monotone."""
+    slope = ((2 * h0 + h1) * rise0 - h0 * rise1) / (h0 + h1)
+    back = np.sign(slope) != np.sign(rise0)
+    steep = (np.sign(rise0) != np.sign(rise1)) & (np.abs(slope) > 3.0 * np.abs(rise0))
+    return np.where(back, 0.0, np.where(steep, 3.0 * rise0, slope))
+
+
+# ---- B-splines -------------------------------------------------------------------------------------------
+
+
+class BSpline(_Read, _scipy.BSpline):
+    def __new__(cls, t: Any, c: Any, k: Any, extrapolate: Any = True, axis: Any = 0) -> Any:
+        if not is_recorded((t, c)):
+            return super().__new__(cls)
+        return Spline(_knots("BSpline", t), _in_front(c, axis), k, extrapolate, axis % np.ndim(_values(c)))
+
+    def _ours(self) -> Spline:
+        return Spline(self.t, self.c, self.k, self.extrapolate, self.axis)
+
+
+def make_interp_spline(
+    x: Any,
+    y: Any,
+    k: Any = 3,
+    t: Any = None,
+    bc_type: Any = None,
+    axis: Any = 0,
+    check_finite: Any = True,
+) -> Any:
+    """Its coefficients are linear in the values."""
+    if not is_recorded((x, y, t, bc_type)):
+        found = _scipy.make_interp_spline(x, y, k, t, bc_type, axis, check_finite)
+        return BSpline.construct_fast(found.t, found.c, found.k, found.extrapolate, found.axis)
+    name = "scipy.interpolate.make_interp_spline"
+    if is_recorded((t, bc_type)) or not (bc_type is None or isinstance(bc_type, str)):
+        raise not_like_this(name, "of recorded values, with values given in bc_type=,")
+    if bc_type == "periodic":
+        raise not_like_this(name, "with bc_type='periodic' and recorded values")
+    x, y, axis = _knots("make_interp_spline", x), _in_front(y, axis), axis % np.ndim(_values(y))
+    whole = _scipy.make_interp_spline(x, np.eye(np.shape(y)[0]), k, t, bc_type)
+    return Spline(whole.t, np.tensordot(whole.c, y, 1), k, whole.extrapolate, axis)
+
+
+# ---- interp1d --------------------------------------------------------------------------------------------
+
+ORDERS = {"zero": 0, "slinear": 1, "quadratic": 2, "cubic": 3}
+
+
+class interp1d(_scipy.interp1d):  # noqa: N801  SciPy's name
+    """By its values and by where it is read. Beyond the knots it has `fill_value`; where that is an error
+    (bounds_error), the points are looked at, and a function of more than its arguments is recorded at each
+    call: bounds_error=False avoids it.
+    """
+
+    def __new__(cls, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any) -> Any:
+        if not is_recorded((x, y, args, options)):
+            return super().__new__(cls)
+        return Interpolant(_knots("interp1d", x), y, kind, axis, *args, **options)
+
+    def __init__(self, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any):
+        super().__init__(x, y, kind, axis, *args, **options)
+        self._given = (np.array(x, float), np.array(y), kind, axis, *args), options
+
+    def _ours(self) -> Interpolant:
+        args, options = self._given
+        return Interpolant(*args, **options)
+
+    def _reuse_roots(self) -> tuple:
+        args, options = self._given
+        return (*args, *options, *options.values())
+
+    def __call__(self, x: Any) -> Any:
+        return self._ours()(x) if is_recorded(x) else super().__call__(x)
+
+
+class Interpolant:
+    """What interp1d makes of recorded values."""
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: Any,
+        kind: Any = "linear",
+        axis: int = -1,
+        copy: Any = True,
+        bounds_error: Any = None,
+        fill_value: Any = np.nan,
+        assume_sorted: Any = False,
+    ):
+        self.axis, self.kind = axis % np.ndim(_values(y)), kind
+        y = _in_front(y, axis)
+        if not assume_sorted:
+            order = np.argsort(x, kind="mergesort")
+            x, y = x[order], y[order]
+        self.x, self.y = x, y
+        beyond = isinstance(fill_value, str) and fill_value == "extrapolate"
+        if beyond and bounds_error:
+            raise ValueError("Cannot extrapolate and raise at the same time.")
+        self.fill = None if beyond else fill_value if isinstance(fill_value, tuple) else (fill_value,) * 2
+        self.strict = not beyond if bounds_error is None else bounds_error
+        if isinstance(kind, int) or kind in ORDERS:
+            self.spline = make_interp_spline(x, y, ORDERS.get(kind, kind))
+        elif kind not in ("linear", "nearest", "nearest-up", "previous", "next"):
+            raise NotImplementedError(f"scipy.interpolate.interp1d: kind is {kind!r}")
+        elif beyond and kind in ("previous", "next"):
+            raise not_like_this(
+                "scipy.interpolate.interp1d", f"with kind={kind!r} and fill_value='extrapolate'"
+            )
+
+    def __call__(self, x: Any) -> Any:
+        x = _times(x)
+        if self.strict and (np.any(x < self.x[0]) or np.any(x > self.x[-1])):
+            raise ValueError(
+                f"interp1d: a value lies beyond {self.x[0]} to {self.x[-1]}, where the curve is given"
+            )
+        ndim = np.ndim(self.y) - 1
+        inside = x if self.fill is None else np.clip(x, self.x[0], self.x[-1])
+        y = self.inner(inside, ndim)
+        if self.fill is not None:
+            below, above = self.fill
+            y = np.where(
+                _across(x < self.x[0], ndim), below, np.where(_across(x > self.x[-1], ndim), above, y)
+            )
+        return _along(y, np.ndim(x), self.axis)
+
+    def inner(self, x: Any, ndim: int) -> Any:
+        n, kind = len(self.x), self.kind
+        if hasattr(self, "spline"):
+            return self.spline(x)
+        if kind == "linear":
+            i = np.clip(np.searchsorted(self.x, x), 1, n - 1)
+            slope = (self.y[i] - self.y[i - 1]) / _across(self.x[i] - self.x[i - 1], ndim)
+            return slope * _across(x - self.x[i - 1], ndim) + self.y[i - 1]
+        if kind in ("nearest", "nearest-up"):
+            middle = self.x[1:] / 2.0 + self.x[:-1] / 2.0
+            i = np.searchsorted(middle, x, side="left" if kind == "nearest" else "right")
+        elif kind == "previous":
+            i = np.searchsorted(self.x, x, side="right") - 1
+        else:
+            i = np.searchsorted(self.x, x, side="left")
+        return self.y[np.clip(i, 0, n - 1)] + _across(x * 0.0, ndim)

@@ -1,0 +1,279 @@
+"""scipy.ndimage: filters along the axes of an image, and its values between the pixels by linear
+interpolation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.ndimage as _scipy
+
+from ..api.custom import stop_gradient
+from ..record.value import Recorded, value_of
+from .passing import not_like_this, ours, passed_on
+
+
+def __getattr__(name: str) -> Any:
+    return passed_on(_scipy, name)
+
+
+def __dir__() -> list[str]:
+    return dir(_scipy)
+
+
+# ---- Beyond the edge -------------------------------------------------------------------------------------
+
+
+def _within(index: Any, n: int, mode: str) -> Any:
+    """Where the pixels beyond the edge are found among those that there are. For constants: anywhere."""
+    if mode in ("reflect", "grid-mirror"):
+        index = index % (2 * n)
+        return np.minimum(index, 2 * n - 1 - index)
+    if mode == "mirror":
+        period = max(2 * n - 2, 1)
+        index = index % period
+        return np.minimum(index, (2 * n - 2 - index) % period)
+    if mode in ("wrap", "grid-wrap"):
+        return index % n
+    return np.clip(index, 0, n - 1)
+
+
+def _known(name: str, mode: Any, others: Sequence[str] = ()) -> str:
+    modes = ("reflect", "grid-mirror", "constant", "grid-constant", "nearest", "mirror", "grid-wrap", "wrap")
+    if mode not in modes:
+        raise RuntimeError(f"{name}: boundary mode {mode!r} is not supported; there are {', '.join(modes)}")
+    return mode
+
+
+def _widened(x: Any, before: int, after: int, mode: str, cval: float) -> Any:
+    """x with so many more pixels along its first axis."""
+    n = np.shape(x)[0]
+    if mode in ("constant", "grid-constant"):
+        blank = [np.full((k, *np.shape(x)[1:]), cval, x.dtype) for k in (before, after)]
+        return np.concatenate([blank[0], x, blank[1]])
+    left, right = (_within(np.arange(*ends), n, mode) for ends in ((-before, 0), (n, n + after)))
+    return np.concatenate([np.take(x, left, 0), x, np.take(x, right, 0)])
+
+
+# ---- Filters ---------------------------------------------------------------------------------------------
+
+
+def _plain_result(name: str, x: Any, output: Any) -> Any:
+    if output is not None:
+        raise not_like_this(f"scipy.ndimage.{name}", "with output=")
+    if np.asarray(x).dtype.kind not in "fc" if type(x) is not Recorded else x.dtype.kind not in "fc":
+        raise not_like_this(f"scipy.ndimage.{name}", "of integers, whose result SciPy rounds,")
+    return x
+
+
+def _correlated(name: str, x: Any, weights: Any, axis: int, mode: str, cval: float, origin: int) -> Any:
+    """The sum over taps of weights[k] * x[i + k - size // 2 - origin]."""
+    size, n = np.shape(weights)[0], np.shape(x)[axis]
+    before = size // 2 + origin
+    if not 0 <= before < size:
+        raise ValueError(f"{name}: origin is {origin}, which lies outside of {size} weights")
+    x = np.moveaxis(x, axis, 0)
+    wide = _widened(x, before, size - 1 - before, _known(name, mode), cval)
+    total = weights[0] * wide[:n]
+    for k in range(1, size):
+        total = total + weights[k] * wide[k : k + n]
+    return np.moveaxis(total, 0, axis)
+
+
+@ours(_scipy)
+def correlate1d(
+    input: Any,
+    weights: Any,
+    axis: Any = -1,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    origin: Any = 0,
+) -> Any:
+    x = _plain_result("correlate1d", input, output)
+    return _correlated("correlate1d", x, weights, axis, mode, cval, origin)
+
+
+@ours(_scipy)
+def convolve1d(
+    input: Any,
+    weights: Any,
+    axis: Any = -1,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    origin: Any = 0,
+) -> Any:
+    x = _plain_result("convolve1d", input, output)
+    even = np.shape(weights)[0] % 2 == 0
+    return _correlated("convolve1d", x, weights[::-1], axis, mode, cval, -origin - even)
+
+
+@ours(_scipy)
+def uniform_filter1d(
+    input: Any,
+    size: Any,
+    axis: Any = -1,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    origin: Any = 0,
+) -> Any:
+    x = _plain_result("uniform_filter1d", input, output)
+    return _correlated("uniform_filter1d", x, [1.0 / size] * size, axis, mode, cval, origin)
+
+
+def _gaussian(sigma: Any, order: int, radius: int) -> Any:
+    """The density of a normal distribution at whole numbers, scaled to the sum 1, or a derivative of it.
+
+    A derivative of exp(-x**2 / (2 s**2)) is a polynomial times it: q' - q x / s**2 follows q.
+    """
+    if order < 0:
+        raise ValueError(f"gaussian_filter: order is {order}, expected no negative number")
+    x = np.arange(-radius, radius + 1)
+    variance = sigma * sigma
+    bell = np.exp(-0.5 / variance * x**2)
+    q: list = [1.0]  # its coefficients, from that of x**0
+    for _ in range(order):
+        slope = [k * c for k, c in enumerate(q)][1:] + [0.0, 0.0]
+        q = [a - b / variance for a, b in zip(slope, [0.0, *q])]
+    return bell / np.sum(bell) * sum(c * x**k for k, c in enumerate(q))
+
+
+def _looked_at(x: Any) -> float:
+    """The number behind a recorded value: the recording holds for this one only."""
+    if type(x) is Recorded:
+        x._read(float(value_of(x)), "float")
+    return float(value_of(x))
+
+
+@ours(_scipy)
+def gaussian_filter1d(
+    input: Any,
+    sigma: Any,
+    axis: Any = -1,
+    order: Any = 0,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    truncate: Any = 4.0,
+    *,
+    radius: Any = None,
+) -> Any:
+    """Differentiated by sigma too, as it is in the weights: how many there are is settled by its value."""
+    x = _plain_result("gaussian_filter1d", input, output)
+    if radius is None:
+        radius = int(truncate * _looked_at(sigma) + 0.5)
+    weights = _gaussian(sigma, order, radius)[::-1]
+    return _correlated("gaussian_filter1d", x, weights, axis, mode, cval, 0)
+
+
+@ours(_scipy)
+def gaussian_filter(
+    input: Any,
+    sigma: Any,
+    order: Any = 0,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    truncate: Any = 4.0,
+    *,
+    radius: Any = None,
+    axes: Any = None,
+) -> Any:
+    """One axis after another."""
+    x = _plain_result("gaussian_filter", input, output)
+    along = range(np.ndim(x)) if axes is None else np.atleast_1d(axes)
+    each = [_for_axes("gaussian_filter", v, len(along)) for v in (sigma, order, mode, radius)]
+    for axis, s, o, m, r in zip(along, *each):
+        if type(s) is Recorded or s > 1e-15:
+            x = gaussian_filter1d.__wrapped__(x, s, int(axis), o, None, m, cval, truncate, radius=r)
+    return x
+
+
+@ours(_scipy)
+def uniform_filter(
+    input: Any,
+    size: Any = 3,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    origin: Any = 0,
+    *,
+    axes: Any = None,
+) -> Any:
+    x = _plain_result("uniform_filter", input, output)
+    along = range(np.ndim(x)) if axes is None else np.atleast_1d(axes)
+    each = [_for_axes("uniform_filter", v, len(along)) for v in (size, mode, origin)]
+    for axis, s, m, o in zip(along, *each):
+        x = _correlated("uniform_filter", x, [1.0 / s] * s, int(axis), m, cval, o)
+    return x
+
+
+def _for_axes(name: str, value: Any, n: int) -> list:
+    """A setting for each axis, from one for all or from a list of them."""
+    if type(value) is Recorded:
+        found = [value] * n if np.ndim(value) == 0 else [value[k] for k in range(np.shape(value)[0])]
+    else:
+        found = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * n
+    if len(found) != n:
+        raise RuntimeError(f"{name}: {len(found)} values are given for {n} axes: {value!r}")
+    return found
+
+
+# ---- Between the pixels ----------------------------------------------------------------------------------
+
+
+def _folded(c: Any, n: int, mode: str) -> Any:
+    """Coordinates beyond the edge, where `mode` says which point inside they mean."""
+    if mode == "nearest":
+        return np.clip(c, 0.0, n - 1.0)
+    if mode == "wrap" and n > 1:  # the first and the last pixel are one
+        turns = stop_gradient(np.where(c < 0, -1.0 - np.floor(-c / (n - 1)), np.floor(c / (n - 1))))
+        return np.where((c >= 0) & (c <= n - 1), c, c - turns * (n - 1))
+    return np.zeros_like(c) if mode == "wrap" else c
+
+
+@ours(_scipy)
+def map_coordinates(
+    input: Any,
+    coordinates: Any,
+    output: Any = None,
+    order: Any = 3,
+    mode: Any = "constant",
+    cval: Any = 0.0,
+    prefilter: Any = True,
+) -> Any:
+    """The value at each point, between the 2**d pixels around it. Where a coordinate is a whole number the
+    derivative is the one to its right.
+    """
+    name = "scipy.ndimage.map_coordinates"
+    if order != 1:
+        raise not_like_this(name, f"with order={order!r} (order=1 has one)")
+    x = _plain_result("map_coordinates", input, output)
+    mode, sizes = _known(name, mode), np.shape(x)
+    if np.shape(coordinates)[0] != len(sizes):
+        raise RuntimeError(f"{name}: coordinates of shape {np.shape(coordinates)} for {len(sizes)} axes")
+    given = [coordinates[d] for d in range(len(sizes))]
+    points = [_folded(c, n, mode) for c, n in zip(given, sizes)]
+    low = [np.floor(stop_gradient(c)) for c in points]
+    share = [c - i for c, i in zip(points, low)]
+    flat, total = np.ravel(x), 0.0
+    for corner in np.ndindex(*(2,) * len(sizes)):
+        weight, place, beyond = 1.0, 0, False
+        for d, (step, n) in enumerate(zip(corner, sizes)):
+            index = (low[d] + step).astype(np.intp)
+            weight = weight * (share[d] if step else 1.0 - share[d])
+            place = place * n + _within(index, n, "nearest" if mode == "wrap" else mode)
+            beyond = beyond | (index < 0) | (index >= n)
+        value = flat[place]
+        value = np.where(beyond, cval, value) if mode == "grid-constant" else value
+        total = total + weight * value
+    if mode == "constant":
+        inside = True
+        for c, n in zip(given, sizes):
+            inside = inside & (c >= 0) & (c <= n - 1)
+        total = np.where(inside, total, cval)
+    return total

@@ -1,0 +1,160 @@
+"""scipy.sparse: matrices that are constants, and products of them with recorded values.
+
+SciPy's own matrices turn what they are multiplied with into a plain array. Those of these names are SciPy's
+too, subclasses of them, but for products with recorded values: `A @ x`, `x @ A` and `A.dot(x)`. A matrix that
+is there already becomes one by `sparse.csr_array(A)`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import scipy.sparse as _scipy
+
+from ...errors import located, unsupported
+from ...ops.sparse_matrices import Matrix
+from ...record.record import apply_op
+from ...record.source_lines import here
+from ...record.value import Recorded
+from ..passing import is_recorded, passed_on
+
+FORMATS = ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
+COMPRESSED = ("data", "indices", "indptr")
+HELD_IN = {
+    "csr": COMPRESSED,
+    "csc": COMPRESSED,
+    "bsr": COMPRESSED,
+    "coo": ("data", "coords"),
+    "dia": ("data", "offsets"),
+}
+CONVERSIONS = ("transpose", "conjugate", "conj", "asformat", *(f"to{name}" for name in FORMATS))
+
+
+def __getattr__(name: str) -> Any:
+    value = passed_on(_scipy, name)
+    return value if isinstance(value, (type, ModuleType)) or not callable(value) else _giving_ours(value)
+
+
+def __dir__() -> list[str]:
+    return dir(_scipy)
+
+
+def _giving_ours(function: Callable) -> Callable:
+    """SciPy's function, whose result is a matrix of ours where it is one: eye, diags, kron, ..."""
+
+    @functools.wraps(function)
+    def made(*args, **kwargs):
+        return ours(function(*args, **kwargs))
+
+    return made
+
+
+def ours(found: Any) -> Any:
+    """A sparse matrix of SciPy's as one of this module; anything else as it is."""
+    kind = _OURS.get(type(found))
+    return found if kind is None else kind(found)
+
+
+def contents(matrix: Any) -> tuple:
+    """The arrays that a matrix consists of; of a format that has none, those of another."""
+    names = HELD_IN.get(matrix.format)
+    if names is None:
+        return contents(_scipy.csr_array(matrix))
+    return (matrix.shape, *(getattr(matrix, name) for name in names))
+
+
+def product(name: str, op: str, matrix: Any, x: Any) -> Any:
+    """An op of a sparse matrix and a recorded vector, or matrix of columns."""
+    if matrix.ndim != 2 or np.ndim(x) not in (1, 2) or matrix.shape[1] != np.shape(x)[0]:
+        shapes = ValueError(f"a matrix of shape {matrix.shape}, and a value of shape {np.shape(x)}")
+        raise located(shapes, name, here())
+    columns = x if np.ndim(x) == 2 else np.reshape(x, (-1, 1))
+    out = apply_op(op, columns, matrix=Matrix(matrix))
+    return out if np.ndim(x) == 2 else np.reshape(out, (-1,))
+
+
+class Constant:
+    """What the classes of this module have before SciPy's."""
+
+    is_array = True  # `*` works entry by entry
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        if is_recorded(args, kwargs):
+            raise unsupported(
+                f"scipy.sparse.{type(self).__name__}",
+                here(),
+                "of recorded values is not recorded: sparse matrices are constants",
+            )
+        super().__init__(*args, **kwargs)
+
+    def _reuse_roots(self) -> tuple:
+        """What a recording that reads the matrix depends on."""
+        return contents(self)
+
+    def __matmul__(self, other: Any) -> Any:
+        if type(other) is Recorded:
+            return product("scipy.sparse: A @ x", "sparse_matmul", self, other)
+        return super().__matmul__(other)  # type: ignore[misc]
+
+    def __rmatmul__(self, other: Any) -> Any:
+        if type(other) is Recorded:
+            turned = np.transpose(other)
+            return np.transpose(product("scipy.sparse: x @ A", "sparse_matmul", self.transpose(), turned))
+        return super().__rmatmul__(other)  # type: ignore[misc]
+
+    def dot(self, other: Any) -> Any:
+        return self @ other if type(other) is Recorded else super().dot(other)  # type: ignore[misc]
+
+    def __mul__(self, other: Any) -> Any:
+        return self._times(other, "__mul__", self.__matmul__)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._times(other, "__rmul__", self.__rmatmul__)
+
+    def multiply(self, other: Any) -> Any:
+        return self._times(other, "multiply", None)
+
+    def _times(self, other: Any, name: str, matmul: Callable | None) -> Any:
+        if type(other) is not Recorded:
+            return getattr(super(), name)(other)
+        if matmul is None or self.is_array or np.ndim(other) == 0:
+            raise unsupported(
+                "scipy.sparse: A * x, entry by entry,",
+                here(),
+                "would be a sparse matrix of recorded values. Take A.toarray() * x, or multiply A @ x",
+            )
+        return matmul(other)
+
+    def transpose(self, *args: Any, **kwargs: Any) -> Any:
+        return ours(super().transpose(*args, **kwargs))  # type: ignore[misc]
+
+    @property
+    def T(self) -> Any:
+        return self.transpose()
+
+
+def _converting(name: str) -> Callable:
+    def method(self, *args, **kwargs):
+        return ours(getattr(super(Constant, self), name)(*args, **kwargs))
+
+    method.__name__ = name
+    return method
+
+
+for _name in CONVERSIONS:
+    setattr(Constant, _name, _converting(_name))
+
+
+def _class(name: str) -> type:
+    theirs = getattr(_scipy, name)
+    about = {"__module__": __name__, "__doc__": theirs.__doc__, "is_array": name.endswith("array")}
+    return type(name, (Constant, theirs), about)
+
+
+_OURS: dict[type, type] = {}
+for _name in (f"{f}_{kind}" for f in FORMATS for kind in ("array", "matrix")):
+    globals()[_name] = _OURS[getattr(_scipy, _name)] = _class(_name)

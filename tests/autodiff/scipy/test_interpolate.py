@@ -1,0 +1,107 @@
+"""gpt2.autodiff.scipy.interpolate: SciPy's values, derivatives by points and values against differences."""
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+
+pytest.importorskip("scipy")
+import scipy.interpolate as theirs
+
+from gpt2.autodiff.scipy import interpolate as ours
+
+pytestmark = pytest.mark.numeric
+
+RNG = np.random.default_rng(3)
+X = np.array([0.1, 0.7, 1.2, 2.4, 3.1, 3.9, 4.6])
+Y, ROWS = RNG.normal(size=7), RNG.normal(size=(2, 7, 3))
+INSIDE, BEYOND = np.array([[0.3, 1.9], [4.4, 2.6]]), np.array([-0.2, 0.9, 3.3, 4.9])
+T = np.array([0, 0, 0, 1, 2, 3, 3, 3.0])
+ENDS = ((1, 0.3), (2, -0.2))
+
+# name -> (function of a module and of arguments, the arguments)
+CALLS = {
+    "cubic": (lambda m, q, y: m.CubicSpline(X, y)(q), (BEYOND, Y)),
+    "cubic, natural": (lambda m, q, y: m.CubicSpline(X, y, bc_type="natural")(q), (BEYOND, Y)),
+    "cubic, ends": (lambda m, q, y: m.CubicSpline(X, y, bc_type=ENDS)(q), (BEYOND, Y)),
+    "cubic, end moved": (lambda m, a: m.CubicSpline(X, Y, bc_type=((1, a), "clamped"))(INSIDE), (0.3,)),
+    "cubic, slope": (lambda m, q, y: m.CubicSpline(X, y)(q, 1), (BEYOND, Y)),
+    "cubic, integral": (lambda m, q, y: m.CubicSpline(X, y).integrate(q[0], q[1]), (INSIDE[0], Y)),
+    "cubic, primitive": (lambda m, q, y: m.CubicSpline(X, y).antiderivative()(q), (INSIDE, Y)),
+    "cubic, inner axis": (lambda m, q, y: m.CubicSpline(X, y, axis=1)(q), (INSIDE, ROWS)),
+    "cubic, nan beyond": (lambda m, q, y: m.CubicSpline(X, y, extrapolate=False)(q), (INSIDE, Y)),
+    "cubic, again beyond": (lambda m, q, y: m.CubicSpline(X, y, extrapolate="periodic")(q), (BEYOND, Y)),
+    "plain cubic": (lambda m, q: m.CubicSpline(X, Y).derivative()(q), (BEYOND,)),
+    "monotone": (lambda m, q, y: m.PchipInterpolator(X, y)(q), (BEYOND, Y)),
+    "monotone, rising": (lambda m, q, y: m.PchipInterpolator(X, y)(q), (BEYOND, np.cumsum(np.abs(Y)))),
+    "monotone, inner axis": (lambda m, q, y: m.PchipInterpolator(X, y, axis=1)(q), (BEYOND, ROWS)),
+    "monotone, two": (lambda m, q, y: m.PchipInterpolator(X[:2], y)(q), (BEYOND, Y[:2])),
+    "hermite": (lambda m, q, y, d: m.CubicHermiteSpline(X, y, d)(q), (BEYOND, Y, np.sin(Y))),
+    "akima": (lambda m, q: m.Akima1DInterpolator(X, Y)(q), (INSIDE,)),
+    "polynomials": (lambda m, q, c: m.PPoly(c, X)(q), (BEYOND, RNG.normal(size=(3, 6)))),
+    "B-splines": (lambda m, q, c: m.BSpline(T, c, 2)(q), (INSIDE / 2, Y[:5])),
+    "B-splines, nan beyond": (lambda m, q, c: m.BSpline(T, c, 2, False)(q, 1), (INSIDE / 2, Y[:5])),
+    "splev": (lambda m, q, c: m.splev(q, (T, c, 2), 1), (INSIDE / 2, Y[:5])),
+    "splev, 0 beyond": (lambda m, q: m.splev(q, (T, Y[:5], 2), ext=1), (BEYOND,)),
+    "splev, held beyond": (lambda m, q: m.splev(q, (T, Y[:5], 2), ext=3), (BEYOND,)),
+    "spline, natural": (lambda m, q, y: m.make_interp_spline(X, y, bc_type="natural")(q), (BEYOND, Y)),
+    "spline, bend": (lambda m, q, y: m.make_interp_spline(X, y)(q, 2), (BEYOND, Y)),
+    "spline, inner axis": (lambda m, q, y: m.make_interp_spline(X, y, axis=1)(q), (INSIDE, ROWS)),
+    "interp1d, on": (lambda m, q, y: m.interp1d(X, y, fill_value="extrapolate")(q), (BEYOND, Y)),
+    "interp1d, inner axis": (lambda m, q, y: m.interp1d(X, y, axis=1)(q), (INSIDE, ROWS)),
+    "interp1d, unsorted": (lambda m, q, y: m.interp1d(X[::-1], y)(q), (INSIDE, Y)),
+    "plain interp1d": (lambda m, q: m.interp1d(X, Y, "cubic")(q), (INSIDE,)),
+}  # fmt: skip
+for _k in (1, 2, 3, 5):
+    CALLS[f"spline of degree {_k}"] = (lambda m, q, y, k=_k: m.make_interp_spline(X, y, k)(q), (BEYOND, Y))
+for _kind in ("linear", "zero", "quadratic", "cubic", "nearest", "nearest-up", "previous", "next"):
+    CALLS[f"interp1d, {_kind}"] = (
+        lambda m, q, y, kind=_kind: m.interp1d(X, y, kind, bounds_error=False, fill_value=(1.0, 2.0))(q),
+        (BEYOND, Y),
+    )
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_values_and_derivatives(name):
+    call, args = CALLS[name]
+    f = lambda *a: call(ours, *a)  # noqa: E731
+    np.testing.assert_allclose(ad.compile(f)(*args), call(theirs, *args), rtol=1e-9, atol=1e-11)
+    ad.check_grads(f, args, order=2 if name in ("cubic", "monotone", "spline of degree 3") else 1)
+
+
+def test_curves_that_are_there():
+    curves = [
+        ours.CubicSpline(X, Y),
+        ours.make_interp_spline(X, Y),
+        ours.interp1d(X, Y),
+        ours.PPoly([[1.0]], [0, 5]),
+    ]
+    for curve, kind in zip(curves, (theirs.CubicSpline, theirs.BSpline, theirs.interp1d, theirs.PPoly)):
+        assert isinstance(curve, kind)
+        g = ad.grad(lambda q: np.sum(curve(q) ** 2))  # noqa: B023
+        np.testing.assert_array_equal(g(INSIDE), g(INSIDE))
+        assert ad.why_recorded(g) is None
+        np.testing.assert_allclose(ad.vmap(curve)(INSIDE), curve(INSIDE), rtol=1e-12)
+    curve = curves[0]
+    g = ad.grad(lambda q: np.sum(curve(q)))
+    before = g(INSIDE)
+    curve.c *= 2.0  # what it goes through has changed
+    np.testing.assert_allclose(g(INSIDE), 2.0 * before)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda q: ours.Akima1DInterpolator(X, q)(1.0), "Akima1DInterpolator of recorded values"),
+    (lambda q: ours.CubicSpline(q, Y)(1.0), "CubicSpline with knots that are recorded values"),
+    (lambda q: ours.CubicSpline(X, q, bc_type="periodic")(1.0), "bc_type='periodic'"),
+    (lambda q: ours.make_interp_spline(X, q, bc_type=([(1, 0.0)], [(1, 0.0)]))(1.0), "values given in"),
+    (lambda q: ours.CubicSpline(X, q).roots(), "roots of a curve"),
+    (lambda q: ours.interp1d(X, Y)(q + 100.0), "lies beyond 0.1 to 4.6"),
+    (lambda q: ours.KroghInterpolator(X, q)(1.0), r"test_interpolate.py:\d+: .*KroghInterpolator has no"),
+    (lambda q: ours.KroghInterpolator(X, Y)(q), r"test_interpolate.py:\d+: .*KroghInterpolator has no"),
+    (lambda q: ours.splev(q, (T, Y[:5], 2), ext=2), "splev with ext=2"),
+    (lambda q: theirs.CubicSpline(X, Y)(q), r"test_interpolate.py:\d+: .*CubicSpline turns .*plain"),
+    (lambda q: theirs.CubicSpline(X, q)(1.0), r"test_interpolate.py:\d+: .*CubicSpline turns .*plain"),
+])  # fmt: skip
+def test_what_has_no_rule_is_named(call, message):
+    with pytest.raises(Exception, match=message):
+        ad.grad(lambda q: np.sum(call(q)))(Y)

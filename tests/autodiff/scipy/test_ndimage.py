@@ -1,0 +1,87 @@
+"""gpt2.autodiff.scipy.ndimage: SciPy's values for every boundary mode, derivatives against differences."""
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+
+pytest.importorskip("scipy")
+import scipy.ndimage as scipy_ndimage
+
+from gpt2.autodiff.scipy import ndimage
+from tests.autodiff.scipy.test_modules import agrees
+
+pytestmark = pytest.mark.numeric
+
+RNG = np.random.default_rng(7)
+IMAGE = RNG.normal(size=(4, 5))
+MODES = ("reflect", "grid-mirror", "constant", "grid-constant", "nearest", "mirror", "grid-wrap", "wrap")
+# Beyond every edge, by more than one image, and at whole numbers
+POINTS = np.concatenate(
+    [RNG.uniform(-11.0, 14.0, (2, 60)), [[0, 3, -4, 8, 3.5], [4, 5, -8, 0, -0.5]]], axis=1
+)
+
+
+def like_scipy(f, *args):
+    """f(module) with our module, compiled, against SciPy's."""
+    np.testing.assert_allclose(
+        ad.compile(lambda *a: f(ndimage, *a))(*args), f(scipy_ndimage, *args), rtol=1e-10, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_filters(mode):
+    wide = RNG.normal(size=13)  # more taps than there are pixels
+    for weights, axis, origin in ((wide[:3], 0, 1), (wide[:4], 1, -1), (wide, 1, 0)):
+        like_scipy(lambda m, x: m.correlate1d(x, weights, axis, None, mode, 0.3, origin), IMAGE)  # noqa: B023
+        like_scipy(lambda m, x: m.convolve1d(x, weights, axis, None, mode, 0.3, origin), IMAGE)  # noqa: B023
+    like_scipy(lambda m, x: m.gaussian_filter(x, (1.1, 0.7), (0, 2), mode=mode, cval=0.2), IMAGE)
+    like_scipy(lambda m, x: m.uniform_filter(x, (4, 3), mode=mode, cval=0.2), IMAGE)
+    f = lambda x: ndimage.gaussian_filter(x, 0.6, mode=mode, cval=0.2, truncate=3.0)  # noqa: E731
+    ad.check_grads(f, (IMAGE,), order=1)
+
+
+def test_what_a_filter_depends_on():
+    agrees(lambda x, w: ndimage.convolve1d(x, w, 0), (IMAGE, RNG.normal(size=3)), order=2)
+    agrees(lambda s: ndimage.gaussian_filter(IMAGE, s, order=1), (0.8,), order=2)
+    like_scipy(lambda m, x: m.gaussian_filter(x, [1.2, 0.0], 3), IMAGE)
+    like_scipy(lambda m, x: m.gaussian_filter(x, 1.3, axes=(1,), radius=2), IMAGE)
+    like_scipy(lambda m, x: m.gaussian_filter1d(x, 0.9, 0, mode="mirror"), IMAGE)
+    like_scipy(lambda m, x: m.uniform_filter1d(x, 4, 0, origin=1), IMAGE)
+    many = np.stack([IMAGE, IMAGE[::-1]])
+    one = lambda x: ndimage.gaussian_filter(x, 1.0)  # noqa: E731
+    np.testing.assert_allclose(ad.vmap(one)(many), [one(x) for x in many], rtol=1e-12)
+    g = ad.grad(lambda x: np.sum(one(x) ** 2))
+    g(IMAGE)
+    assert ad.why_recorded(g) is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_between_the_pixels(mode):
+    like_scipy(lambda m, x, c: m.map_coordinates(x, c, order=1, mode=mode, cval=0.4), IMAGE, POINTS)
+    f = lambda x, c: ndimage.map_coordinates(x, c, order=1, mode=mode, cval=0.4) ** 2  # noqa: E731
+    ad.check_grads(f, (IMAGE, POINTS[:, :6] % 5.0 - 0.7), order=1)
+
+
+def test_three_axes_and_many_points():
+    block = RNG.normal(size=(3, 2, 4))
+    points = RNG.uniform(0.05, 0.95, size=(3, 2, 2)) * np.array([2, 1, 3])[:, None, None]
+    agrees(lambda x, c: ndimage.map_coordinates(x, c, order=1), (block, points), order=2)
+    one = lambda c: ndimage.map_coordinates(block, c, order=1)  # noqa: E731
+    np.testing.assert_allclose(ad.vmap(one, in_axes=1)(points), one(points), rtol=1e-12)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda x: ndimage.map_coordinates(x, x[:2]), r"test_ndimage.py:\d+: .*map_coordinates with order=3"),
+    (lambda x: ndimage.map_coordinates(x, x[:3], order=1), "coordinates of shape"),
+    (lambda x: ndimage.gaussian_filter(x, 1.0, mode="edge"), "boundary mode 'edge' is not supported"),
+    (lambda x: ndimage.gaussian_filter(np.arange(9), x[0, 0] ** 2 + 1.0), "of integers"),
+    (lambda x: ndimage.gaussian_filter(x, 1.0, output=np.zeros((4, 5))), "with output="),
+    (lambda x: ndimage.gaussian_filter(x, (1.0, 1.0, 1.0)), "3 values are given for 2 axes"),
+    (lambda x: ndimage.correlate1d(x, [1.0, 2.0], origin=5), "origin is 5"),
+    (lambda x: ndimage.sobel(x), "scipy.ndimage.sobel has no derivative rule"),
+    (lambda x: scipy_ndimage.gaussian_filter(x, 1.0), r"test_ndimage.py:\d+: .*gaussian_filter.*plain"),
+])  # fmt: skip
+def test_what_has_no_rule_is_named(call, message):
+    with pytest.raises(Exception, match=message):
+        ad.grad(lambda x: np.sum(call(x)))(IMAGE)
