@@ -190,6 +190,19 @@ def test_products_of_frozen_gradients_are_not_in_the_programs():
     assert counts[0] - counts[1] == 4 * CONFIG.n_layer + 1
 
 
+@pytest.mark.parametrize("kind", ["lora", "lora everywhere", "last", "biases", "frozen ends"])
+def test_blocks_stay_alike_where_something_is_frozen(kind):
+    """They are derived and compiled once or twice, however many there are: the first may lack a gradient."""
+    config = GPT2Config(vocab_size=17, block_size=8, n_layer=7, n_head=3, n_embd=12)
+    model = GPT2(config, "whole", seed=None, train=KINDS[kind])
+    forward, backward = model.program.graphs(*model._arrays(), *batch())
+    for graph, most in (forward, 3), (backward, 2):
+        calls = [n for n in graph.nodes if n.op == "stretch"]
+        made = {id(n.attrs["body"]) for n in calls}
+        assert len(made) <= most and (calls or kind == "last")
+    assert sum(n.op == "stretch" for n in forward.nodes) == config.n_layer
+
+
 def test_a_backward_by_hand_computes_what_is_wanted():
     """The compiled program of matmul's backward, asked for the bias alone, has no product."""
     layer = compiled(LAYERS["matmul"]).wanting((False, False, True))
