@@ -170,7 +170,7 @@ _PATTERNS = 1 << 5 | 1 << 6  # Py_TPFLAGS_SEQUENCE and _MAPPING: what `match` ta
 
 
 def patterns_of(c: type) -> int:
-    """Whether `match` takes instances for sequences or mappings: that can be changed by registering the class."""
+    """Whether `match` takes instances for sequences or mappings: registering a class changes that."""
     return c.__flags__ & _PATTERNS
 
 
