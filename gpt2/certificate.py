@@ -313,7 +313,8 @@ def whole_source(file: str | None = None) -> tuple[str, str, str]:
     params = [
         np.zeros(shape, WHOLE.dtype) for _, shape in d.shapes
     ]  # looked at by nobody: memory is not touched
-    forwards, backwards = [loss_fn, forward_pass], [backward_pass]
+    forwards: list[Callable[..., Any]] = [loss_fn, forward_pass]
+    backwards: list[Callable[..., Any]] = [backward_pass]
     if d.block is None:
         forwards.append(block_forward)
         backwards.append(block_backward)
