@@ -196,15 +196,18 @@ class Llama:
     def loss(self, tokens, targets):
         return float(loss_fn(self.params, tokens, targets, self.config))
 
-    def generate(self, tokens, count, temperature=0.8, top_k=200, seed=0):
-        """Yields `count` tokens that continue `tokens`. Keys and values are kept as long as there is room."""
+    def generate(self, tokens, count, temperature=0.8, top_k=200, seed=0, among=None):
+        """Yields `count` tokens that continue `tokens`. Keys and values are kept as long as there is room.
+
+        among   the first so many tokens of the vocabulary alone are chosen: those that a tokenizer knows
+        """
         rng, window, unread = np.random.default_rng(seed), list(tokens), list(tokens)
         kept, length = [[] for _ in range(self.config.num_hidden_layers)], 0
         for _ in range(count):
             if length + len(unread) > self.config.max_position_embeddings:  # the newer half is read again
                 window = unread = window[-max(1, self.config.max_position_embeddings // 2) :]
                 kept, length = [[] for _ in kept], 0
-            logits = forward(self.params, np.array([unread]), self.config, length, kept)[0, -1]
+            logits = forward(self.params, np.array([unread]), self.config, length, kept)[0, -1, :among]
             length += len(unread)
             unread = [choose(logits, temperature, top_k, 1.0, rng)]
             window = window + unread
@@ -409,7 +412,7 @@ def work(args):
     prompt = words.encode(args.prompt).tolist() or [words.start]
     if args.steps:
         train(model, data, args)
-    made = model.generate(prompt, args.max_tokens, args.temperature, seed=args.seed)
+    made = model.generate(prompt, args.max_tokens, args.temperature, seed=args.seed, among=words.vocab_size)
     print(args.prompt + words.decode(made))
 
 

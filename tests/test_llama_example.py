@@ -273,6 +273,16 @@ def test_the_program_goes_on_from_weights(tmp_path, capsys):
     assert "validation loss" in capsys.readouterr().out
 
 
+def test_a_model_of_more_tokens_than_the_tokenizer_knows_writes_text(tmp_path, capsys):
+    """A vocabulary may be padded: those tokens have no letters."""
+    written(tmp_path, {"vocab_size": 256})
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be " * 40)
+    given = ("--weights", tmp_path, "--data", text, "--tokenizer", "char", "--block-size", 8)
+    assert program(*given, "--steps", 0, "--max-tokens", 20) == 0
+    assert set(capsys.readouterr().out.splitlines()[-1]) <= set("to be or not")
+
+
 @pytest.mark.parametrize(
     "argv, said",
     [

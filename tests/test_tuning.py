@@ -175,14 +175,32 @@ def test_frozen_matrices_take_no_memory_for_gradients():
     assert peaks["all", None] > 4 * 2 * 3 * largest  # what there would be
 
 
+def products(graph):
+    """How many products of matrices a graph has, those of the blocks that it calls among them."""
+    return sum(products(n.attrs["body"]) if n.op == "stretch" else n.op == "matmul" for n in graph.nodes)
+
+
 def test_products_of_frozen_gradients_are_not_in_the_programs():
     """Counted in the program itself: one product less for each matrix, of each block four, and the head's."""
     counts = []
     for train in (Tuning(freeze="wpe"), "biases"):  # where something is frozen, blocks are given one by one
         model = GPT2(CONFIG, "whole", seed=0, train=train)
         graphs = model.program.graphs(*model._arrays(), *batch())
-        counts.append(sum(n.op == "matmul" for graph in graphs for n in graph.nodes))
+        counts.append(sum(map(products, graphs)))
     assert counts[0] - counts[1] == 4 * CONFIG.n_layer + 1
+
+
+@pytest.mark.parametrize("kind", ["lora", "lora everywhere", "last", "biases", "frozen ends"])
+def test_blocks_stay_alike_where_something_is_frozen(kind):
+    """They are derived and compiled once or twice, however many there are: the first may lack a gradient."""
+    config = GPT2Config(vocab_size=17, block_size=8, n_layer=7, n_head=3, n_embd=12)
+    model = GPT2(config, "whole", seed=None, train=KINDS[kind])
+    forward, backward = model.program.graphs(*model._arrays(), *batch())
+    for graph, most in (forward, 3), (backward, 2):
+        calls = [n for n in graph.nodes if n.op == "stretch"]
+        made = {id(n.attrs["body"]) for n in calls}
+        assert len(made) <= most and (calls or kind == "last")
+    assert sum(n.op == "stretch" for n in forward.nodes) == config.n_layer
 
 
 def test_a_backward_by_hand_computes_what_is_wanted():

@@ -50,7 +50,9 @@ def spread(function: Callable, out: np.ndarray, *args: np.ndarray | float) -> No
     todo = iter([slice(i, i + size) for i in range(0, length, size)])
 
     def part(x: np.ndarray | float, s: slice) -> np.ndarray | float:
-        at = np.ndim(x) - (out.ndim - axis)  # axes are counted from the last one, as NumPy broadcasts them
+        if not isinstance(x, np.ndarray):
+            return x
+        at = x.ndim - (out.ndim - axis)  # axes are counted from the last one, as NumPy broadcasts them
         return x[(slice(None),) * at + (s,)] if at >= 0 and x.shape[at] == length else x
 
     def job(thread: int) -> None:

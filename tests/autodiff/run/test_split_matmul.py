@@ -59,6 +59,15 @@ def test_some_way_is_taken():
     assert taken
 
 
+def test_what_is_turned_is_a_transpose_and_small(monkeypatch):
+    a, b = operands(256, 768, 768, np.float32, "b")
+    out = np.empty((256, 768), np.float32)
+    assert "turned" in split_matmul._Trial(a, b, out, 2).times
+    assert "turned" not in split_matmul._Trial(a, np.ascontiguousarray(b), out, 2).times
+    monkeypatch.setattr(split_matmul, "MOST_TURNED", 1 << 16)
+    assert "turned" not in split_matmul._Trial(a, b, out, 2).times
+
+
 def test_zeros_prove_nothing(monkeypatch):
     """Any order gives the same sum of zeros: a way is judged by numbers that show a difference."""
     monkeypatch.setattr(split_matmul, "_piece", off_in_the_last_bit(split_matmul._piece))
@@ -224,6 +233,11 @@ for M, K, N in ((256, 768, 2304), (252, 768, 3072), (768, 256, 770), (301, 512, 
             for _ in range(8):
                 out = kernels.matmul(a, b, np.empty((M, N), dtype))
                 assert np.array_equal(out, a @ b), (M, K, N, dtype, n)
+        turned = np.ascontiguousarray(b.T).T
+        want = a @ turned
+        for _ in range(6):
+            out = kernels.matmul(a, turned, np.empty((M, N), dtype))
+            assert np.array_equal(out, want), (M, K, N, dtype, "turned")
 print(blas.blas_kernel())
 """
 
