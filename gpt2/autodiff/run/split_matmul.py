@@ -1,8 +1,8 @@
 """Shares a matrix product out over threads: by rows, by columns or not at all, whatever is fastest here.
 
 Where the second operand is a transpose, (N, K) in memory, columns may also be made as the rows of
-b.T @ a.T, and put in their place afterwards ("turned"): OpenBLAS then reads the larger operand as it lies. With
-256 rows and weights of 16 MB that takes 0.9 of the time, what is moved at the end included.
+b.T @ a.T, and put in their place afterwards ("turned"): OpenBLAS then reads the larger operand as it lies.
+With 256 rows and weights of 16 MB that takes 0.9 of the time, what is moved at the end included.
 
 A way is taken only if it keeps every bit of the whole product, so that neither the choice nor the number of
 threads changes what a program computes. Which cuts do depends on the kernels that BLAS picks for this
