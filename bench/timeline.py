@@ -1,13 +1,18 @@
-"""A step of training as a picture: which region or product each thread is at, from left to right.
+"""A step of training as pictures: which region or product each thread is at, and who holds which memory.
 
     python -m bench.timeline
     python -m bench.timeline --size 8x256-B8T128 --backward auto --threads 2 --out timeline.svg
+    python -m bench.timeline --memory memory.svg
 
 The last of a few steps is drawn. What stands between two bars of a thread is Python's own work, waiting for
 the other threads, or NumPy's where it is called directly. Timing costs about a microsecond for each bar.
+
+The picture of memory is made from the compiler's plan, of --backward whole alone, which is one program.
+Parameters and the optimizer's moments, which stay for the whole run, are no part of it.
 """
 
 import html
+import re
 import threading
 import time
 from pathlib import Path
@@ -18,6 +23,7 @@ from bench import program, sizes
 from gpt2 import autodiff as ad
 from gpt2.autodiff.run import kernels, threads
 from gpt2.autodiff.run.split_matmul import product
+from gpt2.errors import UserError
 from gpt2.model import GPT2
 from gpt2.optimizer import AdamW
 
@@ -39,15 +45,35 @@ def main(argv):
     add("--backward", metavar="WHICH", default="whole", help="manual, auto, whole, or a mix (default whole)")
     add("--out", metavar="FILE", default="timeline.svg", help="the picture (default timeline.svg)")
     add("--steps", metavar="N", type=program.positive(int), default=5, help="of which the last is drawn")
+    add("--memory", metavar="FILE", help="another picture: who holds which memory in the course of the step")
     options = parser.parse_args(argv)
     size = sizes.find(options.size)
+    if options.memory and options.backward != "whole":
+        raise UserError("--memory: is of --backward whole, which is one program with one plan for memory")
     for count in program.thread_counts(options.threads)[-1:]:
         spans, seconds = record(size, options.backward, count, options.steps)
         who = f"{size.name}, {options.backward}, {count} thread{'s' * (count > 1)}"
         title = f"{who}: {1e3 * seconds:.1f} ms a step"
         Path(options.out).write_text(svg(spans, seconds, title), encoding="utf-8")
         program.say(options, f"{title}\n" + "\n".join(told(spans, seconds)) + f"\nwrote {options.out}")
+    if options.memory:
+        Path(options.memory).write_text(memory(size), encoding="utf-8")
+        program.say(options, f"wrote {options.memory}")
     return 0
+
+
+def memory(size):
+    """The plan of the loss and its gradients at this size, drawn."""
+    model = GPT2(size.config, "whole", seed=None)
+    tokens, targets = np.zeros((2, size.B, size.T), np.int64)
+    drawn = model.program.memory_drawing(*model._arrays(), tokens, targets)
+    names = list(model.params)
+    drawn = re.sub(r"\barrays_(\d+)\b", lambda found: names[int(found[1])], drawn)
+    drawn = re.sub(r"\bdarrays_(\d+)(?:_\d+)?\b", lambda found: f"d{names[int(found[1])]}", drawn)
+    # a file has no page around it whose colour it could take
+    style = "svg { color: #1f2328; background: #ffffff } @media (prefers-color-scheme: dark) { "
+    style += "svg { color: #e6edf3; background: #0d1117 } }"
+    return drawn.replace(">", f"><style>{style}</style>", 1) + "\n"
 
 
 # ---- Recording ---------------------------------------------------------------------------------------------

@@ -81,7 +81,9 @@ PARTS = {
         "many workers", "The same step by several workers: processes that share memory, or MPI ranks."
     ),
     "decoder": Room(
-        "reads on", "The model's own forward, a few positions at a time, each layer keeping what it needs."
+        "reads on",
+        "The model's own forward, a few positions at a time, each layer keeping what it needs; a position a "
+        "step is compiled.",
     ),
     "sample": Room(
         "text from a model", "Text from a model, token by token: prompts, choices among tokens, stop strings."

@@ -166,11 +166,16 @@ def picture() -> str:
     """Bars of the time of a step by that of the fastest PyTorch, two threads, a group for each size."""
     groups = [one for one in figures() if one["threads"] == 2]
     shown = [[name for name in BARS if name in one["rows"]] for one in groups]
-    needed = sum(len(names) * BAR + GROUP for names in shown) + 80
-    width = max(WIDTH, needed)
-    scale = (FLOOR - TOP) / MOST
+    spare = WIDTH - 70 - GROUP * len(shown)
+    bar = max(BAR, spare / max(1, sum(map(len, shown))))  # the bars take up the width that there is
+    width = max(WIDTH, 70 + sum(len(names) * bar + GROUP for names in shown))
+    ratios = [one["rows"][name]["ratio"][0] for one, names in zip(groups, shown) for name in names]
+    scale = (FLOOR - TOP) / min(MOST, max(ratios, default=1.0))
     lines = [_text("title", 40, 26, "Time of a training step by that of the fastest PyTorch, two threads")]
-    lines.append(_text("small", 40, 44, "blue: this engine; grey: peers; red: its matrix products alone"))
+    cut = f"; longer bars are cut at {MOST:g}" if max(ratios, default=0.0) > MOST else ""
+    lines.append(
+        _text("small", 40, 44, f"blue: this engine; grey: peers; red: its matrix products alone{cut}")
+    )
     y = FLOOR - scale
     lines.append(f'  <line class="one" x1="40" x2="{width - 20}" y1="{y:g}" y2="{y:g}"/>')
     lines.append(_text("small", 20, y + 4, "1"))
@@ -183,21 +188,21 @@ def picture() -> str:
             kind = "own" if name in OWN else "peer"
             title = html.escape(f"{one['rows'][name]['title']}: {ratio:.2f}")
             lines.append(
-                f'  <rect class="{kind}" x="{x:g}" y="{FLOOR - high:g}" width="{BAR - 3}" height="{high:g}">'
-                f"<title>{title}</title></rect>"
+                f'  <rect class="{kind}" x="{x:.1f}" y="{FLOOR - high:g}" width="{bar - 3:.1f}" '
+                f'height="{high:g}"><title>{title}</title></rect>'
             )
             words = html.escape(one["rows"][name]["title"].replace("gpt2 ", ""))
-            at = f"translate({x + BAR - 5:g} {FLOOR + 34:g}) rotate(-90)"
+            at = f"translate({x + bar / 2 + 3:.1f} {FLOOR + 34:g}) rotate(-90)"
             lines.append(f'  <text class="small" text-anchor="end" transform="{at}">{words}</text>')
-            x += BAR
+            x += bar
         if "peak" in one["rows"]:
             limit = FLOOR - scale * one["rows"]["peak"]["ratio"][0]
             lines.append(
-                f'  <line class="limit" x1="{left:g}" x2="{x - 3:g}" y1="{limit:g}" y2="{limit:g}"/>'
+                f'  <line class="limit" x1="{left:.1f}" x2="{x - 3:.1f}" y1="{limit:g}" y2="{limit:g}"/>'
             )
         lines.append(_text("small", left, FLOOR + 18, one["size"]))
-        x += max(GROUP, 7.0 * len(one["size"]) - BAR * len(names) + 10)
-    height = FLOOR + 190
+        x += max(GROUP, 7.0 * len(one["size"]) - bar * len(names) + 10)
+    height = FLOOR + 170
     size = f'viewBox="0 0 {max(width, x):g} {height}" width="{max(width, x):g}" height="{height}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
     paper = f'  <rect class="paper" width="{max(width, x):g}" height="{height}"/>'
@@ -205,7 +210,7 @@ def picture() -> str:
 
 
 def _text(kind: str, x: float, y: float, words: str) -> str:
-    return f'  <text class="{kind}" x="{x:g}" y="{y:g}">{html.escape(words)}</text>'
+    return f'  <text class="{kind}" x="{x:.4g}" y="{y:g}">{html.escape(words)}</text>'
 
 
 def main(paths: list[str]) -> None:

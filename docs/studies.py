@@ -2,6 +2,7 @@
 
     python -m bench.studies --out FOLDER                  measure; FOLDER/studies.md becomes docs/studies.md
     python -m docs.studies                                draw, and put each picture below its question
+    python -m docs.studies FOLDER/studies.md              the same, with the studies of this report
 
 A picture has a row of dots for each row of its tables, with quartiles, and a line at 1 where ratios are
 drawn. It is 560 wide, to be read on a phone as well. A test compares page and pictures with what this makes.
@@ -12,7 +13,9 @@ from __future__ import annotations
 import html
 import math
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from docs import front, house
 from docs.front import DARK, LIGHT, Palette, words
@@ -47,6 +50,7 @@ class Picture:
 
 DERIVED = "forward and backward, derived / manual"
 STEPS = "time, by that at 0.18"
+LATER = "Time of a later call, by that of the derived program"
 HAND = "by gradient by hand"
 PICTURES = (
     Picture(
@@ -107,6 +111,17 @@ PICTURES = (
         log=True,
     ),
     Picture(
+        "programs",
+        "programs",
+        LATER,
+        (
+            Series(LATER, "HIPS autograd / derived", "HIPS autograd"),
+            Series(LATER, "JAX, jit / derived", "JAX, jit"),
+            Series(LATER, "PyTorch / derived", "PyTorch"),
+        ),
+        log=True,
+    ),
+    Picture(
         "parallel",
         "parallel",
         "Speed-up of the gradient over one thread",
@@ -152,7 +167,7 @@ def value(cell: str, times: bool) -> tuple[float, float, float] | None:
         return None
     unit = SECONDS[found[2]] if times else 1.0
     middle = float(found[1].replace(",", "")) * unit
-    low, high = (float(part) * unit if part else middle for part in (found[3], found[4]))
+    low, high = (float(part.replace(",", "")) * unit if part else middle for part in (found[3], found[4]))
     return middle, low, high
 
 
@@ -277,11 +292,27 @@ def page() -> str:
     return text
 
 
-def main() -> None:
+def taken_over(text: str, report: str) -> str:
+    """The page with the studies of another report: each in the place of an older one, new ones behind.
+
+    The page's head says when the others were measured; what is taken over says its own day.
+    """
+    head, *_ = re.split(r"^## ", text, flags=re.M)
+    found = sections(text)
+    (day,) = re.findall(r"Measured on (\S+)\. ", report)
+    for name, part in sections(report).items():
+        found[name] = re.sub(r"\bIt took (\d+ s)", rf"Measured on {day}, in \1", part.rstrip()) + "\n\n"
+    return head + "".join(f"## {part.rstrip()}\n\n" for part in found.values()).rstrip() + "\n"
+
+
+def main(reports: list[str]) -> None:
+    for path in reports:
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(taken_over(text, Path(path).read_text(encoding="utf-8")), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")
     for path, text in files().items():
         path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

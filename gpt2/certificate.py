@@ -31,6 +31,7 @@ from gpt2.model import (
     backward_pass,
     block_backward,
     block_forward,
+    default_backward,
     forward_pass,
     loss_fn,
 )
@@ -153,6 +154,8 @@ def check_own_model(file: str, seed: int = 0) -> dict[str, tuple[float, float]]:
     rng = np.random.default_rng(seed)
     tokens, targets = rng.integers(0, 17, (2, 2, 5))
     models = {b: GPT2(config, b, layers=file) for b in ("auto", "whole")}
+    if default_backward(models["auto"].description) == "manual":  # every layer has one by hand
+        models["manual"] = GPT2(config, "manual", layers=file)
     start = models["auto"].flat_params + 0.2 * rng.standard_normal(models["auto"].flat_params.shape)
     for model in models.values():
         model.flat_params[...] = start
@@ -167,7 +170,9 @@ def check_own_model(file: str, seed: int = 0) -> dict[str, tuple[float, float]]:
     values, grads = list(params.values()), {b: model.grads.values() for b, model in models.items()}
     differences = float(slope(loss, values, tangents))
     pushed = float(_pushforward(loss, values, tangents))
+    by_hand = {"manual~auto": (worst(grads["manual"], grads["auto"]), EXACT)} if "manual" in grads else {}
     return {
+        **by_hand,
         "auto~whole": (worst(grads["auto"], grads["whole"]), EXACT),
         "auto~differences": (scaled_error(_dot(grads["whole"], tangents), differences), DIFFERENCES),
         "auto~forward mode": (scaled_error(_dot(grads["whole"], tangents), pushed), EXACT),

@@ -283,7 +283,8 @@ def matmul_on_threads(
     rows = inp.reshape(-1, C)
     out = np.empty((len(rows), OC), np.result_type(inp, weight))
     step = max(1, PIECE * OC // weight.nbytes)
-    todo = iter(range(0, OC, step))  # next() on it is atomic
+    starts = range(0, OC, step)
+    todo = iter(starts)  # next() on it is atomic
 
     def job(thread):
         for i in todo:
@@ -292,7 +293,10 @@ def matmul_on_threads(
             else:
                 np.matmul(rows, weight[i : i + step].T, out=out[:, i : i + step])
 
-    ad.run_on_threads(job)
+    if len(starts) == 1:  # waking another thread takes longer
+        job(0)
+    else:
+        ad.run_on_threads(job)
     if bias is not None:
         out += bias
     return out.reshape(*inp.shape[:-1], OC), ()

@@ -8,6 +8,8 @@ Sizes and GPT-2's places are in config.py, what an own layer has to keep to in f
 of a model in trained.py, and its forward in forward.py.
 """
 
+from __future__ import annotations
+
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -340,16 +342,16 @@ class Description:
             else {**self.layers, "block": self.block_layer(self.layers)}
         )
 
-    def with_layer(self, slot: str, layer: Layer) -> "Description":
+    def with_layer(self, slot: str, layer: Layer) -> Description:
         """The same with another layer at one place."""
         given = {name: self.layers[name] for name in LAYERS if self.layers[name] is not LAYERS[name]}
         return Description(self.config, {**given, **self.own, slot: layer}, self.block, self.tuning)
 
-    def tuned(self, train: Tuning | str | None) -> "Description":
+    def tuned(self, train: Tuning | str | None) -> Description:
         """The same model, of which something else is trained."""
         return Description(self.config, **{**self.options, "train": tuning(train)})
 
-    def resized(self, config: GPT2Config) -> "Description":
+    def resized(self, config: GPT2Config) -> Description:
         """The same layers in a model of other sizes."""
         return Description(config, **self.options)
 

@@ -10,6 +10,8 @@ inputs, before anything else is computed or written.
     watched, BlockTensors       hold it to that whenever it runs
 """
 
+from __future__ import annotations
+
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence

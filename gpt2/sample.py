@@ -22,10 +22,12 @@ from typing import Any, overload
 import numpy as np
 
 from gpt2 import cli
+from gpt2.autodiff import get_threads, set_threads
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.decoder import Decoder, SlowGeneration, slowness, unread
 from gpt2.errors import UserError, option_error
 from gpt2.model import GPT2
+from gpt2.parallel.cores import threads_each
 from gpt2.weights import pretrained
 
 
@@ -389,6 +391,7 @@ def parser() -> cli.Parser:
     add("--top-k", type=int, default=200, help="among the k likeliest; 0: all (default: %(default)s)")
     add("--top-p", type=float, default=1.0, help="among the likeliest that make up p (default: %(default)s)")
     add("--seed", type=int, default=0, help="the same seed gives the same text (default: %(default)s)")
+    add("--threads", type=int, default=0, metavar="N", help="for matrix products (default: one a core)")
     add(
         "--logprobs",
         type=int,
@@ -436,9 +439,12 @@ def _run(args):
         _check_text(flag, text)
     if args.logprobs is not None and args.logprobs < 0:
         raise UserError(f"--logprobs {args.logprobs}: expected 0 or more")
+    if args.threads < 0:
+        raise UserError(f"--threads {args.threads}: expected 1 or more, or 0 for one a core")
     _check_samples(args.samples)
     _check_knobs(args.max_tokens, args.temperature, args.top_k, args.top_p)
     prompt = _prompt(args)
+    set_threads(threads_each(1, args.threads))
     model, words = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=tell)
     if slow := unread(model.description):
         print(f"note: {slowness(slow)}", file=sys.stderr)
@@ -491,11 +497,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _interruptible(args):
+    before = get_threads()
     try:
         _run(args)
     except KeyboardInterrupt:
         print()  # ends the line that was being written
         raise
+    finally:
+        set_threads(before)
 
 
 if __name__ == "__main__":

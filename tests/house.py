@@ -29,7 +29,7 @@ STAGES: dict[str, set[str]] = {
     "keep": {"graph", "ops", "passes"},
     "emit": {"graph", "ops", "run", "switches"},
     "pipeline": {"derive", "emit", "graph", "keep", "ops", "passes", "switches"},
-    "nested": {"derive", "errors", "graph", "ops", "pipeline", "run"},
+    "nested": {"derive", "emit", "errors", "graph", "ops", "pipeline", "run"},
     "reuse": {"emit", "graph", "ops", "pipeline", "record", "same"},
     "check": {"derive", "graph", "ops", "record", "tree"},
     "api": {
@@ -106,7 +106,7 @@ PARTS: dict[str, set[str]] = {
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
     "weights": {"adapters", "data", "description", "errors", "model", "storage", "tensors", "tuning"},
     "decoder": {"autodiff", "backward", "description", "errors", "fitting", "forward", "layers", "model"},
-    "sample": {"cli", "data", "decoder", "errors", "model", "weights"},
+    "sample": {"autodiff", "cli", "data", "decoder", "errors", "model", "parallel", "weights"},
     "train": {
         "autodiff",  # its threads, what it has measured, and how many operations a forward has
         "cli",

@@ -66,6 +66,15 @@ def test_a_token_allocates_nothing(batch, temperature, top_k):
         np.setbufsize(before)
 
 
+@pytest.mark.parametrize("pieces", [[1] * 9, [3, 1, 1, 4]])
+def test_adapters_and_frozen_blocks_are_read(pieces):
+    """Their tensors lie apart, block by block, and an adapter is a layer like any other."""
+    model = model_of(train="lora:2")
+    found = np.concatenate(read(model, pieces), axis=1)
+    assert compiled(model) and is_close(found, model.forward(TOKENS))
+    assert not is_close(found, model_of().forward(TOKENS))
+
+
 def test_it_is_not_compiled_where_the_model_is_not():
     model = model_of(compile=False)
     (*_, logits) = read(model, [1] * 9)

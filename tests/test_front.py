@@ -35,6 +35,23 @@ def test_nothing_stands_beyond_the_edge(palette):
             assert 0 < float(text.get("y")) < height
 
 
+def test_a_bar_that_is_too_long_is_cut(monkeypatch):
+    """llm.c's plain loops may take several times as long: the other bars stay long enough to be compared."""
+    figures = speed.figures()
+    slow = {**figures[0]["rows"]["torch-tuned"], "title": "llm.c", "ratio": [9.0, 9.0, 9.0]}
+    changed = [{**one, "rows": {**one["rows"], "llmc": slow}} for one in figures]
+    monkeypatch.setattr(speed, "figures", lambda: changed)
+    tree = ElementTree.fromstring(front.step(front.LIGHT))
+    bars = tree.findall("{http://www.w3.org/2000/svg}rect")
+    assert all(float(b.get("x", 0)) + float(b.get("width")) <= front.WIDTH for b in bars)
+    assert max(float(b.get("width")) for b in bars[1:]) == pytest.approx(
+        front.WIDTH - front.LEFT - front.RIGHT, 0.01
+    )
+    shown = [one for one in figures if one["threads"] == 2 and one["size"] in front.SIZES]
+    assert len(tree.findall("{http://www.w3.org/2000/svg}path")) == len(shown)
+    assert "9.00" in "".join(tree.itertext())
+
+
 def test_readme_says_what_the_bars_show():
     shown = [one for one in speed.figures() if one["threads"] == 2 and one["size"] in front.SIZES]
     ratios = [one["rows"][front.fastest(one["rows"], speed.OWN)]["ratio"][0] for one in shown]

@@ -164,6 +164,7 @@ def test_reading_on_gives_the_numbers_of_the_forward(name, dtype, tolerance, pie
     tokens = np.random.default_rng(5).integers(0, 23, (2, 9))
     decoder = Decoder(model, batch=2)
     assert not decoder.slow
+    assert model.steps[2][1] is not None  # a single position is read by a program
     cuts = np.cumsum([0, *pieces])
     logits = np.concatenate([decoder.read(tokens[:, a:b]) for a, b in zip(cuts, cuts[1:])], axis=1)
     expected = model.forward(tokens)
@@ -275,6 +276,27 @@ def test_a_run_with_own_layers(name, tmp_path, monkeypatch, capsys):
     (tmp_path / "moved.py").write_text(FILES[name])
     assert sample.main(["--run", "run", "--max-tokens", "1", "--layers", "moved.py"]) == 0
     assert program.main(["--resume", "run", "--steps", "6", "--layers", "moved.py"]) == 0
+
+
+def test_other_layers_and_adapters_of_a_run_with_own_layers(tmp_path, monkeypatch, capsys):
+    """Another file is named before what follows from it; adapters find the backward that they need."""
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text(FILES[name])
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+    flags = "--n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 2 --eval-batches 1 --threads 1"
+    more = "--sample-tokens 0 --data text.txt --tokenizer byte --steps 1".split()
+    assert program.main([*flags.split(), *more, "--layers", "swiglu.py", "--out", "run"]) == 0
+    capsys.readouterr()
+    assert program.main(["--resume", "run", "--steps", "2", "--layers", "rope.py"]) == 2
+    told = capsys.readouterr().err
+    assert "swiglu.py, and rope.py holds others" in told and told.count("\n") == 1
+    lora = [*flags.split(), *more, "--train", "lora:2"]
+    assert program.main([*lora, "--layers", "rope.py", "--out", "adapted"]) == 0
+    capsys.readouterr()
+    assert program.main([*lora, "--layers", "swiglu.py", "--out", "no"]) == 2
+    assert "own block has taken the place of the matrices" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
 
 
 def test_worker_processes_get_the_file(tmp_path, monkeypatch, capsys):
@@ -442,6 +464,11 @@ def test_explained_and_checked(name, tmp_path, capsys):
     out = capsys.readouterr().out
     assert f"def {OWN[name][0]}_backward(" in out and "agreement       holds" in out
     assert ("There is none: this layer's backward" in out) == (name != "rmsnorm")
+    assert explain.main(["model", "--layers", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert FILES[name].split("\n\n\n")[1].strip() in out or name == "rope"  # its first function, as it stands
+    assert f"# {OWN[name][0]}\n" in out and "def loss_backward(" in out
+    assert ("def block_forward(" in out) == (name != "swiglu") and ("dwpe" in out) == (name != "rope")
     assert explain.main(["gelu", "--layers", str(file)]) == 2
     assert f"has no gelu to explain; it has {', '.join(OWN[name])}" in capsys.readouterr().err
     assert check.main(["gelu", "--layers", str(file)]) == 2

@@ -91,6 +91,20 @@ def test_draws_follow_the_probabilities():
     assert np.abs(draws - [0.5, 0.3, 0.15, 0.05]).max() < 0.032
 
 
+@pytest.mark.parametrize("options", [(1.0, 0, 1.0), (0.8, 20, 1.0), (0.8, 200, 0.9), (1.3, 500, 0.5)])
+def test_draws_are_those_of_the_generator_from_the_probabilities(options):
+    """The same token, and the same state of the generator, as of rng.choice; equal logits among them."""
+    draw = sample.Draw(300)
+    for seed in range(20):
+        ours, theirs = np.random.default_rng(seed), np.random.default_rng(seed)
+        logits = (3.0 * np.random.default_rng([seed, 1]).standard_normal(300)).astype("f4")
+        logits = np.round(logits) if seed % 2 else logits
+        drawn = draw(logits, *options, ours)
+        probs = draw.probabilities(logits, *options)
+        assert np.count_nonzero(probs) == min(options[1], 300) or options[1] == 0 or options[2] < 1.0
+        assert drawn == theirs.choice(300, p=probs) and ours.random() == theirs.random()
+
+
 def test_the_knobs():
     logits = np.log(np.array([0.15, 0.5, 0.05, 0.3])).astype(np.float32)
 

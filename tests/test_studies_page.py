@@ -61,6 +61,7 @@ def test_dots_stand_where_their_numbers_are():
         ("0.962 [0.911 1.03]", False, (0.962, 0.911, 1.03)),
         ("1.01 us", True, (1.01e-6, 1.01e-6, 1.01e-6)),
         ("1,144", False, (1144.0, 1144.0, 1144.0)),
+        ("1,200 [1,144 1,300]", False, (1200.0, 1144.0, 1300.0)),
         ("-", False, None),
         ("", False, None),
     ],
@@ -68,3 +69,12 @@ def test_dots_stand_where_their_numbers_are():
 def test_cells_are_read(cell, times, wanted):
     found = studies.value(cell, times)
     assert found == (wanted and pytest.approx(wanted))
+
+
+def test_a_report_of_one_study_is_taken_over():
+    page = "# Top\n\nMeasured on 2026-01-01. Two.\n\n## one\n\nIt took 3 s.\n\n## two\n\nIt took 4 s, all.\n"
+    report = "# Top\n\nMeasured on 2026-02-02. One.\n\n## one\n\nIt took 5 s, some.\n\n## three\n\nNew.\n"
+    assert studies.taken_over(page, report) == (
+        "# Top\n\nMeasured on 2026-01-01. Two.\n\n## one\n\nMeasured on 2026-02-02, in 5 s, some.\n\n"
+        "## two\n\nIt took 4 s, all.\n\n## three\n\nNew.\n"
+    )

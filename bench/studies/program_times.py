@@ -137,7 +137,8 @@ STUDY = Study(
     "its definition, and a recurrent network (50 steps). In float64, every process on the same one core. JAX "
     "is jitted, with lax.scan and lax.while_loop; PyTorch is eager and compiled (of loops the step), and the "
     "faster of the two counts; autograd runs its Python. Inputs are arrays of each library; a call ends "
-    "when its result is there. Of `particle` and `saddle` it is one gradient of the outer descent. "
+    "when its result is there. Of `particle` and `saddle` it is one gradient of the outer descent; the "
+    "loop of `saddle` has no part in it, and compilers leave it out. "
     "Derivatives are compared first, to 1e-8; then all take turns, each in a process of its own.",
     run,
     seconds=500,

@@ -45,7 +45,7 @@ class Options:
 class Study:
     """name: on the command line. question, method: a paragraph of plain text each. run(options) -> Result.
 
-    seconds: what a whole run takes, about, on two cores; all together stay below a quarter of an hour.
+    seconds: what a whole run takes, about, on two cores; all together stay below half an hour.
     """
 
     name: str

@@ -45,8 +45,8 @@ def same_items(items: Sequence, then: tuple) -> bool:
 
 
 def interchangeable(a: Any, b: Any) -> bool:
-    """Whether one may stand for the other wherever they are not asked for by `is`. A nan is only itself: a list
-    finds the nan that it holds, and no other.
+    """Whether one may stand for the other wherever they are not asked for by `is`. A nan is only itself: a
+    list finds the nan that it holds, and no other.
     """
     return a is b or (same(a, b) and not _has_nan(a))
 

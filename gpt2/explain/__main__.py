@@ -53,7 +53,7 @@ def _run(args):
     if MODEL in args.layers:
         if args.out is not None or len(args.layers) > 1:
             raise UserError(f"{MODEL}: stands alone, as text: gpt2 explain {MODEL}")
-        print(explain_model(args.file))
+        print(explain_model(args.file, cli.width(0)))
         return
     if unknown := [name for name in names if name not in known]:
         of = "GPT-2" if args.file is None else args.file

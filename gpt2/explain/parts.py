@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2 import certificate
+from gpt2 import certificate, cli
 from gpt2.layers import Layer
 
 
@@ -68,16 +68,17 @@ def explain(name: str, file: str | None = None) -> Explained:
 MODEL = "model"
 
 
-def explain_model(file: str | None = None) -> str:
+def explain_model(file: str | None = None, columns: int = 0) -> str:
     """The whole loss of GPT-2, or of a model with the layers of a file, as text: forward, backward by hand
-    and derived, one under the other.
+    and derived; in a terminal of so many columns as layers are shown, else one under the other and ready to
+    be run.
     """
     titles = ("forward", "backward, by hand", "derived by the compiler")
-    about = "the whole model as one program; what its blocks have in common is one function"
-    parts = [f"{MODEL}: {about}"]
-    parts += [
-        f"---- {title}\n\n{source.rstrip()}" for title, source in zip(titles, certificate.whole_source(file))
-    ]
+    about = "the whole model as one program; its blocks are one function, called in a loop"
+    texts = list(zip(titles, certificate.whole_source(file)))
+    if columns:
+        return "\n".join([*cli.wrapped(f"{MODEL}: {about}", columns - 1), "", *cli.beside(texts, columns)])
+    parts = [f"{MODEL}: {about}", *(f"---- {title}\n\n{source.rstrip()}" for title, source in texts)]
     return "\n\n".join(parts)
 
 

@@ -6,6 +6,8 @@
 Checks, the page of explanations, benchmarks and tests all take their inputs from here.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

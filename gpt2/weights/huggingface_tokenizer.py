@@ -97,30 +97,104 @@ def read(folder: str | Path) -> Tokenizer | None:
     """The Tokenizer in a folder of transformers, or None where there is none.
 
     Raises UserError where the files are damaged or say something that a GPT-2 tokenizer does not: ids must go
-    up with the order of merging, bytes first, end of text last.
+    up with the order of merging, bytes first, end of text last; and text must be cut as GPT-2 cuts it.
     """
     folder = Path(folder)
     path = folder / VOCAB
     try:
-        if path.exists():
-            vocab = json.loads(path.read_text(encoding="utf-8"))
-        elif (folder / ALL_IN_ONE).exists():
+        if not path.exists() and not (folder / ALL_IN_ONE).exists():
+            return None
+        content: dict = {}
+        if (folder / ALL_IN_ONE).exists():
             path = folder / ALL_IN_ONE
             content = json.loads(path.read_text(encoding="utf-8"))
+            _check_cuts(content)
+        if (folder / SETTINGS).exists():
+            path = folder / SETTINGS
+            _check_settings(json.loads(path.read_text(encoding="utf-8")), bool(content))
+        path = folder / (VOCAB if (folder / VOCAB).exists() else ALL_IN_ONE)
+        if path.name == VOCAB:
+            vocab = json.loads(path.read_text(encoding="utf-8"))
+        else:
             vocab = content["model"]["vocab"]
             vocab |= {added["content"]: added["id"] for added in content["added_tokens"]}
-        else:
-            return None
         names = sorted(vocab, key=vocab.get)
         if [vocab[name] for name in names] != list(range(len(names))):
             raise ValueError("ids are not 0, 1, 2 and so on")
         special = {END_OF_TEXT: names.index(END_OF_TEXT)} if END_OF_TEXT in names else {}
-        ranks = [bytes(BYTES[c] for c in name) for name in names if name not in special]
+        plain = [name for name in names if name not in special]
+        ranks = [bytes(BYTES[c] for c in name) for name in plain]
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: not the vocabulary of a GPT-2 ({error})") from None
-    return from_ranks(path, ranks, special)
+    found = from_ranks(path, ranks, special)
+    _check_merges(folder, content, plain[256:])
+    return found
+
+
+def _check_cuts(content):
+    """Raise ValueError where tokenizer.json does something else with a text than GPT-2's tokenizer does."""
+    model, cuts = content["model"], content.get("pre_tokenizer")
+    if model.get("type", "BPE") != "BPE":
+        raise ValueError(f"its model is {model['type']}, expected BPE")
+    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+        if model.get(name):
+            raise ValueError(f"it has {name} = {model[name]!r}, which GPT-2's has not")
+    if content.get("normalizer") is not None:
+        raise ValueError(f"it changes the text first, by {_kind(content['normalizer'])}")
+    if _kind(cuts) != "ByteLevel" or not cuts.get("use_regex", True):
+        raise ValueError(f"it cuts text into pieces in another way than GPT-2's, by {_kind(cuts)}")
+    if cuts.get("add_prefix_space"):
+        raise ValueError("it puts a blank before the text")
+    after = content.get("post_processor") or {"type": "ByteLevel"}
+    adds = any("Sequence" not in part for part in after.get("single", ()))
+    if _kind(after) not in ("ByteLevel", "TemplateProcessing") or adds:
+        raise ValueError(f"it adds tokens to the text, by {_kind(after)}")
+
+
+def _kind(part):
+    """What a part of tokenizer.json is, its parts' names included."""
+    if part is None:
+        return "nothing"
+    inside = next((part[name] for name in ("pretokenizers", "normalizers", "processors") if name in part), ())
+    return part["type"] + (f" of {', '.join(map(_kind, inside))}" if inside else "")
+
+
+def _check_settings(settings, described):
+    """Raise ValueError where tokenizer_config.json tells of another tokenizer.
+
+    described   whether tokenizer.json says what it does; then its class does not matter
+    """
+    name = settings.get("tokenizer_class")
+    if not described and name not in (None, "GPT2Tokenizer", "GPT2TokenizerFast"):
+        raise ValueError(f"tokenizer_class is {name}, expected GPT2Tokenizer")
+    for flag in ("add_prefix_space", "add_bos_token"):
+        if settings.get(flag):
+            raise ValueError(f"{flag} is set, which GPT-2's tokenizer has not")
+
+
+def _check_merges(folder, content, made):
+    """Raise UserError where tokens are merged in another order than that of their ids.
+
+    made   the tokens that are no single bytes, as the files spell them, by their ids
+    """
+    path = folder / (MERGES if (folder / MERGES).exists() else ALL_IN_ONE)
+    try:
+        if path.name == MERGES:
+            lines = path.read_text(encoding="utf-8").split("\n")
+            pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+        elif content:
+            pairs = [p.split(" ") if isinstance(p, str) else p for p in content["model"]["merges"]]
+        else:
+            raise UserError(f"{folder / MERGES}: is not there, and tells how tokens are merged")
+        order = list(dict.fromkeys(a + b for a, b in pairs))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path}: not the merges of a GPT-2 ({error})") from None
+    if order != made:
+        raise UserError(f"{path}: its tokens are merged in another order than that of their ids")
 
 
 def from_ranks(path: str | Path, ranks: Sequence[bytes], special: Mapping[str, int]) -> Tokenizer:

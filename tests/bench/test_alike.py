@@ -209,19 +209,35 @@ def test_arrays_from_outside_that_differ_are_arguments():
 # ---- the same numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in ("parameters", "lists", "numbers")])
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in ("parameters", "lists", "numbers", "fan")])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_programs_give_the_same_bits(name):
     f, args = PROGRAMS[name](600)
     assert_same(f, args, tuple(range(len(args))) if name == "layers" else 0)
 
 
-def test_a_shared_weight_has_the_sum_of_all_its_gradients():
+@pytest.mark.parametrize("name, wrt", [("matrices", (0, 1)), ("fan", 0)])
+def test_what_all_steps_share_has_the_sum_of_all_its_gradients(name, wrt):
     """The steps of one call are added up first, then those of all: as many roundings, in another order."""
-    f, args = PROGRAMS["matrices"](400)
-    with_, without = gradients(f, args, (0, 1))
+    f, args = PROGRAMS[name](600)
+    with_, without = gradients(f, args, wrt)
     for got, want in zip(with_, without, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-300)
+    np.testing.assert_array_equal(with_[0], without[0])  # the value
+
+
+@pytest.mark.parametrize("name", ["layers", "fan", "parameters"])
+def test_steps_with_arguments_of_their_own_are_called_too(name):
+    f, args = PROGRAMS[name](2000)
+    assert calls(outlined(f, *args))
+
+
+def test_a_gradient_that_reads_no_value_has_none_computed():
+    """The sum itself is nobody's: neither forward calls, nor arguments that lead to them."""
+    f, args = PROGRAMS["parameters"](300)
+    g = ad.grad(f)
+    g(*args)
+    assert "np.cos" in ad.source(g, emitted=True) and "np.sin" not in ad.source(g, emitted=True)
 
 
 @pytest.mark.parametrize("transform", [ad.value_and_grad, lambda f, k: lambda *a: ad.vjp(f, *a)[1](1.0)])

@@ -31,6 +31,7 @@ from bench import (
     turns,
 )
 from bench.cases import cases, find_batch, find_layers
+from bench.peers import llmc
 from bench.work import step_flops, step_work
 from bench.worker import Worker, digest
 from gpt2 import autodiff as ad
@@ -99,6 +100,16 @@ def test_a_timeline_has_a_bar_for_each_span():
     assert list(timeline.told([(1, "product", "", 0.0, 0.5), (1, "region", "", 0.5, 0.6)], 1.0)) == [
         "thread 1: products 50%, regions 10%, neither 40%"
     ]
+
+
+def test_the_memory_of_a_step_is_drawn_with_the_names_of_its_tensors(tmp_path):
+    tiny = sizes.Size("tiny", GPT2Config(n_layer=4, n_head=2, n_embd=32, block_size=16, vocab_size=50), 2, 16)
+    text = timeline.memory(tiny)
+    tree = ElementTree.fromstring(text)
+    words = [t.text for t in tree.iter("{http://www.w3.org/2000/svg}title")]
+    assert any("dfcw: f32[4,128,32]" in w for w in words) and "arrays_" not in text
+    with pytest.raises(UserError, match="--memory"):
+        timeline.main(["--backward", "manual", "--memory", str(tmp_path / "m.svg")])
 
 
 # ---- The peak ----------------------------------------------------------------------------------------------
@@ -225,6 +236,72 @@ def test_the_peak_is_no_reference_and_has_no_losses():
     assert contenders.reference(["peak"]) == "peak"
     good, bad = [4.0, 3.9, 3.8], [4.0, 3.9, 3.9]
     assert set(step.check_losses(contest(peak=[None] * 3, whole=good, auto=bad))) == {"auto"}
+
+
+# ---- llm.c's own program -----------------------------------------------------------------------------------
+
+
+def test_another_batch_is_written_into_the_source_of_llm_c(monkeypatch, tmp_path):
+    source = (
+        "// B = batch\nint B = 4; // batch size 4\nint T = 64; // length\nfor (int b = 0; b < B; b++) {}\n"
+    )
+    text = llmc.with_batch(source, 12, 128)
+    assert "int B = 12; // batch" in text and "int T = 128; // length" in text and "B = batch" in text
+    with pytest.raises(contenders.Missing, match="sets T at 2 places, expected one"):
+        llmc.with_batch(source + "int T = 64;", 1, 1)
+    monkeypatch.delenv("LLMC_DIR", raising=False)
+    with pytest.raises(contenders.Missing, match="LLMC_DIR names no checkout"):
+        llmc.checkout()
+    assert llmc.built(tmp_path, sizes.find("124M-B4T64"), tmp_path) == tmp_path / "train_gpt2"  # as it is
+
+
+SPEAKS = """#!{python}
+import time
+for step in range(41):
+    if step == 20:
+        time.sleep(600)  # writes a sample: nobody waits for that
+    time.sleep(0.01)
+    print(f"step {{step}}: train loss 4.0 (took {{10.0 + step}} ms)")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty") or not hasattr(os, "fork"), reason="llm.c is run on Unix")
+def test_the_lines_of_llm_c_come_as_it_writes_them(monkeypatch, tmp_path):
+    """A program that writes into a pipe keeps its lines back; here it believes to write to a terminal."""
+    program = tmp_path / "train_gpt2"
+    program.write_text(SPEAKS.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("LLMC_DIR", str(tmp_path))
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=8, block_size=64, vocab_size=11)
+    training = llmc.training(sizes.Size("tiny", config, 4, 64), "", 1)
+    try:
+        assert training.times == [0.010, 0.011]
+        first, *rest = training.block(3)
+        assert rest == [0.013, 0.014] and first < 5
+        assert len(training.block(20)) == 20  # over the end of its run, from where it starts anew
+    finally:
+        training.close()
+    assert not training.folder.exists()
+
+
+def test_a_program_with_data_of_its_own_does_no_further_steps():
+    asked = []
+
+    def ask(**request):
+        asked.append(request["do"])
+        return {"about": None, "losses": [], "bytes": 0, "own_data": True}
+
+    step.set_up(SimpleNamespace(name="llmc", ask=ask, began=0.0), sizes.find("4x128-B12T64"), "numpy")
+    assert asked == ["training", "peak"]
+
+
+def test_a_turn_of_long_steps_counts_one():
+    players = {
+        name: SimpleNamespace(fastest=s) for name, s in (("long", 5.0), ("short", 0.1), ("new", math.inf))
+    }
+    found = SimpleNamespace(players=players)
+    more = {name: turns.Contest._more_steps(found, name, step.TURN_S, step.BLOCK) for name in players}
+    assert more == {"long": 1, "short": 2, "new": 2}
 
 
 # ---- Elementwise backends ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Programs that are no networks: all contenders have the same derivatives, and a wrong one stops the study."""
+"""Programs that are no networks: contenders have the same derivatives, and a wrong one stops the study."""
 
 import functools
 import importlib

@@ -229,8 +229,8 @@ def test_every_study_runs_and_is_reported(quick):
     assert all(f"\n## {name}\n" in text for name in STUDIES)
 
 
-def test_declared_times_of_all_studies_together_are_below_a_quarter_of_an_hour():
-    assert sum(load(name).seconds for name in STUDIES) <= 840
+def test_declared_times_of_all_studies_together_are_below_half_an_hour():
+    assert sum(load(name).seconds for name in STUDIES) <= 1500
 
 
 def test_reports_can_be_made_again(quick, tmp_path):

@@ -171,8 +171,14 @@ def all_in_one(folder):
     hub(folder)
     vocab = json.loads((folder / huggingface_tokenizer.VOCAB).read_text())
     end = vocab.pop(tokenizer.END_OF_TEXT)
-    content = {"model": {"vocab": vocab}, "added_tokens": [{"content": tokenizer.END_OF_TEXT, "id": end}]}
+    merges = (folder / huggingface_tokenizer.MERGES).read_text(encoding="utf-8").splitlines()[1:]
+    content = {
+        "model": {"type": "BPE", "vocab": vocab, "merges": [line.split(" ") for line in merges]},
+        "added_tokens": [{"content": tokenizer.END_OF_TEXT, "id": end}],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+    }
     (folder / huggingface_tokenizer.VOCAB).unlink()
+    (folder / huggingface_tokenizer.MERGES).unlink()
     (folder / huggingface_tokenizer.ALL_IN_ONE).write_text(json.dumps(content))
 
 

@@ -328,6 +328,74 @@ def test_a_damaged_vocabulary(tmp_path, content, message):
         huggingface_tokenizer.read(tmp_path)
 
 
+LLAMA = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+"
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(pre_tokenizer={"type": "Whitespace"}), "in another way than GPT-2's, by Whitespace"),
+        (dict(pre_tokenizer=None), "cuts text into pieces in another way than GPT-2's, by nothing"),
+        (dict(pre_tokenizer={**BYTE_LEVEL, "use_regex": False}), "in another way than GPT-2's, by ByteLevel"),
+        (
+            dict(
+                pre_tokenizer={
+                    "type": "Sequence",
+                    "pretokenizers": [
+                        {"type": "Split", "pattern": {"Regex": LLAMA}, "behavior": "Isolated"},
+                        {**BYTE_LEVEL, "use_regex": False},
+                    ],
+                }
+            ),
+            "in another way than GPT-2's, by Sequence of Split, ByteLevel",
+        ),
+        (dict(pre_tokenizer={**BYTE_LEVEL, "add_prefix_space": True}), "puts a blank before the text"),
+        (dict(normalizer={"type": "NFC"}), "changes the text first, by NFC"),
+        (
+            dict(post_processor={"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}]}),
+            "adds tokens to the text, by TemplateProcessing",
+        ),
+        (dict(model={"type": "WordPiece", "vocab": {}}), "its model is WordPiece, expected BPE"),
+        (dict(model={"type": "BPE", "vocab": {}, "dropout": 0.1}), "it has dropout = 0.1"),
+    ],
+)
+def test_a_tokenizer_that_is_not_gpt_2s_is_refused(tmp_path, change, message):
+    """It would have been read with GPT-2's way of cutting text, and every figure would be of other tokens."""
+    words = tokenizer.bpe("a cat, a hat, a bat. " * 20, 262)
+    assert huggingface_tokenizer.write(tmp_path, words, 64)
+    vocab = json.loads((tmp_path / "vocab.json").read_text())
+    merges = (tmp_path / "merges.txt").read_text().splitlines()[1:]
+    content = {
+        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
+        "added_tokens": [],
+        "pre_tokenizer": BYTE_LEVEL,
+    }
+    (tmp_path / "vocab.json").unlink()
+    (tmp_path / "merges.txt").unlink()
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    text = "a cat's hat, 1234"
+    assert np.array_equal(huggingface_tokenizer.read(tmp_path).encode(text), words.encode(text))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**content, **change}))
+    with pytest.raises(UserError, match=f"tokenizer.json: not the vocabulary of a GPT-2 .*{message}") as told:
+        huggingface_tokenizer.read(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+def test_merges_in_another_order_and_another_class_are_refused(tmp_path):
+    assert huggingface_tokenizer.write(tmp_path, tokenizer.bpe("a cat, a hat, a bat. " * 20, 262), 64)
+    lines = (tmp_path / "merges.txt").read_text().splitlines()
+    (tmp_path / "merges.txt").write_text("\n".join([lines[0], *lines[:0:-1]]))
+    with pytest.raises(UserError, match="merges.txt: its tokens are merged in another order than that of"):
+        huggingface_tokenizer.read(tmp_path)
+    (tmp_path / "merges.txt").unlink()
+    with pytest.raises(UserError, match="merges.txt: is not there"):
+        huggingface_tokenizer.read(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BloomTokenizer"}')
+    with pytest.raises(UserError, match="tokenizer_class is BloomTokenizer, expected GPT2Tokenizer"):
+        huggingface_tokenizer.read(tmp_path)
+
+
 def test_char_cannot_be_expressed(tmp_path):
     assert not huggingface_tokenizer.write(tmp_path, tokenizer.char("naïve"), 16)
     assert not list(tmp_path.iterdir())

@@ -40,6 +40,7 @@ from ..record.record import Recording, record
 from ..reuse.cache import Cache
 from ..reuse.conditions import MOST, Path, path_of
 from ..reuse.guard import Guard, never, trust
+from ..reuse.kin import Kin, kin_of, records
 from ..reuse.watch import Watch
 from ..switches import overrides
 from ..tree import LEAF, flatten
@@ -58,6 +59,7 @@ from .programs import _programs, structure
 
 DOUBTS = 63  # calls between two looks at a function that cannot be followed
 FIRST = "this was its first call, and most functions of its kind are called once"
+OF_KIN = "its first call used what was recorded for another function of the same code"
 CHANGES = "what it reads is different at almost every call"
 
 
@@ -109,6 +111,8 @@ class Derived:
         self.doubt: str | None = None  # and why
         self.plain_draws = False  # does it need plain random numbers?
         self.entry = self.slow
+        self.first = True  # was it never called?
+        self.kin: tuple[tuple, Kin] | None = None  # where its next recording is kept for others of its code
         # Is its first call neither watched nor compiled?
         self.waits = getattr(f, "compiles_when_called_again", False)
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
@@ -130,7 +134,7 @@ class Derived:
         compiled = self.cache.find(key, lambda c: c.path is None or c.path.taken(call.leaves, c.outside))
         outside = None if compiled is None else compiled.drawn(call.leaves)
         if compiled is None:
-            compiled = self.compiled(call, key)
+            compiled = self.of_kin(call, key) or self.compiled(call, key)
             if isinstance(compiled, Plan):
                 self.last = compiled, None
                 call.check_written(self.name, compiled)
@@ -145,6 +149,21 @@ class Derived:
         if compiled.guard.trouble is None and not overrides and not compiled.draws:
             self.entry = compiled.entry(self, call, out)
         return result
+
+    def of_kin(self, call: Arguments, key: tuple) -> Compiled | None:
+        """At its first call: what was recorded for another function that the same code made."""
+        first, self.first = self.first, False
+        kin = None if not first or self.pure or overrides else kin_of(self.f)
+        if kin is None:
+            return None
+        place = kin.key, self.transform.key(), key
+        found = records.find(place, kin, lambda c: c.path is None or c.path.taken(call.leaves, c.outside))
+        if found is not None:
+            self.waits = False
+            return replace(found, guard=Guard(OF_KIN, never), entries={})  # at its second call it is recorded
+        if records.is_time(place):
+            self.waits, self.kin = False, (place, kin)
+        return None
 
     def within(self, call: Arguments, out: Any) -> Any:
         """A call inside a function that is itself being recorded."""
@@ -177,6 +196,7 @@ class Derived:
 
     def compiled(self, call: Arguments, key: tuple) -> Compiled | Plan:
         """Record anew. A Plan means: not worth compiling."""
+        kin, self.kin = self.kin, None
         row = Row(self.name, key[-1])
         rec, guard, path, scalar = self.recorded(call, key, row)
         kinds = tuple(map(result_kind, result_leaves(rec)))
@@ -191,9 +211,13 @@ class Derived:
             plan, program = found
         outside = [array for _, array in rec.captures]
         if self.why is not None:
+            if kin is not None:
+                records.add(*kin, Guard(self.why, never), None)
             return Compiled(plan, program, outside, Guard(self.why, never))
         compiled = Compiled(plan, program, outside, guard, path, rec.draws, rec.graph)
         self.cache.add(key, guard, compiled)
+        if kin is not None and not rec.draws:
+            records.add(*kin, guard, compiled)
         return compiled
 
     def stages(self, args: tuple, kwargs: dict, hear: Callable) -> None:

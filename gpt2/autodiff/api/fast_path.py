@@ -24,6 +24,7 @@ import numpy as np
 
 from ..emit.scalar import TROUBLE, ScalarProgram
 from ..reuse.guard import GONE
+from ..reuse.guard import compiled as code_of
 from ..same import same_items
 from ..switches import overrides
 from ..tree import LEAF, Record, flatten, unflatten
@@ -114,7 +115,7 @@ def _guard(t: _Text, guard) -> None:
 def _load(t: _Text, derived):
     env = {**t.env, "slow": derived.slow, "overrides": overrides}
     source = "def entry(args, kwargs):\n" + "\n".join(t.lines) + "\n"
-    exec(compile(source, "<autodiff entry>", "exec"), env)
+    exec(code_of(source, "<autodiff entry>"), env)
     return env["entry"]
 
 

@@ -23,9 +23,10 @@ import numpy as np
 
 from ..emit.runnable import runnable_pair
 from ..errors import AutodiffError, WriteError
-from ..graph import Graph, remade, with_args
+from ..graph import Graph, Node, remade, with_args
 from ..ops import apply, input_node
 from ..ops.cost import NS_PER_BYTE
+from ..ops.table import VIEWS
 from ..pipeline import Row
 from ..record.record import Recording, input_names, record_pure
 from ..reuse.conditions import MOST, Path, path_of_pure
@@ -239,9 +240,24 @@ class _PairEntry(_Entry):
 
 
 def _joined(forward: Graph, backward: Graph) -> Graph:
-    """Both as one program. What the backward computes again stays apart from what it is a copy of."""
+    """Both as one program. What the backward computes again stays apart from what it is a copy of, but for
+    views of the inputs, such as the parts of a model's weights that belong to a block.
+    """
     kept = forward.outputs[1:]
-    gradients = remade(backward.outputs, dict(zip(backward.inputs, kept)), with_args)
+    views: dict[tuple, Node] = {}
+    given = set(forward.inputs)  # and the views of them
+
+    def known(n: Node) -> Node:
+        if n.op not in VIEWS or n.args[0] not in given:
+            return n
+        given.add(n)
+        return views.setdefault(n.key(), n)
+
+    for n in forward.nodes:
+        known(n)
+    gradients = remade(
+        backward.outputs, dict(zip(backward.inputs, kept)), lambda n, args: known(with_args(n, args))
+    )
     inputs = (*forward.inputs, *backward.inputs[len(kept) :])
     return Graph(inputs, (forward.outputs[0], *gradients), forward.name)
 
@@ -340,6 +356,10 @@ class FixedPair(_Entries):
         names = f"{e.name}_forward", f"{e.name}_backward"
         forward, backward = e.graphs
         return runnable_pair(forward, backward, names) or f"{e.forward.source}\n\n{e.backward.program.source}"
+
+    def memory_drawing(self, *args: Any, **static: Any) -> str:
+        """Who holds which memory while `both` works on these arguments, as an SVG; see ad.drawing."""
+        return self.entry(args, static)[0].joint.program.memory_drawing()
 
     def forward(self, *args: Any, **static: Any) -> tuple[Any, Saved]:
         """(f's first result, what its backward needs)."""

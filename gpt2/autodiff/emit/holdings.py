@@ -56,7 +56,8 @@ def lanes(made: Planned) -> list[Lane]:
     results = {o: Lane(names[o], o.nbytes) for o in values.outputs if o.op != "input" and o.nbytes}
 
     def hold(lane: Lane, kind: str, words: str, low: int, nbytes: int, start: int, end: int) -> None:
-        lane.holdings.append(Holding(kind, words, low, low + nbytes, start, min(end, last)))
+        high = min(low + nbytes, lane.nbytes)  # of a number's stand-in there is more than its bytes
+        lane.holdings.append(Holding(kind, words, low, high, start, min(end, last)))
 
     for s in {id(s): s for s in plan.storage.values()}.values():
         first = min(s.holds, key=values.uses.order.__getitem__)
@@ -98,23 +99,25 @@ def _reckoned(n: Node) -> float:
     return sum(_reckoned(m) for m in body.nodes if m.op not in ("input", "const", "item"))
 
 
-def held(made: Planned) -> list[int]:
-    """Bytes of all lanes that hold something, step by step."""
-    steps = max(made.values.end.values(), default=0) + 1
-    change = [0] * (steps + 1)
-    for lane in lanes(made):
-        for h in lane.holdings:
-            change[h.start] += h.high - h.low
-            change[h.end + 1] -= h.high - h.low
-    found = [change[0]]
-    for c in change[1:-1]:
-        found.append(found[-1] + c)
-    return found
+def held(found: list[Lane]) -> int:
+    """The most bytes that hold something at any step. What is held twice, as a part and as a whole, counts
+    once."""
+    steps = sorted({h.start for lane in found for h in lane.holdings})
+    return max((sum(_covered(lane, at) for lane in found) for at in steps), default=0)
+
+
+def _covered(lane: Lane, step: int) -> int:
+    total = until = 0
+    for low, high in sorted((h.low, h.high) for h in lane.holdings if h.start <= step <= h.end):
+        total += max(0, high - max(low, until))
+        until = max(until, high)
+    return total
 
 
 # ---- The picture -------------------------------------------------------------------------------------------
 
 WIDTH, LEFT, TOP, HEIGHT, GAP, LEAST = 960, 150, 62, 440, 6, 3  # pixels; LEAST: of a lane's height
+TINY = 10_000  # a result that is a smaller part than this of all has no lane
 FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="currentColor"'
 
 
@@ -126,12 +129,13 @@ def drawing(made: Planned, name: str) -> str:
     places = course(made)
     total = sum(lane.nbytes for lane in found) or 1
     scale = HEIGHT / total
-    most = max(held(made), default=0)
-    heading = f"{name}: {size(total)} in {len(found)} pieces, of which at most {size(most)} hold something"
+    heading = (
+        f"{name}: {size(total)} in arena and results, of which at most {size(held(found))} hold something"
+    )
     parts = [_text(0, 16, heading, weight=600), *_keys()]
     y = float(TOP)
     told_until = 0.0
-    for lane in found:
+    for lane in [lane for lane in found if lane.nbytes * TINY >= total]:
         high = max(LEAST, scale * lane.nbytes)
         parts.append(
             f'<rect x="{LEFT}" y="{y:.1f}" width="{WIDTH - LEFT}" height="{high:.1f}" fill="currentColor" '

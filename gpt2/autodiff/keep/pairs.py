@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..graph import Graph, Node, with_args
+from ..graph import Graph, Node, reachable, with_args
 from ..ops import apply
 from ..ops.subgraph import items
 from ..passes.inline_calls import inline_calls
@@ -30,6 +30,7 @@ def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Grap
     image: dict[Node, Node] = {}
     kept: dict[Node, list[Node]] = {}  # first call -> its items, with those that it keeps
     given: dict[Node, list[Node]] = {}  # the same call -> its arguments
+    alone = _Alone(simplified)
     for n in graph.nodes:
         args = tuple([image[a] for a in n.args])
         if n.op == "item" and n.args[0] in kept:
@@ -37,7 +38,10 @@ def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Grap
             image[n].name, image[n].loc = n.name, n.loc
             continue
         if n not in partner:
-            image[n] = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
+            if n.op == "stretch":
+                image[n] = alone(n, args)
+            else:
+                image[n] = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
             continue
         first, second = (n, partner[n]) if n.attrs["of"] is None else (partner[n], n)
         of, back = first.attrs["body"], second.attrs["body"]
@@ -74,6 +78,28 @@ def _partners(graph: Graph) -> dict[Node, Node]:
 
 def _key(body: Graph, args: tuple[Node, ...]) -> tuple:
     return id(body), tuple([a.id for a in args])
+
+
+class _Alone:
+    """Calls that have no partner, with what their graph reads and no more: a gradient that does not read its
+    function's values leaves nobody who asks for them.
+    """
+
+    def __init__(self, simplified: Callable[[Graph], Graph]):
+        self.simplified = simplified
+        self.known: dict[int, tuple[Graph, list[int]]] = {}  # id of a body -> the graph, and what it is given
+
+    def __call__(self, call: Node, args: tuple[Node, ...]) -> Node:
+        body = call.attrs["body"]
+        if id(body) not in self.known:
+            graph = self.simplified(inline_calls(body))
+            read = set(reachable(graph.outputs))
+            places = [k for k, i in enumerate(graph.inputs) if i in read]
+            self.known[id(body)] = Graph([graph.inputs[k] for k in places], graph.outputs, graph.name), places
+        graph, places = self.known[id(body)]
+        made = apply("stretch", *(args[k] for k in places), body=graph, of=None)
+        made.loc = call.loc
+        return made
 
 
 class _Halves:

@@ -11,9 +11,8 @@ from itertools import repeat
 
 import numpy as np
 
-from ..emit.scalar import ScalarProgram
 from ..graph import Graph
-from ..pipeline import program_of
+from ..pipeline import ScalarProgram, program_of
 
 
 def of_numbers(body: Graph) -> ScalarProgram | None:

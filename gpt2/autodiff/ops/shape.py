@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from . import batching, rowwise, shifts
 from .build import assemble, reshape, slice_, transpose, update
-from .table import BOTH, EVERYWHERE, row, sample
+from .table import BOTH, EVERYWHERE, Op, row, sample
 
 # An index is a tuple of (start, stop, step), one per axis, normalised: 0 <= start, extent known, step may be
 # negative (then stop may be None for "to the beginning"). Integers and new axes in the user's index become
@@ -56,75 +57,57 @@ def _slice_text(s: tuple, length: int | None) -> str:
     return text if step in (1, None) else f"{text}:{step}"
 
 
-row(
+def view_row(name: str, **columns: Any) -> Op:
+    """A row for an op that computes nothing: NumPy hands out its argument's memory, seen in another way."""
+    free = dict(linear_in=(0,), work="free", view=True, decides=False, exact_on=EVERYWHERE)
+    return row(name, "linear", **free, **columns)
+
+
+view_row(
     "reshape",
-    "linear",
-    linear_in=(0,),
     infer=lambda x, shape: (shape, x.dtype),
     evaluate=lambda x, shape: np.reshape(x, shape),
     code=lambda x, shape: f"{x}.reshape({shape})",
     transpose=lambda g, out, x, shape: (reshape(g, x.shape),),
-    work="free",
-    view=True,
     by_rows=rowwise.reshape,
     batch=batching.reshaped,
     shift=shifts.reshape,
-    decides=False,
-    exact_on=EVERYWHERE,
     samples=[sample((2, 6), shape=(3, 4), dtypes=BOTH)],
 )
 
-row(
+view_row(
     "transpose",
-    "linear",
-    linear_in=(0,),
     infer=lambda x, perm: (tuple(x.shape[p] for p in perm), x.dtype),
     evaluate=lambda x, perm: np.transpose(x, perm),
     code=lambda x, perm: f"{x}.transpose({perm})",
     transpose=lambda g, out, x, perm: (transpose(g, np.argsort(perm).tolist()),),
-    work="free",
-    view=True,
     by_rows=rowwise.transpose,
     batch=batching.transposed,
     shift=shifts.transpose,
-    decides=False,
-    exact_on=EVERYWHERE,
     samples=[sample((2, 3, 4), perm=(2, 0, 1), dtypes=BOTH)],
 )
 
-row(
-    "broadcast",
-    "linear",
-    linear_in=(0,),  # numpy.broadcast_to
+view_row(
+    "broadcast",  # numpy.broadcast_to
     infer=lambda x, shape: (shape, x.dtype),
     evaluate=lambda x, shape: np.broadcast_to(x, shape),
     code=lambda x, shape: f"np.broadcast_to({x}, {shape})",
     transpose=lambda g, out, x, shape: (g,),  # summed to the shape of x outside
-    work="free",
-    view=True,
     by_rows=rowwise.elementwise,
     batch=batching.broadcasted,
     shift=shifts.broadcast,
-    decides=False,
-    exact_on=EVERYWHERE,
     samples=[sample((3, 1), shape=(2, 3, 4), dtypes=BOTH), sample((), shape=(2,))],
 )
 
-row(
+view_row(
     "slice",
-    "linear",
-    linear_in=(0,),
     infer=lambda x, index: (index_shape(index, x.shape), x.dtype),
     evaluate=lambda x, index: np.asarray(x)[index_slices(index)],
     code=lambda x, index: f"{x}[{index_text(index)}]",
     transpose=lambda g, out, x, index: (assemble([g], x.shape, [index], x.dtype),),
-    work="free",
-    view=True,
     by_rows=rowwise.slice_,
     batch=batching.sliced,
     shift=shifts.slice_,
-    decides=False,
-    exact_on=EVERYWHERE,
     samples=[sample((5, 4), index=((1, 5, 2), (3, None, -1)), dtypes=BOTH), sample((), index=())],
 )
 

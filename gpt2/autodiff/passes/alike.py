@@ -362,10 +362,12 @@ class _Rolled:
         return found
 
     def pays(self, last: dict[int, int]) -> bool:
-        """Whether a call has no more arguments and results than nodes. Each argument becomes a node once it has a
-        gradient; a node becomes two to four, its derivative and what that reads.
+        """Whether there will be fewer nodes. A node becomes two to four, with its derivative and what that
+        reads; a result of a call two, with its cotangent; an argument that may have a gradient two as well.
         """
-        return len(self.given) + len(self.outputs(last)) + 1 <= self.length
+        constants = sum(g[0].op == "const" for g in self.given)
+        call = 2 * (len(self.given) - constants + len(self.outputs(last)) + 1) + constants
+        return call <= 3 * self.length
 
     def gives_views(self, last: dict[int, int]) -> bool:
         """Whether a result is a view: a call gives a copy of it, which lies otherwise in memory, so that BLAS

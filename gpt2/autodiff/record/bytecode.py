@@ -151,7 +151,7 @@ def _is_constant(ins: dis.Instruction, kinds: tuple) -> bool:
 
 
 def _path_to(instructions, i: int) -> tuple[str, ...]:
-    """The global name, and the attributes taken of it, that instruction i ends; () where it ends something else."""
+    """A global name and the attributes taken of it, of which instruction i is the last; () if it is not."""
     path: list[str] = []
     while i >= 0 and instructions[i].opname in _ATTRIBUTE:
         path.append(instructions[i].argval)

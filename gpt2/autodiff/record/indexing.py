@@ -20,13 +20,19 @@ INTEGER = (int, np.integer)
 
 def expand(key: Any, ndim: int) -> list:
     """The index with an entry per axis, new axes besides: full slices for Ellipsis and what is left out."""
-    items = list(key) if type(key) is tuple else [key]
+    items = [_number(k) for k in (key if type(key) is tuple else [key])]
     taken = sum(_axes(k) for k in items)
     full = [slice(None)] * (ndim - taken)
     for i, k in enumerate(items):
         if k is Ellipsis:
             return items[:i] + full + items[i + 1 :]
     return items + full
+
+
+def _number(k):
+    """The whole number that an object of the user's stands for as an index, as NumPy asks it; else itself."""
+    asked = hasattr(type(k), "__index__") and not hasattr(k, "dtype") and not isinstance(k, int)
+    return operator.index(k) if asked else k
 
 
 def _axes(k) -> int:

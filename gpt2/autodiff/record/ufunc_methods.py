@@ -43,8 +43,14 @@ def _given(**kwargs) -> dict:
     return {k: v for k, v in kwargs.items() if v is not None and v is not np._NoValue}
 
 
+def _axis_of(x, axis):
+    """A number has no axis; NumPy lets the first one pass, which is what a reduction is given by default."""
+    return () if x.ndim == 0 and axis in (0, -1) else axis
+
+
 def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
     out = out[0] if isinstance(out, tuple) else out
+    axis = _axis_of(x, axis)
     function = REDUCTIONS.get(ufunc.__name__)
     if function is not None and _is_whole(function, dtype, initial):
         options = _given(out=out, initial=initial)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterable
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,11 @@ MISSING = object()
 
 class Guard:
     """The test whether a recording still holds. `watched` is how many facts `holds` looks at; `text` is the
-    test of a short guard as an expression over `names`, for those who would rather not call a function.
+    test of a short guard as an expression over `names`, for those who would rather not call a function;
+    `facts` are what it looks at, and `by_identity` is as make_guard has it.
     """
 
-    __slots__ = ("trouble", "holds", "watched", "text", "names")
+    __slots__ = ("trouble", "holds", "watched", "text", "names", "facts", "by_identity")
 
     def __init__(
         self,
@@ -39,12 +41,16 @@ class Guard:
         watched: int = 0,
         text: str | None = None,
         names: dict | None = None,
+        facts: list | None = None,
+        by_identity: bool = False,
     ):
         self.trouble = trouble
         self.holds = holds
         self.watched = watched
         self.text = text
         self.names = names
+        self.facts = facts
+        self.by_identity = by_identity
 
 
 def trust() -> Guard:
@@ -114,7 +120,8 @@ def make_guard(facts: Iterable[tuple], by_identity: bool = False) -> Guard:
         return known[id(part)]
 
     tests = []
-    for kind, *parts in sorted(facts, key=lambda fact: _ORDER[fact[0]]):
+    facts = sorted(facts, key=lambda fact: _ORDER[fact[0]])
+    for kind, *parts in facts:
         texts = [_written(kind, p) if (kind, k) in _NAMES else ref(p) for k, p in enumerate(parts)]
         text = _TEMPLATES[kind].format(**dict(zip("abcde", texts)))
         if kind in ("cell", "entry") and not by_identity and _may_be_equal(parts[-1]):
@@ -127,11 +134,18 @@ def make_guard(facts: Iterable[tuple], by_identity: bool = False) -> Guard:
     for i in range(0, len(tests), 100):
         source += f"        if not ({' and '.join(tests[i : i + 100])}):\n            return False\n"
     source += "        return True\n    except gone:\n        return False\n"
-    exec(
-        compile(source, "<autodiff guard>", "exec"), env
-    )  # a name by which it is known as the compiler's own
+    exec(compiled(source, "<autodiff guard>"), env)
     holds = env.pop("holds")
-    return Guard(None, holds, len(tests), " and ".join(tests) or "True" if len(tests) <= SHORT else None, env)
+    text = " and ".join(tests) or "True" if len(tests) <= SHORT else None
+    return Guard(None, holds, len(tests), text, env, facts, by_identity)
+
+
+@functools.lru_cache(256)
+def compiled(source: str, name: str) -> CodeType:
+    """Code of the compiler's own, which is known by its name. A function that is made again and again, as a
+    lambda in a loop, is tested by the same text each time: what differs are the names that it runs with.
+    """
+    return compile(source, name, "exec")
 
 
 def _written(kind: str, name: str) -> str:
@@ -156,7 +170,7 @@ _PATTERNS = 1 << 5 | 1 << 6  # Py_TPFLAGS_SEQUENCE and _MAPPING: what `match` ta
 
 
 def patterns_of(c: type) -> int:
-    """Whether `match` takes instances for sequences or mappings: that can be changed by registering the class."""
+    """Whether `match` takes instances for sequences or mappings: registering a class changes that."""
     return c.__flags__ & _PATTERNS
 
 

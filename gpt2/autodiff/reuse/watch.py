@@ -59,6 +59,11 @@ def watched(run: Callable[[], Any], *functions: Callable) -> tuple:
     return found, world.guard().trouble
 
 
+def is_watching() -> bool:
+    """Whether a function is being watched in this thread."""
+    return bool(_worlds())
+
+
 def _worlds() -> list[World]:
     try:
         return _local.worlds

@@ -159,8 +159,8 @@ class World:
         return self.walk()
 
     def _serves_inside(self, frame) -> bool:
-        """Whether it is code of the standard library or SciPy that this package or NumPy called, or part of an
-        import.
+        """Whether it is code of the standard library or SciPy that this package or NumPy called, or part of
+        an import.
         """
         if frame.f_globals.get("__name__", "").startswith(_WRITTEN_FOR):
             return True
@@ -176,8 +176,9 @@ class World:
         return standard and frame is not None
 
     def _asks_what_is_known(self, frame) -> bool:
-        """Whether what begins to run is a method of an object that was met, as NumPy asks a list of the standard
-        library's for its items; or tells whether such an object is of an abstract class, which others may join.
+        """Whether what begins to run is a method of an object that was met, as NumPy asks a list of the
+        standard library's for its items; or tells whether one is of an abstract class, which others
+        may join.
         """
         given = list(frame.f_locals.values())
         if frame.f_code in _ABSTRACT:

@@ -34,7 +34,8 @@ def product(
         np.vecdot(columns, row, out=results)
         return out
     N = len(columns)
-    step = max(1, PIECE * N // b.nbytes)
+    count = -(-b.nbytes // (PIECE * threads)) * threads  # as many for each thread
+    step = -(-N // count)
     todo = iter(range(0, N, step))  # next() on it is atomic
 
     def job(thread: int) -> None:

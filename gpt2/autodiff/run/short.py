@@ -83,5 +83,6 @@ def put_where(out: np.ndarray, value: np.ndarray | float, where: np.ndarray) -> 
 
 def _column(a: np.ndarray | float, k: int) -> np.ndarray | float:
     """What meets column k."""
-    shape = np.shape(a)
-    return a if not shape else a[..., 0 if shape[-1] == 1 else k]
+    if not isinstance(a, np.ndarray) or a.ndim == 0:
+        return a
+    return a[..., 0 if a.shape[-1] == 1 else k]

@@ -350,19 +350,20 @@ def _sum(weights: Sequence, parts: Sequence) -> Any:
 
 
 @custom_vjp
-def _arrived(ys: Any, failed: Any, name: str, end: float) -> Any:
+def _arrived(ys: Any, failed: Any, name: str, end: str, loc: tuple) -> Any:
     if np.any(failed):
         raise ConvergenceError(
             f"{name}: the solver came to no step that is short enough for its tolerances before t = {end}",
             math.nan,
             0,
+            loc,
         )
     return ys
 
 
 @_arrived.defvjp
-def _arrived_vjp(dout: Any, out: Any, ys: Any, failed: Any, name: str, end: float) -> tuple:
-    return dout, None, None, None
+def _arrived_vjp(dout: Any, out: Any, ys: Any, failed: Any, *static: Any) -> tuple:
+    return dout, *(None,) * (1 + len(static))
 
 
 def _by_steps(how: Stepped, f: Callable, y0: Any, t_eval: Any) -> Any:
@@ -383,7 +384,7 @@ def _by_steps(how: Stepped, f: Callable, y0: Any, t_eval: Any) -> Any:
         failed=np.array(False),
     )
     final, ys = scan(lambda s, t: how.until(f, s, t), state, t_eval)
-    return _arrived(ys, final["failed"], "scipy.integrate.solve_ivp", how.end)
+    return _arrived(ys, final["failed"], "scipy.integrate.solve_ivp", str(how.end), here())
 
 
 def solve_ivp(

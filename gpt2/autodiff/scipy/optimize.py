@@ -13,6 +13,7 @@ import scipy.optimize as _scipy
 from ..api.gradient import value_and_grad
 from ..api.implicit import root as implicit_root
 from ..errors import ConvergenceError
+from ..record.source_lines import here
 from ..tree import public as tree
 from .passing import Result, not_like_this, ours, passed_on
 
@@ -39,7 +40,7 @@ def root(
     """An OptimizeResult with the root as its x. What SciPy says besides is not recorded, and not there."""
     if jac or callback is not None:
         raise not_like_this("scipy.optimize.root", "with jac= or callback=")
-    solver = Solver(method, tol, options)
+    solver = Solver(method, tol, options, here())
     args = args if isinstance(args, tuple) else (args,)
     return Result(x=implicit_root(fun, x0, *args, solver=solver))
 
@@ -47,18 +48,18 @@ def root(
 class Solver:
     """scipy.optimize.root with these settings. Equal settings make equal programs."""
 
-    def __init__(self, method: str, tol: float | None, options: dict | None):
-        self.method, self.tol, self.options = method, tol, options
+    def __init__(self, method: str, tol: float | None, options: dict | None, loc: tuple | None):
+        self.method, self.tol, self.options, self.loc = method, tol, options, loc
 
     def structure(self) -> tuple:
-        return self.method, self.tol, tuple(sorted((self.options or {}).items()))
+        return self.method, self.tol, tuple(sorted((self.options or {}).items())), self.loc
 
     def __call__(self, f: Callable, x0: Any) -> Any:
         found = _scipy.root(f, x0, method=self.method, tol=self.tol, options=self.options)
         if not found.success:
             left, steps = float(np.max(np.abs(found.fun), initial=0.0)), int(found.get("nfev", 0))
             told = f"{' '.join(found.message.split())} After {steps} evaluations |f(x)| is {left:.3g}"
-            raise ConvergenceError(f"scipy.optimize.root: {told}", left, steps)
+            raise ConvergenceError(f"scipy.optimize.root: {told}", left, steps, self.loc)
         return np.reshape(found.x, np.shape(x0))
 
 

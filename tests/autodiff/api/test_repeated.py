@@ -57,6 +57,18 @@ def test_numbers_are_those_of_the_function(n):
     assert_same(model(ad.repeated(layer), n), model(layer, n), X, W)
 
 
+@pytest.mark.parametrize("n", [2, 30])
+def test_few_calls_are_opened(n):
+    forward, _ = ad.FixedPair(model(ad.repeated(layer), n)).graphs(X, W)
+    assert any(x.op == "stretch" for x in forward.nodes) == (n > 2)
+
+
+def test_both_halves_in_one_program_share_their_views_of_inputs():
+    joint = ad.FixedPair(model(ad.repeated(layer))).entry((X, W), {})[0].joint.graph
+    parts = [n.key() for n in joint.nodes if n.op == "slice" and n.args[0].op == "input"]
+    assert len(parts) == 30 == len(set(parts))
+
+
 def test_views_of_many_weights_come_from_a_table():
     w = np.random.default_rng(2).normal(size=(120, 8, 8)) / 9
     f = model(ad.repeated(layer), 120)

@@ -147,7 +147,10 @@ FAULTS = {
         lambda m: m.setattr(World, "_asks_what_is_known", lambda w, frame: False),
         "list_of_the_library",
     ),
-    "NumPy's own classes": (lambda m: m.setattr(world, "is_read_unseen", lambda c: False), "polynomial_of_numpy"),
+    "NumPy's own classes": (
+        lambda m: m.setattr(world, "is_read_unseen", lambda c: False),
+        "polynomial_of_numpy",
+    ),
     "names of fields": (lambda m: m.setattr(World, "_dtype", lambda w, d: None), "structured_array"),
     "classes that are registered": (
         lambda m: [m.setattr(where, "patterns_of", lambda c: 0) for where in (guard, named)],

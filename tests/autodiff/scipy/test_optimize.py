@@ -42,7 +42,9 @@ def test_minima_are_roots_of_gradients():
 
 
 def test_errors():
-    with pytest.raises(ad.ConvergenceError, match=r"scipy.optimize.root: .* \|f\(x\)\| is"):
+    with pytest.raises(
+        ad.ConvergenceError, match=r"test_optimize.py:\d+: scipy.optimize.root: .* \|f\(x\)\| is"
+    ):
         ad.grad(lambda a: optimize.root(lambda x, a: x * x + a, np.ones(1), args=(a,)).x[0])(1.0)
     with pytest.raises(NotImplementedError, match="with jac= or callback="):
         ad.grad(lambda a: optimize.root(cubic, np.zeros(2), args=(a, B), jac=cubic).x[0])(A)

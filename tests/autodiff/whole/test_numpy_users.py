@@ -193,3 +193,41 @@ def test_derived_functions_look_like_functions():
     assert slope.__name__ == "loss_grad" and slope.__wrapped__ is loss and "A loss." in slope.__doc__
     assert list(inspect.signature(slope).parameters) == ["x", "scale"]
     assert Model().three(X) == pytest.approx((X * 3.0).sum())
+
+
+class Foreign:
+    """As an array of another library is: it has `__array__`, and methods that take other arguments."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.x, dtype)
+
+    def sum(self):
+        return self.x.sum()
+
+
+@pytest.mark.parametrize("derive", [ad.grad, ad.value_and_grad, ad.jacobian, ad.hessian])
+def test_arrays_of_another_library_are_named_whatever_numpy_says_of_them(derive):
+    """np.sum(x) fails within NumPy, which says nothing of what to do."""
+    for given, text in (
+        (Foreign(np.ones(2)), "x is a "),
+        ({"a": Foreign(np.ones(2))}, "x is a dict with a "),
+    ):
+        f = derive(lambda x: np.sum(x["a"] if isinstance(x, dict) else x))
+        with pytest.raises(ad.AutodiffError, match=text + r"\w+\.Foreign.*np.asarray"):
+            f(given)
+    with pytest.raises(ad.AutodiffError, match=r"a is a \w+\.Foreign"):
+        ad.hvp(np.sum, Foreign(np.ones(2)), np.ones(2))
+
+
+def test_an_object_that_stands_for_a_number_is_an_index():
+    class Second:
+        def __index__(self):
+            return 1
+
+    x = np.arange(6.0).reshape(2, 3)
+    for f in (lambda x: np.sum(x[Second()] ** 2), lambda x: np.sum(x[:, Second()] ** 2)):
+        np.testing.assert_array_equal(ad.grad(f)(x), ad.grad(lambda x, f=f: f(x))(x))
+        assert ad.compile(f)(x) == f(x)

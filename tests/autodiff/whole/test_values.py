@@ -86,6 +86,23 @@ def test_the_bits_are_numpys(name):
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.complex128])
+def test_a_sum_begins_with_zero(kind):
+    """So that of -0.0 is 0.0, where nothing is added up as well."""
+    zero = kind(-0.0)
+    for f in (
+        np.sum,
+        np.add.reduce,
+        lambda x: np.sum(np.stack([x]), axis=()),
+        lambda x: np.trace(np.stack([x])[None]),
+    ):
+        got, expected = np.asarray(twice(f, zero)), np.asarray(f(zero))
+        assert got.tobytes() == expected.tobytes(), f
+    for reduce in (np.maximum.reduce, np.multiply.reduce):
+        if kind is not np.complex128:
+            assert np.signbit(twice(reduce, zero)) == np.signbit(reduce(zero)) == True  # noqa: E712
+
+
 NUMBERS = {
     "tanh": lambda x: np.tanh(x * x),
     "exp compared": lambda x: np.exp(x) >= np.exp(x + 0.0),

@@ -200,6 +200,24 @@ class World:
                 thing.undo()
 
 
+class Twins(World):
+    """Every call is of a new function of the same code, as a lambda in a loop is. `shared` counts those that
+    used what was recorded for another one.
+    """
+
+    shared = 0
+
+    def check(self) -> None:
+        f = self.f
+        for _ in range(3):
+            cells = tuple(types.CellType(c.cell_contents) for c in f.__closure__ or ())
+            twin = types.FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, cells)
+            self.g = ad.compile(twin)
+            super().check()
+            state = self.g.__derived__
+            self.shared += state.last is not None and state.why is None and not len(state.cache)
+
+
 STEPS = 20  # changes of one world
 
 
@@ -215,6 +233,18 @@ def check_world(seed: int, kinds=None) -> int:
     finally:
         world.close()
     return understood
+
+
+def check_twins(seed: int, kinds=None) -> int:
+    """How often a function used the recording of another one."""
+    twins = Twins(seed, kinds)
+    try:
+        twins.check()
+        for _ in range(STEPS):
+            twins.step()
+    finally:
+        twins.close()
+    return twins.shared
 
 
 def check_acting(name: str, calls: int = 20) -> None:

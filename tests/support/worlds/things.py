@@ -170,7 +170,11 @@ TWIN, NAN = tuple([1.0, 2.0]), float("nan")  # functions ask for these by `is`, 
 @kind
 def equal_twins(rng):
     twins = (TWIN, tuple([1.0, 2.0]), 0.1, float("0.1"))
-    read = ("(2 if {v} is TWIN else 3)", "(2 if TWIN is not {v} else 3)", "(2 if operator.is_({v}, TWIN) else 3)")
+    read = (
+        "(2 if {v} is TWIN else 3)",
+        "(2 if TWIN is not {v} else 3)",
+        "(2 if operator.is_({v}, TWIN) else 3)",
+    )
     return Thing(TWIN, read[rng.integers(3)], lambda r: twins[r.integers(4)])
 
 
@@ -234,7 +238,13 @@ def text_of_an_array(rng):
 
 @kind
 def text_of_a_number(rng):
-    read = ("len(repr({v}))", "len('%r' % {v})", "len('%r' % ({v},))", "len(str([{v}]))", "len(in_braces({v}))")
+    read = (
+        "len(repr({v}))",
+        "len('%r' % {v})",
+        "len('%r' % ({v},))",
+        "len(str([{v}]))",
+        "len(in_braces({v}))",
+    )
     return Thing(
         np.float64(2.0),
         read[rng.integers(5)],

@@ -58,6 +58,16 @@ class Unary:
         chosen = (self.argnum,) if isinstance(self.argnum, int) else self.argnum
         return [i + n if i < 0 else i for i in chosen]
 
+    def _kin(self) -> tuple | None:
+        """(settings, function, other arguments): where these are equal, so is what is recorded."""
+        calls = self._calls()
+        if not calls or type(self.argnum) is list:
+            return None
+        args, kwargs, places = calls[-1]
+        chosen = {*self._chosen(len(args)), *places}
+        rest = [x for i, x in enumerate(args) if i not in chosen]
+        return (self.argnum, len(args), places, tuple(kwargs)), self.fun, [*rest, *kwargs.values()]
+
     def __call__(self, x: Any, *others: Any) -> Any:
         args, kwargs, places = self._calls()[-1]
         chosen = [(self.argnum, x)] if isinstance(self.argnum, int) else zip(self.argnum, x)

@@ -30,7 +30,8 @@ def dot(a: Operand, b: Operand, out: Any = None) -> Node:
         return apply("multiply", a, b)
     if b.ndim <= 2:
         if a.ndim <= 2:
-            return matmul(a, b)
+            scaled = _scaled(a, b, a.shape[:-1] + b.shape[1:])
+            return matmul(a, b) if scaled is None else scaled
         rows = build.reshape(a, (a.size // a.shape[-1] if a.shape[-1] else 0, a.shape[-1]))
         return build.reshape(matmul(rows, b), a.shape[:-1] + b.shape[1:])
     return _contract(a, b, [a.ndim - 1], [b.ndim - 2])
@@ -57,6 +58,16 @@ def outer(a: Operand, b: Operand, out: Any = None) -> Node:
     return apply("multiply", build.reshape(a, (a.size, 1)), build.reshape(b, (1, b.size)))
 
 
+def _scaled(a: Node, b: Node, shape: tuple[int, ...]) -> Node | None:
+    """The product of two arrays of one element, which np.dot and its kin take for numbers: they add nothing
+    to 0.0, and a zero keeps its sign. None where np.dot does as `@` does.
+    """
+    if a.dtype.char not in "fdFD" or a.size != 1 or b.size != 1 or max(a.ndim, b.ndim) > 2:
+        return None
+    made = apply("multiply", build.reshape(a, (a.size,)), build.reshape(b, (b.size,)))
+    return build.reshape(made, shape)
+
+
 def _contract(a: Node, b: Node, axes_a, axes_b) -> Node:
     """The sum over pairs of axes, as one matrix product."""
     keep_a = [i for i in range(a.ndim) if i not in axes_a]
@@ -65,7 +76,8 @@ def _contract(a: Node, b: Node, axes_a, axes_b) -> Node:
     out_a, out_b = tuple(a.shape[i] for i in keep_a), tuple(b.shape[i] for i in keep_b)
     rows = build.reshape(build.transpose(a, (*keep_a, *axes_a)), (int(np.prod(out_a)), inner))
     columns = build.reshape(build.transpose(b, (*axes_b, *keep_b)), (inner, int(np.prod(out_b))))
-    return build.reshape(apply("matmul", rows, columns), out_a + out_b)
+    scaled = _scaled(rows, columns, out_a + out_b)
+    return build.reshape(apply("matmul", rows, columns), out_a + out_b) if scaled is None else scaled
 
 
 @handles(np.tensordot, np.linalg.tensordot)

@@ -41,7 +41,9 @@ def masked(x: Node, where: Any, neutral: Any) -> Node:
 
 def plain_sum(x: Node, axis: Axes, keepdims: Any = False) -> Node:
     axes = axes_of(axis, x.ndim)
-    return apply("sum", x, axes=axes, keepdims=_flag(keepdims)) if axes or x.dtype.kind not in "fc" else x
+    if not axes and x.dtype.kind in "fc":
+        return apply("add", x, build.const(0.0, x.dtype))  # as NumPy begins: of -0.0 that is 0.0
+    return apply("sum", x, axes=axes, keepdims=_flag(keepdims))
 
 
 def _in_dtype(a: Operand, dtype) -> Node:

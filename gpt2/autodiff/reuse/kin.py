@@ -1,0 +1,177 @@
+"""Finds a recording again for a function that was made anew by the same code, as `grad(lambda w: ...)` in a
+loop makes one at each turn.
+
+Two such functions do the same if their code is the same object, if their globals, defaults and names are, and
+if each variable that they close over holds the same object, or, where no code asks by `is`, an equal one of a
+kind that cannot change.
+Then what guards the recording of the first guards the second as well, whose own cells were compared just now.
+What is not of this kind is recorded again, as ever.
+
+A record that is kept here keeps what the first function closes over alive. So this is for functions over
+numbers, texts, modules, functions, and arrays of no more than a MiB; and a few records are kept.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..record import recording
+from ..same import COMPARED, interchangeable
+from .guard import Guard, make_guard
+from .watch import is_watching
+from .world import is_own
+
+SIZE, VARIANTS = 64, 2
+BYTES = 1 << 20
+LONGEST = 64  # misses between two attempts to keep a recording of one piece of code
+
+_ATOMS = (*COMPARED, type(None), np.generic, np.dtype, ModuleType, BuiltinFunctionType, np.ufunc, type)
+
+
+class Kin(NamedTuple):
+    """What a function has in common with its kin, and what has to be the same.
+
+    key       where it was written: the codes and settings of it and of what wraps it
+    held      values to compare
+    wrappers  objects of this package around it, whose facts hold in their own call alone
+    """
+
+    key: tuple
+    held: tuple
+    wrappers: tuple
+
+
+def kin_of(f: Callable) -> Kin | None:
+    """None where a recording of f is not to be shared."""
+    if recording.current() is not None or is_watching():
+        return None  # whoever records or watches has to see f run
+    key: list = []
+    held: list = []
+    wrappers: list = []
+    if not _outlined(f, key, held, wrappers):
+        return None
+    room = [BYTES]
+    return Kin(tuple(key), tuple(held), tuple(wrappers)) if all(_may_be_kept(v, room) for v in held) else None
+
+
+def _outlined(v: Any, key: list, held: list, wrappers: list) -> bool:
+    """Take apart the user's function and what this package has put around it."""
+    if type(v) is FunctionType:
+        if v.__kwdefaults__:
+            return False
+        key.append(id(v.__code__))
+        held += [v.__code__, v.__globals__, v.__builtins__, v.__defaults__, v.__name__, v.__qualname__]
+        for cell in v.__closure__ or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                return False
+            if not is_own(v.__code__):
+                held.append(content)
+            elif not _outlined(content, key, held, wrappers):
+                return False
+        return True
+    outline = getattr(type(v), "_kin", None)
+    found = None if outline is None else outline(v)
+    if found is None:
+        return False
+    settings, function, others = found
+    key += [type(v), settings]
+    held += others
+    wrappers.append(v)
+    return _outlined(function, key, held, wrappers)
+
+
+def _may_be_kept(v: Any, room: list, depth: int = 0) -> bool:
+    """Whether to keep it alive does no harm. `room` has the bytes that are left."""
+    if isinstance(v, _ATOMS) or type(v) is type(kin_of.__code__):
+        return True
+    if type(v) is np.ndarray:
+        room[0] -= v.nbytes if v.base is None else BYTES + 1  # a view keeps what it is a view of
+        return room[0] >= 0
+    if type(v) is tuple:
+        return depth < 4 and all(_may_be_kept(x, room, depth + 1) for x in v)
+    if type(v) is FunctionType:
+        return (
+            not v.__closure__
+            or depth < 4
+            and all(_may_be_kept(c.cell_contents, room, depth + 1) for c in v.__closure__)
+        )
+    return type(v) is dict and "__builtins__" in v or type(v) is dict and v is _BUILTINS
+
+
+_BUILTINS = kin_of.__builtins__
+
+
+class _Attempts:
+    """When to try to keep a recording of one piece of code: at its second call; then less and less often."""
+
+    def __init__(self):
+        self.wait, self.next = 1, 1
+
+    def now(self) -> bool:
+        self.wait -= 1
+        return self.wait < 0
+
+    def missed(self) -> None:
+        self.next = min(2 * self.next, LONGEST)
+        self.wait = self.next
+
+
+class Records:
+    """Recordings by what their functions have in common, the least recently used first to go."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._records: OrderedDict = OrderedDict()  # key -> ((same, held, holds, record), ...)
+        self._attempts: OrderedDict = OrderedDict()  # key -> _Attempts
+
+    def find(self, key: Hashable, kin: Kin, accept: Callable[[Any], bool]) -> Any:
+        for same, held, holds, record in self._records.get(key, ()):
+            if len(held) == len(kin.held) and all(map(same, kin.held, held)) and holds() and accept(record):
+                with self._lock:
+                    if key in self._records:
+                        self._records.move_to_end(key)
+                    self._attempts.pop(key, None)
+                return record
+        return None
+
+    def is_time(self, key: Hashable) -> bool:
+        """Whether to watch the function this time, so that its recording can be kept."""
+        with self._lock:
+            attempts = self._attempts.setdefault(key, _Attempts())
+            self._attempts.move_to_end(key)
+            if len(self._attempts) > 4 * SIZE:
+                self._attempts.popitem(last=False)
+            return attempts.now()
+
+    def add(self, key: Hashable, kin: Kin, guard: Guard, record: Any) -> None:
+        """Keep a recording. Without a guard that can be kept, it is long until the next attempt."""
+        with self._lock:
+            attempts = self._attempts.setdefault(key, _Attempts())
+            attempts.missed()
+            if guard.trouble is not None or guard.facts is None or _nbytes(guard.facts) > BYTES:
+                attempts.wait = LONGEST
+                return
+            own = [f for f in guard.facts if not (f[0] == "roots" and any(f[1] is w for w in kin.wrappers))]
+            holds = guard.holds if len(own) == len(guard.facts) else make_guard(own, guard.by_identity).holds
+            same = operator.is_ if guard.by_identity else interchangeable
+            others = self._records.pop(key, ())
+            self._records[key] = ((same, kin.held, holds, record), *others)[:VARIANTS]
+            if len(self._records) > SIZE:
+                self._records.popitem(last=False)
+
+
+def _nbytes(facts: list) -> int:
+    """The bytes of the arrays that a guard has copies of."""
+    return sum(fact[2].nbytes for fact in facts if fact[0] == "array")
+
+
+records = Records()

@@ -1,0 +1,69 @@
+"""The picture of a program's memory: it says what the plan says, and nothing lies on what is still needed."""
+
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.api import show
+from gpt2.autodiff.emit.holdings import RESULT, Holding, Lane, held, lanes
+from gpt2.autodiff.emit.program import _settings
+from gpt2.autodiff.emit.source import planned
+
+
+def loss(w, x):
+    for _ in range(3):
+        x = np.tanh(x @ w)
+    return np.sum(x * x)
+
+
+@pytest.fixture(scope="module", params=["alone", "lent"])
+def program(request):
+    """A gradient; and a loss with its gradient in one, whose results lend their memory."""
+    w, x = np.ones((200, 200), np.float32), np.ones((300, 200), np.float32)
+    if request.param == "alone":
+        slope = ad.grad(loss)
+        slope(w, x)
+        return show._state(slope, "drawing").last[1]
+    return ad.FixedPair(loss).entry((w, x), {})[0].joint.program
+
+
+def of(program):
+    return lanes(planned(program.graph, *_settings(program.graph, *program._made_with)))
+
+
+def test_what_is_held_at_one_time_lies_apart(program):
+    found = of(program)
+    assert found[0].nbytes == program.arena_bytes and len(found[0].holdings) >= 3
+    for lane in found:
+        values = [h for h in lane.holdings if h.kind != RESULT]
+        for k, a in enumerate(lane.holdings):
+            assert 0 <= a.low < a.high <= lane.nbytes and a.start <= a.end
+            for b in values[:k] if a.kind != RESULT else values:
+                together = a is not b and a.start <= b.end and b.start <= a.end
+                assert not (together and a.low < b.high and b.low < a.high), (a, b)
+
+
+def test_a_result_is_held_from_when_it_is_written(program):
+    for lane in of(program)[1:]:
+        written = [h for h in lane.holdings if h.kind == RESULT]
+        assert max(h.high for h in written) == lane.nbytes and len({h.end for h in written}) == 1
+
+
+def test_what_is_held_twice_counts_once():
+    lane = Lane("x", 100, [Holding("value", "", 0, 60, 0, 1), Holding("result", "", 40, 100, 1, 2)])
+    assert held([lane]) == 100
+    assert held([Lane("x", 100, lane.holdings[:1]), Lane("y", 50, [Holding("value", "", 0, 50, 2, 2)])]) == 60
+
+
+def test_the_picture():
+    w, x = np.ones((200, 200)), np.ones((300, 200))
+    text = ad.drawing(ad.grad(loss), w, x, memory=True)
+    tree = ElementTree.fromstring(text)
+    width = float(tree.get("viewBox").split()[2])
+    boxes = tree.findall("{http://www.w3.org/2000/svg}rect")
+    assert len(boxes) > 8 and all(float(b.get("x")) + float(b.get("width")) <= width + 1 for b in boxes)
+    assert "loss_grad: " in text and "arena, " in text
+    with pytest.raises(ad.AutodiffError, match="no plan for memory"):
+        ad.drawing(ad.grad(lambda x: x * x), 2.0, memory=True)

@@ -1,0 +1,34 @@
+"""solve_triangular: blocks of the diagonal, both triangles, stacks; what stands in the other is not read."""
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.ops import triangular
+
+rng = np.random.default_rng(2)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("columns", [1, 3, 40])
+@pytest.mark.parametrize("n", [3, triangular.BLOCK, triangular.BLOCK + 1, 100])
+def test_it_solves_as_numpy_does(n, columns, upper):
+    for lead in ((), (2,)):
+        a, b = rng.normal(size=(*lead, n, n)) + n * np.eye(n), rng.normal(size=(*lead, n, columns))
+        triangle = np.triu(a) if upper else np.tril(a)
+        found = triangular.evaluate(a, b, upper)
+        np.testing.assert_allclose(found, np.linalg.solve(triangle, b), rtol=1e-11, atol=1e-14)
+
+
+def test_a_singular_matrix_is_numpys_error():
+    with pytest.raises(np.linalg.LinAlgError, match="Singular"):
+        triangular.evaluate(np.diag([1.0, 0.0, 2.0]), np.ones((3, 1)), False)
+
+
+def test_the_gradient_of_a_factor_of_several_blocks():
+    """Against the derivative of the logarithm of a determinant, which is the inverse."""
+    x = rng.normal(size=(70, 70))
+    a = x @ x.T + 70.0 * np.eye(70)
+    found = ad.grad(lambda a: 2.0 * np.sum(np.log(np.diagonal(np.linalg.cholesky(a)))))(a)
+    expected = np.linalg.inv(a)
+    np.testing.assert_allclose(found + found.T, 2.0 * expected, rtol=1e-9, atol=1e-12)
