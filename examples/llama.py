@@ -412,9 +412,7 @@ def work(args):
     prompt = words.encode(args.prompt).tolist() or [words.start]
     if args.steps:
         train(model, data, args)
-    made = model.generate(
-        prompt, args.max_tokens, args.temperature, seed=args.seed, among=words.vocab_size
-    )
+    made = model.generate(prompt, args.max_tokens, args.temperature, seed=args.seed, among=words.vocab_size)
     print(args.prompt + words.decode(made))
 
 
