@@ -29,7 +29,7 @@ STAGES: dict[str, set[str]] = {
     "keep": {"graph", "ops", "passes"},
     "emit": {"graph", "ops", "run", "switches"},
     "pipeline": {"derive", "emit", "graph", "keep", "ops", "passes", "switches"},
-    "nested": {"derive", "emit", "errors", "graph", "ops", "pipeline", "run"},
+    "nested": {"derive", "errors", "graph", "ops", "pipeline", "run"},
     "reuse": {"emit", "graph", "ops", "pipeline", "record", "same"},
     "check": {"derive", "graph", "ops", "record", "tree"},
     "api": {
