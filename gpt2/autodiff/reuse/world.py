@@ -182,7 +182,7 @@ class World:
         """
         given = list(frame.f_locals.values())
         if frame.f_code in _ABSTRACT:
-            return any(id(v) in self._seen for v in given)
+            return any(id(v) in self._seen and not is_ours(type(v)) for v in given)
         if not given or id(given[0]) not in self._seen or is_ours(type(given[0])):  # ours says what it reads
             return False
         return _is_method_of(frame.f_code, type(given[0]))
