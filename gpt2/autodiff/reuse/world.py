@@ -182,8 +182,10 @@ class World:
         """
         given = list(frame.f_locals.values())
         if frame.f_code in _ABSTRACT:
-            return any(id(v) in self._seen for v in given)
-        return bool(given) and id(given[0]) in self._seen and _is_method_of(frame.f_code, type(given[0]))
+            return any(id(v) in self._seen and not is_ours(type(v)) for v in given)
+        if not given or id(given[0]) not in self._seen or is_ours(type(given[0])):  # ours says what it reads
+            return False
+        return _is_method_of(frame.f_code, type(given[0]))
 
     def _enters_ours(self, frame) -> None:
         """Note that the user's code calls a function of NumPy's, or of the compiler's."""
