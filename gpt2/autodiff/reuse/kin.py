@@ -3,8 +3,8 @@ loop makes one at each turn.
 
 Two such functions do the same if their code is the same object, if their globals, defaults and names are,
 and if each variable that they close over holds the same object, or, where no code asks by `is`, an equal one
-of a kind that cannot change. Then what guards the recording of the first guards the second as well, whose own cells
-were compared just now. What is not of this kind is recorded again, as ever.
+of a kind that cannot change. Then what guards the recording of the first guards the second as well, whose own
+cells were compared just now. What is not of this kind is recorded again, as ever.
 
 A record that is kept here keeps what the first function closes over alive. So this is for functions over
 numbers, texts, modules, functions, and arrays of no more than a MiB; and a few records are kept.
