@@ -12,6 +12,7 @@ again, which over the next block_size / 2 tokens comes to one more position's wo
 import codecs
 import json
 import math
+import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -225,6 +226,8 @@ def log_probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 def _check(model, tokens, max_tokens, temperature, top_k, top_p):
+    if not _are_ids(tokens):
+        raise UserError(f"generate: tokens is {reprlib.repr(tokens)}, expected a text or a list of token ids")
     if len(tokens) == 0:
         raise UserError("generate: the prompt is empty, expected at least one token")
     V = model.config.vocab_size
@@ -232,6 +235,14 @@ def _check(model, tokens, max_tokens, temperature, top_k, top_p):
         if not 0 <= token < V:
             raise UserError(f"generate: the prompt contains token {token}, expected ids from 0 to {V - 1}")
     _check_knobs(max_tokens, temperature, top_k, top_p)
+
+
+def _are_ids(tokens):
+    try:
+        ids = np.asarray([tokens[k] for k in range(len(tokens))])  # of bytes too
+    except (TypeError, ValueError, KeyError):  # no sequence, or one of rows of different lengths
+        return False
+    return ids.ndim == 1 and (ids.size == 0 or ids.dtype.kind in "iu")
 
 
 def _check_samples(samples):

@@ -15,8 +15,17 @@ BEST = "best.safetensors"  # the weights with the lowest validation loss
 
 RUNS = Path("runs")
 
-# What a person types to train: the script, where it lies beside the package in a checkout, else the program
-TRAIN = "python train.py" if Path(__file__).parents[2].joinpath("train.py").exists() else "gpt2 train"
+
+
+def _is_here(script: Path) -> bool:
+    try:
+        return script.samefile(script.name)
+    except OSError:  # one of the two is not there
+        return False
+
+
+# What a person types to train: the script, where that person stands in a checkout, else the program
+TRAIN = "python train.py" if _is_here(Path(__file__).parents[2] / "train.py") else "gpt2 train"
 
 
 def quoted(path: str | Path) -> str:

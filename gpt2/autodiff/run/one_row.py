@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 PIECE = 1 << 21  # bytes of the matrix that a thread takes at a time
-# Bytes of a matrix from which waking the others pays: that takes some 60 us, and where one core reads nearly as
-# fast as the memory gives (27 of 31 GB/s where this was measured) it gains 0.1 of the time at most
+# Bytes of a matrix from which waking the others pays: that takes some 60 us, and where one core reads nearly
+# as fast as the memory gives (27 of 31 GB/s where this was measured) it gains 0.1 of the time at most
 SHARE_FROM = 1 << 24
 
 
