@@ -57,7 +57,9 @@ def test_every_page_is_in_the_contents():
     """Of the site and of README, and nothing is there that does not exist."""
     pages = {path.name for path in (house.ROOT / "docs").glob("*.md")}
     notebooks = {path.name for path in (house.ROOT / "examples").glob("*.ipynb")}
-    listed = re.findall(r"^      - ([\w/-]+\.(?:md|ipynb))$", CONTENTS.split("\nnav:\n")[1], re.M)
+    listed = re.findall(
+        r"^      - (?:[\w ]+: )?([\w/-]+\.(?:md|ipynb))$", CONTENTS.split("\nnav:\n")[1], re.M
+    )
     assert len(listed) == len(set(listed))
     outside = {"index.md", "CONTRIBUTING.md", "CHANGELOG.md"}  # docs/hooks.py brings them
     assert set(listed) == pages | {f"examples/{name}" for name in notebooks} | outside

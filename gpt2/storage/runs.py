@@ -16,7 +16,6 @@ BEST = "best.safetensors"  # the weights with the lowest validation loss
 RUNS = Path("runs")
 
 
-
 def _is_here(script: Path) -> bool:
     try:
         return script.samefile(script.name)

@@ -22,7 +22,7 @@ import threading
 import tracemalloc
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -543,7 +543,24 @@ def time_limit(seconds):
 
 
 def outcome(subject, folder, content, sound=None):
-    """Read the folder with `content` as its file. sound: what the file was, for one that is sealed."""
+    """Read the folder with `content` as its file. sound: what the file was, for one that is sealed.
+
+    Memory counts if it is taken twice: other threads of the process may take some at any time.
+    """
+    came = _once(subject, folder, content, sound)
+    if came.peak > _most(content):
+        came = _once(subject, folder, content, sound)
+    if came.peak > _most(content):
+        text = f"{came.peak:,} bytes of memory for a file of {len(content):,}; then: {came.text}"
+        return replace(came, kind="surprise", text=text)
+    return came
+
+
+def _most(content):
+    return TIMES * len(content) + ON_TOP
+
+
+def _once(subject, folder, content, sound):
     (folder / subject.file).write_bytes(content)
     tracemalloc.start()
     try:
@@ -562,8 +579,6 @@ def outcome(subject, folder, content, sound=None):
         tracemalloc.stop()
     if kind == "refused" and (len(text.splitlines()) != 1 or not text.isprintable()):
         kind, text = "surprise", f"not one line of text: {text!r}"
-    if peak > TIMES * len(content) + ON_TOP:
-        kind, text = "surprise", f"{peak:,} bytes of memory for a file of {len(content):,}; then: {text}"
     if kind == "read" and subject.sealed and content != sound:
         kind, text = "surprise", "a change that was not noticed"
     return Outcome(kind, text, peak)

@@ -405,7 +405,9 @@ def _lend(kind, storage, values: Values, stands) -> None:
             kind[n] = Kind.LENT
 
 
-def written_spans(kind, values: Values, stands, results: Iterable[Node]) -> dict[Node, list[Span]]:
+def written_spans(
+    kind: Iterable[Node], values: Values, stands: dict[Node, np.ndarray], results: Iterable[Node]
+) -> dict[Node, list[Span]]:
     """For each of these results, the bytes that the program writes of it, from then on: sorted."""
     taken: dict[Node, list[Span]] = {o: [] for o in results}
     for n in kind:
