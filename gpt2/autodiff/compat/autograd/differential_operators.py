@@ -120,7 +120,7 @@ def grad(fun: Callable, x: Any) -> Any:
     """
     if objects.is_object(x):
         return _of_object("grad", fun, x)[1]
-    if not flatten(x)[0]:  # an empty list, say
+    if isinstance(x, (list, tuple, dict)) and not flatten(floating(x))[0]:
         _number("grad", fun(x))
         return x
     return _made(fun, "grad", _gradient)(floating(x), *_others(fun))

@@ -15,5 +15,5 @@ class ArrayBox(Box):
         name = getattr(value_type, "__name__", value_type)
         raise NotImplementedError(
             f"autograd.numpy.numpy_boxes.ArrayBox.register({name}): arrays are recorded as they are, and "
-            "other classes take a Box of their own, or are trees (docs/values.md)"
+            "other classes take a Box of their own, or are trees (docs/autodiff.md)"
         )
