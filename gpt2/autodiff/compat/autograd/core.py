@@ -17,6 +17,7 @@ from ...api.vjp import vjp as reverse
 from ...tree import Tree, flatten, unflatten
 from . import objects
 from .inputs import answer, floating, has_derivative, zeros_like
+from .rules import ruled
 from .tracer import Box, Node, Primitive, getval, isbox, primitive, trace
 from .util import func, subval, toposort
 
@@ -82,19 +83,21 @@ def make_jvp(fun: Callable, x: Any) -> Callable:
 
 
 def _own(fun: Any) -> Primitive:
-    """The primitive that a rule is given to. One for a function that is none has no effect, as with autograd,
-    whose own primitives are NumPy's and SciPy's functions.
+    """The primitive that a rule is given to: NumPy's and SciPy's functions are primitives too. A rule for
+    another function has no effect, as with autograd.
     """
     if isinstance(fun, Primitive):
         return fun
+    if (found := ruled(fun)) is not None:
+        return found
     home = (getattr(fun, "__module__", None) or "").partition(".")[0]
     if isinstance(fun, types.FunctionType) and home not in ("numpy", "scipy", "gpt2"):
         warnings.warn(f"{fun.__name__} is no primitive, so a rule has no effect on it", stacklevel=4)
         return Primitive(fun)
     name = getattr(fun, "__name__", fun)
     raise TypeError(
-        f"{name} is no primitive, so it cannot be given a rule. NumPy's and SciPy's functions have rules of "
-        f"their own here; for another one make a new name: {name} = primitive({name})"
+        f"{name} is no primitive, so it cannot be given a rule: what operators stand for, and what has no "
+        f"rule here, takes none. Make a new name: my_{name} = primitive({name})"
     )
 
 
