@@ -88,6 +88,8 @@ def ufuncs() -> dict:
     """The rows of scipy.special, with the arguments of their own tests; one without a derivative is held."""
     found = {}
     for ufunc, op in special.OP_OF.items():
+        if ufunc.__name__ == "gammasgn":  # constant but for its steps: its differences are rounding
+            continue
         partials, domain = special.PARTIALS[op.removeprefix(special.PREFIX)]
         n, rng = ufunc.nin, np.random.default_rng(3)
         args = [rng.uniform(*domain, 3) for _ in range(n)]

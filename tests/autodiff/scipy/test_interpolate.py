@@ -56,10 +56,12 @@ CALLS = {
     "grid": (lambda m, q, v: m.RegularGridInterpolator(GRID, v)(q), (SPOTS, HEIGHTS)),
     "grid, on": (lambda m, q, v: m.RegularGridInterpolator(GRID, v, **OPEN)(q - 1.3), (SPOTS, HEIGHTS)),
     "grid, 2 beyond": (
-        lambda m, q, v: m.RegularGridInterpolator(GRID, v, "linear", False, 2.0)(q + 0.5), (SPOTS, HEIGHTS)
+        lambda m, q, v: m.RegularGridInterpolator(GRID, v, "linear", False, 2.0)(q + 0.47), (SPOTS, HEIGHTS)
     ),
     "grid, falling": (lambda m, q, v: m.RegularGridInterpolator((-X,), v)(-q[..., None]), (INSIDE, Y)),
-    "grid, nearest": (lambda m, q, v: m.RegularGridInterpolator(GRID, v, "nearest")(q), (SPOTS, HEIGHTS)),
+    "grid, nearest": (
+        lambda m, q, v: m.RegularGridInterpolator(GRID, v, "nearest")(q + 0.03), (SPOTS, HEIGHTS)
+    ),
     "grid, columns": (lambda m, q, v: m.interpn(GRID, v, (q[:, 0], q[0, 1])), (SPOTS, HEIGHTS)),
     "plain grid": (lambda m, q: m.RegularGridInterpolator(GRID, HEIGHTS)(q), (SPOTS,)),
     "plain interp1d": (lambda m, q: m.interp1d(X, Y, "cubic")(q), (INSIDE,)),
@@ -111,7 +113,7 @@ def test_curves_that_are_there():
     (lambda q: ours.make_interp_spline(X, q, bc_type=([(1, 0.0)], [(1, 0.0)]))(1.0), "values given in"),
     (lambda q: ours.CubicSpline(X, q).roots(), "roots of a curve"),
     (lambda q: ours.interp1d(X, Y)(q + 100.0), "lies beyond 0.1 to 4.6"),
-    (lambda q: ours.RegularGridInterpolator(GRID, HEIGHTS, "cubic")(q[:2]), "method='cubic'"),
+    (lambda q: ours.RegularGridInterpolator(GRID, HEIGHTS)(q[:2], "cubic"), "method='cubic'"),
     (lambda q: ours.RegularGridInterpolator((q,), Y)(1.0), "RegularGridInterpolator with knots that are"),
     (lambda q: ours.RegularGridInterpolator(GRID, HEIGHTS)(q[:2] + 9.0), "out of bounds in dimension 0"),
     (lambda q: ours.RegularGridInterpolator((X[:3],), q)(1.0), "3 points and 7 values"),
