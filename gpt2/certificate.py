@@ -83,11 +83,11 @@ def subject(name: str, sizes: Sizes, dtype: str, file: str | None = None) -> Sub
     d = described(sizes, file, dtype)
     if name not in own(d):
         raise UserError(f"--layers {file}: has no {name} of its own; it has {', '.join(own(d))}")
-    step = name if name == BLOCK else d.steps_of(name)[0]
-    static = {} if name == BLOCK else d.steps[step].static
+    place = name if name == BLOCK else d.places_of(name)[0]
+    static = {} if name == BLOCK else d.calls[place].static
 
     def inputs(seed=0):
-        return d.inputs_at(step, sizes.B, sizes.T, np.random.default_rng(seed))
+        return d.inputs_at(place, sizes.B, sizes.T, np.random.default_rng(seed))
 
     return Subject(d.written[name], static, inputs)
 
@@ -103,7 +103,7 @@ def described(sizes: Sizes, file: str, dtype: str = "float32") -> Description:
 
 def own(d: Description) -> list[str]:
     """The names of the layers of a model that are a user's own, and "block"."""
-    used = [name for name in d.own if d.steps_of(name)]
+    used = [name for name in d.own if d.places_of(name)]
     return used if d.block is None else [*used, BLOCK]
 
 

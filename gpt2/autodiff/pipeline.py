@@ -145,16 +145,16 @@ class Row:
         begin = time.perf_counter()
         with _uncollected:
             forward, backward, saved = partition(joint, n_inputs, n_outputs, tidy=self._simple, **price)
-        places = [("output", n_outputs + k) for k in range(len(saved))]
+        origins = [("output", n_outputs + k) for k in range(len(saved))]
         if not hand_on_inputs:
-            places, results = _short_ways(joint, saved, forward.outputs, n_outputs)
+            origins, results = _short_ways(joint, saved, forward.outputs, n_outputs)
             forward = Graph(forward.inputs, results, forward.name)
         forward = simplify(forward, self.options)
         middle = time.perf_counter()
         self._came_out("forward", forward, middle - begin)
         backward = simplify(backward, self.options)
         self._came_out("backward", backward, time.perf_counter() - middle)
-        return Halves(forward, backward, places)
+        return Halves(forward, backward, origins)
 
     def emitted(
         self,
@@ -228,14 +228,14 @@ def _short_ways(joint: Graph, saved, handed: Sequence[Node], n_outputs: int) -> 
     """
     inputs = {n: ("input", k) for k, n in enumerate(joint.inputs)}
     results = {n: ("output", k) for k, n in enumerate(joint.outputs[:n_outputs])}
-    places, outputs = [], list(handed[:n_outputs])
+    origins, outputs = [], list(handed[:n_outputs])
     for n, made in zip(saved, handed[n_outputs:]):
-        place = inputs.get(n) or results.get(n)
-        if place is None:
-            place = "output", len(outputs)
+        origin = inputs.get(n) or results.get(n)
+        if origin is None:
+            origin = "output", len(outputs)
             outputs.append(made)
-        places.append(place)
-    return places, outputs
+        origins.append(origin)
+    return origins, outputs
 
 
 def program_of(graph: Graph, scalar: bool = False) -> Any:

@@ -207,7 +207,7 @@ def fill(views: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], pref
 
 
 def _header(arrays, state):
-    """The first bytes of a file, with zeros for the checksum, and the place of the checksum in them."""
+    """The first bytes of a file, with zeros for the checksum, and where the checksum lies in them."""
     metadata = {"format": FORMAT, "sha256": NO_DIGEST, "state": json.dumps(state, allow_nan=False)}
     entries = {}
     offset = 0

@@ -37,7 +37,7 @@ from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, is_container, items_of, tree_map, unflatten
 from .bodies import operands_of_body, stands_for_all
-from .plan import result_leaves
+from .transform import result_leaves
 
 CHECKPOINT = Checkpoint()
 

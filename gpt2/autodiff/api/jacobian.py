@@ -20,8 +20,8 @@ from .arguments import Wrt, checked_argnums, differentiated
 from .derived import derived_function
 from .forward import gradient_of
 from .gradient import check_number
-from .plan import ARRAY, NUMBER, SCALAR, Arguments, Out, Plan, Transform, operands_of, result_outs
-from .units import products
+from .transform import ARRAY, NUMBER, SCALAR, Arguments, Out, Transform, Wiring, operands_of, result_outs
+from .unit_vectors import times_unit_vectors
 
 MOST = 1 << 24  # elements of a value: larger ones are made slice by slice, in a loop
 
@@ -43,7 +43,7 @@ class Jacobian(Transform):
     def check(self, call: Arguments, f: Callable) -> None:
         differentiated(self, call, f)
 
-    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         wrt = differentiated(self, call, f)
         graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
         outs = result_outs(rec)
@@ -51,7 +51,7 @@ class Jacobian(Transform):
 
     def of_graph(
         self, graph: Graph, rec: Recording, call: Arguments, wrt: Wrt, out_tree: Tree, outs: Sequence[Out]
-    ) -> Plan:
+    ) -> Wiring:
         for path, o in zip(leaf_paths(out_tree), outs):
             if graph.outputs[o.index].dtype.kind not in "fc":
                 raise AutodiffError(
@@ -69,7 +69,7 @@ class Jacobian(Transform):
         flat = [Out(r * len(wrt.leaves) + c, k) for r, row in enumerate(kinds) for c, k in enumerate(row)]
         spec = _product(out_tree.spec, wrt.tree.spec)
         joint = Graph(graph.inputs, [b for row in blocks for b in row], graph.name + "_jacobian")
-        return Plan(joint, *operands_of(rec, call), Tree(spec, len(flat)), flat)
+        return Wiring(joint, *operands_of(rec, call), Tree(spec, len(flat)), flat)
 
 
 class Forward(Jacobian):
@@ -83,7 +83,7 @@ class Reverse(Jacobian):
 class Hessian(Jacobian):
     name, suffix = "hessian", "hessian"
 
-    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         wrt = differentiated(self, call, f)
         check_number(self.name, rec, wrt.leaves)
         gradient = gradient_of(rec.graph, wrt.leaves)
@@ -157,7 +157,7 @@ def _unit_vector(like: Node) -> tuple[Node, Node]:
 
 def _mapped(i: Node, unit: Node, results: list[Node], n: int) -> list[Node]:
     """The results for i = 0 .. n - 1, stacked; what does not depend on i is computed once, outside of it."""
-    many, differs = batched(Graph([i], results), [True], n, products(results, unit, n))
+    many, differs = batched(Graph([i], results), [True], n, times_unit_vectors(results, unit, n))
     if all(m.size <= MOST for m in many.nodes if type(m.dtype) is not tuple):
         found = remade(many.outputs, {many.inputs[0]: const(np.arange(n))})
         return [r if has else broadcast(r, (n, *r.shape)) for r, has in zip(found, differs)]

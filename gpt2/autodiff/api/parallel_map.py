@@ -16,7 +16,7 @@ from ..record.value import Recorded, value_of
 from ..tree import flatten, unflatten
 from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
 from .derived import derived_of
-from .plan import Compile
+from .transform import Compile
 
 
 def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:

@@ -26,7 +26,7 @@ from ..record.source_lines import site
 from ..record.unevaluated import zeros_like
 from ..record.value import Recorded
 from ..tree import flatten, unflatten
-from .plan import leaf_key, result_leaves
+from .transform import leaf_key, result_leaves
 
 
 def repeated(f: Callable) -> Callable:

@@ -15,7 +15,7 @@ from ..record.value import Recorded
 from ..tree import LEAF, Tree, attributes_of, flatten, leaf_paths, unflatten
 from .bodies import as_arrays, body_graph, changes, operands_of_body, recorded_once
 from .derived import derived_function
-from .plan import Compile, argument_text
+from .transform import Compile, argument_text
 
 
 def vmap(f: Callable, in_axes: Any = 0, out_axes: Any = 0, *, pure: bool = False) -> Callable:
@@ -113,9 +113,9 @@ def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any)
     else:
         out_tree = rec.out_tree
         found, has = _at_once(rec, moved, axes, n)
-    places = _axes_of(out_tree.spec, out_axes, "out_axes")
+    wanted = _axes_of(out_tree.spec, out_axes, "out_axes")
     paths = leaf_paths(out_tree)
-    results = [_placed(f, x, h, a, n, p) for x, h, a, p in zip(found, has, places, paths, strict=True)]
+    results = [_with_axis_at(f, x, h, a, n, p) for x, h, a, p in zip(found, has, wanted, paths, strict=True)]
     return unflatten(out_tree, results)
 
 
@@ -243,13 +243,13 @@ def _children(axes, spec) -> list | None:
     )
 
 
-def _placed(f: Callable, x, has: bool, axis: int | None, n: int, path: tuple):
+def _with_axis_at(f: Callable, x, has: bool, axis: int | None, n: int, path: tuple):
     """A result with the axis of the examples where out_axes says."""
     if axis is None:
         if has:
-            place = "".join(f"[{p!r}]" for p in path)
+            where = "".join(f"[{p!r}]" for p in path)
             raise AutodiffError(
-                f"vmap: out_axes has None for the result{place} of {_name(f)}, which differs from example to "
+                f"vmap: out_axes has None for the result{where} of {_name(f)}, which differs from example to "
                 "example",
                 here(),
             )

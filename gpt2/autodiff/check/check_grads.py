@@ -285,8 +285,8 @@ def wrong(
         if not bad.any():
             return lines
         at = np.unravel_index(np.argmax(apart), apart.shape)
-        place = f", most at {list(map(int, at))}" if at else ""
-        text = f"wrong at {np.count_nonzero(bad)} of {bad.size}{place}: {g[at]:.6g}, should be {want[at]:.6g}"
+        where = f", most at {list(map(int, at))}" if at else ""
+        text = f"wrong at {np.count_nonzero(bad)} of {bad.size}{where}: {g[at]:.6g}, should be {want[at]:.6g}"
     captured = [a for _, a in rec.captures]
     problem = Problem(rec.graph, [*values, *captured], i, dout.astype(want.dtype), right)
     many = sum(w is not None for w in right) >= MANY

@@ -262,7 +262,7 @@ def _repeated(problem: Problem, got, same) -> Iterator[str]:
 
 
 def _patterns(problem: Problem, got, same) -> Iterator[str]:
-    """The place in the array where the difference lies, as text."""
+    """Where in the array the difference lies, as text."""
     want = problem.expected
     difference = got - want
     scale = np.max(np.abs(difference), initial=0.0)
@@ -277,8 +277,8 @@ def _patterns(problem: Problem, got, same) -> Iterator[str]:
         others = tuple(a for a in range(want.ndim) if a != axis)
         wrong = np.flatnonzero((np.abs(difference) > 1e-6 * scale).any(others))
         if len(wrong) <= n // 3:
-            places = ", ".join(map(str, wrong))
-            yield f"only {'index' if len(wrong) == 1 else 'indices'} {places} of axis {axis} differ"
+            numbers = ", ".join(map(str, wrong))
+            yield f"only {'index' if len(wrong) == 1 else 'indices'} {numbers} of axis {axis} differ"
 
 
 # Causes that say what the gradient as a whole is like, and those that name a step of the function

@@ -110,7 +110,7 @@ def where_it_begins(
     if not wrong or len(parts) < 3:
         return []
     last = wrong[-1]
-    head, steps = _place(graph, last, [p for p in right if len(p.readers) == 1], want)
+    head, steps = _suspects(graph, last, [p for p in right if len(p.readers) == 1], want)
     named = functions(graph, steps)
     if not named:
         return []
@@ -140,7 +140,7 @@ def _right(parts, compared, got, want, tolerance) -> list[Piece]:
     return [p for p, g, w in pairs if size(g - w) <= tolerance * max(size(w), least)]
 
 
-def _place(graph: Graph, last: Piece, good: list[Piece], want) -> tuple[str, set[Node]]:
+def _suspects(graph: Graph, last: Piece, good: list[Piece], want) -> tuple[str, set[Node]]:
     """What is to be said of the last wrong gradient, and the values whose backward may be wrong.
 
     good    the pieces with one reader whose gradients are right
@@ -163,7 +163,7 @@ def _few(labels: Iterable[str]) -> str:
 
 
 def functions(graph: Graph, steps: set[Node]) -> list[tuple[str, str]]:
-    """(function with its place, file) of the code that computes some values, a file each, in order."""
+    """(function with its lines, file) of the code that computes some values, a file each, in order."""
     lines: dict[str, list] = {}
     for n in graph.nodes:
         if n in steps and n.loc is not None and n.op not in VIEWS:
@@ -172,8 +172,8 @@ def functions(graph: Graph, steps: set[Node]) -> list[tuple[str, str]]:
     for file, seen in lines.items():
         function = Counter(name for name, _ in seen).most_common(1)[0][0]
         at = sorted(line for name, line in seen if name == function)
-        place = f"{at[0]}-{at[-1]}" if at[0] != at[-1] else str(at[0])
-        found.append((f"{function} ({os.path.basename(file)}:{place})", file))
+        at_lines = f"{at[0]}-{at[-1]}" if at[0] != at[-1] else str(at[0])
+        found.append((f"{function} ({os.path.basename(file)}:{at_lines})", file))
     return found
 
 

@@ -80,12 +80,12 @@ def mistakes(formula: Formula, suspected: Callable[[Node], bool]) -> Iterator[tu
                 tried += 1
                 if tried > MOST:
                     return
-                yield text + _place(n), formula.changed(n, value)
+                yield text + _location(n), formula.changed(n, value)
                 if n in formula.forward:
-                    yield text + _place(n), formula.changed(n, value, backward_alone=True)
+                    yield text + _location(n), formula.changed(n, value, backward_alone=True)
 
 
-def _place(n: Node) -> str:
+def _location(n: Node) -> str:
     if n.loc is None:
         return ""
     return f" ({'the gradient of ' if n.derived else ''}{os.path.basename(n.loc[0])}:{n.loc[1]})"

@@ -5,7 +5,7 @@
     jvp_graph(graph, wrt)        forward: inputs and tangents -> outputs and their tangents
 
 None is the symbolic zero: what does not depend on `wrt`, or does not lead to a cotangent, has no derivative
-and costs nothing. chain.py has the steps of the chain rule.
+and costs nothing. chain_rule.py has the steps of the chain rule.
 
 Gradients flow with the linear transpose, without conjugation (JAX's convention): the gradient of a real
 function of z = u + iv is df/du - i df/dv.
@@ -21,7 +21,7 @@ from ..graph import Graph, Node, next_id
 from ..ops import OPS, input_node
 from ..ops.build import full, zeros
 from ..ops.exactness import mark_derived
-from .chain import Masked, applied, errors_at, fit, force, pull_elementwise, pull_where, push, total
+from .chain_rule import Masked, applied, errors_at, fit, force, pull_elementwise, pull_where, push, total
 from .shifts import invariant_shifts
 
 __all__ = ["backprop", "gradient_graph", "gradients", "jvp_graph", "pushforward", "vjp_graph"]

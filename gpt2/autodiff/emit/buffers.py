@@ -132,7 +132,7 @@ class Values:
         return [w for u in direct for w in (self.readers(u) if u in self.folded else [u])]
 
     def last_read(self, n: Node) -> int:
-        """The place in the order of the last of them; -1 where there is none."""
+        """The position in the order of the last of them; -1 where there is none."""
         if n not in self._last:
             self._last[n] = max([self.uses.order[u] for u in self.readers(n)], default=-1)
         return self._last[n]
@@ -249,7 +249,7 @@ class Uses:
         return found
 
     def last_read(self, x: Node) -> int:
-        """The place in the order of the op that reads x last; -1 where none does."""
+        """The position in the order of the op that reads x last; -1 where none does."""
         if x not in self._last:
             self._last[x] = max((self.order[u] for u, _ in self.readers(x)), default=-1)
         return self._last[x]
@@ -272,7 +272,7 @@ class Uses:
 
 
 def _element_by_element(a: Node, n: Node) -> bool:
-    """Whether n, an elementwise op, reads each element of a's root in the place that it writes."""
+    """Whether n, an elementwise op, reads each element of a's root at the position that it writes."""
     return a.shape == n.shape and all(v.op == "reshape" for v in chain(a))
 
 

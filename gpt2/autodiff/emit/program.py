@@ -207,7 +207,7 @@ def compile_graph(
 
 
 def _fusing(options: Options | None) -> Callable | None:
-    """What gives elementwise trees to numexpr, as emit takes it; None where NumPy computes everything."""
+    """What gives elementwise ops to numexpr, as emit takes it; None where NumPy computes everything."""
     backend = "numpy" if options is None else options.elementwise
     if backend == "numpy":
         return None

@@ -94,10 +94,10 @@ class _Alone:
         if id(body) not in self.known:
             graph = self.simplified(inline_calls(body))
             read = set(reachable(graph.outputs))
-            places = [k for k, i in enumerate(graph.inputs) if i in read]
-            self.known[id(body)] = Graph([graph.inputs[k] for k in places], graph.outputs, graph.name), places
-        graph, places = self.known[id(body)]
-        made = apply("stretch", *(args[k] for k in places), body=graph, of=None)
+            taken = [k for k, i in enumerate(graph.inputs) if i in read]
+            self.known[id(body)] = Graph([graph.inputs[k] for k in taken], graph.outputs, graph.name), taken
+        graph, taken = self.known[id(body)]
+        made = apply("stretch", *(args[k] for k in taken), body=graph, of=None)
         made.loc = call.loc
         return made
 
@@ -112,19 +112,19 @@ class _Halves:
         forward, backward, handed = cut(joint, n_inputs, n_outputs)
         inputs = {n: k for k, n in enumerate(joint.inputs)}
         results = {n: k for k, n in enumerate(joint.outputs[:n_outputs])}
-        self.places: list[tuple[str, int]] = []
+        self.origins: list[tuple[str, int]] = []
         outputs = list(forward.outputs[:n_outputs])
         for n, made in zip(handed, forward.outputs[n_outputs:]):
             if n in inputs:
-                self.places.append(("input", inputs[n]))
+                self.origins.append(("input", inputs[n]))
             elif n in results:
-                self.places.append(("output", results[n]))
+                self.origins.append(("output", results[n]))
             else:
-                self.places.append(("output", len(outputs)))
+                self.origins.append(("output", len(outputs)))
                 outputs.append(made)
         self.forward = simplified(Graph(forward.inputs, outputs, of.name))
         self.backward = simplified(Graph(backward.inputs, backward.outputs, back.name))
 
     def saved(self, args: list[Node], results: list[Node]) -> list[Node]:
         """The arguments of the second call that stand before the cotangents."""
-        return [(args if where == "input" else results)[k] for where, k in self.places]
+        return [(args if where == "input" else results)[k] for where, k in self.origins]

@@ -237,13 +237,13 @@ class _Problem:
         The joint program has it after all results, when what it is made from would have to be there still.
         """
         results = [n for n in fwd.nodes if n.id in self.primal or n.op == "input"]
-        place = {n.id: k for k, n in enumerate(results)}
-        due: dict[int, list[Node]] = {}  # place of the last of those values that it needs -> value to make
+        position = {n.id: k for k, n in enumerate(results)}
+        due: dict[int, list[Node]] = {}  # position of the last of those values that it needs -> value to make
         last: dict[int, int] = {}
         for n in fwd.nodes:
-            last[n.id] = place.get(n.id, max((last[a.id] for a in n.args), default=-1))
+            last[n.id] = position.get(n.id, max((last[a.id] for a in n.args), default=-1))
         for n in fwd.outputs[self.n_outputs :]:
-            if n.id not in place:
+            if n.id not in position:
                 due.setdefault(last[n.id], []).append(n)
         order: list[Node] = []
         done: set[int] = set()

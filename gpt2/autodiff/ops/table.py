@@ -16,7 +16,7 @@ For an op with several results the jvp returns a tuple of tangents. Wherever a r
 each may be None (zero) or a function of no arguments, which is called only if that one is wanted.
 
 Rules are written in ops again, so derivatives of any order and all simplification come for free. A rule never
-sums over broadcast axes and never casts: chain.py does, once.
+sums over broadcast axes and never casts: chain_rule.py does, once.
 
 Ops that hold a graph (call, scan, ...) say both directions themselves, and these come before all else:
 
@@ -108,7 +108,7 @@ class Op:
     by_rows: Callable | None = None  # one of the rules of ops/rowwise.py
     batch: Callable | None = None  # one of the rules of ops/batching.py: many examples at once
     # What passes may rely on
-    commutes: str | None = None  # its arguments may change places: EXACTLY; NEARLY is but for the last bit
+    commutes: str | None = None  # its arguments may be swapped: EXACTLY; NEARLY is but for the last bit
     idempotent: bool = False  # op(x, x) is x
     shift: Callable | None = None  # one of the rules of ops/shifts.py
     # What becomes of a difference in the last bit (ops/exactness.py)

@@ -188,9 +188,9 @@ def _lists(function, args, kwargs):
     """np.sum([a, b])"""
     if any(type(v) is Recorded for v in args):
         return function(*args, **kwargs)
-    places = _SEQUENCES.get(function, ())
-    joined = [_joined(v, i in places) for i, v in enumerate(args)]
-    return function(*joined, **{k: _joined(v, k in places) for k, v in kwargs.items()})
+    positions = _SEQUENCES.get(function, ())
+    joined = [_joined(v, i in positions) for i, v in enumerate(args)]
+    return function(*joined, **{k: _joined(v, k in positions) for k, v in kwargs.items()})
 
 
 def _joined(value, is_sequence):

@@ -165,7 +165,7 @@ def _call(rec: Run, f, arguments):
     try:
         return f(*args, **kwargs)
     except Exception as error:
-        if rec.refused is not None and error is not rec.refused and _place_of(error) == rec.refused.loc[:2]:
+        if rec.refused is not None and error is not rec.refused and _raised_at(error) == rec.refused.loc[:2]:
             raise rec.refused from None  # where an item is set, NumPy covers our error with its own
         _blame_scipy(rec, error)
         raise
@@ -181,7 +181,7 @@ def _blame_scipy(rec: Run, error: Exception) -> None:
             raise lost_in_scipy(*found[1:]) from error
 
 
-def _place_of(error: Exception) -> tuple:
+def _raised_at(error: Exception) -> tuple:
     """File and line that raised."""
     trace = error.__traceback__
     while trace.tb_next is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import AutodiffError, DtypeError, EscapedError, place
+from ..errors import AutodiffError, DtypeError, EscapedError, location
 from ..graph import Node
 from ..ops import const, input_node
 from . import unevaluated
@@ -264,7 +264,7 @@ def innermost(operands: Iterable) -> Run:
 
 
 def escaped(x: Any) -> EscapedError:
-    made = f"made at {place(x._node.loc)}" if x._node.loc else "an argument"
+    made = f"made at {location(x._node.loc)}" if x._node.loc else "an argument"
     what = f"{x._node.name!r}, " if x._node.name else ""
     return EscapedError(
         f"a recorded value ({what}{made} while {x._rec.name} was recorded) is used after that recording "
@@ -332,7 +332,7 @@ def weak_dtype(dtype: np.dtype, kind: type) -> np.dtype:
 
 
 def label(node: Node, site: Site) -> None:
-    """Give a new node, and the new ones that it was composed of, their place in the user's source."""
+    """Give a new node, and the new ones that it was composed of, their line in the user's source."""
     if node.loc is not None or node.op == "input":
         return
     if node.op != "const" and node.name is None:

@@ -137,7 +137,7 @@ def _understood(x) -> bool:
 
 
 def _at_fault(error: Exception, ufunc, values, site) -> Exception:
-    """NumPy's error, with the place; or what is behind it."""
+    """NumPy's error, with the line; or what is behind it."""
     if isinstance(error, AutodiffError):
         return error
     if any(getattr(v, "dtype", np.dtype(int)).kind == "O" for v in values):

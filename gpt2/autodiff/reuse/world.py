@@ -47,9 +47,9 @@ from .kinds import (
     is_read_unseen,
     is_written_in_python,
     lets_through,
+    location_of,
     looked_into,
     name_of,
-    place_of,
 )
 from .named import MISSING, ArrayNames, ClassNames, FunctionNames, InstanceNames, ModuleNames, Names
 
@@ -151,7 +151,7 @@ class World:
             functions = self._in_classes(code)
         self._ran[id(code)] = code
         if not functions and id(code) not in self._known:
-            return self.fail(f"it runs {place_of(code)}, which it came to in a way that is not followed")
+            return self.fail(f"it runs {location_of(code)}, which it came to in a way that is not followed")
         found = self._code(code)
         for f in functions or ():
             self._free(f, found)
@@ -213,7 +213,7 @@ class World:
     def _code(self, code):
         found = reads(code)
         if found.trouble:
-            self.fail(f"{found.trouble} ({place_of(code)})")
+            self.fail(f"{found.trouble} ({location_of(code)})")
         self._enters |= found.withs > 0
         if found.texts:
             self._writes()

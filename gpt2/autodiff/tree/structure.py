@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..same import same, same_items
-from .classes import Part, part_of
+from .classes import Opened, opened
 
 LEAF = "*"  # stands for one leaf
 
@@ -154,11 +154,11 @@ def _flatten(x, leaves: list, is_leaf):
         return _kind(x), None, tuple(_flatten(v, leaves, is_leaf) for v in x)
     if isinstance(x, dict):
         return _kind(x), tuple(x), tuple(_flatten(v, leaves, is_leaf) for v in x.values())
-    part = part_of(x)
-    return ("static", x) if part is None else _flatten_part(x, part, leaves, is_leaf)
+    part = opened(x)
+    return ("static", x) if part is None else _flatten_opened(x, part, leaves, is_leaf)
 
 
-def _flatten_part(x, part: Part, leaves: list, is_leaf):
+def _flatten_opened(x, part: Opened, leaves: list, is_leaf):
     """An instance of a class of parameters: static if no leaf is in it."""
     n = len(leaves)
     children = tuple(
@@ -189,12 +189,12 @@ def items_of(spec: Any, x: Any) -> list:
 
 def is_container(x: Any) -> bool:
     """Whether x is of a kind that is taken apart."""
-    return isinstance(x, (tuple, list, dict)) or part_of(x) is not None
+    return isinstance(x, (tuple, list, dict)) or opened(x) is not None
 
 
 def attributes_of(x: Any) -> dict | None:
     """The attributes of an instance of a class of parameters, by name; None for anything else."""
-    part = part_of(x) if not isinstance(x, (tuple, list, dict)) else None
+    part = opened(x) if not isinstance(x, (tuple, list, dict)) else None
     return None if part is None else dict(zip(part.names, part.values))
 
 
