@@ -4,7 +4,6 @@ What the model is, its layers, tensors and forward, stands in description.py. He
 back: each layer's backward, by hand or derived, in reverse; or one program, with backward="whole".
 """
 
-import html
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
@@ -206,6 +205,8 @@ class GPT2:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a table of the layers with their tensors, shapes and sizes."""
+        import html
+
         rows: list[str] = []
         seen: set[str] = set()
         for place, layer, tensors in self.description.overview():
