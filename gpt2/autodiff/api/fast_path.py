@@ -137,6 +137,11 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
         if all(map(_is_contiguous, given)):
             return _arrays(t, name if keys is None else f"{name}.values()", given)
         leaves = iter(given)
+    return _one_by_one(t, name, keys, children, leaves)
+
+
+def _one_by_one(t: _Text, name: str, keys, children, leaves) -> None:
+    """Name what is in a container, and check each of it."""
     parts = [t.variable() for _ in children]
     if keys is not None:
         t.lines += [f"    {part} = {name}.get({t.value(key)}, unset)" for part, key in zip(parts, keys)]
@@ -144,7 +149,6 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
         t.lines.append(f"    {', '.join(parts)}, = {name}")
     for part, child in zip(parts, children):
         _check(t, child, part, leaves)
-    return None
 
 
 def _is_contiguous(x) -> bool:

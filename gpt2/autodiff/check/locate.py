@@ -118,15 +118,23 @@ def where_it_begins(
     cut, given, i = _apart(graph, last, values)
     g, gradients = got[last.index][last.at], [*[None] * i, want[last.index][last.at]]
     suspected = [(name, Problem(cut, given, i, cotangent, gradients, near=file)) for name, file in named]
-    cause = likely_cause(suspected[0][1], g, max(tolerance, 1e-9), AS_A_WHOLE)
+    name, cause = _cause(suspected, g, max(tolerance, 1e-9))
+    return [head + name if name else every, *([f"    likely cause: {cause}"] if cause else [])]
+
+
+def _cause(
+    suspected: Sequence[tuple[str, Problem]], g: np.ndarray, tolerance: float
+) -> tuple[str, str | None]:
+    """(the function that it lies in, what is likely wrong there); "" and None where that cannot be told."""
+    cause = likely_cause(suspected[0][1], g, tolerance, AS_A_WHOLE)
     if cause:
-        return [every, f"    likely cause: {cause}"]
+        return "", cause
     for kind in OF_A_STEP:
         for name, problem in suspected:
-            cause = likely_cause(problem, g, max(tolerance, 1e-9), [kind])
+            cause = likely_cause(problem, g, tolerance, [kind])
             if cause:
-                return [head + name, f"    likely cause: {cause}"]
-    return [every]
+                return name, cause
+    return "", None
 
 
 def _right(parts, compared, got, want, tolerance) -> list[Piece]:

@@ -72,7 +72,7 @@ def mistakes(formula: Formula, suspected: Callable[[Node], bool]) -> Iterator[tu
     # the gradient's own steps before those of the function, which a backward may compute again
     steps.sort(key=lambda n: n in formula.forward)
     tried = 0
-    for kind in (_products, _sums, _terms, _factors, _orders, _steps_left_out, _other_values):
+    for kind in (_products, _sums, _scalings, _terms, _factors, _orders, _steps_left_out, _other_values):
         for n in steps:
             for text, value in kind(formula, n):
                 if value.shape != n.shape:
@@ -127,25 +127,24 @@ def _products(formula: Formula, n: Node):
 
 
 def _sums(formula: Formula, n: Node):
+    if n.op != "sum":
+        return
     x = n.args[0]
-    if n.op == "sum":
-        axes = n.attrs.get("axes") or tuple(range(x.ndim))
-        count = int(np.prod([x.shape[k] for k in axes]))
-        where = f"{'axis' if len(axes) == 1 else 'axes'} {', '.join(map(str, axes))}"
-        names = axis_names(formula.graph).get(x.name or "", [])
-        if len(names) == x.ndim and all(names[k] for k in axes):
-            where = " and ".join(names[k] for k in axes)
-        value = formula.values[n]
-        yield f"the mean of {said(x)} over {where} is taken where the sum is meant", value / count
-        first = formula.values[x][tuple(slice(0, 1) if k in axes else slice(None) for k in range(x.ndim))]
-        if first.size == value.size:
-            yield f"the first of {where} of {said(x)} is taken where the sum is meant", first.reshape(n.shape)
-    if (
-        n.op in ("multiply", "divide")
-        and len(n.args) == 2
-        and n.args[1].op == "const"
-        and not n.args[1].shape
-    ):
+    axes = n.attrs.get("axes") or tuple(range(x.ndim))
+    count = int(np.prod([x.shape[k] for k in axes]))
+    where = f"{'axis' if len(axes) == 1 else 'axes'} {', '.join(map(str, axes))}"
+    names = axis_names(formula.graph).get(x.name or "", [])
+    if len(names) == x.ndim and all(names[k] for k in axes):
+        where = " and ".join(names[k] for k in axes)
+    value = formula.values[n]
+    yield f"the mean of {said(x)} over {where} is taken where the sum is meant", value / count
+    first = formula.values[x][tuple(slice(0, 1) if k in axes else slice(None) for k in range(x.ndim))]
+    if first.size == value.size:
+        yield f"the first of {where} of {said(x)} is taken where the sum is meant", first.reshape(n.shape)
+
+
+def _scalings(formula: Formula, n: Node):
+    if n.op in ("multiply", "divide") and n.args[1].op == "const" and not n.args[1].shape:
         a, c = formula.of(*n.args)
         yield f"{said(n.args[0])} is scaled by {c:g} twice", (a * c * c if n.op == "multiply" else a / c / c)
 

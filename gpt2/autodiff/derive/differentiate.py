@@ -73,20 +73,25 @@ def active_nodes(outputs: Iterable[Node], wrt: Iterable[Node]) -> list[Node]:
     """The nodes that lead from `wrt` to `outputs` through differentiable values, in topological order."""
     active = set(wrt)
     oldest = min((n.id for n in active), default=0)  # nothing older depends on wrt
-    between: dict[int, Node] = {}
     outputs = [o for o in outputs if o.id >= oldest]
-    stack = list(outputs)
-    while stack and active:
-        n = stack.pop()
-        if n.id not in between:
-            between[n.id] = n
-            stack.extend(a for a in n.args if a.id >= oldest and a.id not in between)
-    nodes = [between[i] for i in sorted(between)]
+    nodes = _no_older(outputs, oldest) if active else []
     still = invariant_shifts(nodes, outputs)
     for n in nodes:
         if carries_derivative(n) and n not in still and any(a in active for a in n.args):
             active.add(n)
     return [n for n in nodes if n in active]
+
+
+def _no_older(outputs: Iterable[Node], oldest: int) -> list[Node]:
+    """What outputs are computed from, themselves included, as far back as the id `oldest`, in order."""
+    found: dict[int, Node] = {}
+    stack = list(outputs)
+    while stack:
+        n = stack.pop()
+        if n.id not in found:
+            found[n.id] = n
+            stack.extend(a for a in n.args if a.id >= oldest and a.id not in found)
+    return [found[i] for i in sorted(found)]
 
 
 def carries_derivative(n: Node) -> bool:

@@ -298,17 +298,31 @@ def _share(r: Region, storage: dict[Node, Storage], values: Values) -> None:
         s = storage.get(values.base(n))
         if s is None or n in sums or not _first_writer(n, s, values):
             continue
-        direct = _read_in_step(n)
-        for x in dict.fromkeys((*direct, *outside)):
-            t = storage.get(x)
-            if t is None or t is s or not _fits_over(n, x, values.windows):
-                continue
-            inside = values.uses.region[x] is r and x not in direct
-            if t.holds == [x] and x not in sums and not inside and _done_with(x, n, x in direct, values, r):
-                t.end = max(t.end, s.end)
-                t.holds = s.holds  # from here on they are what lives there
-                storage[values.base(n)] = t
-                break
+        t = _to_write_over(n, r, sums, storage, outside, values)
+        if t is not None:
+            t.end = max(t.end, s.end)
+            t.holds = s.holds  # from here on they are what lives there
+            storage[values.base(n)] = t
+
+
+def _to_write_over(
+    n: Node,
+    r: Region,
+    sums: set[Node],
+    storage: dict[Node, Storage],
+    outside: Iterable[Node],
+    values: Values,
+) -> Storage | None:
+    """The storage of a value that n may be written over: one of its arguments, or of the arrays `outside`."""
+    own, direct = storage[values.base(n)], _read_in_step(n)
+    for x in dict.fromkeys((*direct, *outside)):
+        t = storage.get(x)
+        if t is None or t is own or not _fits_over(n, x, values.windows):
+            continue
+        inside = values.uses.region[x] is r and x not in direct
+        if t.holds == [x] and x not in sums and not inside and _done_with(x, n, x in direct, values, r):
+            return t
+    return None
 
 
 def _fits_over(n: Node, x: Node, windows) -> bool:

@@ -89,15 +89,11 @@ def laid_out(
     rows: list[list[Point]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for point, row in depth.items():
         rows[row].append(point)
-    near: dict[Point, set[Point]] = {point: set() for point in depth}
-    for way in ways:
-        for upper, lower in zip(way, way[1:]):
-            near[upper].add(lower)
-            near[lower].add(upper)
+    near = _neighbours(ways)
     x = {point: at for row in rows for point, at in _side_by_side(row, widths)}
     for sweep in range(SWEEPS):
         for row in rows if sweep % 2 else rows[::-1]:
-            wanted = {p: sum(x[o] for o in near[p]) / len(near[p]) if near[p] else x[p] for p in row}
+            wanted = {p: sum(x[o] for o in near[p]) / len(near[p]) if p in near else x[p] for p in row}
             row.sort(key=wanted.__getitem__)
             middle = [at for _, at in _side_by_side(row, widths)]
             shift = (sum(wanted.values()) - sum(middle)) / len(row)
@@ -106,6 +102,16 @@ def laid_out(
     right = max((x[p] + widths[p] / 2 for p in x), default=0.0) + MARGIN
     positions = {p: (x[p] - left, MARGIN + ROW * depth[p]) for p in x}
     return positions, right - left, 2 * MARGIN + ROW * len(rows) - (ROW - HEIGHT)
+
+
+def _neighbours(ways: list[list[Point]]) -> dict[Point, set[Point]]:
+    """The points that an arrow joins with each."""
+    near: dict[Point, set[Point]] = {}
+    for way in ways:
+        for upper, lower in zip(way, way[1:]):
+            near.setdefault(upper, set()).add(lower)
+            near.setdefault(lower, set()).add(upper)
+    return near
 
 
 def _side_by_side(row: list[Point], widths: dict[Point, float]) -> list[tuple[Point, float]]:

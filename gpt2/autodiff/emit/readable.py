@@ -98,16 +98,7 @@ class Writer:
 
     def function(self) -> list[str]:
         """The lines of the function."""
-        self.taken.update(self.packs)
-        for k, n in enumerate(self.graph.inputs):
-            if n in self.packed:
-                self.names[n] = "{}[{}][{}]".format(*self.packed[n])
-                self.there.add(n)
-            else:
-                self.begin(n, self.hints.get(k, "saved"))
-        given = [self.packed[n][0] if n in self.packed else self.names[n] for n in self.graph.inputs]
-        inputs = ", ".join(dict.fromkeys(given))
-        head = f"def {source_name(self.name, RESERVED)}({inputs}):"
+        head = self.head()
         for n in self.graph.nodes:
             if n.op == "const" and n.shape:
                 self.begin_constant(n)
@@ -124,6 +115,18 @@ class Writer:
         returned, single = ", ".join(outputs), len(outputs) == 1
         self.lines.append(f"return ({returned},)" if single else f"return {returned or '()'}")
         return [head, *(f"    {line}" if line else "" for line in self.lines)]
+
+    def head(self) -> str:
+        """The function's first line, with a name for each input."""
+        self.taken.update(self.packs)
+        for k, n in enumerate(self.graph.inputs):
+            if n in self.packed:
+                self.names[n] = "{}[{}][{}]".format(*self.packed[n])
+                self.there.add(n)
+            else:
+                self.begin(n, self.hints.get(k, "saved"))
+        given = [self.packed[n][0] if n in self.packed else self.names[n] for n in self.graph.inputs]
+        return f"def {source_name(self.name, RESERVED)}({', '.join(dict.fromkeys(given))}):"
 
     def returned(self) -> list[str]:
         """What stands behind `return`; of what is handed on together its name, once."""
@@ -329,6 +332,13 @@ class Writer:
         return first.times(Factors(below=(self.ref(n.args[1]).at(ATOM),)))
 
     def rendered(self, p: Factors) -> Text:
+        factors, numbers, below = self.with_means(p)
+        text = " / ".join([" * ".join(numbers + _powers(factors)) or "1.0", *below])
+        alone = text in factors and text.isidentifier() and not p.negative
+        return FactorsText("-" + text if p.negative else text, ATOM if alone else MULTIPLY, p)
+
+    def with_means(self, p: Factors) -> tuple[list[str], list[str], list[str]]:
+        """(factors, numbers, divisors) as texts: a number that is 1 / n divides, or makes a mean of a sum."""
         above, numbers, below = list(p.above), [], list(p.below)
         for c in p.numbers:
             n = round(1 / c) if c else 0
@@ -340,15 +350,7 @@ class Writer:
                 below.insert(0, str(n))
             else:
                 above[k] = self.call(above[k][1]).replace("np.sum", "np.mean", 1), above[k][1]
-        factors = [text for text, _ in above]
-        powers = [
-            f"{text}**{factors.count(text)}" if factors.count(text) > 1 and text.isidentifier() else text
-            for k, text in enumerate(factors)
-            if not text.isidentifier() or text not in factors[:k]
-        ]
-        text = " / ".join([" * ".join(numbers + powers) or "1.0", *below])
-        alone = text in factors and text.isidentifier() and not p.negative
-        return FactorsText("-" + text if p.negative else text, ATOM if alone else MULTIPLY, p)
+        return [text for text, _ in above], numbers, below
 
     def averages(self, n: Node, count: int) -> bool:
         """Is n, which is written where it is read, the sum over so many elements?"""
@@ -483,6 +485,15 @@ def _inner_records(loops: Sequence[Loop]) -> dict[Graph, Record]:
         if record is not None:
             found[loop.body] = record
     return found
+
+
+def _powers(factors: list[str]) -> list[str]:
+    """The factors, with a power of a name that stands among them several times."""
+    return [
+        f"{text}**{factors.count(text)}" if factors.count(text) > 1 and text.isidentifier() else text
+        for k, text in enumerate(factors)
+        if not text.isidentifier() or text not in factors[:k]
+    ]
 
 
 def _columns(packs: dict[str, list[list[Node]]]) -> Iterator[tuple[str, Node, int, int]]:

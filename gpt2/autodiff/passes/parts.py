@@ -62,19 +62,24 @@ def parts_in_parts(n: Node, sweep: Sweep) -> Node | None:
     return assembled(found, n) if changed else None
 
 
+def _is_assembled(n: Node) -> bool:
+    return n.op == "assemble" and bool(n.args)
+
+
 def _opened(p: Node, rs, sweep) -> list | None:
+    """The parts that a part is made of, with where they lie; None where it is to stay as it is."""
     if is_zeros(p):
         return []
     if any(len(r) and r.step < 0 for r in rs) or not sweep.single(p):
         return None
-    if p.op == "assemble" and p.args and not any(r.step < 0 for _, box in parts_of(p) for r in box):
+    if _is_assembled(p) and not any(r.step < 0 for _, box in parts_of(p) for r in box):
         return [
             (q, tuple(r[s.start : s.stop : s.step] if len(s) else range(0) for r, s in zip(rs, inner)))
             for q, inner in parts_of(p)
         ]
     if p.op == "add":
         for a, b in (p.args, p.args[::-1]):
-            if b.op == "assemble" and b.args and sweep.single(b) and a.shape == b.shape:
+            if _is_assembled(b) and sweep.single(b) and a.shape == b.shape:
                 return [(a, rs), (b, rs)]
     return None
 
@@ -107,7 +112,7 @@ def _added_parts(n: Node, sweep) -> Node | None:
             rest.append(x)
         elif x.op == "add":
             stack.extend(reversed(x.args))
-        elif x.op == "assemble" and x.args:
+        elif _is_assembled(x):
             parts.extend(parts_of(x))
             found += 1
         else:
