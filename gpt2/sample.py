@@ -147,7 +147,7 @@ def _continue(model, window, max_tokens, rngs, temperature, top_k, top_p):
     start, end = 0, window.shape[1]  # of what is still to be read
     text = np.empty((len(rngs), block + 1), np.int64)  # the window, and the tokens that come
     text[:, :end] = window
-    draw = Draw(model.config.vocab_size)
+    draw = TokenDraw(model.config.vocab_size)
     for _ in range(max_tokens):
         if end > block:
             # forget the older half, read the newer one again
@@ -161,7 +161,7 @@ def _continue(model, window, max_tokens, rngs, temperature, top_k, top_p):
         start, end = end, end + 1
 
 
-class Draw:
+class TokenDraw:
     """Draws token ids from logits (V,), in memory of its own: where top_p is 1, a draw allocates nothing."""
 
     def __init__(self, V: int) -> None:
@@ -216,7 +216,7 @@ class Draw:
 
 def choose(logits: np.ndarray, temperature: float, top_k: int, top_p: float, rng: np.random.Generator) -> int:
     """Draw a token id from logits (V,)."""
-    return Draw(len(logits))(logits, temperature, top_k, top_p, rng)
+    return TokenDraw(len(logits))(logits, temperature, top_k, top_p, rng)
 
 
 def log_probabilities(logits: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from gpt2.errors import UserError
 SHUFFLE_SEED = 42
 
 
-class Loader:
+class LlmcLoader:
     """Batches of B sequences of T tokens in llm.c's order; stands in for gpt2.data.tokens.Loader.
 
     tokens   (count,) integers; a round has (count - 1) // (B * T) batches

@@ -101,11 +101,10 @@ def _with_leaves(outer, inner):
     """The spec with each leaf replaced by another spec."""
     if outer is LEAF:
         return inner
-    return (
-        outer
-        if outer[0] == "static"
-        else (outer[0], outer[1], tuple(_with_leaves(c, inner) for c in outer[2]))
-    )
+    if outer[0] == "static":
+        return outer
+    kind, keys, children = outer
+    return kind, keys, tuple(_with_leaves(c, inner) for c in children)
 
 
 def jacobian_blocks(

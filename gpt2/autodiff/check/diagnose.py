@@ -21,7 +21,7 @@ from ..graph import Graph, Node, rewrite
 from ..ops import apply, const, input_node
 from ..ops.interpret import evaluate_graph
 from .axes import about_factor
-from .mistakes import SOFTMAX, Formula, mistakes, said
+from .mistakes import SOFTMAX, DerivedFormula, mistakes, said
 
 MOST_PATHS = 300  # intermediate values to try; small cases have fewer
 
@@ -197,7 +197,7 @@ def _single_steps(problem: Problem, got, same) -> Iterator[str]:
     """One step of the right formula done wrongly."""
     for function in dict.fromkeys((problem.graph, as_in_textbooks(problem.graph))):
         graph = vjp_graph(function, [problem.index], [0])
-        formula = Formula(graph, set(function.nodes), [*problem.values, problem.cotangent])
+        formula = DerivedFormula(graph, set(function.nodes), [*problem.values, problem.cotangent])
         with np.errstate(all="ignore"):
             tried = mistakes(formula, problem.suspects)
             found = next(

@@ -1,4 +1,4 @@
-"""Where in a program of many steps a backward goes wrong: between which of its arguments' uses.
+"""Finds the step of a long program at which a backward written by hand goes wrong.
 
 A gradient comes down from the result, step by step. So of all arguments whose gradients are wrong the one
 that is used last says most: what comes after it is right as far as later arguments show, and the mistake

@@ -1,4 +1,4 @@
-"""Who owns which memory, for how long: results, the arena, and the scratch blocks of a region.
+"""Plans the memory of a program: which value lives where, and for how long, in results, arena or scratch.
 
 `plan` gives every value a Kind of storage. Lives are counted in steps: a plain statement is one step, and so
 is a whole region of row blocks.

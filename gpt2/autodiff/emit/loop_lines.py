@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..graph import Node
 from ..ops.shape import index_text
 from .expressions import ATOM
-from .loops import Carried, Each, Filled, Loop, MovingSlice, Read, Record, Same
+from .loops import Carried, Each, Filled, Loop, MovingSlice, ReadLater, Same, SavedRows
 
 if TYPE_CHECKING:
     from .readable import Writer
@@ -20,7 +20,7 @@ class LoopLines:
     record   what of its results is handed on together, or None
     """
 
-    def __init__(self, writer: Writer, loop: Loop, record: Record | None):
+    def __init__(self, writer: Writer, loop: Loop, record: SavedRows | None):
         self.writer, self.loop, self.record = writer, loop, record
         self.variable = writer.fresh("k")
         self.before: list[str] = []  # lines above the loop
@@ -147,12 +147,12 @@ class LoopLines:
             self.collect(made, name)
         return name
 
-    def collect(self, made: Read, name: str) -> None:
+    def collect(self, made: ReadLater, name: str) -> None:
         """A list of what all calls give, where that is read later."""
         if self.is_read_later(made.nodes):
             self.listed(f"all_{name}", made.nodes, name, self.after)
 
-    def collect_carried(self, k: int, made: Read) -> None:
+    def collect_carried(self, k: int, made: ReadLater) -> None:
         """A list of what all calls are given by the one before, where that is read later."""
         start = self.loop.starts[self.loop.carried[k]]
         if self.is_read_later(made.nodes[:-1]):
@@ -192,7 +192,7 @@ class LoopLines:
         for c, (kind, k) in enumerate(self.record.columns):
             for i, row in enumerate(self.record.rows):
                 made = self.loop.made[k] if kind == "made" else None
-                for n in (row[c], *(made.nodes[i] if isinstance(made, Read) else ())):
+                for n in (row[c], *(made.nodes[i] if isinstance(made, ReadLater) else ())):
                     if n not in w.there:
                         w.names[n] = f"{pack}[{i}][{c}]"
                         w.there.add(n)

@@ -5,8 +5,8 @@
 
 What a call is given is the same in all of them, a slice of an array that moves on with the calls
 (`MovingSlice`), what the call before gave (`Carried`), or any value of its own (`Each`). What it gives is
-carried on, fills a part of an array (`Filled`), or is read later (`Read`). Calls that do not fit into this
-keep a line each.
+carried on, fills a part of an array (`Filled`), or is read later (`ReadLater`). Calls that do not fit
+into this keep a line each.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Filled:
 
 
 @dataclass
-class Read:
+class ReadLater:
     """What is read of the result, by call: none where nothing is."""
 
     nodes: list[list[Node]]
@@ -76,7 +76,7 @@ class Loop:
     body: Graph
     calls: list[Node]
     given: list[MovingSlice | Carried | Each | Same]
-    made: list[Filled | Read]
+    made: list[Filled | ReadLater]
     carried: dict[int, int]
     starts: dict[int, Node]  # a carried argument -> what the first call is given
     down: bool = False  # whether positions and records come from the last to the first
@@ -130,7 +130,7 @@ def _loop(graph, group, calls, users, results) -> Loop | None:
     for k in range(len(loop.body.outputs)):
         nodes = [calls[n].get(k, []) for n in group]
         filled = None if k in carried else _filled(nodes, users, results)
-        loop.made.append(filled or Read(nodes))
+        loop.made.append(filled or ReadLater(nodes))
     steps = [x.starts[1] - x.starts[0] for x in (*given, *loop.made) if isinstance(x, MovingSlice | Filled)]
     loop.down = bool(steps) and steps[0] < 0
     return loop
@@ -250,7 +250,7 @@ def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop
 
 
 @dataclass
-class Record:
+class SavedRows:
     """Values of a loop's calls that are handed on together: a row a call, a column for each kind.
 
     columns   ("given", argument) or ("made", result) of each column
@@ -261,7 +261,7 @@ class Record:
     rows: list[list[Node]]
 
 
-def record_of(loop: Loop, kept: set[Node]) -> Record | None:
+def saved_rows_of(loop: Loop, kept: set[Node]) -> SavedRows | None:
     """What of a loop is all among the values `kept`, each in one column; None where there is nothing."""
     taken: set[Node] = set()
     columns = []
@@ -272,7 +272,7 @@ def record_of(loop: Loop, kept: set[Node]) -> Record | None:
             nodes = [c.args[k] for c in loop.calls]
         else:
             results = loop.made[k]
-            if not isinstance(results, Read) or not all(results.nodes):
+            if not isinstance(results, ReadLater) or not all(results.nodes):
                 continue
             nodes = [found[0] for found in results.nodes]
         if set(nodes) <= kept and not taken & set(nodes) and len(set(nodes)) == len(nodes):
@@ -280,6 +280,6 @@ def record_of(loop: Loop, kept: set[Node]) -> Record | None:
             columns.append(((kind, k), nodes))
     if not columns:
         return None
-    return Record(
+    return SavedRows(
         [which for which, _ in columns], [list(row) for row in zip(*(nodes for _, nodes in columns))]
     )

@@ -22,7 +22,7 @@ from ..ops.shape import index_text
 from .calls import results_of
 from .expressions import ATOM, MULTIPLY, SUM, Text, infix, number_text
 from .loop_lines import LoopLines, transposed
-from .loops import Carried, Each, Filled, Loop, Record, in_order, loops_of, record_of
+from .loops import Carried, Each, Filled, Loop, SavedRows, in_order, loops_of, saved_rows_of
 from .windows import covers, parts_apart
 
 LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
@@ -70,7 +70,7 @@ class Writer:
     # input -> what it is called where it has no name
     hints: dict[int, str] = field(default_factory=dict)
     # those of the results that are handed on together: which loop -> its record
-    records: dict[Graph, Record] = field(default_factory=dict)
+    records: dict[Graph, SavedRows] = field(default_factory=dict)
 
     def __post_init__(self):
         self.users = self.graph.users()
@@ -177,7 +177,7 @@ class Writer:
         pack, _, column = found[0]
         return pack, column, [row for _, row, _ in found]
 
-    def is_read_later(self, n: Node, loop: Loop, record: Record | None) -> bool:
+    def is_read_later(self, n: Node, loop: Loop, record: SavedRows | None) -> bool:
         """Whether a result of a loop's call, of which no record is kept, is read but by the next call."""
         if record is not None and any(n in row for row in record.rows):
             return False
@@ -476,12 +476,12 @@ def _axis(n: Node) -> int | None:
     return axes[0] if len(axes) == 1 and len(indices) > 1 and covers(n) else None
 
 
-def _inner_records(loops: Sequence[Loop]) -> dict[Graph, Record]:
+def _inner_records(loops: Sequence[Loop]) -> dict[Graph, SavedRows]:
     """What each loop keeps for the calls of others, which read values of their own."""
     found = {}
     for loop in loops:
         own = [g for other in loops if other is not loop for g in other.given if isinstance(g, Each)]
-        record = record_of(loop, {n for g in own for n in g.nodes})
+        record = saved_rows_of(loop, {n for g in own for n in g.nodes})
         if record is not None:
             found[loop.body] = record
     return found
@@ -515,7 +515,7 @@ def pair_of_writers(forward: Graph, backward: Graph, names: tuple[str, str]) -> 
     given = dict(zip(kept, backward.inputs))
     packs = {}
     for loop in first.loops.values():
-        record = record_of(loop, once)
+        record = saved_rows_of(loop, once)
         if record is not None:
             first.records[loop.body] = record
             rows = [[given[n] for n in row] for row in record.rows]

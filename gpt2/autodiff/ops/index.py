@@ -14,7 +14,7 @@ import numpy as np
 from . import batching, rowwise, shifts
 from .build import equal, where, zeros
 from .shape import index_text
-from .table import BOTH, EVERYWHERE, REAL, Sample, apply, const, row, sample
+from .table import BOTH, EVERYWHERE, REAL, OpSample, apply, const, row, sample
 
 
 def numpy_index(spec: Sequence, arrays: Sequence) -> tuple:
@@ -72,7 +72,7 @@ SPECS = [
 ALONG = np.array([[3, 0, 1], [3, 2, 1]])
 
 
-def scatter_samples() -> list[Sample]:
+def scatter_samples() -> list[OpSample]:
     shape = (4, 5, 6)
     return [
         sample(shape, gather_shape(shape, spec, [a.shape for a in arrays]), *arrays, spec=spec, dtypes=dtypes)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sample:
+class OpSample:
     """Arguments for the tests that are made from the table (tests/autodiff/ops/test_rules.py).
 
     args      each a shape, to be filled at random; or an array, taken as it is and not differentiated (masks,
@@ -68,8 +68,8 @@ def sample(
     dtypes: tuple[str, ...] = ("float64",),
     of: Callable | None = None,
     **attrs: Any,
-) -> Sample:
-    return Sample(args, attrs, domain, signed, dtypes, of)
+) -> OpSample:
+    return OpSample(args, attrs, domain, signed, dtypes, of)
 
 
 REAL, BOTH, COMPLEX = ("float64",), ("float64", "complex128"), ("complex128",)
@@ -117,7 +117,7 @@ class Op:
     # How a program of Python floats spells it
     operator: str | None = None  # Python's, between the two arguments
     math: str | None = None  # a function of the math module
-    samples: list[Sample] = field(default_factory=list)  # the row's tests
+    samples: list[OpSample] = field(default_factory=list)  # the row's tests
     needs: str | None = None  # a package besides NumPy, with which the row is loaded
 
 

@@ -35,7 +35,7 @@ from ..ops.sampling import gamma_slope  # noqa: F401  the rows are in the table 
 from ..tree import Tree
 from . import recording, source_lines
 from .bytecode import reads
-from .recording import NUMBERS, Run
+from .recording import NUMBERS, ActiveRecording
 from .value import Recorded, as_node, value_of
 
 # Methods that compute new numbers from their arguments, and change nothing but the stream
@@ -75,7 +75,7 @@ class Draws:
         self.made: list[Draw] = []
         self.states: dict[int, tuple[np.random.Generator, dict]] = {}
 
-    def add(self, run: Run, draw: Draw, params: Sequence = ()) -> Recorded:
+    def add(self, run: ActiveRecording, draw: Draw, params: Sequence = ()) -> Recorded:
         """Adds what a new call gives as an input of the recording."""
         g = draw.generator
         if id(g) not in self.states:
@@ -121,7 +121,7 @@ def plainly() -> Iterator[None]:
         _local.plain = before
 
 
-def taker() -> Run | None:
+def taker() -> ActiveRecording | None:
     """The recording that takes what is drawn in this thread, the outermost."""
     run = recording.outermost()
     return None if run is None or run.draws is None or getattr(_local, "plain", False) else run

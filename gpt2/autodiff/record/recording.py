@@ -50,7 +50,7 @@ class Capture:
         self.content = content  # None: nobody can write to the array
 
 
-class Run:
+class ActiveRecording:
     def __init__(self, name: str, dry: bool = False):
         self.name = name
         self.dry = dry  # large values are not computed (dry.py)
@@ -249,7 +249,7 @@ def variable_name(value: Any) -> str | None:
     return None
 
 
-def innermost(operands: Iterable) -> Run:
+def innermost(operands: Iterable) -> ActiveRecording:
     """The recording that an operation on these recorded values belongs to."""
     rec = None
     for x in operands:
@@ -273,7 +273,7 @@ def escaped(x: Any) -> EscapedError:
     )
 
 
-def push(rec: Run) -> None:
+def push(rec: ActiveRecording) -> None:
     _stack().append(rec)
 
 
@@ -281,19 +281,19 @@ def pop() -> None:
     _stack().pop()
 
 
-def current() -> Run | None:
+def current() -> ActiveRecording | None:
     """The innermost recording of this thread."""
     stack = _stack()
     return stack[-1] if stack else None
 
 
-def outermost() -> Run | None:
+def outermost() -> ActiveRecording | None:
     """The outermost recording of this thread."""
     stack = _stack()
     return stack[0] if stack else None
 
 
-def _stack() -> list[Run]:
+def _stack() -> list[ActiveRecording]:
     try:
         return _local.stack
     except AttributeError:

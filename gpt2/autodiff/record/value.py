@@ -28,7 +28,7 @@ from ..graph import Node, type_text
 from ..ops import build, table
 from . import recording, source_lines, writes
 from .indexing import advanced, basic, expand, is_basic
-from .recording import Run, escaped, innermost, native, scalar_const
+from .recording import ActiveRecording, escaped, innermost, native, scalar_const
 from .view_chains import chain_between, same_chain, shortened
 
 SCALARS = (bool, int, float, complex)
@@ -56,7 +56,7 @@ class Recorded:
     )
     __array_priority__ = 1000.0
 
-    def __init__(self, rec: Run, node: Node, value: Any, owned: bool = True):
+    def __init__(self, rec: ActiveRecording, node: Node, value: Any, owned: bool = True):
         self._rec = rec
         self._node = node
         self._value = value
@@ -493,7 +493,7 @@ def value_of(x: Any) -> Any:
     return x.value if type(x) is Recorded else x
 
 
-def node_in(rec: Run, x: Recorded) -> Node:
+def node_in(rec: ActiveRecording, x: Recorded) -> Node:
     """The node of x as the recording sees it."""
     if x._rec is rec:
         return x.node
@@ -502,7 +502,7 @@ def node_in(rec: Run, x: Recorded) -> Node:
     return rec.lift(x)
 
 
-def as_node(rec: Run, x: Any, dtype: np.dtype | None = None) -> Node:
+def as_node(rec: ActiveRecording, x: Any, dtype: np.dtype | None = None) -> Node:
     """Any operand as a node. `dtype` is what Python numbers take theirs from."""
     if isinstance(x, Node):
         return x
@@ -567,12 +567,12 @@ def plain_key(key: Any) -> Any:
     return value_of(key)
 
 
-def _gather(rec: Run, x: Node, items) -> Node:
+def _gather(rec: ActiveRecording, x: Node, items) -> Node:
     spec, arrays = advanced(items, x.shape, lambda k: index_arrays(rec, k))
     return table.apply("gather", x, *arrays, spec=spec)
 
 
-def index_arrays(rec: Run, k: Any) -> list[Node]:
+def index_arrays(rec: ActiveRecording, k: Any) -> list[Node]:
     """The index arrays of one entry of the index."""
     if isinstance(k, (list, tuple)):
         k = np.asarray(k) if not _has_recorded(k) else _function(np.array, k)

@@ -34,7 +34,7 @@ def is_dynamic(x: Any) -> bool:
 
 class Tree:
     """The structure of a value. `spec` is LEAF, ("static", value) or (type, keys or None, children), where
-    the type may be a Kind.
+    the type may be a Subclassed.
     """
 
     __slots__ = ("spec", "size")
@@ -53,7 +53,7 @@ class Tree:
         return f"Tree({unflatten(self, [LEAF] * self.size)!r})"
 
 
-class Kind:
+class Subclassed:
     """A subclass of list or dict: `kind(items)` is a copy of x with other items. Equal where everything else
     about x is the same.
     """
@@ -81,7 +81,9 @@ class Kind:
         return new
 
     def __eq__(self, other):
-        return isinstance(other, Kind) and self.type is other.type and _same_static(self.held, other.held)
+        return (
+            isinstance(other, Subclassed) and self.type is other.type and _same_static(self.held, other.held)
+        )
 
     def __hash__(self):
         return hash(self.type)
@@ -91,12 +93,12 @@ _PLAIN = (tuple, list, dict, OrderedDict)
 
 
 def _kind(x):
-    """The type of a container, or the Kind where the type and the items are not all."""
+    """The type of a container, or the Subclassed where the type and the items are not all."""
     t = type(x)
     if t in _PLAIN or getattr(x, "__dict__", None) is x:  # {...} whose items are its attributes
         return t
     if not isinstance(x, tuple):
-        return Kind(x)
+        return Subclassed(x)
     if held := _held(x):
         raise AutodiffError(
             f"an argument or result is a {t.__name__}, a tuple with attributes ({held[0]}), which would be "
