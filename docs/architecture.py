@@ -271,6 +271,9 @@ example through all stages, docs/autodiff.md is the guide for users.
 MEANINGS = """\
 ## Words with one meaning
 
+Names, texts and comments use them in these senses. One word has two, as both are names of others: `matmul` is
+NumPy's product of matrices, and among layers llm.c's name of the linear layer.
+
 """
 
 

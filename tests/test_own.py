@@ -255,7 +255,8 @@ def test_a_run_with_own_layers(name, tmp_path, monkeypatch, capsys):
     assert program.main([*small.split(), *rest, "--steps", "2", "--out", "run"]) == 0
     assert program.main(["--resume", "run", "--steps", "4"]) == 0
     capsys.readouterr()
-    model, state = checkpoint.load_model(tmp_path / "run" / "last.safetensors")
+    last = tmp_path / "run" / "last.safetensors"
+    model, state = gpt2.load(last), checkpoint.load(last)[1]
     assert state["own"]["file"] == {"path": str(file), "sha256": OwnFile.at(file).sha256}
     assert model.description.told() == d.told() and list(model.params) == [n for n, _ in d.shapes]
     assert sample.main(["--run", "run", "--max-tokens", "4"]) == 0

@@ -161,11 +161,6 @@ def files_of(folder: str | Path) -> list[Path]:
         return sorted(tensors.opened)
 
 
-def size_of_weights(folder: str | Path) -> int:
-    """Bytes of the files that hold the folder's tensors. Raises UserError where they cannot be opened."""
-    return sum(path.stat().st_size for path in files_of(folder))
-
-
 def write(
     folder: str | Path,
     params: Mapping[str, np.ndarray],

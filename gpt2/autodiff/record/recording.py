@@ -301,9 +301,6 @@ def _stack() -> list[ActiveRecording]:
         return _local.stack
 
 
-_PYTHON_KINDS = {bool: "b", int: "i", float: "f", complex: "c"}
-
-
 def scalar_const(value: complex, dtype: np.dtype) -> Node:
     """A Python scalar as a constant of the dtype it takes beside arrays of `dtype`."""
     target = weak_dtype(dtype, type(value))
