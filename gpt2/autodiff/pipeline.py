@@ -28,8 +28,8 @@ from .derive import stretch  # noqa: F401  its row enters the table on import
 from .derive.differentiate import vjp_graph
 from .emit.program import Program, compile_graph
 from .emit.scalar import ScalarProgram, is_scalar
-from .graph import Graph, Node
-from .keep.pairs import paired
+from .graph import Graph
+from .keep.pairs import origins_of, paired
 from .keep.partition import partition
 from .ops.exactness import decided
 from .passes import simplify
@@ -147,7 +147,7 @@ class Row:
             forward, backward, saved = partition(joint, n_inputs, n_outputs, tidy=self._simple, **price)
         origins = [("output", n_outputs + k) for k in range(len(saved))]
         if not hand_on_inputs:
-            origins, results = _short_ways(joint, saved, forward.outputs, n_outputs)
+            origins, results = origins_of(saved, joint, forward, n_outputs)
             forward = Graph(forward.inputs, results, forward.name)
         forward = simplify(forward, self.options)
         middle = time.perf_counter()
@@ -219,23 +219,6 @@ class Row:
             if self.hear is not None:
                 self.hear(title, shown, seconds)
         return made
-
-
-def _short_ways(joint: Graph, saved, handed: Sequence[Node], n_outputs: int) -> tuple[list, list[Node]]:
-    """(where each saved node of `joint` is found, the forward's outputs), with inputs and results not twice.
-
-    handed   the forward's outputs: its results, then what it saves
-    """
-    inputs = {n: ("input", k) for k, n in enumerate(joint.inputs)}
-    results = {n: ("output", k) for k, n in enumerate(joint.outputs[:n_outputs])}
-    origins, outputs = [], list(handed[:n_outputs])
-    for n, made in zip(saved, handed[n_outputs:]):
-        origin = inputs.get(n) or results.get(n)
-        if origin is None:
-            origin = "output", len(outputs)
-            outputs.append(made)
-        origins.append(origin)
-    return origins, outputs
 
 
 def program_of(graph: Graph, scalar: bool = False) -> Any:

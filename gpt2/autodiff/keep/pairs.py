@@ -8,7 +8,7 @@ beside its results, and the second is given that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..graph import Graph, Node, reachable, with_args
 from ..ops import apply
@@ -102,6 +102,25 @@ class _Alone:
         return made
 
 
+def origins_of(
+    saved: Sequence[Node], joint: Graph, forward: Graph, n_outputs: int
+) -> tuple[list[tuple[str, int]], list[Node]]:
+    """(where each saved node of `joint` is found, the forward's outputs), with inputs and results not twice.
+
+    forward   as `partition` gives it: its outputs are results, then all that it saves
+    """
+    inputs = {n: ("input", k) for k, n in enumerate(joint.inputs)}
+    results = {n: ("output", k) for k, n in enumerate(joint.outputs[:n_outputs])}
+    origins, outputs = [], list(forward.outputs[:n_outputs])
+    for n, made in zip(saved, forward.outputs[n_outputs:]):
+        origin = inputs.get(n) or results.get(n)
+        if origin is None:
+            origin = "output", len(outputs)
+            outputs.append(made)
+        origins.append(origin)
+    return origins, outputs
+
+
 class _Halves:
     """A kind of pair: its two bodies, and where the second one's first arguments come from."""
 
@@ -110,18 +129,7 @@ class _Halves:
         joint = simplified(inline_calls(joint))
         n_inputs, n_outputs = len(of.inputs), len(of.outputs)
         forward, backward, handed = cut(joint, n_inputs, n_outputs)
-        inputs = {n: k for k, n in enumerate(joint.inputs)}
-        results = {n: k for k, n in enumerate(joint.outputs[:n_outputs])}
-        self.origins: list[tuple[str, int]] = []
-        outputs = list(forward.outputs[:n_outputs])
-        for n, made in zip(handed, forward.outputs[n_outputs:]):
-            if n in inputs:
-                self.origins.append(("input", inputs[n]))
-            elif n in results:
-                self.origins.append(("output", results[n]))
-            else:
-                self.origins.append(("output", len(outputs)))
-                outputs.append(made)
+        self.origins, outputs = origins_of(handed, joint, forward, n_outputs)
         self.forward = simplified(Graph(forward.inputs, outputs, of.name))
         self.backward = simplified(Graph(backward.inputs, backward.outputs, back.name))
 
