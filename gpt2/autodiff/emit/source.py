@@ -81,7 +81,13 @@ def planned(
     routines: Routines = none,
     results_early: bool = False,
 ) -> Planned:
-    """What `emit` writes, with its arguments."""
+    """What `emit` writes of a graph.
+
+    fusing     fusing(graph, regions) may give elementwise ops to another backend
+    exact      ids of values that are summed in NumPy's own order
+    routines   routines(body) is the function that calls of a stretch call
+    results_early   as `schedule` takes it
+    """
     graph = lower(graph, share_inputs, exact)
     regions = schedule(graph, results_early)
     if fusing is not None:
@@ -99,21 +105,8 @@ def planned(
     return Planned(graph, values, p, stands, overwrites, called)
 
 
-def emit(
-    graph: Graph,
-    name: str,
-    share_inputs: bool = False,
-    lend: bool = False,
-    fusing: Callable | None = None,
-    exact: Container[int] = frozenset(),
-    routines: Routines = none,
-    results_early: bool = False,
-) -> Emitted:
-    """The source of a graph. `fusing(graph, regions)` may give elementwise ops to another backend; values
-    whose ids are in `exact` are summed in NumPy's own order; routines(body) is the function that calls of a
-    stretch call; results_early as `schedule` takes it.
-    """
-    made = planned(graph, share_inputs, lend, fusing, exact, routines, results_early)
+def emit(made: Planned, name: str) -> Emitted:
+    """The source of a planned graph, as a function of this name."""
     graph, regions, where, p = made.graph, made.values.regions, made.values.where, made.plan
     stands, called = made.stands, made.called
     emitter = Emitter(graph, name, where, p, stands, called)
