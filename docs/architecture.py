@@ -222,7 +222,6 @@ WORDS = {
         "autodiff/api/transform.py",
         "a graph, where its inputs come from in a call, and how its outputs make up the result.",
     ),
-    "ViewChain": ("autodiff/record/view_chains.py", "the views that lead from an array to a part of it."),
     "Term": (
         "autodiff/passes/collect.py",
         "a number times factors, element by element. A product is always one of matrices or vectors.",

@@ -199,7 +199,7 @@ def test_a_state_that_does_not_fit_the_arrays_is_an_error(tmp_path):
     arrays, file = checkpoint.model_arrays(model), tmp_path / "c.safetensors"
     for change in ({"n_layer": 10**9}, {"vocab_size": 12}, {"dtype": "float64"}):
         checkpoint.save(file, arrays, {"model": {**vars(CONFIG), **change}})
-        with pytest.raises(UserError, match="params.*: expected .* found"):
+        with pytest.raises(UserError, match="params.*: expected .* found|cut short"):
             gpt2.load(file)
     checkpoint.save(file, arrays, {})
     with pytest.raises(UserError, match="holds no model"):
