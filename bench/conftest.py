@@ -52,6 +52,7 @@ def record(benchmark, threads, facts):
             dtype="float32",
             numpy=facts["packages"]["numpy"],
             blas=facts["blas"],
+            kernels=facts["kernels"],
             cpu=facts["cpu"],
             **more,
         )

@@ -154,9 +154,12 @@ def write_json(options, content):
 
 def machine_line(facts):
     packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    older = " ".join(f"{name}={value}" for name, value in facts.get("older", {}).items())
+    kernels = f"{facts['kernels']}; " if "kernels" in facts else ""  # not in files of before
     return (
         f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']} GB; "
-        f"Python {facts['python']}, {packages}; BLAS of NumPy: {facts['blas']}; float32"
+        f"Python {facts['python']}, {packages}; BLAS of NumPy: {facts['blas']}; {kernels}float32"
+        + (f"; in an environment with {older}" if older else "")
     )
 
 

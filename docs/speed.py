@@ -50,8 +50,11 @@ WIDTH, BAR, GROUP, TOP, FLOOR = 900, 16, 30, 60, 300  # pixels
 MOST = 2.0  # a ratio from which on a bar is cut
 
 
-def condensed(result: dict, machine: str) -> dict:
-    """What is kept of one size: a row for each contender that agreed with the others, and the load."""
+def condensed(result: dict, machine: str, kernels: str) -> dict:
+    """What is kept of one size: a row for each contender that agreed with the others, and the load.
+
+    kernels   whose instructions were used, where that was not left to the processor: "" where it was
+    """
     rows = {}
     for name, row in result["rows"].items():
         if "disagrees" in row or f"to_{result['reference']}" not in row:
@@ -71,6 +74,7 @@ def condensed(result: dict, machine: str) -> dict:
         "vocabulary": result["vocab_size"],
         "reference": result["reference"],
         "machine": machine,
+        "kernels": kernels,
         "rounds": heat["rounds_counted"],
         "others": heat["others"],
         "rows": rows,
@@ -81,19 +85,31 @@ def figures() -> list[dict]:
     """What is kept, in the order of the page."""
     kept = json.loads(FIGURES.read_text(encoding="utf-8"))
     known = {name: i for i, name in enumerate(ORDER)}
-    return sorted(kept, key=lambda one: (known.get(one["size"], len(known)), -one["threads"]))
+    order = {one["size"]: known.get(one["size"], len(known)) for one in kept}
+    return sorted(kept, key=lambda one: (one.get("kernels", ""), order[one["size"]], -one["threads"]))
+
+
+def drawn() -> list[dict]:
+    """What pictures show: two threads, and the instructions that the processor has."""
+    return [one for one in figures() if one["threads"] == 2 and not one.get("kernels")]
+
+
+def kind(one: dict) -> tuple:
+    """What newer figures have to share with older ones to take their place."""
+    return one["size"], one["threads"], one.get("kernels", "")
 
 
 def keep(paths: list[str]) -> None:
     """Take up the results of bench.step in these files."""
-    kept = {(one["size"], one["threads"]): one for one in (figures() if FIGURES.exists() else [])}
+    kept = {kind(one): one for one in (figures() if FIGURES.exists() else [])}
     for path in paths:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         machine = content["machine"]
         told = machine if isinstance(machine, str) else f"{machine.get('cpu', '')}".strip()
+        older = not isinstance(machine, str) and machine.get("older")
         for result in content["results"]:
-            one = condensed(result, told)
-            kept[one["size"], one["threads"]] = one
+            one = condensed(result, told, machine["kernels"] if older else "")
+            kept[kind(one)] = one
     text = json.dumps(list(kept.values()), indent=1)
     FIGURES.write_text(text + "\n", encoding="utf-8")
 
@@ -109,6 +125,8 @@ def table() -> str:
             f"    {one['size']}, {one['threads']} thread{'s' * (one['threads'] > 1)}, "
             f"vocabulary {one['vocabulary']}; {one['rounds']} rounds, others {100 * one['others']:.0f} %"
         )
+        if one.get("kernels"):
+            lines.append(f"    {one['kernels']}")
         cells = [HEADER]
         for name in ROWS:
             if (row := one["rows"].get(name)) is None:
@@ -164,7 +182,7 @@ STYLE = """\
 
 def picture() -> str:
     """Bars of the time of a step by that of the fastest PyTorch, two threads, a group for each size."""
-    groups = [one for one in figures() if one["threads"] == 2]
+    groups = drawn()
     shown = [[name for name in BARS if name in one["rows"]] for one in groups]
     spare = WIDTH - 70 - GROUP * len(shown)
     bar = max(BAR, spare / max(1, sum(map(len, shown))))  # the bars take up the width that there is

@@ -468,6 +468,20 @@ def test_load_of_others_leaves_out_our_own():
     assert 0.2 < ours < 0.8
 
 
+def test_the_heading_says_whose_instructions_are_used(monkeypatch):
+    for name in machine.OLDER:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setattr(machine, "blas_kernel", lambda: "OpenBLAS kernels for Haswell")
+    facts = machine.describe()
+    line = program.machine_line(facts)
+    assert "; OpenBLAS kernels for Haswell, NumPy's loops for " in line
+    assert line.endswith("; in an environment with OPENBLAS_CORETYPE=Haswell")
+    assert facts["older"] == {"OPENBLAS_CORETYPE": "Haswell"}
+    monkeypatch.delenv("OPENBLAS_CORETYPE")
+    assert "environment" not in program.machine_line(machine.describe())
+
+
 def run(module, *flags):
     return subprocess.run([sys.executable, "-m", module, *flags], cwd=ROOT, capture_output=True, text=True)
 
