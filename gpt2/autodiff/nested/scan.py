@@ -29,7 +29,7 @@ from itertools import chain
 
 import numpy as np
 
-from ..derive.chain import applied
+from ..derive.chain_rule import applied
 from ..derive.differentiate import backprop, pushforward
 from ..graph import Graph, Node
 from ..ops import apply, input_node
@@ -101,21 +101,23 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
     marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
     found = pushforward(body.outputs, marks)
     moving = [k for k, i in enumerate(body.inputs) if active[i]]
-    places = [k for k in moving if k < carries]
+    moving_carry = [k for k in moving if k < carries]
     moving_ys = [j for j in range(carries, len(found)) if found[j] is not None]
     cuts = carries, carries + slices
     inputs = beside(body.inputs, {k: marks[body.inputs[k]] for k in moving}, *cuts)
-    tangents_out = {k: or_zeros(found[k], body.outputs[k]) for k in places} | {j: found[j] for j in moving_ys}
+    tangents_out = {k: or_zeros(found[k], body.outputs[k]) for k in moving_carry} | {
+        j: found[j] for j in moving_ys
+    }
     outputs = beside(body.outputs, tangents_out, carries)
     jvp_body = Graph([*chain(*inputs)], [*chain(*outputs)], body.name + "_jvp")
     carry, xs, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, *cuts)
     made = scan_node(jvp_body, carry, xs, consts, n, every)
     # items: final, dfinal, ys, dys, checkpoints, dcheckpoints
-    n_ys, n_moving = len(body.outputs) - carries, len(places)
+    n_ys, n_moving = len(body.outputs) - carries, len(moving_carry)
     dfinal, rest = made[carries : carries + n_moving], made[carries + n_moving + n_ys :]
     dys, dcheckpoints = rest[: len(moving_ys)], rest[len(moving_ys) + carries :]
     result: list[Node | None] = [None] * len(out.shape)
-    for i, final, kept in zip(places, dfinal, dcheckpoints):
+    for i, final, kept in zip(moving_carry, dfinal, dcheckpoints):
         result[i], result[len(body.outputs) + i] = final, kept
     for j, dy in zip(moving_ys, dys):
         result[j] = dy
@@ -168,10 +170,10 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
         sums, dxs = back.segments(sums, checkpoints, rows, kept, consts, whole, every)
         parts.append([reshape(flip(d), (whole * every, *x.shape)) for d, x in zip(dxs, back.dx_like)])
     result: list[Node | None] = [None] * len(args)
-    for place, d in zip((*back.float_carry, *(carries + slices + i for i in back.read_consts)), sums):
-        result[place] = d
-    for place, found in zip(back.float_xs, zip(*parts)):
-        result[carries + place] = concatenate(found[::-1], 0) if len(found) > 1 else found[0]
+    for k, d in zip((*back.float_carry, *(carries + slices + i for i in back.read_consts)), sums):
+        result[k] = d
+    for k, found in zip(back.float_xs, zip(*parts)):
+        result[carries + k] = concatenate(found[::-1], 0) if len(found) > 1 else found[0]
     return tuple(result)
 
 

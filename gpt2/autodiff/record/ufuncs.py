@@ -15,7 +15,7 @@ from ..errors import AutodiffError, DtypeError, located, unsupported, written_to
 from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
-from .recording import NUMBERS, Run, escaped, innermost, label, scalar_const, weak_dtype
+from .recording import NUMBERS, ActiveRecording, escaped, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
 from .value import ANSWERS, SCALARS, Recorded, as_node, copied, node_in, value_of
 
@@ -137,7 +137,7 @@ def _understood(x) -> bool:
 
 
 def _at_fault(error: Exception, ufunc, values, site) -> Exception:
-    """NumPy's error, with the place; or what is behind it."""
+    """NumPy's error, with the line; or what is behind it."""
     if isinstance(error, AutodiffError):
         return error
     if any(getattr(v, "dtype", np.dtype(int)).kind == "O" for v in values):
@@ -157,7 +157,7 @@ def describe(name: str, values: Sequence) -> str:
 
 
 def op_and_operands(
-    rec: Run, ufunc: np.ufunc, inputs: Sequence, values: Sequence, is_operator: bool = False
+    rec: ActiveRecording, ufunc: np.ufunc, inputs: Sequence, values: Sequence, is_operator: bool = False
 ) -> tuple[str, list[Node]]:
     name = OP_OF.get(ufunc) or op_of(ufunc)
     if name is None:
@@ -190,7 +190,7 @@ def _is_of_scipy(ufunc: np.ufunc) -> bool:
     return found or getattr(getattr(module, "_ufuncs", None), ufunc.__name__, None) is ufunc
 
 
-def operands(rec: Run, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:
+def operands(rec: ActiveRecording, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:
     """Arguments of an elementwise op, cast so that constants may be written as Python numbers (NEP 50)."""
     if len(inputs) == 2 and name != "ldexp":  # the frequent case of an array and a Python number
         for i, (x, c) in enumerate((inputs, inputs[::-1])):
@@ -246,7 +246,7 @@ def _is_numpy_scalar(x) -> bool:
     return type(x) is not Recorded and isinstance(x, np.generic)
 
 
-def finish(rec: Run, node: Node, value: Any, site: Site) -> Recorded:
+def finish(rec: ActiveRecording, node: Node, value: Any, site: Site) -> Recorded:
     """The result of an operation that makes fresh memory."""
     label(node, site)
     dtype = getattr(value, "dtype", None)

@@ -212,5 +212,5 @@ def name_of(v: Any) -> str:
     return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
 
 
-def place_of(code: CodeType) -> str:
+def location_of(code: CodeType) -> str:
     return f"{code.co_name}, {code.co_filename}:{code.co_firstlineno}"

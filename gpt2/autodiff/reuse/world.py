@@ -47,9 +47,9 @@ from .kinds import (
     is_read_unseen,
     is_written_in_python,
     lets_through,
+    location_of,
     looked_into,
     name_of,
-    place_of,
 )
 from .named import MISSING, ArrayNames, ClassNames, FunctionNames, InstanceNames, ModuleNames, Names
 
@@ -151,7 +151,7 @@ class World:
             functions = self._in_classes(code)
         self._ran[id(code)] = code
         if not functions and id(code) not in self._known:
-            return self.fail(f"it runs {place_of(code)}, which it came to in a way that is not followed")
+            return self.fail(f"it runs {location_of(code)}, which it came to in a way that is not followed")
         found = self._code(code)
         for f in functions or ():
             self._free(f, found)
@@ -213,7 +213,7 @@ class World:
     def _code(self, code):
         found = reads(code)
         if found.trouble:
-            self.fail(f"{found.trouble} ({place_of(code)})")
+            self.fail(f"{found.trouble} ({location_of(code)})")
         self._enters |= found.withs > 0
         if found.texts:
             self._writes()
@@ -322,17 +322,19 @@ class World:
             self._writes()
         if type(v) in ATOMS or v in LISTED or self.trouble:
             return
-        if called and type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
-            self.refused[id(v.__code__)] = f"it calls {name_of(v)}()"
-        elif (
-            called and type(v) is types.BuiltinFunctionType and is_of_a_module(v) and v not in NAMING.values()
-        ):
-            pass  # `calls` sees it
-        elif called and type(v) is _DISPATCHER and hasattr(v._implementation, "__code__"):
-            self.refused[id(v._implementation.__code__)] = f"it calls {name_of(v)}()"
-        elif id(v) not in self._seen:
+        if not (called and self._is_seen_to(v)) and id(v) not in self._seen:
             self._seen[id(v)] = v
             self._todo.append(v)
+
+    def _is_seen_to(self, v: Any) -> bool:
+        """Whether a function that is only called needs no visit: it is refused, or `calls` sees it."""
+        if type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
+            self.refused[id(v.__code__)] = f"it calls {name_of(v)}()"
+        elif type(v) is _DISPATCHER and hasattr(v._implementation, "__code__"):
+            self.refused[id(v._implementation.__code__)] = f"it calls {name_of(v)}()"
+        else:
+            return type(v) is types.BuiltinFunctionType and is_of_a_module(v) and v not in NAMING.values()
+        return True
 
     def _visit(self, v) -> None:
         t = type(v)

@@ -52,7 +52,7 @@ MUCH = 1 << 21
 FEW = 512
 # What is turned has memory of its own, for each thread, of so many bytes at most; it is moved in strips of so
 # many columns, and its rows lie so many elements further apart than they are long: rows that begin a power of
-# two apart meet in few places of a cache.
+# two apart meet in few lines of a cache.
 MOST_TURNED = 1 << 22
 STRIP, APART = 64, 16
 
@@ -119,9 +119,9 @@ def _piece(way: str, s: slice, a, b, out) -> None:
     else:
         made = _turned(s.stop - s.start, len(a), out.dtype)
         np.matmul(b[:, s].T, a.T, out=made)
-        place = out[:, s]
+        part = out[:, s]
         for j in range(0, len(made), STRIP):
-            place[:, j : j + STRIP] = made[j : j + STRIP].T
+            part[:, j : j + STRIP] = made[j : j + STRIP].T
 
 
 def _turned(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:

@@ -33,7 +33,7 @@ def __dir__() -> list[str]:
 # ---- Reading a curve -------------------------------------------------------------------------------------
 
 
-def _place(x: Any, knots: np.ndarray) -> Any:
+def _interval(x: Any, knots: np.ndarray) -> Any:
     """Which interval each point lies in; points beyond the ends belong to the outermost ones."""
     return np.clip(np.searchsorted(knots, x, side="right") - 1, 0, len(knots) - 2)
 
@@ -80,7 +80,7 @@ class Piecewise:
         ndim, x = np.ndim(c) - 2, _times(x)
 
         def read(x):
-            i = _place(x, self.x)
+            i = _interval(x, self.x)
             d = _across(x - self.x[i], ndim)
             y = c[0][i]
             for j in range(1, np.shape(c)[0]):
@@ -139,7 +139,7 @@ class Spline:
         n, ndim = len(t) - k - 1, np.ndim(self.c) - 1
 
         def read(x):
-            i = _place(x, t[k : n + 1]) + k
+            i = _interval(x, t[k : n + 1]) + k
             basis = _basis(x, i, t, k)
             return sum(_across(b, ndim) * self.c[i - k + j] for j, b in enumerate(basis))
 
