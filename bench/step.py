@@ -198,6 +198,7 @@ def as_text(result):
         "ratios: median [quartiles] over rounds",
         *([peak_line(result)] if shares else []),
         ratios.table(header, lines),
+        *dict.fromkeys(row["about"] for name, row in rows.items() if name != PEAK and row.get("about")),
     ]
     text += [f"{row['title']}: not counted, {why}" for row in rows.values() if (why := row.get("disagrees"))]
     text += [
