@@ -111,7 +111,7 @@ class Row:
         alike   stretches of it that are alike become calls of one graph (passes/alike.py)
         """
         if not self.options.before:
-            return self._stage("simplified", flat, graph)
+            return flat(graph)
         return self._stage("simplified", self._outlined if alike else self._simple, graph)
 
     def _simple(self, graph: Graph) -> Graph:

@@ -132,7 +132,8 @@ def stages(f: Callable, *args: Any, **kwargs: Any) -> str:
 
     Titles: recorded, simplified (before it is differentiated), differentiated, simplified again, and then
     either emitted, or forward, backward, "forward, emitted" and "backward, emitted". What options switch off
-    is not done here either; with options(before=False) the simplified graph is the recorded one.
+    is not done here either; with options(before=False) nothing is
+    simplified before it is differentiated.
 
         >>> print(ad.stages(ad.grad(lambda x: x * x), 3.0).rstrip())
         # recorded
