@@ -410,14 +410,20 @@ class interp1d(_scipy.interp1d):  # noqa: N801  SciPy's name
     def __init__(self, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any):
         super().__init__(x, y, kind, axis, *args, **options)
         self._given = (np.array(x, float), np.array(y), kind, axis, *args), options
+        self._made = np.array(self.x), np.array(self.y), self.fill_value, self.bounds_error
 
     def _ours(self) -> Interpolant:
+        x, y, *beyond = self._made
+        as_made = np.array_equal(self.x, x) and np.array_equal(self.y, y, equal_nan=True)
+        if not as_made or self.fill_value is not beyond[0] or self.bounds_error is not beyond[1]:
+            raise not_like_this("scipy.interpolate.interp1d", "changed after it was made")
         args, options = self._given
         return Interpolant(*args, **options)
 
     def _reuse_roots(self) -> tuple:
         args, options = self._given
-        return (*args, *options, *options.values())
+        now = self.x, self.y, self.fill_value, self.bounds_error
+        return (*args, *options, *options.values(), *now)
 
     def __call__(self, x: Any) -> Any:
         return self._ours()(x) if is_recorded(x) else super().__call__(x)
