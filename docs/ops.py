@@ -152,6 +152,8 @@ MEANING = {
     "scatter_add": "x with v added at an index with arrays, as often as it stands there",
     "scatter_along_add": "x with v added at positions along `axis`",
     "searchsorted": "where v belongs in the sorted a",
+    "share_among": "g at the `chosen` elements, in equal shares along `axes` where there are several, "
+    "nan where the extreme is; zero at the others",
     "sinc": "sin(πx) / (πx)",
     "slice": "part of x: one (start, stop, step) an axis",
     "slogdet": "sign and logarithm of determinants",

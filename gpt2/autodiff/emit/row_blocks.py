@@ -60,7 +60,7 @@ class RowBlocks:
         self.outer = [f"i{a}" for a in range(len(axes) - 1)]  # nested: an index for each leading row axis
         self.index = ", ".join([*self.outer, "i:j"])
         self.title = f"{' x '.join(map(str, axes))} rows in {len(self.blocks)} blocks"
-        # (slot, shape of a row, dtype) -> the parameter: one for each shape that a slot is used in
+        # (slot, shape of a row, dtype, in planes) -> the parameter: one for each shape a slot is used in
         self.scratch: dict[tuple, str] = {}
         self.reads: dict[str, BlockRead] = {}
         self.noted: list[BlockRead] = []
@@ -127,7 +127,8 @@ class RowBlocks:
             return f"{self.emitter.whole_rows(n, self.region)}[{self.index}]"
         window = plan.windows.get(n)
         owner = n if window is None else window.base
-        key = plan.slots[owner], owner.shape[row_axes(owner.shape, N) :], owner.dtype
+        planes = owner in plan.planes
+        key = plan.slots[owner], owner.shape[row_axes(owner.shape, N) :], owner.dtype, planes
         if key not in self.scratch:
             self.scratch[key] = self.emitter.own(f"s{len(self.scratch) + 1}")
         return self.scratch[key] + ("" if window is None else window.row_text(N))

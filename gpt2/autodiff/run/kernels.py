@@ -125,3 +125,25 @@ def add_along(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int) -
         x[tuple(grid)] += values  # one entry in each row: nothing is hit twice
     else:
         np.add.at(x, tuple(grid), values)
+
+
+def share_among(
+    g: np.ndarray, chosen: np.ndarray, extreme: np.ndarray, out: np.ndarray, axes: tuple[int, ...]
+) -> None:
+    """out = where(chosen, g / count of the chosen along axes, 0.0), and nan for the count where the extreme
+    is nan.
+
+    Where each row has one that is chosen, as most have, that one gets all: nothing is counted nor divided.
+    """
+    rows = extreme.size
+    last = axes == tuple(range(out.ndim - len(axes), out.ndim))
+    if rows and last and out.flags.c_contiguous and not np.isnan(extreme).any():
+        places = np.flatnonzero(chosen)
+        if len(places) == rows and np.array_equal(places // (out.size // rows), np.arange(rows)):
+            out.fill(0.0)
+            out.reshape(-1)[places] = np.ravel(g)
+            return
+    count = np.add.reduce(chosen, axis=axes, keepdims=True).astype(out.dtype)
+    share = g / np.where(np.isnan(extreme), out.dtype.type(np.nan), count)
+    out.fill(0.0)
+    np.copyto(out, share, where=chosen)

@@ -71,6 +71,20 @@ def by_columns(f: Callable, *args: np.ndarray | float, out: np.ndarray) -> np.nd
     return out
 
 
+def sum_in_planes(x: np.ndarray, ones: np.ndarray, out: np.ndarray) -> None:
+    """The sum over the axis before the last, of an array whose last axis comes first in memory."""
+    for k in range(x.shape[-1]):
+        plane = x[..., k]
+        out[..., k] = np.matmul(plane.reshape(-1, plane.shape[-1]), ones).reshape(plane.shape[:-1])
+
+
+def add_planes(x: np.ndarray, ones: np.ndarray, out: np.ndarray) -> None:
+    """The sum over the first axis of such an array; there are as many ones as it has rows, or more."""
+    for k in range(x.shape[-1]):
+        plane = x[..., k].reshape(len(x), -1)
+        out[..., k] = np.matmul(ones[: len(x)], plane).reshape(out.shape[:-1])
+
+
 def put_where(out: np.ndarray, value: np.ndarray | float, where: np.ndarray) -> None:
     """np.copyto(out, value, where=where)"""
     n = out.shape[-1]
