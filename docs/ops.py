@@ -146,6 +146,7 @@ MEANING = {
     "real": "the real part",
     "reshape": "the same numbers in another shape",
     "round_decimal": "x rounded to `decimals` places, as NumPy rounds",
+    "row_product": "xᵀ y, added up over blocks of rows: the emitter puts it in the place of small products",
     "scan": "`body` step after step: carries, `slices` arrays step by step, constants; "
     "every `every`-th carry is kept for the derivative",
     "scatter": "x with v written at an index with arrays",

@@ -94,7 +94,7 @@ class RowBlocks:
         args = ["" if a in e.plan.folded else self.operand(a, f, n) for a, f in zip(n.args, flags_of(n, r.N))]
         if n in r.sums:
             _count(args)
-            return sum_rows(e, n, f"{e.partial(n)}[k]", args[0], r)
+            return sum_rows(e, n, f"{e.partial(n)}[k]", args, r)
         statement = Statement(e, n, r)
         statement.args, statement.target = args, self.target(n)
         _count(a for k, a in enumerate(args) if k not in statement.settled)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -122,6 +122,22 @@ class Statement:
 
     def expression(self) -> str:
         return self.emitter.expression(self.n, list(map(str, self.args)), self.shifted_attrs())
+
+    def op_max(self) -> Lines:
+        n, (x,) = self.n, self.n.args
+        if n.attrs["axes"] == (x.ndim - 1,) and x.dtype == n.dtype and self.is_short(x, short.MOST_COLUMNS):
+            at = yield from self.begin()
+            last = "[..., 0]" if n.attrs["keepdims"] else ""
+            helper = self.emitter.helper(short.extreme_last)
+            yield f"{helper}(np.{OPS[n.op].reducer}, {self.args[0]}, {at}{last})"
+        else:
+            yield from self.reduce()
+
+    op_min = op_max
+
+    def op_row_product(self) -> Lines:
+        x, y = self.args
+        yield f"matmul({x}.T, {y}, out={self.target})"
 
     def reduce(self) -> Lines:
         n = self.n
@@ -367,9 +383,12 @@ def with_source(lines: list[str], n: Node) -> list[str]:
 _file_name = functools.lru_cache(maxsize=64)(os.path.basename)
 
 
-def sum_rows(e: Emitter, n: Node, target: str, x: Any, r: Region) -> Lines:
+def sum_rows(e: Emitter, n: Node, target: str, operands: Sequence, r: Region) -> Lines:
     """The sum of one block of rows, into its own place: blocks are added up afterwards, in their order."""
-    a = n.args[0]
+    a, x = n.args[0], operands[0]
+    if n.op == "row_product":
+        yield f"np.matmul({x}.T, {operands[1]}, out={target})"
+        return
     p = row_axes(a.shape, r.N)
     axes = (0, *(ax - p + 1 for ax in n.attrs["axes"] if ax >= p))
     if n.attrs["keepdims"]:

@@ -123,9 +123,10 @@ for _name, _ufunc, _beaten in (("max", "maximum", "less"), ("min", "minimum", "g
 
 
 def _share_among(g, chosen, extreme, axes):
-    dtype = np.asarray(g).dtype.type
-    count = np.sum(chosen, axis=axes, keepdims=True).astype(dtype)
-    return np.where(chosen, g / np.where(np.isnan(extreme), dtype(np.nan), count), dtype(0.0))
+    dtype = np.asarray(g).dtype
+    count = np.sum(chosen, axis=axes, keepdims=True).astype(dtype if dtype.kind in "fc" else float)
+    shares = g / np.where(np.isnan(extreme), np.asarray(np.nan, count.dtype), count)
+    return np.where(chosen, shares, 0.0).astype(dtype)
 
 
 def _share_among_code(g, chosen, extreme, axes):

@@ -65,10 +65,17 @@ def minus_of_the_smaller(n: Node, sweep: Sweep) -> Node | None:
         other = n.args[1 - k]
         found = _negated(x, sweep)
         if found is not None and other.size < x.size and {x.dtype, other.dtype} == {n.dtype}:
-            args = [apply("negative", other)] * 2
+            args = [_minus(other)] * 2
             args[k] = found
             return apply("matmul", *args)
     return None
+
+
+def _minus(x: Node) -> Node:
+    """-x, computed in the order in which x lies in memory."""
+    if x.op in ("reshape", "transpose"):
+        return apply(x.op, _minus(x.args[0]), **x.attrs)
+    return apply("negative", x)
 
 
 def _negated(x: Node, sweep: Sweep) -> Node | None:

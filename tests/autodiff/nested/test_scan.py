@@ -85,7 +85,9 @@ def test_the_backward_reads_what_a_step_gave():
     graphs = [n.attrs["body"] for n in g.__derived__.last[1].graph.nodes if n.op == "scan"]
     ops = [[n.op for n in graph.nodes] for graph in graphs]
     assert sorted(names.count("tanh") for names in ops) == [0, 1]
-    assert sum(names.count("matmul") for names in ops) == 2  # that of the weight's gradient is behind the loop
+    assert (
+        sum(names.count("matmul") for names in ops) == 2
+    )  # that of the weight's gradient is behind the loop
 
 
 def test_outside_of_any_recording():
