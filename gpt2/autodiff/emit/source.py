@@ -354,7 +354,7 @@ class Emitter(ArrayTexts):
         self.body += ["", f"run_blocks({function}, {constant}, {scratch}{alone})"]
         for n in r.sums:
             self.body.append(f"np.add.reduce({self.partial(n)}, axis=0, out={self.whole(n)})")
-        self.block_regions.append((rows.blocks, [(row, dtype, slot) for slot, row, dtype in rows.scratch]))
+        self.block_regions.append((rows.blocks, [(*key[1:], key[0]) for key in rows.scratch]))
 
     def pays_to_share(self, r: Region, blocks: int) -> bool:
         """Whether a statement of one block takes long enough to be worth a thread."""
