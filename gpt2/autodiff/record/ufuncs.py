@@ -15,6 +15,7 @@ from ..errors import AutodiffError, DtypeError, located, unsupported, written_to
 from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
+from .dispatch import RULED
 from .recording import NUMBERS, ActiveRecording, escaped, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
 from .value import ANSWERS, SCALARS, Recorded, as_node, copied, node_in, value_of
@@ -32,6 +33,10 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> 
     """Run a ufunc, or one of its methods, on inputs of which some are recorded."""
     if method != "__call__":
         return call_method(ufunc, method, inputs, kwargs)
+    if RULED and ufunc in RULED:
+        answer = RULED[ufunc](*inputs, **kwargs)
+        if answer is not NotImplemented:
+            return answer
     if not kwargs and ufunc.nout == 1:
         return operate(ufunc, ufunc, *inputs)
     kwargs = dict(kwargs)
