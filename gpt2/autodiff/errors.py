@@ -24,7 +24,7 @@ class AutodiffError(Exception):
     """
 
     def __init__(self, message: str, loc: tuple | None = None):
-        super().__init__(f"{place(loc)}: {message}" if loc else message)
+        super().__init__(f"{location(loc)}: {message}" if loc else message)
         self.loc = loc
 
 
@@ -64,7 +64,7 @@ class ConvergenceError(AutodiffError, ArithmeticError):
         self.steps = steps
 
 
-def place(loc: tuple) -> str:
+def location(loc: tuple) -> str:
     """file:line, the file relative to the working directory where it lies inside."""
     file, line = loc[0], loc[1]
     try:

@@ -205,7 +205,7 @@ def to_torch(f: Callable) -> Callable:
 
 
 def _torch_function(torch: types.ModuleType, f: Callable) -> Any:
-    class Derived(torch.autograd.Function):
+    class Derived(torch.autograd.Function):  # type: ignore[name-defined]
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
             given = [x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else x for x in args]

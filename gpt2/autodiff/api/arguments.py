@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..tree import LEAF, Leaf, Tree, leaf_paths
-from .plan import Arguments, Transform, argument_text, result_kind
+from .transform import Arguments, Transform, argument_text, result_kind
 
 
 def checked_argnums(name: str, argnums: int | Sequence[int]) -> int | tuple[int, ...]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..derive.chain import applied
+from ..derive.chain_rule import applied
 from ..derive.differentiate import backprop, gradients, pushforward
 from ..errors import AutodiffError, UnsupportedError
 from ..graph import Graph, Node

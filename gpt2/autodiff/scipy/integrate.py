@@ -475,12 +475,12 @@ def _adjointly(name, fun, start, end, y0, method, ts, args, options) -> Any:
         if np.all(ts == ts[0]):
             return np.stack([y0] * len(ts))
         sign = 1.0 if ts[-1] > ts[0] else -1.0
-        times, place = np.unique(sign * ts, return_inverse=True)
+        times, inverse = np.unique(sign * ts, return_inverse=True)
         span = ts[0], ts[-1] if last is None else last
         found = _scipy.solve_ivp(lambda t, y: slope(y, t), span, y0, method, t_eval=sign * times, **options)
         if not found.success:
             raise ConvergenceError(f"{name}: {found.message}", math.nan, int(found.nfev))
-        return found.y.T[place]
+        return found.y.T[inverse]
 
     def solver(slope, y0, ts):
         return between(slope, y0, ts, end)

@@ -34,7 +34,7 @@ def __dir__() -> list[str]:
 # ---- Reading a curve -------------------------------------------------------------------------------------
 
 
-def _place(x: Any, knots: np.ndarray) -> Any:
+def _interval(x: Any, knots: np.ndarray) -> Any:
     """Which interval each point lies in; points beyond the ends belong to the outermost ones."""
     return np.clip(np.searchsorted(knots, x, side="right") - 1, 0, len(knots) - 2)
 
@@ -81,7 +81,7 @@ class Piecewise:
         ndim, x = np.ndim(c) - 2, _times(x)
 
         def read(x):
-            i = _place(x, self.x)
+            i = _interval(x, self.x)
             d = _across(x - self.x[i], ndim)
             y = c[0][i]
             for j in range(1, np.shape(c)[0]):
@@ -140,7 +140,7 @@ class Spline:
         n, ndim = len(t) - k - 1, np.ndim(self.c) - 1
 
         def read(x):
-            i = _place(x, t[k : n + 1]) + k
+            i = _interval(x, t[k : n + 1]) + k
             basis = _basis(x, i, t, k)
             return sum(_across(b, ndim) * self.c[i - k + j] for j, b in enumerate(basis))
 
@@ -411,14 +411,20 @@ class interp1d(_scipy.interp1d):  # noqa: N801  SciPy's name
     def __init__(self, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any):
         super().__init__(x, y, kind, axis, *args, **options)
         self._given = (np.array(x, float), np.array(y), kind, axis, *args), options
+        self._made = np.array(self.x), np.array(self.y), self.fill_value, self.bounds_error
 
     def _ours(self) -> Interpolant:
+        x, y, *beyond = self._made
+        as_made = np.array_equal(self.x, x) and np.array_equal(self.y, y, equal_nan=True)
+        if not as_made or self.fill_value is not beyond[0] or self.bounds_error is not beyond[1]:
+            raise not_like_this("scipy.interpolate.interp1d", "changed after it was made")
         args, options = self._given
         return Interpolant(*args, **options)
 
     def _reuse_roots(self) -> tuple:
         args, options = self._given
-        return (*args, *options, *options.values())
+        now = self.x, self.y, self.fill_value, self.bounds_error
+        return (*args, *options, *options.values(), *now)
 
     def __call__(self, x: Any) -> Any:
         return self._ours()(x) if is_recorded(x) else super().__call__(x)
@@ -572,8 +578,8 @@ class Grid:
 
     def _beside(self, columns: Sequence) -> list[tuple]:
         """Along each axis: the interval that a point lies in, and which part of it lies behind the point."""
-        places = [_place(column, p) for column, p in zip(columns, self.points)]
-        return [(i, (c - p[i]) / (p[i + 1] - p[i])) for i, c, p in zip(places, columns, self.points)]
+        at = [_interval(column, p) for column, p in zip(columns, self.points)]
+        return [(i, (c - p[i]) / (p[i + 1] - p[i])) for i, c, p in zip(at, columns, self.points)]
 
     def linear(self, columns: Sequence, ndim: int) -> Any:
         beside = self._beside(columns)
@@ -582,13 +588,13 @@ class Grid:
             weight: Any = 1.0
             for side, (_, part) in zip(corner, beside):
                 weight = weight * (part if side else 1.0 - part)
-            place = tuple(i + side for side, (i, _) in zip(corner, beside))
-            y = y + _across(weight, ndim) * self.values[place]
+            index = tuple(i + side for side, (i, _) in zip(corner, beside))
+            y = y + _across(weight, ndim) * self.values[index]
         return y
 
     def nearest(self, columns: Sequence, ndim: int) -> Any:
-        place = tuple(np.where(part <= 0.5, i, i + 1) for i, part in self._beside(columns))
-        return self.values[place] + _across(sum(columns) * 0.0, ndim)
+        index = tuple(np.where(part <= 0.5, i, i + 1) for i, part in self._beside(columns))
+        return self.values[index] + _across(sum(columns) * 0.0, ndim)
 
 
 def _coordinates(xi: Any, n: int) -> Any:

@@ -126,3 +126,12 @@ def test_curves_that_are_there():
 def test_what_has_no_rule_is_named(call, message):
     with pytest.raises(Exception, match=message):
         ad.grad(lambda q: np.sum(call(q)))(Y)
+
+
+def test_an_interp1d_that_was_changed_is_refused():
+    curve = ours.interp1d(X, Y)
+    g = ad.grad(lambda q: curve(q))
+    assert g(0.5) == g(0.5)
+    curve.y = 2.0 * curve.y
+    with pytest.raises(ad.AutodiffError, match="interp1d changed after it was made"):
+        g(0.5)

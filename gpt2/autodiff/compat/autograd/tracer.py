@@ -87,14 +87,14 @@ class Primitive:
                 f"{self.__name__}: a primitive takes values that are differentiated by position, and here "
                 f"one was given by name ({', '.join(kwargs)})"
             )
-        places = [i for i, x in enumerate(args) if any(map(isbox, flatten(x)[0]))]
-        if not places:
+        argnums = [i for i, x in enumerate(args) if any(map(isbox, flatten(x)[0]))]
+        if not argnums:
             return self.fun(*args, **kwargs)
-        return self._with_rule(places, args, kwargs)(*(args[i] for i in places))
+        return self._with_rule(argnums, args, kwargs)(*(args[i] for i in argnums))
 
-    def _with_rule(self, places: list[int], args: tuple, kwargs: dict) -> Callable:
+    def _with_rule(self, argnums: list[int], args: tuple, kwargs: dict) -> Callable:
         """The function of the recorded arguments alone, with a rule; the others are part of it."""
-        whole = functools.partial(_put, args, places)
+        whole = functools.partial(_put, args, argnums)
 
         def fun(*xs):
             return self.fun(*whole(xs), **kwargs)
@@ -102,36 +102,36 @@ class Primitive:
         fun.__name__ = fun.__qualname__ = self.__name__
         if self.vjp is None and self.jvp is None:
             raise NotImplementedError(
-                f"the primitive {self.__name__} has no rule for its arguments {places}. Give it one with "
+                f"the primitive {self.__name__} has no rule for its arguments {argnums}. Give it one with "
                 f"defvjp({self.__name__}, ...)"
             )
         custom: Any = custom_jvp(fun) if self.vjp is None else custom_vjp(fun)
         if self.vjp is not None:
-            custom.defvjp(functools.partial(self._vjp_rule, places, whole, kwargs))
+            custom.defvjp(functools.partial(self._vjp_rule, argnums, whole, kwargs))
         if self.jvp is not None:
-            custom.defjvp(functools.partial(self._jvp_rule, places, whole, kwargs))
+            custom.defjvp(functools.partial(self._jvp_rule, argnums, whole, kwargs))
         custom.recording_rule = self._recording_rule
         return custom
 
     def _vjp_rule(
-        self, places: list[int], whole: Callable, options: dict, dout: Any, ans: Any, *xs: Any
+        self, argnums: list[int], whole: Callable, options: dict, dout: Any, ans: Any, *xs: Any
     ) -> Any:
         moving = [k for k, x in enumerate(xs) if _moves(x)]
-        grads = self.vjp([places[k] for k in moving], ans, whole(xs), options)(dout)  # type: ignore[misc]
+        grads = self.vjp([argnums[k] for k in moving], ans, whole(xs), options)(dout)  # type: ignore[misc]
         found = dict(zip(moving, grads))
         return tuple(_shaped(found.get(k), x) for k, x in enumerate(xs))
 
     def _jvp_rule(
-        self, places: list[int], whole: Callable, options: dict, primals: Any, tangents: Any
+        self, argnums: list[int], whole: Callable, options: dict, primals: Any, tangents: Any
     ) -> Any:
         ans = self(*whole(primals), **options)
         moving = [k for k, x in enumerate(primals) if _moves(x)]
-        numbers, moved = [places[k] for k in moving], [tangents[k] for k in moving]
+        numbers, moved = [argnums[k] for k in moving], [tangents[k] for k in moving]
         return ans, self.jvp(numbers, moved, ans, whole(primals), options)  # type: ignore[misc]
 
 
-def _put(args: tuple, places: list[int], xs: tuple) -> tuple:
-    return subvals(args, zip(places, xs))
+def _put(args: tuple, argnums: list[int], xs: tuple) -> tuple:
+    return subvals(args, zip(argnums, xs))
 
 
 def _moves(x: Any) -> bool:

@@ -38,8 +38,8 @@ concatenate, stack, vstack, hstack, column_stack = map(
 
 def append(arr: Any, values: Any, axis: Any = None) -> Any:
     """np.append, of lists of recorded values too."""
-    both = (_SEEN["array"].asked(v) if isinstance(v, (list, tuple)) else v for v in (arr, values))
-    return np.append(*both, axis=axis)
+    first, second = (_SEEN["array"].asked(v) if isinstance(v, (list, tuple)) else v for v in (arr, values))
+    return np.append(first, second, axis=axis)
 
 
 def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
