@@ -38,6 +38,17 @@ def recorded_once(
     return found, rec if stands_for_all(rec) else None
 
 
+def recorded_for_all(record: Callable[[], Recording], *functions: Callable) -> tuple[Recording, str | None]:
+    """(a recording, and why it cannot stand for other calls of the user's `functions`; None: it can)."""
+    drawn = draws.count()
+    rec, trouble = watched(record, *functions)
+    if draws.count() > drawn:
+        trouble = "it draws random numbers"
+    elif not trouble and not stands_for_all(rec):
+        trouble = "it branches on values" if rec.value_dependent else rec.unstable[0]
+    return rec, trouble
+
+
 def stands_for_all(rec: Recording) -> bool:
     """Whether every run would give this graph."""
     return not rec.value_dependent and not rec.unstable

@@ -9,14 +9,12 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..nested.map import evaluate_map
-from ..record import recording
 from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import flatten, unflatten
 from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
-from .derived import derived_of
-from .transform import Compile
+from .operators import Operator
 
 
 def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
@@ -39,24 +37,10 @@ def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
                [2., 2.],
                [2., 2.]])
     """
-    if recording.current() is None and not any(type(x) is Recorded for x in flatten(arrays)[0]):
-        return derived_of(body, ParallelMap(), pure).entry(arrays, {})
-    return _mapped(body, arrays)
+    return Operator("parallel_map", "map", _mapped)(body, *arrays, pure=pure)
 
 
-class ParallelMap(Compile):
-    """A map outside of any recording: compiled, and kept with body."""
-
-    name, suffix, takes_out = "parallel_map", "map", False
-
-    def function(self, f: Callable) -> Callable:
-        def mapped(*arrays):
-            return _mapped(f, arrays)
-
-        return mapped
-
-
-def _mapped(body: Callable, arrays):
+def _mapped(body: Callable, *arrays):
     leaves, tree = flatten(arrays)
     n = _length(leaves)
 

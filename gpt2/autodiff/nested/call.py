@@ -182,6 +182,10 @@ def check_linear(made: Iterable[Node | None], marks: Iterable[Node], what: str, 
             stack.extend(n.args)
 
 
+def evaluate_call(*values: np.ndarray, graph: Graph, rule: Any) -> tuple[np.ndarray, ...]:
+    return program_of(graph)(*values)
+
+
 def _types(*args, graph: Graph, rule):
     return result_types(graph)
 
@@ -210,7 +214,7 @@ row(
     "call",
     "structural",
     infer=_types,
-    evaluate=lambda *values, graph, rule: program_of(graph)(*values),
+    evaluate=evaluate_call,
     vjp_rule=_vjp,
     jvp_rule=_jvp,
     batch=_batch,
