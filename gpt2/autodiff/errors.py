@@ -161,6 +161,7 @@ def array_lost(loc: tuple | None) -> ConversionError:
         "    np.array(x)                   for array(x) after `from numpy import array`\n"
         "    np.dot(a, x)                  for a.dot(x)\n"
         "    np.zeros_like(x, shape=...)   for an array to be filled\n"
+        "    x + rng.normal()              for rng.normal(x) of a generator that is made in the function\n"
         "    ad.stop_gradient(x)           if a constant is meant",
         loc,
     )

@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import html
 import inspect
+import operator
 import sys
 import threading
 import time
@@ -75,6 +76,15 @@ class Compiled:
     draws: list = field(default_factory=list)  # as in a Recording
     graph: Graph | None = None  # and the recorded graph that they are of
     entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
+    asked: list | None = None  # what it was given besides arrays, where the function asks by `is`
+
+    def accepts(self, call: Arguments) -> bool:
+        """Whether a call with arguments of these types may have it."""
+        if self.asked is not None:
+            given = call.as_they_are()
+            if len(given) != len(self.asked) or not all(map(operator.is_, given, self.asked)):
+                return False
+        return self.path is None or self.path.taken(call.leaves, self.outside)
 
     def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
         """The fast entry for calls like this one, written when it is first wanted."""
@@ -131,7 +141,7 @@ class Derived:
             return self.within(call, out)
         key = call.key()
         self.entry = self.slow  # whatever runs last is what the entry leads to, and what ad.source shows
-        compiled = self.cache.find(key, lambda c: c.path is None or c.path.taken(call.leaves, c.outside))
+        compiled = self.cache.find(key, lambda c: c.accepts(call))
         outside = None if compiled is None else compiled.drawn(call.leaves)
         if compiled is None:
             compiled = self.of_kin(call, key) or self.compiled(call, key)
@@ -157,7 +167,7 @@ class Derived:
         if kin is None:
             return None
         where = kin.key, self.transform.key(), key
-        found = records.find(where, kin, lambda c: c.path is None or c.path.taken(call.leaves, c.outside))
+        found = records.find(where, kin, lambda c: c.accepts(call))
         if found is not None:
             self.waits = False
             return replace(found, guard=Guard(OF_KIN, never), entries={})  # at its second call it is recorded
@@ -215,6 +225,7 @@ class Derived:
                 records.add(*kin, Guard(self.why, never), None)
             return Compiled(wiring, program, outside, Guard(self.why, never))
         compiled = Compiled(wiring, program, outside, guard, path, rec.draws, rec.graph)
+        compiled.asked = call.as_they_are() if guard.by_identity else None
         self.cache.add(key, guard, compiled)
         if kin is not None and not rec.draws:
             records.add(*kin, guard, compiled)

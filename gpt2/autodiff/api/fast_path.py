@@ -42,7 +42,8 @@ MANY = 32  # arrays in one container that are checked, passed on and given back 
 class _Text:
     """The source under construction."""
 
-    def __init__(self):
+    def __init__(self, by_identity: bool):
+        self.by_identity = by_identity  # does the function ask by `is` for what may have an equal?
         self.lines: list[str] = []
         self.env: dict = {"ndarray": np.ndarray, "unset": _UNSET}
         self.leaves: list[str] = []
@@ -76,7 +77,7 @@ def make_entry(derived: Derived, compiled: Compiled, call: Arguments, out: Any) 
 
 
 def _made(derived, compiled, call, out):
-    t = _Text()
+    t = _Text(compiled.asked is not None)
     args_spec, kwargs_spec = call.tree.spec[2]
     given = iter(call.leaves)
     _container(t, args_spec, "args", given)
@@ -125,6 +126,8 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
     if isinstance(kind, Record):
         return _record(t, spec, name, leaves)
     if not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:
+        raise _TooSpecial
+    if t.by_identity and (keys or issubclass(kind, tuple) and name != "args"):
         raise _TooSpecial
     if name not in ("args", "kwargs"):
         t.unless(f"type({name}) is not {t.value(kind)} or len({name}) != {len(children)}")
@@ -226,7 +229,7 @@ def _check(t: _Text, spec, name: str, leaves) -> None:
 
 
 def _static(t: _Text, name: str, value) -> None:
-    if type(value) in (int, str, bytes):
+    if type(value) in (int, str, bytes) and not t.by_identity:
         t.unless(f"type({name}) is not {type(value).__name__} or {name} != {t.value(value)}")
     else:
         t.unless(f"{name} is not {t.value(value)}")

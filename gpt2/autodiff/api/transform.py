@@ -104,6 +104,12 @@ class Arguments:
                     'x.astype(x.dtype.newbyteorder("="))'
                 )
 
+    def as_they_are(self) -> list:
+        """What reaches the function as the caller has it, and not as a copy or a recorded value: settings,
+        keys, and tuples without arrays.
+        """
+        return _as_they_are(self.tree.spec, (self.args, self.kwargs))
+
     def recorded(self) -> bool:
         return recording.current() is not None or any(type(x) is Recorded for x in self.leaves)
 
@@ -112,6 +118,16 @@ def _size(spec) -> int:
     if spec is LEAF:
         return 1
     return 0 if spec[0] == "static" else sum(map(_size, spec[2]))
+
+
+def _as_they_are(spec, x) -> list:
+    if spec is LEAF:
+        return []
+    if spec[0] == "static":
+        return [x]
+    parts = [y for part, child in zip(items_of(spec, x), spec[2]) for y in _as_they_are(child, part)]
+    whole = [x] if isinstance(x, tuple) and not _size(spec) else []
+    return [*(spec[1] or ()), *parts, *whole]
 
 
 def plain_array(x: Any) -> Any:

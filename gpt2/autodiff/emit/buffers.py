@@ -19,6 +19,7 @@ from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
 from .arena import offsets, rounded
 from .layout import chain, is_result_of_call, root
+from .planes import in_planes
 from .regions import Region, blocks_of, flags_of
 from .rowwise import by_rows
 from .windows import Window
@@ -65,6 +66,7 @@ class BufferPlan:
     storage: dict[Node, Storage]  # arena values that own memory (none that live in another's window)
     windows: dict[Node, Window]
     slots: dict[Node, int]  # scratch values: number of their slot in the region
+    planes: set[Node]  # those that lie plane by plane (planes.py)
     partials: dict[Node, Storage]  # for each sum over blocks of rows, the block sums
     arena_bytes: int
     folded: set[Node]
@@ -96,8 +98,16 @@ def plan(
     }
     own = {id(s): s for s in storage.values() if s.lender is None}
     total = offsets([*own.values(), *partials.values(), *during.values(), *unread.values()])
-    slots = {n: slot for r in regions if r.N > 1 for n, slot in _Slots(r, kind, values).slots.items()}
-    return BufferPlan(kind, storage, values.windows, slots, partials, total, values.folded, during, unread)
+    slots: dict[Node, int] = {}
+    planes: set[Node] = set()
+    for r in regions:
+        if r.N > 1:
+            own = _Slots(r, kind, values).slots
+            slots.update(own)
+            planes |= in_planes(r, own, values.readers, values.guests_and_hosts)
+    return BufferPlan(
+        kind, storage, values.windows, slots, planes, partials, total, values.folded, during, unread
+    )
 
 
 class Values:
@@ -118,6 +128,7 @@ class Values:
         self.start, self.end = _steps(regions)
         self.results = {(n.args[0], n.attrs["i"]) for n in self.start if is_result_of_call(n)}
         self._last: dict[Node, int] = {}
+        self.guests_and_hosts = {*windows, *(w.base for w in windows.values()), *folded}
 
     def base(self, n: Node) -> Node:
         """The value in whose memory n lives, n itself for most."""

@@ -28,6 +28,7 @@ from ..derive.differentiate import backprop, gradients, pushforward
 from ..errors import AutodiffError, UnsupportedError
 from ..graph import Graph, Node
 from ..ops import apply
+from ..ops.interpret import evaluate_graph
 from ..ops.subgraph import inputs_like, is_float, items, result_types, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
@@ -182,10 +183,6 @@ def check_linear(made: Iterable[Node | None], marks: Iterable[Node], what: str, 
             stack.extend(n.args)
 
 
-def evaluate_call(*values: np.ndarray, graph: Graph, rule: Any) -> tuple[np.ndarray, ...]:
-    return program_of(graph)(*values)
-
-
 def _types(*args, graph: Graph, rule):
     return result_types(graph)
 
@@ -208,6 +205,14 @@ def all_batched(b: Any, graph: Graph) -> Graph:
     """The graph for all examples, of which every input and output has the axis."""
     inner, flags = b.graph(graph, [True] * len(graph.inputs))
     return Graph(inner.inputs, [b.front(o, has) for o, has in zip(inner.outputs, flags)], inner.name)
+
+
+def evaluate_call(*values: np.ndarray, graph: Graph, rule: Any) -> tuple[np.ndarray, ...]:
+    """Node by node the first time, while a function is recorded; compiled where it is asked again."""
+    if not graph.__dict__.get("_evaluated"):
+        graph.__dict__["_evaluated"] = True
+        return tuple(evaluate_graph(graph, values))
+    return program_of(graph)(*values)
 
 
 row(

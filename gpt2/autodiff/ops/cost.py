@@ -32,6 +32,8 @@ def flops(n: Node) -> float:
     """Floating-point operations of a matrix product."""
     if n.op == "matmul":
         return 2.0 * n.size * n.args[0].shape[-1]
+    if n.op == "row_product":
+        return 2.0 * n.size * n.args[0].shape[0]
     return 2.0 * math.prod(letter_sizes(n.attrs["subscripts"], n.args).values())
 
 

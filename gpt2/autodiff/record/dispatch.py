@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 HANDLERS: dict[Callable, Callable] = {}
 RAW: dict[Callable, Callable] = {}
 HELPERS: dict[Callable, Callable] = {}  # as HANDLERS, for functions of functions/ that are none of NumPy's
+# Functions with a rule of a program's own, which takes the call, or gives NotImplemented
+RULED: dict[Callable, Callable] = {}
 REFUSED: dict[Callable, str] = {}  # functions that must not even be tried, and why
 # Functions whose node had another dtype than NumPy's result: a test keeps this empty
 SETTLED: set[str] = set()
@@ -97,6 +99,10 @@ def operands(*xs: Any) -> list[Node]:
 def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     """Run one of NumPy's functions on arguments of which some are recorded."""
     function = plain(function)
+    if RULED and function in RULED:
+        answer = RULED[function](*args, **kwargs)
+        if answer is not NotImplemented:
+            return answer
     if function in RAW:
         return RAW[function](*args, **kwargs)
     if function in REFUSED:

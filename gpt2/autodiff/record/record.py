@@ -31,7 +31,7 @@ from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
 from . import conversions, recording, source_lines
-from .containers import check_unchanged
+from .containers import check_unchanged, with_tuples
 from .draws import Draw, Draws, exchanged_in
 from .recording import NUMBERS, ActiveRecording, Read, check_kind, innermost, label, native
 from .results import check_results
@@ -112,7 +112,7 @@ def record(
     recording.push(rec)
     conversions.begin()
     try:
-        given = unflatten(given_tree, rec.arguments)
+        given = with_tuples(unflatten(given_tree, rec.arguments), (tuple(args), kwargs or {}))
         out_leaves, out_tree = flatten(_call(rec, f, given), _is_result)
         check_unchanged(f, rec.name, given, given_tree, rec.arguments)
         check_results(rec, out_tree)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 NUMBERS = "biufc"  # dtype kinds
 _serials = itertools.count(1)
+
 _local = threading.local()
 
 
@@ -51,12 +52,14 @@ class Capture:
 
 
 class ActiveRecording:
+    last = 0  # the largest serial so far
+
     def __init__(self, name: str, dry: bool = False):
         self.name = name
         self.dry = dry  # large values are not computed (dry.py)
         self.guessed: set[Node] = set()  # those that were not
         self.repeated: dict = {}  # recordings of functions that it calls often (api/repeated.py)
-        self.serial = next(_serials)  # inner recordings have larger ones
+        self.serial = ActiveRecording.last = next(_serials)  # inner recordings have larger ones
         self.active = True
         self.arguments: list = []  # a Recorded for each flat input
         self.captures: dict[int, list[Capture]] = {}  # by id of the array
@@ -279,6 +282,11 @@ def push(rec: ActiveRecording) -> None:
 
 def pop() -> None:
     _stack().pop()
+
+
+def recorded_so_far() -> bool:
+    """Whether anything has been recorded in this process."""
+    return ActiveRecording.last > 0
 
 
 def current() -> ActiveRecording | None:

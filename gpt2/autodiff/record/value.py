@@ -8,8 +8,11 @@ and `isinstance(k, float)` answer as for the value itself, and so does np.isscal
 
 from __future__ import annotations
 
+import dis
 import operator
+import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +21,7 @@ from ..errors import (
     AutodiffError,
     ConversionError,
     UnsupportedError,
+    WriteError,
     array_lost,
     located,
     lost_in_scipy,
@@ -256,8 +260,12 @@ class Recorded:
                 if not any(k is Ellipsis for k in (key if type(key) is tuple else (key,))):
                     key = (*(key if type(key) is tuple else (key,)), Ellipsis)
                 view = self[key]
-                if not (isinstance(value, Recorded) and _same_view(view, value)):
-                    store(view, value)
+                if isinstance(value, Recorded):
+                    if _same_view(view, value):
+                        return
+                    if value._root is not None and value.root is self.root:
+                        _check_asked_in_python(sys._getframe(1))
+                store(view, value)
                 return
         _assign_advanced(self, key, value)
 
@@ -454,6 +462,19 @@ class Recorded:
 
     def __array_function__(self, function, types, args, kwargs):
         return ANSWERS["function"](function, args, kwargs)
+
+
+def _check_asked_in_python(frame: FrameType) -> None:
+    """Raise where a part of an array is put into another part by a function that is written in C: it moves
+    rows, as rng.shuffle does, and of views it would write one row twice.
+    """
+    instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if not instruction.startswith("STORE"):
+        raise WriteError(
+            "a function that is written in C moves rows of a recorded array, as shuffle does, and rows would "
+            "get lost. For a random order write x[rng.permutation(len(x))]",
+            source_lines.here(),
+        )
 
 
 class Flat:

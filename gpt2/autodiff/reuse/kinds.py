@@ -27,7 +27,6 @@ from ..record.source_lines import is_inside
 
 # Compared by type and value
 ATOMS = (type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), type(NotImplemented))
-SCALARS = (np.bool_, np.number, np.str_, np.bytes_, np.datetime64, np.timedelta64)
 
 _PURE_BUILTINS = (
     "abs all any ascii bin callable chr divmod format hash hex isinstance issubclass iter len max min next "

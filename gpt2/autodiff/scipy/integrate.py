@@ -69,6 +69,10 @@ def _stacked(y: Any) -> Any:
 # ---- The adjoint equation --------------------------------------------------------------------------------
 
 
+class BranchingError(AutodiffError):
+    """A right-hand side that is not the same at every state."""
+
+
 class Flow:
     """The right-hand side of an equation, as the graph of (y, t, *consts) -> dy/dt, and who solves it.
 
@@ -190,7 +194,7 @@ def _flow(
     plain = unflatten(flatten(params)[1], [value_of(x) for x in leaves])
     _, rec = recorded_once(f, lambda: slope(*given, plain), lambda: record(slope, (*given, plain)))
     if rec is None:
-        raise AutodiffError(
+        raise BranchingError(
             f"{name}: the function has to be the same at every state, and it branches on values, draws "
             "random numbers or changes something. Choose with np.where, and take what changes as an argument",
             here(),

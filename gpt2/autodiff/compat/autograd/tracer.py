@@ -18,6 +18,7 @@ from ...ops import evaluate
 from ...record.record import record
 from ...record.value import Recorded, value_of
 from ...tree import flatten, unflatten
+from . import objects
 from .util import func, subval, subvals, toposort
 
 __all__ = [
@@ -39,13 +40,13 @@ __all__ = [
 
 def isbox(x: Any) -> bool:
     """Whether x is a value under observation."""
-    return class_of(x) is Recorded
+    return class_of(x) is Recorded or objects.is_box(x)
 
 
 def getval(x: Any) -> Any:
     """The plain value behind a recorded one. The recording then holds for this value only."""
-    if not isbox(x):
-        return x
+    if class_of(x) is not Recorded:
+        return x._value if objects.is_box(x) else x
     value = value_of(x)
     if isinstance(value, np.ndarray):
         value = value.copy()
@@ -79,6 +80,8 @@ class Primitive:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if any(map(objects.is_box, args)):
+            return objects.answered(self, args, kwargs)
         if any(map(isbox, flatten(kwargs)[0])):
             raise TypeError(
                 f"{self.__name__}: a primitive takes values that are differentiated by position, and here "
@@ -173,19 +176,21 @@ def register_notrace(trace_type: Any, primitive_fun: Any) -> None:
 
 class _BoxType(type):
     def __instancecheck__(cls, x: Any) -> bool:
+        if cls in objects.BOXES.values():
+            return class_of(x) is cls
         return isbox(x)
 
 
 class Box(metaclass=_BoxType):
-    """What isinstance(x, Box) asks for: a value under observation. New kinds of boxes cannot be made."""
+    """What isinstance(x, Box) asks for: a value under observation. A class derived from it may be registered
+    for the objects of a class of the program's own, which is its other base; `_value` is the object.
+    """
+
+    _value: Any
 
     @classmethod
     def register(cls, value_type: Any) -> None:
-        raise NotImplementedError(
-            f"autograd.tracer.Box.register({getattr(value_type, '__name__', value_type)}): recorded values "
-            "are numbers and arrays. Classes that hold arrays are trees: dataclasses, NamedTuples and attrs "
-            "classes as they are (docs/values.md)"
-        )
+        objects.enter(objects.BOXES, "autograd.tracer.Box.register", value_type, cls)
 
 
 def new_box(value: Any, trace: Any, node: Any) -> Any:

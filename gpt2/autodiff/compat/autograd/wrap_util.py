@@ -13,6 +13,14 @@ import numpy as np
 from ...same import same_items
 from .util import subvals
 
+roots: list = []  # what every function here depends on besides: primitives that rules.py makes
+_open = threading.local()
+
+
+def running() -> bool:
+    """Whether an operator of these modules runs in this thread."""
+    return getattr(_open, "units", 0) > 0
+
 
 class Unary:
     """A function of many arguments as a function of those that argnum names; the others are those of the call
@@ -48,11 +56,11 @@ class Unary:
         """What a recording of it depends on: the function, and the other arguments that are not recorded."""
         calls = self._calls()
         if not calls:
-            return (self.fun,)
+            return (self.fun, *roots)
         args, kwargs, recorded = calls[-1]
         chosen = {*self._chosen(len(args)), *recorded}
         rest = [x for i, x in enumerate(args) if i not in chosen]
-        return (self.fun, len(args), recorded, *rest, *kwargs, *kwargs.values())
+        return (self.fun, *roots, len(args), recorded, *rest, *kwargs, *kwargs.values())
 
     def _chosen(self, n: int) -> list[int]:
         chosen = (self.argnum,) if isinstance(self.argnum, int) else self.argnum
@@ -88,12 +96,14 @@ class Unary:
         x = args[self.argnum] if isinstance(self.argnum, int) else tuple(args[i] for i in self.argnum)
         calls = self._calls()
         calls.append((args, kwargs, ()))
+        _open.units = getattr(_open, "units", 0) + 1
         try:
             return run(self, x, *rest, **options)
         except Exception:
             if not calls[-1][2]:
                 raise
         finally:
+            _open.units -= 1
             calls.pop()
         self.records_others = False  # it wants them plain; if it is at fault itself, it will say so now
         return self.within(args, kwargs, run, *rest, **options)
