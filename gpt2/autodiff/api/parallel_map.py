@@ -13,7 +13,7 @@ from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import flatten, unflatten
-from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
+from .bodies import applied, body_graph, on_leaves, operands_of_body, recorded_once
 from .operators import Operator
 
 
@@ -41,15 +41,10 @@ def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
 
 
 def _mapped(body: Callable, *arrays):
-    leaves, tree = flatten(arrays)
+    leaves, tree = flatten((arrays, {}))
     n = _length(leaves)
 
-    def one(slices):
-        out, out_tree = flatten(body(*unflatten(tree, slices)), changes)
-        return unflatten(out_tree, as_arrays(out))
-
-    one.__name__ = getattr(body, "__name__", "body")
-
+    one = on_leaves(body, tree)
     if n == 0:
         return _of_nothing(one, leaves)
 
