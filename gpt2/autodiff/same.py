@@ -27,7 +27,7 @@ def same(a: Any, b: Any) -> bool:
         return a == b and (a != 0.0 or math.copysign(1.0, a) == math.copysign(1.0, b)) or a != a and b != b
     if t is complex:
         return same(a.real, b.real) and same(a.imag, b.imag)
-    if t is range or t is slice:  # range(0, 5, 2) == range(0, 6, 2)
+    if t in (range, slice):  # range(0, 5, 2) == range(0, 6, 2)
         return same_items((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     if t in _PLAIN:
         return a == b
