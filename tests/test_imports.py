@@ -61,11 +61,15 @@ WITH_SCIPY = (
 STAGE = "times or counts what one stage makes"
 BENCH_IMPORTS = {
     ("dependents/prelude.py", "gpt2.autodiff.compat.autograd"): "is what programs of others are run under",
+    ("first_process.py", "gpt2.autodiff.pipeline"): "puts a timer around the making of programs",
+    ("first_process.py", "gpt2.autodiff.run.split_matmul"): "puts a timer around trials of cuts",
+    ("machine.py", "gpt2.autodiff.run.blas"): "names the kernels as remembered times do",
     (
         "machine.py",
         "gpt2.autodiff.run.remembered",
     ): "names the processor as remembered times do",
     ("programs/own.py", "gpt2.autodiff.scipy.linalg"): "is what users of SciPy import",
+    ("statements.py", "gpt2.autodiff.emit.program"): "puts a look at the clock into emitted source",
     ("timeline.py", "gpt2.autodiff.run.kernels"): "puts a timer around what programs call",
     ("timeline.py", "gpt2.autodiff.run.split_matmul"): "as above",
     ("timeline.py", "gpt2.autodiff.run.threads"): "as above",

@@ -40,9 +40,9 @@ from .windows import hosts
 # region is spread over threads. Shorter ones lose more by passing on the interpreter lock than a core gives.
 SHARE_FROM = 8_000.0
 # Stretches of the arena that have a line each in the source. Python takes 20 us to compile such a line, more
-# than for the statement that writes to it: in a program of thousands they come from a table.
-MOST_SPELLED = 500
-MOST_CUTS = 200  # the same of views of arguments and results, of which a deep model has some for each block
+# than for the statement that writes to it: in a program of hundreds they come from a table.
+MOST_SPELLED = 100
+MOST_CUTS = 100  # the same of views of arguments and results, of which a deep model has some for each block
 
 
 @dataclass

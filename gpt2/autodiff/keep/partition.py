@@ -83,9 +83,11 @@ def partition(
 
     if budget is not None:
         joint = flat(joint)
-    problem, kept = at(min(rate, cost.NS_PER_CACHED_BYTE) if ample else rate)
-    if ample and problem.kept_bytes(kept) > ample:
-        problem, kept = at(rate)
+    problem, kept = at(rate)
+    if ample and problem.kept_bytes(kept) <= ample:  # at a lower rate as much is kept, or more
+        other, more = at(min(rate, cost.NS_PER_CACHED_BYTE))
+        if other.kept_bytes(more) <= ample:
+            problem, kept = other, more
     if budget is not None and problem.kept_bytes(kept) > budget:
         kept = problem.within(budget, rate)
     return problem.split(kept)
