@@ -17,7 +17,7 @@ from ..tree import Tree, flatten, is_dynamic, unflatten
 from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
 from .carries import leaves_of_carry, own, recorded_step
 from .derived import derived_of
-from .plan import Compile, as_kind, result_kind
+from .transform import Compile, as_kind, result_kind
 
 
 def scan(

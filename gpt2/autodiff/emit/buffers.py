@@ -1,4 +1,4 @@
-"""Who owns which memory, for how long: results, the arena, and the scratch blocks of a region.
+"""Plans the memory of a program: which value lives where, and for how long, in results, arena or scratch.
 
 `plan` gives every value a Kind of storage. Lives are counted in steps: a plain statement is one step, and so
 is a whole region of row blocks.
@@ -149,7 +149,7 @@ class Values:
         return [w for u in direct for w in (self.readers(u) if u in self.folded else [u])]
 
     def last_read(self, n: Node) -> int:
-        """The place in the order of the last of them; -1 where there is none."""
+        """The position in the order of the last of them; -1 where there is none."""
         if n not in self._last:
             self._last[n] = max([self.uses.order[u] for u in self.readers(n)], default=-1)
         return self._last[n]
@@ -266,7 +266,7 @@ class Uses:
         return found
 
     def last_read(self, x: Node) -> int:
-        """The place in the order of the op that reads x last; -1 where none does."""
+        """The position in the order of the op that reads x last; -1 where none does."""
         if x not in self._last:
             self._last[x] = max((self.order[u] for u, _ in self.readers(x)), default=-1)
         return self._last[x]
@@ -289,7 +289,7 @@ class Uses:
 
 
 def _element_by_element(a: Node, n: Node) -> bool:
-    """Whether n, an elementwise op, reads each element of a's root in the place that it writes."""
+    """Whether n, an elementwise op, reads each element of a's root at the position that it writes."""
     return a.shape == n.shape and all(v.op == "reshape" for v in chain(a))
 
 
@@ -315,17 +315,31 @@ def _share(r: Region, storage: dict[Node, Storage], values: Values) -> None:
         s = storage.get(values.base(n))
         if s is None or n in sums or not _first_writer(n, s, values):
             continue
-        direct = _read_in_step(n)
-        for x in dict.fromkeys((*direct, *outside)):
-            t = storage.get(x)
-            if t is None or t is s or not _fits_over(n, x, values.windows):
-                continue
-            inside = values.uses.region[x] is r and x not in direct
-            if t.holds == [x] and x not in sums and not inside and _done_with(x, n, x in direct, values, r):
-                t.end = max(t.end, s.end)
-                t.holds = s.holds  # from here on they are what lives there
-                storage[values.base(n)] = t
-                break
+        t = _to_write_over(n, r, sums, storage, outside, values)
+        if t is not None:
+            t.end = max(t.end, s.end)
+            t.holds = s.holds  # from here on they are what lives there
+            storage[values.base(n)] = t
+
+
+def _to_write_over(
+    n: Node,
+    r: Region,
+    sums: set[Node],
+    storage: dict[Node, Storage],
+    outside: Iterable[Node],
+    values: Values,
+) -> Storage | None:
+    """The storage of a value that n may be written over: one of its arguments, or of the arrays `outside`."""
+    own, direct = storage[values.base(n)], _read_in_step(n)
+    for x in dict.fromkeys((*direct, *outside)):
+        t = storage.get(x)
+        if t is None or t is own or not _fits_over(n, x, values.windows):
+            continue
+        inside = values.uses.region[x] is r and x not in direct
+        if t.holds == [x] and x not in sums and not inside and _done_with(x, n, x in direct, values, r):
+            return t
+    return None
 
 
 def _fits_over(n: Node, x: Node, windows) -> bool:

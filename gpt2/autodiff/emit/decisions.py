@@ -1,4 +1,6 @@
-"""Decisions made before any line is written: how a block reaches its rows, which products fold into a sum."""
+"""Decisions made before any line is written: how a block reaches its rows, which multiplications fold into a
+sum.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +82,8 @@ def goes_by_columns(m: Node) -> bool:
 def folded(
     graph: Graph, users: dict[Node, list[Node]], where: dict[Node, Region], windows: dict[Node, Window]
 ) -> set[Node]:
-    """The products that only a sum over the last axis reads: each such pair is one np.vecdot, or where that
-    axis is short, a sum of columns (run/short.py), which has the bits of both."""
+    """The multiplications that only a sum over the last axis reads: each such pair is one np.vecdot, or where
+    that axis is short, a sum of columns (run/short.py), which has the bits of both."""
     found = set()
     for n in graph.nodes:
         if n.op in ("sum", "sum_as_numpy") and n.args[0].op in ("multiply", "square"):

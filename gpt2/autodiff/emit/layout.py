@@ -48,7 +48,7 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
     if n.op == "transpose":
         return x.transpose(n.attrs["perm"])
     if n.op == "slice":
-        return part(x, n.attrs["index"])
+        return slice_view(x, n.attrs["index"])
     if n.op == "broadcast":
         return np.broadcast_to(x, n.shape)
     if n.op == "reshape":
@@ -56,7 +56,7 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
     raise GraphError(f"{n.op} is said to be a view, of a kind that the emitter does not know")
 
 
-def part(x: np.ndarray, index: Sequence[tuple]) -> np.ndarray:
+def slice_view(x: np.ndarray, index: Sequence[tuple]) -> np.ndarray:
     """x[index], a view. Without the dots NumPy would read the one number of an array of no axes."""
     return x[(*index_slices(index), ...)]
 

@@ -99,9 +99,9 @@ class RowBlocks:
         statement.args, statement.target = args, self.target(n)
         _count(a for k, a in enumerate(args) if k not in statement.settled)
         if n.args and n.args[0] in e.plan.folded:
-            product = n.args[0]
-            flags = flags_of(product, r.N)
-            factors = [self.operand(a, f, product) for a, f in zip(product.args, flags)]
+            multiply = n.args[0]
+            flags = flags_of(multiply, r.N)
+            factors = [self.operand(a, f, multiply) for a, f in zip(multiply.args, flags)]
             statement.factors = factors * (2 // len(factors))  # a square has its argument twice
             _count(statement.factors)
         return statement.lines()

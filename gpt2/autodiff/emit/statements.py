@@ -21,7 +21,7 @@ from ..ops.table import facts
 from ..run import kernels, short
 from .buffers import Kind
 from .decisions import goes_by_columns
-from .layout import chain, part, root, same_memory
+from .layout import chain, root, same_memory, slice_view
 from .regions import Region, blocks_of
 from .windows import fills, parts_apart
 
@@ -37,7 +37,7 @@ class Statement:
     """The lines for one op. In a block of rows of `region`, `name` is bound to the result's rows.
 
     args    an operand for each argument, "" for one that is folded into this op
-    factors the two operands of the product that a sum has folded into it, else nothing
+    factors the two operands of the multiplication that a sum has folded into it, else nothing
     """
 
     def __init__(self, emitter: Emitter, n: Node, region: Region | None = None):
@@ -157,7 +157,9 @@ class Statement:
             stands, windows = self.emitter.stands, self.emitter.plan.windows
             parts = enumerate(zip(n.args, n.attrs["indices"]))
             return {
-                k for k, (x, i) in parts if root(x) in windows and same_memory(stands[x], part(stands[n], i))
+                k
+                for k, (x, i) in parts
+                if root(x) in windows and same_memory(stands[x], slice_view(stands[n], i))
             }
         k = 2 if n.op == "where" else 0 if n.op == "copy" or facts(n).changes_first else None
         return set() if k is None or not self.in_place(k) else {k}
@@ -311,15 +313,15 @@ class Statement:
         for k in sorted(range(len(indices)), key=lambda k: k not in first):
             if k in self.settled:
                 continue
-            place = f"{at}[{self.part_text(indices[k])}]"
+            target = f"{at}[{self.part_text(indices[k])}]"
             x, long = self.args[k], self.is_long(n.args[k])
             if k in first or apart:
-                yield self.spread(kernels.copied, place, x) if long else f"np.copyto({place}, {x})"
+                yield self.spread(kernels.copied, target, x) if long else f"np.copyto({target}, {x})"
             else:
-                yield self.spread("np.add", place, place, x) if long else f"{place} += {x}"
+                yield self.spread("np.add", target, target, x) if long else f"{target} += {x}"
 
     def changed(self) -> Generator[str, None, str]:
-        """Begin with the first argument's content in the result's place."""
+        """Begin with the first argument's content in the result."""
         at = yield from self.begin()
         if not self.settled:
             copy = f"np.copyto({at}, {self.args[0]})"
@@ -391,7 +393,7 @@ _file_name = functools.lru_cache(maxsize=64)(os.path.basename)
 
 
 def sum_rows(e: Emitter, n: Node, target: str, operands: Sequence, r: Region) -> Lines:
-    """The sum of one block of rows, into its own place: blocks are added up afterwards, in their order."""
+    """The sum of one block of rows, into memory of its own: blocks are added up later, in their order."""
     a, x = n.args[0], operands[0]
     if n.op == "row_product":
         yield f"np.matmul({x}.T, {operands[1]}, out={target})"

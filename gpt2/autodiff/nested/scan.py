@@ -29,7 +29,7 @@ from itertools import chain
 
 import numpy as np
 
-from ..derive.chain import applied
+from ..derive.chain_rule import applied
 from ..derive.differentiate import backprop, pushforward
 from ..graph import Graph, Node, remade
 from ..ops import apply, input_node
@@ -133,21 +133,23 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
     marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
     found = pushforward(body.outputs, marks)
     moving = [k for k, i in enumerate(body.inputs) if active[i]]
-    places = [k for k in moving if k < carries]
+    moving_carry = [k for k in moving if k < carries]
     moving_ys = [j for j in range(carries, len(found)) if found[j] is not None]
     cuts = carries, carries + slices
     inputs = beside(body.inputs, {k: marks[body.inputs[k]] for k in moving}, *cuts)
-    tangents_out = {k: or_zeros(found[k], body.outputs[k]) for k in places} | {j: found[j] for j in moving_ys}
+    tangents_out = {k: or_zeros(found[k], body.outputs[k]) for k in moving_carry} | {
+        j: found[j] for j in moving_ys
+    }
     outputs = beside(body.outputs, tangents_out, carries)
     jvp_body = Graph([*chain(*inputs)], [*chain(*outputs)], body.name + "_jvp")
     carry, xs, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, *cuts)
     made = scan_node(jvp_body, carry, xs, consts, n, every)
     # items: final, dfinal, ys, dys, checkpoints, dcheckpoints
-    n_ys, n_moving = len(body.outputs) - carries, len(places)
+    n_ys, n_moving = len(body.outputs) - carries, len(moving_carry)
     dfinal, rest = made[carries : carries + n_moving], made[carries + n_moving + n_ys :]
     dys, dcheckpoints = rest[: len(moving_ys)], rest[len(moving_ys) + carries :]
     result: list[Node | None] = [None] * len(out.shape)
-    for i, final, kept in zip(places, dfinal, dcheckpoints):
+    for i, final, kept in zip(moving_carry, dfinal, dcheckpoints):
         result[i], result[len(body.outputs) + i] = final, kept
     for j, dy in zip(moving_ys, dys):
         result[j] = dy
@@ -190,7 +192,7 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
     if every == 1:
         final = items(out)[:carries]
         sums, found = every_carry_kept(back, sums, (checkpoints, final, rows, kept), consts, n)
-        return _in_places(back, args, sums, found)
+        return _by_argument(back, args, sums, found)
     whole, left = divmod(n, every)
     parts = []
     if left:  # the last segment is shorter
@@ -204,17 +206,17 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
         sums, dxs = back.segments(sums, checkpoints, rows, kept, consts, whole, every)
         parts.append([reshape(flip(d), (whole * every, *x.shape)) for d, x in zip(dxs, back.dx_like)])
     found = [concatenate(f[::-1], 0) if len(f) > 1 else f[0] for f in zip(*parts)]
-    return _in_places(back, args, sums, found)
+    return _by_argument(back, args, sums, found)
 
 
-def _in_places(back: Backward, args: Sequence, sums: Sequence[Node], dxs: Sequence[Node]) -> tuple:
+def _by_argument(back: Backward, args: Sequence, sums: Sequence[Node], dxs: Sequence[Node]) -> tuple:
     """A gradient for each argument of a scan, None for those that none leads to."""
     result: list[Node | None] = [None] * len(args)
     first = back.carries, back.carries + back.slices
-    for place, d in zip((*back.float_carry, *(first[1] + i for i in back.read_consts)), sums):
-        result[place] = d
-    for place, d in zip(back.float_xs, dxs):
-        result[first[0] + place] = d
+    for k, d in zip((*back.float_carry, *(first[1] + i for i in back.read_consts)), sums):
+        result[k] = d
+    for k, d in zip(back.float_xs, dxs):
+        result[first[0] + k] = d
     return tuple(result)
 
 

@@ -18,7 +18,7 @@ NS_PER_BYTE = 0.18
 NS_PER_CACHED_BYTE = 0.05  # where all that is kept is small beside the last cache, or memory no concern
 GFLOPS = 50.0  # of a product in the background of everything else; 76 alone
 NS_REDUCE = 0.3  # per element read by a reduction
-NS_MOVE = 0.1  # per byte read or written by ops that place values without computing
+NS_MOVE = 0.1  # per byte read or written by ops that move values without computing
 
 _CACHED_BYTES = 4  # Op.cost is for elements of this size
 

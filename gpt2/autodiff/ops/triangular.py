@@ -72,7 +72,7 @@ def solve_triangular(a: Node, b: Node, upper: bool = False) -> Node:
     return apply("solve_triangular", a, b, upper=upper)
 
 
-def part(x: Node, upper: bool) -> Node:
+def triangle_of(x: Node, upper: bool) -> Node:
     """The triangle of a matrix, zeros elsewhere."""
     ones = lower(x.shape[-1], x.dtype)
     return x * (swap_last(ones) if upper else ones)
@@ -82,13 +82,13 @@ def _jvp(t, out, a, b, upper):
     ta, tb = t
     if ta is None:
         return solve_triangular(a, tb, upper)
-    moved = part(ta, upper) @ out
+    moved = triangle_of(ta, upper) @ out
     return solve_triangular(a, -moved if tb is None else tb - moved, upper)
 
 
 def _transpose(g, out, a, b, upper):
     db = solve_triangular(swap_last(a), g, not upper)
-    return lambda: part(-(db @ swap_last(out)), upper), db
+    return lambda: triangle_of(-(db @ swap_last(out)), upper), db
 
 
 def _well_conditioned(rng, dtype):

@@ -22,7 +22,7 @@ FAMILIES = {
     for f in (
         fold.fold,
         views.views,
-        parts.place,
+        parts.assemble,
         flattening.rows,
         reductions.reduce,
         products.matrix,

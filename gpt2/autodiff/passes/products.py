@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..graph import Node
 from ..ops import apply, build
 from ..ops.matrix import letter_sizes, split_subscripts
-from .collect import Formula, Product
+from .collect import Formula, Term
 from .engine import BITS, DIGITS, Family
 from .match import is_inexact, strip_ones
 
@@ -52,7 +52,7 @@ def rows_flattened(n: Node, sweep: Sweep) -> Node | None:
 
 
 @matrix.rule("matmul", keeps=DIGITS)
-def outer_product(n: Node, sweep: Sweep) -> Node | None:
+def product_of_column_and_row(n: Node, sweep: Sweep) -> Node | None:
     """A product with nothing to add up is elementwise."""
     a, b = n.args
     return a * b if a.shape[-1] == 1 and a.dtype == b.dtype and is_inexact(n) else None
@@ -171,10 +171,10 @@ def _unscaled(x: Node, sweep):
         return (c, apply(x.op, y, **x.attrs)) if c != 1 else (1.0, x)
     if x.op not in ("multiply", "negative"):
         return 1.0, x
-    p = Formula(x, sweep).product(x)
+    p = Formula(x, sweep).term(x)
     if p.coef == 1 or not p.factors:
         return 1.0, x
-    return p.coef, build.broadcast(Product(1.0, p.factors).build(x.dtype, sweep), x.shape)
+    return p.coef, build.broadcast(Term(1.0, p.factors).build(x.dtype, sweep), x.shape)
 
 
 # einsum

@@ -69,8 +69,8 @@ def _reads_its_own(x: np.ndarray | float, out: np.ndarray) -> bool:
     """Whether no piece of `out` is written before another piece has read it as a part of x."""
     if not isinstance(x, np.ndarray) or not np.may_share_memory(x, out):
         return True
-    places = [a.__array_interface__["data"][0] for a in (x, out)]
-    return x.shape == out.shape and x.strides == out.strides and places[0] == places[1]
+    addresses = [a.__array_interface__["data"][0] for a in (x, out)]
+    return x.shape == out.shape and x.strides == out.strides and addresses[0] == addresses[1]
 
 
 def copied(x: np.ndarray, out: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""The chain rule (chain.py, differentiate.py, shifts.py), and special points of the rules."""
+"""The chain rule (chain_rule.py, differentiate.py, shifts.py), and special points of the rules."""
 
 import warnings
 from functools import reduce

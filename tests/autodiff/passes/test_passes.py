@@ -314,14 +314,14 @@ CASES = {
         t4: f32[4,4,2] = multiply(t2, t3)
         return t4""",
     ),
-    "place: parts in one array": (
+    "assemble: parts in one array": (
         lambda v: put([(tanh(v.p), (0, 2))], (6, 4)) + put([(v.p, (3, 5))], (6, 4)),
         """t1: f32[2,4] = tanh(p)
         t2: f32[6,4] = assemble(t1, p, shape=(6,4),
             indices=(((0,2,1),(0,4,1)),((3,5,1),(0,4,1))), dtype='float32')
         return t2""",
     ),
-    "place: rows are added onto what is there": (
+    "assemble: rows are added onto what is there": (
         lambda v: tanh(v.flat) + rows_added(zeros((6, 4), v.p.dtype), part(v.flat, (0, 3), None)),
         """t1: i64[3] = const()
         t2: f32[6,4] = tanh(flat)
@@ -329,7 +329,7 @@ CASES = {
         t4: f32[6,4] = scatter_add(t2, t3, t1, spec=(('array',0),(0,4,1)))
         return t4""",
     ),
-    "place: writes that fill an array": (
+    "assemble: writes that fill an array": (
         block,
         """t1: f32[1,4] = broadcast(c, shape=(1,4))
         t2: f32[1,4] = slice(p, index=((1,2,1),(0,4,1)))
@@ -338,23 +338,23 @@ CASES = {
             indices=(((0,1,1),(0,4,1)),((1,2,1),(0,4,1))), dtype='float32')
         return t4""",
     ),
-    "place: a write of everything": (
+    "assemble: a write of everything": (
         lambda v: written(v.p, tanh(v.c), 0, 2),
         "t1: f32[4] = tanh(c)\nt2: f32[2,4] = broadcast(t1, shape=(2,4))\nreturn t2",
     ),
-    "place: a write over a part": (
+    "assemble: a write over a part": (
         lambda v: written(written(zeros((6, 4), v.p.dtype), tanh(v.p), 0, 2), v.p, 0, 2),
         "t1: f32[6,4] = assemble(p, shape=(6,4), indices=(((0,2,1),(0,4,1)),), dtype='float32')\nreturn t1",
     ),
-    "place: a part that is read back": (
+    "assemble: a part that is read back": (
         lambda v: part(put([(tanh(v.p), (0, 2)), (v.p, (2, 4))], (6, 4)), (2, 4), (1, 3)),
         "t1: f32[2,2] = slice(p, index=((0,2,1),(1,3,1)))\nreturn t1",
     ),
-    "place: what nobody wrote": (
+    "assemble: what nobody wrote": (
         lambda v: v.p + part(put([(tanh(v.p), (0, 2))], (6, 4)), (4, 6), None),
         "return p",
     ),
-    "place: adding to a part": (
+    "assemble: adding to a part": (
         lambda v: adding_twice(v),
         """t1: f32[2,4] = tanh(p)
         t2: f32[6,4] = assemble(t1, p, shape=(6,4),

@@ -95,7 +95,10 @@ def test_programs_of_points_in_space_go_by_columns():
     f = ad.compile(energy)
     same(f(x), energy(x))
     source = ad.source(f, x, emitted=True)
-    assert "by_columns(" in source and "sum_last(" in source and "put_where(" in source
+    assert "by_columns(" in source and "sum_products(" in source and "put_where(" in source
+    h = ad.compile(lambda x: np.sum(np.abs(x[:, None] - x[None, :]), axis=-1))
+    same(h(x), np.sum(np.abs(x[:, None] - x[None, :]), axis=-1))
+    assert "sum_last(" in ad.source(h, emitted=True)
     points = rng.normal(size=(12, 3))
     ad.check_grads(lambda x: np.sum(np.sqrt(energy(x))), (points,), order=1)
     many = rng.normal(size=(70, 3))
