@@ -456,7 +456,7 @@ def _begin_in_results(kind, storage, values: Values) -> None:
             s = storage.get(x)
             alone = s is not None and s.lender is None and s.holds == [x] and _fits_over(n, x, values.windows)
             if alone and x not in values.where[x].sums and _done_with(x, n, True, values, values.where[n]):
-                s.lender, s.offset = o, 0
+                s.lender, s.offset, s.end = o, 0, values.start[n] - 1  # where n writes, it is done with
                 break
     _note_lent(kind, storage, values)
 
