@@ -163,6 +163,7 @@ MEANING = {
     "stop_gradient": "x, through which no derivative leads",
     "stretch": "the outputs of `body` on these arguments; a program has many calls of it (docs/compiler.md). "
     "Of one that computes gradients `of` is the body that is differentiated",
+    "substitute": "`solve_triangular` from the inverses of the blocks: made while source is written",
     "sum": "sums along `axes`",
     "sum_as_numpy": "`sum` in the order in which NumPy adds up, which the emitter puts in its place",
     "svd": "singular vectors and values",
@@ -170,6 +171,7 @@ MEANING = {
     "t_slope": "how far such a z moves with a",
     "take_along": "x at positions along `axis`",
     "transpose": "axes in another order",
+    "triangle_inverses": "inverses of the blocks on the diagonal of a triangle, for `substitute`",
     "update": "x with the part at `index` replaced by v",
     "while_loop": "`body` as long as `test` holds; at most `keep` carries are kept for the derivative",
     "while_loop_back": "the gradients of a while_loop, from its last step to its first",
