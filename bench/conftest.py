@@ -52,7 +52,6 @@ def record(benchmark, threads, facts):
             dtype="float32",
             numpy=facts["packages"]["numpy"],
             blas=facts["blas"],
-            kernels=facts["kernels"],
             cpu=facts["cpu"],
             **more,
         )

@@ -7,20 +7,10 @@ import time
 
 import numpy as np
 
-from gpt2.autodiff.run.blas import blas_kernel
 from gpt2.autodiff.run.remembered import processor
 from gpt2.parallel.cores import cores
 
 PACKAGES = ("numpy", "numexpr", "torch", "jax", "jaxlib", "autograd")
-# What makes the libraries of a benchmark work like those of an older processor: docs/benchmarks.md
-OLDER = (
-    "OPENBLAS_CORETYPE",
-    "NPY_DISABLE_CPU_FEATURES",
-    "ATEN_CPU_CAPABILITY",
-    "ONEDNN_MAX_CPU_ISA",
-    "MKL_ENABLE_INSTRUCTIONS",
-    "XLA_FLAGS",
-)
 
 
 def describe():
@@ -31,8 +21,6 @@ def describe():
         "memory_gb": round(_meminfo().get("MemTotal", 0) / 2**30, 1),
         "python": platform.python_version(),
         "blas": blas_name(),
-        "kernels": kernels(),
-        "older": {name: os.environ[name] for name in OLDER if os.environ.get(name)},
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
     }
 
@@ -51,13 +39,6 @@ def blas_name():
     """Name and version of the BLAS in NumPy's build."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
-
-
-def kernels():
-    """Whose instructions NumPy's products and its other functions use here, as text."""
-    simd = np.show_config(mode="dicts")["SIMD Extensions"]
-    loops = [*simd.get("baseline", []), *simd.get("found", [])]
-    return ", ".join(filter(None, [blas_kernel(), f"NumPy's loops for {loops[-1]}" if loops else ""]))
 
 
 def peak_memory(pid="self", shared=True):

@@ -196,7 +196,7 @@ def bars_of(one: dict) -> list[tuple[str, str, dict]]:
 
 
 def step(palette: Palette) -> str:
-    groups = [one for one in speed.drawn() if one["size"] in SIZES]
+    groups = [one for one in speed.figures() if one["threads"] == 2 and one["size"] in SIZES]
     bars = [bars_of(one) for one in groups]
     most = min(LONGEST, max(row["ratio"][0] for group in bars for _, _, row in group))
     scale = (WIDTH - LEFT - RIGHT) / most

@@ -21,6 +21,7 @@ from bench import (
     layers,
     machine,
     peak,
+    processors,
     program,
     rates,
     ratios,
@@ -468,20 +469,6 @@ def test_load_of_others_leaves_out_our_own():
     assert 0.2 < ours < 0.8
 
 
-def test_the_heading_says_whose_instructions_are_used(monkeypatch):
-    for name in machine.OLDER:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    monkeypatch.setattr(machine, "blas_kernel", lambda: "OpenBLAS kernels for Haswell")
-    facts = machine.describe()
-    line = program.machine_line(facts)
-    assert "; OpenBLAS kernels for Haswell, NumPy's loops for " in line
-    assert line.endswith("; in an environment with OPENBLAS_CORETYPE=Haswell")
-    assert facts["older"] == {"OPENBLAS_CORETYPE": "Haswell"}
-    monkeypatch.delenv("OPENBLAS_CORETYPE")
-    assert "environment" not in program.machine_line(machine.describe())
-
-
 def run(module, *flags):
     return subprocess.run([sys.executable, "-m", module, *flags], cwd=ROOT, capture_output=True, text=True)
 
@@ -523,6 +510,7 @@ def test_a_contest_from_end_to_end():
         ("bench.step", "--elementwise", "fast", "expected one of numpy, numexpr, tuned; got 'fast'"),
         ("bench.layers", "--elementwise", "", "expected one of numpy, numexpr, tuned; got ''"),
         ("bench.step", "--contenders", "peek", "peak"),
+        ("bench.step", "--processor", "sse", "own, avx2"),
     ],
 )
 def test_a_users_mistake_is_one_line(module, flag, value, said):
@@ -530,6 +518,30 @@ def test_a_users_mistake_is_one_line(module, flag, value, said):
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert flag in done.stderr and said in done.stderr
+
+
+@pytest.mark.skipif(not processors.FEATURES.get("AVX2"), reason="this processor has no AVX2")
+def test_a_process_passes_for_a_processor_without_avx512(monkeypatch):
+    for name, value in processors.environment("avx2").items():
+        monkeypatch.setenv(name, value)
+    look = (
+        "from numpy._core._multiarray_umath import __cpu_features__ as f;"
+        "from gpt2.autodiff.run.blas import blas_kernel;"
+        "print([n for n in f if f[n] and n.startswith(('X86_V4', 'AVX512_ICL'))], blas_kernel())"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [
+        "[]",
+        *("OpenBLAS kernels for Haswell".split() if blas.blas_kernel() else []),
+    ]
+
+
+def test_the_machines_line_says_which_processor_is_played(monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    facts = program.facts(SimpleNamespace(processor="avx2"))
+    assert os.environ["OPENBLAS_CORETYPE"] == "Haswell" and facts["passes_for"] == "avx2"
+    assert " without AVX-512, " in program.machine_line(facts)
+    assert "without" not in program.machine_line(program.facts(SimpleNamespace(processor="own")))
 
 
 def test_a_worker_ends_with_its_coordinator():

@@ -237,6 +237,8 @@ def _on_rows(n: Node, N: int, r: Region, where) -> tuple[bool, ...] | None:
 def flags_of(n: Node, N: int) -> tuple[bool, ...] | None:
     """by_rows, or for an op that adds up N rows (ROW,)."""
     M = sums_rows(n)
+    if n.op == "row_product":
+        return (ROW, ROW) if M == N else None
     if M > 1 and n.op == "sum":
         p = row_axes(n.args[0].shape, N)
         if p is not None and p > 0 and all(a in n.attrs["axes"] for a in range(p)):

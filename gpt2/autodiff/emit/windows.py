@@ -14,7 +14,7 @@ from ..ops.boxes import FEW_BOXES, alone, disjoint, ranges
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_text
 from ..ops.table import VIEWS, facts
-from .layout import chain, is_result_of_call, part, reshape_view, root, stand_in, view
+from .layout import chain, is_result_of_call, reshape_view, root, slice_view, stand_in, view
 
 if TYPE_CHECKING:
     from .buffers import Uses
@@ -178,7 +178,7 @@ class _Hosts:
         for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
             if k in first and often[x] == 1:
                 steps = (*at.steps, ("slice", index, n.shape))
-                self.settle(x, Window(at.base, steps, part(at.stand, index)), n, added)
+                self.settle(x, Window(at.base, steps, slice_view(at.stand, index)), n, added)
 
     def of(self, n: Node) -> Window:
         """The memory of n, its own or another's."""

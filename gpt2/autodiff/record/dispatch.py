@@ -24,7 +24,7 @@ from ..graph import Node
 from ..ops import build
 from . import recording, source_lines
 from .conversions import plain
-from .recording import NUMBERS, Run, current, innermost
+from .recording import NUMBERS, ActiveRecording, current, innermost
 from .value import ANSWERS, Recorded, as_node, node_in
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 HANDLERS: dict[Callable, Callable] = {}
 RAW: dict[Callable, Callable] = {}
 HELPERS: dict[Callable, Callable] = {}  # as HANDLERS, for functions of functions/ that are none of NumPy's
+# Functions with a rule of a program's own, which takes the call, or gives NotImplemented
+RULED: dict[Callable, Callable] = {}
 REFUSED: dict[Callable, str] = {}  # functions that must not even be tried, and why
 # Functions whose node had another dtype than NumPy's result: a test keeps this empty
 SETTLED: set[str] = set()
@@ -97,6 +99,10 @@ def operands(*xs: Any) -> list[Node]:
 def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     """Run one of NumPy's functions on arguments of which some are recorded."""
     function = plain(function)
+    if RULED and function in RULED:
+        answer = RULED[function](*args, **kwargs)
+        if answer is not NotImplemented:
+            return answer
     if function in RAW:
         return RAW[function](*args, **kwargs)
     if function in REFUSED:
@@ -147,7 +153,7 @@ def _without_out(function, kwargs: dict) -> tuple[dict, Recorded | None]:
     return kwargs, out
 
 
-def _handled(rec: Run, handler: Callable, args: Sequence, kwargs: dict, function, site) -> Any:
+def _handled(rec: ActiveRecording, handler: Callable, args: Sequence, kwargs: dict, function, site) -> Any:
     """The nodes that a handler makes of a call."""
     before, _building.recording = getattr(_building, "recording", None), rec
     try:
@@ -162,7 +168,7 @@ def _handled(rec: Run, handler: Callable, args: Sequence, kwargs: dict, function
         _building.recording = before
 
 
-def _like_recording() -> Run:
+def _like_recording() -> ActiveRecording:
     rec = current()
     if rec is None:
         raise AutodiffError("like= names a recorded value whose recording has ended", source_lines.here())
@@ -207,7 +213,7 @@ def _values(x, found: list):
     return x
 
 
-def _nodes(rec: Run, x):
+def _nodes(rec: ActiveRecording, x):
     kind = type(x)
     if kind is Recorded:
         return node_in(rec, x)
@@ -218,7 +224,7 @@ def _nodes(rec: Run, x):
     return x
 
 
-def _wrap(rec: Run, made, value, found, site, function):
+def _wrap(rec: ActiveRecording, made, value, found, site, function):
     """The handler's nodes and NumPy's values, joined. None in place of a node: a value without derivative."""
     if made is None:
         return _without_handler(function, value, found, site)

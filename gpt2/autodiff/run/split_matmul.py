@@ -123,9 +123,9 @@ def _piece(way: str, s: slice, a, b, out) -> None:
     else:
         made = _turned(s.stop - s.start, len(a), out.dtype)
         np.matmul(b[:, s].T, a.T, out=made)
-        place = out[:, s]
+        part = out[:, s]
         for j in range(0, len(made), STRIP):
-            place[:, j : j + STRIP] = made[j : j + STRIP].T
+            part[:, j : j + STRIP] = made[j : j + STRIP].T
 
 
 def _turned(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:
