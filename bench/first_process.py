@@ -1,9 +1,9 @@
 """A process that does its first step, and tells the seconds of each part as JSON, for bench/first_step.py.
 
-    python -m bench.first_process CONFIG BACKWARD THREADS B T FOLDER BEGAN
+    python -m bench.first_process CONFIG BACKWARD THREADS B T FOLDER BYTES BEGAN
 
-CONFIG is that of a GPT2Config as JSON, BEGAN the time at which the process was started. Nothing is imported
-but what is needed.
+CONFIG is that of a GPT2Config as JSON, BYTES what is touched before, which does not count, BEGAN the time at
+which the process was started. Nothing is imported but what is needed.
 """
 
 import json
@@ -23,11 +23,29 @@ PARTS = (
 )
 
 
-def main(config, backward, threads, B, T, folder, began):
-    marks = [float(began)]  # of the clock on the wall: Python's start counts
+def touch(nbytes):
+    """Write to so many bytes and give them back to malloc, which may keep them; the seconds."""
+    import ctypes
+
+    begin = time.time()
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.memset.argtypes, libc.free.argtypes = (
+        [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t],
+        [ctypes.c_void_p],
+    )
+    place = libc.malloc(nbytes)
+    libc.memset(place, 1, nbytes)
+    libc.free(place)
+    return time.time() - begin
+
+
+def main(config, backward, threads, B, T, folder, nbytes, began):
+    marks = [float(began) + touch(int(nbytes))]  # of the clock on the wall: Python's start counts
     import numpy as np
 
     from gpt2 import autodiff as ad
+    from gpt2.autodiff.run import split_matmul
     from gpt2.model import GPT2, GPT2Config
     from gpt2.optimizer import AdamW
 
@@ -42,6 +60,7 @@ def main(config, backward, threads, B, T, folder, began):
     marks.append(time.time())
     model.loss_and_grads(tokens, targets)
     marks.append(time.time())
+    checks = split_matmul._patience.spent
     optimizer.step()
     marks.append(time.time())
     later = []
@@ -51,6 +70,7 @@ def main(config, backward, threads, B, T, folder, began):
         optimizer.step()
         later.append(time.time() - begin)
     imports, weights, moments, step, update = (b - a for a, b in zip(marks, marks[1:]))
+    inside.trials += checks
     running = step - inside.compiling - inside.trials
     times = imports, weights, moments, inside.compiling, inside.trials, running, update, marks[-1] - marks[0]
     print(json.dumps(dict(zip(PARTS, (*times, min(later))))))

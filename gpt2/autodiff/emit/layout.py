@@ -110,6 +110,7 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
 
     - a reshape that no view can give becomes a copy and a reshape of the copy;
     - an elementwise op reads through broadcasts: ufuncs broadcast by themselves;
+    - what a row says to be computed by other ops is;
     - products that add up many rows, and may do so in any order, are set apart from others;
     - sums that have to be NumPy's to the bit (`exact` has their ids) are set apart from those that may be
       added in any order;
@@ -117,8 +118,17 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
       with `share_inputs`, an output that is an input is handed back as it came, as a Python function would.
     """
     stands: dict[Node, np.ndarray] = {}
+    known: dict = {}
 
     def rule(n: Node, args: tuple) -> Node | None:
+        op = facts(n)
+        if op.lowered is not None:
+            made = op.lowered(known, *args, **n.attrs)
+            return (
+                None
+                if made is None
+                else Node(made.op, made.args, made.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
+            )
         if n.op == "stop_gradient":  # its memory is its argument's, which the plan of memory would not know
             return args[0]
         if n.op in VIEWS:
@@ -128,7 +138,7 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
                 x.loc, x.name = n.loc, None
                 return with_args(n, (x,))
             return None
-        if facts(n).streams and any(a.op == "broadcast" for a in args):
+        if op.streams and any(a.op == "broadcast" for a in args):
             # the result is written into memory of the full shape, so even all arguments may be smaller
             return with_args(n, tuple(a.args[0] if a.op == "broadcast" else a for a in args))
         make = _by_rows if n.op == "matmul" else _in_order

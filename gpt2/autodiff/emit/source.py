@@ -98,10 +98,12 @@ def planned(
     multiplied = folded(graph, uses.users, where, windows)
     for r in regions:
         reach_rows(r, where, stands)
-    overwrites = Overwrites(graph, windows, uses, lambda o: lend and lends(o))
+    barred: set[Node] = set()
+    overwrites = Overwrites(graph, windows, uses, lambda o: (lend and lends(o)) or o in barred)
     values = Values(graph, regions, where, windows, multiplied, uses)
     called = {n: routines(n.attrs["body"]) for n in graph.nodes if n.op == "stretch"}
     p = plan(values, stands if lend else None, {n: r.needs.arena_bytes for n, r in called.items()})
+    barred |= p.lenders()
     return Planned(graph, values, p, stands, overwrites, called)
 
 

@@ -49,6 +49,9 @@ TILE = 48
 # step of a process, took 0.55 s where only those with more than 32 MiB were cut short, 0.3 s like this.
 LARGE = 1 << 25
 MUCH = 1 << 21
+# Part of a process's time that may go into checks of turned products: those of GPT-2 124M took 0.15 s of the
+# first step.
+CHECKS = 0.02
 # Rows up to which a product may be turned: with 1024 it took longer than cut by columns.
 FEW = 512
 # What is turned has memory of its own, for each thread, of so many bytes at most, a quarter of a core's
@@ -191,25 +194,52 @@ def _pool(dtype: np.dtype) -> np.ndarray:
     return numbers.astype(dtype)
 
 
+class _Patience:
+    """Time for checks that are dear, as those of turned products are: a small part of all that has passed."""
+
+    def __init__(self):
+        self.began, self.spent = time.perf_counter(), 0.0
+
+    def allows(self) -> bool:
+        return self.spent <= CHECKS * (time.perf_counter() - self.began)
+
+    def watch(self, check: Callable[..., bool], *args) -> bool:
+        begin = time.perf_counter()
+        found = check(*args)
+        self.spent += time.perf_counter() - begin
+        return found
+
+
+_patience = _Patience()
+
+
 class _Trial:
-    """The times of each way that keeps the bits of one kind of product."""
+    """The times of each way that keeps the bits of one kind of product.
+
+    What has not been checked for that is `unchecked`: cuts by rows and by columns are checked at once, turned
+    products when there is time for it.
+    """
 
     def __init__(self, a, b, out, threads: int):
         M, N = out.shape
-        work = M * N * a.shape[1]
         ways = ["rows", "columns"] if M > N else ["columns", "rows"]
-        if _may_turn(b, out, threads):
-            ways.append("turned")
-        ways = [way for way in ways if keeps_bits(way, a, b, out, threads)]
-        if out.nbytes >= LARGE:  # not timed
-            ways = ways[:1]
-        elif work < 4 * SPLIT_FROM:
-            ways.append("whole")
-        self.times: dict[str, list[float]] = {way: [] for way in ways or ["whole"]}
+        large = out.nbytes >= LARGE  # not timed
+        found: list[str] = []
+        for way in ways:
+            if not (large and found) and keeps_bits(way, a, b, out, threads):
+                found.append(way)
+        self.unchecked = ["turned"] if _may_turn(b, out, threads) and not (large and found) else []
+        if not large and M * N * a.shape[1] < 4 * SPLIT_FROM:
+            found.append("whole")
+        self.times: dict[str, list[float]] = {way: [] for way in found or ["whole"]}
         self.disturbed: dict[str, list[float]] = {way: [] for way in self.times}
 
-    def next(self) -> str:
+    def next(self, a, b, out, threads: int) -> str:
         """The way that has been tried least."""
+        if self.unchecked and _patience.allows():
+            way = self.unchecked.pop()
+            if _patience.watch(keeps_bits, way, a, b, out, threads):
+                self.times[way], self.disturbed[way] = [], []
         return min(self.times, key=lambda way: len(self.times[way]) + len(self.disturbed[way]))
 
     def add(self, way: str, seconds: float, disturbed: bool) -> None:
@@ -217,6 +247,8 @@ class _Trial:
 
     def best(self) -> tuple[str, bool] | None:
         """The fastest way, and whether that is worth writing down; None while more samples are needed."""
+        if self.unchecked:
+            return None
         if len(self.times) == 1:
             return next(iter(self.times)), True
         if all(len(t) >= SAMPLES for t in self.times.values()):
@@ -232,7 +264,7 @@ def _try(key: tuple, a, b, out, threads: int, share):
         trial = _trials.get(key)
         if trial is None:
             trial = _trials[key] = _Trial(a, b, out, threads)
-        way = trial.next()
+        way = trial.next(a, b, out, threads)
     took, disturbed = _timed(way, a, b, out, threads, share)
     with _lock:
         trial.add(way, took, disturbed)

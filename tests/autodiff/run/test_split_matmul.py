@@ -63,10 +63,42 @@ def test_what_is_turned_is_a_transpose_and_small(monkeypatch):
     monkeypatch.setattr(split_matmul, "keeps_bits", lambda *_: True)  # which depends on the processor
     a, b = operands(256, 768, 768, np.float32, "b")
     out = np.empty((256, 768), np.float32)
-    assert "turned" in split_matmul._Trial(a, b, out, 2).times
-    assert "turned" not in split_matmul._Trial(a, np.ascontiguousarray(b), out, 2).times
+    assert "turned" in split_matmul._Trial(a, b, out, 2).unchecked
+    assert not split_matmul._Trial(a, np.ascontiguousarray(b), out, 2).unchecked
     monkeypatch.setattr(split_matmul, "MOST_TURNED", 1 << 16)
-    assert "turned" not in split_matmul._Trial(a, b, out, 2).times
+    assert not split_matmul._Trial(a, b, out, 2).unchecked
+
+
+def test_a_turned_product_is_checked_when_there_is_time_and_tried_only_then(monkeypatch):
+    """Until then the choice is open, however often the others were tried."""
+    now, checked, used = [0.0], [], []
+    monkeypatch.setattr(split_matmul.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(split_matmul, "_patience", split_matmul._Patience())
+
+    def check(way, *given):
+        checked.append(way)
+        now[0] += 1.0
+        return True
+
+    def timed(way, *given):
+        used.append(way)
+        return {"turned": 1.0}.get(way, 2.0), False
+
+    monkeypatch.setattr(split_matmul, "keeps_bits", check)
+    monkeypatch.setattr(split_matmul, "_timed", timed)
+    out = np.empty((256, 768), np.float32)
+    for k, seed in enumerate((0, 1)):
+        a, b = operands(256, 768 + 48 * seed, 768, np.float32, "b")
+        for _ in range(4 * split_matmul.SAMPLES):
+            kernels.matmul(a, b, out)
+        assert ("turned" in used) == (k == 0)  # the first was checked at once; then no time was left
+        assert len(split_matmul.chosen.made) == 1
+        used.clear()
+    assert checked == ["columns", "rows", "turned", "columns", "rows"]
+    now[0] += 1.0 / split_matmul.CHECKS
+    for _ in range(split_matmul.SAMPLES):
+        kernels.matmul(a, b, out)
+    assert checked[-1] == "turned" and list(split_matmul.chosen.made.values()) == ["turned"] * 2
 
 
 def test_zeros_prove_nothing(monkeypatch):
