@@ -20,7 +20,7 @@ import gpt2.autodiff.nested.map
 import gpt2.autodiff.nested.scan  # noqa: F401  all rows are in the table then
 from gpt2.autodiff.graph import Node, attr_text, type_text
 from gpt2.autodiff.ops import OPS, Op, apply, const, input_node
-from gpt2.autodiff.ops.table import Sample
+from gpt2.autodiff.ops.table import OpSample
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAMMAR = """\
@@ -228,12 +228,12 @@ def names_of(op: Op, count: int) -> list[str]:
     return [p.name for p in parameters]
 
 
-def code(op: Op, sample: Sample) -> str:
+def code(op: Op, sample: OpSample) -> str:
     """How emitted source spells the op on its sample."""
     return op.code(*names_of(op, len(sample.args)), **sample.attrs)
 
 
-def shapes_of(sample: Sample) -> list:
+def shapes_of(sample: OpSample) -> list:
     """A sample's arguments: shapes, and arrays where it gives them beside others."""
     rng = np.random.default_rng(0)
     found = [arg(rng, sample.dtypes[0]).shape if callable(arg) else arg for arg in sample.args]
@@ -245,7 +245,7 @@ def nodes_of(args: list, dtype: str) -> list:
     return [const(a) if isinstance(a, np.ndarray) else input_node(a, dtype) for a in args]
 
 
-def example_text(op: Op, sample: Sample) -> str:
+def example_text(op: Op, sample: OpSample) -> str:
     """A sample as a line of a graph, with types in place of names: `f64[2,3], axes=(0,) → f64[3]`."""
     args = nodes_of(shapes_of(sample), sample.dtypes[0])
     attrs = [f"{name}={attr_text(value)}" for name, value in sample.attrs.items()]
