@@ -123,12 +123,7 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
     def rule(n: Node, args: tuple) -> Node | None:
         op = facts(n)
         if op.lowered is not None:
-            made = op.lowered(known, *args, **n.attrs)
-            return (
-                None
-                if made is None
-                else Node(made.op, made.args, made.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
-            )
+            return _in_place_of(n, op.lowered(known, *args, **n.attrs))
         if n.op == "stop_gradient":  # its memory is its argument's, which the plan of memory would not know
             return args[0]
         if n.op in VIEWS:
@@ -153,6 +148,13 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
     graph = rewrite(graph, rule)
     outputs = [o if share_inputs and o.op == "input" else _copied(o) for o in graph.outputs]
     return Graph(graph.inputs, outputs, graph.name)
+
+
+def _in_place_of(n: Node, made: Node | None) -> Node | None:
+    """A node that computes what `n` does, with its type, name and line."""
+    if made is None:
+        return None
+    return Node(made.op, made.args, made.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
 
 
 def _in_order(n: Node, args: tuple, exact: bool) -> Node | None:
