@@ -33,7 +33,7 @@ import numpy as np
 from ..errors import AutodiffError, number_returned
 from ..graph import Graph, Node, rewrite, type_text
 from ..ops import input_node
-from ..pipeline import Row
+from ..pipeline import Row, uncollected
 from ..record.bytecode import CATCHES, catches
 from ..record.draws import Draws, again, seen
 from ..record.record import Recording, record
@@ -55,7 +55,7 @@ from .plan import (
     result_kind,
     result_leaves,
 )
-from .programs import _programs, structure
+from .programs import Key, _programs, memory_of, structure
 
 DOUBTS = 63  # calls between two looks at a function that cannot be followed
 FIRST = "this was its first call, and most functions of its kind are called once"
@@ -73,7 +73,7 @@ class Compiled:
     guard: Guard
     path: Path | None = None
     draws: list = field(default_factory=list)  # as in a Recording
-    graph: Graph | None = None  # and the recorded graph that they are of
+    graph: Graph | None = None  # and the recorded graph that they are of, where there are any
     entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
 
     def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
@@ -194,19 +194,23 @@ class Derived:
             plan = self.plan(call, rec)
         return plan, self.transform.compile(plan, row, scalar)
 
+    @uncollected
     def compiled(self, call: Arguments, key: tuple) -> Compiled | Plan:
         """Record anew. A Plan means: not worth compiling."""
         kin, self.kin = self.kin, None
         row = Row(self.name, key[-1])
         rec, guard, path, scalar = self.recorded(call, key, row)
         kinds = tuple(map(result_kind, result_leaves(rec)))
-        graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
+        graph_key = Key(
+            structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key
+        )
         found = _programs.find(graph_key)
         if found is None:
             if self.why is not None and not _programs.seen(graph_key):
                 return self.plan(call, rec)
             plan, program = self.built(call, rec, row, scalar)
-            _programs.add(graph_key, (replace(plan, outside=[]), program))
+            plan = plan.settled()
+            _programs.add(graph_key, (plan, program), memory_of(program))
         else:
             plan, program = found
         outside = [array for _, array in rec.captures]
@@ -214,7 +218,8 @@ class Derived:
             if kin is not None:
                 records.add(*kin, Guard(self.why, never), None)
             return Compiled(plan, program, outside, Guard(self.why, never))
-        compiled = Compiled(plan, program, outside, guard, path, rec.draws, rec.graph)
+        graph = rec.graph if rec.draws else None
+        compiled = Compiled(plan, program, outside, guard, path, rec.draws, graph)
         self.cache.add(key, guard, compiled)
         if kin is not None and not rec.draws:
             records.add(*kin, guard, compiled)

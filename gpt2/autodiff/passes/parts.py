@@ -21,7 +21,7 @@ from ..graph import Node
 from ..ops import apply, build
 from ..ops.boxes import FEW_BOXES, as_index, disjoint, inside, is_full, place_of, ranges
 from .engine import BITS, DIGITS, Family
-from .match import is_zeros
+from .match import ZEROS, is_zeros
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -51,7 +51,7 @@ def one_part_is_everything(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@place.rule("assemble", keeps=DIGITS)
+@place.rule("assemble", keeps=DIGITS, reads=(*ZEROS, "add"))
 def parts_in_parts(n: Node, sweep: Sweep) -> Node | None:
     """Parts that are zeros go; parts that are assembled themselves, or x + assembled, are placed directly."""
     parts, found, changed = parts_of(n), [], False
@@ -79,7 +79,7 @@ def _opened(p: Node, rs, sweep) -> list | None:
     return None
 
 
-@place.rule("add", keeps=DIGITS)
+@place.rule("add", keeps=DIGITS, reads=("assemble", "add"))
 def add_assembles(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     if a.op == b.op == "assemble" and a.shape == b.shape and sweep.single(a) and sweep.single(b):
@@ -120,7 +120,7 @@ def _added_parts(n: Node, sweep) -> Node | None:
     return total
 
 
-@place.rule("slice", keeps=BITS)
+@place.rule("slice", keeps=BITS, reads=("assemble",))
 def slice_of_assemble(n: Node, sweep: Sweep) -> Node | None:
     """A slice that meets one part of what it cuts from, or none; or several, if nobody wants the whole."""
     (x,) = n.args
@@ -158,7 +158,7 @@ def update_everything(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@place.rule("update", keeps=DIGITS)
+@place.rule("update", keeps=DIGITS, reads=("assemble",))
 def add_to_part(n: Node, sweep: Sweep) -> Node | None:
     """x[i] += v adds a part, if x is assembled from parts: no slice has to be read."""
     x, v = n.args
@@ -176,7 +176,7 @@ def add_to_part(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@place.rule("update", keeps=BITS)
+@place.rule("update", keeps=BITS, reads=(*ZEROS, "update"))
 def update_zeros(n: Node, sweep: Sweep) -> Node | None:
     """A write into zeros places a part; a write over parts replaces those that it covers."""
     x, v = n.args
@@ -230,7 +230,7 @@ def _written_parts(n: Node, sweep) -> Node | None:
     return assembled(kept + parts[::-1], n)
 
 
-@place.rule("update", keeps=BITS)
+@place.rule("update", keeps=BITS, reads=("slice", "update"))
 def update_again(n: Node, sweep: Sweep) -> Node | None:
     """Drops what is written over; writing back what stands there changes nothing."""
     x, v = n.args
@@ -243,7 +243,7 @@ def update_again(n: Node, sweep: Sweep) -> Node | None:
 
 
 # additions at indices
-@place.rule("add", keeps=DIGITS)
+@place.rule("add", keeps=DIGITS, reads=("scatter_add", "scatter_along_add"))
 def add_scattered(n: Node, sweep: Sweep) -> Node | None:
     """x + scatter_add(zeros, v) -> scatter_add(x, v): the array of zeros is never made."""
     for x, s in (n.args, n.args[::-1]):
@@ -253,14 +253,14 @@ def add_scattered(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@place.rule("scatter", keeps=BITS)
+@place.rule("scatter", keeps=BITS, reads=ZEROS)
 def scatter_zeros(n: Node, sweep: Sweep) -> Node | None:
     """Zeros set in zeros change nothing."""
     x, v = n.args[:2]
     return x if is_zeros(v) and is_zeros(x) else None
 
 
-@place.rule("scatter_add", "scatter_along_add")
+@place.rule("scatter_add", "scatter_along_add", reads=ZEROS)
 def scatter_nothing(n: Node, sweep: Sweep) -> Node | None:
     """Zeros added change nothing but the sign of a zero."""
     v = n.args[2] if n.op == "scatter_along_add" else n.args[1]
@@ -269,7 +269,7 @@ def scatter_nothing(n: Node, sweep: Sweep) -> Node | None:
 
 # what is done to zeros
 @place.rule("sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "real", "imag", keeps=BITS)
-@place.rule("conjugate")  # of which NumPy gives 0 - 0j
+@place.rule("conjugate", reads=ZEROS)  # of which NumPy gives 0 - 0j
 def of_zeros(n: Node, sweep: Sweep) -> Node | None:
     x = n.args[0]
     if is_zeros(x) and (n.op != "broadcast" or x.shape != ()):
