@@ -11,7 +11,7 @@ where the result and all gradients agree.
 
 import functools
 
-from bench import cases, contenders, machine, program, ratios
+from bench import cases, contenders, program, ratios
 from bench.turns import Contest
 
 # float32 sums of up to 50257 terms in different orders, relative to the length of the array.
@@ -40,7 +40,7 @@ def main(argv):
         cases.find_batch(batch)
     taking_part = contenders.find(options.contenders, contenders.LAYER)
     threads = program.thread_counts(options.threads)
-    facts = machine.describe()
+    facts = program.facts(options)
     program.say(options, program.machine_line(facts))
     results = []
     for batch in batches:

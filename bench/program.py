@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentTypeError  # unlike a ValueError's, its text reaches the user
 from pathlib import Path
 
-from bench import contenders, machine
+from bench import contenders, machine, processors
 from gpt2.autodiff import Options
 from gpt2.backward import options_for
 from gpt2.cli import Parser
@@ -56,7 +56,20 @@ def contest_flags(p, rounds, seconds):
         default="numpy",
         help="what computes this engine's compiled elementwise operations (default numpy)",
     )
+    p.add_argument(
+        "--processor",
+        metavar="|".join(processors.TITLES),
+        choices=tuple(processors.TITLES),
+        default="own",
+        help="avx2: all contenders leave AVX-512 alone, as on an older processor (default own)",
+    )
     nice_flag(p)
+
+
+def facts(options):
+    """`machine.describe`; from here on every process that is started passes for --processor."""
+    os.environ.update(processors.environment(options.processor))
+    return {**machine.describe(), "passes_for": options.processor}
 
 
 def elementwise(text):
@@ -154,8 +167,9 @@ def write_json(options, content):
 
 def machine_line(facts):
     packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    passing = processors.TITLES[facts.get("passes_for", "own")]
     return (
-        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']} GB; "
+        f"{facts['cpu']}{passing and ' ' + passing}, {facts['cores']} cores, {facts['memory_gb']} GB; "
         f"Python {facts['python']}, {packages}; BLAS of NumPy: {facts['blas']}; float32"
     )
 

@@ -14,7 +14,7 @@ the others reach over their whole step.
 import functools
 import time
 
-from bench import contenders, machine, program, ratios, sizes
+from bench import contenders, program, ratios, sizes
 from bench.contenders import PEAK
 from bench.turns import Contest
 from bench.work import step_flops
@@ -42,7 +42,7 @@ def main(argv):
     chosen = [sizes.find(name, sizes.SIZES | sizes.LLAMAS) for name in names]
     taking_part = contenders.find(options.contenders, contenders.STEP)
     threads = program.thread_counts(options.threads)
-    facts = machine.describe()
+    facts = program.facts(options)
     program.say(options, program.machine_line(facts))
     results = []
     for size in chosen:
@@ -198,6 +198,7 @@ def as_text(result):
         "ratios: median [quartiles] over rounds",
         *([peak_line(result)] if shares else []),
         ratios.table(header, lines),
+        *dict.fromkeys(row["about"] for name, row in rows.items() if name != PEAK and row.get("about")),
     ]
     text += [f"{row['title']}: not counted, {why}" for row in rows.values() if (why := row.get("disagrees"))]
     text += [

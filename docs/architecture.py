@@ -205,6 +205,36 @@ BESIDE = {
     ".ci/run": "what has to pass before a change goes in",
 }
 
+# One meaning each, in names and prose: word -> (the class or function that it names, what it means)
+WORDS = {
+    "Recording": (
+        "autodiff/record/record.py",
+        "the graph of one run of a function, and what that run looked at.",
+    ),
+    "World": ("autodiff/reuse/world.py", "what a function reads besides its arguments."),
+    "Guard": ("autodiff/reuse/guard.py", "a test whether the world of a recording is as it was."),
+    "Path": (
+        "autodiff/reuse/conditions.py",
+        "the way that a recording took through `if` and `while`. A key path leads to a leaf of a tree.",
+    ),
+    "Tree": ("autodiff/tree/structure.py", "nested containers of arrays, as in `ad.tree`."),
+    "Wiring": (
+        "autodiff/api/transform.py",
+        "a graph, where its inputs come from in a call, and how its outputs make up the result.",
+    ),
+    "Term": (
+        "autodiff/passes/collect.py",
+        "a number times factors, element by element. A product is always one of matrices or vectors.",
+    ),
+    "Region": ("autodiff/emit/regions.py", "ops that run together, block of rows after block of rows."),
+    "BufferPlan": ("autodiff/emit/buffers.py", "the plan: in which memory each value lives, and how long."),
+    "Fusion": ("autodiff/emit/numexpr.py", "elementwise ops that numexpr computes as one expression."),
+    "Place": ("config.py", "where a layer stands in GPT-2: `encoder`, `ln1`, `qkv`, ..."),
+    "LayerCall": ("description.py", "a layer at its place, with the tensors that it is given there."),
+    "ModelLayer": ("backward.py", "a layer as a model runs it: compiled, or as written."),
+    "Step": ("train/step.py", "one update of the parameters by the optimizer."),
+}
+
 HEAD = """\
 # The map
 
@@ -237,10 +267,20 @@ example through all stages, docs/autodiff.md is the guide for users.
 """
 
 
+MEANINGS = """\
+## Words with one meaning
+
+Names, texts and comments use them in these senses. One word has two, as both are names of others: `matmul` is
+NumPy's product of matrices, and among layers llm.c's name of the linear layer.
+
+"""
+
+
 def page() -> str:
     parts = [
         HEAD + RUN + listed(PARTS, "gpt2"),
         COMPILE + listed(STAGES, "gpt2/autodiff"),
+        MEANINGS + "".join(item(word, f"{text} `{file}`") for word, (file, text) in WORDS.items()),
         "## Beside gpt2\n\n" + "".join(item(name, words) for name, words in BESIDE.items()),
     ]
     return "\n".join(parts)

@@ -107,7 +107,10 @@ def op_table() -> str:
 
 
 def rule_kind(op: Op) -> str:
-    if op.name == "where" or op.kind in ("linear", "multilinear"):  # the transpose of where is in chain.py
+    if op.name == "where" or op.kind in (
+        "linear",
+        "multilinear",
+    ):  # where's is in chain_rule.py
         return "transpose"
     if op.jvp is not None:
         return "both" if op.transpose is not None else "tangent"

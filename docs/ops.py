@@ -146,12 +146,15 @@ MEANING = {
     "real": "the real part",
     "reshape": "the same numbers in another shape",
     "round_decimal": "x rounded to `decimals` places, as NumPy rounds",
+    "row_product": "xᵀ y, added up over blocks of rows: the emitter puts it in the place of small products",
     "scan": "`body` step after step: carries, `slices` arrays step by step, constants; "
     "every `every`-th carry is kept for the derivative",
     "scatter": "x with v written at an index with arrays",
     "scatter_add": "x with v added at an index with arrays, as often as it stands there",
     "scatter_along_add": "x with v added at positions along `axis`",
     "searchsorted": "where v belongs in the sorted a",
+    "share_among": "g at the `chosen` elements, in equal shares along `axes` where there are several, "
+    "nan where the extreme is; zero at the others",
     "sinc": "sin(πx) / (πx)",
     "slice": "part of x: one (start, stop, step) an axis",
     "slogdet": "sign and logarithm of determinants",

@@ -20,7 +20,11 @@ from docs import house
 FIGURES = house.ROOT / "docs" / "speed.json"
 PAGE = house.ROOT / "docs" / "speed.md"
 PICTURE = house.ROOT / "docs" / "pictures" / "speed.svg"
-BEGIN, END = "<!-- figures: python -m docs.speed -->\n\n", "\n<!-- end of figures -->"
+# The page's two tables: of which processor, and between which marks
+TABLES = {
+    "own": ("<!-- figures: python -m docs.speed -->\n\n", "\n<!-- end of figures -->"),
+    "avx2": ("<!-- figures without AVX-512: python -m docs.speed -->\n\n", "\n<!-- end of these figures -->"),
+}
 
 # What the picture shows, from left to right in each group; "peak" is the line below which nobody can come
 BARS = ("torch-tuned", "torch-compile-tuned", "jax", "llmc", "whole", "shares", "processes")
@@ -50,7 +54,7 @@ WIDTH, BAR, GROUP, TOP, FLOOR = 900, 16, 30, 60, 300  # pixels
 MOST = 2.0  # a ratio from which on a bar is cut
 
 
-def condensed(result: dict, machine: str) -> dict:
+def condensed(result: dict, machine: str, processor: str) -> dict:
     """What is kept of one size: a row for each contender that agreed with the others, and the load."""
     rows = {}
     for name, row in result["rows"].items():
@@ -68,6 +72,7 @@ def condensed(result: dict, machine: str) -> dict:
     return {
         "size": result["size"],
         "threads": result["threads"],
+        "processor": processor,
         "vocabulary": result["vocab_size"],
         "reference": result["reference"],
         "machine": machine,
@@ -77,23 +82,26 @@ def condensed(result: dict, machine: str) -> dict:
     }
 
 
-def figures() -> list[dict]:
-    """What is kept, in the order of the page."""
+def figures(processor: str = "own") -> list[dict]:
+    """What is kept of this machine, or of it as it passes for another processor, in the order of the page."""
     kept = json.loads(FIGURES.read_text(encoding="utf-8"))
+    kept = [one for one in kept if one["processor"] == processor]
     known = {name: i for i, name in enumerate(ORDER)}
     return sorted(kept, key=lambda one: (known.get(one["size"], len(known)), -one["threads"]))
 
 
 def keep(paths: list[str]) -> None:
     """Take up the results of bench.step in these files."""
-    kept = {(one["size"], one["threads"]): one for one in (figures() if FIGURES.exists() else [])}
+    before = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else []
+    kept = {(one["size"], one["threads"], one["processor"]): one for one in before}
     for path in paths:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         machine = content["machine"]
+        processor = "own" if isinstance(machine, str) else machine.get("passes_for", "own")
         told = machine if isinstance(machine, str) else f"{machine.get('cpu', '')}".strip()
         for result in content["results"]:
-            one = condensed(result, told)
-            kept[one["size"], one["threads"]] = one
+            one = condensed(result, told, processor)
+            kept[one["size"], one["threads"], processor] = one
     text = json.dumps(list(kept.values()), indent=1)
     FIGURES.write_text(text + "\n", encoding="utf-8")
 
@@ -101,10 +109,10 @@ def keep(paths: list[str]) -> None:
 # ---- The table ---------------------------------------------------------------------------------------------
 
 
-def table() -> str:
+def table(processor: str = "own") -> str:
     """Every size with its contenders, as indented text of equal columns."""
     lines = []
-    for one in figures():
+    for one in figures(processor):
         lines.append(
             f"    {one['size']}, {one['threads']} thread{'s' * (one['threads'] > 1)}, "
             f"vocabulary {one['vocabulary']}; {one['rounds']} rounds, others {100 * one['others']:.0f} %"
@@ -136,10 +144,13 @@ def table() -> str:
 
 
 def page() -> str:
-    """docs/speed.md with the table of today's figures between its marks."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + table() + END + after
+    """docs/speed.md with the tables of today's figures between their marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    for processor, (begin, end) in TABLES.items():
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = before + begin + table(processor) + end + after
+    return text
 
 
 # ---- The picture -------------------------------------------------------------------------------------------

@@ -137,6 +137,16 @@ PICTURES = (
             Series("GPT-2 124M, T=1024, 3 blocks, vocabulary 8192: measured", STEPS, "T=1024, 3 blocks"),
         ),
     ),
+    Picture(
+        "enzyme",
+        "enzyme",
+        "Forward and backward, derived by written by hand, one thread",
+        (
+            Series("Layers, forward and backward, B=4, T=64, one", "derived / by hand", "here"),
+            Series("Layers, forward and backward, B=4, T=64, one", "Enzyme / by hand", "C++ and Enzyme"),
+        ),
+        log=True,
+    ),
 )
 
 

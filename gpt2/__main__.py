@@ -49,10 +49,15 @@ def commands() -> dict[str, str]:
             continue
         source = file.read_text(encoding="utf-8")
         if path.is_dir() or 'if __name__ == "__main__":' in source:
-            lines = (ast.get_docstring(ast.parse(source)) or "").splitlines()
-            found[path.stem] = lines[0].rstrip(".") if lines else ""
+            found[path.stem] = _first_sentence(source)
     names = [name for name in ORDER if name in found]
     return {name: found[name] for name in [*names, *(n for n in found if n not in names)]}
+
+
+def _first_sentence(source: str) -> str:
+    """The first line of a module's docstring, without its full stop."""
+    lines = (ast.get_docstring(ast.parse(source)) or "").splitlines()
+    return lines[0].rstrip(".") if lines else ""
 
 
 def overview() -> str:

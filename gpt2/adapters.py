@@ -107,7 +107,7 @@ def merged(model: GPT2) -> GPT2:
         for l in range(d.config.n_layer) if name in d.in_block else [...]:
             tensor[l] = model.params[name][l] if l is not ... else model.params[name]
     for place in d.lora.places:
-        weight = d.steps[place].tensors[0]
+        weight = d.calls[place].tensors[0]
         for l in range(d.config.n_layer):
             a, b = (model.params[f"{place}_lora_{letter}"][l] for letter in "ab")
             new.params[weight][l] += d.lora.scale * (b @ a)

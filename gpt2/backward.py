@@ -40,7 +40,7 @@ def choose(
     run by hand has no backward.
     With "whole" the model differentiates its loss as one program; the table is for what it does besides.
 
-    All are Placed; another Layer that is put into the table becomes one.
+    Each is a ModelLayer; another Layer that is put into the table becomes one.
     elementwise: "numpy", "numexpr" or "tuned" (options_for), in whatever is compiled.
     layers: of the model, its own among them; "block" is a block of its own
     changed: told of a layer that is put into the table later; gives the one that runs
@@ -68,8 +68,8 @@ def choose(
 
     table = Table(changed)
     for name, mode in modes.items():
-        placed = auto(layers[name], options) if mode == "auto" else written(layers[name])
-        dict.__setitem__(table, name, placed)
+        made = auto(layers[name], options) if mode == "auto" else written(layers[name])
+        dict.__setitem__(table, name, made)
     return table
 
 
@@ -82,9 +82,9 @@ def default_for(layers: Mapping[str, Layer]) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Placed(Layer):
-    """A layer whose backward takes two arguments more: out, a buffer or None for each gradient, written
-    instead of a new array; and add=True, to add the gradients to what the buffers hold.
+class ModelLayer(Layer):
+    """A layer as a model runs it. Its backward takes two arguments more: out, a buffer or None for each
+    gradient, written instead of a new array; and add=True, to add the gradients to what the buffers hold.
 
     written   the layer that this is a compiled form of
     narrowed  makes, of a tuple that says for each input whether its gradient is wanted, a layer whose
@@ -100,11 +100,11 @@ class Placed(Layer):
 
 def as_a_person_wrote_it(layer: Layer) -> Layer:
     """The layer with the functions that it was made of, where it is a compiled form of them."""
-    return layer.written if isinstance(layer, Placed) and layer.written is not None else layer
+    return layer.written if isinstance(layer, ModelLayer) and layer.written is not None else layer
 
 
 class Table(dict):
-    """Layers by name, each of them Placed. `changed` is told of one that is put in, and gives what runs."""
+    """Layers by name, each a ModelLayer. `changed` is told of one that is put in, and gives what runs."""
 
     def __init__(self, changed: Callable[[str, Layer], Layer] | None = None):
         super().__init__()
@@ -112,7 +112,7 @@ class Table(dict):
 
     def __setitem__(self, name, layer):
         layer = self.changed(name, layer) if self.changed else layer
-        super().__setitem__(name, layer if isinstance(layer, Placed) else as_written(layer))
+        super().__setitem__(name, layer if isinstance(layer, ModelLayer) else as_written(layer))
 
     def _one_by_one(self, *args, **kwargs):
         raise TypeError("layers are changed one by one: model.layers[name] = layer")
@@ -152,14 +152,14 @@ def options_for(elementwise: str = "numpy") -> ad.Options:
 
 def replace_functions(
     layer: Layer, forward: Callable, backward: Callable, kind: str, narrowed: Callable | None = None
-) -> Placed:
-    """The layer with these functions to run. narrowed: see Placed; what it makes is made once."""
+) -> ModelLayer:
+    """The layer with these functions to run. narrowed: see ModelLayer; what it makes is made once."""
     facts = {f.name: getattr(layer, f.name) for f in fields(Layer)}
     facts |= {"forward": forward, "backward": backward, "kind": kind}
-    return Placed(**facts, written=as_a_person_wrote_it(layer), narrowed=narrowed and cache(narrowed))
+    return ModelLayer(**facts, written=as_a_person_wrote_it(layer), narrowed=narrowed and cache(narrowed))
 
 
-def forward_alone(layer: Layer, forward: Callable) -> Placed:
+def forward_alone(layer: Layer, forward: Callable) -> ModelLayer:
     """The layer where no gradient is wanted at all: nothing is saved. forward(*inputs) -> out."""
 
     def saving_nothing(*inputs, **static):
@@ -187,7 +187,7 @@ def auto(layer: Layer, options: ad.Options | None = None) -> Layer:
     """
     options = options or options_for()
 
-    def derived(wanted: tuple[bool, ...] | None) -> Placed:
+    def derived(wanted: tuple[bool, ...] | None) -> ModelLayer:
         if wanted is not None and not any(wanted):
             return forward_alone(layer, compiled_forward(layer, options))
         pair = ad.FixedPair(layer.forward, options, name=layer.name, wanted=wanted)
@@ -206,7 +206,7 @@ def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
     options = options or options_for()
     forward = ad.Fixed(layer.forward, options, name=f"{layer.name}_forward")
 
-    def by_hand(wanted: tuple[bool, ...] | None) -> Placed:
+    def by_hand(wanted: tuple[bool, ...] | None) -> ModelLayer:
         if wanted is not None and not any(wanted):
             return forward_alone(layer, compiled_forward(layer, options))
 

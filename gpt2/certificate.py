@@ -83,11 +83,11 @@ def subject(name: str, sizes: Sizes, dtype: str, file: str | None = None) -> Sub
     d = described(sizes, file, dtype)
     if name not in own(d):
         raise UserError(f"--layers {file}: has no {name} of its own; it has {', '.join(own(d))}")
-    step = name if name == BLOCK else d.steps_of(name)[0]
-    static = {} if name == BLOCK else d.steps[step].static
+    place = name if name == BLOCK else d.places_of(name)[0]
+    static = {} if name == BLOCK else d.calls[place].static
 
     def inputs(seed=0):
-        return d.inputs_at(step, sizes.B, sizes.T, np.random.default_rng(seed))
+        return d.inputs_at(place, sizes.B, sizes.T, np.random.default_rng(seed))
 
     return Subject(d.written[name], static, inputs)
 
@@ -103,7 +103,7 @@ def described(sizes: Sizes, file: str, dtype: str = "float32") -> Description:
 
 def own(d: Description) -> list[str]:
     """The names of the layers of a model that are a user's own, and "block"."""
-    used = [name for name in d.own if d.steps_of(name)]
+    used = [name for name in d.own if d.places_of(name)]
     return used if d.block is None else [*used, BLOCK]
 
 
@@ -239,6 +239,16 @@ COLUMNS = (
 SHORT = {"differences": "difference", "forward mode": "forward"}  # as heads of columns
 
 
+def _cell(found: tuple[float, float] | None) -> str:
+    """An error beside its tolerance, as the table shows it."""
+    if found is None:
+        return f"{'-':>11s}"
+    error, tolerance = found
+    good = error <= tolerance  # false for nan
+    mark = painted("ok", "green") if good else painted("BAD", "red")
+    return f"{error:>{8 if good else 7}.0e} {mark}"
+
+
 def certificate(names: Iterable[str] = (*LAYERS, "model"), file: str | None = None) -> bool:
     """Print the table of some layers and "model"; True if every error is within its tolerance.
 
@@ -254,19 +264,9 @@ def certificate(names: Iterable[str] = (*LAYERS, "model"), file: str | None = No
     print("largest scaled error |x-y| / max(1, |x|+|y|), float64\n")
     for heads in zip(*(column.split("~") for column in columns)):
         print((" " * 12 + "".join(f"{SHORT.get(head, head):>11s}" for head in heads)).rstrip())
-    passed = True
     for name, found in every.items():
-        cells = ""
-        for column in columns:
-            if column not in found:
-                cells += f"{'-':>11s}"
-                continue
-            error, tolerance = found[column]
-            good = error <= tolerance  # false for nan
-            passed = passed and good
-            mark = painted("ok", "green") if good else painted("BAD", "red")
-            cells += f"{error:>{8 if good else 7}.0e} {mark}"
-        print(f"{name:12s}{cells}".rstrip())
+        print(f"{name:12s}{''.join(_cell(found.get(column)) for column in columns)}".rstrip())
+    passed = all(error <= tolerance for found in every.values() for error, tolerance in found.values())
     verdict = painted("all hold", "green") if passed else painted("NOT ALL HOLD", "red")
     print(f"\ntolerances: {EXACT:.0e}, beside differences {DIFFERENCES:.0e}: {verdict}")
     return passed

@@ -104,7 +104,7 @@ STATIC = {"attention": ("num_heads",)}
 
 @dataclass(frozen=True)
 class Place:
-    """Where a layer stands in the model.
+    """A place of the model where a layer stands.
 
     layer    of LAYERS
     tensors  the layer's argument -> the tensor that it is given there; None for none
@@ -136,9 +136,7 @@ PLACES = {
     "head": Place("matmul", {"weight": "wte", "bias": None}, block=False),
     "loss": Place("crossentropy", block=False),
 }
-BLOCK_STEPS = tuple(step for step, place in PLACES.items() if place.block)
-# Layers that stand in blocks alone: a block of one's own takes their places
-IN_BLOCKS = ("attention", "gelu", "residual")
+BLOCK_PLACES = tuple(name for name, place in PLACES.items() if place.block)
 
 
 def gpt2_tensors(config: GPT2Config) -> dict[str, Parameter]:

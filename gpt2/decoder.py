@@ -56,7 +56,7 @@ class Decoder:
         self._kept: dict[tuple[str, int], dict] = {}
         self._calls = 0
         self._layers = self._reading()
-        self._ends_alone = all(d.layers[d.steps[place].layer].by_position for place in ("lnf", "head"))
+        self._ends_alone = all(d.layers[d.calls[place].layer].by_position for place in ("lnf", "head"))
         if not d.standard and not self.slow:
             self._try()
 
@@ -79,9 +79,9 @@ class Decoder:
             logits = logits[:, -1:] if last_only else logits[:, t0:]
         else:
             self._calls = 0
-            step = self._compiled() if tokens.shape == (self.batch, 1) else None
-            if step is not None:
-                logits = step.logits(self, tokens)
+            program = self._compiled() if tokens.shape == (self.batch, 1) else None
+            if program is not None:
+                logits = program.logits(self, tokens)
             else:
                 # a layer after the blocks that looks back has to be given all that is new
                 at_end = last_only and self._ends_alone
@@ -91,15 +91,15 @@ class Decoder:
         return logits
 
     def _compiled(self):
-        """The model's Step; None where a step cannot be compiled, or is not to be."""
+        """The model's OnePosition; None where that cannot be compiled, or is not to be."""
         if not self.model.compiled:
             return None
-        of, step = self.model.steps.get(self.batch, (None, None))
+        of, program = self.model.one_position.get(self.batch, (None, None))
         if of is not self.description:
-            made = Step(self.description, self.batch)
-            step = made if made.prepare(self.model.params) else None
-            self.model.steps[self.batch] = self.description, step
-        return step
+            made = OnePosition(self.description, self.batch)
+            program = made if made.prepare(self.model.params) else None
+            self.model.one_position[self.batch] = self.description, program
+        return program
 
     def _reading(self) -> Mapping[str, Layer]:
         """The layers as forward_pass calls them, each reading on from `length`."""
@@ -161,7 +161,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-class Step:
+class OnePosition:
     """One more position of B sequences, compiled: the blocks' program, run for each of them, and the end's.
 
     Every program allocates nothing once it has run a few times: what it computes lies in memory of its own,
@@ -174,7 +174,7 @@ class Step:
         self.layers = with_layers(d, self._calling)
         self.calls = 0  # of `read`, within the program that is being recorded
         self.names = d.block_tensors
-        self.ends = [(place, d.steps[place].tensors) for place in ("lnf", "head")]
+        self.ends = [(place, d.calls[place].tensors) for place in ("lnf", "head")]
         self.programs: dict[str, tuple[Callable, int]] = {}
 
     def prepare(self, params: Mapping[str, Any]) -> bool:
@@ -225,7 +225,7 @@ class Step:
     def _end(self, x, *tensors):
         given = iter(tensors)
         for place, names in self.ends:
-            s = self.d.steps[place]
+            s = self.d.calls[place]
             arrays = [None if name is None else next(given) for name in names]
             x, _ = self.layers[s.layer].forward(x, *arrays, **s.static)
         return x

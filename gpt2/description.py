@@ -74,7 +74,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Step:
+class LayerCall:
     """A layer at its place: whose it is, the tensors that it is given, and its keyword arguments."""
 
     layer: str
@@ -93,7 +93,7 @@ class Description:
 
     own      the own layers among `layers`, as they were given; block is the own one, or None
     layers   all by name, forwards as they are written
-    steps    place -> Step
+    calls    place -> LayerCall
     table    all tensors, Parameters in their order; shapes the same with an L in front of those of the blocks
     trained  Trained: of the tensors those that are trained
 
@@ -144,28 +144,26 @@ class Description:
         self.trained = Trained(self)
 
     def _arrange(self, arguments):
-        """Steps and table, from what the layers and the block take."""
+        """Calls and table, from what the layers and the block take."""
         config, standard = self.config, gpt2_tensors(self.config)
-        self.steps: dict[str, Step] = {}
+        self.calls: dict[str, LayerCall] = {}
         read: dict[str, Parameter] = {}  # outside of blocks, then in them
         in_block: dict[str, Parameter] = {}
         self._adapt()
-        for step, place in PLACES.items():
+        for place, row in PLACES.items():
             tensors: list[str | None] = []
-            roles, static, declared = arguments[place.layer]
+            roles, static, declared = arguments[row.layer]
             for role in roles:
-                name = place.tensors.get(role, f"{step}_{role}")
+                name = row.tensors.get(role, f"{place}_{role}")
                 tensors.append(name)
                 if name is not None:
-                    parameter = (
-                        standard[name] if role in place.tensors else replace(declared[role], name=name)
-                    )
-                    (in_block if place.block else read)[name] = parameter
+                    parameter = standard[name] if role in row.tensors else replace(declared[role], name=name)
+                    (in_block if row.block else read)[name] = parameter
             given = {"num_heads": config.n_head} if "num_heads" in static else {}
-            self.steps[step] = Step(place.layer, tuple(tensors), given)
-            if self.lora is not None and step in self.lora.places:
-                a, b = self._adapter(step, standard[place.tensors["weight"]].shape, self.lora.rank)
-                self.steps[step] = Step("lora", (*tensors, a.name, b.name), {"scale": self.lora.scale})
+            self.calls[place] = LayerCall(row.layer, tuple(tensors), given)
+            if self.lora is not None and place in self.lora.places:
+                a, b = self._adapter(place, standard[row.tensors["weight"]].shape, self.lora.rank)
+                self.calls[place] = LayerCall("lora", (*tensors, a.name, b.name), {"scale": self.lora.scale})
                 in_block |= {a.name: a, b.name: b}
         if self.block is not None:
             in_block = self._block_table(standard)
@@ -189,11 +187,11 @@ class Description:
         self.layers["lora"] = lora.LAYER
 
     @staticmethod
-    def _adapter(step, shape, rank):
+    def _adapter(place, shape, rank):
         """The tensors of an adapter beside a weight of this shape, (OC, C): a (rank, C) and b (OC, rank)."""
         OC, C = shape
-        return Parameter(f"{step}_lora_a", (rank, C), start="fan_in"), Parameter(
-            f"{step}_lora_b", (OC, rank), start=0.0
+        return Parameter(f"{place}_lora_a", (rank, C), start="fan_in"), Parameter(
+            f"{place}_lora_b", (OC, rank), start=0.0
         )
 
     @property
@@ -226,17 +224,17 @@ class Description:
         """Run an own layer once at each kind of place where it stands, and its backward where it has one."""
         config, what = self.config, called(slot, self.own[slot])
         rng = np.random.default_rng(0)
-        for step in self.steps_of(slot):
-            inputs = self.inputs_at(step, 2, min(3, config.block_size), rng)
-            shape, static = expected_shape(slot, config, inputs), self.steps[step].static
+        for place in self.places_of(slot):
+            inputs = self.inputs_at(place, 2, min(3, config.block_size), rng)
+            shape, static = expected_shape(slot, config, inputs), self.calls[place].static
             try_layer(what, self.layers[slot], inputs, shape, config.dtype, static)
 
-    def steps_of(self, slot: str) -> list[str]:
+    def places_of(self, slot: str) -> list[str]:
         """The places at which a layer runs."""
         inside = self.block is None
-        return [p for p, s in self.steps.items() if s.layer == slot and (inside or not PLACES[p].block)]
+        return [p for p, s in self.calls.items() if s.layer == slot and (inside or not PLACES[p].block)]
 
-    def inputs_at(self, step: str, B: int, T: int, rng: np.random.Generator) -> list[np.ndarray | None]:
+    def inputs_at(self, place: str, B: int, T: int, rng: np.random.Generator) -> list[np.ndarray | None]:
         """Random inputs of the layer at a place, or of "block", the own block, for B sequences of T."""
         config, shapes = self.config, {p.name: p.shape for p in self.table}
         C, V = config.n_embd, config.vocab_size
@@ -248,10 +246,10 @@ class Description:
             scale = 1 / math.sqrt(shape[-1]) if len(shape) > 1 else 1.0
             return drawn(rng, shape, config.dtype) * np.dtype(config.dtype).type(scale)
 
-        if step == "block":
+        if place == "block":
             return [drawn(rng, (B, T, C), config.dtype), *tensors(self.block_tensors)]
-        s = self.steps[step]
-        width = {"att": 3 * C, "gelu": 4 * C, "fcproj": 4 * C, "loss": V}.get(step, C)
+        s = self.calls[place]
+        width = {"att": 3 * C, "gelu": 4 * C, "fcproj": 4 * C, "loss": V}.get(place, C)
         data = [drawn(rng, (B, T, width), config.dtype) for _ in DATA[s.layer]]
         if s.layer == "encoder":
             data = [rng.integers(0, V, (B, T))]
@@ -283,19 +281,19 @@ class Description:
     @property
     def adapters(self) -> tuple[str, ...]:
         """The tensors of adapters, two beside each matrix that has one."""
-        return tuple(n for s in self.steps.values() if s.layer == "lora" for n in s.tensors[-2:] if n)
+        return tuple(n for s in self.calls.values() if s.layer == "lora" for n in s.tensors[-2:] if n)
 
     @property
     def num_parameters(self) -> int:
         return sum(math.prod(shape) for _, shape in self.shapes)
 
-    def places(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        """Place, layer and tensors of each step of a forward, in order; an own block is one of them."""
+    def overview(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Place, layer and tensors of each layer call of a forward, in order; an own block is one of them."""
         found = []
-        for step, s in self.steps.items():
-            if self.block is None or not PLACES[step].block:
-                found.append((step, s.layer, tuple(name for name in s.tensors if name is not None)))
-            elif not any(place == "block" for place, _, _ in found):
+        for place, s in self.calls.items():
+            if self.block is None or not PLACES[place].block:
+                found.append((place, s.layer, tuple(name for name in s.tensors if name is not None)))
+            elif not any(p == "block" for p, _, _ in found):
                 found.append(("block", self.block.name, self.block_tensors))
         return found
 

@@ -4,7 +4,6 @@ Programs (train.py, python -m gpt2.sample, ...) print its text as a single line 
 Anything else that escapes is a fault of this project and keeps its traceback.
 """
 
-import difflib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -60,6 +59,8 @@ def suggestion(name: str, names: Iterable[str], meant: Mapping[str, str] | None 
 
     meant   further words that may have been typed, and which of the names each stands for
     """
+    import difflib
+
     called = {**(meant or {}), **{n: n for n in names}}
     within = [n for n in called if len(name) > 4 and (n.startswith(name) or n.endswith(name))]
     close = difflib.get_close_matches(name, called, n=1, cutoff=0.6) or within
@@ -84,7 +85,7 @@ def reason(error: BaseException) -> str:
 
 def no_overflow_warnings() -> None:
     """Have NumPy not warn of overflow in this process. What overflows in a step ends in a loss or a norm that
-    is not finite, and that is told in one line, with its place."""
+    is not finite, and that is told in one line, with its position."""
     if not sys.warnoptions:  # who asked for warnings gets them
         kinds = "overflow|underflow|invalid value|divide by zero"
         warnings.filterwarnings("ignore", f"({kinds}) encountered", RuntimeWarning)

@@ -17,32 +17,32 @@ from gpt2.tensors import Tensors
 
 
 def run_layer(
-    d: Description, step: str, layers: Layers, params: Tensors, l: Any, *inputs: np.ndarray
+    d: Description, place: str, layers: Layers, params: Tensors, l: Any, *inputs: np.ndarray
 ) -> tuple[np.ndarray, tuple]:
     """The layer at a place, given its tensors of block l (... outside of the blocks): (out, saved)."""
-    s = d.steps[step]
+    s = d.calls[place]
     tensors = [None if name is None else params[name][l] for name in s.tensors]
-    return _placed(d, layers[s.layer], step, l).forward(*inputs, *tensors, **s.static)
+    return _layer_at(d, layers[s.layer], place, l).forward(*inputs, *tensors, **s.static)
 
 
-def _placed(d: Description, layer: Layer, step: str, l: Any) -> Layer:
+def _layer_at(d: Description, layer: Layer, place: str, l: Any) -> Layer:
     """The layer as it runs at a place, where some of its gradients may not be wanted."""
-    wanted = d.trained.wanted(step, l)
+    wanted = d.trained.wanted(place, l)
     return layer if wanted is None else layer.wanting(wanted)
 
 
 def block_forward(
     x: np.ndarray, params: Tensors, l: int, d: Description, layers: Layers
 ) -> tuple[np.ndarray, dict[str, tuple]]:
-    """Block l of the stack: x (B, T, C) -> (B, T, C), and what its layers saved, by step."""
+    """Block l of the stack: x (B, T, C) -> (B, T, C), and what its layers saved, by place."""
     saved = {}
     if d.block is not None:
-        block = _placed(d, layers["block"], "block", l)
+        block = _layer_at(d, layers["block"], "block", l)
         x, saved["block"] = block.forward(x, *(params[name][l] for name in d.block_tensors))
         return x, saved
 
-    def run(step, *inputs):
-        out, saved[step] = run_layer(d, step, layers, params, l, *inputs)
+    def run(place, *inputs):
+        out, saved[place] = run_layer(d, place, layers, params, l, *inputs)
         return out
 
     ln1 = run("ln1", x)

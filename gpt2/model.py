@@ -4,7 +4,6 @@ What the model is, its layers, tensors and forward, stands in description.py. He
 back: each layer's backward, by hand or derived, in reverse; or one program, with backward="whole".
 """
 
-import html
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike
 
 import gpt2.backward as seam
 from gpt2.autodiff import run_on_threads
-from gpt2.config import BLOCK_STEPS, PRESETS, GPT2Config, parameter_table
+from gpt2.config import BLOCK_PLACES, PRESETS, GPT2Config, parameter_table
 from gpt2.description import Block, Description
 from gpt2.errors import UserError
 from gpt2.fitting import Layers
@@ -194,7 +193,7 @@ class GPT2:
         # Gives the Tokenizer of a model that was loaded: so texts can be continued
         self.find_tokenizer: Callable[[], Any] | None = None
         self.compiled = compile
-        self.steps: dict[int, tuple] = {}  # batch -> what generation has compiled (gpt2/decoder.py)
+        self.one_position: dict[int, tuple] = {}  # batch -> what generation has compiled (gpt2/decoder.py)
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
 
     def __repr__(self) -> str:
@@ -206,9 +205,11 @@ class GPT2:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a table of the layers with their tensors, shapes and sizes."""
+        import html
+
         rows: list[str] = []
         seen: set[str] = set()
-        for place, layer, tensors in self.description.places():
+        for place, layer, tensors in self.description.overview():
             shapes = ", ".join(f"{name} {' x '.join(map(str, self.params[name].shape))}" for name in tensors)
             count = sum(self.params[name].size for name in {*tensors} - seen)
             told = f"{count:,}" if count else "shared" if tensors else ""
@@ -272,7 +273,7 @@ class GPT2:
         self.description = d
         self.program = self._made_program()
         self._saved = None
-        if isinstance(layer, seam.Placed):
+        if isinstance(layer, seam.ModelLayer):
             return layer
         return seam.as_written(d.layers[name]) if d.layers[name].backward else seam.auto(d.layers[name])
 
@@ -475,7 +476,7 @@ class GPT2:
         tokens = self._checked("tokens", tokens)
         found = []
         d = self.description
-        layers = _watched(self.layers, _steps(d), found)
+        layers = _watched(self.layers, _places(d), found)
         with np.errstate(all="ignore"):
             if targets is None:
                 forward_pass(self.params, tokens, d, layers)
@@ -605,21 +606,21 @@ class _Gradients:
         self.d = d
         self.ranges = ranges_of(d.trained.shapes)  # name -> (start, stop) in the flat buffer
 
-    def through(self, d, layers, step, dout, saved, l=..., again=()):
-        """The backward of the layer at this step; returns the gradient of its first input, and puts those of
-        its tensors. None where nobody wants it: nothing before this step is trained.
+    def through(self, d, layers, place, dout, saved, l=..., again=()):
+        """The backward of the layer at this place; returns the gradient of its first input, and puts those of
+        its tensors. None where nobody wants it: nothing before this place is trained.
 
         l of their block; again: names put before, to which this adds.
         """
-        s = d.steps[step]
-        return self._put(layers[s.layer], step, dout, saved.pop(step), s.tensors, l, again, s.static)
+        s = d.calls[place]
+        return self._put(layers[s.layer], place, dout, saved.pop(place), s.tensors, l, again, s.static)
 
     def of_block(self, layer, names, dout, saved, l):
         """The same for a block of one's own, which is one layer."""
         return self._put(layer, "block", dout, saved, names, l)
 
-    def _put(self, layer, step, dout, saved, names, l, again=(), static={}):  # noqa: B006
-        wanted = self.d.trained.wanted(step, l)
+    def _put(self, layer, place, dout, saved, names, l, again=(), static={}):  # noqa: B006
+        wanted = self.d.trained.wanted(place, l)
         if dout is None or (wanted is not None and not any(wanted)):
             return None
         views = [self._view(name, l) for name in names]
@@ -650,22 +651,22 @@ class _Gradients:
 # ---- Finding the first layer that went wrong -------------------------------------------------------------
 
 
-def _steps(d):
-    """The layers' places in the order forward_pass visits them."""
-    steps = BLOCK_STEPS if d.block is None else (d.block.name,)
-    blocks = [f"block {l} {step}" for l in range(d.config.n_layer) for step in steps]
+def _places(d):
+    """The places of the layers in the order forward_pass visits them."""
+    of_block = BLOCK_PLACES if d.block is None else (d.block.name,)
+    blocks = [f"block {l} {place}" for l in range(d.config.n_layer) for place in of_block]
     return iter(["encoder", *blocks, "lnf", "head", "loss"])
 
 
-def _watched(layers, steps, found):
-    """The same layers, each noting in found the step at which its output is not finite."""
+def _watched(layers, places, found):
+    """The same layers, each noting in found the place at which its output is not finite."""
 
     def watch(layer):
         def forward(*inputs, **static):
             out, saved = layer.forward(*inputs, **static)
-            step = next(steps)
+            place = next(places)
             if not np.isfinite(out).all():
-                found.append(f"{step} ({layer.name})")
+                found.append(f"{place} ({layer.name})")
             return out, saved
 
         return replace(layer, forward=forward, narrowed=None)

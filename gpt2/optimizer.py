@@ -13,12 +13,13 @@ from typing import Protocol
 
 import numpy as np
 
-from gpt2.autodiff import get_threads, run_on_threads
+from gpt2.autodiff import get_threads, in_cache, run_on_threads
 
 # Entries handled at once. A block's six arrays stay in cache, so that parameters, gradients and moments cross
 # from memory once a step, whatever the number of operations. Measured for 124 million parameters on one core
-# and on two: 252 and 183 ms a step in blocks of 32 thousand, 221 and 124 ms of 128, 211 and 116 ms of 256.
-BLOCK = 256 * 1024
+# and on two of a machine with 16 MiB of cache a core: 252 and 183 ms a step in blocks of 32 thousand, 221 and
+# 124 ms of 128, 211 and 116 ms of 256.
+BLOCK = in_cache(6 * 4, 32 * 1024, 256 * 1024)
 # Of fewer parameters the blocks are smaller, so that every thread gets some; not below this many entries.
 LEAST_BLOCK, BLOCKS_EACH = 32 * 1024, 4
 # Entries whose squares are added up in the gradient's own precision.

@@ -7,7 +7,6 @@ A run, and whatever is saved of its model, keep the path and the SHA-256 of the 
 there, and refused where it is gone or has changed: another formula would make another model of the weights.
 """
 
-import hashlib
 import sys
 import traceback
 import types
@@ -30,7 +29,7 @@ class OwnFile:
     def at(cls, path: str | Path) -> "OwnFile":
         """The file at `path` as it is now. Raises UserError where it cannot be read."""
         found = str(Path(path).absolute())
-        return cls(found, hashlib.sha256(_content(found)).hexdigest())
+        return cls(found, _sha256(_content(found)))
 
     @property
     def name(self) -> str:
@@ -42,7 +41,7 @@ class OwnFile:
         Raises UserError where the file is missing, has changed, or fails.
         """
         content = _content(self.path)
-        if hashlib.sha256(content).hexdigest() != self.sha256:
+        if _sha256(content) != self.sha256:
             raise UserError(
                 f"{self.path}: has changed since the run was begun with its layers; put back what was in it, "
                 "or begin a new run"
@@ -66,6 +65,12 @@ class OwnFile:
             return f"{self.path}:{error.lineno}"
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == self.path]
         return f"{self.path}:{lines[-1]}" if lines else self.path
+
+
+def _sha256(content):
+    import hashlib
+
+    return hashlib.sha256(content).hexdigest()
 
 
 def _content(path):

@@ -147,7 +147,7 @@ def _continue(model, window, max_tokens, rngs, temperature, top_k, top_p):
     start, end = 0, window.shape[1]  # of what is still to be read
     text = np.empty((len(rngs), block + 1), np.int64)  # the window, and the tokens that come
     text[:, :end] = window
-    draw = Draw(model.config.vocab_size)
+    draw = TokenDraw(model.config.vocab_size)
     for _ in range(max_tokens):
         if end > block:
             # forget the older half, read the newer one again
@@ -161,7 +161,7 @@ def _continue(model, window, max_tokens, rngs, temperature, top_k, top_p):
         start, end = end, end + 1
 
 
-class Draw:
+class TokenDraw:
     """Draws token ids from logits (V,), in memory of its own: where top_p is 1, a draw allocates nothing."""
 
     def __init__(self, V: int) -> None:
@@ -216,7 +216,7 @@ class Draw:
 
 def choose(logits: np.ndarray, temperature: float, top_k: int, top_p: float, rng: np.random.Generator) -> int:
     """Draw a token id from logits (V,)."""
-    return Draw(len(logits))(logits, temperature, top_k, top_p, rng)
+    return TokenDraw(len(logits))(logits, temperature, top_k, top_p, rng)
 
 
 def log_probabilities(logits: np.ndarray) -> np.ndarray:
@@ -277,10 +277,10 @@ class Stop:
         if self.found:
             return ""
         self.held += text
-        places = [place for string in self.strings if (place := self.held.find(string)) >= 0]
-        if places:
+        found = [at for string in self.strings if (at := self.held.find(string)) >= 0]
+        if found:
             self.found = True
-            return self._give(min(places))
+            return self._give(min(found))
         longest = max((len(string) - 1 for string in self.strings), default=0)
         for size in range(min(longest, len(self.held)), 0, -1):
             if any(string.startswith(self.held[-size:]) for string in self.strings):
@@ -306,7 +306,7 @@ class Sample:
     text       of it, up to the stop string
     tokens     ids, up to the one that completed the stop string
     logprobs   of each token, nats, by the model itself: before temperature, top_k and top_p
-    top        for each token the likeliest ones at its place, (id, logprob) pairs
+    top        for each token the likeliest ones at its position, (id, logprob) pairs
     stopped    "stop" where a stop string was found, else "length"
     """
 
@@ -332,7 +332,7 @@ def write_samples(
     words     the model's Tokenizer
     prompt    text; where it is empty, the token that texts begin with
     stop      strings that end a sample
-    logprobs  how many of the likeliest tokens to keep at each place; None: no log-probabilities at all
+    logprobs  how many of the likeliest tokens to keep at each position; None: no log-probabilities at all
     show      called with each piece of the first sample's text as soon as there is one
     options   max_tokens, temperature, top_k, top_p, seed as for `generate`
     """
@@ -360,7 +360,7 @@ def write_samples(
 
 
 def _note(sample, token, logprobs, count):
-    """Keep the log-probability of a token, and the `count` likeliest at its place."""
+    """Keep the log-probability of a token, and the `count` likeliest at its position."""
     sample.logprobs.append(float(logprobs[token]))
     if count:
         likeliest = np.argsort(-logprobs, kind="stable")[:count]
@@ -410,7 +410,7 @@ def parser() -> cli.Parser:
         const=0,
         metavar="K",
         help="print JSON: texts, tokens, "
-        "log-probabilities in nats, and the K likeliest tokens at each place (default: 0)",
+        "log-probabilities in nats, and the K likeliest tokens at each position (default: 0)",
     )
     return made
 
@@ -487,8 +487,8 @@ def _as_json(words, prompt, made):
     samples = []
     for sample in made:
         top = [
-            [{"token": k, "piece": words.decode([k]), "logprob": logprob} for k, logprob in place]
-            for place in sample.top
+            [{"token": k, "piece": words.decode([k]), "logprob": logprob} for k, logprob in likeliest]
+            for likeliest in sample.top
         ]
         samples.append(
             {

@@ -6,7 +6,7 @@ import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gpt2.config import BLOCK_STEPS, PLACES
+from gpt2.config import BLOCK_PLACES, PLACES
 from gpt2.errors import OptionError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Trained(dict[str, int]):
         if told.number > L:
             text = f"the model has {L} block{'s' * (L > 1)}"
             raise told.wrong(text)
-        first = {name: 0 for name in d.steps["lnf"].tensors} | dict.fromkeys(d.in_block, L - told.number)
+        first = {name: 0 for name in d.calls["lnf"].tensors} | dict.fromkeys(d.in_block, L - told.number)
         return {name: first[name] for name in names if name in first}
 
     @property
@@ -78,12 +78,12 @@ class Trained(dict[str, int]):
         """Whether a tensor is trained; l: its slice of this block, ... outside of the blocks."""
         return name in self and (l is ... or l >= self[name])
 
-    def wanted(self, step: str, l: Any) -> tuple[bool, ...] | None:
+    def wanted(self, place: str, l: Any) -> tuple[bool, ...] | None:
         """For each input of the layer at a place whether its gradient is wanted; None: all are.
 
-        l, of its block, or ... ; step is "block" for a block of one's own.
+        l, of its block, or ... ; place is "block" for a block of one's own.
         """
-        return None if self.everything else self._wanted[step, l]
+        return None if self.everything else self._wanted[place, l]
 
     @cached_property
     def _wanted(self) -> dict[tuple[str, Any], tuple[bool, ...] | None]:
@@ -91,25 +91,25 @@ class Trained(dict[str, int]):
         d = self.d
         found: dict[tuple[str, Any], tuple[bool, ...] | None] = {}
 
-        def visit(step, names, l, *inputs):
+        def visit(place, names, l, *inputs):
             """Whether the output depends on what is trained. An input is None where it is of integers."""
             wanted = (*inputs, *(None if name is None else self.at(name, l) for name in names))
             full = all(w is None or w for w in wanted)
-            found[step, l] = None if full else tuple(map(bool, wanted))
+            found[place, l] = None if full else tuple(map(bool, wanted))
             return any(wanted)
 
-        def at(step, l, *inputs):
-            return visit(step, d.steps[step].tensors, l, *inputs)
+        def at(place, l, *inputs):
+            return visit(place, d.calls[place].tensors, l, *inputs)
 
         x = at("encoder", ..., None)
         for l in range(d.config.n_layer):
             if d.block is not None:
                 x = visit("block", d.block_tensors, l, x)
                 continue
-            for branch, join in ((BLOCK_STEPS[:4], "residual1"), (BLOCK_STEPS[5:9], "residual2")):
+            for branch, join in ((BLOCK_PLACES[:4], "residual1"), (BLOCK_PLACES[5:9], "residual2")):
                 y = x
-                for step in branch:
-                    y = at(step, l, y)
+                for place in branch:
+                    y = at(place, l, y)
                 x = at(join, l, x, y)
         x = at("head", ..., at("lnf", ..., x))
         at("loss", ..., x, None)

@@ -186,7 +186,7 @@ def report() -> str:
 
 
 # What one function may have of ways through it, counted as complexity() counts, and of lines
-MOST_WAYS, MOST_LINES = 20, 60
+MOST_WAYS, MOST_LINES = 19, 60
 
 
 def complexity(function: ast.AST) -> int:

@@ -1,7 +1,9 @@
 """docs/architecture.md and its picture: up to date, complete, and with every arrow pointing down."""
 
+import ast
 import re
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 
 import pytest
 
@@ -34,6 +36,21 @@ def test_every_room_is_named(folder):
     for name, room in named.items():
         assert len(re.findall(rf"^- `{folder}/{name}(?:/|\.py)`: ", text, re.M)) == 1
         assert room.sentence.endswith(".")
+
+
+def classes():
+    """Module:class of all classes of gpt2, but for what stands in for the names of other tools."""
+    for name, path in house.files().items():
+        if not name.startswith("gpt2.autodiff.compat."):
+            for x in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(x, ast.ClassDef):
+                    yield path.relative_to(house.ROOT / "gpt2").as_posix(), x.name
+
+
+def test_a_word_names_one_class():
+    found = Counter(name for _, name in classes())
+    assert not [name for name, count in found.items() if count > 1], "a word with two meanings"
+    assert {(file, word) for word, (file, _) in architecture.WORDS.items()} <= {*classes()}
 
 
 def test_what_stands_beside_gpt2_is_there():

@@ -404,7 +404,7 @@ def test_training_batches_are_in_llmcs_order():
     """Two rounds and a bit over 17 samples, by a straightforward shuffle with the twister above."""
     B, T = 2, 3
     tokens = np.arange(17 * B * T + 4)
-    loader = batches.Loader(tokens, B, T)
+    loader = batches.LlmcLoader(tokens, B, T)
     numbers = Twister(42).numbers()
     expected = []
     for _ in range(3):
@@ -422,24 +422,26 @@ def test_training_batches_are_in_llmcs_order():
 
 def test_the_loader_goes_on_where_it_was():
     tokens = np.arange(1000)
-    loader = batches.Loader(tokens, 2, 8)
+    loader = batches.LlmcLoader(tokens, 2, 8)
     for _ in range(150):  # into the third round
         loader.next_batch()
     state = loader.state()
     expected = [loader.next_batch()[0].tolist() for _ in range(5)]
-    other = batches.Loader(tokens, 2, 8)
+    other = batches.LlmcLoader(tokens, 2, 8)
     other.next_batch()
     other.load_state(state)
     assert [other.next_batch()[0].tolist() for _ in range(5)] == expected
-    assert loader.batch(0)[0].tolist() == batches.Loader(tokens, 2, 8).next_batch()[0].tolist()  # and back
+    assert (
+        loader.batch(0)[0].tolist() == batches.LlmcLoader(tokens, 2, 8).next_batch()[0].tolist()
+    )  # and back
 
 
 def test_the_last_token_is_a_target_only():
     """2 * 8 * 3 tokens are two samples and no third, 2 * 8 * 3 + 1 are three."""
-    assert batches.Loader(np.arange(48), 2, 8).samples == 2
-    assert batches.Loader(np.arange(49), 2, 8).samples == 3
+    assert batches.LlmcLoader(np.arange(48), 2, 8).samples == 2
+    assert batches.LlmcLoader(np.arange(49), 2, 8).samples == 3
     with pytest.raises(UserError, match="16 tokens, llm.c's batches of 2 times 8 need 17"):
-        batches.Loader(np.arange(16), 2, 8)
+        batches.LlmcLoader(np.arange(16), 2, 8)
 
 
 def test_validation_is_in_file_order():

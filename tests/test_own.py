@@ -164,7 +164,7 @@ def test_reading_on_gives_the_numbers_of_the_forward(name, dtype, tolerance, pie
     tokens = np.random.default_rng(5).integers(0, 23, (2, 9))
     decoder = Decoder(model, batch=2)
     assert not decoder.slow
-    assert model.steps[2][1] is not None  # a single position is read by a program
+    assert model.one_position[2][1] is not None  # a single position is read by a program
     cuts = np.cumsum([0, *pieces])
     logits = np.concatenate([decoder.read(tokens[:, a:b]) for a, b in zip(cuts, cuts[1:])], axis=1)
     expected = model.forward(tokens)
@@ -255,7 +255,8 @@ def test_a_run_with_own_layers(name, tmp_path, monkeypatch, capsys):
     assert program.main([*small.split(), *rest, "--steps", "2", "--out", "run"]) == 0
     assert program.main(["--resume", "run", "--steps", "4"]) == 0
     capsys.readouterr()
-    model, state = checkpoint.load_model(tmp_path / "run" / "last.safetensors")
+    last = tmp_path / "run" / "last.safetensors"
+    model, state = gpt2.load(last), checkpoint.load(last)[1]
     assert state["own"]["file"] == {"path": str(file), "sha256": OwnFile.at(file).sha256}
     assert model.description.told() == d.told() and list(model.params) == [n for n, _ in d.shapes]
     assert sample.main(["--run", "run", "--max-tokens", "4"]) == 0

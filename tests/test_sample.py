@@ -94,7 +94,7 @@ def test_draws_follow_the_probabilities():
 @pytest.mark.parametrize("options", [(1.0, 0, 1.0), (0.8, 20, 1.0), (0.8, 200, 0.9), (1.3, 500, 0.5)])
 def test_draws_are_those_of_the_generator_from_the_probabilities(options):
     """The same token, and the same state of the generator, as of rng.choice; equal logits among them."""
-    draw = sample.Draw(300)
+    draw = sample.TokenDraw(300)
     for seed in range(20):
         ours, theirs = np.random.default_rng(seed), np.random.default_rng(seed)
         logits = (3.0 * np.random.default_rng([seed, 1]).standard_normal(300)).astype("f4")
@@ -109,7 +109,7 @@ def test_the_knobs():
     logits = np.log(np.array([0.15, 0.5, 0.05, 0.3])).astype(np.float32)
 
     def probs(temperature=1.0, top_k=0, top_p=1.0):
-        return sample.Draw(4).probabilities(logits, temperature, top_k, top_p).copy()
+        return sample.TokenDraw(4).probabilities(logits, temperature, top_k, top_p).copy()
 
     close = dict(rtol=1e-6)  # float32 logits
     assert np.allclose(probs(), [0.15, 0.5, 0.05, 0.3], **close)

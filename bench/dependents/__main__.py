@@ -4,8 +4,9 @@
     python -m bench.dependents                       all of them
     python -m bench.dependents pymanopt examples     some
 
-Nothing of them is part of this project. They lie in --checkouts (GPT2_DEPENDENTS), each in a folder of the
-name that programs.py has; --python is an interpreter with autograd, pytest and their requirements.
+All seconds are those of the processor. Nothing of the programs is part of this project. They lie in
+--checkouts (GPT2_DEPENDENTS), each in a folder of the name that programs.py has; --python is an interpreter
+with autograd, pytest and their requirements.
 """
 
 from __future__ import annotations
@@ -33,9 +34,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--checkouts", type=Path, default=Path(place), help="where the programs lie")
     parser.add_argument("--python", help="an interpreter with what they need")
     parser.add_argument("--seconds", type=float, default=30, help="for each run of an example (default 30)")
-    parser.add_argument(
-        "--limit", type=float, default=600, help="seconds for each run of tests (default 600)"
-    )
+    parser.add_argument("--each", type=float, default=30, help="seconds for each test (default 30)")
+    parser.add_argument("--limit", type=float, default=600, help="for each run of tests (default 600)")
     parser.add_argument("--fetch", action="store_true", help="download them and install what they need")
     parser.add_argument("--clone", default="https://github.com/{}", help="address of a GitHub repository")
     args = parser.parse_args(argv)
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     if missing:
         parser.error(f"not in {args.checkouts}: {', '.join(missing)} (--fetch downloads them)")
     if chosen:
-        suites.report(chosen, args.checkouts, python, args.limit)
+        suites.report(chosen, args.checkouts, python, suites.Limits(args.each, args.limit))
     if not args.names or "examples" in args.names:
         run_examples(args.checkouts, python, args.seconds)
     return None

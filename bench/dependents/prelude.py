@@ -1,10 +1,12 @@
 """Runs one example as a program of its own: `python prelude.py (autograd | here) example.py`.
 
-Each line that it prints is preceded by the seconds since its first statement. Pictures are drawn nowhere,
+Each line that it prints is preceded by the processor's seconds since its first statement, and after
+GPT2_LIMIT of them it is ended. Pictures are drawn nowhere,
 NumPy's random numbers begin at the same seed, and MNIST's digits are invented.
 """
 
 import os
+import resource
 import runpy
 import sys
 import time
@@ -35,7 +37,7 @@ class Clocked:
         self.line += text
         while "\n" in self.line:
             line, self.line = self.line.split("\n", 1)
-            self.stream.write(f"{time.perf_counter() - self.start:.6f}\t{line}\n")
+            self.stream.write(f"{time.process_time() - self.start:.6f}\t{line}\n")
             self.stream.flush()
 
     def flush(self):
@@ -43,7 +45,7 @@ class Clocked:
 
     def end(self):
         self.write("\n" if self.line else "")
-        self.stream.write(f"{time.perf_counter() - self.start:.6f}\tend of the program\n")
+        self.stream.write(f"{time.process_time() - self.start:.6f}\tend of the program\n")
         self.stream.flush()
 
 
@@ -67,7 +69,11 @@ def run(program):
     sys.path.insert(0, os.path.dirname(os.path.abspath(program)))
     sys.argv = [program]
     np.random.seed(0)
-    sys.stdout = clock = Clocked(sys.stdout, time.perf_counter())
+    limit = float(os.environ.get("GPT2_LIMIT", "inf"))
+    if limit != float("inf"):
+        used = int(time.process_time() + limit) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (used, used))
+    sys.stdout = clock = Clocked(sys.stdout, time.process_time())
     runpy.run_path(program, run_name="__main__")
     clock.end()
 

@@ -13,9 +13,29 @@ class Suite(NamedTuple):
     folder: str
     tests: tuple[str, ...]
     installed: tuple[str, ...] = ()  # what pip installs for it
-    without: str = ""  # pytest's -k, for tests that need what is not installed
+    only: str = ""  # pytest's -k: those that use autograd, and need nothing that is not installed
 
 
+# surpyval's tests that name autograd, and those of its distributions
+OF_SURPYVAL = (
+    "test_autograd_gamma_compat_shapes",
+    "utils/test_autograd_where",
+    "utils/test_incomplete_beta",
+    "utils/test_normal",
+    "univariate/parametric/test_custom_distribution",
+    "univariate/parametric/test_distributions_math",
+    "univariate/parametric/test_distribution_tails",
+    "univariate/parametric/test_censored_hessian",
+    "univariate/parametric/test_shared_signatures",
+    "univariate/parametric/test_discrete",
+    "univariate/parametric/test_fit",
+    "univariate/regression/test_exact_information",
+    "univariate/regression/test_proportional_hazards",
+    "univariate/regression/test_frailty",
+    "recurrent/test_cox_lewis",
+    "recurrent/test_renewal",
+    "multivariate/test_archimedean",
+)
 SUITES = (
     Suite("autograd's own tests", "HIPS/autograd", "HIPS+autograd", ("tests",)),
     Suite(
@@ -52,13 +72,14 @@ SUITES = (
         "lifelines-0.30.3",
         ("lifelines/tests/test_estimation.py", "lifelines/tests/test_npmle.py"),
         ("lifelines==0.30.3", "flaky"),
-        "not Breslow",
+        "Parametric or Exponential or LogNormal or LogLogistic or Weibull or GeneralizedGamma or AFT or "
+        "CustomRegression or MixtureCure or npmle",
     ),
     Suite(
         "surpyval",
         "surpyval==0.25",
         "surpyval-0.25",
-        ("surpyval/tests/univariate",),
+        tuple(f"surpyval/tests/{name}.py" for name in OF_SURPYVAL),
         ("surpyval==0.25",),
     ),
 )

@@ -128,6 +128,7 @@ class Training:
         torch.set_flush_denormal("tuned" in variant)
         self.optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS, **fused)
         self.model = torch.compile(gpt) if variant.startswith("compile") else gpt
+        self.about = f"PyTorch's kernels for {torch.backends.cpu.get_cpu_capability()}"
 
     def step(self, tokens, targets):
         loss = self.model(torch.from_numpy(tokens), torch.from_numpy(targets))

@@ -4,6 +4,7 @@ Enzyme comes as the package enzyme-ad, which carries clang, LLVM and Enzyme: C++
 and differentiated inside a function that JAX jits.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +41,9 @@ def run(options):
     sizes = Sizes(B=2, T=8, C=24, OC=96, NH=3, V=97, max_t=8) if options.quick else SIZES_SHOWN
     layers(result, sizes, options.seconds * LAYER_SHARE)
     model(result, options)
+    if options.threads > 1:
+        layers_on_two(result, sizes, options.seconds * LAYER_SHARE)
+        model_on_two(result, options)
     return result
 
 
@@ -274,21 +278,8 @@ def layer_times(name, kernel, sizes, seconds):
     """(restrict | no restrict | here, hand | Enzyme | derived) -> Sample; gradients are compared first."""
     import jax
 
-    case = at(sizes)[name]
-    case = replace(case, shapes=((sizes.B, sizes.T, sizes.OC),)) if name == "gelu" else case
-    ours = {
-        "written": LayerRun(case, LAYERS[name]),
-        "hand": LayerRun(case, backward.compiled(LAYERS[name])),
-        "derived": LayerRun(case, backward.auto(LAYERS[name])),
-    }
-    for player in ours.values():
-        player.forward()
-        player.backward()
-    compare(ours)
-    arrays = [
-        jax.device_put(np.ravel(x).astype(np.float32))
-        for x in (ours["written"].dout, *ours["written"].inputs)
-    ]
+    ours = layer_players(name, sizes)
+    arrays = [jax.device_put(x) for x in floats(ours["written"])]
     calls = {}
     for key, restrict in RESTRICTED.items():
         compiled = Compiled(restrict)
@@ -297,13 +288,36 @@ def layer_times(name, kernel, sizes, seconds):
             agree(f"{name}, {key}, {who}", gradient(*arrays), ours["written"].results())
             calls[key, who] = lambda gradient=gradient: jax.block_until_ready(gradient(*arrays))
     for who in ("hand", "derived"):
-
-        def both(player=ours[who]):
-            player.forward()
-            player.backward()
-
-        calls["here", who] = both
+        calls["here", who] = both(ours[who])
     return interleave(calls, seconds)
+
+
+def layer_players(name, sizes):
+    """written, hand, derived -> this project's layer, after a first call; gradients are compared."""
+    case = at(sizes)[name]
+    case = replace(case, shapes=((sizes.B, sizes.T, sizes.OC),)) if name == "gelu" else case
+    players = {
+        "written": LayerRun(case, LAYERS[name]),
+        "hand": LayerRun(case, backward.compiled(LAYERS[name])),
+        "derived": LayerRun(case, backward.auto(LAYERS[name])),
+    }
+    for player in players.values():
+        both(player)()
+    compare(players)
+    return players
+
+
+def floats(player):
+    """The output's gradient and the inputs, each as one row of floats, which is how C++ gets them."""
+    return [np.ravel(x).astype(np.float32) for x in (player.dout, *player.inputs)]
+
+
+def both(player):
+    def forward_and_backward():
+        player.forward()
+        player.backward()
+
+    return forward_and_backward
 
 
 def agree(name, found, wanted):
@@ -313,15 +327,109 @@ def agree(name, found, wanted):
         assert error <= TOLERANCE, f"{name}: a result differs by {error:.1e}"
 
 
+# ---- Two threads -------------------------------------------------------------------------------------------
+
+
+class Halves:
+    """Two threads for functions in C++: each computes half of the sequences; what is of both is added up."""
+
+    def __enter__(self):
+        self.pool = ThreadPoolExecutor(2)
+        return self
+
+    def __exit__(self, *error):
+        self.pool.shutdown()
+
+    def call(self, gradient, arrays, cut, cut_results, mean=False):
+        """A function that computes `gradient` of both halves at once and returns the results of the whole.
+
+        cut, cut_results   for each argument, and each result, whether a half has its own half of it. Other
+                           results are sums over the halves, or means
+        """
+        import jax
+
+        parts = [np.split(np.ravel(x), 2) if is_cut else (x, x) for x, is_cut in zip(arrays, cut)]
+        halves = [[jax.device_put(np.asarray(x, np.float32)) for x in half] for half in zip(*parts)]
+
+        def one(half):
+            return jax.block_until_ready(gradient(*half))
+
+        sizes = [x.size for x in one(halves[0])]
+        sums = [None if is_cut else np.empty(n, np.float32) for n, is_cut in zip(sizes, cut_results)]
+
+        def add(which, of_a_half):
+            for total, a, b in zip(sums, *of_a_half):
+                if total is not None:
+                    ours = slice(which * len(total) // 2, (which + 1) * len(total) // 2)
+                    np.add(np.ravel(a)[ours], np.ravel(b)[ours], out=total[ours])
+                    if mean:
+                        total[ours] *= 0.5
+
+        def call():
+            of_a_half = list(self.pool.map(one, halves))
+            list(self.pool.map(add, (0, 1), (of_a_half, of_a_half)))
+            return [Cut(pair) if total is None else total for total, pair in zip(sums, zip(*of_a_half))]
+
+        return call
+
+
+class Cut(tuple):
+    """A result in two halves, which nobody needs in one piece but to be compared."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.concatenate(self)
+
+
+def layers_on_two(result, sizes, seconds):
+    """Every layer on two threads: in C++ each computes half of the sequences, here as the engine does it."""
+    half = replace(sizes, B=sizes.B // 2)
+    table = result.table(
+        f"Layers, forward and backward, B={sizes.B}, T={sizes.T}, two threads",
+        Column("layer"),
+        Column("C++, by hand", SECONDS),
+        Column("C++, Enzyme", SECONDS),
+        Column("Enzyme / by hand", RATIO),
+        Column("here, by hand", SECONDS),
+        Column("here, derived", SECONDS),
+        Column("derived / by hand", RATIO),
+    )
+    compiled = Compiled(RESTRICTED["restrict"])
+    for name, whole in kernels(sizes).items():
+        kernel = kernels(half)[name]
+        cut = [True, *(whole.inputs[x] != kernel.inputs[x] for x in kernel.inputs)]
+        cut_results = [True, *(whole.inputs[x] != kernel.inputs[x] for x in kernel.differentiable)]
+        with threads(2), Halves() as halves:
+            ours = layer_players(name, sizes)
+            calls = {("here", who): both(ours[who]) for who in ("hand", "derived")}
+            for who, make in (("hand", by_hand), ("Enzyme", by_enzyme)):
+                call = halves.call(make(kernel, compiled), floats(ours["written"]), cut, cut_results)
+                agree(f"{name} on two threads, {who}", call(), ours["written"].results())
+                calls["C++", who] = call
+            times = interleave(calls, seconds / len(LAYERS))
+        table.add(
+            name,
+            times["C++", "hand"],
+            times["C++", "Enzyme"],
+            times["C++", "Enzyme"].over(times["C++", "hand"]),
+            times["here", "hand"],
+            times["here", "derived"],
+            times["here", "derived"].over(times["here", "hand"]),
+        )
+
+
 # ---- The stacked model -------------------------------------------------------------------------------------
+
+
+def model_size(options):
+    tiny = Size("2x24", GPT2Config(vocab_size=97, block_size=8, n_layer=2, n_head=3, n_embd=24), 2, 8)
+    return tiny if options.quick else replace(SIZES["4x128-B12T64"], B=4, name="4x128-B4T64")
 
 
 def model(result, options):
     """The loss and all its gradients: one C++ function by hand and by Enzyme, and this project's three."""
     import jax
 
-    tiny = Size("2x24", GPT2Config(vocab_size=97, block_size=8, n_layer=2, n_head=3, n_embd=24), 2, 8)
-    size = tiny if options.quick else replace(SIZES["4x128-B12T64"], B=4, name="4x128-B4T64")
+    size = model_size(options)
     players = model_players(size)
     tokens, targets = next(batches(size))
     first = players["manual"]
@@ -347,6 +455,36 @@ def model(result, options):
             table.add(f"C++, {key}, {who}", times[key, who], times[key, who].over(times[key, "hand"]))
     for spec in players:
         table.add(f"here, {spec}", times["here", spec], times["here", spec].over(times["here", "manual"]))
+
+
+def model_on_two(result, options):
+    """The same with two threads, which have half of the sequences each."""
+    size = model_size(options)
+    players = model_players(size)
+    tokens, targets = next(batches(size))
+    first = players["manual"]
+    loss = first.loss_and_grads(tokens, targets)
+    half = replace(size, B=size.B // 2)
+    arrays, cut = (first.flat_params, tokens, targets), (False, True, True)
+    calls = {}
+    with Halves() as halves:
+        for who, gradient in model_gradients(half, Compiled(RESTRICTED["restrict"])).items():
+            calls[who] = halves.call(gradient, arrays, cut, (False, False), mean=True)
+            agree(f"model on two threads, {who}", calls[who](), (np.array([loss]), first.flat_grads))
+        for spec, player in players.items():
+            calls[spec] = lambda player=player: player.loss_and_grads(tokens, targets)
+        with threads(2):
+            times = interleave(calls, options.seconds * LAYER_SHARE / 2)
+    table = result.table(
+        f"The stacked model, {size.name}, loss and all gradients, two threads",
+        Column("backward"),
+        Column("time", SECONDS),
+        Column("by that of the one by hand", RATIO),
+    )
+    for who in ("hand", "Enzyme"):
+        table.add(f"C++, {who}", times[who], times[who].over(times["hand"]))
+    for spec in players:
+        table.add(f"here, {spec}", times[spec], times[spec].over(times["manual"]))
 
 
 def model_gradients(size, compiled):
@@ -381,9 +519,12 @@ STUDY = Study(
     "GPT-2's layers as loops in C++ in the manner of llm.c, written for this study (bench/studies/gpt2.cpp), "
     "each with a backward by hand and with the one that Enzyme derives (pip install enzyme-ad), beside the "
     "same two of this project, which hands products to BLAS. Times are of forward and backward together, in "
-    "turns, in one process, on one thread: Enzyme as that package carries it crashes on OpenMP's loops. "
+    "turns, in one process. On two threads the C++ has each compute half of the sequences and adds up the "
+    "gradients of what they share: Enzyme as that package carries it crashes on OpenMP's loops. Of matmul "
+    "that form is taken which was fastest under Enzyme: without its eight rows at once it takes half as long "
+    "again, and neither -O3 nor more checks of overlap at run time change much. "
     "Results and gradients are compared with the layers as written first. Compiled with "
     f"{' '.join(FLAGS)} for the level of vector instructions that the processor has.",
     run,
-    seconds=240,
+    seconds=360,
 )

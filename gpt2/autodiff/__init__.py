@@ -37,6 +37,7 @@ _EXPORTS = {
     "ops.anomaly": "AnomalyError detect_anomaly",
     "emit.readable": "readable_source",
     "run.blas": "limit_blas_threads",
+    "run.caches": "cache_bytes in_cache",
     "run.remembered": "Choices remember",
     "run.threads": "get_threads run_apart run_on_threads set_threads",
     "switches": "Options options",

@@ -26,6 +26,7 @@ from .errors import AutodiffError, ConvergenceError
 from .interplay import as_numpy, from_jax, from_torch, to_jax, to_torch
 from .ops.anomaly import AnomalyError, detect_anomaly
 from .run.blas import limit_blas_threads
+from .run.caches import cache_bytes, in_cache
 from .run.remembered import Choices, remember
 from .run.threads import get_threads, run_apart, run_on_threads, set_threads
 from .switches import Options, options
@@ -44,6 +45,7 @@ __all__ = [
     "Options",
     "as_numpy",
     "autodiff",
+    "cache_bytes",
     "callback",
     "check_backward",
     "check_grads",
@@ -64,6 +66,7 @@ __all__ = [
     "grad",
     "hessian",
     "hvp",
+    "in_cache",
     "jacfwd",
     "jacobian",
     "jacrev",

@@ -24,7 +24,7 @@ class AutodiffError(Exception):
     """
 
     def __init__(self, message: str, loc: tuple | None = None):
-        super().__init__(f"{place(loc)}: {message}" if loc else message)
+        super().__init__(f"{location(loc)}: {message}" if loc else message)
         self.loc = loc
 
 
@@ -64,7 +64,7 @@ class ConvergenceError(AutodiffError, ArithmeticError):
         self.steps = steps
 
 
-def place(loc: tuple) -> str:
+def location(loc: tuple) -> str:
     """file:line, the file relative to the working directory where it lies inside."""
     file, line = loc[0], loc[1]
     try:
@@ -161,6 +161,7 @@ def array_lost(loc: tuple | None) -> ConversionError:
         "    np.array(x)                   for array(x) after `from numpy import array`\n"
         "    np.dot(a, x)                  for a.dot(x)\n"
         "    np.zeros_like(x, shape=...)   for an array to be filled\n"
+        "    x + rng.normal()              for rng.normal(x) of a generator that is made in the function\n"
         "    ad.stop_gradient(x)           if a constant is meant",
         loc,
     )

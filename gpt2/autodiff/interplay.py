@@ -7,14 +7,15 @@
     ad.as_numpy(tree)    a tree in which arrays of other libraries are NumPy's, in the same memory
 
 Each uses the public interface of its package alone, which is imported when the function is called. What goes
-over is values: for derivatives of the first order, computed by the library that knows the function.
+over is values; a gradient is computed by the library that knows the function, and is such a function again,
+so that there are derivatives of any order.
 """
 
 from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def as_numpy(tree: Any) -> Any:
 
 
 def _is_real(x: Any) -> bool:
-    return np.result_type(x).kind in "fc"
+    return (x.dtype if hasattr(x, "dtype") else np.result_type(x)).kind in "fc"
 
 
 # ---- PyTorch ---------------------------------------------------------------------------------------------
@@ -66,7 +67,8 @@ def from_torch(f: Callable) -> Callable:
 
     Of a torch.nn.Module it is a function of (params, *inputs), whose `params` has the module's parameters as
     arrays by name. Tensors are made in the CPU's memory, without a copy. The function runs again for its
-    gradient. Results are one tensor, or a tuple of them; a derivative of second order is refused.
+    gradient. Results are one tensor, or a tuple of them. Where all arguments and results are real or complex,
+    there are derivatives of any order.
 
         >>> import torch
         >>> f = ad.from_torch(lambda x: torch.sum(torch.sin(x)))
@@ -88,43 +90,67 @@ def from_torch(f: Callable) -> Callable:
     return _from_torch(torch, f, getattr(f, "__name__", "f"))
 
 
-def _from_torch(torch: types.ModuleType, f: Callable, name: str) -> custom_vjp:
-    def tensors(args, grad):
-        def tensor(x):
-            made = torch.from_numpy(np.array(x, copy=True))
-            return made.requires_grad_() if grad and _is_real(x) else made
-
-        return tree_map(tensor, args)
-
-    def arrays(out):
-        return tuple(map(arrays, out)) if isinstance(out, tuple) else out.detach().cpu().numpy()
+def _from_torch(
+    torch: types.ModuleType, f: Callable, name: str, recording_rule: list | None = None
+) -> custom_vjp:
+    def tensors(args):
+        return tree_map(lambda x: torch.from_numpy(np.array(x, copy=True)), args)
 
     def run(*args):
         with torch.no_grad():
-            return arrays(f(*tensors(_plain(args), False)))
+            out = f(*tensors(_plain(args)))
+        leaves, tree = _tensors_of(torch, out)
+        return tree([x.detach().cpu().numpy() for x in leaves])
 
     def rule(dout, out, *args):
+        if all(_is_real(x) for x in flatten((out, args))[0]):
+            pulled = functools.partial(_torch_gradient, torch, f)
+            return _from_torch(torch, pulled, name, adapted.recording_rule)(dout, args)
         args = _plain(args)
-        given = tensors(args, True)
-        with torch.enable_grad():
-            found = f(*given)
-        outs, douts = (found, dout) if isinstance(found, tuple) else ((found,), (dout,))
-        pairs = [(o, d) for o, d in zip(outs, douts) if o.requires_grad]
-        leaves, tree = _tensors_of(torch, given)
-        moving = [x for x in leaves if x.requires_grad]
-        grads = torch.autograd.grad(
-            [o for o, _ in pairs],
-            moving,
-            [torch.from_numpy(np.array(d)).to(o.dtype) for o, d in pairs],
-            allow_unused=True,
-        )
-        made = {id(x): np.zeros(tuple(x.shape)) if g is None else g.numpy() for x, g in zip(moving, grads)}
-        return tree([made.get(id(x)) for x in leaves])
+        dout = tuple(dout) if isinstance(out, tuple) else dout
+        found, tree = _tensors_of(torch, _torch_gradient(torch, f, _douts(torch, dout), tensors(args)))
+        return tree([x.detach().numpy() if x.is_floating_point() or x.is_complex() else None for x in found])
 
     run.__name__ = name
     adapted = custom_vjp(run)
     adapted.defvjp(rule)
+    adapted.recording_rule = [False] if recording_rule is None else recording_rule
     return adapted
+
+
+def _spread(dout: Any) -> list:
+    """What is in nested containers, with a None for each result that has no derivative."""
+    if isinstance(dout, (tuple, list, dict)):
+        return [x for part in (dout.values() if isinstance(dout, dict) else dout) for x in _spread(part)]
+    return [dout]
+
+
+def _douts(torch: types.ModuleType, dout: Any) -> Any:
+    """Gradients with respect to the results as tensors; None for one that has no derivative."""
+    if isinstance(dout, tuple):
+        return tuple(_douts(torch, d) for d in dout)
+    return None if dout is None else torch.from_numpy(np.array(dout))
+
+
+def _torch_gradient(torch: types.ModuleType, f: Callable, dout: Any, args: tuple) -> tuple:
+    """The gradient with respect to all tensors in args, in their structure; integers stay as they are."""
+    leaves, tree = _tensors_of(torch, args)
+    real = [x.is_floating_point() or x.is_complex() for x in leaves]
+    with torch.enable_grad():
+        given = [
+            x.detach().requires_grad_() if r and not x.requires_grad else x for x, r in zip(leaves, real)
+        ]
+        found = f(*tree(given))
+        outs, _ = _tensors_of(torch, found)
+        asked = zip(outs, _spread(dout), strict=True)
+        pairs = [(o, d.to(o.dtype)) for o, d in asked if d is not None and o.requires_grad]
+        moving = [x for x, r in zip(given, real) if r]
+        grads = [None] * len(moving)
+        if pairs:
+            outs, douts = zip(*pairs)
+            grads = torch.autograd.grad(outs, moving, douts, create_graph=True, allow_unused=True)
+    whole = iter([torch.zeros_like(x) if g is None else g for x, g in zip(moving, grads)])
+    return tree([next(whole) if r else x for x, r in zip(given, real)])
 
 
 def _plain(args: Any) -> Any:
@@ -159,7 +185,7 @@ def to_torch(f: Callable) -> Callable:
     """A function of arrays, as one of tensors: a torch.autograd.Function with the gradient derived here.
 
     Positional arguments are tensors in the CPU's memory, or anything else, which f gets as it is. The result
-    is one array, or a tuple of them. Its gradient cannot be differentiated again by PyTorch.
+    is one array, or a tuple of them. With create_graph=True the gradient can be differentiated again.
 
         >>> import torch
         >>> x = torch.zeros(2, requires_grad=True)
@@ -169,7 +195,17 @@ def to_torch(f: Callable) -> Callable:
     """
     import torch
 
-    class Derived(torch.autograd.Function):
+    derived = _torch_function(torch, f)
+
+    @functools.wraps(f)
+    def of_tensors(*args):
+        return derived.apply(*args)
+
+    return of_tensors
+
+
+def _torch_function(torch: types.ModuleType, f: Callable) -> Any:
+    class Derived(torch.autograd.Function):  # type: ignore[name-defined]
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
             given = [x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else x for x in args]
@@ -181,11 +217,14 @@ def to_torch(f: Callable) -> Callable:
             made = [torch.from_numpy(np.array(x)) for x in (out if several else (out,))]
             ctx.several, ctx.kinds = several, [np.asarray(x).dtype for x in (out if several else (out,))]
             ctx.mark_non_differentiable(*[x for x in made if not (x.is_floating_point() or x.is_complex())])
+            ctx.args = [None if isinstance(x, torch.Tensor) else x for x in args]
+            ctx.save_for_backward(*(x for x in args if isinstance(x, torch.Tensor)))
             return tuple(made) if several else made[0]
 
         @staticmethod
-        @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *douts: Any) -> Any:
+            if torch.is_grad_enabled():
+                return _torch_once_more(f, ctx, douts)
             given = [d.numpy() if k.kind in "fc" else None for d, k in zip(douts, ctx.kinds)]
             grads = ctx.pull(tuple(given) if ctx.several else given[0])
             return tuple(
@@ -193,11 +232,24 @@ def to_torch(f: Callable) -> Callable:
                 for g, wanted in zip(grads, ctx.needs_input_grad)
             )
 
-    @functools.wraps(f)
-    def of_tensors(*args):
-        return Derived.apply(*args)
+    return Derived
 
-    return of_tensors
+
+def _torch_once_more(f: Callable, ctx: Any, douts: Sequence) -> tuple:
+    """The gradient as a function of tensors of the same kind, which can be differentiated again."""
+    saved = iter(ctx.saved_tensors)
+    args = [next(saved) if x is None else x for x in ctx.args]
+    wanted = [k for k, asked in enumerate(ctx.needs_input_grad) if asked]
+    real = [k for k, kind in enumerate(ctx.kinds) if kind.kind in "fc"]
+
+    def pulled(*values):
+        given = dict(zip(real, values[len(args) :]))
+        whole = tuple(given.get(k) for k in range(len(ctx.kinds)))
+        grads = vjp(f, *values[: len(args)])[1](whole if ctx.several else whole[0])
+        return tuple(grads[k] for k in wanted)
+
+    found = dict(zip(wanted, to_torch(pulled)(*args, *(douts[k] for k in real))))
+    return tuple(found.get(k) for k in range(len(args)))
 
 
 # ---- JAX -------------------------------------------------------------------------------------------------
@@ -206,18 +258,28 @@ def to_torch(f: Callable) -> Callable:
 def from_jax(f: Callable) -> Callable:
     """A function of JAX's arrays, as one of NumPy's that is differentiated with jax.vjp.
 
-    JAX computes in float32 unless jax_enable_x64 is set. The function runs again for its gradient.
+    JAX computes in float32 unless jax_enable_x64 is set. The function runs again for its gradient. Where all
+    arguments and results are real or complex, there are derivatives of any order.
 
         >>> import jax.numpy as jnp
         >>> ad.grad(ad.from_jax(lambda x: jnp.sum(jnp.sin(x))))(np.zeros(2, np.float32))
         array([1., 1.], dtype=float32)
     """
+    return _from_jax(f, [False])
+
+
+def _from_jax(f: Callable, recording_rule: list) -> custom_vjp:
     import jax
 
     def run(*args):
         return _of_jax(f(*_plain(args)))
 
+    def pulled(dout, args):
+        return jax.vjp(f, *args)[1](dout)
+
     def rule(dout, out, *args):
+        if all(_is_real(x) for x in flatten((out, args))[0]):
+            return _from_jax(pulled, recording_rule)(dout, args)
         args = _plain(args)
         found, pull = jax.vjp(f, *args)
         douts = jax.tree.map(lambda d, o: np.asarray(d, o.dtype), dout, found)
@@ -230,6 +292,7 @@ def from_jax(f: Callable) -> Callable:
     run.__name__ = getattr(f, "__name__", "f")
     adapted = custom_vjp(run)
     adapted.defvjp(rule)
+    adapted.recording_rule = recording_rule
     return adapted
 
 
@@ -237,7 +300,7 @@ def to_jax(f: Callable) -> Callable:
     """A function of arrays, as one that JAX differentiates and compiles: a jax.custom_vjp over callbacks.
 
     Its arguments and results may be trees of arrays. f runs once on zeros of the arguments' types, which
-    tells the types of its results. Not for jax.vmap's batches, nor derivatives of second order.
+    tells the types of its results. Under jax.vmap it runs for one example after another.
 
         >>> import jax
         >>> jax.grad(ad.to_jax(lambda x: np.sum(np.sin(x))))(np.zeros(2, np.float32))
@@ -245,46 +308,37 @@ def to_jax(f: Callable) -> Callable:
     """
     import jax
 
-    def dtype_of(x):
-        return x.dtype if hasattr(x, "dtype") else np.result_type(x)
-
-    def type_of(x):
-        return jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.canonicalize_dtype(dtype_of(x)))
-
     def types_of(tree):
-        return jax.tree.map(type_of, tree)
+        return jax.tree.map(lambda x: _jax_type(jax, x), tree)
 
     def like(tree, wanted):
         return jax.tree.map(lambda x, t: np.asarray(x, t.dtype), tree, wanted)
 
-    def called(args):
-        blank = jax.tree.map(lambda x: np.zeros(np.shape(x), dtype_of(x)), args)
-        wanted = types_of(f(*blank))
-        return jax.pure_callback(lambda args: like(f(*jax.tree.map(np.asarray, args)), wanted), wanted, args)
+    def run(function, wanted, *args):
+        def on_arrays(*args):
+            return like(function(*jax.tree.map(np.asarray, args)), wanted)
+
+        return jax.pure_callback(on_arrays, wanted, *args, vmap_method="sequential")
 
     @jax.custom_vjp
     def of_jax(*args):
-        return called(args)
+        blank = jax.tree.map(lambda x: np.zeros(np.shape(x), _dtype_of(x)), args)
+        return run(f, types_of(f(*blank)), *args)
 
-    def forward(*args):
-        return called(args), args
+    def pulled(args, dout):
+        return tuple(vjp(f, *args)[1](dout))
 
     def backward(args, dout):
-        wanted = types_of(args)
+        if all(leaf.dtype != jax.dtypes.float0 for leaf in jax.tree.leaves(dout)):
+            return to_jax(pulled)(args, dout)  # which can be differentiated again
+        return run(pulled, types_of(args), args, dout)
 
-        def pulled(args, dout):
-            args = jax.tree.map(np.asarray, args)
-            grads = vjp(f, *args)[1](jax.tree.map(np.asarray, dout))
-            return like(jax.tree.map(np.asarray, tuple(grads)), wanted)
-
-        return jax.pure_callback(pulled, wanted, args, dout)
-
-    of_jax.defvjp(forward, backward)
+    of_jax.defvjp(lambda *args: (of_jax(*args), args), backward)
 
     @functools.wraps(f)
     def checked(*args):
         for k, x in enumerate(args):
-            if not all(np.dtype(dtype_of(leaf)).kind in "fc" for leaf in jax.tree.leaves(x)):
+            if not all(np.dtype(_dtype_of(leaf)).kind in "fc" for leaf in jax.tree.leaves(x)):
                 raise AutodiffError(
                     f"to_jax: argument {k} has integers, which have no gradient. Bind them with "
                     "functools.partial"
@@ -292,3 +346,11 @@ def to_jax(f: Callable) -> Callable:
         return of_jax(*args)
 
     return checked
+
+
+def _dtype_of(x: Any) -> Any:
+    return x.dtype if hasattr(x, "dtype") else np.result_type(x)
+
+
+def _jax_type(jax: types.ModuleType, x: Any) -> Any:
+    return jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.canonicalize_dtype(_dtype_of(x)))

@@ -29,8 +29,8 @@ from .derive import stretch  # noqa: F401  its row enters the table on import
 from .derive.differentiate import vjp_graph
 from .emit.program import Program, compile_graph
 from .emit.scalar import ScalarProgram, is_scalar
-from .graph import Graph, Node
-from .keep.pairs import paired
+from .graph import Graph
+from .keep.pairs import origins_of, paired
 from .keep.partition import partition
 from .ops.exactness import decided
 from .passes import simplify
@@ -112,7 +112,7 @@ class Row:
         alike   stretches of it that are alike become calls of one graph (passes/alike.py)
         """
         if not self.options.before:
-            return self._stage("simplified", flat, graph)
+            return flat(graph)
         return self._stage("simplified", self._outlined if alike else self._simple, graph)
 
     def _simple(self, graph: Graph) -> Graph:
@@ -146,16 +146,16 @@ class Row:
         begin = time.perf_counter()
         with uncollected:
             forward, backward, saved = partition(joint, n_inputs, n_outputs, tidy=self._simple, **price)
-        places = [("output", n_outputs + k) for k in range(len(saved))]
+        origins = [("output", n_outputs + k) for k in range(len(saved))]
         if not hand_on_inputs:
-            places, results = _short_ways(joint, saved, forward.outputs, n_outputs)
+            origins, results = origins_of(saved, joint, forward, n_outputs)
             forward = Graph(forward.inputs, results, forward.name)
         forward = simplify(forward, self.options)
         middle = time.perf_counter()
         self._came_out("forward", forward, middle - begin)
         backward = simplify(backward, self.options)
         self._came_out("backward", backward, time.perf_counter() - middle)
-        return Halves(forward, backward, places)
+        return Halves(forward, backward, origins)
 
     def emitted(
         self,
@@ -220,23 +220,6 @@ class Row:
             if self.hear is not None:
                 self.hear(title, shown, seconds)
         return made
-
-
-def _short_ways(joint: Graph, saved, handed: Sequence[Node], n_outputs: int) -> tuple[list, list[Node]]:
-    """(where each saved node of `joint` is found, the forward's outputs), with inputs and results not twice.
-
-    handed   the forward's outputs: its results, then what it saves
-    """
-    inputs = {n: ("input", k) for k, n in enumerate(joint.inputs)}
-    results = {n: ("output", k) for k, n in enumerate(joint.outputs[:n_outputs])}
-    places, outputs = [], list(handed[:n_outputs])
-    for n, made in zip(saved, handed[n_outputs:]):
-        place = inputs.get(n) or results.get(n)
-        if place is None:
-            place = "output", len(outputs)
-            outputs.append(made)
-        places.append(place)
-    return places, outputs
 
 
 def program_of(graph: Graph, scalar: bool = False) -> Any:

@@ -12,6 +12,8 @@ import numpy as np
 
 _PLAIN = (bool, int, str, bytes)
 COMPARED = (*_PLAIN, float, complex, range)
+# NumPy's own types of numbers and texts. Instances of a class derived from one may hold attributes besides.
+NUMPY_SCALARS = frozenset(np.sctypeDict.values()) - {np.object_}
 
 
 def same(a: Any, b: Any) -> bool:
@@ -26,7 +28,7 @@ def same(a: Any, b: Any) -> bool:
     if t is complex:
         return same(a.real, b.real) and same(a.imag, b.imag)
     if t is range:  # range(0, 5, 2) == range(0, 6, 2)
-        return (a.start, a.stop, a.step) == (b.start, b.stop, b.step)
+        return same_items((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     if t in _PLAIN:
         return a == b
     if t is tuple:
@@ -35,9 +37,9 @@ def same(a: Any, b: Any) -> bool:
         return same_items(tuple(a), tuple(b))
     if t is slice:
         return same_items((a.start, a.stop, a.step), (b.start, b.stop, b.step))
-    if isinstance(a, np.generic):
+    if t in NUMPY_SCALARS:
         return same(a.dtype, b.dtype) and a.tobytes() == b.tobytes()
-    return isinstance(a, np.dtype) and a == b and a.metadata == b.metadata
+    return isinstance(a, np.dtype) and a == b and a.metadata is None and b.metadata is None
 
 
 def same_items(items: Sequence, then: tuple) -> bool:

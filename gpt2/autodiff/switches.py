@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 # The names of the passes, in the order in which their rules are tried: those that make things disappear come
 # first, then those that rearrange. The passes themselves stand in gpt2/autodiff/passes.
-PASSES = ("alike", "fold", "views", "place", "rows", "reduce", "matrix", "algebra", "cse", "dce")
+PASSES = ("alike", "fold", "views", "assemble", "rows", "reduce", "matrix", "algebra", "cse", "dce")
 STRICT, FAST = "strict", "fast"
 MATH = (STRICT, FAST)
 BACKENDS = ("numpy", "numexpr", "tuned")

@@ -15,7 +15,7 @@ from gpt2.errors import UserError
 SHUFFLE_SEED = 42
 
 
-class Loader:
+class LlmcLoader:
     """Batches of B sequences of T tokens in llm.c's order; stands in for gpt2.data.tokens.Loader.
 
     tokens   (count,) integers; a round has (count - 1) // (B * T) batches
@@ -36,8 +36,8 @@ class Loader:
 
     def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Batch number k, wherever the loader stands."""
-        lap, place = divmod(k, self.samples)
-        return _sample(self.tokens, self.B, self.T, self._orders[lap][place])
+        lap, index = divmod(k, self.samples)
+        return _sample(self.tokens, self.B, self.T, self._orders[lap][index])
 
     def state(self) -> dict[str, int]:
         """Where the loader stands, as plain numbers for a checkpoint."""
@@ -70,7 +70,7 @@ class _Orders:
 
 
 def permutation(count: int, twister: np.random.RandomState) -> list[int]:
-    """0 .. count-1 shuffled as llm.c does: from the end, each place swaps with one drawn from those up to it.
+    """0 .. count-1 shuffled as llm.c does: from the end, each entry swaps with one drawn from those up to it.
 
     twister  a numpy.random.RandomState; count - 1 of its 32-bit numbers are used
     """

@@ -23,5 +23,5 @@ class Order:
 ORDERS = {
     "epochs": Order(Epochs, evenly),
     "random": Order(Loader, evenly),
-    "llm.c": Order(llmc.Loader, llmc.validation),
+    "llm.c": Order(llmc.LlmcLoader, llmc.validation),
 }

@@ -1,4 +1,4 @@
-"""A text file of the user's."""
+"""The corpus of a text file that the user names."""
 
 from pathlib import Path
 

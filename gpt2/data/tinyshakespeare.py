@@ -1,4 +1,4 @@
-"""Tiny Shakespeare: 40,000 lines of his plays in one file (Karpathy 2015).
+"""The corpus Tiny Shakespeare: 40,000 lines of his plays in one file (Karpathy 2015).
 
 Encoded for GPT-2 it is split as llm.c splits it: an end-of-text token before each section (sections are
 separated by an empty line), the first 32,768 tokens for validation, the other 305,260 for training.

@@ -63,7 +63,7 @@ def read_tokens(path: str | Path) -> np.memmap:
 
 
 class Loader:
-    """Batches of B sequences of T tokens, each at a random place of the corpus, as nanoGPT draws them.
+    """Batches of B sequences of T tokens, each at a random position of the corpus, as nanoGPT draws them.
 
     tokens    (count,) integers, count > T
     B, T      sequences in a batch, positions in a sequence
@@ -109,9 +109,9 @@ class Loader:
 class Epochs(Loader):
     """Batches that visit the corpus evenly: every token once an epoch, in an order drawn anew for each.
 
-    An epoch cuts the corpus into sequences of T, beginning at a place of its own, so that the cuts fall
+    An epoch cuts the corpus into sequences of T, beginning at a position of its own, so that the cuts fall
     elsewhere each time; what is left over at the two ends, less than 2T tokens, waits for another epoch.
-    As many sequences at random places would see 63 % of the corpus.
+    As many sequences at random positions would see 63 % of the corpus.
     """
 
     def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = 0) -> None:

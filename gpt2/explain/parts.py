@@ -1,4 +1,4 @@
-"""What there is to say about a layer: sources, whether they agree, what they keep, the compiler's stages."""
+"""Gathers what is shown of a layer: its sources, whether they agree, what they keep, all stages."""
 
 import ast
 import inspect

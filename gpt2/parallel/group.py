@@ -16,7 +16,7 @@ import numpy as np
 from gpt2.autodiff import run_on_threads
 from gpt2.optimizer import SUM_BLOCK, sum_of_squares
 
-UNIT = 1024  # entries: parts of a flat buffer begin at a multiple of it, so that no two share a page
+GRAIN = 1024  # entries: parts of a flat buffer begin at a multiple of it, so that no two share a page
 CHUNK = 8192  # bytes in one exchange: no pipe holds less, so nobody waits to write while all should read
 
 
@@ -146,9 +146,9 @@ def add_up(arrays: Sequence[np.ndarray], start: int, stop: int) -> float:
 
 
 def part(n: int, rank: int, size: int) -> tuple[int, int]:
-    """(start, stop): the part of n entries that one of `size` workers takes care of, in whole UNITs."""
-    units = -(-n // UNIT)
-    return min(n, units * rank // size * UNIT), min(n, units * (rank + 1) // size * UNIT)
+    """(start, stop): the part of n entries that one of `size` workers takes care of, in whole GRAINs."""
+    grains = -(-n // GRAIN)
+    return min(n, grains * rank // size * GRAIN), min(n, grains * (rank + 1) // size * GRAIN)
 
 
 def share(count: int, rank: int, size: int) -> slice:

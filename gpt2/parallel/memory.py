@@ -43,14 +43,14 @@ class SharedArrays:
 
     def __init__(self, layout: Mapping[str, tuple[tuple[int, ...], Any]], shared: Any = None):
         self.layout = layout
-        places, size = _places(layout)
+        offsets, size = _offsets(layout)
         if shared is None:
             _check_room(size)
             shared = _make(size)
         self._shared, self.name = shared, shared.name
         buffer = shared.map(size)
         self.arrays = {
-            key: np.ndarray(shape, dtype, buffer, places[key]) for key, (shape, dtype) in layout.items()
+            key: np.ndarray(shape, dtype, buffer, offsets[key]) for key, (shape, dtype) in layout.items()
         }
 
     def share(self) -> Any:
@@ -133,14 +133,14 @@ class _Mapping(SharedMemory):
             os.close(handle)
 
 
-def _places(layout):
+def _offsets(layout):
     """Byte at which each array begins, and bytes in all."""
-    places, size = {}, 0
+    offsets, size = {}, 0
     for key, (shape, dtype) in layout.items():
-        places[key] = size
+        offsets[key] = size
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         size += -(-nbytes // ALIGN) * ALIGN
-    return places, max(size, ALIGN)
+    return offsets, max(size, ALIGN)
 
 
 def room() -> tuple[str, int | None]:

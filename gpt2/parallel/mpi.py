@@ -22,7 +22,7 @@ from gpt2.optimizer import sum_of_squares
 from gpt2.parallel.cores import launched_rank
 from gpt2.parallel.group import Group, Reduction
 from gpt2.parallel.interrupts import die_of_interrupt, ended_after
-from gpt2.parallel.watch import Watch
+from gpt2.parallel.time_limit import TimeLimit
 
 LARGEST = 1 << 28  # entries in one message; older MPIs count bytes in 31 bits
 TOGETHER = 3.0  # seconds in which all ranks fail for one reason, if they do
@@ -38,7 +38,7 @@ class MPIGroup(Group):
     def __init__(self, timeout: float = 0.0):
         self.rank = launched_rank()  # for whoever waits in vain before MPI has said more
         self.timeout = timeout
-        self.watch = Watch(timeout, self._nobody_answers)
+        self.watch = TimeLimit(timeout, self._nobody_answers)
         with self.watch:
             self._start()
 

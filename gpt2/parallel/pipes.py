@@ -22,7 +22,7 @@ class PeerLost(Exception):
 class Pipes(Group):
     """The group as worker `rank` sees it.
 
-    readers, writers  connections from and to each worker, by rank; None at its own place
+    readers, writers  connections from and to each worker, by rank; None at its own rank
     beat              called with a phase as a sign of life
     """
 

@@ -24,7 +24,7 @@ from gpt2.parallel.one import One
 from gpt2.parallel.team import Team
 
 
-class Cut:
+class BatchShares:
     """A model whose batches are cut into `size` shares, for the threads that set_threads asked for."""
 
     def __init__(self, model: GPT2, size: int):
@@ -92,7 +92,7 @@ class Shares(Team):
     def __init__(self, model: GPT2, optimizer: AdamW, size: int):
         super().__init__(One(), model, optimizer)
         self.size = size
-        self.cut = Cut(model, size)
+        self.batch = BatchShares(model, size)
 
     def step(
         self,
@@ -101,10 +101,10 @@ class Shares(Team):
         clip: float | None = 1.0,
     ) -> tuple[float, float]:
         check_batch(len(batches[0][0]), self.size)
-        loss, norm = self.cut.gradient(batches)
+        loss, norm = self.batch.gradient(batches)
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimizer.update(norm, lr, clip)
         return loss, norm
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
-        return self.cut.loss(inputs, targets)
+        return self.batch.loss(inputs, targets)

@@ -28,7 +28,7 @@ class Worker:
     rank, size  of this worker
     group       pipes.Pipes
     arrays      the shared arrays, by name
-    kept        a place for what one call leaves for the next
+    kept        a namespace for what one call leaves for the next
     """
 
     def __init__(

@@ -140,14 +140,8 @@ class Workers:
             sentinels = {self.processes[r].sentinel: r for r in range(self.size)}
             ready = connection.wait([*ends, *sentinels], timeout=min(LOOK, limit / 4))
             for r in sorted(ends[end] for end in ready if end in ends):
-                kind, content = self._receive(r)
-                if kind in ("ready", "result"):
-                    answers[r] = content
-                elif kind == "lost":
+                if self._take_answer(r, answers) == "lost":
                     lost = min(lost, time.monotonic() + LOST)
-                    answers[r] = None
-                elif kind is not None:
-                    self._fail(r, kind, content)
             for r in sorted(sentinels[s] for s in ready if s in sentinels):
                 self._end(f"{self._name(r)} {self._how_it_ended(r)}")
             if not ready:
@@ -155,6 +149,15 @@ class Workers:
             if time.monotonic() > lost or (lost < math.inf and len(answers) == self.size):
                 self._name_the_lost()
         return [answers[r] for r in range(self.size)]
+
+    def _take_answer(self, r, answers):
+        """What kind of answer worker r gave; its content is put into `answers`."""
+        kind, content = self._receive(r)
+        if kind in ("ready", "result", "lost"):
+            answers[r] = None if kind == "lost" else content
+        elif kind is not None:
+            self._fail(r, kind, content)
+        return kind
 
     def _receive(self, r):
         try:

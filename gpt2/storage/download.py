@@ -143,5 +143,5 @@ def _proxy(url):
     proxy = urllib.request.getproxies().get(parts.scheme)
     if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
         return ""
-    place = urlsplit(proxy if "//" in proxy else "//" + proxy).netloc
-    return f" through the proxy {place.rpartition('@')[2]}"
+    host = urlsplit(proxy if "//" in proxy else "//" + proxy).netloc
+    return f" through the proxy {host.rpartition('@')[2]}"

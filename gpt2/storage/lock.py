@@ -1,4 +1,4 @@
-"""One program at a time in a folder.
+"""A lock on a folder: one program at a time writes to it.
 
     with Lock(folder):
         ...                 a second Lock on the folder is a UserError that says who has it

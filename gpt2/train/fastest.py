@@ -25,7 +25,7 @@ from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
 from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks
-from gpt2.parallel.shares import Cut
+from gpt2.parallel.shares import BatchShares
 from gpt2.train.build import model_options
 from gpt2.train.cost import available_memory
 from gpt2.train.quiet import watched
@@ -195,7 +195,7 @@ class Trial:
             model = GPT2(model.config, seed=None, **model_options(way.applied(self.s)))
             model.use(self.model.flat_params, self.model.flat_grads)
             model.freeze(self.model.frozen)
-        cut = Cut(model, way.workers)
+        cut = BatchShares(model, way.workers)
         return lambda: cut.gradient([self.batch])
 
     def processes(self, way: Way) -> dict[Way, float]:

@@ -1,4 +1,4 @@
-"""What tells a corpus, as encoded, from another: a resumed run has to have the one it began with."""
+"""The fingerprint of an encoded corpus: a resumed run has to have the one that it began with."""
 
 import zlib
 from collections.abc import Mapping

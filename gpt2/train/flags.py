@@ -121,7 +121,7 @@ def _flattened(path, table, depth=0):
             yield name, value
 
 
-def convert(cls: type, name: str, value: Any, place: str) -> Any:
+def convert(cls: type, name: str, value: Any, where: str) -> Any:
     """`value`, a str from the command line or a TOML value, as the type of the field, its limits checked."""
     field = next(field for field in dataclasses.fields(cls) if field.name == name)
     kind = type(field.default)
@@ -132,7 +132,7 @@ def convert(cls: type, name: str, value: Any, place: str) -> Any:
         elif kind is str:
             if not isinstance(value, str):
                 raise ValueError
-            _check_text(place, value)
+            _check_text(where, value)
         elif isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError
         elif kind is int:
@@ -144,17 +144,17 @@ def convert(cls: type, name: str, value: Any, place: str) -> Any:
     except UserError:
         raise
     except (ValueError, OverflowError):
-        raise UserError(f"{place}: expected {EXPECTED[kind]}, got {value!r}") from None
-    _check_limits(field.metadata, value, place)
+        raise UserError(f"{where}: expected {EXPECTED[kind]}, got {value!r}") from None
+    _check_limits(field.metadata, value, where)
     return value
 
 
-def _check_text(place, text):
+def _check_text(where, text):
     """Bytes of the command line that are no text come as lone surrogates, which no settings file can hold."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{place} {text}: not UTF-8 text (character {error.start})") from None
+        raise UserError(f"{where} {text}: not UTF-8 text (character {error.start})") from None
 
 
 def check(settings: Any) -> None:
@@ -166,15 +166,15 @@ def check(settings: Any) -> None:
         convert(type(settings), field.name, value, field.name)
 
 
-def _check_limits(limits, value, place):
+def _check_limits(limits, value, where):
     choices, minimum, below = limits["choices"], limits["minimum"], limits["below"]
     if choices and value not in choices:
-        text = f"{place}: expected one of {', '.join(choices)}; got {value!r}"
+        text = f"{where}: expected one of {', '.join(choices)}; got {value!r}"
         raise UserError(text + suggestion(str(value), choices))
     if minimum is not None and not (value >= minimum and math.isfinite(value)):
-        raise UserError(f"{place}: expected {minimum} or more, got {value}")
+        raise UserError(f"{where}: expected {minimum} or more, got {value}")
     if below is not None and not value < below:
-        raise UserError(f"{place}: expected less than {below}, got {value}")
+        raise UserError(f"{where}: expected less than {below}, got {value}")
 
 
 def table(settings: Any) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2.config import BLOCK_STEPS, GPT2Config
+from gpt2.config import BLOCK_PLACES, GPT2Config
 from gpt2.description import Description
 from gpt2.forward import forward_pass
 from gpt2.train.quiet import watched
@@ -65,10 +65,10 @@ def training_flops(model: GPT2Config | Description, B: int, T: int) -> int:
 def _by_place(d, T):
     """(forward, backward) of each layer that has products, in operations a token, for T of them."""
     shapes = {p.name: p.shape for p in d.table}
-    places = [(step, l) for l in range(d.config.n_layer) for step in BLOCK_STEPS]
-    for step, l in [*places, ("head", ...)]:
-        s = d.steps[step]
-        wanted = d.trained.wanted(step, l) or (True,) * (1 + len(s.tensors))
+    all_places = [(place, l) for l in range(d.config.n_layer) for place in BLOCK_PLACES]
+    for place, l in [*all_places, ("head", ...)]:
+        s = d.calls[place]
+        wanted = d.trained.wanted(place, l) or (True,) * (1 + len(s.tensors))
         if s.layer == "attention":  # of both factors of each product, or of none
             work = 4 * d.config.n_embd * T
             yield work, 2 * work * wanted[0]

@@ -1,4 +1,4 @@
-"""Whether the machine did little else while something was measured.
+"""Tells whether the machine did little else while something was measured.
 
 with watched() as quiet:
     ...                     # measure

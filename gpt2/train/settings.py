@@ -60,7 +60,7 @@ class Settings:
         "epochs",
         "data",
         "of batches: epochs: every token once before any comes again; "
-        "random: places as nanoGPT draws them; llm.c: all in turn, shuffled as there",
+        "random: positions as nanoGPT draws them; llm.c: all in turn, shuffled as there",
         choices=("epochs", "random", "llm.c"),
         fixed=True,
     )

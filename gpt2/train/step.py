@@ -1,4 +1,4 @@
-"""What one optimizer step came to."""
+"""One step of the optimizer, in numbers: its loss, its learning rate, how long it took."""
 
 from dataclasses import dataclass, field
 

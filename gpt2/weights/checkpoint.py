@@ -13,7 +13,7 @@ with the 64 digits themselves replaced by zeros. Nothing is ever unpickled or ex
 A save writes a temporary file in the same folder, has the disk confirm it (fsync), and renames it over the
 old one (gpt2/storage/files.py). A process killed at any moment leaves the old file or the new one.
 
-`save` and `load` know nothing of models; `model_arrays` and `load_model` say what of a GPT2 is kept.
+`save` and `load` know nothing of models; `model_arrays` and `model_state` say what of a GPT2 is kept.
 """
 
 import errno
@@ -152,22 +152,6 @@ def description_of(
     return described(config, state, path, given)
 
 
-def load_model(
-    path: str | Path, backward: str | None = None, given: Mapping[str, Any] | None = None
-) -> tuple[GPT2, dict[str, Any]]:
-    """The GPT2 kept in a checkpoint, and the checkpoint's state. An optimizer's arrays are passed over."""
-    arrays, state = load(path)
-    if "base" in state:
-        raise UserError(f"{path}: holds what was trained alone; gpt2.load and --init find the rest")
-    d = description_of(path, state, given)
-    check_shapes(path, arrays, d, "params.")  # first, so that a false size makes no large allocation
-    # zeros: to draw 124 million numbers takes seconds
-    model = GPT2(d.config, backward=backward, seed=None, **d.options)
-    fill(model.params, arrays, "params.")
-    check_finite(path, model.params)
-    return model, state
-
-
 def check_shapes(
     path: str | Path, arrays: Mapping[str, np.ndarray], d: Description, prefix: str, trained: bool = False
 ) -> None:
@@ -207,7 +191,7 @@ def fill(views: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], pref
 
 
 def _header(arrays, state):
-    """The first bytes of a file, with zeros for the checksum, and the place of the checksum in them."""
+    """The first bytes of a file, with zeros for the checksum, and where the checksum lies in them."""
     metadata = {"format": FORMAT, "sha256": NO_DIGEST, "state": json.dumps(state, allow_nan=False)}
     entries = {}
     offset = 0

@@ -106,16 +106,16 @@ def read_views(folder: str | Path, config: GPT2Config) -> dict[str, Any]:
     They are views of the files, mapped into memory, in the type in which they are stored (of bfloat16 copies,
     float32), and can only be read. Raises what read_into raises.
     """
-    places = {
-        name: [_Place(shape[1:]) for _ in range(shape[0])] if "{l}" in theirs else _Place(shape)
+    wanted = {
+        name: [_Target(shape[1:]) for _ in range(shape[0])] if "{l}" in theirs else _Target(shape)
         for (name, theirs, _), (_, shape) in zip(NAMES, parameter_table(config))
     }
-    for place, array in _read(Path(folder), _targets(places, config), config):
-        place.array = array
-    return {name: [x.array for x in p] if isinstance(p, list) else p.array for name, p in places.items()}
+    for target, array in _read(Path(folder), _targets(wanted, config), config):
+        target.array = array
+    return {name: [x.array for x in p] if isinstance(p, list) else p.array for name, p in wanted.items()}
 
 
-class _Place:
+class _Target:
     """Where a view of a tensor of this shape goes."""
 
     def __init__(self, shape):
@@ -159,11 +159,6 @@ def files_of(folder: str | Path) -> list[Path]:
     """The files that hold the folder's tensors."""
     with _Tensors(Path(folder)) as tensors:
         return sorted(tensors.opened)
-
-
-def size_of_weights(folder: str | Path) -> int:
-    """Bytes of the files that hold the folder's tensors. Raises UserError where they cannot be opened."""
-    return sum(path.stat().st_size for path in files_of(folder))
 
 
 def write(

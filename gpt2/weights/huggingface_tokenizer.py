@@ -118,9 +118,7 @@ def read(folder: str | Path) -> Tokenizer | None:
         else:
             vocab = content["model"]["vocab"]
             vocab |= {added["content"]: added["id"] for added in content["added_tokens"]}
-        names = sorted(vocab, key=vocab.get)
-        if [vocab[name] for name in names] != list(range(len(names))):
-            raise ValueError("ids are not 0, 1, 2 and so on")
+        names = _in_order(vocab)
         special = {END_OF_TEXT: names.index(END_OF_TEXT)} if END_OF_TEXT in names else {}
         plain = [name for name in names if name not in special]
         ranks = [bytes(BYTES[c] for c in name) for name in plain]
@@ -131,6 +129,14 @@ def read(folder: str | Path) -> Tokenizer | None:
     found = from_ranks(path, ranks, special)
     _check_merges(folder, content, plain[256:])
     return found
+
+
+def _in_order(vocab: dict[str, int]) -> list[str]:
+    """The names of the tokens by their ids. Raises ValueError where these are not 0, 1, 2 and so on."""
+    names = sorted(vocab, key=vocab.get)
+    if [vocab[name] for name in names] != list(range(len(names))):
+        raise ValueError("ids are not 0, 1, 2 and so on")
+    return names
 
 
 def _check_cuts(content):

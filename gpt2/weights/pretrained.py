@@ -316,15 +316,15 @@ def base_of(path: Path, state: Mapping[str, Any], dtype: str, moved: str = "") -
     moved   where they lie now, if somebody says so
     """
     try:
-        name, place, sha256 = (str(state["base"][key]) for key in ("name", "path", "sha256"))
+        name, was_at, sha256 = (str(state["base"][key]) for key in ("name", "path", "sha256"))
     except (KeyError, TypeError):
         raise UserError(f"{path}: what it says of its base cannot be read; the file is damaged") from None
     told = f"{path}: holds what was trained alone, beside the weights of {name}"
     try:
-        found = find(moved or (place if os.path.exists(place) else name), dtype)
+        found = find(moved or (was_at if os.path.exists(was_at) else name), dtype)
         same = found.sha256() == sha256
     except (UserError, OSError) as error:
-        raise UserError(f"{told}, which cannot be had ({reason(error)}); put them back at {place}") from None
+        raise UserError(f"{told}, which cannot be had ({reason(error)}); put them back at {was_at}") from None
     if not same:
         raise UserError(f"{told}; {found.path} holds others now; put back what was there")
     return found

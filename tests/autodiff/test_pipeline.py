@@ -130,8 +130,8 @@ def test_the_simplified_stage_is_left_out_where_options_say_so():
         without = stages(ad.grad(number), X, W)
         pair = stages(ad.FixedPair(array, ad.Options(before=False)), X, W)
     assert "power" in with_it["recorded"] and "power" not in with_it["simplified"]
-    assert without["simplified"] == without["recorded"] and "power" in without["differentiated"]
-    assert pair["simplified"] == pair["recorded"] and "power" in pair["differentiated"]
+    assert "simplified" not in without and "power" in without["differentiated"]
+    assert "simplified" not in pair and "power" in pair["differentiated"]
 
 
 def test_a_function_with_a_rule_is_simplified_before_its_rule_is_used():

@@ -21,6 +21,7 @@ from bench import (
     layers,
     machine,
     peak,
+    processors,
     program,
     rates,
     ratios,
@@ -509,6 +510,7 @@ def test_a_contest_from_end_to_end():
         ("bench.step", "--elementwise", "fast", "expected one of numpy, numexpr, tuned; got 'fast'"),
         ("bench.layers", "--elementwise", "", "expected one of numpy, numexpr, tuned; got ''"),
         ("bench.step", "--contenders", "peek", "peak"),
+        ("bench.step", "--processor", "sse", "own, avx2"),
     ],
 )
 def test_a_users_mistake_is_one_line(module, flag, value, said):
@@ -516,6 +518,30 @@ def test_a_users_mistake_is_one_line(module, flag, value, said):
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert flag in done.stderr and said in done.stderr
+
+
+@pytest.mark.skipif(not processors.FEATURES.get("AVX2"), reason="this processor has no AVX2")
+def test_a_process_passes_for_a_processor_without_avx512(monkeypatch):
+    for name, value in processors.environment("avx2").items():
+        monkeypatch.setenv(name, value)
+    look = (
+        "from numpy._core._multiarray_umath import __cpu_features__ as f;"
+        "from gpt2.autodiff.run.blas import blas_kernel;"
+        "print([n for n in f if f[n] and n.startswith(('X86_V4', 'AVX512_ICL'))], blas_kernel())"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [
+        "[]",
+        *("OpenBLAS kernels for Haswell".split() if blas.blas_kernel() else []),
+    ]
+
+
+def test_the_machines_line_says_which_processor_is_played(monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    facts = program.facts(SimpleNamespace(processor="avx2"))
+    assert os.environ["OPENBLAS_CORETYPE"] == "Haswell" and facts["passes_for"] == "avx2"
+    assert " without AVX-512, " in program.machine_line(facts)
+    assert "without" not in program.machine_line(program.facts(SimpleNamespace(processor="own")))
 
 
 def test_a_worker_ends_with_its_coordinator():

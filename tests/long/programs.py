@@ -16,8 +16,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from gpt2.autodiff.emit import regions  # noqa: E402
 from tests.support.random_programs import Difference, check, shrink, write  # noqa: E402
+from tests.support.small_sizes import set_sizes  # noqa: E402
 
 
 def main(argv=None):
@@ -25,7 +25,7 @@ def main(argv=None):
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=10_000, help="programs")
     args = parser.parse_args(argv)
-    regions.SMALL, regions.BLOCK_BYTES = 2, 400  # arrays of a few numbers take the paths of large ones
+    set_sizes(small=True)
     failed, undecided, statements = collections.Counter(), 0, 0
     begin = time.process_time()
     for seed in range(args.start, args.start + args.count):

@@ -16,11 +16,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 TESTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS.parent))
 
-from gpt2.autodiff.emit import regions  # noqa: E402
 from tests.support.random_values import Difference, check, shrink, write  # noqa: E402
+from tests.support.small_sizes import set_sizes  # noqa: E402
 
-BATCH = 500  # programs that run as they are, then as many in blocks, as large arrays do
-WHOLE, BLOCKS = (regions.SMALL, regions.BLOCK_BYTES), (2, 400)
+BATCH = 500  # programs that run as they are, then as many in blocks and pieces, as large arrays do
 
 
 def main(argv=None):
@@ -31,7 +30,7 @@ def main(argv=None):
     failed, statements = collections.Counter(), 0
     begin = time.process_time()
     for seed in range(args.start, args.start + args.count):
-        regions.SMALL, regions.BLOCK_BYTES = BLOCKS if seed // BATCH % 2 else WHOLE
+        set_sizes(small=seed // BATCH % 2 == 1)
         program = write(seed)
         statements += len(program.body)
         if (seed - args.start) % 10_000 == 9_999:

@@ -19,7 +19,7 @@ from gpt2.parallel import workers as workers_module
 from gpt2.parallel.group import share
 from gpt2.parallel.one import One
 from gpt2.parallel.processes import Processes
-from gpt2.parallel.watch import Watch
+from gpt2.parallel.time_limit import TimeLimit
 from gpt2.parallel.workers import Workers
 from gpt2.storage import runs
 from gpt2.train import program
@@ -835,7 +835,7 @@ sys.exit(program.main(sys.argv[1:]))
 
 def test_a_watch_counts_the_time_of_a_block(monkeypatch):
     late = threading.Event()
-    watch = Watch(0.2, late.set)
+    watch = TimeLimit(0.2, late.set)
     with watch:
         assert not late.is_set()
     with watch.patient():  # ten times as long

@@ -73,7 +73,7 @@ def test_two_threads_do_take_shares(monkeypatch):
 
         return loss_and_grads
 
-    for each in team.cut.models:
+    for each in team.batch.models:
         monkeypatch.setattr(each, "loss_and_grads", meeting(each.loss_and_grads))
     team.step([batch])
     assert len(who) == 2

@@ -204,10 +204,10 @@ def of_table() -> list[Mutant]:
 
 
 def of_chain() -> list[Mutant]:
-    """The chain rule, which applies the table: all of chain.py but how it words what a rule cannot do, and
-    the two functions of differentiate.py that pull a gradient through one node.
+    """The chain rule, which applies the table: all of chain_rule.py but how it words what a rule cannot do,
+    and the two functions of differentiate.py that pull a gradient through one node.
     """
-    steps, whole = source("gpt2.autodiff.derive.chain"), source("gpt2.autodiff.derive.differentiate")
+    steps, whole = source("gpt2.autodiff.derive.chain_rule"), source("gpt2.autodiff.derive.differentiate")
     places = [(steps, node) for node in steps.live if steps.name(node) != "errors_at"]
     places += [(whole, node) for node in whole.live if whole.name(node) in ("pull", "transposed_jvp")]
     return [m for s, node in places for m in mutants_of(s, node, frozenset(["chain"]))]

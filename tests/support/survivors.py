@@ -89,52 +89,57 @@ EXPLAINED = {
         "fit(force(d), a)",
     ): SHORTCUT,
     (
-        "autodiff.derive.chain",
+        "autodiff.derive.chain_rule",
         "force",
         "applied(entry())",
         "entry()",
     ): "a gradient may stay masked: whatever takes it applies the mask",
     (
-        "autodiff.derive.chain",
+        "autodiff.derive.chain_rule",
         "pull_elementwise",
         "factor_list(factors) if need else None",
         "factor_list(factors)",
     ): SHORTCUT,
-    ("autodiff.derive.chain", "partials", "if rule is None:", "if False:"): REFUSES,
-    ("autodiff.derive.chain", "pull_factors", "if arg.shape == node.shape:", "if False:"): SHORTCUT,
-    ("autodiff.derive.chain", "pull_factors", "node", "g"): (SAME_SHAPE, 3),
-    ("autodiff.derive.chain", "fits", "1", "-1"): SHORTCUT,
-    ("autodiff.derive.chain", "times", "if g.op != 'broadcast':", "if True:"): SHORTCUT,
+    ("autodiff.derive.chain_rule", "partials", "if rule is None:", "if False:"): REFUSES,
+    ("autodiff.derive.chain_rule", "pull_factors", "if arg.shape == node.shape:", "if False:"): SHORTCUT,
+    ("autodiff.derive.chain_rule", "pull_factors", "node", "g"): (SAME_SHAPE, 3),
+    ("autodiff.derive.chain_rule", "fits", "1", "-1"): SHORTCUT,
+    ("autodiff.derive.chain_rule", "times", "if g.op != 'broadcast':", "if True:"): SHORTCUT,
     **{
-        ("autodiff.derive.chain", "times", "g.args[0] if f.shape == shape else g", after): SHORTCUT
+        ("autodiff.derive.chain_rule", "times", "g.args[0] if f.shape == shape else g", after): SHORTCUT
         for after in ("g", "g.args[0]")
     },
-    ("autodiff.derive.chain", "times", "f.shape == shape", "f.shape != shape"): SHORTCUT,
-    ("autodiff.derive.chain", "times", "shape", "g"): SHORTCUT,
+    ("autodiff.derive.chain_rule", "times", "f.shape == shape", "f.shape != shape"): SHORTCUT,
+    ("autodiff.derive.chain_rule", "times", "shape", "g"): SHORTCUT,
     (
-        "autodiff.derive.chain",
+        "autodiff.derive.chain_rule",
         "times",
-        "product(g.args[0] if f.shape == shape else g, f)",
-        "product(f, g.args[0] if f.shape == shape else g)",
+        "multiplied(g.args[0] if f.shape == shape else g, f)",
+        "multiplied(f, g.args[0] if f.shape == shape else g)",
     ): SYMMETRIC,
     **{
-        ("autodiff.derive.chain", "product", f"is_number({x}, {one})", f"is_number({one}, {x})"): SYMMETRIC
+        (
+            "autodiff.derive.chain_rule",
+            "multiplied",
+            f"is_number({x}, {one})",
+            f"is_number({one}, {x})",
+        ): SYMMETRIC
         for x, one in (("f", "1.0"), ("f", "-1.0"), ("g.value", "1.0"))
     },
     **{
         (
-            "autodiff.derive.chain",
-            "product",
+            "autodiff.derive.chain_rule",
+            "multiplied",
             x,
             y,
         ): "1 times a factor of another type: the numbers are the factor's, "
         "and the gradient gets its own type in the end"
         for x, y in (("f", "g"), ("g", "f"))
     },
-    ("autodiff.derive.chain", "is_number", "x", "value"): "a node is equal to no number",
-    ("autodiff.derive.chain", "pull_where", "node", "g"): (SAME_SHAPE, 2),
+    ("autodiff.derive.chain_rule", "is_number", "x", "value"): "a node is equal to no number",
+    ("autodiff.derive.chain_rule", "pull_where", "node", "g"): (SAME_SHAPE, 2),
     (
-        "autodiff.derive.chain",
+        "autodiff.derive.chain_rule",
         "pull_where",
         None,
         "masked if same else fit(masked.applied(), branch)",
@@ -148,20 +153,20 @@ EXPLAINED = {
         ): "a gradient may stay masked: whatever takes it applies the mask"
         for x in "cg"
     },
-    ("autodiff.derive.chain", "unbroadcast", "if g.shape == x.shape:", "if False:"): SHORTCUT,
-    ("autodiff.derive.chain", "unbroadcast", "if not new:", "if False:"): SHORTCUT,
-    ("autodiff.derive.chain", "unbroadcast", "1", "-1"): "adds up an axis of length 1 too",
-    ("autodiff.derive.chain", "total", "if len(parts) == 1:", "if False:"): SHORTCUT,
-    ("autodiff.derive.chain", "total", "1", "-1"): SHORTCUT,
+    ("autodiff.derive.chain_rule", "unbroadcast", "if g.shape == x.shape:", "if False:"): SHORTCUT,
+    ("autodiff.derive.chain_rule", "unbroadcast", "if not new:", "if False:"): SHORTCUT,
+    ("autodiff.derive.chain_rule", "unbroadcast", "1", "-1"): "adds up an axis of length 1 too",
+    ("autodiff.derive.chain_rule", "total", "if len(parts) == 1:", "if False:"): SHORTCUT,
+    ("autodiff.derive.chain_rule", "total", "1", "-1"): SHORTCUT,
     (
-        "autodiff.derive.chain",
+        "autodiff.derive.chain_rule",
         "total",
         "values.get(False, 0.0)",
         "values.get(0.0, False)",
     ): "0.0 and False are one key, and one number",
-    ("autodiff.derive.chain", "add_all", "plus(g, p)", "plus(p, g)"): SYMMETRIC,
+    ("autodiff.derive.chain_rule", "add_all", "plus(g, p)", "plus(p, g)"): SYMMETRIC,
     **{
-        ("autodiff.derive.chain", "plus", before, after): SHORTCUT
+        ("autodiff.derive.chain_rule", "plus", before, after): SHORTCUT
         for before, after in (
             ("if p.op == 'broadcast' and p.shape == g.shape and (g.op != 'broadcast'):", "if False:"),
             ("p.shape == g.shape", "p.shape != g.shape"),
@@ -169,11 +174,11 @@ EXPLAINED = {
             ("g - p.args[0] if p.op == 'negative' else g + p", "g + p"),
         )
     },
-    **{("autodiff.derive.chain", "plus", x, y): (SHORTCUT, 2) for x, y in (("p", "g"), ("g", "p"))},
-    ("autodiff.derive.chain", "merge_assembles", "if len(parts) == 1:", "if False:"): SHORTCUT,
-    ("autodiff.derive.chain", "merge_assembles", "1", "-1"): SHORTCUT,
-    ("autodiff.derive.chain", "merge_assembles", "0", "1"): SAME_SHAPE,
-    ("autodiff.derive.chain", "push", "if op.kind == 'multilinear':", "if True:"): REFUSES,
+    **{("autodiff.derive.chain_rule", "plus", x, y): (SHORTCUT, 2) for x, y in (("p", "g"), ("g", "p"))},
+    ("autodiff.derive.chain_rule", "merge_assembles", "if len(parts) == 1:", "if False:"): SHORTCUT,
+    ("autodiff.derive.chain_rule", "merge_assembles", "1", "-1"): SHORTCUT,
+    ("autodiff.derive.chain_rule", "merge_assembles", "0", "1"): SAME_SHAPE,
+    ("autodiff.derive.chain_rule", "push", "if op.kind == 'multilinear':", "if True:"): REFUSES,
     # fft
     ("autodiff.ops.fft", "_transpose", "g", "out"): SAME_SHAPE,
     ("autodiff.ops.fft", "_transpose", "const(1.0 / count)", "1.0 / count"): ITSELF,

@@ -9,6 +9,7 @@ import struct
 import numpy as np
 import pytest
 
+import gpt2
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.weights import checkpoint
@@ -186,19 +187,20 @@ def save_model(path, model, **state):
 
 def test_a_model_comes_back(tmp_path):
     model = GPT2(CONFIG, seed=3)
-    save_model(tmp_path / "c", model, step=4)
-    again, state = checkpoint.load_model(tmp_path / "c")
-    assert again.config == CONFIG and state["step"] == 4
+    file = tmp_path / "c.safetensors"
+    save_model(file, model, step=4)
+    again = gpt2.load(file)
+    assert again.config == CONFIG and checkpoint.load(file)[1]["step"] == 4
     assert (again.flat_params == model.flat_params).all()
 
 
 def test_a_state_that_does_not_fit_the_arrays_is_an_error(tmp_path):
     model = GPT2(CONFIG)
-    arrays = checkpoint.model_arrays(model)
+    arrays, file = checkpoint.model_arrays(model), tmp_path / "c.safetensors"
     for change in ({"n_layer": 10**9}, {"vocab_size": 12}, {"dtype": "float64"}):
-        checkpoint.save(tmp_path / "c", arrays, {"model": {**vars(CONFIG), **change}})
-        with pytest.raises(UserError, match="params.*: expected .* found"):
-            checkpoint.load_model(tmp_path / "c")
-    checkpoint.save(tmp_path / "c", arrays, {})
+        checkpoint.save(file, arrays, {"model": {**vars(CONFIG), **change}})
+        with pytest.raises(UserError, match="params.*: expected .* found|cut short"):
+            gpt2.load(file)
+    checkpoint.save(file, arrays, {})
     with pytest.raises(UserError, match="holds no model"):
-        checkpoint.load_model(tmp_path / "c")
+        gpt2.load(file)

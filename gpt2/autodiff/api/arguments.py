@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..tree import LEAF, Leaf, Tree, leaf_paths
-from .plan import Arguments, Transform, argument_text, result_kind
+from .transform import Arguments, Transform, argument_text, result_kind
 
 
 def checked_argnums(name: str, argnums: int | Sequence[int]) -> int | tuple[int, ...]:
@@ -53,20 +53,23 @@ def differentiated(transform: Transform, call: Arguments, f: Callable, strict: b
     return Wrt(leaves, kinds, Tree(spec, len(leaves)))
 
 
+_FOREIGN = ("__array__", "__array_interface__", "__dlpack__")  # how arrays of other libraries are told
+
+
 def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool = True) -> Wrt:
     """The differentiable leaves of argument k."""
     numbers, tree = call.leaf_range(k), call.subtree(k)
     if not numbers and strict:
         spec = tree.spec
         held = _static_values(spec)
-        foreign = next((v for v in held if hasattr(v, "__array__")), None)
+        foreign = next((v for v in held if any(hasattr(v, name) for name in _FOREIGN)), None)
         empty = "an empty" if not held else "without numbers, a"
         got = repr(spec[1]) if spec[0] == "static" else f"{empty} {spec[0].__name__}"
         hint = f": pass {float(spec[1])}" if type(spec[1]) in (int, bool) else ""
         if foreign is not None:
             kind = f"a {type(foreign).__module__.partition('.')[0]}.{type(foreign).__name__}"
             got = kind if spec[0] == "static" else f"a {spec[0].__name__} with {kind}"
-            hint = ". Pass a NumPy array: np.asarray(x), or for a tensor with a gradient x.detach().numpy()"
+            hint = ". Pass NumPy's, ad.as_numpy(x); of a tensor with a gradient ad.as_numpy(x.detach())"
         raise AutodiffError(
             f"{name}: {argument_text(f, k)} is {got}; derivatives are taken with respect to "
             f"floating-point numbers and arrays{hint}"

@@ -18,7 +18,8 @@ def callback(f: Callable, like: Any, *args: Any) -> Any:
     """f(*args), as plain Python each time a compiled program comes to it. What f does is not recorded.
 
     f      takes arrays, one for each of args, and gives an array or a tree of arrays. It may keep a state
-           and have side effects. The arrays are the program's own memory: good for as long as the call lasts
+           and have side effects. The arrays are the program's own memory: good for as long as the call
+           lasts, and not to be written to
     like   an array, or a tree of arrays, of the structure, shapes and dtypes that f gives
 
     A program calls f once for each call of it that was recorded, if something is done with the result. It is
@@ -43,7 +44,7 @@ def callback(f: Callable, like: Any, *args: Any) -> Any:
     name = getattr(f, "__name__", "f")
 
     def function(*values):
-        found, found_tree = flatten(f(*values))
+        found, found_tree = flatten(f(*map(_read_only, values)))
         if found_tree != tree or [(np.shape(x), getattr(x, "dtype", None)) for x in found] != types:
             told = ", ".join(f"{getattr(x, 'dtype', type(x).__name__)} {np.shape(x)}" for x in found)
             expected = ", ".join(f"{dtype} {shape}" for shape, dtype in types)
@@ -54,3 +55,10 @@ def callback(f: Callable, like: Any, *args: Any) -> Any:
     shapes, dtypes = zip(*types)
     results = apply_op("host", *args, function=function, shapes=shapes, dtypes=tuple(map(str, dtypes)))
     return unflatten(tree, results)
+
+
+def _read_only(x: np.ndarray) -> np.ndarray:
+    """A view: the program may have one array for what are two in the function around it."""
+    x = np.asarray(x)[...]
+    x.flags.writeable = False
+    return x

@@ -37,7 +37,7 @@ from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, is_container, items_of, tree_map, unflatten
 from .bodies import operands_of_body, stands_for_all
-from .plan import result_leaves
+from .transform import result_leaves
 
 CHECKPOINT = Checkpoint()
 
@@ -157,13 +157,13 @@ class _Custom:
         """The keyword-only arguments, which the rule takes by the same names. One that it does not take may
         only have its default, which the rule then stands for.
         """
-        if any(type(x) is Recorded for x in flatten(kwargs)[0]):
-            name = next(k for k, v in kwargs.items() if any(type(x) is Recorded for x in flatten(v)[0]))
-            raise AutodiffError(
-                f"{self.name}: its keyword-only argument {name} is a recorded value; rules give derivatives "
-                "for positional arguments alone. Make it one",
-                here(),
-            )
+        for name, value in kwargs.items():
+            if any(type(x) is Recorded for x in flatten(value)[0]):
+                raise AutodiffError(
+                    f"{self.name}: its keyword-only argument {name} is a recorded value; rules give "
+                    "derivatives for positional arguments alone. Make it one",
+                    here(),
+                )
         signature = _signature(self.user_rule())
         parameters = list(signature.parameters.values()) if signature is not None else None
         if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):

@@ -4,9 +4,9 @@
                                        no:  look up the types of the arguments, record f if they are new,
                                             make the transform's graph, compile it
 
-A Transform says what to compute for a recording, as a Plan: a graph, and how its outputs make up the result.
-While an enclosing function is being recorded nothing is compiled: the plan's graph becomes part of the
-enclosing one.
+A Transform says what to compute for a recording, as a Wiring: a graph, where its inputs come from, and how
+its outputs make up the result. While an enclosing function is being recorded nothing is compiled: the
+wiring's graph becomes part of the enclosing one.
 
 Programs are found by two keys. The first, of a derived function, is the types of the arguments, and counts as
 long as the guard of the recording holds (reuse/guard.py). The second is the recorded graph: a function that
@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import html
 import inspect
+import operator
 import sys
 import threading
 import time
@@ -45,17 +46,17 @@ from ..reuse.watch import Watch
 from ..switches import overrides
 from ..tree import LEAF, flatten
 from .fast_path import make_entry
-from .plan import (
+from .programs import Key, _programs, memory_of, structure
+from .transform import (
     Arguments,
-    Plan,
     Transform,
+    Wiring,
     check_overlap,
     leaf_key,
     output_buffers,
     result_kind,
     result_leaves,
 )
-from .programs import Key, _programs, memory_of, structure
 
 DOUBTS = 63  # calls between two looks at a function that cannot be followed
 FIRST = "this was its first call, and most functions of its kind are called once"
@@ -67,7 +68,7 @@ CHANGES = "what it reads is different at almost every call"
 class Compiled:
     """A program for one combination of argument types."""
 
-    plan: Plan
+    wiring: Wiring
     program: Any
     outside: list
     guard: Guard
@@ -75,6 +76,15 @@ class Compiled:
     draws: list = field(default_factory=list)  # as in a Recording
     graph: Graph | None = None  # and the recorded graph that they are of, where there are any
     entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
+    asked: list | None = None  # what it was given besides arrays, where the function asks by `is`
+
+    def accepts(self, call: Arguments) -> bool:
+        """Whether a call with arguments of these types may have it."""
+        if self.asked is not None:
+            given = call.as_they_are()
+            if len(given) != len(self.asked) or not all(map(operator.is_, given, self.asked)):
+                return False
+        return self.path is None or self.path.taken(call.leaves, self.outside)
 
     def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
         """The fast entry for calls like this one, written when it is first wanted."""
@@ -105,7 +115,7 @@ class Derived:
         self.name = f"{name_of(f)}_{transform.suffix}"
         self.cache = Cache()
         self.ways: dict = {}  # key -> how many paths and worlds were met
-        self.last: tuple[Plan, Any] | None = None  # the plan that ran last, and its program if it has one
+        self.last: tuple[Wiring, Any] | None = None  # the wiring that ran last, and its program if it has one
         self.why: str | None = None  # why the last recording may not be used again
         self.doubts = 0  # how many calls will be recorded before reuse is considered again
         self.doubt: str | None = None  # and why
@@ -131,20 +141,20 @@ class Derived:
             return self.within(call, out)
         key = call.key()
         self.entry = self.slow  # whatever runs last is what the entry leads to, and what ad.source shows
-        compiled = self.cache.find(key, lambda c: c.path is None or c.path.taken(call.leaves, c.outside))
+        compiled = self.cache.find(key, lambda c: c.accepts(call))
         outside = None if compiled is None else compiled.drawn(call.leaves)
         if compiled is None:
             compiled = self.of_kin(call, key) or self.compiled(call, key)
-            if isinstance(compiled, Plan):
+            if isinstance(compiled, Wiring):
                 self.last = compiled, None
                 call.check_written(self.name, compiled)
                 return self.transform.interpret(compiled, call.leaves, self.buffers(compiled, out))
-        self.last = compiled.plan, compiled.program
-        call.check_written(self.name, compiled.plan)
+        self.last = compiled.wiring, compiled.program
+        call.check_written(self.name, compiled.wiring)
         outside = compiled.outside if outside is None else outside  # recorded just now: it has drawn already
-        check_overlap(self.name, compiled.plan.written, call.leaves, outside)
+        check_overlap(self.name, compiled.wiring.written, call.leaves, outside)
         result = self.transform.execute(
-            compiled.program, compiled.plan, call.leaves, outside, self.buffers(compiled.plan, out)
+            compiled.program, compiled.wiring, call.leaves, outside, self.buffers(compiled.wiring, out)
         )
         if compiled.guard.trouble is None and not overrides and not compiled.draws:
             self.entry = compiled.entry(self, call, out)
@@ -156,13 +166,13 @@ class Derived:
         kin = None if not first or self.pure or overrides else kin_of(self.f)
         if kin is None:
             return None
-        place = kin.key, self.transform.key(), key
-        found = records.find(place, kin, lambda c: c.path is None or c.path.taken(call.leaves, c.outside))
+        where = kin.key, self.transform.key(), key
+        found = records.find(where, kin, lambda c: c.accepts(call))
         if found is not None:
             self.waits = False
             return replace(found, guard=Guard(OF_KIN, never), entries={})  # at its second call it is recorded
-        if records.is_time(place):
-            self.waits, self.kin = False, (place, kin)
+        if records.is_time(where):
+            self.waits, self.kin = False, (where, kin)
         return None
 
     def within(self, call: Arguments, out: Any) -> Any:
@@ -172,31 +182,31 @@ class Derived:
                 f"{self.transform.name}: out= writes into plain arrays, which a function that is "
                 "being differentiated cannot do; use the result"
             )
-        plan = self.plan(call)
-        check_overlap(self.name, plan.written, call.leaves, plan.outside)
-        return self.transform.inline(plan, call.leaves)
+        wiring = self.wiring(call)
+        check_overlap(self.name, wiring.written, call.leaves, wiring.outside)
+        return self.transform.inline(wiring, call.leaves)
 
-    def plan(self, call: Arguments, rec: Recording | None = None) -> Plan:
+    def wiring(self, call: Arguments, rec: Recording | None = None) -> Wiring:
         if rec is None:
             rec = record(self.transform.function(self.f), *self.transform.split(call))
         if self.transform.differentiates:
             check_returned(self.transform, rec)
-        plan = self.transform.plan(rec, call, self.f)
-        plan.written = tuple(rec.written)
-        return plan
+        wiring = self.transform.wiring(rec, call, self.f)
+        wiring.written = tuple(rec.written)
+        return wiring
 
-    def built(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple[Plan, Any]:
-        """The plan of a recording, and its program: the row of stages from end to end."""
+    def built(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple[Wiring, Any]:
+        """The wiring of a recording, and its program: all stages, one after the other."""
         if self.transform.differentiates:
             rec = replace(rec, graph=row.simplified(rec.graph, alike=self.transform.reverse and not scalar))
-            plan = row.differentiated(self.plan, call, rec)
+            wiring = row.differentiated(self.wiring, call, rec)
         else:
-            plan = self.plan(call, rec)
-        return plan, self.transform.compile(plan, row, scalar)
+            wiring = self.wiring(call, rec)
+        return wiring, self.transform.compile(wiring, row, scalar)
 
     @uncollected
-    def compiled(self, call: Arguments, key: tuple) -> Compiled | Plan:
-        """Record anew. A Plan means: not worth compiling."""
+    def compiled(self, call: Arguments, key: tuple) -> Compiled | Wiring:
+        """Records the call anew, and compiles it; a Wiring alone where that is not worth it."""
         kin, self.kin = self.kin, None
         row = Row(self.name, key[-1])
         rec, guard, path, scalar = self.recorded(call, key, row)
@@ -207,19 +217,20 @@ class Derived:
         found = _programs.find(graph_key)
         if found is None:
             if self.why is not None and not _programs.seen(graph_key):
-                return self.plan(call, rec)
-            plan, program = self.built(call, rec, row, scalar)
-            plan = plan.settled()
-            _programs.add(graph_key, (plan, program), memory_of(program))
+                return self.wiring(call, rec)
+            wiring, program = self.built(call, rec, row, scalar)
+            wiring = wiring.settled()
+            _programs.add(graph_key, (wiring, program), memory_of(program))
         else:
-            plan, program = found
+            wiring, program = found
         outside = [array for _, array in rec.captures]
         if self.why is not None:
             if kin is not None:
                 records.add(*kin, Guard(self.why, never), None)
-            return Compiled(plan, program, outside, Guard(self.why, never))
+            return Compiled(wiring, program, outside, Guard(self.why, never))
         graph = rec.graph if rec.draws else None
-        compiled = Compiled(plan, program, outside, guard, path, rec.draws, graph)
+        compiled = Compiled(wiring, program, outside, guard, path, rec.draws, graph)
+        compiled.asked = call.as_they_are() if guard.by_identity else None
         self.cache.add(key, guard, compiled)
         if kin is not None and not rec.draws:
             records.add(*kin, guard, compiled)
@@ -331,9 +342,9 @@ class Derived:
             None if path else "it looks at results of arithmetic on recorded values, as `if x * x > 2` does",
         )
 
-    def buffers(self, plan: Plan, out: Any) -> tuple | None:
+    def buffers(self, wiring: Wiring, out: Any) -> tuple | None:
         """The caller's buffers in the order of the graph's outputs, or None."""
-        return None if out is None else output_buffers(self.transform.name, plan, out)
+        return None if out is None else output_buffers(self.transform.name, wiring, out)
 
 
 def check_returned(transform: Transform, rec: Recording) -> None:

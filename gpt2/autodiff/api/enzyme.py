@@ -38,7 +38,17 @@ from ..record.record import Recording
 from ..record.value import Recorded, value_of
 from ..tree import LEAF, Tree, leaf_paths
 from .derived import derived_of
-from .plan import Arguments, Out, Plan, Transform, Update, argument_text, result_kind, result_outs, select
+from .transform import (
+    Arguments,
+    Out,
+    Transform,
+    Update,
+    Wiring,
+    argument_text,
+    result_kind,
+    result_outs,
+    select,
+)
 
 
 class Const:
@@ -102,7 +112,7 @@ class Enzyme(Transform):
     def split(self, call: Arguments) -> tuple[tuple, dict]:
         return call.args[0], {}
 
-    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         n = len(call.leaf_range(0))
         active, shadows = self.roles(call, f)
         graph = rec.graph
@@ -128,7 +138,7 @@ class Enzyme(Transform):
         written = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
         moved = [Update(shadows[i], output[i], added=i not in rec.written) for i in wrt if i in shadows]
         outside = rec.operands(call.leaves[:n])[n:]
-        return select(Plan(joint, feed, outside, Tree(spec, len(outs)), outs, written + moved))
+        return select(Wiring(joint, feed, outside, Tree(spec, len(outs)), outs, written + moved))
 
     def roles(self, call: Arguments, f: Callable) -> tuple[list[int], dict[int, int]]:
         """The leaves that are active, and {leaf: its shadow's leaf}."""

@@ -28,11 +28,11 @@ from ..reuse.guard import compiled as code_of
 from ..same import same_items
 from ..switches import overrides
 from ..tree import LEAF, Record, flatten, unflatten
-from .plan import Transform, check_overlap, matched_buffers
+from .transform import Transform, check_overlap, matched_buffers
 
 if TYPE_CHECKING:
     from .derived import Compiled, Derived
-    from .plan import Arguments
+    from .transform import Arguments
 
 _UNSET = object()
 _ITEM = re.compile(r"(\w+)\[(\d+)\]")
@@ -42,7 +42,8 @@ MANY = 32  # arrays in one container that are checked, passed on and given back 
 class _Text:
     """The source under construction."""
 
-    def __init__(self):
+    def __init__(self, by_identity: bool):
+        self.by_identity = by_identity  # does the function ask by `is` for what may have an equal?
         self.lines: list[str] = []
         self.env: dict = {"ndarray": np.ndarray, "unset": _UNSET}
         self.leaves: list[str] = []
@@ -76,7 +77,7 @@ def make_entry(derived: Derived, compiled: Compiled, call: Arguments, out: Any) 
 
 
 def _made(derived, compiled, call, out):
-    t = _Text()
+    t = _Text(compiled.asked is not None)
     args_spec, kwargs_spec = call.tree.spec[2]
     given = iter(call.leaves)
     _container(t, args_spec, "args", given)
@@ -84,15 +85,15 @@ def _made(derived, compiled, call, out):
         _container(t, kwargs_spec, "kwargs", given, extra=int(out is not None))
     else:
         t.unless("kwargs")
-    buffers = "None" if out is None else _buffers(t, derived, compiled.plan, out)
+    buffers = "None" if out is None else _buffers(t, derived, compiled.wiring, out)
     _guard(t, compiled.guard)
     if compiled.path is not None:
         taken = t.value(compiled.path.taken)
         t.unless(f"not {taken}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
-    if compiled.plan.written:
+    if compiled.wiring.written:
         leaves = _joined(t.leaves)
         t.lines.append(
-            f"    {t.value(check_overlap)}({derived.name!r}, {compiled.plan.written}, [{leaves}], "
+            f"    {t.value(check_overlap)}({derived.name!r}, {compiled.wiring.written}, [{leaves}], "
             f"{t.value(compiled.outside)})"
         )
     _call(t, derived, compiled, buffers)
@@ -126,6 +127,8 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
         return _record(t, spec, name, leaves)
     if not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:
         raise _TooSpecial
+    if t.by_identity and (keys or issubclass(kind, tuple) and name != "args"):
+        raise _TooSpecial
     if name not in ("args", "kwargs"):
         t.unless(f"type({name}) is not {t.value(kind)} or len({name}) != {len(children)}")
     else:
@@ -137,6 +140,11 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
         if all(map(_is_contiguous, given)):
             return _arrays(t, name if keys is None else f"{name}.values()", given)
         leaves = iter(given)
+    return _one_by_one(t, name, keys, children, leaves)
+
+
+def _one_by_one(t: _Text, name: str, keys, children, leaves) -> None:
+    """Name what is in a container, and check each of it."""
     parts = [t.variable() for _ in children]
     if keys is not None:
         t.lines += [f"    {part} = {name}.get({t.value(key)}, unset)" for part, key in zip(parts, keys)]
@@ -144,7 +152,6 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
         t.lines.append(f"    {', '.join(parts)}, = {name}")
     for part, child in zip(parts, children):
         _check(t, child, part, leaves)
-    return None
 
 
 def _is_contiguous(x) -> bool:
@@ -222,7 +229,7 @@ def _check(t: _Text, spec, name: str, leaves) -> None:
 
 
 def _static(t: _Text, name: str, value) -> None:
-    if type(value) in (int, str, bytes):
+    if type(value) in (int, str, bytes) and not t.by_identity:
         t.unless(f"type({name}) is not {type(value).__name__} or {name} != {t.value(value)}")
     else:
         t.unless(f"{name} is not {t.value(value)}")
@@ -244,29 +251,29 @@ def _leaf(t: _Text, name: str, x) -> None:
         raise _TooSpecial
 
 
-def _buffers(t: _Text, derived, plan, out) -> str:
+def _buffers(t: _Text, derived, wiring, out) -> str:
     """Check `out` and give the text of the tuple of buffers."""
     t.lines.append("    out = kwargs.get('out', unset)")
     leaves, tree = flatten(out)
     t.leaves, outer = [], t.leaves
     _check(t, tree.spec, "out", iter(leaves))
     names, t.leaves = t.leaves, outer
-    chosen = ["None"] * len(plan.graph.outputs)
+    chosen = ["None"] * len(wiring.graph.outputs)
     numbered = unflatten(tree, [np.float64(i) for i in range(len(leaves))])
-    for o, k, _ in matched_buffers(derived.transform.name, plan, numbered):
+    for o, k, _ in matched_buffers(derived.transform.name, wiring, numbered):
         chosen[o.index] = names[int(k)]
         t.unless(f"not {names[int(k)]}.flags.writeable")
     return f"({', '.join(chosen)},)"
 
 
 def _call(t: _Text, derived, compiled, buffers: str) -> None:
-    plan, program = compiled.plan, compiled.program
-    given = [t.leaves[i] for i in plan.feed] + [t.value(a) for a in compiled.outside]
+    wiring, program = compiled.wiring, compiled.program
+    given = [t.leaves[i] for i in wiring.feed] + [t.value(a) for a in compiled.outside]
     execute = type(derived.transform).execute
     if execute is not _plain_execute():
         run = t.value(derived.transform.execute)
         t.lines.append(
-            f"    return {run}({t.value(program)}, {t.value(plan)}, [{_joined(t.leaves)}], "
+            f"    return {run}({t.value(program)}, {t.value(wiring)}, [{_joined(t.leaves)}], "
             f"{t.value(compiled.outside)}, {buffers})"
         )
         return
@@ -280,21 +287,21 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
             f"        r = {t.value(program.in_numpy)}({_joined(given)}){'[0]' if single else ''}",
         ]
         text = "r" if single else "r[{}]"
-        _updates(t, plan, text)
-        t.lines.append("    return " + _result(t, plan, lambda o: text.format(o.index)))
+        _updates(t, wiring, text)
+        t.lines.append("    return " + _result(t, wiring, lambda o: text.format(o.index)))
         return
     t.lines.append(
         f"    r = {t.value(program)}({_joined([*given, f'out={buffers}'] if buffers != 'None' else given)})"
     )
-    _updates(t, plan, "r[{}]")
+    _updates(t, wiring, "r[{}]")
     tail = {"array": "", "scalar": "[()]", "number": ".item()"}
-    t.lines.append("    return " + _result(t, plan, lambda o: f"r[{o.index}]{tail[o.kind]}"))
+    t.lines.append("    return " + _result(t, wiring, lambda o: f"r[{o.index}]{tail[o.kind]}"))
 
 
-def _updates(t: _Text, plan, text: str) -> None:
+def _updates(t: _Text, wiring, text: str) -> None:
     """The caller's arrays that are written to."""
     t.env.update(copyto=np.copyto, add=np.add)
-    for u in plan.updates:
+    for u in wiring.updates:
         x, value = t.leaves[u.leaf], text.format(u.index)
         t.lines.append(f"    add({x}, {value}, {x})" if u.added else f"    copyto({x}, {value})")
 
@@ -303,9 +310,9 @@ def _plain_execute():
     return Transform.execute
 
 
-def _result(t: _Text, plan, text) -> str:
+def _result(t: _Text, wiring, text) -> str:
     """The expression that builds the result."""
-    outs = iter(plan.outs)
+    outs = iter(wiring.outs)
 
     def build(spec) -> str:
         if spec is LEAF:
@@ -326,4 +333,4 @@ def _result(t: _Text, plan, text) -> str:
             return whole
         return f"{t.value(kind)}({'*' if hasattr(kind, '_fields') else ''}{whole})"
 
-    return build(plan.tree.spec)
+    return build(wiring.tree.spec)

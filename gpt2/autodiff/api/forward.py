@@ -19,7 +19,7 @@ from ..tree import LEAF, Leaf, Tree, matched, numbered
 from .arguments import _described, _dtype, _with_marks, float_leaves
 from .derived import derived_of
 from .gradient import check_number
-from .plan import Arguments, Out, Plan, Transform, result_outs, select
+from .transform import Arguments, Out, Transform, Wiring, result_outs, select
 from .vjp import vjp
 
 
@@ -31,7 +31,7 @@ class Jvp(Transform):
     def split(self, call: Arguments) -> tuple[tuple, dict]:
         return call.args[0], {}
 
-    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         n = len(call.leaf_range(0))
         given = tangents_for(self.name, call)
         joint, feed, outside = with_tangents(rec, call, given, n)
@@ -41,7 +41,7 @@ class Jvp(Transform):
         moved = [replace(o, index=m + o.index) for o, has in zip(outs, moves) if has]
         marks = iter([LEAF if has else ("static", None) for has in moves])
         spec = (tuple, None, (rec.out_tree.spec, _with_marks(rec.out_tree.spec, marks)))
-        return select(Plan(joint, feed, outside, Tree(spec, len(outs) + len(moved)), outs + moved))
+        return select(Wiring(joint, feed, outside, Tree(spec, len(outs) + len(moved)), outs + moved))
 
 
 def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False) -> tuple[Any, Any]:
@@ -66,7 +66,7 @@ def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False) 
 def with_tangents(rec: Recording, call: Arguments, given: dict, n: int) -> tuple[Graph, list[int], list]:
     """The forward-mode graph of a recording for tangents {argument leaf: leaf of the call, or a number}.
 
-    Returns it with its operands: leaves of the call, and what is outside. A plan has what is outside last.
+    Returns it with its operands: leaves of the call, and what is outside. A wiring has what is outside last.
     """
     marks, inputs, feed = {}, [], []
     for i, t in given.items():
@@ -127,7 +127,7 @@ class Hvp(Transform):
     def check(self, call: Arguments, f: Callable) -> None:
         float_leaves(self.name, call, f, 0)
 
-    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         n = len(call.leaf_range(0))
         wrt = float_leaves(self.name, call, f, 0)
         check_number(self.name, rec, wrt.leaves)
@@ -135,7 +135,9 @@ class Hvp(Transform):
         given = tangents_for(self.name, call)
         joint, feed, outside = with_tangents(replace(rec, graph=gradient), call, given, n)
         m = len(wrt.leaves)
-        return select(Plan(joint, feed, outside, wrt.tree, [Out(m + i, k) for i, k in enumerate(wrt.kinds)]))
+        return select(
+            Wiring(joint, feed, outside, wrt.tree, [Out(m + i, k) for i, k in enumerate(wrt.kinds)])
+        )
 
 
 def hvp(f: Callable, x: Any, v: Any, *, pure: bool = False) -> Any:

@@ -1,7 +1,7 @@
 """ad.grad and ad.value_and_grad: gradients of a function whose result is one number.
 
-Like all transforms (plan.py) they nest in each other, to any depth: inside a function that is being recorded,
-a plan's graph becomes part of the enclosing graph.
+Like all transforms (transform.py) they nest in each other, to any depth: inside a function that is being
+recorded, a wiring's graph becomes part of the enclosing graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..record.record import Recording
 from ..tree import LEAF, Tree
 from .arguments import checked_argnums, differentiated
 from .derived import derived_function
-from .plan import Arguments, Out, Plan, Transform, operands_of, result_outs, select
+from .transform import Arguments, Out, Transform, Wiring, operands_of, result_outs, select
 
 
 class Grad(Transform):
@@ -39,7 +39,7 @@ class Grad(Transform):
     def check(self, call: Arguments, f: Callable) -> None:
         differentiated(self, call, f)
 
-    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         wrt = differentiated(self, call, f)
         check_number(self.name, rec, wrt.leaves, self.has_aux)
         joint = gradient_graph(rec.graph, wrt.leaves)
@@ -55,7 +55,7 @@ class Grad(Transform):
             outs, spec = grads + outs, (tuple, None, (wrt.tree.spec, spec))
         else:
             outs, spec = grads, wrt.tree.spec
-        return select(Plan(joint, *operands_of(rec, call), Tree(spec, len(outs)), outs))
+        return select(Wiring(joint, *operands_of(rec, call), Tree(spec, len(outs)), outs))
 
 
 class ElementwiseGrad(Grad):

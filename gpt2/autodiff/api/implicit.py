@@ -36,7 +36,7 @@ from ..tree import Tree, flatten, unflatten
 from .bodies import applied, body_graph, changes, operands_of_body, stands_for_all
 from .carries import leaves_of_carry, own, recorded_step
 from .derived import derived_of
-from .plan import Compile, as_kind, result_kind
+from .transform import Compile, as_kind, result_kind
 
 
 def fixed_point(

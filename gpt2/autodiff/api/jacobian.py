@@ -20,8 +20,8 @@ from .arguments import Wrt, checked_argnums, differentiated
 from .derived import derived_function
 from .forward import gradient_of
 from .gradient import check_number
-from .plan import ARRAY, NUMBER, SCALAR, Arguments, Out, Plan, Transform, operands_of, result_outs
-from .units import products
+from .transform import ARRAY, NUMBER, SCALAR, Arguments, Out, Transform, Wiring, operands_of, result_outs
+from .unit_vectors import times_unit_vectors
 
 MOST = 1 << 24  # elements of a value: larger ones are made slice by slice, in a loop
 
@@ -43,7 +43,7 @@ class Jacobian(Transform):
     def check(self, call: Arguments, f: Callable) -> None:
         differentiated(self, call, f)
 
-    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         wrt = differentiated(self, call, f)
         graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
         outs = result_outs(rec)
@@ -51,7 +51,7 @@ class Jacobian(Transform):
 
     def of_graph(
         self, graph: Graph, rec: Recording, call: Arguments, wrt: Wrt, out_tree: Tree, outs: Sequence[Out]
-    ) -> Plan:
+    ) -> Wiring:
         for path, o in zip(leaf_paths(out_tree), outs):
             if graph.outputs[o.index].dtype.kind not in "fc":
                 raise AutodiffError(
@@ -67,9 +67,9 @@ class Jacobian(Transform):
             for o in outs
         ]
         flat = [Out(r * len(wrt.leaves) + c, k) for r, row in enumerate(kinds) for c, k in enumerate(row)]
-        spec = _product(out_tree.spec, wrt.tree.spec)
+        spec = _with_leaves(out_tree.spec, wrt.tree.spec)
         joint = Graph(graph.inputs, [b for row in blocks for b in row], graph.name + "_jacobian")
-        return Plan(joint, *operands_of(rec, call), Tree(spec, len(flat)), flat)
+        return Wiring(joint, *operands_of(rec, call), Tree(spec, len(flat)), flat)
 
 
 class Forward(Jacobian):
@@ -83,7 +83,7 @@ class Reverse(Jacobian):
 class Hessian(Jacobian):
     name, suffix = "hessian", "hessian"
 
-    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         wrt = differentiated(self, call, f)
         check_number(self.name, rec, wrt.leaves)
         gradient = gradient_of(rec.graph, wrt.leaves)
@@ -97,13 +97,14 @@ def _block_kind(out, out_kind: str, x, x_kind: str) -> str:
     return NUMBER if out_kind == x_kind == NUMBER else SCALAR
 
 
-def _product(outer, inner):
+def _with_leaves(outer, inner):
     """The spec with each leaf replaced by another spec."""
     if outer is LEAF:
         return inner
-    return (
-        outer if outer[0] == "static" else (outer[0], outer[1], tuple(_product(c, inner) for c in outer[2]))
-    )
+    if outer[0] == "static":
+        return outer
+    kind, keys, children = outer
+    return kind, keys, tuple(_with_leaves(c, inner) for c in children)
 
 
 def jacobian_blocks(
@@ -111,19 +112,25 @@ def jacobian_blocks(
 ) -> list[list[Node]]:
     """The partial derivatives for each output and input, of shape output.shape + input.shape."""
     xs, ys = [graph.inputs[i] for i in wrt], [graph.outputs[i] for i in outs]
-    # a row for a real argument would keep only the real part of what a complex result has
-    mixed = any(x.dtype.kind == "f" for x in xs) and any(y.dtype.kind == "c" for y in ys)
-    if mixed and by == "rows":
+    if (by or _cheaper(xs, ys)) == "columns":
+        columns = [_by_columns(x, ys) for x in xs]
+        return [[column[r] for column in columns] for r in range(len(ys))]
+    if _mixes(xs, ys):
         raise AutodiffError(
             "jacrev: a result is complex and an argument real, so a row would hold the real part alone. Use "
             "ad.jacfwd or ad.jacobian"
         )
-    if by is None:
-        by = "columns" if mixed or sum(x.size for x in xs) < sum(y.size for y in ys) else "rows"
-    if by == "columns":
-        columns = [_by_columns(x, ys) for x in xs]
-        return [[column[r] for column in columns] for r in range(len(ys))]
     return [_by_rows(y, xs) for y in ys]
+
+
+def _cheaper(xs: Sequence[Node], ys: Sequence[Node]) -> str:
+    """By "rows" or "columns": whatever there are fewer of, and can be had."""
+    return "columns" if _mixes(xs, ys) or sum(x.size for x in xs) < sum(y.size for y in ys) else "rows"
+
+
+def _mixes(xs: Sequence[Node], ys: Sequence[Node]) -> bool:
+    # a row for a real argument would keep only the real part of what a complex result has
+    return any(x.dtype.kind == "f" for x in xs) and any(y.dtype.kind == "c" for y in ys)
 
 
 def _by_rows(y: Node, xs) -> list[Node]:
@@ -157,10 +164,15 @@ def _unit_vector(like: Node) -> tuple[Node, Node]:
 
 def _mapped(i: Node, unit: Node, results: list[Node], n: int) -> list[Node]:
     """The results for i = 0 .. n - 1, stacked; what does not depend on i is computed once, outside of it."""
-    many, differs = batched(Graph([i], results), [True], n, products(results, unit, n))
+    many, differs = batched(Graph([i], results), [True], n, times_unit_vectors(results, unit, n))
     if all(m.size <= MOST for m in many.nodes if type(m.dtype) is not tuple):
         found = remade(many.outputs, {many.inputs[0]: const(np.arange(n))})
         return [r if has else broadcast(r, (n, *r.shape)) for r, has in zip(found, differs)]
+    return _in_a_map(i, results, n)
+
+
+def _in_a_map(i: Node, results: list[Node], n: int) -> list[Node]:
+    """The results for i = 0 .. n - 1, stacked, row by row: all at once they would be too large."""
     inner = {i}
     outside: dict[Node, Node] = {}  # what the body reads from the graph around it -> the body's input
     for m in reachable(results):

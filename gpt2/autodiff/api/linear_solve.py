@@ -24,7 +24,7 @@ from .bodies import applied, body_graph, changes, operands_of_body, stands_for_a
 from .carries import leaves_of_carry
 from .derived import derived_of
 from .implicit import InTree
-from .plan import Compile, as_kind, result_kind
+from .transform import Compile, as_kind, result_kind
 
 
 def custom_linear_solve(

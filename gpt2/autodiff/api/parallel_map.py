@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..record.value import Recorded, value_of
 from ..tree import flatten, unflatten
 from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
 from .derived import derived_of
-from .plan import Compile
+from .transform import Compile
 
 
 def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
@@ -58,14 +58,7 @@ class ParallelMap(Compile):
 
 def _mapped(body: Callable, arrays):
     leaves, tree = flatten(arrays)
-    lengths = {np.shape(getattr(x, "value", x))[:1] for x in leaves}
-    if len(lengths) != 1 or () in lengths:
-        raise AutodiffError(
-            "parallel_map: the arrays should have leading axes of one length; got "
-            f"{sorted(n[0] if n else 'none' for n in lengths)}",
-            here(),
-        )
-    ((n,),) = lengths
+    n = _length(leaves)
 
     def one(slices):
         out, out_tree = flatten(body(*unflatten(tree, slices)), changes)
@@ -88,6 +81,19 @@ def _mapped(body: Callable, arrays):
     operands = operands_of_body(graph, leaves, rec)
     found = applied("map", operands, evaluate_map, body=graph, n=n, slices=len(leaves), sums=0)
     return unflatten(rec.out_tree, found)
+
+
+def _length(leaves: Sequence) -> int:
+    """The length of the leading axes, which is one for all."""
+    lengths = {np.shape(getattr(x, "value", x))[:1] for x in leaves}
+    if len(lengths) != 1 or () in lengths:
+        raise AutodiffError(
+            "parallel_map: the arrays should have leading axes of one length; got "
+            f"{sorted(n[0] if n else 'none' for n in lengths)}",
+            here(),
+        )
+    ((n,),) = lengths
+    return n
 
 
 def _of_nothing(one: Callable, leaves):

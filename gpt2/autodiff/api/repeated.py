@@ -21,12 +21,12 @@ from ..ops import apply
 from ..ops.subgraph import items
 from ..record import recording
 from ..record.record import Recording, record
-from ..record.recording import Run
+from ..record.recording import ActiveRecording
 from ..record.source_lines import site
 from ..record.unevaluated import zeros_like
 from ..record.value import Recorded
 from ..tree import flatten, unflatten
-from .plan import leaf_key, result_leaves
+from .transform import leaf_key, result_leaves
 
 
 def repeated(f: Callable) -> Callable:
@@ -86,7 +86,7 @@ def _as_made(result: np.ndarray) -> bool:
     return zeros_like(result).strides == result.strides
 
 
-def _call(rec: Run, known: Recording, leaves: Sequence[Recorded]) -> Any:
+def _call(rec: ActiveRecording, known: Recording, leaves: Sequence[Recorded]) -> Any:
     """The results of a call, as values that nobody has computed."""
     node = apply("stretch", *(x.node for x in leaves), body=known.graph, of=None)
     node.loc = site().loc

@@ -17,7 +17,7 @@ from ..tree import Tree, flatten, is_dynamic, unflatten
 from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
 from .carries import leaves_of_carry, own, recorded_step
 from .derived import derived_of
-from .plan import Compile, as_kind, result_kind
+from .transform import Compile, as_kind, result_kind
 
 
 def scan(
@@ -84,7 +84,8 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     n = _length(slices, length)
     if n == 0:
         return _no_step(body, carry, carry_tree, slices, xs_tree)
-    every = default_every(n) if every is None else every
+    if every is None:
+        every = default_every(n, sum(np.asarray(value_of(x)).nbytes for x in carry))
     if not isinstance(every, int) or every < 1:
         raise AutodiffError(f"scan: every is {every!r}, expected a positive int", here())
     if reverse:

@@ -48,13 +48,13 @@ def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: 
         raise AutodiffError(
             f"source: {g.__name__} was not called yet. Call it, or give arguments: ad.source(g, x)"
         )
-    plan, program = state.last
+    wiring, program = state.last
     if program is None and (args or kwargs):  # it was not worth compiling: what another such call would run
         parts: list[tuple[str, Any]] = []
         state.stages(args, kwargs, lambda title, made, seconds: parts.append((title, made)))
         return "\n\n".join(_shown(made, emitted) for title, made in parts if title.endswith("emitted"))
     if program is None:
-        program = state.transform.compile(plan, Row(state.name, current_options()), scalar=False)
+        program = state.transform.compile(wiring, Row(state.name, current_options()), scalar=False)
     return _shown(program, emitted)
 
 
@@ -83,9 +83,9 @@ def drawing(g: Callable | Pullback, *args: Any, memory: bool = False, **kwargs: 
             g(*args, **kwargs)
         if state.last is None:
             raise AutodiffError(f"drawing: {g.__name__} was not called yet. Give arguments: ad.drawing(g, x)")
-        plan, program = state.last
+        wiring, program = state.last
         if program is None:
-            program = state.transform.compile(plan, Row(state.name, current_options()), scalar=False)
+            program = state.transform.compile(wiring, Row(state.name, current_options()), scalar=False)
     program = getattr(program, "backward", program)
     if not memory:
         return drawn(program.graph)
@@ -132,7 +132,8 @@ def stages(f: Callable, *args: Any, **kwargs: Any) -> str:
 
     Titles: recorded, simplified (before it is differentiated), differentiated, simplified again, and then
     either emitted, or forward, backward, "forward, emitted" and "backward, emitted". What options switch off
-    is not done here either; with options(before=False) the simplified graph is the recorded one.
+    is not done here either; with options(before=False) nothing is
+    simplified before it is differentiated.
 
         >>> print(ad.stages(ad.grad(lambda x: x * x), 3.0).rstrip())
         # recorded

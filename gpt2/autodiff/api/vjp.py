@@ -19,11 +19,11 @@ from ..switches import current_options
 from ..tree import Leaf, Tree, matched, numbered, unflatten
 from .arguments import _described, _dtype, float_leaves
 from .derived import derived_of
-from .plan import (
+from .transform import (
     Arguments,
     Out,
-    Plan,
     Transform,
+    Wiring,
     as_kind,
     finish,
     interpreted,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class VjpPlan(Plan):
+class VjpWiring(Wiring):
     """`graph` has the results and the gradients; its inputs are those of f, then the cotangents."""
 
     cotangents: list = field(default_factory=list)  # for each result its node, or None: it has no derivative
@@ -79,7 +79,7 @@ class Vjp(Transform):
     def key(self) -> tuple:
         return type(self), self.pure
 
-    def plan(self, rec: Recording, call: Arguments, f: Callable) -> VjpPlan:
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> VjpWiring:
         found = [float_leaves(self.name, call, f, k, strict=False) for k in range(len(call.args))]
         wrt = [i for w in found for i in w.leaves]
         outs = result_outs(rec)
@@ -87,7 +87,7 @@ class Vjp(Transform):
         nodes = [results.outputs[o.index] for o in outs]
         moves = [n.dtype.kind in "fc" for n in nodes]
         joint = vjp_graph(results, wrt, [o.index for o, has in zip(outs, moves) if has])
-        return VjpPlan(
+        return VjpWiring(
             joint,
             *operands_of(rec, call),
             rec.out_tree,
@@ -97,46 +97,46 @@ class Vjp(Transform):
             back_outs=[Out(i, k) for i, k in enumerate(k for w in found for k in w.kinds)],
         )
 
-    def compile(self, plan: VjpPlan, row: Row, scalar: bool) -> Pair:
-        halves = plan.split(row, row.prepared(plan.graph))
-        name = plan.graph.name.removesuffix("_vjp")
+    def compile(self, wiring: VjpWiring, row: Row, scalar: bool) -> Pair:
+        halves = wiring.split(row, row.prepared(wiring.graph))
+        name = wiring.graph.name.removesuffix("_vjp")
         forward = row.emitted(halves.forward, f"{name}_forward", half="forward")
         backward = row.emitted(halves.backward, f"{name}_backward", half="backward")
         return Pair(forward, backward, halves.saved)
 
     def execute(
-        self, pair: Pair, plan: VjpPlan, leaves: Sequence, outside: Sequence, out: Any
+        self, pair: Pair, wiring: VjpWiring, leaves: Sequence, outside: Sequence, out: Any
     ) -> tuple[Any, Pullback]:
-        operands = [*(leaves[i] for i in plan.feed), *outside]
-        return self.finish(plan, operands, pair.forward(*operands), pair.saved, pair.backward)
+        operands = [*(leaves[i] for i in wiring.feed), *outside]
+        return self.finish(wiring, operands, pair.forward(*operands), pair.saved, pair.backward)
 
-    def interpret(self, plan: VjpPlan, leaves: Sequence, out: Any) -> tuple[Any, Pullback]:
-        row = Row(plan.graph.name, current_options())
-        halves = plan.split(row, row.prepared(plan.graph))
-        operands = plan.operands(leaves)
+    def interpret(self, wiring: VjpWiring, leaves: Sequence, out: Any) -> tuple[Any, Pullback]:
+        row = Row(wiring.graph.name, current_options())
+        halves = wiring.split(row, row.prepared(wiring.graph))
+        operands = wiring.operands(leaves)
         results = interpreted(halves.forward, operands)
-        return self.finish(plan, operands, results, halves.saved, Interpreted(halves.backward))
+        return self.finish(wiring, operands, results, halves.saved, Interpreted(halves.backward))
 
-    def inline(self, plan: VjpPlan, leaves: Sequence) -> tuple[Any, Pullback]:
+    def inline(self, wiring: VjpWiring, leaves: Sequence) -> tuple[Any, Pullback]:
         """In a function that is differentiated in turn, calls keep their own rules: they are not opened."""
-        halves = plan.split(Row(plan.graph.name, current_options()), plan.graph)
-        operands = plan.operands(leaves)
+        halves = wiring.split(Row(wiring.graph.name, current_options()), wiring.graph)
+        operands = wiring.operands(leaves)
         results = inline(halves.forward, operands)
-        return self.finish(plan, operands, results, halves.saved, Interpreted(halves.backward))
+        return self.finish(wiring, operands, results, halves.saved, Interpreted(halves.backward))
 
     def finish(
         self,
-        plan: VjpPlan,
+        wiring: VjpWiring,
         operands: Sequence,
         results: Sequence,
-        places: Sequence[tuple[str, int]],
+        origins: Sequence[tuple[str, int]],
         back: Callable,
     ) -> tuple[Any, Pullback]:
-        saved = [(operands if where == "input" else results)[i] for where, i in places]
+        saved = [(operands if where == "input" else results)[i] for where, i in origins]
         # what the caller holds may be written to before the pullback is called
-        held = {id(x) for x in (*results[: len(plan.outs)], *(() if self.pure else operands))}
+        held = {id(x) for x in (*results[: len(wiring.outs)], *(() if self.pure else operands))}
         saved = [x.copy() if isinstance(x, np.ndarray) and id(x) in held else x for x in saved]
-        return finish(plan, operands, results), Pullback(plan, saved, back)
+        return finish(wiring, operands, results), Pullback(wiring, saved, back)
 
 
 class Interpreted:
@@ -157,8 +157,8 @@ class Pullback:
     integers and other values without a derivative. dout has the structure of f's result; None in it is zero.
     """
 
-    def __init__(self, plan: VjpPlan, saved: list, program: Any):
-        self._plan = plan
+    def __init__(self, wiring: VjpWiring, saved: list, program: Any):
+        self._wiring = wiring
         self._saved = saved
         self._program = program
 
@@ -173,8 +173,8 @@ class Pullback:
         return self._program
 
     def __call__(self, dout: Any, out: Any = None) -> tuple:
-        plan = self._plan
-        cts = matched_cotangents(plan, dout)
+        wiring = self._wiring
+        cts = matched_cotangents(wiring, dout)
         operands = [*self._saved, *cts]
         inside = type(self._program) is Interpreted and recording.current() is not None
         if inside or any(type(x) is Recorded for x in operands):
@@ -187,13 +187,13 @@ class Pullback:
         else:
             chosen = None
             if out is not None:
-                expected = Plan(self._program.graph, [], [], plan.back_tree, plan.back_outs)
+                expected = Wiring(self._program.graph, [], [], wiring.back_tree, wiring.back_outs)
                 chosen = output_buffers("pullback", expected, out)
             results = self._program(*operands, out=chosen)
-        return unflatten(plan.back_tree, [as_kind(results[o.index], o.kind) for o in plan.back_outs])
+        return unflatten(wiring.back_tree, [as_kind(results[o.index], o.kind) for o in wiring.back_outs])
 
 
-def matched_cotangents(plan: VjpPlan, dout: Any) -> list:
+def matched_cotangents(wiring: VjpWiring, dout: Any) -> list:
     """The cotangents as the backward takes them, one for each floating-point result."""
 
     def fail(path, expected, got):
@@ -201,11 +201,11 @@ def matched_cotangents(plan: VjpPlan, dout: Any) -> list:
             f"pullback: the cotangent{path} is {_described(got)}, expected {expected}, like the result"
         )
 
-    found: list = [None] * plan.tree.size
-    for leaf, d, path in matched(numbered(plan.tree), dout, fail):
+    found: list = [None] * wiring.tree.size
+    for leaf, d, path in matched(numbered(wiring.tree), dout, fail):
         if isinstance(leaf, Leaf):
-            found[leaf.index] = _cotangent(plan.cotangents[leaf.index], d, path)
-    return [ct for ct, node in zip(found, plan.cotangents) if node is not None]
+            found[leaf.index] = _cotangent(wiring.cotangents[leaf.index], d, path)
+    return [ct for ct, node in zip(found, wiring.cotangents) if node is not None]
 
 
 def _cotangent(node: Node | None, d: Any, path: str) -> Any:

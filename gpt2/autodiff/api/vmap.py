@@ -15,7 +15,7 @@ from ..record.value import Recorded
 from ..tree import LEAF, Tree, attributes_of, flatten, leaf_paths, unflatten
 from .bodies import as_arrays, body_graph, changes, operands_of_body, recorded_once
 from .derived import derived_function
-from .plan import Compile, argument_text
+from .transform import Compile, argument_text
 
 
 def vmap(f: Callable, in_axes: Any = 0, out_axes: Any = 0, *, pure: bool = False) -> Callable:
@@ -79,15 +79,7 @@ def _entries(axes) -> list:
 
 def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any) -> Any:
     leaves, tree = flatten((args, kwargs))
-    per_argument = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
-    if len(per_argument) != len(args):
-        raise AutodiffError(
-            f"vmap: in_axes has {len(per_argument)} entries, but {_name(f)} was called with {len(args)} "
-            f"positional argument{'s' if len(args) != 1 else ''}",
-            here(),
-        )
-    spec = (tuple, None, (tree.spec[2][0], tree.spec[2][1]))
-    axes = _axes_of(spec, (tuple(per_argument), 0), "in_axes")
+    axes = _axes_of_arguments(f, tree, in_axes, len(args))
     names = [_argument(f, path) for path in leaf_paths(tree)]
     n = _examples(f, leaves, axes, names)
     moved = [x if a is None else _first(x, a) for x, a in zip(leaves, axes)]
@@ -113,10 +105,23 @@ def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any)
     else:
         out_tree = rec.out_tree
         found, has = _at_once(rec, moved, axes, n)
-    places = _axes_of(out_tree.spec, out_axes, "out_axes")
+    wanted = _axes_of(out_tree.spec, out_axes, "out_axes")
     paths = leaf_paths(out_tree)
-    results = [_placed(f, x, h, a, n, p) for x, h, a, p in zip(found, has, places, paths, strict=True)]
+    results = [_with_axis_at(f, x, h, a, n, p) for x, h, a, p in zip(found, has, wanted, paths, strict=True)]
     return unflatten(out_tree, results)
+
+
+def _axes_of_arguments(f: Callable, tree: Tree, in_axes: Any, n: int) -> list[int | None]:
+    """For each leaf of n positional and any keyword arguments the axis of the examples; None: it has none."""
+    per_argument = in_axes if isinstance(in_axes, tuple) else (in_axes,) * n
+    if len(per_argument) != n:
+        raise AutodiffError(
+            f"vmap: in_axes has {len(per_argument)} entries, but {_name(f)} was called with {n} "
+            f"positional argument{'s' if n != 1 else ''}",
+            here(),
+        )
+    spec = (tuple, None, (tree.spec[2][0], tree.spec[2][1]))
+    return _axes_of(spec, (tuple(per_argument), 0), "in_axes")
 
 
 def _stacked(f: Callable, rows: list[tuple[list, Tree]]) -> tuple[Tree, list]:
@@ -243,13 +248,13 @@ def _children(axes, spec) -> list | None:
     )
 
 
-def _placed(f: Callable, x, has: bool, axis: int | None, n: int, path: tuple):
+def _with_axis_at(f: Callable, x, has: bool, axis: int | None, n: int, path: tuple):
     """A result with the axis of the examples where out_axes says."""
     if axis is None:
         if has:
-            place = "".join(f"[{p!r}]" for p in path)
+            where = "".join(f"[{p!r}]" for p in path)
             raise AutodiffError(
-                f"vmap: out_axes has None for the result{place} of {_name(f)}, which differs from example to "
+                f"vmap: out_axes has None for the result{where} of {_name(f)}, which differs from example to "
                 "example",
                 here(),
             )

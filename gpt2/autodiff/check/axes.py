@@ -1,5 +1,4 @@
-"""Where a factor comes from: lengths of axes, their products and square roots, with the names that the user's
-source gives to axes.
+"""Explains a factor by lengths of axes, multiplied or under a root, with the names that the user gave them.
 
 about_factor(1 / 10, graph)     "1/10", "a mean over B and T (axes 0 and 1 of inp, 2 x 5) where ..."
 """

@@ -189,12 +189,9 @@ def check_one(
         wrong(rec, double, i, kept, g, right, x, rtol) for i, (g, x) in enumerate(zip(found, given))
     ]
     for i, (path, told) in enumerate(zip(paths, complaints)):
-        where = (
-            f"gradient {path[0]}{name_of(rec, i)}"
-            if len(path) == 1
-            else f"gradient of {rec.graph.inputs[i].name}"
-        )
-        lines += [f"{where}: {text}" for text in told]
+        nested = len(path) > 1
+        what = f"of {rec.graph.inputs[i].name}" if nested else f"{path[0]}{name_of(rec, i)}"
+        lines += [f"gradient {what}: {text}" for text in told]
     return [*begins_at(rec, double, kept, found, right, rtol), *lines] if any(complaints) else lines
 
 
@@ -285,8 +282,8 @@ def wrong(
         if not bad.any():
             return lines
         at = np.unravel_index(np.argmax(apart), apart.shape)
-        place = f", most at {list(map(int, at))}" if at else ""
-        text = f"wrong at {np.count_nonzero(bad)} of {bad.size}{place}: {g[at]:.6g}, should be {want[at]:.6g}"
+        where = f", most at {list(map(int, at))}" if at else ""
+        text = f"wrong at {np.count_nonzero(bad)} of {bad.size}{where}: {g[at]:.6g}, should be {want[at]:.6g}"
     captured = [a for _, a in rec.captures]
     problem = Problem(rec.graph, [*values, *captured], i, dout.astype(want.dtype), right)
     many = sum(w is not None for w in right) >= MANY

@@ -21,7 +21,7 @@ from ..graph import Graph, Node, rewrite
 from ..ops import apply, const, input_node
 from ..ops.interpret import evaluate_graph
 from .axes import about_factor
-from .mistakes import SOFTMAX, Formula, mistakes, said
+from .mistakes import SOFTMAX, DerivedFormula, mistakes, said
 
 MOST_PATHS = 300  # intermediate values to try; small cases have fewer
 
@@ -197,7 +197,7 @@ def _single_steps(problem: Problem, got, same) -> Iterator[str]:
     """One step of the right formula done wrongly."""
     for function in dict.fromkeys((problem.graph, as_in_textbooks(problem.graph))):
         graph = vjp_graph(function, [problem.index], [0])
-        formula = Formula(graph, set(function.nodes), [*problem.values, problem.cotangent])
+        formula = DerivedFormula(graph, set(function.nodes), [*problem.values, problem.cotangent])
         with np.errstate(all="ignore"):
             tried = mistakes(formula, problem.suspects)
             found = next(
@@ -262,7 +262,7 @@ def _repeated(problem: Problem, got, same) -> Iterator[str]:
 
 
 def _patterns(problem: Problem, got, same) -> Iterator[str]:
-    """The place in the array where the difference lies, as text."""
+    """Where in the array the difference lies, as text."""
     want = problem.expected
     difference = got - want
     scale = np.max(np.abs(difference), initial=0.0)
@@ -277,8 +277,8 @@ def _patterns(problem: Problem, got, same) -> Iterator[str]:
         others = tuple(a for a in range(want.ndim) if a != axis)
         wrong = np.flatnonzero((np.abs(difference) > 1e-6 * scale).any(others))
         if len(wrong) <= n // 3:
-            places = ", ".join(map(str, wrong))
-            yield f"only {'index' if len(wrong) == 1 else 'indices'} {places} of axis {axis} differ"
+            numbers = ", ".join(map(str, wrong))
+            yield f"only {'index' if len(wrong) == 1 else 'indices'} {numbers} of axis {axis} differ"
 
 
 # Causes that say what the gradient as a whole is like, and those that name a step of the function

@@ -1,4 +1,4 @@
-"""Where in a program of many steps a backward goes wrong: between which of its arguments' uses.
+"""Finds the step of a long program at which a backward written by hand goes wrong.
 
 A gradient comes down from the result, step by step. So of all arguments whose gradients are wrong the one
 that is used last says most: what comes after it is right as far as later arguments show, and the mistake
@@ -110,7 +110,7 @@ def where_it_begins(
     if not wrong or len(parts) < 3:
         return []
     last = wrong[-1]
-    head, steps = _place(graph, last, [p for p in right if len(p.readers) == 1], want)
+    head, steps = _suspects(graph, last, [p for p in right if len(p.readers) == 1], want)
     named = functions(graph, steps)
     if not named:
         return []
@@ -118,15 +118,23 @@ def where_it_begins(
     cut, given, i = _apart(graph, last, values)
     g, gradients = got[last.index][last.at], [*[None] * i, want[last.index][last.at]]
     suspected = [(name, Problem(cut, given, i, cotangent, gradients, near=file)) for name, file in named]
-    cause = likely_cause(suspected[0][1], g, max(tolerance, 1e-9), AS_A_WHOLE)
+    name, cause = _cause(suspected, g, max(tolerance, 1e-9))
+    return [head + name if name else every, *([f"    likely cause: {cause}"] if cause else [])]
+
+
+def _cause(
+    suspected: Sequence[tuple[str, Problem]], g: np.ndarray, tolerance: float
+) -> tuple[str, str | None]:
+    """(the function that it lies in, what is likely wrong there); "" and None where that cannot be told."""
+    cause = likely_cause(suspected[0][1], g, tolerance, AS_A_WHOLE)
     if cause:
-        return [every, f"    likely cause: {cause}"]
+        return "", cause
     for kind in OF_A_STEP:
         for name, problem in suspected:
-            cause = likely_cause(problem, g, max(tolerance, 1e-9), [kind])
+            cause = likely_cause(problem, g, tolerance, [kind])
             if cause:
-                return [head + name, f"    likely cause: {cause}"]
-    return [every]
+                return name, cause
+    return "", None
 
 
 def _right(parts, compared, got, want, tolerance) -> list[Piece]:
@@ -140,7 +148,7 @@ def _right(parts, compared, got, want, tolerance) -> list[Piece]:
     return [p for p, g, w in pairs if size(g - w) <= tolerance * max(size(w), least)]
 
 
-def _place(graph: Graph, last: Piece, good: list[Piece], want) -> tuple[str, set[Node]]:
+def _suspects(graph: Graph, last: Piece, good: list[Piece], want) -> tuple[str, set[Node]]:
     """What is to be said of the last wrong gradient, and the values whose backward may be wrong.
 
     good    the pieces with one reader whose gradients are right
@@ -163,7 +171,7 @@ def _few(labels: Iterable[str]) -> str:
 
 
 def functions(graph: Graph, steps: set[Node]) -> list[tuple[str, str]]:
-    """(function with its place, file) of the code that computes some values, a file each, in order."""
+    """(function with its lines, file) of the code that computes some values, a file each, in order."""
     lines: dict[str, list] = {}
     for n in graph.nodes:
         if n in steps and n.loc is not None and n.op not in VIEWS:
@@ -172,8 +180,8 @@ def functions(graph: Graph, steps: set[Node]) -> list[tuple[str, str]]:
     for file, seen in lines.items():
         function = Counter(name for name, _ in seen).most_common(1)[0][0]
         at = sorted(line for name, line in seen if name == function)
-        place = f"{at[0]}-{at[-1]}" if at[0] != at[-1] else str(at[0])
-        found.append((f"{function} ({os.path.basename(file)}:{place})", file))
+        at_lines = f"{at[0]}-{at[-1]}" if at[0] != at[-1] else str(at[0])
+        found.append((f"{function} ({os.path.basename(file)}:{at_lines})", file))
     return found
 
 

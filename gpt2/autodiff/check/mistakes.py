@@ -21,7 +21,7 @@ MOST = 4000  # wrong steps to try; each costs the rest of the formula
 SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@"}
 
 
-class Formula:
+class DerivedFormula:
     """The graph of a function and its gradient with all of its values, which can be computed with one of them
     changed.
 
@@ -64,7 +64,7 @@ def _before(node: Node) -> Iterator[Node]:
             todo += n.args
 
 
-def mistakes(formula: Formula, suspected: Callable[[Node], bool]) -> Iterator[tuple[str, np.ndarray]]:
+def mistakes(formula: DerivedFormula, suspected: Callable[[Node], bool]) -> Iterator[tuple[str, np.ndarray]]:
     """(what is wrong, the gradient that it gives) for the steps that are suspected, likeliest kinds first."""
     steps = [n for n in formula.graph.nodes if n in formula.needed and n.args]
     steps = [n for n in steps if not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"]
@@ -72,7 +72,7 @@ def mistakes(formula: Formula, suspected: Callable[[Node], bool]) -> Iterator[tu
     # the gradient's own steps before those of the function, which a backward may compute again
     steps.sort(key=lambda n: n in formula.forward)
     tried = 0
-    for kind in (_products, _sums, _terms, _factors, _orders, _steps_left_out, _other_values):
+    for kind in (_products, _sums, _scalings, _terms, _factors, _orders, _steps_left_out, _other_values):
         for n in steps:
             for text, value in kind(formula, n):
                 if value.shape != n.shape:
@@ -80,12 +80,12 @@ def mistakes(formula: Formula, suspected: Callable[[Node], bool]) -> Iterator[tu
                 tried += 1
                 if tried > MOST:
                     return
-                yield text + _place(n), formula.changed(n, value)
+                yield text + _location(n), formula.changed(n, value)
                 if n in formula.forward:
-                    yield text + _place(n), formula.changed(n, value, backward_alone=True)
+                    yield text + _location(n), formula.changed(n, value, backward_alone=True)
 
 
-def _place(n: Node) -> str:
+def _location(n: Node) -> str:
     if n.loc is None:
         return ""
     return f" ({'the gradient of ' if n.derived else ''}{os.path.basename(n.loc[0])}:{n.loc[1]})"
@@ -107,7 +107,7 @@ def said(n: Node, depth: int = 2) -> str:
     return f"{n.op}({', '.join(parts)})"
 
 
-def _products(formula: Formula, n: Node):
+def _products(formula: DerivedFormula, n: Node):
     if n.op == "transpose":
         x = formula.values[n.args[0]]
         if x.shape == n.shape:
@@ -126,31 +126,30 @@ def _products(formula: Formula, n: Node):
             yield text + "the operands are in the wrong order", b @ a
 
 
-def _sums(formula: Formula, n: Node):
+def _sums(formula: DerivedFormula, n: Node):
+    if n.op != "sum":
+        return
     x = n.args[0]
-    if n.op == "sum":
-        axes = n.attrs.get("axes") or tuple(range(x.ndim))
-        count = int(np.prod([x.shape[k] for k in axes]))
-        where = f"{'axis' if len(axes) == 1 else 'axes'} {', '.join(map(str, axes))}"
-        names = axis_names(formula.graph).get(x.name or "", [])
-        if len(names) == x.ndim and all(names[k] for k in axes):
-            where = " and ".join(names[k] for k in axes)
-        value = formula.values[n]
-        yield f"the mean of {said(x)} over {where} is taken where the sum is meant", value / count
-        first = formula.values[x][tuple(slice(0, 1) if k in axes else slice(None) for k in range(x.ndim))]
-        if first.size == value.size:
-            yield f"the first of {where} of {said(x)} is taken where the sum is meant", first.reshape(n.shape)
-    if (
-        n.op in ("multiply", "divide")
-        and len(n.args) == 2
-        and n.args[1].op == "const"
-        and not n.args[1].shape
-    ):
+    axes = n.attrs.get("axes") or tuple(range(x.ndim))
+    count = int(np.prod([x.shape[k] for k in axes]))
+    where = f"{'axis' if len(axes) == 1 else 'axes'} {', '.join(map(str, axes))}"
+    names = axis_names(formula.graph).get(x.name or "", [])
+    if len(names) == x.ndim and all(names[k] for k in axes):
+        where = " and ".join(names[k] for k in axes)
+    value = formula.values[n]
+    yield f"the mean of {said(x)} over {where} is taken where the sum is meant", value / count
+    first = formula.values[x][tuple(slice(0, 1) if k in axes else slice(None) for k in range(x.ndim))]
+    if first.size == value.size:
+        yield f"the first of {where} of {said(x)} is taken where the sum is meant", first.reshape(n.shape)
+
+
+def _scalings(formula: DerivedFormula, n: Node):
+    if n.op in ("multiply", "divide") and n.args[1].op == "const" and not n.args[1].shape:
         a, c = formula.of(*n.args)
         yield f"{said(n.args[0])} is scaled by {c:g} twice", (a * c * c if n.op == "multiply" else a / c / c)
 
 
-def _terms(formula: Formula, n: Node):
+def _terms(formula: DerivedFormula, n: Node):
     if n.op not in ("add", "subtract") or len(n.args) != 2:
         return
     x, y = (np.broadcast_to(v, n.shape) for v in formula.of(*n.args))
@@ -169,7 +168,7 @@ SOFTMAX = (
 )
 
 
-def _softmax_term(formula: Formula, n: Node) -> str | None:
+def _softmax_term(formula: DerivedFormula, n: Node) -> str | None:
     """Whether a difference of the gradient is the one in a softmax's: what is taken away is a sum of
     products, and the difference is multiplied by exponentials."""
     taken = [m for m in _before(n.args[1]) if m not in formula.forward]
@@ -179,7 +178,7 @@ def _softmax_term(formula: Formula, n: Node) -> str | None:
     return SOFTMAX if sums and softmax and n not in formula.forward else None
 
 
-def _factors(formula: Formula, n: Node):
+def _factors(formula: DerivedFormula, n: Node):
     if n.op not in ("multiply", "divide") or len(n.args) != 2:
         return
     x, y = (np.broadcast_to(v, n.shape) for v in formula.of(*n.args))
@@ -200,7 +199,7 @@ def _factors(formula: Formula, n: Node):
         yield f"{said(n.args[0])} is divided by {said(n.args[1])} twice", x / y / y
 
 
-def _orders(formula: Formula, n: Node):
+def _orders(formula: DerivedFormula, n: Node):
     """Parts side by side, and axes: in another order, or one left out."""
     x = n.args[0]
     if n.op in ("assemble", "concatenate") and 1 < len(n.args) < 5:
@@ -225,14 +224,14 @@ def _orders(formula: Formula, n: Node):
         yield f"{said(x.args[0])} is reshaped without its axes being exchanged first", start.reshape(n.shape)
 
 
-def _steps_left_out(formula: Formula, n: Node):
+def _steps_left_out(formula: DerivedFormula, n: Node):
     if len(n.args) == 1 and n.args[0].shape == n.shape and n.op not in ("transpose", "reshape"):
         yield f"{n.op} is left out: {said(n.args[0])} stands for {said(n)}", formula.values[n.args[0]]
     if n.op == "maximum" and len(n.args) == 2:
         yield f"{n.op} is left out", np.broadcast_to(formula.values[n.args[0]], n.shape)
 
 
-def _other_values(formula: Formula, n: Node):
+def _other_values(formula: DerivedFormula, n: Node):
     """A value of the function where another of the same shape is meant."""
     named = [
         m for m in formula.forward if m.shape and not isinstance(m.dtype, tuple) and m.dtype.kind in "fc"

@@ -186,5 +186,5 @@ def compare(what: str, got: Any, expected: Any, rtol: float, noise: float = 0.0)
     size = np.max(np.abs(got), initial=0.0) + np.max(np.abs(expected), initial=0.0)
     if not np.max(apart, initial=0.0) <= rtol * size + noise:
         at = np.unravel_index(np.argmax(np.where(np.isnan(apart), np.inf, apart)), apart.shape)
-        place = f" at {list(map(int, at))}" if at else ""
-        raise GradientMismatch(f"{what}: {got[at]:.8g}{place}, by central differences {expected[at]:.8g}")
+        where = f" at {list(map(int, at))}" if at else ""
+        raise GradientMismatch(f"{what}: {got[at]:.8g}{where}, by central differences {expected[at]:.8g}")

@@ -5,7 +5,7 @@
     jvp_graph(graph, wrt)        forward: inputs and tangents -> outputs and their tangents
 
 None is the symbolic zero: what does not depend on `wrt`, or does not lead to a cotangent, has no derivative
-and costs nothing. chain.py has the steps of the chain rule.
+and costs nothing. chain_rule.py has the steps of the chain rule.
 
 Gradients flow with the linear transpose, without conjugation (JAX's convention): the gradient of a real
 function of z = u + iv is df/du - i df/dv.
@@ -21,7 +21,7 @@ from ..graph import Graph, Node, next_id
 from ..ops import OPS, input_node
 from ..ops.build import full, zeros
 from ..ops.exactness import mark_derived
-from .chain import Masked, applied, errors_at, fit, force, pull_elementwise, pull_where, push, total
+from .chain_rule import Masked, applied, errors_at, fit, force, pull_elementwise, pull_where, push, total
 from .shifts import invariant_shifts
 
 __all__ = ["backprop", "gradient_graph", "gradients", "jvp_graph", "pushforward", "vjp_graph"]
@@ -73,20 +73,25 @@ def active_nodes(outputs: Iterable[Node], wrt: Iterable[Node]) -> list[Node]:
     """The nodes that lead from `wrt` to `outputs` through differentiable values, in topological order."""
     active = set(wrt)
     oldest = min((n.id for n in active), default=0)  # nothing older depends on wrt
-    between: dict[int, Node] = {}
     outputs = [o for o in outputs if o.id >= oldest]
-    stack = list(outputs)
-    while stack and active:
-        n = stack.pop()
-        if n.id not in between:
-            between[n.id] = n
-            stack.extend(a for a in n.args if a.id >= oldest and a.id not in between)
-    nodes = [between[i] for i in sorted(between)]
+    nodes = _no_older(outputs, oldest) if active else []
     still = invariant_shifts(nodes, outputs)
     for n in nodes:
         if carries_derivative(n) and n not in still and any(a in active for a in n.args):
             active.add(n)
     return [n for n in nodes if n in active]
+
+
+def _no_older(outputs: Iterable[Node], oldest: int) -> list[Node]:
+    """What outputs are computed from, themselves included, as far back as the id `oldest`, in order."""
+    found: dict[int, Node] = {}
+    stack = list(outputs)
+    while stack:
+        n = stack.pop()
+        if n.id not in found:
+            found[n.id] = n
+            stack.extend(a for a in n.args if a.id >= oldest and a.id not in found)
+    return [found[i] for i in sorted(found)]
 
 
 def carries_derivative(n: Node) -> bool:

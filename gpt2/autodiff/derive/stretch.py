@@ -14,7 +14,7 @@ from ..ops import apply
 from ..ops.interpret import evaluate_graph
 from ..ops.subgraph import inputs_like, items, result_types
 from ..ops.table import row
-from .chain import applied
+from .chain_rule import applied
 from .differentiate import backprop, pushforward
 
 

@@ -19,18 +19,18 @@ def rounded(nbytes: int) -> int:
     return -(-max(nbytes, 1) // ALIGN) * ALIGN
 
 
-def stretches(arena: np.ndarray, places: list[tuple]) -> list[np.ndarray]:
+def stretches(arena: np.ndarray, layout: list[tuple]) -> list[np.ndarray]:
     """The arrays that lie in an arena: one for each (offset, dtype, shape)."""
-    return [np.ndarray(shape, dtype, arena, offset) for offset, dtype, shape in places]
+    return [np.ndarray(shape, dtype, arena, offset) for offset, dtype, shape in layout]
 
 
-def cuts(owners: Sequence[np.ndarray], places: Sequence[tuple[int, tuple]]) -> list[np.ndarray]:
+def cuts(owners: Sequence[np.ndarray], layout: Sequence[tuple[int, tuple]]) -> list[np.ndarray]:
     """Views of arrays: one for each (number of the array, steps that lead to the view).
 
     A step is a method of arrays and what it is given.
     """
     found = []
-    for k, steps in places:
+    for k, steps in layout:
         x = owners[k]
         for method, how in steps:
             x = method(x, how)

@@ -131,7 +131,11 @@ class ArrayTexts:
             owner = self.whole(base)
         else:
             name, s = self.whole_name(n), self.plan.storage[n]
-            if s.lender is not None or not n.nbytes:
+            if s.lender is not None:
+                first = s.offset // n.dtype.itemsize
+                steps = ("reshape", (-1,)), ("slice", ((first, first + n.size, 1),)), ("reshape", n.shape)
+                return self.define(name, self.stretch(n), n, self.whole(s.lender), steps)
+            if not n.nbytes:
                 return self.define(name, self.stretch(n), n)
             self.setup.append(Stretch(name, s.offset, n))
             self.kept.append(name)

@@ -1,4 +1,4 @@
-"""Who owns which memory, for how long: results, the arena, and the scratch blocks of a region.
+"""Plans the memory of a program: which value lives where, and for how long, in results, arena or scratch.
 
 `plan` gives every value a Kind of storage. Lives are counted in steps: a plain statement is one step, and so
 is a whole region of row blocks.
@@ -19,6 +19,7 @@ from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
 from .arena import offsets, rounded
 from .layout import chain, is_result_of_call, root
+from .planes import in_planes
 from .regions import Region, blocks_of, flags_of
 from .rowwise import by_rows
 from .windows import Window
@@ -65,6 +66,7 @@ class BufferPlan:
     storage: dict[Node, Storage]  # arena values that own memory (none that live in another's window)
     windows: dict[Node, Window]
     slots: dict[Node, int]  # scratch values: number of their slot in the region
+    planes: set[Node]  # those that lie plane by plane (planes.py)
     partials: dict[Node, Storage]  # for each sum over blocks of rows, the block sums
     arena_bytes: int
     folded: set[Node]
@@ -96,8 +98,16 @@ def plan(
     }
     own = {id(s): s for s in storage.values() if s.lender is None}
     total = offsets([*own.values(), *partials.values(), *during.values(), *unread.values()])
-    slots = {n: slot for r in regions if r.N > 1 for n, slot in _Slots(r, kind, values).slots.items()}
-    return BufferPlan(kind, storage, values.windows, slots, partials, total, values.folded, during, unread)
+    slots: dict[Node, int] = {}
+    planes: set[Node] = set()
+    for r in regions:
+        if r.N > 1:
+            own = _Slots(r, kind, values).slots
+            slots.update(own)
+            planes |= in_planes(r, own, values.readers, values.guests_and_hosts)
+    return BufferPlan(
+        kind, storage, values.windows, slots, planes, partials, total, values.folded, during, unread
+    )
 
 
 class Values:
@@ -118,6 +128,7 @@ class Values:
         self.start, self.end = _steps(regions)
         self.results = {(n.args[0], n.attrs["i"]) for n in self.start if is_result_of_call(n)}
         self._last: dict[Node, int] = {}
+        self.guests_and_hosts = {*windows, *(w.base for w in windows.values()), *folded}
 
     def base(self, n: Node) -> Node:
         """The value in whose memory n lives, n itself for most."""
@@ -132,7 +143,7 @@ class Values:
         return [w for u in direct for w in (self.readers(u) if u in self.folded else [u])]
 
     def last_read(self, n: Node) -> int:
-        """The place in the order of the last of them; -1 where there is none."""
+        """The position in the order of the last of them; -1 where there is none."""
         if n not in self._last:
             self._last[n] = max([self.uses.order[u] for u in self.readers(n)], default=-1)
         return self._last[n]
@@ -249,7 +260,7 @@ class Uses:
         return found
 
     def last_read(self, x: Node) -> int:
-        """The place in the order of the op that reads x last; -1 where none does."""
+        """The position in the order of the op that reads x last; -1 where none does."""
         if x not in self._last:
             self._last[x] = max((self.order[u] for u, _ in self.readers(x)), default=-1)
         return self._last[x]
@@ -272,7 +283,7 @@ class Uses:
 
 
 def _element_by_element(a: Node, n: Node) -> bool:
-    """Whether n, an elementwise op, reads each element of a's root in the place that it writes."""
+    """Whether n, an elementwise op, reads each element of a's root at the position that it writes."""
     return a.shape == n.shape and all(v.op == "reshape" for v in chain(a))
 
 
@@ -298,17 +309,31 @@ def _share(r: Region, storage: dict[Node, Storage], values: Values) -> None:
         s = storage.get(values.base(n))
         if s is None or n in sums or not _first_writer(n, s, values):
             continue
-        direct = _read_in_step(n)
-        for x in dict.fromkeys((*direct, *outside)):
-            t = storage.get(x)
-            if t is None or t is s or not _fits_over(n, x, values.windows):
-                continue
-            inside = values.uses.region[x] is r and x not in direct
-            if t.holds == [x] and x not in sums and not inside and _done_with(x, n, x in direct, values, r):
-                t.end = max(t.end, s.end)
-                t.holds = s.holds  # from here on they are what lives there
-                storage[values.base(n)] = t
-                break
+        t = _to_write_over(n, r, sums, storage, outside, values)
+        if t is not None:
+            t.end = max(t.end, s.end)
+            t.holds = s.holds  # from here on they are what lives there
+            storage[values.base(n)] = t
+
+
+def _to_write_over(
+    n: Node,
+    r: Region,
+    sums: set[Node],
+    storage: dict[Node, Storage],
+    outside: Iterable[Node],
+    values: Values,
+) -> Storage | None:
+    """The storage of a value that n may be written over: one of its arguments, or of the arrays `outside`."""
+    own, direct = storage[values.base(n)], _read_in_step(n)
+    for x in dict.fromkeys((*direct, *outside)):
+        t = storage.get(x)
+        if t is None or t is own or not _fits_over(n, x, values.windows):
+            continue
+        inside = values.uses.region[x] is r and x not in direct
+        if t.holds == [x] and x not in sums and not inside and _done_with(x, n, x in direct, values, r):
+            return t
+    return None
 
 
 def _fits_over(n: Node, x: Node, windows) -> bool:

@@ -1,4 +1,6 @@
-"""Decisions made before any line is written: how a block reaches its rows, which products fold into a sum."""
+"""Decisions made before any line is written: how a block reaches its rows, which multiplications fold into a
+sum.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ def one_prefix(r: Region, where: dict[Node, Region]) -> bool:
 def folded(
     graph: Graph, users: dict[Node, list[Node]], where: dict[Node, Region], windows: dict[Node, Window]
 ) -> set[Node]:
-    """The products that only a sum over the last axis reads: each such pair is one np.vecdot."""
+    """The multiplications that only a sum over the last axis reads: each such pair is one np.vecdot."""
     found = set()
     for n in graph.nodes:
         if n.op == "sum" and n.args[0].op in ("multiply", "square"):

@@ -16,7 +16,7 @@ MOST = 80  # boxes; a picture of more helps nobody
 SWEEPS = 8
 
 Point = tuple[Node, int]
-Places = dict[Point, tuple[float, float]]
+Positions = dict[Point, tuple[float, float]]
 
 
 def shown(graph: Graph, name: str, source: str) -> str:
@@ -42,11 +42,11 @@ def drawing(graph: Graph) -> str:
     widths: dict[Point, float] = {(n, 0): CHARACTER * max(map(len, words[n])) + 16 for n in boxes}
     ways, depth = ways_of(boxes)
     widths.update({point: THREAD for way in ways for point in way[1:-1]})
-    places, width, height = placed(ways, depth, widths)
+    positions, width, height = laid_out(ways, depth, widths)
     links = dict.fromkeys(link for way in ways for link in zip(way, way[1:]))
-    parts = [_line(places[upper], places[lower], past=lower[1] > 0) for upper, lower in links]
+    parts = [_line(positions[upper], positions[lower], past=lower[1] > 0) for upper, lower in links]
     for n in boxes:
-        parts.append(_box(places[n, 0], widths[n, 0], words[n], n in graph.outputs or n in graph.inputs))
+        parts.append(_box(positions[n, 0], widths[n, 0], words[n], n in graph.outputs or n in graph.inputs))
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: {width:.0f}px; width: 100%"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} fill="none">{"".join(parts)}</svg>'
 
@@ -67,7 +67,7 @@ def _formula(n: Node, names: dict[Node, str]) -> str:
 def ways_of(boxes: list[Node]) -> tuple[list[list[Point]], dict[Point, int]]:
     """The points that each arrow passes, downwards, and the row of every point.
 
-    (n, 0) is the box of n, and (n, k) the place where arrows from it pass the k-th row below.
+    (n, 0) is the box of n, and (n, k) the position where arrows from it pass the k-th row below.
     """
     depth: dict[Point, int] = {}
     for n in boxes:
@@ -82,30 +82,36 @@ def ways_of(boxes: list[Node]) -> tuple[list[list[Point]], dict[Point, int]]:
     return ways, depth
 
 
-def placed(
+def laid_out(
     ways: list[list[Point]], depth: dict[Point, int], widths: dict[Point, float]
-) -> tuple[Places, float, float]:
+) -> tuple[Positions, float, float]:
     """The middle of each point's upper edge, and the width and height of all."""
     rows: list[list[Point]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for point, row in depth.items():
         rows[row].append(point)
-    near: dict[Point, set[Point]] = {point: set() for point in depth}
-    for way in ways:
-        for upper, lower in zip(way, way[1:]):
-            near[upper].add(lower)
-            near[lower].add(upper)
+    near = _neighbours(ways)
     x = {point: at for row in rows for point, at in _side_by_side(row, widths)}
     for sweep in range(SWEEPS):
         for row in rows if sweep % 2 else rows[::-1]:
-            wanted = {p: sum(x[o] for o in near[p]) / len(near[p]) if near[p] else x[p] for p in row}
+            wanted = {p: sum(x[o] for o in near[p]) / len(near[p]) if p in near else x[p] for p in row}
             row.sort(key=wanted.__getitem__)
             middle = [at for _, at in _side_by_side(row, widths)]
             shift = (sum(wanted.values()) - sum(middle)) / len(row)
             x.update({point: at + shift for point, at in zip(row, middle)})
     left = min((x[p] - widths[p] / 2 for p in x), default=0.0) - MARGIN
     right = max((x[p] + widths[p] / 2 for p in x), default=0.0) + MARGIN
-    places = {p: (x[p] - left, MARGIN + ROW * depth[p]) for p in x}
-    return places, right - left, 2 * MARGIN + ROW * len(rows) - (ROW - HEIGHT)
+    positions = {p: (x[p] - left, MARGIN + ROW * depth[p]) for p in x}
+    return positions, right - left, 2 * MARGIN + ROW * len(rows) - (ROW - HEIGHT)
+
+
+def _neighbours(ways: list[list[Point]]) -> dict[Point, set[Point]]:
+    """The points that an arrow joins with each."""
+    near: dict[Point, set[Point]] = {}
+    for way in ways:
+        for upper, lower in zip(way, way[1:]):
+            near.setdefault(upper, set()).add(lower)
+            near.setdefault(lower, set()).add(upper)
+    return near
 
 
 def _side_by_side(row: list[Point], widths: dict[Point, float]) -> list[tuple[Point, float]]:
@@ -129,8 +135,8 @@ def _line(start: tuple[float, float], end: tuple[float, float], past: bool) -> s
     return f'<path d="{path}" stroke="currentColor" stroke-opacity="0.45"/>'
 
 
-def _box(place: tuple[float, float], width: float, words: tuple[str, str], end: bool) -> str:
-    x, y = place
+def _box(position: tuple[float, float], width: float, words: tuple[str, str], end: bool) -> str:
+    x, y = position
     colour, opacity = ("#2f81f7", 0.22) if end else ("currentColor", 0.07)
     shape = (
         f'<rect x="{x - width / 2:.1f}" y="{y:.0f}" width="{width:.1f}" height="{HEIGHT}" rx="5" '

@@ -1,8 +1,8 @@
 """Expressions as text, with the parentheses that they need and no others.
 
 How an op looks in Python's own arithmetic is said here once, for all that print it: programs of Python floats
-(scalar.py), single numbers in a NumPy program (source.py), numexpr's trees (numexpr.py) and the source for
-people (readable.py). Between two arguments stands the sign of the op's row (`operator`); FORMS has the rest.
+(scalar.py), single numbers in a NumPy program (source.py), numexpr's (numexpr.py) and the source for people
+(readable.py). Between two arguments stands the sign of the op's row (`operator`); FORMS has the rest.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ..ops.table import OPS
 
 # How tightly a text binds, from `a if c else b` to a name. For Python `a @ b` binds as `a * b` does; here it
 # is looser (MATRIX), so that products of matrices stand in parentheses among others.
-CHOICE, OR, AND, NOT, COMPARE, BITS, SUM, MATRIX, PRODUCT, UNARY, POWER, ATOM = range(12)
+CHOICE, OR, AND, NOT, COMPARE, BITS, SUM, MATRIX, MULTIPLY, UNARY, POWER, ATOM = range(12)
 
 # sign -> how tightly the expression binds, and how tightly its left and right argument have to
 _SIGNS = {
-    **dict.fromkeys(("+", "-"), (SUM, SUM, PRODUCT)),
-    **dict.fromkeys(("*", "/"), (PRODUCT, PRODUCT, UNARY)),
+    **dict.fromkeys(("+", "-"), (SUM, SUM, MULTIPLY)),
+    **dict.fromkeys(("*", "/"), (MULTIPLY, MULTIPLY, UNARY)),
     **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), (COMPARE, SUM, SUM)),
     "@": (MATRIX, MATRIX, ATOM),
 }
@@ -27,8 +27,8 @@ _SIGNS = {
 # op -> how tightly its text binds, and the text over its arguments' texts
 Forms = Mapping[str, tuple[int, str]]
 FORMS: Forms = {
-    "square": (PRODUCT, "{0} * {0}"),
-    "reciprocal": (PRODUCT, "1.0 / {0}"),
+    "square": (MULTIPLY, "{0} * {0}"),
+    "reciprocal": (MULTIPLY, "1.0 / {0}"),
     "negative": (UNARY, "-{0}"),
     "positive": (ATOM, "{0}"),
 }
@@ -42,7 +42,7 @@ class Text:
     tightness: int = ATOM
 
     def at(self, tightness: int) -> str:
-        """The text for a place that takes what binds so tightly: in parentheses if this does not."""
+        """The text where what binds so tightly is taken: in parentheses if this does not."""
         return self.text if self.tightness >= tightness else f"({self.text})"
 
 

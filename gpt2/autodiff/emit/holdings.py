@@ -86,10 +86,10 @@ def course(made: Planned) -> list[float]:
     total = sum(taken) or 1.0
     least = 1 / (4 * len(taken))  # so that nothing is too short to be seen
     taken = [max(t / total, least) for t in taken]
-    places = [0.0]
+    shares = [0.0]
     for t in taken:
-        places.append(places[-1] + t / sum(taken))
-    return places
+        shares.append(shares[-1] + t / sum(taken))
+    return shares
 
 
 def _reckoned(n: Node) -> float:
@@ -126,7 +126,7 @@ def drawing(made: Planned, name: str) -> str:
     stretch that holds something, from when that is made to when it is read for the last time.
     """
     found = lanes(made)
-    places = course(made)
+    shares = course(made)
     total = sum(lane.nbytes for lane in found) or 1
     scale = HEIGHT / total
     heading = (
@@ -141,7 +141,7 @@ def drawing(made: Planned, name: str) -> str:
             f'<rect x="{LEFT}" y="{y:.1f}" width="{WIDTH - LEFT}" height="{high:.1f}" fill="currentColor" '
             f'fill-opacity="0.06"><title>{escape(f"{lane.name}, {size(lane.nbytes)}")}</title></rect>'
         )
-        parts += _boxes(lane, places, y, high)
+        parts += _boxes(lane, shares, y, high)
         if y + high / 2 - 8 >= told_until:  # names that would stand in each other's way are left out
             told_until = y + high / 2 + 8
             parts.append(_text(LEFT - 8, y + high / 2 + 4, f"{lane.name}, {size(lane.nbytes)}", "end"))
@@ -152,9 +152,9 @@ def drawing(made: Planned, name: str) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {frame} fill="none">{"".join(parts)}</svg>'
 
 
-def _boxes(lane: Lane, places: list[float], y: float, high: float) -> Iterator[str]:
+def _boxes(lane: Lane, shares: list[float], y: float, high: float) -> Iterator[str]:
     for h in lane.holdings:
-        left, right = (LEFT + (WIDTH - LEFT) * places[at] for at in (h.start, h.end + 1))
+        left, right = (LEFT + (WIDTH - LEFT) * shares[at] for at in (h.start, h.end + 1))
         up, down = (y + high * at / lane.nbytes for at in (h.low, h.high))
         words = escape(f"{h.words}; {size(h.high - h.low)}, steps {h.start + 1} to {h.end + 1}")
         yield (

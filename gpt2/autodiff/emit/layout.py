@@ -48,7 +48,7 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
     if n.op == "transpose":
         return x.transpose(n.attrs["perm"])
     if n.op == "slice":
-        return part(x, n.attrs["index"])
+        return slice_view(x, n.attrs["index"])
     if n.op == "broadcast":
         return np.broadcast_to(x, n.shape)
     if n.op == "reshape":
@@ -59,7 +59,7 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
 _NEVER_COPIED = ("transpose", "slice", "broadcast")  # views whatever they are views of
 
 
-def part(x: np.ndarray, index: Sequence[tuple]) -> np.ndarray:
+def slice_view(x: np.ndarray, index: Sequence[tuple]) -> np.ndarray:
     """x[index], a view. Without the dots NumPy would read the one number of an array of no axes."""
     return x[(*index_slices(index), ...)]
 
@@ -113,6 +113,7 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
 
     - a reshape that no view can give becomes a copy and a reshape of the copy;
     - an elementwise op reads through broadcasts: ufuncs broadcast by themselves;
+    - products that add up many rows, and may do so in any order, are set apart from others;
     - sums that have to be NumPy's to the bit (`exact` has their ids) are set apart from those that may be
       added in any order;
     - each output is a fresh value, so that a caller never gets a view of an input or the same array twice;
@@ -135,7 +136,8 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
         if facts(n).streams and any(a.op == "broadcast" for a in args):
             # the result is written into memory of the full shape, so even all arguments may be smaller
             return with_args(n, tuple(a.args[0] if a.op == "broadcast" else a for a in args))
-        return _in_order(n, args, n.id in exact)
+        make = _by_rows if n.op == "matmul" else _in_order
+        return make(n, args, n.id in exact)
 
     def stand(n: Node) -> np.ndarray:
         if n not in stands:
@@ -156,6 +158,20 @@ def _in_order(n: Node, args: tuple, exact: bool) -> Node | None:
         attrs = {"subscripts": n.attrs["subscripts"]}
         return Node("einsum", args, attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
     return None
+
+
+FEW = 1 << 13  # elements of a product, which each block of rows adds to
+MANY = 1 << 18  # elements of a factor, from which it is better not to be in memory as a whole
+
+
+def _by_rows(n: Node, args: tuple, exact: bool) -> Node | None:
+    """x.T @ y as a sum over rows, where x and y have many and their product is small."""
+    if n.op != "matmul" or exact or n.ndim != 2 or args[0].op != "transpose" or n.size > FEW:
+        return None
+    x, y = args[0].args[0], args[1]
+    if x.ndim != 2 or x.size < MANY or y.ndim != 2 or {x.dtype, y.dtype} != {n.dtype} or n.dtype.kind != "f":
+        return None
+    return Node("row_product", (x, y), {}, n.shape, n.dtype, n.name, n.loc, n.derived)
 
 
 def _copied(o: Node) -> Node:

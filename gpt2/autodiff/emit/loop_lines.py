@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..graph import Node
 from ..ops.shape import index_text
 from .expressions import ATOM
-from .loops import Carried, Each, Filled, Loop, Part, Read, Record, Same
+from .loops import Carried, Each, Filled, Loop, MovingSlice, ReadLater, Same, SavedRows
 
 if TYPE_CHECKING:
     from .readable import Writer
@@ -20,7 +20,7 @@ class LoopLines:
     record   what of its results is handed on together, or None
     """
 
-    def __init__(self, writer: Writer, loop: Loop, record: Record | None):
+    def __init__(self, writer: Writer, loop: Loop, record: SavedRows | None):
         self.writer, self.loop, self.record = writer, loop, record
         self.variable = writer.fresh("k")
         self.before: list[str] = []  # lines above the loop
@@ -29,7 +29,7 @@ class LoopLines:
         self.carried = {of: self.carry(k) for of, k in loop.carried.items()}
         self.fields: dict[tuple[str, int], str] = {}  # column of a record -> its name in the loop
         self.lists: dict[tuple[Node, ...], str] = {}  # values of their own for each call -> the list of them
-        if not any(isinstance(x, Part | Filled) for x in (*loop.given, *loop.made)):
+        if not any(isinstance(x, MovingSlice | Filled) for x in (*loop.given, *loop.made)):
             loop.down = any(self.is_down(given) for given in loop.given)
 
     def write(self) -> None:
@@ -68,7 +68,7 @@ class LoopLines:
         for k, given in enumerate(self.loop.given):
             if isinstance(given, Same):
                 texts.append(self.writer.argument(given.node))
-            elif isinstance(given, Part):
+            elif isinstance(given, MovingSlice):
                 whole = self.writer.ref(given.node.args[0]).at(ATOM)
                 index, shape = given.node.attrs["index"], given.node.args[0].shape
                 text = f"{whole}[{self.moving(index, shape, given.axis, given.starts)}]"
@@ -80,7 +80,7 @@ class LoopLines:
         self.unpack()
         return texts
 
-    def is_down(self, given: Part | Carried | Each | Same) -> bool:
+    def is_down(self, given: MovingSlice | Carried | Each | Same) -> bool:
         """Whether the calls read a record from its last row to its first."""
         if not isinstance(given, Each):
             return False
@@ -97,10 +97,10 @@ class LoopLines:
             if [self.loop.number(i) for i in range(len(rows))] == rows:
                 return self.fields.setdefault((pack, column), self.writer.fresh(hint))
             if is_even(rows):
-                return f"{pack}[{self.place(rows)}][{column}]"
+                return f"{pack}[{self.position(rows)}][{column}]"
         listed = [self.writer.listed.get(n) for n in given.nodes]
         if None not in listed and len({name for name, _ in listed}) == 1 and is_even([i for _, i in listed]):
-            return f"{listed[0][0]}[{self.place([i for _, i in listed])}]"
+            return f"{listed[0][0]}[{self.position([i for _, i in listed])}]"
         numbered = tuple(given.nodes[::-1] if self.loop.down else given.nodes)
         if numbered not in self.lists:
             name = self.lists[numbered] = self.writer.fresh(f"each_{hint}")
@@ -147,12 +147,12 @@ class LoopLines:
             self.collect(made, name)
         return name
 
-    def collect(self, made: Read, name: str) -> None:
+    def collect(self, made: ReadLater, name: str) -> None:
         """A list of what all calls give, where that is read later."""
         if self.is_read_later(made.nodes):
             self.listed(f"all_{name}", made.nodes, name, self.after)
 
-    def collect_carried(self, k: int, made: Read) -> None:
+    def collect_carried(self, k: int, made: ReadLater) -> None:
         """A list of what all calls are given by the one before, where that is read later."""
         start = self.loop.starts[self.loop.carried[k]]
         if self.is_read_later(made.nodes[:-1]):
@@ -192,16 +192,16 @@ class LoopLines:
         for c, (kind, k) in enumerate(self.record.columns):
             for i, row in enumerate(self.record.rows):
                 made = self.loop.made[k] if kind == "made" else None
-                for n in (row[c], *(made.nodes[i] if isinstance(made, Read) else ())):
+                for n in (row[c], *(made.nodes[i] if isinstance(made, ReadLater) else ())):
                     if n not in w.there:
                         w.names[n] = f"{pack}[{i}][{c}]"
                         w.there.add(n)
 
-    # ---- places
+    # ---- positions
 
-    def place(self, places: Sequence[int]) -> str:
+    def position(self, positions: Sequence[int]) -> str:
         """These numbers, call by call, in terms of the loop's variable."""
-        start, step = self.loop.line(places)
+        start, step = self.loop.line(positions)
         if step == 1:
             return self.variable if start == 0 else f"{self.variable} + {start}"
         if step == -1:
@@ -209,11 +209,11 @@ class LoopLines:
         return f"{step} * {self.variable}" + (f" + {start}" if start else "")
 
     def moving(self, index: tuple, shape: tuple, axis: int, starts: Sequence[int]) -> str:
-        """The index of a part whose place along one axis moves."""
+        """The index of a part whose position along one axis moves."""
         wide = index[axis][1] - index[axis][0]
         ends = [start + wide for start in starts]
         parts = [
-            f"{self.place(starts)}:{self.place(ends)}" if a == axis else index_text((i,), (m,))
+            f"{self.position(starts)}:{self.position(ends)}" if a == axis else index_text((i,), (m,))
             for a, (i, m) in enumerate(zip(index, shape))
         ]
         while parts[-1] == ":":
@@ -221,8 +221,8 @@ class LoopLines:
         return ", ".join(parts)
 
 
-def is_even(places: Sequence[int]) -> bool:
-    return len(places) > 1 and len({b - a for a, b in zip(places, places[1:])}) == 1
+def is_even(positions: Sequence[int]) -> bool:
+    return len(positions) > 1 and len({b - a for a, b in zip(positions, positions[1:])}) == 1
 
 
 def view_text(n: Node) -> str:

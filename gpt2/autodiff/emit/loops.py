@@ -3,9 +3,10 @@
     for k in range(12):
         x, *kept[k] = stretch(w[k:k + 1], x)
 
-What a call is given is the same in all of them, a part of an array that moves on with the calls (`Part`),
-what the call before gave (`Carried`), or any value of its own (`Each`). What it gives is carried on, fills a
-part of an array (`Filled`), or is read later (`Read`). Calls that do not fit into this keep a line each.
+What a call is given is the same in all of them, a slice of an array that moves on with the calls
+(`MovingSlice`), what the call before gave (`Carried`), or any value of its own (`Each`). What it gives is
+carried on, fills a part of an array (`Filled`), or is read later (`ReadLater`). Calls that do not fit
+into this keep a line each.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ FEWEST = 3  # calls
 
 
 @dataclass
-class Part:
-    """Of each call the same part of an array, at another place of one axis: `node` is the first call's slice,
+class MovingSlice:
+    """A slice of an array that lies at another position of one axis in each call: `node` is the first call's,
     `views` what is made of it by reshape and transpose."""
 
     node: Node
@@ -54,7 +55,7 @@ class Same:
 
 @dataclass
 class Filled:
-    """The result goes into this array, and nowhere else: along the axis from these places on."""
+    """The result goes into this array, and nowhere else: along the axis from these positions on."""
 
     array: Node
     axis: int
@@ -62,7 +63,7 @@ class Filled:
 
 
 @dataclass
-class Read:
+class ReadLater:
     """What is read of the result, by call: none where nothing is."""
 
     nodes: list[list[Node]]
@@ -74,11 +75,11 @@ class Loop:
 
     body: Graph
     calls: list[Node]
-    given: list[Part | Carried | Each | Same]
-    made: list[Filled | Read]
+    given: list[MovingSlice | Carried | Each | Same]
+    made: list[Filled | ReadLater]
     carried: dict[int, int]
     starts: dict[int, Node]  # a carried argument -> what the first call is given
-    down: bool = False  # whether places and records come from the last to the first
+    down: bool = False  # whether positions and records come from the last to the first
     inside: set[Node] = field(default_factory=set)  # parts that nothing but calls of loops read
 
     def number(self, call: int) -> int:
@@ -91,9 +92,9 @@ class Loop:
         assert isinstance(given, Carried)
         return given.start.name or self.body.inputs[argument].name or self.body.outputs[given.of].name or "x"
 
-    def line(self, places: Sequence[int]) -> tuple[int, int]:
-        """(a, b) such that a + b * variable are these places, call by call."""
-        by_number = places[::-1] if self.down else list(places)
+    def line(self, positions: Sequence[int]) -> tuple[int, int]:
+        """(a, b) such that a + b * variable are these positions, call by call."""
+        by_number = positions[::-1] if self.down else list(positions)
         return by_number[0], by_number[1] - by_number[0]
 
 
@@ -129,8 +130,8 @@ def _loop(graph, group, calls, users, results) -> Loop | None:
     for k in range(len(loop.body.outputs)):
         nodes = [calls[n].get(k, []) for n in group]
         filled = None if k in carried else _filled(nodes, users, results)
-        loop.made.append(filled or Read(nodes))
-    steps = [x.starts[1] - x.starts[0] for x in (*given, *loop.made) if isinstance(x, Part | Filled)]
+        loop.made.append(filled or ReadLater(nodes))
+    steps = [x.starts[1] - x.starts[0] for x in (*given, *loop.made) if isinstance(x, MovingSlice | Filled)]
     loop.down = bool(steps) and steps[0] < 0
     return loop
 
@@ -144,13 +145,13 @@ def _depending(graph: Graph, group: Sequence[Node]) -> set[Node]:
     return found
 
 
-def _given(column, group, after) -> Part | Carried | Each | Same | None:
+def _given(column, group, after) -> MovingSlice | Carried | Each | Same | None:
     """What the calls are given as one argument; None where it needs another call otherwise than from one to
     the next."""
     if not any(n in after for n in column):
         if all(n is column[0] for n in column[1:]):
             return Same(column[0])
-        return _part(column) or Each(list(column))
+        return _moving_slice(column) or Each(list(column))
     first, *others = column
     if first in after:
         return None
@@ -160,7 +161,7 @@ def _given(column, group, after) -> Part | Carried | Each | Same | None:
     return Carried(first, number.pop())
 
 
-def _part(column: Sequence[Node]) -> Part | None:
+def _moving_slice(column: Sequence[Node]) -> MovingSlice | None:
     """Slices of one array that move along one axis by equal steps, or equal views of such slices."""
     views: list[Node] = []
     while (first := column[0]).op in ("reshape", "transpose"):
@@ -170,14 +171,14 @@ def _part(column: Sequence[Node]) -> Part | None:
         column = [n.args[0] for n in column]
     if any(n.op != "slice" or n.args[0] is not first.args[0] or n.shape != first.shape for n in column):
         return None
-    found = _moving(first, [n.attrs["index"] for n in column], Part)
+    found = _moving(first, [n.attrs["index"] for n in column], MovingSlice)
     if found is not None:
         found.views = views
     return found
 
 
 def _moving(node: Node, indices, kind):
-    """Part or Filled where these indices differ in one axis, and there by equal steps; None elsewhere."""
+    """MovingSlice or Filled where these indices differ in one axis, and there by equal steps; or None."""
     moving = [a for a in range(len(indices[0])) if len({i[a] for i in indices}) > 1]
     if len(moving) != 1:
         return None
@@ -207,7 +208,11 @@ def _filled(nodes: list[list[Node]], users, results) -> Filled | None:
 def _mark_inside(loops: Sequence[Loop], users, results) -> None:
     """Parts that need no line, as loops write them where they read them."""
     moving = {
-        (c, k) for loop in loops for c in loop.calls for k, g in enumerate(loop.given) if isinstance(g, Part)
+        (c, k)
+        for loop in loops
+        for c in loop.calls
+        for k, g in enumerate(loop.given)
+        if isinstance(g, MovingSlice)
     }
     inside: set[Node] = set()
     for n in {c.args[k] for c, k in moving}:
@@ -231,8 +236,8 @@ def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop
         others = [j for j in range(len(loops)) if j != i]
         if any(len({c in after[j] for c in loop.calls}) > 1 for j in others):
             continue  # some of its calls need another loop's, and others do not
-        place = {n: k for k, n in enumerate(order)}
-        first, last = place[loop.calls[0]], place[loop.calls[-1]]
+        position = {n: k for k, n in enumerate(order)}
+        first, last = position[loop.calls[0]], position[loop.calls[-1]]
         between, own = order[first : last + 1], set(loop.calls)
         early = [n for n in between if n not in after[i]]
         late = [n for n in between if n in after[i] and n not in own]
@@ -245,7 +250,7 @@ def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop
 
 
 @dataclass
-class Record:
+class SavedRows:
     """Values of a loop's calls that are handed on together: a row a call, a column for each kind.
 
     columns   ("given", argument) or ("made", result) of each column
@@ -256,7 +261,7 @@ class Record:
     rows: list[list[Node]]
 
 
-def record_of(loop: Loop, kept: set[Node]) -> Record | None:
+def saved_rows_of(loop: Loop, kept: set[Node]) -> SavedRows | None:
     """What of a loop is all among the values `kept`, each in one column; None where there is nothing."""
     taken: set[Node] = set()
     columns = []
@@ -267,7 +272,7 @@ def record_of(loop: Loop, kept: set[Node]) -> Record | None:
             nodes = [c.args[k] for c in loop.calls]
         else:
             results = loop.made[k]
-            if not isinstance(results, Read) or not all(results.nodes):
+            if not isinstance(results, ReadLater) or not all(results.nodes):
                 continue
             nodes = [found[0] for found in results.nodes]
         if set(nodes) <= kept and not taken & set(nodes) and len(set(nodes)) == len(nodes):
@@ -275,6 +280,6 @@ def record_of(loop: Loop, kept: set[Node]) -> Record | None:
             columns.append(((kind, k), nodes))
     if not columns:
         return None
-    return Record(
+    return SavedRows(
         [which for which, _ in columns], [list(row) for row in zip(*(nodes for _, nodes in columns))]
     )

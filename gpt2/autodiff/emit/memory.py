@@ -81,7 +81,7 @@ def _slot_offsets(region) -> tuple[dict[int, int], int]:
     _, views = region
     size = _sizes(region)[0]
     widths: dict[int, int] = {}
-    for row, dtype, slot in views:
+    for row, dtype, _, slot in views:
         nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
         widths[slot] = max(widths.get(slot, 0), -(-nbytes // ALIGN) * ALIGN)
     offsets, at = {}, 0
@@ -97,8 +97,12 @@ def _scratch_views(region, block: np.ndarray) -> tuple:
     sets = []
     for size in _sizes(region):
         one = []
-        for row, dtype, slot in views:
+        for row, dtype, planes, slot in views:
             nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
-            one.append(block[offsets[slot] : offsets[slot] + nbytes].view(dtype).reshape(size, *row))
+            flat = block[offsets[slot] : offsets[slot] + nbytes].view(dtype)
+            if planes:
+                one.append(np.moveaxis(flat.reshape(row[-1], size, *row[:-1]), 0, -1))
+            else:
+                one.append(flat.reshape(size, *row))
         sets.append(tuple(one))
     return (_sizes(region)[0], sets[0], sets[-1])

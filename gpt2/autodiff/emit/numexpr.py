@@ -1,6 +1,6 @@
-"""The second elementwise backend: trees of elementwise ops as one numexpr expression each.
+"""The second elementwise backend: elementwise ops that follow each other, fused into one numexpr expression.
 
-A tree is a chain of ops whose values in between nobody else reads. It becomes one node, `fused`, that a
+A fusion is a tree of ops whose values in between nobody else reads. It becomes one node, `fused`, that a
 region runs like any other elementwise op: numexpr walks over its arguments in pieces of a thousand elements
 and keeps what lies between in its own registers. What numexpr cannot spell, or takes fifty times as long for
 as NumPy, stays with NumPy.
@@ -53,7 +53,7 @@ def _not_recorded(*args, **attrs):
     raise GraphError("fused stands in no graph but the one that is being emitted")
 
 
-# A tree as one node. Its text has {0}, {1}, ... for the arguments
+# A fusion as one node. Its text has {0}, {1}, ... for the arguments
 row(
     "fused",
     "structural",
@@ -113,7 +113,7 @@ class Fused:
         self.free: list = []
 
     def compile(self) -> Any:
-        # "none": no quotient by a number turned into a product, which would round twice
+        # "none": no quotient by a number turned into a multiplication, which would round twice
         options = dict(sanitize=False, optimization="none", truediv=True)
         return load().NumExpr(self.spelling, self.signature, **options)
 
@@ -147,8 +147,8 @@ class _Numbers(ast.NodeTransformer):
 
 
 @dataclass(eq=False)
-class OpTree:
-    """A tree of elementwise ops that is one expression."""
+class Fusion:
+    """Elementwise ops that are computed as one expression."""
 
     root: Node
     inner: set[Node]
@@ -156,23 +156,23 @@ class OpTree:
     text: str  # with {0}, {1}, ... for the leaves
 
 
-def trees_of(members: list[Node], users: dict) -> list[OpTree]:
-    """The largest trees of two ops or more among a region's members that are one expression each."""
+def fusions_of(members: list[Node], users: dict) -> list[Fusion]:
+    """The largest fusions of two ops or more among a region's members that are one expression each."""
     inside = set(members)
     taken: set[Node] = set()
     found = []
     for n in reversed(members):
         if n in taken or not _is_spelled(n) or _folds(n, users):
             continue
-        tree = _grow(n, inside, users)
-        if tree is not None:
-            taken |= tree.inner
-            found.append(tree)
+        fusion = _grow(n, inside, users)
+        if fusion is not None:
+            taken |= fusion.inner
+            found.append(fusion)
     return found[::-1]
 
 
-def _grow(n: Node, inside: set[Node], users) -> OpTree | None:
-    """The largest tree with this root; None where there is none that numexpr takes."""
+def _grow(n: Node, inside: set[Node], users) -> Fusion | None:
+    """The largest fusion with this root; None where there is none that numexpr takes."""
     inner: set[Node] = set()
     leaves: dict[Node, str] = {}
     numbers: set[str] = set()
@@ -206,7 +206,7 @@ def _grow(n: Node, inside: set[Node], users) -> OpTree | None:
         or len({root(a) for a in leaves}) < len(leaves)  # one may be written over while another is read
     ):
         return None
-    return OpTree(n, inner, list(leaves), text)
+    return Fusion(n, inner, list(leaves), text)
 
 
 def _is_spelled(n: Node) -> bool:
@@ -225,20 +225,22 @@ def _is_spelled(n: Node) -> bool:
 
 
 def _folds(n: Node, users) -> bool:
-    """A product that only a sum over the last axis reads: both are one call of NumPy's (decisions.folded)."""
+    """A multiplication that only a sum over the last axis reads: both are one call of NumPy's
+    (decisions.folded).
+    """
     last = (n.ndim - 1,)
     return n.op in ("multiply", "square") and all(u.op == "sum" and u.attrs["axes"] == last for u in users[n])
 
 
-def fuse(graph: Graph, regions: list, chosen: list[OpTree]) -> Graph:
-    """The graph with these trees as one node each; the regions' members are changed to its nodes."""
+def fuse(graph: Graph, regions: list, chosen: list[Fusion]) -> Graph:
+    """The graph with these fusions as one node each; the regions' members are changed to its nodes."""
     inner = {m for t in chosen for m in t.inner}
-    tree = {t.root: t for t in chosen}
+    fusion = {t.root: t for t in chosen}
     new = {i: i for i in graph.inputs}
 
     def make(n: Node, args: tuple) -> Node:
-        if n in tree:
-            args, attrs = tuple(new[a] for a in tree[n].leaves), {"text": tree[n].text}
+        if n in fusion:
+            args, attrs = tuple(new[a] for a in fusion[n].leaves), {"text": fusion[n].text}
             new[n] = Node("fused", args, attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
         else:
             new[n] = n if args == n.args else with_args(n, args)
@@ -252,12 +254,12 @@ def fuse(graph: Graph, regions: list, chosen: list[OpTree]) -> Graph:
 
 
 def fused_regions(graph: Graph, regions: list, pick: Callable | None = None) -> Graph:
-    """The graph with its trees given to numexpr: all, or those that pick(region, trees, users) takes."""
+    """The graph with its fusions given to numexpr: all, or those that pick(region, fusions, users) takes."""
     users = graph.users()
     chosen = []
     for r in regions:
-        trees = trees_of(r.members, users)
-        chosen += pick(r, trees, users) if pick and trees else trees
+        fusions = fusions_of(r.members, users)
+        chosen += pick(r, fusions, users) if pick and fusions else fusions
     return fuse(graph, regions, chosen) if chosen else graph
 
 

@@ -158,7 +158,7 @@ def _loaded(
 ) -> tuple[Emitted, Callable, Needs]:
     """A graph emitted: the text, the function in it, and the memory that it needs."""
     settings = _settings(graph, options, share_inputs, lend)
-    emitted = emit(graph, name, *settings, results_early=results_early)
+    emitted = emit(planned(graph, *settings, results_early=results_early), name)
     fast = options is not None and options.math == FAST
     matmul = kernels.matmul_in_any_order if fast else kernels.matmul
     env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": matmul}
@@ -207,7 +207,7 @@ def compile_graph(
 
 
 def _fusing(options: Options | None) -> Callable | None:
-    """What gives elementwise trees to numexpr, as emit takes it; None where NumPy computes everything."""
+    """What gives elementwise ops to numexpr, as `planned` takes it; None where NumPy computes everything."""
     backend = "numpy" if options is None else options.elementwise
     if backend == "numpy":
         return None

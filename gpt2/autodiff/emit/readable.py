@@ -4,9 +4,9 @@
 
 What the program has many alike stretches of is a function within the text, defined once and called for each.
 
-A value that has a name in the user's source, or is read more than once, gets a line of its own. Products are
-put in order, so they may differ from the program's in the last bit: constants first, what is divided by last,
-`x * x * x` as a power, a sum over n elements times 1 / n as a mean.
+A value that has a name in the user's source, or is read more than once, gets a line of its own. Factors are
+put in order, so results may differ from the program's in the last bit: constants first, what is divided by
+last, `x * x * x` as a power, a sum over n elements times 1 / n as a mean.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, sour
 from ..ops import OPS
 from ..ops.shape import index_text
 from .calls import results_of
-from .expressions import ATOM, PRODUCT, SUM, Text, infix, number_text
+from .expressions import ATOM, MULTIPLY, SUM, Text, infix, number_text
 from .loop_lines import LoopLines, transposed
-from .loops import Carried, Each, Filled, Loop, Record, in_order, loops_of, record_of
+from .loops import Carried, Each, Filled, Loop, SavedRows, in_order, loops_of, saved_rows_of
 from .windows import covers, parts_apart
 
 LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
@@ -31,7 +31,7 @@ RESERVED = {"np", "complex", "list", "tuple"}  # what the text calls by these na
 
 @dataclass
 class Factors:
-    """A product, taken apart: its sign, numbers, the texts that are multiplied and those it is divided by."""
+    """A multiplication, taken apart: its sign, numbers, texts that are multiplied, texts it is divided by."""
 
     negative: bool = False
     numbers: tuple[float, ...] = ()
@@ -48,8 +48,8 @@ class Factors:
 
 
 @dataclass
-class ProductText(Text):
-    """The text of a product, whose factors more may join."""
+class FactorsText(Text):
+    """The text of a multiplication, which more factors may join."""
 
     factors: Factors = field(default_factory=Factors)
 
@@ -70,7 +70,7 @@ class Writer:
     # input -> what it is called where it has no name
     hints: dict[int, str] = field(default_factory=dict)
     # those of the results that are handed on together: which loop -> its record
-    records: dict[Graph, Record] = field(default_factory=dict)
+    records: dict[Graph, SavedRows] = field(default_factory=dict)
 
     def __post_init__(self):
         self.users = self.graph.users()
@@ -89,25 +89,16 @@ class Writer:
         self.filled = {m.array for loop in loops for m in loop.made if isinstance(m, Filled)}
         self.inner = _inner_records(loops)  # as `records`, but handed to another loop of this function
         self.starts: set[Node] = set()  # values that are written to a variable that a loop changes
-        self.listed: dict[Node, tuple[str, int]] = {}  # in a list that a loop made: its name and the place
+        self.listed: dict[Node, tuple[str, int]] = {}  # in a list that a loop made: its name and the index
         self.handed_on: dict[int, str] = {}  # record -> its name
-        self.packed = {n: (pack, i, c) for pack, n, i, c in _places(self.packs)}
+        self.packed = {n: (pack, i, c) for pack, n, i, c in _columns(self.packs)}
 
     def source(self) -> str:
         return "\n".join(["import numpy as np", "", "", *self.function()]) + "\n"
 
     def function(self) -> list[str]:
         """The lines of the function."""
-        self.taken.update(self.packs)
-        for k, n in enumerate(self.graph.inputs):
-            if n in self.packed:
-                self.names[n] = "{}[{}][{}]".format(*self.packed[n])
-                self.there.add(n)
-            else:
-                self.begin(n, self.hints.get(k, "saved"))
-        given = [self.packed[n][0] if n in self.packed else self.names[n] for n in self.graph.inputs]
-        inputs = ", ".join(dict.fromkeys(given))
-        head = f"def {source_name(self.name, RESERVED)}({inputs}):"
+        head = self.head()
         for n in self.graph.nodes:
             if n.op == "const" and n.shape:
                 self.begin_constant(n)
@@ -124,6 +115,18 @@ class Writer:
         returned, single = ", ".join(outputs), len(outputs) == 1
         self.lines.append(f"return ({returned},)" if single else f"return {returned or '()'}")
         return [head, *(f"    {line}" if line else "" for line in self.lines)]
+
+    def head(self) -> str:
+        """The function's first line, with a name for each input."""
+        self.taken.update(self.packs)
+        for k, n in enumerate(self.graph.inputs):
+            if n in self.packed:
+                self.names[n] = "{}[{}][{}]".format(*self.packed[n])
+                self.there.add(n)
+            else:
+                self.begin(n, self.hints.get(k, "saved"))
+        given = [self.packed[n][0] if n in self.packed else self.names[n] for n in self.graph.inputs]
+        return f"def {source_name(self.name, RESERVED)}({', '.join(dict.fromkeys(given))}):"
 
     def returned(self) -> list[str]:
         """What stands behind `return`; of what is handed on together its name, once."""
@@ -168,13 +171,13 @@ class Writer:
 
     def column_of(self, nodes: Sequence[Node]) -> tuple[str, int, list[int]] | None:
         """(pack, column, rows) where these inputs are one column of what is handed over together."""
-        places = [self.packed.get(n) for n in nodes]
-        if None in places or len({(pack, c) for pack, _, c in places}) != 1:
+        found = [self.packed.get(n) for n in nodes]
+        if None in found or len({(pack, c) for pack, _, c in found}) != 1:
             return None
-        pack, _, column = places[0]
-        return pack, column, [row for _, row, _ in places]
+        pack, _, column = found[0]
+        return pack, column, [row for _, row, _ in found]
 
-    def is_read_later(self, n: Node, loop: Loop, record: Record | None) -> bool:
+    def is_read_later(self, n: Node, loop: Loop, record: SavedRows | None) -> bool:
         """Whether a result of a loop's call, of which no record is kept, is read but by the next call."""
         if record is not None and any(n in row for row in record.rows):
             return False
@@ -290,7 +293,7 @@ class Writer:
     def expression(self, n: Node) -> Text:
         op = n.op
         if op in ("multiply", "divide", "negative") or op == "square" and n.args[0] in self.there:
-            return self.rendered(self.product_of(n))
+            return self.rendered(self.factors_of(n))
         if op in ("add", "subtract"):
             return self.sum_of(*map(self.ref, n.args), minus=op == "subtract")
         if op == "matmul":
@@ -300,13 +303,13 @@ class Writer:
     def sum_of(self, a: Text, b: Text, minus: bool) -> Text:
         if not minus and a.text.startswith("-") and not b.text.startswith("-"):
             a, b = b, a
-        right = b.at(PRODUCT if minus else SUM)
+        right = b.at(MULTIPLY if minus else SUM)
         if right.startswith("-"):
             right, minus = right[1:], not minus
         return Text(f"{a.at(SUM)} {'-' if minus else '+'} {right}", SUM)
 
-    def product_of(self, n: Node) -> Factors:
-        """n as a product; of what it reads, as far as that is not given a line of its own."""
+    def factors_of(self, n: Node) -> Factors:
+        """n as its factors; of what it reads, as far as that is not given a line of its own."""
         if is_scalar_const(n):
             v = n.value
             if isinstance(v, float) and np.isfinite(v):
@@ -315,20 +318,27 @@ class Writer:
         known = self.texts.get(n)
         if n in self.there:
             return Factors(above=((self.names[n], n),))
-        if isinstance(known, ProductText):
+        if isinstance(known, FactorsText):
             return known.factors
         if known is not None:
-            return Factors(above=((known.at(PRODUCT), n),))
-        first = self.product_of(n.args[0])
+            return Factors(above=((known.at(MULTIPLY), n),))
+        first = self.factors_of(n.args[0])
         if n.op == "square":
             return first.times(first)
         if n.op == "negative":
             return first.times(Factors(True))
         if n.op == "multiply":
-            return first.times(self.product_of(n.args[1]))
+            return first.times(self.factors_of(n.args[1]))
         return first.times(Factors(below=(self.ref(n.args[1]).at(ATOM),)))
 
     def rendered(self, p: Factors) -> Text:
+        factors, numbers, below = self.with_means(p)
+        text = " / ".join([" * ".join(numbers + _powers(factors)) or "1.0", *below])
+        alone = text in factors and text.isidentifier() and not p.negative
+        return FactorsText("-" + text if p.negative else text, ATOM if alone else MULTIPLY, p)
+
+    def with_means(self, p: Factors) -> tuple[list[str], list[str], list[str]]:
+        """(factors, numbers, divisors) as texts: a number that is 1 / n divides, or makes a mean of a sum."""
         above, numbers, below = list(p.above), [], list(p.below)
         for c in p.numbers:
             n = round(1 / c) if c else 0
@@ -340,15 +350,7 @@ class Writer:
                 below.insert(0, str(n))
             else:
                 above[k] = self.call(above[k][1]).replace("np.sum", "np.mean", 1), above[k][1]
-        factors = [text for text, _ in above]
-        powers = [
-            f"{text}**{factors.count(text)}" if factors.count(text) > 1 and text.isidentifier() else text
-            for k, text in enumerate(factors)
-            if not text.isidentifier() or text not in factors[:k]
-        ]
-        text = " / ".join([" * ".join(numbers + powers) or "1.0", *below])
-        alone = text in factors and text.isidentifier() and not p.negative
-        return ProductText("-" + text if p.negative else text, ATOM if alone else PRODUCT, p)
+        return [text for text, _ in above], numbers, below
 
     def averages(self, n: Node, count: int) -> bool:
         """Is n, which is written where it is read, the sum over so many elements?"""
@@ -474,18 +476,27 @@ def _axis(n: Node) -> int | None:
     return axes[0] if len(axes) == 1 and len(indices) > 1 and covers(n) else None
 
 
-def _inner_records(loops: Sequence[Loop]) -> dict[Graph, Record]:
+def _inner_records(loops: Sequence[Loop]) -> dict[Graph, SavedRows]:
     """What each loop keeps for the calls of others, which read values of their own."""
     found = {}
     for loop in loops:
         own = [g for other in loops if other is not loop for g in other.given if isinstance(g, Each)]
-        record = record_of(loop, {n for g in own for n in g.nodes})
+        record = saved_rows_of(loop, {n for g in own for n in g.nodes})
         if record is not None:
             found[loop.body] = record
     return found
 
 
-def _places(packs: dict[str, list[list[Node]]]) -> Iterator[tuple[str, Node, int, int]]:
+def _powers(factors: list[str]) -> list[str]:
+    """The factors, with a power of a name that stands among them several times."""
+    return [
+        f"{text}**{factors.count(text)}" if factors.count(text) > 1 and text.isidentifier() else text
+        for k, text in enumerate(factors)
+        if not text.isidentifier() or text not in factors[:k]
+    ]
+
+
+def _columns(packs: dict[str, list[list[Node]]]) -> Iterator[tuple[str, Node, int, int]]:
     for pack, rows in packs.items():
         for i, row in enumerate(rows):
             for c, n in enumerate(row):
@@ -504,7 +515,7 @@ def pair_of_writers(forward: Graph, backward: Graph, names: tuple[str, str]) -> 
     given = dict(zip(kept, backward.inputs))
     packs = {}
     for loop in first.loops.values():
-        record = record_of(loop, once)
+        record = saved_rows_of(loop, once)
         if record is not None:
             first.records[loop.body] = record
             rows = [[given[n] for n in row] for row in record.rows]

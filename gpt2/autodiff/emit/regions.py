@@ -17,12 +17,15 @@ from dataclasses import dataclass, field
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
+from ..run.caches import in_cache
 from .layout import chain, is_result_of_call, root
 from .rowwise import by_rows, finest, sums_rows
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
-BLOCK_BYTES = 1 << 20  # of the widest value in a block of rows. Smaller ones stay in L2 but cost more calls
-ROW_LIMIT = 1 << 20  # bytes: rows wider than this are not joined to a region of narrower ones
+# Bytes of the widest value in a block of rows: four such values, more than which are rarely in use at once,
+# fill half of a core's cache. Beyond 1 MiB Python takes next to no time beside it, below 64 KiB most of it.
+BLOCK_BYTES = in_cache(4, 1 << 16, 1 << 20)
+ROW_LIMIT = BLOCK_BYTES  # rows wider than this are not joined to a region of narrower ones
 
 
 @dataclass(eq=False)
@@ -234,6 +237,8 @@ def _on_rows(n: Node, N: int, r: Region, where) -> tuple[bool, ...] | None:
 def flags_of(n: Node, N: int) -> tuple[bool, ...] | None:
     """by_rows, or for an op that adds up N rows (ROW,)."""
     M = sums_rows(n)
+    if n.op == "row_product":
+        return (ROW, ROW) if M == N else None
     if M > 1 and n.op == "sum":
         p = row_axes(n.args[0].shape, N)
         if p is not None and p > 0 and all(a in n.attrs["axes"] for a in range(p)):

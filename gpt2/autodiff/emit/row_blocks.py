@@ -60,7 +60,7 @@ class RowBlocks:
         self.outer = [f"i{a}" for a in range(len(axes) - 1)]  # nested: an index for each leading row axis
         self.index = ", ".join([*self.outer, "i:j"])
         self.title = f"{' x '.join(map(str, axes))} rows in {len(self.blocks)} blocks"
-        # (slot, shape of a row, dtype) -> the parameter: one for each shape that a slot is used in
+        # (slot, shape of a row, dtype, in planes) -> the parameter: one for each shape a slot is used in
         self.scratch: dict[tuple, str] = {}
         self.reads: dict[str, BlockRead] = {}
         self.noted: list[BlockRead] = []
@@ -94,14 +94,14 @@ class RowBlocks:
         args = ["" if a in e.plan.folded else self.operand(a, f, n) for a, f in zip(n.args, flags_of(n, r.N))]
         if n in r.sums:
             _count(args)
-            return sum_rows(e, n, f"{e.partial(n)}[k]", args[0], r)
+            return sum_rows(e, n, f"{e.partial(n)}[k]", args, r)
         statement = Statement(e, n, r)
         statement.args, statement.target = args, self.target(n)
         _count(a for k, a in enumerate(args) if k not in statement.settled)
         if n.args and n.args[0] in e.plan.folded:
-            product = n.args[0]
-            flags = flags_of(product, r.N)
-            factors = [self.operand(a, f, product) for a, f in zip(product.args, flags)]
+            multiply = n.args[0]
+            flags = flags_of(multiply, r.N)
+            factors = [self.operand(a, f, multiply) for a, f in zip(multiply.args, flags)]
             statement.factors = factors * (2 // len(factors))  # a square has its argument twice
             _count(statement.factors)
         return statement.lines()
@@ -127,7 +127,8 @@ class RowBlocks:
             return f"{self.emitter.whole_rows(n, self.region)}[{self.index}]"
         window = plan.windows.get(n)
         owner = n if window is None else window.base
-        key = plan.slots[owner], owner.shape[row_axes(owner.shape, N) :], owner.dtype
+        planes = owner in plan.planes
+        key = plan.slots[owner], owner.shape[row_axes(owner.shape, N) :], owner.dtype, planes
         if key not in self.scratch:
             self.scratch[key] = self.emitter.own(f"s{len(self.scratch) + 1}")
         return self.scratch[key] + ("" if window is None else window.row_text(N))

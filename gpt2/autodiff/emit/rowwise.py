@@ -21,7 +21,9 @@ def by_rows(n: Node, N: int) -> tuple[bool, ...] | None:
 
 def sums_rows(n: Node) -> int:
     """N, if `n` adds up N rows of its argument into one value (a bias' gradient, say); else 0."""
-    if n.op != "sum" or n.attrs["keepdims"]:
+    if n.op == "row_product":
+        return n.args[0].shape[0]
+    if n.op != "sum":
         return 0
     axes = n.attrs["axes"]
     p = 0

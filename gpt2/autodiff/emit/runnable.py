@@ -96,11 +96,11 @@ def _number(x) -> str:
 def _complete(text: str) -> bool:
     """Whether a text is Python, and all names that it reads are its own or Python's."""
     try:
-        tree = list(ast.walk(ast.parse(text)))
+        syntax = list(ast.walk(ast.parse(text)))
     except SyntaxError:
         return False
-    names = [n for n in tree if isinstance(n, ast.Name | ast.arg)]
-    functions = {n.name for n in tree if isinstance(n, ast.FunctionDef)}
+    names = [n for n in syntax if isinstance(n, ast.Name | ast.arg)]
+    functions = {n.name for n in syntax if isinstance(n, ast.FunctionDef)}
     known = {n.arg if isinstance(n, ast.arg) else n.id for n in names if not _is_read(n)}
     return {n.id for n in names if isinstance(n, ast.Name) and _is_read(n)} <= {
         *known,

@@ -40,9 +40,9 @@ from .windows import hosts
 # region is spread over threads. Shorter ones lose more by passing on the interpreter lock than a core gives.
 SHARE_FROM = 8_000.0
 # Stretches of the arena that have a line each in the source. Python takes 20 us to compile such a line, more
-# than for the statement that writes to it: in a program of thousands they come from a table.
+# than for the statement that writes to it: in a program of hundreds they come from a table.
 MOST_SPELLED = 50
-MOST_CUTS = 200  # the same of views of arguments and results, of which a deep model has some for each block
+MOST_CUTS = 100  # the same of views of arguments and results, of which a deep model has some for each block
 
 
 @dataclass
@@ -81,7 +81,13 @@ def planned(
     routines: Routines = none,
     results_early: bool = False,
 ) -> Planned:
-    """What `emit` writes, with its arguments."""
+    """What `emit` writes of a graph.
+
+    fusing     fusing(graph, regions) may give elementwise ops to another backend
+    exact      ids of values that are summed in NumPy's own order
+    routines   routines(body) is the function that calls of a stretch call
+    results_early   as `schedule` takes it
+    """
     graph = lower(graph, share_inputs, exact)
     regions = schedule(graph, results_early)
     if fusing is not None:
@@ -89,31 +95,18 @@ def planned(
     where = {n: r for r in regions for n in r.members}
     uses = Uses(graph, regions)
     windows, stands = hosts(graph, uses)
-    products = folded(graph, uses.users, where, windows)
+    multiplied = folded(graph, uses.users, where, windows)
     for r in regions:
         reach_rows(r, where, stands)
     overwrites = Overwrites(graph, windows, uses, lambda o: lend and lends(o))
-    values = Values(graph, regions, where, windows, products, uses)
+    values = Values(graph, regions, where, windows, multiplied, uses)
     called = {n: routines(n.attrs["body"]) for n in graph.nodes if n.op == "stretch"}
     p = plan(values, stands if lend else None, {n: r.needs.arena_bytes for n, r in called.items()})
     return Planned(graph, values, p, stands, overwrites, called)
 
 
-def emit(
-    graph: Graph,
-    name: str,
-    share_inputs: bool = False,
-    lend: bool = False,
-    fusing: Callable | None = None,
-    exact: Container[int] = frozenset(),
-    routines: Routines = none,
-    results_early: bool = False,
-) -> Emitted:
-    """The source of a graph. `fusing(graph, regions)` may give elementwise trees to another backend; values
-    whose ids are in `exact` are summed in NumPy's own order; routines(body) is the function that calls of a
-    stretch call; results_early as `schedule` takes it.
-    """
-    made = planned(graph, share_inputs, lend, fusing, exact, routines, results_early)
+def emit(made: Planned, name: str) -> Emitted:
+    """The source of a planned graph, as a function of this name."""
     graph, regions, where, p = made.graph, made.values.regions, made.values.where, made.plan
     stands, called = made.stands, made.called
     emitter = Emitter(graph, name, where, p, stands, called)
@@ -166,7 +159,7 @@ class Emitter(ArrayTexts):
 
     def setup_from_table(self, own: list[Stretch]) -> list[str]:
         """The lines of `setup` where the arena's own views come from a table: it hands those over first."""
-        table, views = self.own("places"), self.own("views")
+        table, views = self.own("layout"), self.own("views")
         self.env[table] = [(s.offset, s.n.dtype, s.n.shape) for s in own]
         others = [s for s in self.setup if isinstance(s, str)]
         names = {s.name for s in own}
@@ -205,7 +198,7 @@ class Emitter(ArrayTexts):
         if len(from_table) <= MOST_CUTS:
             return list(map(str, self.prelude))
         owners = list(dict.fromkeys(c.owner for c in from_table))
-        table = self.own("cut_places")
+        table = self.own("cut_steps")
         self.env[table] = [(owners.index(c.owner), tuple(map(_method, c.steps))) for c in from_table]
         names = ", ".join(c.name for c in from_table)
         others = [str(c) for c in self.prelude if not (isinstance(c, Cut) and c.owner in given)]
@@ -276,9 +269,9 @@ class Emitter(ArrayTexts):
         self.kept.append(name)
         return name
 
-    def factors(self, product: Node) -> list[str]:
-        """The two that a folded product multiplies: a square has its argument twice."""
-        return [self.whole(y) for y in product.args] * (2 // len(product.args))
+    def factors(self, multiply: Node) -> list[str]:
+        """The two factors of a folded multiplication: a square has its argument twice."""
+        return [self.whole(y) for y in multiply.args] * (2 // len(multiply.args))
 
     def operand(self, a: Node, user: Node) -> str:
         """All of a, for an op: where that is elementwise, a number is as good as an array of one element."""
@@ -318,7 +311,7 @@ class Emitter(ArrayTexts):
     def total(self, n: Node) -> str:
         """The sum of all elements."""
         (x,) = n.args
-        if x in self.plan.folded:  # a product along the last axis, the only one
+        if x in self.plan.folded:  # a multiplication along the last axis, the only one
             a, b = self.factors(x)
             return f"{a}.dot({b})"
         if x.ndim == 1 and x.size >= 16:
@@ -361,7 +354,7 @@ class Emitter(ArrayTexts):
         self.body += ["", f"run_blocks({function}, {constant}, {scratch}{alone})"]
         for n in r.sums:
             self.body.append(f"np.add.reduce({self.partial(n)}, axis=0, out={self.whole(n)})")
-        self.block_regions.append((rows.blocks, [(row, dtype, slot) for slot, row, dtype in rows.scratch]))
+        self.block_regions.append((rows.blocks, [(*key[1:], key[0]) for key in rows.scratch]))
 
     def pays_to_share(self, r: Region, blocks: int) -> bool:
         """Whether a statement of one block takes long enough to be worth a thread."""
@@ -374,7 +367,7 @@ class Emitter(ArrayTexts):
         return f"np.{n.op}" if OPS[n.op].ufunc is not None else None
 
     def fused_name(self, n: Node) -> str:
-        """The name of the function that computes a tree of elementwise ops."""
+        """The name of the function that computes a fusion."""
         names = [self.names[root(a)] for a in n.args]
         text, types = numexpr.expression(n, names)
         name = self.unique("fused")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ..ops.shape import index_text
 from ..ops.table import facts
 from ..run import kernels, short
 from .buffers import Kind
-from .layout import chain, part, root, same_memory
+from .layout import chain, root, same_memory, slice_view
 from .regions import Region, blocks_of
 from .windows import fills, parts_apart
 
@@ -36,7 +36,7 @@ class Statement:
     """The lines for one op. In a block of rows of `region`, `name` is bound to the result's rows.
 
     args    an operand for each argument, "" for one that is folded into this op
-    factors the two operands of the product that a sum has folded into it, else nothing
+    factors the two operands of the multiplication that a sum has folded into it, else nothing
     """
 
     def __init__(self, emitter: Emitter, n: Node, region: Region | None = None):
@@ -71,7 +71,7 @@ class Statement:
 
     def called(self, function: str) -> Lines:
         args = ", ".join(map(str, self.args))
-        if self.n.op in BASIC and self.goes_by_columns(self.n.args):
+        if self.n.op in BASIC and self.goes_by_columns(self.n.args) or self.leaves_planes():
             helper = self.emitter.helper(short.by_columns)
             yield self.bound(f"{helper}({function}, {args}, out={self.target})")
         elif OPS[self.n.op].ufunc is not None and facts(self.n).streams and self.is_long(self.n):
@@ -82,6 +82,14 @@ class Statement:
     def goes_by_columns(self, args: Sequence[Node]) -> bool:
         """Whether the last axis is so short, and one of these so broadcast, that columns go one by one."""
         return self.is_short(self.n, short.FEW_COLUMNS) and any(map(self.is_broadcast, args))
+
+    def leaves_planes(self) -> bool:
+        """Whether the result lies in planes and an argument does not, or the other way round."""
+        planes = self.emitter.plan.planes
+        if not planes:
+            return False
+        arrays = [root(a) for a in self.n.args if a.shape]
+        return not {root(self.n), *arrays}.isdisjoint(planes) and not {self.n, *arrays} <= planes
 
     def is_short(self, x: Node, most: int = short.LONGEST) -> bool:
         """Whether x has so short a last axis, and many rows."""
@@ -115,6 +123,22 @@ class Statement:
     def expression(self) -> str:
         return self.emitter.expression(self.n, list(map(str, self.args)), self.shifted_attrs())
 
+    def op_max(self) -> Lines:
+        n, (x,) = self.n, self.n.args
+        if n.attrs["axes"] == (x.ndim - 1,) and x.dtype == n.dtype and self.is_short(x, short.MOST_COLUMNS):
+            at = yield from self.begin()
+            last = "[..., 0]" if n.attrs["keepdims"] else ""
+            helper = self.emitter.helper(short.extreme_last)
+            yield f"{helper}(np.{OPS[n.op].reducer}, {self.args[0]}, {at}{last})"
+        else:
+            yield from self.reduce()
+
+    op_min = op_max
+
+    def op_row_product(self) -> Lines:
+        x, y = self.args
+        yield f"matmul({x}.T, {y}, out={self.target})"
+
     def reduce(self) -> Lines:
         n = self.n
         axes = tuple(self.shift(n.args[0], a) for a in n.attrs["axes"])
@@ -132,7 +156,9 @@ class Statement:
             stands, windows = self.emitter.stands, self.emitter.plan.windows
             parts = enumerate(zip(n.args, n.attrs["indices"]))
             return {
-                k for k, (x, i) in parts if root(x) in windows and same_memory(stands[x], part(stands[n], i))
+                k
+                for k, (x, i) in parts
+                if root(x) in windows and same_memory(stands[x], slice_view(stands[n], i))
             }
         k = 2 if n.op == "where" else 0 if n.op == "copy" or facts(n).changes_first else None
         return set() if k is None or not self.in_place(k) else {k}
@@ -219,6 +245,11 @@ class Statement:
             at = yield from self.begin()
             ones = self.emitter.ones(x.shape[-1], x.dtype)
             yield f"np.matmul({self.args[0]}.reshape(-1, {x.shape[-1]}), {ones}, out={at}.reshape(-1))"
+        elif n.attrs["axes"] == (x.ndim - 2,) and rank > 2 and root(x) in self.emitter.plan.planes:
+            at = yield from self.begin()
+            ones = self.emitter.ones(x.shape[-2], x.dtype)
+            helper = self.emitter.helper(short.sum_in_planes)
+            yield f"{helper}({self.args[0]}, {ones}, {at}{'[..., 0, :]' if last else ''})"
         elif n.attrs["axes"] == (x.ndim - 2,) and rank > 2 and x.dtype == n.dtype and self.is_short(x):
             at = yield from self.begin()
             ones = self.emitter.ones(x.shape[-2], x.dtype)
@@ -249,7 +280,11 @@ class Statement:
         """Whether x is contiguous, or in a block, each of its rows and the next."""
         e, r = self.emitter, root(x)
         if self.region and e.where.get(r) is self.region and e.plan.kind.get(r) is Kind.SCRATCH:
-            return r not in e.plan.windows and all(v.op == "reshape" for v in chain(x))
+            return (
+                r not in e.plan.windows
+                and r not in e.plan.planes
+                and all(v.op == "reshape" for v in chain(x))
+            )
         return e.stands[x].flags.c_contiguous
 
     def op_matmul(self) -> Lines:
@@ -271,15 +306,15 @@ class Statement:
         for k in sorted(range(len(indices)), key=lambda k: k not in first):
             if k in self.settled:
                 continue
-            place = f"{at}[{self.part_text(indices[k])}]"
+            target = f"{at}[{self.part_text(indices[k])}]"
             x, long = self.args[k], self.is_long(n.args[k])
             if k in first or apart:
-                yield self.spread(kernels.copied, place, x) if long else f"np.copyto({place}, {x})"
+                yield self.spread(kernels.copied, target, x) if long else f"np.copyto({target}, {x})"
             else:
-                yield self.spread("np.add", place, place, x) if long else f"{place} += {x}"
+                yield self.spread("np.add", target, target, x) if long else f"{target} += {x}"
 
     def changed(self) -> Generator[str, None, str]:
-        """Begin with the first argument's content in the result's place."""
+        """Begin with the first argument's content in the result."""
         at = yield from self.begin()
         if not self.settled:
             copy = f"np.copyto({at}, {self.args[0]})"
@@ -317,6 +352,12 @@ class Statement:
         at = yield from self.changed()
         yield f"{self.emitter.helper(kernels.add_along)}({at}, {index}, {v}, axis={axis})"
 
+    def op_share_among(self) -> Lines:
+        axes = tuple(self.shift(self.n, a) for a in self.n.attrs["axes"])
+        at = yield from self.begin()
+        helper = self.emitter.helper(kernels.share_among)
+        yield f"{helper}({', '.join(map(str, self.args))}, {at}, axes={axes})"
+
     def op_gather(self) -> Lines:
         table, *arrays = self.n.args
         if not takes_rows(self.n.attrs["spec"], table, arrays):
@@ -344,17 +385,26 @@ def with_source(lines: list[str], n: Node) -> list[str]:
 _file_name = functools.lru_cache(maxsize=64)(os.path.basename)
 
 
-def sum_rows(e: Emitter, n: Node, target: str, x: Any, r: Region) -> Lines:
-    """The sum of one block of rows, into its own place: blocks are added up afterwards, in their order."""
-    a = n.args[0]
+def sum_rows(e: Emitter, n: Node, target: str, operands: Sequence, r: Region) -> Lines:
+    """The sum of one block of rows, into memory of its own: blocks are added up later, in their order."""
+    a, x = n.args[0], operands[0]
+    if n.op == "row_product":
+        yield f"np.matmul({x}.T, {operands[1]}, out={target})"
+        return
     p = row_axes(a.shape, r.N)
     axes = (0, *(ax - p + 1 for ax in n.attrs["axes"] if ax >= p))
+    if n.attrs["keepdims"]:
+        target += f".reshape({tuple(s for ax, s in enumerate(a.shape) if ax not in n.attrs['axes'])})"
     if axes == (0,) and a.ndim - p == 1 and a.dtype.kind == "f" and a.dtype == n.dtype:
         sizes = {b[-1] - b[-2] for b in blocks_of(r)}
         ones = e.ones(max(sizes), a.dtype)
         yield f"np.matmul({ones if len(sizes) == 1 else f'{ones}[:j - i]'}, {x}, out={target})"
         return
     axis = axes[0] if len(axes) == 1 else axes
+    if root(a) in e.plan.planes:
+        ones = e.ones(max(b[-1] - b[-2] for b in blocks_of(r)), a.dtype)
+        yield f"{e.helper(short.add_planes)}({x}, {ones}, {target})"
+        return
     if not n.shape:
         target = target.replace("[k]", "[k:k + 1].reshape(())")
     yield f"np.add.reduce({x}, axis={axis}, out={target})"

@@ -1,6 +1,6 @@
 """Chooses the faster elementwise backend for each region, by running it on both.
 
-A region of row blocks is timed as a whole, a tree among plain statements by itself: as small programs of
+A region of row blocks is timed as a whole, a fusion among plain statements by itself: as small programs of
 their own, while the program that they belong to is compiled, with as many threads as are set, on arrays that
 hold nothing in particular. What was found is kept (run/remembered.py) by what the region computes: the
 twelve layers of a model are measured once, and so is a machine.
@@ -38,15 +38,15 @@ def software() -> str:
 chosen = Choices("elementwise.json", ("numpy", "numexpr"), software)
 
 
-def faster(region: Region, trees: list, users: dict, compile: Callable) -> list:
-    """Those of a region's trees that numexpr should compute here.
+def faster(region: Region, fusions: list, users: dict, compile: Callable) -> list:
+    """Those of a region's fusions that numexpr should compute here.
 
     compile(graph, backend)   the program of a graph under "numpy" or "numexpr"
     """
     if region.N > 1:
-        return trees if wins(alone(region.members, users), compile) else []
+        return fusions if wins(alone(region.members, users), compile) else []
     found = []
-    for t in trees:
+    for t in fusions:
         members = [m for m in region.members if m is t.root or m in t.inner]
         if wins(alone(members, users), compile):
             found.append(t)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..ops.boxes import FEW_BOXES, alone, disjoint, ranges
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_text
 from ..ops.table import VIEWS, facts
-from .layout import chain, is_result_of_call, part, reshape_view, root, stand_in, view
+from .layout import chain, is_result_of_call, reshape_view, root, slice_view, stand_in, view
 
 if TYPE_CHECKING:
     from .buffers import Uses
@@ -110,12 +111,20 @@ def parts_apart(n: Node) -> bool:
     """Whether no two parts of an assemble overlap."""
     indices = n.attrs["indices"]
     spans = [[_span(s, m) for s, m in zip(i, n.shape)] for i in indices]
+    if any(_in_a_row(column) for column in zip(*spans)):
+        return True
     if len(spans) > FEW_BOXES:  # drawn on a map: the time for comparing pairs grows with the square
         return all(alone([[range(a, b) for a, b in s] for s in spans], n.shape))
     return not any(
         all(a0 < b1 and b0 < a1 for (a0, a1), (b0, b1) in zip(one, other))
         for one, other in itertools.combinations(spans, 2)
     )
+
+
+def _in_a_row(spans: Sequence[tuple[int, int]]) -> bool:
+    """Whether stretches of one axis lie one behind the other, as those of parts that are stacked."""
+    ordered = sorted(spans)
+    return all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ordered))
 
 
 def _span(s, m) -> tuple[int, int]:
@@ -169,7 +178,7 @@ class _Hosts:
         for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
             if k in first and often[x] == 1:
                 steps = (*at.steps, ("slice", index, n.shape))
-                self.settle(x, Window(at.base, steps, part(at.stand, index)), n, added)
+                self.settle(x, Window(at.base, steps, slice_view(at.stand, index)), n, added)
 
     def of(self, n: Node) -> Window:
         """The memory of n, its own or another's."""

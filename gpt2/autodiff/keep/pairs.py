@@ -8,7 +8,7 @@ beside its results, and the second is given that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..graph import Graph, Node, reachable, with_args
 from ..ops import apply
@@ -94,12 +94,31 @@ class _Alone:
         if id(body) not in self.known:
             graph = self.simplified(inline_calls(body))
             read = set(reachable(graph.outputs))
-            places = [k for k, i in enumerate(graph.inputs) if i in read]
-            self.known[id(body)] = Graph([graph.inputs[k] for k in places], graph.outputs, graph.name), places
-        graph, places = self.known[id(body)]
-        made = apply("stretch", *(args[k] for k in places), body=graph, of=None)
+            taken = [k for k, i in enumerate(graph.inputs) if i in read]
+            self.known[id(body)] = Graph([graph.inputs[k] for k in taken], graph.outputs, graph.name), taken
+        graph, taken = self.known[id(body)]
+        made = apply("stretch", *(args[k] for k in taken), body=graph, of=None)
         made.loc = call.loc
         return made
+
+
+def origins_of(
+    saved: Sequence[Node], joint: Graph, forward: Graph, n_outputs: int
+) -> tuple[list[tuple[str, int]], list[Node]]:
+    """(where each saved node of `joint` is found, the forward's outputs), with inputs and results not twice.
+
+    forward   as `partition` gives it: its outputs are results, then all that it saves
+    """
+    inputs = {n: ("input", k) for k, n in enumerate(joint.inputs)}
+    results = {n: ("output", k) for k, n in enumerate(joint.outputs[:n_outputs])}
+    origins, outputs = [], list(forward.outputs[:n_outputs])
+    for n, made in zip(saved, forward.outputs[n_outputs:]):
+        origin = inputs.get(n) or results.get(n)
+        if origin is None:
+            origin = "output", len(outputs)
+            outputs.append(made)
+        origins.append(origin)
+    return origins, outputs
 
 
 class _Halves:
@@ -110,21 +129,10 @@ class _Halves:
         joint = simplified(inline_calls(joint))
         n_inputs, n_outputs = len(of.inputs), len(of.outputs)
         forward, backward, handed = cut(joint, n_inputs, n_outputs)
-        inputs = {n: k for k, n in enumerate(joint.inputs)}
-        results = {n: k for k, n in enumerate(joint.outputs[:n_outputs])}
-        self.places: list[tuple[str, int]] = []
-        outputs = list(forward.outputs[:n_outputs])
-        for n, made in zip(handed, forward.outputs[n_outputs:]):
-            if n in inputs:
-                self.places.append(("input", inputs[n]))
-            elif n in results:
-                self.places.append(("output", results[n]))
-            else:
-                self.places.append(("output", len(outputs)))
-                outputs.append(made)
+        self.origins, outputs = origins_of(handed, joint, forward, n_outputs)
         self.forward = simplified(Graph(forward.inputs, outputs, of.name))
         self.backward = simplified(Graph(backward.inputs, backward.outputs, back.name))
 
     def saved(self, args: list[Node], results: list[Node]) -> list[Node]:
         """The arguments of the second call that stand before the cotangents."""
-        return [(args if where == "input" else results)[k] for where, k in self.places]
+        return [(args if where == "input" else results)[k] for where, k in self.origins]

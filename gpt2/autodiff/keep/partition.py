@@ -83,9 +83,11 @@ def partition(
 
     if budget is not None:
         joint = flat(joint)
-    problem, kept = at(min(rate, cost.NS_PER_CACHED_BYTE) if ample else rate)
-    if ample and problem.kept_bytes(kept) > ample:
-        problem, kept = at(rate)
+    problem, kept = at(rate)
+    if ample and problem.kept_bytes(kept) <= ample:  # at a lower rate as much is kept, or more
+        other, more = at(min(rate, cost.NS_PER_CACHED_BYTE))
+        if other.kept_bytes(more) <= ample:
+            problem, kept = other, more
     if budget is not None and problem.kept_bytes(kept) > budget:
         kept = problem.within(budget, rate)
     return problem.split(kept)
@@ -217,15 +219,15 @@ class _Problem:
     def split(self, kept: set[int]) -> tuple[Graph, Graph, tuple[Node, ...]]:
         joint = self.joint
         cotangents = joint.inputs[self.n_inputs :]
-        by_id = {n.id: n for n in joint.nodes}
         wholes = {i: whole for i, whole in self.wholes.items() if whole[0].id in kept}
-        saved = _Handover(by_id, kept | {n.id for n in joint.inputs[: self.n_inputs]}, wholes)
+        saved = _Handover(kept | {n.id for n in joint.inputs[: self.n_inputs]}, wholes)
         for c in cotangents:
             saved.image[c.id] = c
         for n in joint.nodes:  # the backward's order; what is recomputed comes just before its first use
             if n.id in self.backward:
                 saved.make(n)
         gradients = [saved.make(o) for o in joint.outputs[self.n_outputs :]]
+        by_id = {n.id: n for n in joint.nodes}
         handed = [by_id[i] for i in sorted(saved.inputs)]
         bwd = Graph((*(saved.inputs[n.id] for n in handed), *cotangents), gradients, joint.name + "_bwd")
         fwd = Graph(joint.inputs[: self.n_inputs], (*self.results, *handed), joint.name + "_fwd")
@@ -237,13 +239,13 @@ class _Problem:
         The joint program has it after all results, when what it is made from would have to be there still.
         """
         results = [n for n in fwd.nodes if n.id in self.primal or n.op == "input"]
-        place = {n.id: k for k, n in enumerate(results)}
-        due: dict[int, list[Node]] = {}  # place of the last of those values that it needs -> value to make
+        position = {n.id: k for k, n in enumerate(results)}
+        due: dict[int, list[Node]] = {}  # position of the last of those values that it needs -> value to make
         last: dict[int, int] = {}
         for n in fwd.nodes:
-            last[n.id] = place.get(n.id, max((last[a.id] for a in n.args), default=-1))
+            last[n.id] = position.get(n.id, max((last[a.id] for a in n.args), default=-1))
         for n in fwd.outputs[self.n_outputs :]:
-            if n.id not in place:
+            if n.id not in position:
                 due.setdefault(last[n.id], []).append(n)
         order: list[Node] = []
         done: set[int] = set()
@@ -272,8 +274,7 @@ def _emit(n: Node, done: set[int], order: list[Node]) -> None:
 class _Handover:
     """Builds the backward: nodes of the joint graph anew, with inputs in the place of what is kept."""
 
-    def __init__(self, by_id: dict[int, Node], kept: set[int], wholes: dict[int, tuple[Node, tuple]]):
-        self.by_id = by_id
+    def __init__(self, kept: set[int], wholes: dict[int, tuple[Node, tuple]]):
         self.kept = kept
         self.wholes = wholes
         self.inputs: dict[int, Node] = {}  # id of the kept node -> the backward's input

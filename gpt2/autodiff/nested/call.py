@@ -23,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from ..derive.chain import applied
+from ..derive.chain_rule import applied
 from ..derive.differentiate import backprop, gradients, pushforward
 from ..errors import AutodiffError, UnsupportedError
 from ..graph import Graph, Node
 from ..ops import apply
+from ..ops.interpret import evaluate_graph
 from ..ops.subgraph import inputs_like, is_float, items, result_types, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
@@ -206,11 +207,19 @@ def all_batched(b: Any, graph: Graph) -> Graph:
     return Graph(inner.inputs, [b.front(o, has) for o, has in zip(inner.outputs, flags)], inner.name)
 
 
+def _evaluate(*values, graph: Graph, rule):
+    """Node by node the first time, while a function is recorded; compiled where it is asked again."""
+    if not graph.__dict__.get("_evaluated"):
+        graph.__dict__["_evaluated"] = True
+        return tuple(evaluate_graph(graph, values))
+    return program_of(graph)(*values)
+
+
 row(
     "call",
     "structural",
     infer=_types,
-    evaluate=lambda *values, graph, rule: program_of(graph)(*values),
+    evaluate=_evaluate,
     vjp_rule=_vjp,
     jvp_rule=_jvp,
     batch=_batch,

@@ -32,7 +32,7 @@ from functools import partial
 
 import numpy as np
 
-from ..derive.chain import applied
+from ..derive.chain_rule import applied
 from ..derive.differentiate import backprop, pushforward
 from ..graph import Graph, Node
 from ..ops import apply, const, input_node
@@ -143,7 +143,7 @@ class _Kept:
         """Note the carry before this step, if it is one of those."""
         if not self.keep or step % self.spacing:
             return
-        if step // self.spacing == self.keep:  # every second one gives its place up
+        if step // self.spacing == self.keep:  # every second one goes
             for a in self.arrays:
                 a[: (self.keep + 1) // 2] = a[::2].copy()
             self.spacing *= 2
@@ -161,20 +161,20 @@ def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int
     marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
     found = pushforward(body.outputs, marks)
     moving = [k for k, i in enumerate(body.inputs) if active[i]]
-    places = [k for k in moving if k < carries]
+    moving_carry = [k for k in moving if k < carries]
 
     def inputs(graph: Graph, dots: Sequence[Node]) -> list[Node]:
         carry, consts = beside(graph.inputs, dict(zip(moving, dots)), carries)
         return [*carry, *consts]
 
     of_body = [body.inputs[k] for k in moving]
-    dcarry = [or_zeros(found[k], body.outputs[k]) for k in places]
+    dcarry = [or_zeros(found[k], body.outputs[k]) for k in moving_carry]
     wide = Graph(inputs(body, [marks[i] for i in of_body]), [*body.outputs, *dcarry], body.name + "_jvp")
     wide_test = Graph(inputs(test, inputs_like(of_body)), test.outputs, test.name)
     carry, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, carries)
     made = while_node(wide_test, wide, carry, consts, keep)
     result: list[Node | None] = [None] * len(out.shape)
-    for k, d in zip(places, made[carries:]):
+    for k, d in zip(moving_carry, made[carries:]):
         result[k] = d
     return tuple(result)
 
@@ -196,8 +196,8 @@ def _vjp(g, out, *args, wanted, test: Graph, body: Graph, carries: int, keep: in
     )
     made = items(apply("while_loop_back", *args, *found[carries:], *cts, **attrs))
     result: list[Node | None] = [None] * len(args)
-    for place, d in zip((*back.float_carry, *(carries + i for i in back.read_consts)), made):
-        result[place] = d
+    for k, d in zip((*back.float_carry, *(carries + i for i in back.read_consts)), made):
+        result[k] = d
     return tuple(result)
 
 
@@ -205,7 +205,7 @@ def _back_infer(*args, body: Graph, step: Graph, **attrs):
     return tuple(o.shape for o in step.outputs), tuple(o.dtype for o in step.outputs)
 
 
-class _Parts:
+class _BackArguments:
     """The arguments of a while_loop_back, taken apart."""
 
     def __init__(self, args: Sequence, body: Graph, carries: int):
@@ -218,13 +218,13 @@ class _Parts:
 def evaluate_back(
     *values: np.ndarray, body: Graph, step: Graph, carries: int, keep: int, floats: tuple, reads: tuple
 ) -> tuple[np.ndarray, ...]:
-    parts = _Parts([np.asarray(v) for v in values], body, carries)
-    steps, spacing = int(parts.steps), int(parts.spacing)
-    cts = [np.array(d, body.outputs[k].dtype) for d, k in zip(parts.cts, floats)]
+    arguments = _BackArguments([np.asarray(v) for v in values], body, carries)
+    steps, spacing = int(arguments.steps), int(arguments.spacing)
+    cts = [np.array(d, body.outputs[k].dtype) for d, k in zip(arguments.cts, floats)]
     sums = [np.zeros(o.shape, o.dtype) for o in step.outputs[len(floats) :]]
-    with _turns(body, step, parts.consts, [*cts, *sums], max(2, keep)) as turns:
+    with _turns(body, step, arguments.consts, [*cts, *sums], max(2, keep)) as turns:
         for start in reversed(range(0, steps, spacing)):
-            turns.back([a[start // spacing] for a in parts.kept], min(spacing, steps - start))
+            turns.back([a[start // spacing] for a in arguments.kept], min(spacing, steps - start))
     return tuple(turns.found)
 
 
@@ -299,29 +299,30 @@ def _counted(
 
 def _back_vjp(g, out, *args, wanted, body, step, carries, keep, floats, reads):
     fresh = inputs_like(args)
-    parts = _Parts(fresh, body, carries)
+    arguments = _BackArguments(fresh, body, carries)
     given = {k: applied(d) for k, d in enumerate(g) if d is not None}
     marks = dict(zip(given, inputs_like([out_like(out, k) for k in given])))
-    sources = [*(parts.carry[k] for k in floats), *(parts.consts[k] for k in reads)]
-    finals = _counted(body, parts.carry, parts.consts, parts.steps, keep)
+    sources = [*(arguments.carry[k] for k in floats), *(arguments.consts[k] for k in reads)]
+    finals = _counted(body, arguments.carry, arguments.consts, arguments.steps, keep)
     moved = pushforward([finals[k] for k in floats], {sources[k]: m for k, m in marks.items()})
     asked = [x for x, w in zip(fresh[: len(body.inputs)], wanted) if w]
-    seeds = [(d, ct) for d, ct in zip(moved, parts.cts) if d is not None]
-    found = dict(zip(asked, backprop(seeds, asked))) | dict(zip(parts.cts, moved))
+    seeds = [(d, ct) for d, ct in zip(moved, arguments.cts) if d is not None]
+    found = dict(zip(asked, backprop(seeds, asked))) | dict(zip(arguments.cts, moved))
     return _put_in(fresh, marks.values(), [found.get(x) for x in fresh], [*args, *given.values()])
 
 
 def _back_jvp(tangents, out, *args, body, step, carries, keep, floats, reads):
     fresh = inputs_like(args)
-    parts = _Parts(fresh, body, carries)
+    arguments = _BackArguments(fresh, body, carries)
     given = {x: t for x, t in zip(fresh, tangents) if t is not None}
     marks = dict(zip(given, inputs_like(list(given))))
-    finals = _counted(body, parts.carry, parts.consts, parts.steps, keep)
+    finals = _counted(body, arguments.carry, arguments.consts, arguments.steps, keep)
     finals = [finals[k] for k in floats]
-    moved = pushforward(finals, {x: m for x, m in marks.items() if x in {*parts.carry, *parts.consts}})
-    seeds = [(d, ct) for d, ct in zip(moved, parts.cts) if d is not None]
-    seeds += [(final, marks[ct]) for final, ct in zip(finals, parts.cts) if ct in marks]
-    found = backprop(seeds, [*(parts.carry[k] for k in floats), *(parts.consts[k] for k in reads)])
+    read = {*arguments.carry, *arguments.consts}
+    moved = pushforward(finals, {x: m for x, m in marks.items() if x in read})
+    seeds = [(d, ct) for d, ct in zip(moved, arguments.cts) if d is not None]
+    seeds += [(final, marks[ct]) for final, ct in zip(finals, arguments.cts) if ct in marks]
+    found = backprop(seeds, [*(arguments.carry[k] for k in floats), *(arguments.consts[k] for k in reads)])
     return tuple(_put_in(fresh, marks.values(), found, [*args, *given.values()]))
 
 
@@ -399,15 +400,15 @@ def _back_batch(b, *args, body: Graph, step: Graph, carries: int, keep: int, flo
     inner, found = b.graph(body, [True] * n)
     outputs = [b.front(o, has) for o, has in zip(inner.outputs, found)]
     inner = Graph(inner.inputs, outputs, inner.name)
-    parts = _Parts([b.front(x, has) for x, has in zip(args, b.flags)], body, carries)
+    arguments = _BackArguments([b.front(x, has) for x, has in zip(args, b.flags)], body, carries)
     wanted = [k in floats or k - carries in reads for k in range(n)]
     back = Backward(inner, carries, 0, [], wanted)
-    kept = [swap_first(x) for x in parts.kept]
+    kept = [swap_first(x) for x in arguments.kept]
     attrs = dict(body=inner, step=back.step, carries=carries, keep=keep, floats=floats)
-    given = [*parts.carry, *parts.consts, *args[n : n + 2], *kept, *parts.cts]
+    given = [*arguments.carry, *arguments.consts, *args[n : n + 2], *kept, *arguments.cts]
     made = dict(zip(back.read_consts, range(len(floats), len(back.step.outputs))))
     nodes = items(apply("while_loop_back", *given, **attrs, reads=tuple(back.read_consts)))
-    gradients = [nodes[made[k]] if k in made else zeros_like(parts.consts[k]) for k in reads]
+    gradients = [nodes[made[k]] if k in made else zeros_like(arguments.consts[k]) for k in reads]
     return [*nodes[: len(floats)], *gradients]
 
 

@@ -16,7 +16,7 @@ from itertools import chain
 
 import numpy as np
 
-from ..derive.chain import applied
+from ..derive.chain_rule import applied
 from ..derive.differentiate import backprop, pushforward
 from ..graph import Graph, Node
 from ..ops import apply

@@ -29,11 +29,11 @@ from itertools import chain
 
 import numpy as np
 
-from ..derive.chain import applied
+from ..derive.chain_rule import applied
 from ..derive.differentiate import backprop, pushforward
-from ..graph import Graph, Node
+from ..graph import Graph, Node, remade
 from ..ops import apply, input_node
-from ..ops.build import concatenate, reshape, take_slice
+from ..ops.build import concatenate, reshape, sum_, swap_last, take_slice
 from ..ops.subgraph import beside, inputs_like, is_float, items, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
@@ -45,9 +45,14 @@ def n_checkpoints(n: int, every: int) -> int:
     return -(-n // every)
 
 
-def default_every(n: int) -> int:
-    """The spacing of checkpoints that keeps the fewest carries alive."""
-    return max(1, math.isqrt(n))
+ROOM = 1 << 20  # bytes of carries that are kept without a second thought: none of them is computed twice
+
+
+def default_every(n: int, nbytes: int = ROOM + 1) -> int:
+    """The spacing of checkpoints that keeps the fewest carries alive; 1 where all of them, of so many bytes
+    each, take little room.
+    """
+    return 1 if n * nbytes <= ROOM else max(1, math.isqrt(n))
 
 
 # --- the op ---------------------------------------------------------------------------------------------
@@ -69,16 +74,43 @@ def evaluate_scan(
     carry, xs, consts = _split(values, carries, slices)
     ys = [np.empty((n, *y.shape), y.dtype) for y in body.outputs[carries:]]
     checkpoints = [np.empty((n_checkpoints(n, every), *c.shape), c.dtype) for c in body.outputs[:carries]]
-    # Two sets of buffers: a step reads the one and writes the other.
-    now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs[:carries]] for _ in range(2))
+    given, made = _rows(xs, n), _rows(ys, n)
     with program_of(body).borrowed() as run:
-        for t in range(n):
-            if t % every == 0:
-                for kept, c in zip(checkpoints, carry):
-                    kept[t // every] = c
-            run((*carry, *[x[t, ...] for x in xs], *consts), (*now, *[y[t, ...] for y in ys]))
-            carry, now, then = now, then, now
+        if every == 1:
+            carry = _steps_kept(run, carry, given, consts, made, checkpoints)
+        else:
+            carry = _steps(run, carry, given, consts, made, checkpoints, every)
     return (*carry, *ys, *checkpoints)
+
+
+def _steps(run, carry, given, consts, made, checkpoints, every: int) -> Sequence[np.ndarray]:
+    """The last carry. Two sets of buffers: a step reads the one and writes the other."""
+    now, then = ([np.empty(c.shape[1:], c.dtype) for c in checkpoints] for _ in range(2))
+    for t, (x, y) in enumerate(zip(given, made)):
+        if t % every == 0:
+            for kept, c in zip(checkpoints, carry):
+                kept[t // every] = c
+        run((*carry, *x, *consts), (*now, *y))
+        carry, now, then = now, then, now
+    return carry
+
+
+def _steps_kept(run, carry, given, consts, made, checkpoints) -> Sequence[np.ndarray]:
+    """The same where every carry is kept: each step writes it where it stays."""
+    for kept, c in zip(checkpoints, carry):
+        kept[0] = c
+    rows = _rows(checkpoints, len(given))
+    final = [np.empty(c.shape[1:], c.dtype) for c in checkpoints]
+    for before, x, y, after in zip(rows, given, made, [*rows[1:], final]):
+        run((*before, *x, *consts), (*after, *y))
+    return final
+
+
+def _rows(arrays: Sequence[np.ndarray], n: int) -> list[tuple]:
+    """For each of n steps its slice of each array."""
+    if not arrays:
+        return [()] * n
+    return list(zip(*[list(a) if a.ndim > 1 else [a[t, ...] for t in range(n)] for a in arrays]))
 
 
 def scan_node(
@@ -101,21 +133,23 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
     marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
     found = pushforward(body.outputs, marks)
     moving = [k for k, i in enumerate(body.inputs) if active[i]]
-    places = [k for k in moving if k < carries]
+    moving_carry = [k for k in moving if k < carries]
     moving_ys = [j for j in range(carries, len(found)) if found[j] is not None]
     cuts = carries, carries + slices
     inputs = beside(body.inputs, {k: marks[body.inputs[k]] for k in moving}, *cuts)
-    tangents_out = {k: or_zeros(found[k], body.outputs[k]) for k in places} | {j: found[j] for j in moving_ys}
+    tangents_out = {k: or_zeros(found[k], body.outputs[k]) for k in moving_carry} | {
+        j: found[j] for j in moving_ys
+    }
     outputs = beside(body.outputs, tangents_out, carries)
     jvp_body = Graph([*chain(*inputs)], [*chain(*outputs)], body.name + "_jvp")
     carry, xs, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, *cuts)
     made = scan_node(jvp_body, carry, xs, consts, n, every)
     # items: final, dfinal, ys, dys, checkpoints, dcheckpoints
-    n_ys, n_moving = len(body.outputs) - carries, len(places)
+    n_ys, n_moving = len(body.outputs) - carries, len(moving_carry)
     dfinal, rest = made[carries : carries + n_moving], made[carries + n_moving + n_ys :]
     dys, dcheckpoints = rest[: len(moving_ys)], rest[len(moving_ys) + carries :]
     result: list[Node | None] = [None] * len(out.shape)
-    for i, final, kept in zip(places, dfinal, dcheckpoints):
+    for i, final, kept in zip(moving_carry, dfinal, dcheckpoints):
         result[i], result[len(body.outputs) + i] = final, kept
     for j, dy in zip(moving_ys, dys):
         result[j] = dy
@@ -155,6 +189,10 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
     kept = [g[len(body.outputs) + i] for i in back.float_carry]
     sums = [or_zeros(g[i], init[i]) for i in back.float_carry]
     sums += [zeros_like(consts[i]) for i in back.read_consts]
+    if every == 1:
+        final = items(out)[:carries]
+        sums, found = every_carry_kept(back, sums, (checkpoints, final, rows, kept), consts, n)
+        return _by_argument(back, args, sums, found)
     whole, left = divmod(n, every)
     parts = []
     if left:  # the last segment is shorter
@@ -167,11 +205,18 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
     if whole:
         sums, dxs = back.segments(sums, checkpoints, rows, kept, consts, whole, every)
         parts.append([reshape(flip(d), (whole * every, *x.shape)) for d, x in zip(dxs, back.dx_like)])
+    found = [concatenate(f[::-1], 0) if len(f) > 1 else f[0] for f in zip(*parts)]
+    return _by_argument(back, args, sums, found)
+
+
+def _by_argument(back: Backward, args: Sequence, sums: Sequence[Node], dxs: Sequence[Node]) -> tuple:
+    """A gradient for each argument of a scan, None for those that none leads to."""
     result: list[Node | None] = [None] * len(args)
-    for place, d in zip((*back.float_carry, *(carries + slices + i for i in back.read_consts)), sums):
-        result[place] = d
-    for place, found in zip(back.float_xs, zip(*parts)):
-        result[carries + place] = concatenate(found[::-1], 0) if len(found) > 1 else found[0]
+    first = back.carries, back.carries + back.slices
+    for k, d in zip((*back.float_carry, *(first[1] + i for i in back.read_consts)), sums):
+        result[k] = d
+    for k, d in zip(back.float_xs, dxs):
+        result[first[0] + k] = d
     return tuple(result)
 
 
@@ -217,6 +262,7 @@ class Backward:
         self.float_xs = [i for i, x in enumerate(xs) if found[x] is not None]
         self.read_consts = [i for i, w in enumerate(consts) if found[w] is not None]
         self.dx_like = [xs[i] for i in self.float_xs]
+        self.cts, self.found = cts, found
         sums = inputs_like([consts[i] for i in self.read_consts], "d")
         n = len(self.float_carry)
         self.step = Graph(
@@ -286,6 +332,107 @@ def _with_kept(outputs, has_kept) -> tuple[list[Node], list[Node]]:
     """New inputs, for the gradients of the checkpoints that have one; and the outputs with those added."""
     kept = {i: inputs_like([outputs[i]])[0] for i, has in enumerate(has_kept) if has}
     return list(kept.values()), [o + kept[i] if i in kept else o for i, o in enumerate(outputs)]
+
+
+# --- reverse mode where every carry is kept --------------------------------------------------------------
+
+
+def every_carry_kept(
+    back: Backward, sums: Sequence[Node], given: tuple, consts: Sequence[Node], n: int
+) -> tuple[list, list]:
+    """The gradients of carries and consts, and those of the xs, through n steps whose carries are all kept.
+
+    What a step gave is kept as well, as the carry of the next one: where the derivative asks for it, it is
+    read. Gradients of what all steps share are added up behind the loop, if there is room.
+
+    given   checkpoints; the final carry; xs and the gradients of ys; gradients of checkpoints, or None
+    """
+    step = Step(back, n, given[3])
+    stacked = step.stacked(*given)
+    m = len(back.float_carry)
+    start = [*sums[:m], *(sums[m + k] for k in step.now)]
+    found = scan_node(step.graph, start, [stacked[x] for x in step.taken], consts, n, default_every(n))
+    stacked.update(zip(step.rows, found[len(start) :]))
+    added = iter(found[m : len(start)])
+    totals = [next(added) if not late.values else late.added(stacked) for late in step.late]
+    return [*found[:m], *totals], [flip(d) for d in found[len(start) : len(start) + len(back.float_xs)]]
+
+
+class Step:
+    """One step back, which reads the carry before and after it.
+
+    graph   (dcarry, sums of consts' gradients that it adds up itself | taken | consts) ->
+            (dcarry, sums | rows), where rows are the gradients of xs, and of consts what is added up later
+    taken   those of its inputs that stand for one step of an array
+    late    of each const that is read, what a step gives of its gradient; `now` numbers those without
+    """
+
+    def __init__(self, back: Backward, n: int, kept: Sequence[Node | None]):
+        self.n, body = n, back.body
+        carry, xs, wholes = _split(body.inputs, back.carries, back.slices)
+        m, final = len(back.float_carry), list(body.outputs[: back.carries])
+        parts = [back.found[wholes[i]] for i in back.read_consts]
+        outputs = [or_zeros(back.found[carry[i]], carry[i]) for i in back.float_carry]
+        more, outputs = _with_kept(outputs, [k is not None for k in kept])
+        values = [*outputs, *(back.found[xs[i]] for i in back.float_xs), *parts]
+        self.after = inputs_like(final)
+        values = remade(values, self.afterwards(final))
+        self.late = [Late(x, n) for x in values[len(outputs) + len(back.float_xs) :]]
+        self.now = [k for k, late in enumerate(self.late) if not late.values]
+        running = inputs_like([self.late[k].part for k in self.now], "d")
+        head = [*values[: len(outputs)], *(s + self.late[k].part for s, k in zip(running, self.now))]
+        self.slices = [*carry, *self.after, *xs, *back.cts[m:], *more]
+        self.rows = values[len(outputs) : len(outputs) + len(back.float_xs)]
+        known = {*self.slices, *self.rows}
+        wanted = dict.fromkeys(v for late in self.late for v in late.values)
+        self.rows += [v for v in wanted if v not in known]
+        read = set(Graph([], [*head, *self.rows, *wanted]).nodes)
+        self.taken = [x for x in self.slices if x in read]
+        inputs = [*back.cts[:m], *running, *self.taken, *wholes]
+        self.graph = Graph(inputs, [*head, *self.rows], back.step.name)
+
+    def afterwards(self, final: Sequence[Node]) -> dict[Node, Node]:
+        """What may be read as the next step's carry: what a step computes, where copies of it have room."""
+        room = self.n * sum(o.nbytes for o in final) <= ROOM
+        return {o: x for o, x in zip(final, self.after) if room and o.op not in ("input", "const")}
+
+    def stacked(self, checkpoints, final, rows, kept) -> dict[Node, Node]:
+        """The array of each of `slices`, from the last step to the first."""
+        ends = [reshape(f, (1, *f.shape)) for f in final]
+        if self.n > 1:
+            ends = [concatenate([take_slice(c, 0, 1, self.n), f], 0) for c, f in zip(checkpoints, ends)]
+        arrays = [*checkpoints, *ends, *rows, *(k for k in kept if k is not None)]
+        return {x: flip(a) for x, a in zip(self.slices, arrays, strict=True)}
+
+
+class Late:
+    """A gradient of which each of n steps gives a part: its sum, taken behind the loop.
+
+    part     of one step
+    values   what a step leaves of it: two factors of a product of matrices, or the part; nothing where n of
+             these take too much room
+    """
+
+    def __init__(self, part: Node, n: int):
+        self.part, self.values = part, _factors(part)
+        if not self.values or n * sum(v.nbytes for v in self.values) > ROOM:
+            self.values = [part] if n * part.nbytes <= ROOM else []
+
+    def added(self, stacked: dict[Node, Node]) -> Node:
+        """The sum; `stacked` has the values of all steps in one array each."""
+        arrays = [stacked[v] for v in self.values]
+        if len(arrays) == 1:
+            return sum_(arrays[0], (0,))
+        a, b = (reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])) for x in arrays)
+        return swap_last(a) @ b
+
+
+def _factors(x: Node) -> list[Node]:
+    """a and b of one dtype where x is a.T @ b; else nothing."""
+    if x.op != "matmul" or x.ndim != 2 or x.args[0].op != "transpose":
+        return []
+    a, b = x.args[0].args[0], x.args[1]
+    return [a, b] if a.ndim == b.ndim == 2 and a.dtype == b.dtype == x.dtype else []
 
 
 def _batch(b, *args, body: Graph, n: int, carries: int, slices: int, every: int):

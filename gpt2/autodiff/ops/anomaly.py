@@ -69,7 +69,7 @@ def follow(graph: Graph, arrays: Sequence, name: str) -> None:
     drop = last_uses(graph)
     values: dict[Node, np.ndarray] = {n: np.asarray(x, n.dtype) for n, x in zip(graph.inputs, arrays)}
     spoilt: dict[Node, list[Node]] = {}  # value that is not finite -> its arguments that are not
-    origin: dict[Node, tuple] = {}  # where it began -> message and place
+    origin: dict[Node, tuple] = {}  # where it began -> message and location
     for n in graph.nodes:
         if n.op == "const":
             values[n] = np.asarray(n.value, n.dtype)

@@ -113,10 +113,10 @@ def sliced(b: Batch, x: Node, *, index: Sequence[tuple]) -> Node:
 
 
 def assembled(b: Batch, *parts: Node, shape: Sequence[int], indices: Sequence[tuple], dtype: str) -> Node:
-    """Parts are stretched over their places, so those without the axis stay as they are."""
+    """Parts are stretched over their slices, so those without the axis stay as they are."""
     aligned = [b.aligned(x, has, len(shape)) for x, has in zip(parts, b.flags)]
-    places = tuple((_whole(b), *i) for i in indices)
-    return apply("assemble", *aligned, shape=(b.n, *shape), indices=places, dtype=dtype)
+    slices = tuple((_whole(b), *i) for i in indices)
+    return apply("assemble", *aligned, shape=(b.n, *shape), indices=slices, dtype=dtype)
 
 
 def updated(b: Batch, x: Node, v: Node, *, index: Sequence[tuple]) -> Node:
@@ -147,9 +147,9 @@ def _indexed(b: Batch, spec: Sequence, arrays: Sequence[Node], flags: Sequence[b
 def _index_axes(shape: Sequence[int], spec: Sequence, arrays, flags) -> tuple[int, int]:
     """(how many axes the index arrays make, where they stand in the result for one example)."""
     m = max((x.ndim - has for x, has in zip(arrays, flags)), default=0)
-    places = [k for k, s in enumerate(spec) if s != "new" and s[0] == "array"]
-    adjacent = bool(places) and places[-1] - places[0] + 1 == len(places)
-    return m, places[0] if adjacent else 0
+    positions = [k for k, s in enumerate(spec) if s != "new" and s[0] == "array"]
+    adjacent = bool(positions) and positions[-1] - positions[0] + 1 == len(positions)
+    return m, positions[0] if adjacent else 0
 
 
 def gathered(b: Batch, x: Node, *arrays: Node, spec: Sequence) -> Node:
@@ -163,8 +163,8 @@ def gathered(b: Batch, x: Node, *arrays: Node, spec: Sequence) -> Node:
 
 
 def _are_adjacent(spec: Sequence) -> bool:
-    places = [k for k, s in enumerate(spec) if s != "new" and s[0] == "array"]
-    return bool(places) and places[-1] - places[0] + 1 == len(places)
+    positions = [k for k, s in enumerate(spec) if s != "new" and s[0] == "array"]
+    return bool(positions) and positions[-1] - positions[0] + 1 == len(positions)
 
 
 def _moved(ndim: int, m: int, first: int) -> list[int]:
@@ -177,10 +177,10 @@ def scattered(b: Batch, x: Node, v: Node, *arrays: Node, spec: Sequence) -> Node
     m, first = _index_axes(x.shape, spec, arrays, b.flags[2:])
     whole = b.front(x, b.flags[0])
     one_shape = apply("gather", _one(b, x, 0), *(_one(b, a, 2 + k) for k, a in enumerate(arrays)), spec=spec)
-    placed = b.aligned(b.front(v, b.flags[1]), True, one_shape.ndim)
+    values = b.aligned(b.front(v, b.flags[1]), True, one_shape.ndim)
     order = np.argsort(_moved(one_shape.ndim + 1, m, first)).tolist()
     spec, arrays = _indexed(b, spec, arrays, b.flags[2:])
-    return apply(b.out.op, whole, transpose(placed, order), *arrays, spec=spec)
+    return apply(b.out.op, whole, transpose(values, order), *arrays, spec=spec)
 
 
 def _one(b: Batch, x: Node, k: int) -> Node:

@@ -64,10 +64,10 @@ def alone(boxes: Sequence[Sequence[range]], shape: Sequence[int]) -> list[bool]:
                 found[k] = all(disjoint(boxes[k], boxes[j]) for j in group if j != k)
             continue
         drawn = np.zeros(shape, np.int32)
-        places = [place_of(boxes[k]) for k in group]
-        for p in places:
+        taken = [slices_of(boxes[k]) for k in group]
+        for p in taken:
             drawn[p] += 1
-        for k, p in zip(group, places):
+        for k, p in zip(group, taken):
             found[k] = bool((drawn[p] == 1).all())
     return found
 
@@ -89,7 +89,7 @@ def _groups(boxes: Sequence[Sequence[range]], ndim: int) -> list[list[int]]:
     return groups
 
 
-def place_of(box: Sequence[range]) -> tuple[slice, ...]:
+def slices_of(box: Sequence[range]) -> tuple[slice, ...]:
     """The index that takes a box out of an array."""
     return tuple(slice(*s) for s in as_index(box))
 

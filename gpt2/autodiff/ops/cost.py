@@ -18,7 +18,7 @@ NS_PER_BYTE = 0.18
 NS_PER_CACHED_BYTE = 0.05  # where all that is kept is small beside the last cache, or memory no concern
 GFLOPS = 50.0  # of a product in the background of everything else; 76 alone
 NS_REDUCE = 0.3  # per element read by a reduction
-NS_MOVE = 0.1  # per byte read or written by ops that place values without computing
+NS_MOVE = 0.1  # per byte read or written by ops that move values without computing
 
 _CACHED_BYTES = 4  # Op.cost is for elements of this size
 
@@ -32,6 +32,8 @@ def flops(n: Node) -> float:
     """Floating-point operations of a matrix product."""
     if n.op == "matmul":
         return 2.0 * n.size * n.args[0].shape[-1]
+    if n.op == "row_product":
+        return 2.0 * n.size * n.args[0].shape[0]
     return 2.0 * math.prod(letter_sizes(n.attrs["subscripts"], n.args).values())
 
 

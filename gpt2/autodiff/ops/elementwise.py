@@ -436,7 +436,7 @@ row(
 )
 
 # selection and conversion. `where` is linear in its branches, not in its condition; its transpose stands in
-# chain.py, because it keeps the condition beside the gradient
+# chain_rule.py, because it keeps the condition beside the gradient
 row(
     "where",
     "linear",

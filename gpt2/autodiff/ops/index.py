@@ -14,7 +14,7 @@ import numpy as np
 from . import batching, rowwise, shifts
 from .build import equal, where, zeros
 from .shape import index_text
-from .table import BOTH, EVERYWHERE, REAL, Sample, apply, const, row, sample
+from .table import BOTH, EVERYWHERE, REAL, OpSample, apply, const, row, sample
 
 
 def numpy_index(spec: Sequence, arrays: Sequence) -> tuple:
@@ -31,20 +31,20 @@ def gather_shape(
     """
     lengths = iter(shape)
     out: list[int] = []
-    places = []  # positions of the arrays in the spec
+    arrays = []  # their positions in the spec
     first = 0  # where their axes go
     for position, s in enumerate(spec):
         if s == "new":
             out.append(1)
         elif s[0] == "array":
             next(lengths)
-            if not places:
+            if not arrays:
                 first = len(out)
-            places.append(position)
+            arrays.append(position)
         else:
             out.append(len(range(*slice(*s).indices(next(lengths)))))
     out.extend(lengths)
-    if places and places[-1] - places[0] + 1 != len(places):
+    if arrays and arrays[-1] - arrays[0] + 1 != len(arrays):
         first = 0
     return (*out[:first], *np.broadcast_shapes(*index_shapes), *out[first:])
 
@@ -72,7 +72,7 @@ SPECS = [
 ALONG = np.array([[3, 0, 1], [3, 2, 1]])
 
 
-def scatter_samples() -> list[Sample]:
+def scatter_samples() -> list[OpSample]:
     shape = (4, 5, 6)
     return [
         sample(shape, gather_shape(shape, spec, [a.shape for a in arrays]), *arrays, spec=spec, dtypes=dtypes)
@@ -85,8 +85,8 @@ def no_gradient(arrays: Sequence) -> tuple[None, ...]:
 
 
 def _scatter_transpose(g, out, x, v, *arrays, spec):
-    """The gradients of a scatter, where only the last of several writes to one place counts: number the
-    places of v, and see whose number stays.
+    """The gradients of a scatter, where only the last of several writes to one element counts: number the
+    elements of v, and see whose number stays.
     """
 
     def dv():

@@ -32,7 +32,7 @@ from .build import (
     swap_last,
     take_slice,
 )
-from .table import BOTH, COMPLEX, Op, Sample, apply, const, row, sample
+from .table import BOTH, COMPLEX, Op, OpSample, apply, const, row, sample
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -58,7 +58,7 @@ def matrix_row(name: str, infer: Callable, evaluate: Callable | None = None, **c
     return row(name, "nonlinear", infer=infer, evaluate=function, cost=100.0, **columns)
 
 
-def well_conditioned(*shapes: tuple[int, ...], **attrs: Any) -> list[Sample]:
+def well_conditioned(*shapes: tuple[int, ...], **attrs: Any) -> list[OpSample]:
     return [sample(shape, dtypes=BOTH, **attrs) for shape in shapes]
 
 

@@ -57,6 +57,21 @@ row(
 )
 
 
+# x.T @ y, added up over blocks of rows: what the emitter puts in place of products with few elements
+row(
+    "row_product",
+    "multilinear",
+    infer=lambda x, y: ((x.shape[1], y.shape[1]), np.result_type(x.dtype, y.dtype)),
+    evaluate=lambda x, y: np.matmul(np.transpose(x), y),
+    code=lambda x, y: f"{x}.T @ {y}",
+    transpose=lambda g, out, x, y: (lambda: y @ swap_last(g), lambda: x @ g),
+    work="multiplies",
+    writes_out=True,
+    decides=False,
+    samples=[sample((5, 2), (5, 3), dtypes=BOTH)],
+)
+
+
 def _matrix_shape(a, b):
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(

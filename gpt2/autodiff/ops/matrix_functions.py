@@ -55,11 +55,11 @@ def _corner(x: Node, i: int, j: int) -> tuple:
     return (*full_index(x.shape[:-2]), (i * n, (i + 1) * n, 1), (j * n, (j + 1) * n, 1))
 
 
-def _block(x: Node, *places: tuple[Node, int, int]) -> Node:
+def _block(x: Node, *blocks: tuple[Node, int, int]) -> Node:
     """A matrix of 2 by 2 blocks, zero but for the given ones; x says how large a block is."""
     n = x.shape[-1]
-    parts = [p for p, _, _ in places]
-    corners = [_corner(x, i, j) for _, i, j in places]
+    parts = [p for p, _, _ in blocks]
+    corners = [_corner(x, i, j) for _, i, j in blocks]
     return assemble(parts, (*x.shape[:-2], 2 * n, 2 * n), corners, x.dtype)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph import Node
 from . import batching, rowwise, shifts
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
 from .table import BOTH, EVERYWHERE, INTEGERS, OPS, REAL, Op, apply, row, sample
@@ -97,16 +98,80 @@ def _extreme_jvp(beaten):
     return jvp
 
 
+def _extreme_transpose(beaten):
+    """The same backwards: the gradient goes to the largest element, in equal shares to several."""
+
+    def transpose(g, out, x, axes, keepdims):
+        g, out = expand(g, axes, x.ndim), expand(out, axes, x.ndim)
+        chosen = apply("logical_not", apply(beaten, x, out))
+        return (apply("share_among", g, chosen, out, axes=axes),)
+
+    return transpose
+
+
 for _name, _ufunc, _beaten in (("max", "maximum", "less"), ("min", "minimum", "greater")):
     reduction_row(
         _name,
         _ufunc,
         "nonlinear",
         jvp=_extreme_jvp(_beaten),
+        transpose=_extreme_transpose(_beaten),
         shift=shifts.reduction,
         decides=False,
         exact_on=EVERYWHERE,
     )
+
+
+def _share_among(g, chosen, extreme, axes):
+    dtype = np.asarray(g).dtype
+    count = np.sum(chosen, axis=axes, keepdims=True).astype(dtype if dtype.kind in "fc" else float)
+    shares = g / np.where(np.isnan(extreme), np.asarray(np.nan, count.dtype), count)
+    return np.where(chosen, shares, 0.0).astype(dtype)
+
+
+def _share_among_code(g, chosen, extreme, axes):
+    count = f"np.sum({chosen}, axis={axes_text(axes)}, keepdims=True)"
+    return f"np.where({chosen}, ({g}) / np.where(np.isnan({extreme}), np.nan, {count}), 0.0)"
+
+
+def _shares_by_rows(n: Node, N: int, p: int) -> rowwise.Flags:
+    same = all(a.shape[:p] == n.shape[:p] for a in n.args)
+    return (rowwise.ROW,) * 3 if same and all(a >= p for a in n.attrs["axes"]) else None
+
+
+def _shares_of_examples(b: batching.Batch, *args: Node, axes: Sequence[int]) -> Node:
+    whole = [b.front(x, has) for x, has in zip(args, b.flags)]
+    return apply("share_among", *whole, axes=tuple(a + 1 for a in axes))
+
+
+row(
+    "share_among",  # how max and min hand back a gradient: g and extreme have the axes, of length 1
+    "linear",
+    linear_in=(0,),
+    infer=lambda g, chosen, extreme, axes: (chosen.shape, g.dtype),
+    evaluate=_share_among,
+    code=_share_among_code,
+    jvp=lambda t, out, g, chosen, extreme, axes: (
+        None if t[0] is None else apply("share_among", t[0], chosen, extreme, axes=axes)
+    ),
+    transpose=lambda g, out, given, chosen, extreme, axes: (
+        lambda: (
+            sum_(where(chosen, g, 0.0), axes, keepdims=True)
+            / where(equal(extreme, extreme), cast(sum_(chosen, axes, keepdims=True), g.dtype), math.nan)
+        ),
+        None,
+        None,
+    ),
+    work="moves",
+    writes_out=True,
+    by_rows=_shares_by_rows,
+    batch=_shares_of_examples,
+    decides=False,
+    samples=[
+        sample((3, 1), np.array([[True, False], [True, True], [False, True]]), np.ones((3, 1)), axes=(1,)),
+        sample((1, 4, 1), np.arange(24).reshape(2, 4, 3) % 5 == 0, np.ones((1, 4, 1)), axes=(0, 2)),
+    ],
+)
 
 
 def _prod_jvp(t, out, x, axes, keepdims):

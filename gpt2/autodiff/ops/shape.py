@@ -114,21 +114,21 @@ view_row(
 
 def _assemble(*parts, shape, indices, dtype):
     out = np.zeros(shape, dtype)
-    places = [index_slices(i) for i in indices]
-    for part, place in zip(parts, places):
-        out[place] += part
+    slices = [index_slices(i) for i in indices]
+    for part, index in zip(parts, slices):
+        out[index] += part
     if out.dtype.kind == "f" and any(np.any(np.signbit(p) & (p == 0)) for p in parts):
-        _restore_negative_zeros(out, parts, places)
+        _restore_negative_zeros(out, parts, slices)
     return out
 
 
-def _restore_negative_zeros(out, parts, places) -> None:
+def _restore_negative_zeros(out, parts, slices) -> None:
     """Put back each -0.0 that one part alone says: 0.0 + -0.0 is 0.0."""
     times = np.zeros(out.shape, np.intp)
-    for place in places:
-        times[place] += 1
-    for part, place in zip(parts, places):
-        np.copyto(out[place], part, where=times[place] == 1)
+    for index in slices:
+        times[index] += 1
+    for part, index in zip(parts, slices):
+        np.copyto(out[index], part, where=times[index] == 1)
 
 
 def _assemble_jvp(tangents, out, *parts, shape, indices, dtype):

@@ -36,7 +36,7 @@ def aligned(e: Effect, ndim: int) -> Effect:
     return replace(e, axes=(None,) * (ndim - len(e.axes)) + e.axes)
 
 
-def same_place(n: Node, a: Effect, b: Effect, kind: str) -> tuple[Effect, Effect]:
+def along_same_axes(n: Node, a: Effect, b: Effect, kind: str) -> tuple[Effect, Effect]:
     """Both effects as on n, of the kind asked for and along the same axes."""
     a, b = aligned(a, n.ndim), aligned(b, n.ndim)
     if (a.kind, b.kind, a.axes) != (kind, kind, b.axes):
@@ -60,7 +60,7 @@ def terms(sign: int) -> Callable:
         if b is None:
             return aligned(of_kind(a, ADD), n.ndim)
         kind = a.kind
-        a, b = same_place(n, a, b, kind)
+        a, b = along_same_axes(n, a, b, kind)
         if kind == ADD:
             return replace(a, power=a.power + sign * b.power)
         if a.power != b.power:
@@ -78,7 +78,7 @@ def factors(sign: int) -> Callable:
             return _scaled(n, b, n.args[0], sign)
         if b is None:
             return _scaled(n, a, n.args[1], 1, inverse=sign < 0)
-        a, b = same_place(n, a, b, MULTIPLY)
+        a, b = along_same_axes(n, a, b, MULTIPLY)
         return replace(a, power=a.power + sign * b.power)
 
     return rule
@@ -100,7 +100,7 @@ def _scaled(n, e, factor, sign, inverse=False):
 def where(n: Node, condition: object, a: Effect | None, b: Effect | None) -> Effect:
     """The rule of `where`: both branches change alike, or one does, beside a constant that stays the same."""
     if a is not None and b is not None:
-        a, b = same_place(n, a, b, a.kind)
+        a, b = along_same_axes(n, a, b, a.kind)
         if a.power != b.power:
             raise NotUnderstood
         return a
@@ -165,7 +165,7 @@ def unchanged(n: Node, e: Effect) -> Effect:
 
 
 def transpose(n: Node, e: Effect) -> Effect:
-    """The rule of transposes: the axes of the effect change places too."""
+    """The rule of transposes: the axes of the effect change positions too."""
     return replace(e, axes=tuple(e.axes[p] for p in n.attrs["perm"]))
 
 

@@ -28,6 +28,7 @@ OP_OF: dict[np.ufunc, str] = {}
 
 ROOT_PI, ROOT_TWO_PI = math.sqrt(math.pi), math.sqrt(2.0 * math.pi)
 FULL = ((3, 4), (3, 4)), ((2, 1, 3), (4, 1)), ((3,), ())
+FLAT = object()  # in place of a partial: the function is constant between its steps
 
 
 def f(name: str) -> Callable[..., Node]:
@@ -77,6 +78,7 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
     "gamma": (lambda out, x: (out * psi(x),), (0.5, 3.0)),
     "rgamma": (lambda out, x: (-out * psi(x),), (0.5, 3.0)),
     "gammaln": (lambda out, x: (psi(x),), (0.3, 5.0)),
+    "gammasgn": (lambda out, x: (FLAT,), (0.3, 2.0)),
     "psi": (lambda out, x: (zeta(2.0, x),), (0.5, 5.0)),
     "zeta": (lambda out, s, q: (None, lambda: -s * zeta(s + 1.0, q)), (1.5, 4.0)),
     "beta": (
@@ -85,9 +87,12 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
     ),
     "betaln": (lambda out, a, b: (lambda: psi(a) - psi(a + b), lambda: psi(b) - psi(a + b)), (0.5, 3.0)),
     "betainc": (lambda out, a, b, x: (None, None, lambda: _beta_density(a, b, x)), (0.2, 0.8)),
+    "betaincc": (lambda out, a, b, x: (None, None, lambda: -_beta_density(a, b, x)), (0.2, 0.8)),
+    "betaincinv": (lambda out, a, b, y: (None, None, lambda: 1.0 / _beta_density(a, b, out)), (0.2, 0.8)),
     "gammainc": (lambda out, a, x: (None, lambda: _gamma_density(a, x)), (0.5, 3.0)),
     "gammaincc": (lambda out, a, x: (None, lambda: -_gamma_density(a, x)), (0.5, 3.0)),
     "gammaincinv": (lambda out, a, y: (None, lambda: 1.0 / _gamma_density(a, out)), (0.2, 0.8)),
+    "gammainccinv": (lambda out, a, y: (None, lambda: -1.0 / _gamma_density(a, out)), (0.2, 0.8)),
     "poch": (
         lambda out, z, m: (lambda: out * (psi(z + m) - psi(z)), lambda: out * psi(z + m)),
         (0.5, 3.0),
@@ -123,7 +128,9 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
     "k1e": (lambda out, x: (out - 0.5 * (k0e(x) + kve(2.0, x)),), (0.5, 4.0)),
     "jv": (lambda out, v, x: (None, lambda: 0.5 * (jv(v - 1.0, x) - jv(v + 1.0, x))), (0.5, 4.0)),
     "yv": (lambda out, v, x: (None, lambda: 0.5 * (yv(v - 1.0, x) - yv(v + 1.0, x))), (0.5, 4.0)),
+    "yn": (lambda out, n, x: (None, lambda: 0.5 * (yv(n - 1.0, x) - yv(n + 1.0, x))), (0.5, 3.5)),
     "iv": (lambda out, v, x: (None, lambda: 0.5 * (iv(v - 1.0, x) + iv(v + 1.0, x))), (0.5, 4.0)),
+    "kn": (lambda out, n, x: (None, lambda: -0.5 * (kv(n - 1.0, x) + kv(n + 1.0, x))), (0.5, 3.5)),
     "kv": (lambda out, v, x: (None, lambda: -0.5 * (kv(v - 1.0, x) + kv(v + 1.0, x))), (0.5, 4.0)),
     "ive": (
         lambda out, v, x: (None, lambda: 0.5 * (ive(v - 1.0, x) + ive(v + 1.0, x)) - sign(x) * out),
@@ -192,7 +199,8 @@ def _row(name: str, function: np.ufunc, partials: Callable, domain: tuple[float,
     @functools.wraps(partials)
     def refusing(out, *args):
         found = partials(out, *args)
-        return tuple(_refusal(name, k, out) if d is None else d for k, d in enumerate(found))
+        found = tuple(_refusal(name, k, out) if d is None else d for k, d in enumerate(found))
+        return tuple(None if d is FLAT else d for d in found)
 
     row(
         PREFIX + name,

@@ -31,7 +31,7 @@ def inputs_like(nodes: Sequence[Node], prefix: str = "") -> list[Node]:
 
 
 def beside(values: Sequence[Node], tangents: Mapping[int, Node], *cuts: int) -> list[list[Node]]:
-    """The values cut at some places, and after each part the tangents of what is in it, given by position."""
+    """The values cut at some points, and after each part the tangents of what is in it, given by position."""
     ends = [*cuts, len(values)]
     return [
         [*values[start:end], *(t for k, t in tangents.items() if start <= k < end)]

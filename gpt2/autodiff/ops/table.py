@@ -16,7 +16,7 @@ For an op with several results the jvp returns a tuple of tangents. Wherever a r
 each may be None (zero) or a function of no arguments, which is called only if that one is wanted.
 
 Rules are written in ops again, so derivatives of any order and all simplification come for free. A rule never
-sums over broadcast axes and never casts: chain.py does, once.
+sums over broadcast axes and never casts: chain_rule.py does, once.
 
 Ops that hold a graph (call, scan, ...) say both directions themselves, and these come before all else:
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sample:
+class OpSample:
     """Arguments for the tests that are made from the table (tests/autodiff/ops/test_rules.py).
 
     args      each a shape, to be filled at random; or an array, taken as it is and not differentiated (masks,
@@ -68,8 +68,8 @@ def sample(
     dtypes: tuple[str, ...] = ("float64",),
     of: Callable | None = None,
     **attrs: Any,
-) -> Sample:
-    return Sample(args, attrs, domain, signed, dtypes, of)
+) -> OpSample:
+    return OpSample(args, attrs, domain, signed, dtypes, of)
 
 
 REAL, BOTH, COMPLEX = ("float64",), ("float64", "complex128"), ("complex128",)
@@ -108,7 +108,7 @@ class Op:
     by_rows: Callable | None = None  # one of the rules of ops/rowwise.py
     batch: Callable | None = None  # one of the rules of ops/batching.py: many examples at once
     # What passes may rely on
-    commutes: str | None = None  # its arguments may change places: EXACTLY; NEARLY is but for the last bit
+    commutes: str | None = None  # its arguments may be swapped: EXACTLY; NEARLY is but for the last bit
     idempotent: bool = False  # op(x, x) is x
     shift: Callable | None = None  # one of the rules of ops/shifts.py
     # What becomes of a difference in the last bit (ops/exactness.py)
@@ -117,7 +117,7 @@ class Op:
     # How a program of Python floats spells it
     operator: str | None = None  # Python's, between the two arguments
     math: str | None = None  # a function of the math module
-    samples: list[Sample] = field(default_factory=list)  # the row's tests
+    samples: list[OpSample] = field(default_factory=list)  # the row's tests
     needs: str | None = None  # a package besides NumPy, with which the row is loaded
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from ..graph import Graph
 from ..switches import STRICT, Options
-from . import algebra, flattening, fold, parts, products, reductions, views
+from . import algebra, flattening, fold, parts, picks, products, reductions, views
 from .engine import cse, dce, sweep_to_end
 
-__all__ = ["FAMILIES", "PASSES", "simplify"]
+__all__ = ["FAMILIES", "PASSES", "picks", "simplify"]
 
 # Rules are tried in this order: the cheap ones that make things disappear, then those that rearrange.
 FAMILIES = {
@@ -22,7 +22,7 @@ FAMILIES = {
     for f in (
         fold.fold,
         views.views,
-        parts.place,
+        parts.assemble,
         flattening.rows,
         reductions.reduce,
         products.matrix,

@@ -1,8 +1,8 @@
-"""Algebra: powers become products, and sums and products are put together with less work (collect.py).
+"""Algebra: powers become multiplications, and sums of terms are put together with less work (collect.py).
 
 Only floating-point and complex values are touched. What may be reassociated is listed in collect.py; here
 
-    x**2, x**3, x**10, x**-2    products, by squaring; 1 / product
+    x**2, x**3, x**10, x**-2    multiplications, by squaring; 1 over them
     x**0.5, x**-0.5             square roots
     x / c                       x * (1 / c), one rounding more where c is not a power of 2
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 algebra = Family("algebra")
 
-LARGEST_POWER = 32  # the longest chain of products that stands for a power: at most 8
+LARGEST_POWER = 32  # that is multiplied out: at most 8 multiplications
 
 
 @algebra.rule("power", keeps=BITS, reads=ONE_NUMBER)
 def power_as_numpy_does(n: Node, sweep: Sweep) -> Node | None:
-    """Powers that NumPy itself computes by products: squares of arrays, and all of integers."""
+    """Powers that NumPy itself multiplies out: squares of arrays, and all of integers."""
     p = number(n.args[1])
     if p is None or isinstance(p, (bool, complex)) or n.dtype.kind not in "fiu":
         return None
     if n.dtype.kind == "f" and (p != 2 or not n.shape or n.args[0].dtype != n.dtype):
         return None  # a number by itself goes to C's pow
-    return power_as_products(n, sweep)
+    return power_by_squaring(n, sweep)
 
 
 @algebra.rule("power", keeps=DIGITS, reads=ONE_NUMBER)
@@ -47,11 +47,11 @@ def power_of_few_factors(n: Node, sweep: Sweep) -> Node | None:
     """x**3 -> x * x * x: p roundings for one, and no step is larger, or smaller, than the result."""
     p = number(n.args[1])
     small = type(p) in (int, float) and p == int(p) and -1 <= p <= LARGEST_POWER
-    return power_as_products(n, sweep) if small and n.dtype.kind == "f" else None
+    return power_by_squaring(n, sweep) if small and n.dtype.kind == "f" else None
 
 
 @algebra.rule("power", reads=ONE_NUMBER)
-def power_as_products(n: Node, sweep: Sweep) -> Node | None:
+def power_by_squaring(n: Node, sweep: Sweep) -> Node | None:
     x, e = n.args
     p = number(e)
     if p is None or isinstance(p, (bool, complex)) or abs(p) > LARGEST_POWER:
@@ -86,7 +86,7 @@ def _power(x: Node, p) -> Node:
 
 @algebra.rule("multiply", keeps=BITS, kinds="fiu")
 @algebra.rule("multiply")
-def product_with_itself(n: Node, sweep: Sweep) -> Node | None:
+def square_of_factor(n: Node, sweep: Sweep) -> Node | None:
     """x * x -> square(x): one argument to read, and one to differentiate."""
     a, b = n.args
     return apply("square", a) if a is b else None
@@ -118,7 +118,7 @@ def divide_by_number(n: Node, sweep: Sweep) -> Node | None:
 
 @algebra.rule("divide")
 def divide_by_what_was_inverted(n: Node, sweep: Sweep) -> Node | None:
-    """x / s -> x * (1 / s), if 1 / s is computed anyway: products can be put together, and s may go."""
+    """x / s -> x * (1 / s), if 1 / s is computed anyway: factors can be put together, and s may go."""
     a, b = n.args
     if number(a) == 1 or not is_inexact(n) or b.dtype != n.dtype:
         return None
@@ -129,7 +129,7 @@ def divide_by_what_was_inverted(n: Node, sweep: Sweep) -> Node | None:
 
 @algebra.rule(*sorted(RING))
 def with_less_work(n: Node, sweep: Sweep) -> Node | None:
-    """A sum or product put together with less work. What is part of a larger one is left to that."""
+    """Sums and multiplications put together with less work. What is part of a larger one is left to that."""
     user = sweep.user
     if user is not None and user.op in RING and user.dtype == n.dtype and user.shape == n.shape:
         if n.op not in ("add", "subtract") or user.op in ("add", "subtract"):

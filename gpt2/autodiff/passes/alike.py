@@ -10,7 +10,7 @@ the graph once, whatever the number of its calls.
 
 Nodes are written as a row of numbers, one for each op with its settings and types. A stretch is found as a
 part of this row that repeats (`_periods`); then it is held against the flow of data (`_Rolled`): what is read
-within a copy must be read at the same place of each, and everything else becomes an argument. So a call
+within a copy must be read at the same position of each, and everything else becomes an argument. So a call
 computes what the nodes that it stands for computed, and where that cannot be arranged, they stay.
 
 Slices of the program's inputs stand outside of the row: the weights of a block are parts of stacked arrays,
@@ -47,20 +47,20 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
     if len(graph.nodes) < LEAST or any(n.op == "stretch" for n in graph.nodes):
         return graph
     row = _in_a_row(graph)
-    place = {n.id: k for k, n in enumerate(row)}
-    last = _last_readers(graph, place, len(row))
+    index_of = {n.id: k for k, n in enumerate(row)}
+    last = _last_readers(graph, index_of, len(row))
     found: list[_Rolled] = []
     todo = [(0, len(row))]
     numbers = _numbered(row)  # first with equal constants: they stay constants of the stretch
-    todo = _found(graph, row, place, last, numbers, todo, found)
-    _found(graph, row, place, last, _with_any_factor(row, numbers), todo, found)
+    todo = _found(graph, row, index_of, last, numbers, todo, found)
+    _found(graph, row, index_of, last, _with_any_factor(row, numbers), todo, found)
     return _with_calls(graph, found, last, simplified) if found else graph
 
 
 def _found(
     graph: Graph,
     row: Sequence[Node],
-    place: dict[int, int],
+    index_of: dict[int, int],
     last: dict[int, int],
     numbers: np.ndarray,
     todo: list[tuple[int, int]],
@@ -77,10 +77,10 @@ def _found(
         begin, period, copies = run
         end = begin + period * copies
         if end < stop:  # part of another copy: there is room to choose where a copy begins
-            begin, copies = _narrowest(row, place, begin, period, stop, numbers)
+            begin, copies = _narrowest(row, index_of, begin, period, stop, numbers)
             end = begin + period * copies
         together = _together(period, copies)
-        rolled = _Rolled(graph, row, place, begin, period * together, copies // together)
+        rolled = _Rolled(graph, row, index_of, begin, period * together, copies // together)
         if rolled.fits() and rolled.pays(last) and not rolled.gives_views(last):
             found.append(rolled)
             todo += [(first, begin), (rolled.end, stop)]
@@ -90,11 +90,11 @@ def _found(
     return left
 
 
-def _last_readers(graph: Graph, place: dict[int, int], beyond: int) -> dict[int, int]:
-    """Id of a node -> the place in the row of the last one that reads it; `beyond` for a result."""
+def _last_readers(graph: Graph, index_of: dict[int, int], beyond: int) -> dict[int, int]:
+    """Id of a node -> the index in the row of the last one that reads it; `beyond` for a result."""
     last: dict[int, int] = {}
     for n in graph.nodes:
-        at = place.get(n.id, beyond)
+        at = index_of.get(n.id, beyond)
         for a in n.args:
             if at > last.get(a.id, -1):
                 last[a.id] = at
@@ -236,7 +236,7 @@ def _argument(a: Node, free: bool) -> tuple:
 
 
 def _longest(numbers: np.ndarray, first: int, stop: int) -> tuple[int, int, int] | None:
-    """(where it begins, its length, how many copies) of what repeats longest between two places."""
+    """(where it begins, its length, how many copies) of what repeats longest between two positions."""
     part = numbers[first:stop]
     best = None
     for period in _periods(part):
@@ -271,7 +271,7 @@ def _periods(numbers: np.ndarray) -> list[int]:
 
 
 def _narrowest(
-    row: Sequence[Node], place: dict[int, int], begin: int, period: int, stop: int, numbers: np.ndarray
+    row: Sequence[Node], index_of: dict[int, int], begin: int, period: int, stop: int, numbers: np.ndarray
 ) -> tuple[int, int]:
     """(where the first copy begins, how many there are): cut where no view is handed on, and few bytes."""
     length = period
@@ -281,8 +281,8 @@ def _narrowest(
     last: dict[int, int] = {}
     for k, n in enumerate(row):
         for a in n.args:
-            if a.id in place:
-                last[place[a.id]] = k
+            if a.id in index_of:
+                last[index_of[a.id]] = k
     living = np.zeros((2, len(row) + 2))  # bytes, and those of views
     for k, end in last.items():
         nbytes = np.array([row[k].nbytes, row[k].nbytes if row[k].op in VIEWS else 0])
@@ -310,9 +310,15 @@ class _Rolled:
     """Stretches of `length` nodes of the row, one behind the other: what they share, and how they differ."""
 
     def __init__(
-        self, graph: Graph, row: Sequence[Node], place: dict[int, int], begin: int, length: int, copies: int
+        self,
+        graph: Graph,
+        row: Sequence[Node],
+        index_of: dict[int, int],
+        begin: int,
+        length: int,
+        copies: int,
     ):
-        self.graph, self.row, self.place = graph, row, place
+        self.graph, self.row, self.index_of = graph, row, index_of
         self.begin, self.length, self.copies = begin, length, copies
         self.end = begin + length * copies
         self.slots: dict[tuple, int] = {}  # the ids of an argument in all copies -> its number
@@ -320,7 +326,7 @@ class _Rolled:
         self.reads: list[tuple] = []  # of each node of the stretch: where its arguments come from
 
     def fits(self) -> bool:
-        """Whether every copy reads its own values at the same places."""
+        """Whether every copy reads its own values at the same positions."""
         if self.copies < FEWEST:
             return False
         for j in range(self.length):
@@ -335,12 +341,12 @@ class _Rolled:
         return True
 
     def source(self, column: Sequence[Node]) -> tuple | None:
-        """("inside", place), ("const", node) or ("argument", slot) of what the copies read; None: it differs
-        in a way that one graph cannot say.
+        """("inside", position), ("const", node) or ("argument", slot) of what the copies read; None: it
+        differs in a way that one graph cannot say.
         """
         offsets = set()
         for k, a in enumerate(column):
-            at = self.place.get(a.id)
+            at = self.index_of.get(a.id)
             start = self.begin + k * self.length
             offsets.add(at - start if at is not None and start <= at < start + self.length else None)
         if len(offsets) > 1:
@@ -356,7 +362,7 @@ class _Rolled:
         return "argument", slot
 
     def outputs(self, users: dict[int, int]) -> list[int]:
-        """The places of a stretch whose values are read outside of their copy. `users`: id -> the place of
+        """The positions in a stretch whose values are read outside of their copy. `users`: id -> the index of
         the last node that reads it, beyond all of them for a result.
         """
         found = []

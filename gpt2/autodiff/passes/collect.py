@@ -1,4 +1,4 @@
-"""Takes sums and products apart, and puts them together with less work.
+"""Takes sums of multiplied factors apart, and puts them together with less work.
 
 The additions and multiplications that meet in one value, and whose results nobody else wants, form a
 `Formula`. Taken apart it is a sum of terms, each a number times factors:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 RING = frozenset(("add", "subtract", "multiply", "negative", "divide", "square"))
 _WORTHWHILE = 0.5  # of an operation on the whole result: what must be saved to change the program's form
 _MOST_TERMS = 12  # factors are searched for in sums up to here: the search grows with the square
-_MOST_FACTORS = 12  # pairs are searched for in products up to here: the search grows with the cube
+_MOST_FACTORS = 12  # pairs are searched for among so many factors: the search grows with the cube
 _DEEPEST = 4  # values made for a value made for ... by these rules: the next sweep looks at what is left
 _MOST_DISSOLVED = 32  # taken apart at once: a loop that is written out can be one chain of thousands
 
@@ -47,7 +47,7 @@ def representable(c: complex, dtype: np.dtype) -> bool:
     return c == 0 or float(info.tiny) <= abs(c) <= float(info.max)
 
 
-class Product:
+class Term:
     """A term: coef * factors. A factor is (node, side): side 1 is multiplied with, side -1 divided by."""
 
     def __init__(self, coef: complex = 1.0, factors: Iterable[tuple[Node, int]] = ()):
@@ -58,33 +58,31 @@ class Product:
         """The key of like terms: equal where they differ in their coefficient alone."""
         return tuple(sorted((f.id, side) for f, side in self.factors))
 
-    def times(self, x: Node) -> Product:
+    def times(self, x: Node) -> Term:
         c = number(x) if x.shape == () else None
         return (
-            Product(self.coef * c, self.factors)
-            if c is not None
-            else Product(self.coef, [*self.factors, (x, 1)])
+            Term(self.coef * c, self.factors) if c is not None else Term(self.coef, [*self.factors, (x, 1)])
         )
 
-    def without(self, factor: tuple[Node, int]) -> Product:
+    def without(self, factor: tuple[Node, int]) -> Term:
         rest = list(self.factors)
         rest.remove(factor)
-        return Product(self.coef, rest)
+        return Term(self.coef, rest)
 
-    def split(self, test: Callable[[Node], bool]) -> tuple[Product, Product] | None:
+    def split(self, test: Callable[[Node], bool]) -> tuple[Term, Term] | None:
         """(the number and the factors that pass, the others); None if that takes nothing away."""
         passed = [f for f in self.factors if test(f[0])]
         if not passed and self.coef == 1:
             return None
-        return Product(self.coef, passed), Product(1.0, [f for f in self.factors if f not in passed])
+        return Term(self.coef, passed), Term(1.0, [f for f in self.factors if f not in passed])
 
     def build(self, dtype: np.dtype, sweep: Sweep) -> Node:
         """The node, multiplying small shapes first."""
-        return Builder(dtype, sweep).product(self)
+        return Builder(dtype, sweep).term(self)
 
 
 class Builder:
-    """Makes nodes for products and sums, using those that exist."""
+    """Makes nodes for terms and sums of them, using those that exist."""
 
     def __init__(
         self, dtype: np.dtype, sweep: Sweep, dissolved: Container[int] = (), seen_through: Container[int] = ()
@@ -112,7 +110,7 @@ class Builder:
         found = self.known(n)
         return None if found is n else found
 
-    def product(self, p: Product) -> Node:
+    def term(self, p: Term) -> Node:
         """The node for coef * over / under."""
         over = [f for f, side in p.factors if side > 0]
         under = [f for f, side in p.factors if side < 0]
@@ -130,7 +128,7 @@ class Builder:
         return self.scaled(coef, self.make("divide", self.combine(over), below))
 
     def combine(self, factors: list[Node]) -> Node:
-        """The node for a product of factors, the pair with the smallest result first."""
+        """The node for factors multiplied, the pair with the smallest result first."""
         factors = list(factors)
         if len(factors) > _MOST_FACTORS:
             factors.sort(key=lambda f: f.size)
@@ -171,24 +169,24 @@ class Builder:
             return self.make("divide", coef * number(x.args[0]), x.args[1])
         return self.make("multiply", x, coef)
 
-    def sum(self, terms: list[Product]) -> Node:
+    def sum(self, terms: list[Term]) -> Node:
         """The node for the sum of terms in order: a number last, and a positive term first if any."""
         terms = sorted(terms, key=lambda t: not t.factors)
         if all(_negative(t.coef) for t in terms):
-            return self.make("negative", self.sum([Product(-t.coef, t.factors) for t in terms]))
+            return self.make("negative", self.sum([Term(-t.coef, t.factors) for t in terms]))
         first = next(i for i, t in enumerate(terms) if not _negative(t.coef))
-        total = self.product(terms[first])
+        total = self.term(terms[first])
         for i, t in enumerate(terms):
             if i == first:
                 continue
             op = "subtract" if _negative(t.coef) else "add"
-            piece = self.product(Product(-t.coef if op == "subtract" else t.coef, t.factors))
+            piece = self.term(Term(-t.coef if op == "subtract" else t.coef, t.factors))
             total = self.make(op, total, piece)
         return total
 
 
 class Formula:
-    """The sums and products that meet in the node `root`. With `see_through` values c * x and c * x + d that
+    """The sums and terms that meet in the node `root`. With `see_through` values c * x and c * x + d that
     others use, too, are taken apart as well.
     """
 
@@ -211,25 +209,25 @@ class Formula:
         self.dissolved[x.id] = x
         return True
 
-    def product(self, x: Node) -> Product:
+    def term(self, x: Node) -> Term:
         """`x` as a number times factors."""
         if x.op == "const" and not x.shape:
-            return Product(number(x))
+            return Term(number(x))
         if x.op in ("multiply", "divide", "negative", "square") and self._opens(x):
             if x.op == "negative":
-                p = self.product(x.args[0])
-                return Product(-p.coef, p.factors)
+                p = self.term(x.args[0])
+                return Term(-p.coef, p.factors)
             if x.op == "square":
-                p = self.product(x.args[0])
+                p = self.term(x.args[0])
                 if len(p.factors) <= _MOST_FACTORS:  # squares of squares double them each time
-                    return Product(p.coef * p.coef, p.factors * 2)
-                return Product(1.0, [(x, 1)])
-            a, b = map(self.product, x.args)
+                    return Term(p.coef * p.coef, p.factors * 2)
+                return Term(1.0, [(x, 1)])
+            a, b = map(self.term, x.args)
             if x.op == "multiply":
-                return Product(a.coef * b.coef, a.factors + b.factors)
+                return Term(a.coef * b.coef, a.factors + b.factors)
             if b.coef != 0:
-                return Product(a.coef / b.coef, a.factors + [(f, -side) for f, side in b.factors])
-        return Product(1.0, [(x, 1)])
+                return Term(a.coef / b.coef, a.factors + [(f, -side) for f, side in b.factors])
+        return Term(1.0, [(x, 1)])
 
     def _opens(self, x: Node) -> bool:
         if self.dissolves(x):
@@ -238,12 +236,12 @@ class Formula:
             return self._sees_through(x)
         return False
 
-    def terms(self, x: Node, coef: complex = 1.0) -> list[Product]:
+    def terms(self, x: Node, coef: complex = 1.0) -> list[Term]:
         """The terms of coef * x, in order."""
         if x.op in ("add", "subtract") and self._opens_sum(x):
             a, b = x.args
             return self.terms(a, coef) + self.terms(b, -coef if x.op == "subtract" else coef)
-        p = self.product(x)
+        p = self.term(x)
         p.coef *= coef
         if len(p.factors) == 1 and p.factors[0][1] > 0:
             (f, _) = p.factors[0]
@@ -280,13 +278,13 @@ class Formula:
             return 0.0
         return work(n) + sum(self.cost(a, seen) for a in n.args)
 
-    def best_sum(self, terms: list[Product]) -> Node | None:
+    def best_sum(self, terms: list[Term]) -> Node | None:
         """The cheapest way to add the terms.
 
         None where terms cancel, for inf - inf must stay nan, or where numbers meet: (x + 2**23) - 2**23 is a
         way to round.
         """
-        merged: dict[tuple, Product] = {}
+        merged: dict[tuple, Term] = {}
         for t in terms:
             key = t.key()
             if key in merged:
@@ -294,13 +292,13 @@ class Formula:
                     return None
                 merged[key].coef += t.coef
             else:
-                merged[key] = Product(t.coef, t.factors)
+                merged[key] = Term(t.coef, t.factors)
         terms = list(merged.values())
         if any(t.coef == 0 and t.factors for t in terms) or not self._all_representable(terms):
             return None
-        terms = [t for t in terms if t.coef != 0] or [Product(0.0)]
+        terms = [t for t in terms if t.coef != 0] or [Term(0.0)]
         if len(terms) == 1:
-            return self.best_product(terms[0])
+            return self.best_term(terms[0])
         found = [self.builder.sum(terms)]
         if len(terms) <= _MOST_TERMS:
             factored = (self._factored(terms, f) for f in _shared(terms))
@@ -315,25 +313,25 @@ class Formula:
         group = [t for t in terms if _has(t, f)]
         if isinstance(f, tuple):
             inner = self.best_sum([t.without(f) for t in group])
-            outer = Product(1.0, [f])
+            outer = Term(1.0, [f])
         else:
-            inner = self.best_sum([Product(math.copysign(1.0, t.coef), t.factors) for t in group])
-            outer = Product(f)
+            inner = self.best_sum([Term(math.copysign(1.0, t.coef), t.factors) for t in group])
+            outer = Term(f)
         if inner is None:
             return None
         p = outer.times(inner)
         if len(group) == len(terms):
-            return self.best_product(p)
-        place = terms.index(group[0])
+            return self.best_term(p)
+        first = terms.index(group[0])
         rest = [t for t in terms if not _has(t, f)]
-        rest.insert(min(place, len(rest)), p)
+        rest.insert(min(first, len(rest)), p)
         return self.best_sum(rest)
 
-    def best_product(self, p: Product) -> Node | None:
+    def best_term(self, p: Term) -> Node | None:
         """The cheapest way to multiply: the number outside, or inside one of the factors that are sums."""
         if not representable(p.coef, self.dtype):
             return None
-        found = [self.builder.product(p)]
+        found = [self.builder.term(p)]
         if p.coef == 1:
             return found[0]
         for k, (f, side) in enumerate(p.factors):
@@ -341,7 +339,7 @@ class Formula:
                 inner = self._scaled_sum(f, p.coef)
                 if inner is not None:
                     factors = [*p.factors[:k], (inner, 1), *p.factors[k + 1 :]]
-                    found.append(self.builder.product(Product(1.0, factors)))
+                    found.append(self.builder.term(Term(1.0, factors)))
         return min(found, key=self.cost)
 
     def _is_ours(self, f: Node) -> bool:
@@ -377,7 +375,7 @@ def improve(root: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-def _rebuilt(formula: Formula, terms: list[Product]) -> Node | None:
+def _rebuilt(formula: Formula, terms: list[Term]) -> Node | None:
     """The best node for the terms, in the shape of the root. None if a leaf has another dtype."""
     if any(f.dtype != formula.dtype for t in terms for f, _ in t.factors):
         return None
@@ -427,11 +425,11 @@ def _affine(x: Node) -> bool:
     return b.op == "const" and not b.shape and _scaled(a) is not None
 
 
-def _has(t: Product, f) -> bool:
+def _has(t: Term, f) -> bool:
     return f in t.factors if isinstance(f, tuple) else abs(t.coef) == f
 
 
-def _shared(terms: list[Product]) -> list:
+def _shared(terms: list[Term]) -> list:
     """The factors, then the coefficients, that more than one term has, in order of appearance."""
     counts: dict = {}
     for t in terms:

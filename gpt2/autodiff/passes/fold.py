@@ -49,21 +49,33 @@ def evaluate_constants(n: Node, sweep: Sweep) -> Node | None:
     """Compute an op on constants, unless that makes a constant that is larger than it has to be."""
     if not _may_fold(n):
         return None
-    largest = max(a.nbytes for a in n.args)
+    largest = max(a.nbytes for a in n.args if a.op == "const")
     if n.nbytes > max(min(largest, FAR_TOO_LARGE), LARGEST):
         return None
-    value = _evaluated(n, [np.asarray(a.value, a.dtype) for a in n.args])
+    value = _evaluated(n, [_array(a) for a in n.args])
     if value is None:
         return None
     value = value.astype(n.dtype)
-    if value.size == 1 and value.shape and not sweep.fast:  # a factor 1 is to be seen; fast math looks closer
-        return build.full(n.shape, value.item(), n.dtype)
+    alike = value.size == 1 or (n.dtype.kind == "b" and value.size and value.all() == value.any())
+    if alike and value.shape and not sweep.fast:  # a factor 1 is to be seen; fast math looks closer
+        return build.full(n.shape, value.flat[0].item(), n.dtype)
     return const(value, n.dtype)
 
 
 def _may_fold(n: Node) -> bool:
-    known = all(a.op == "const" for a in n.args)
-    return known and bool(n.args) and n.op not in _NEVER and not isinstance(n.dtype, tuple)
+    """Whether all that it reads is known: constants, and beside arrays numbers that were broadcast."""
+    if not n.args or n.op in _NEVER or isinstance(n.dtype, tuple):
+        return False
+    others = [a for a in n.args if a.op != "const"]
+    if not others:
+        return True
+    array = any(a.op == "const" and a.shape for a in n.args)
+    return array and all(number(a) is not None for a in others)
+
+
+def _array(a: Node) -> np.ndarray:
+    """The value of a constant, or of a number that was broadcast."""
+    return np.asarray(a.value, a.dtype) if a.op == "const" else np.full(a.shape, number(a), a.dtype)
 
 
 def _evaluated(n: Node, values) -> np.ndarray | None:

@@ -19,14 +19,14 @@ import numpy as np
 
 from ..graph import Node
 from ..ops import apply, build
-from ..ops.boxes import FEW_BOXES, as_index, disjoint, inside, is_full, place_of, ranges
+from ..ops.boxes import FEW_BOXES, as_index, disjoint, inside, is_full, ranges, slices_of
 from .engine import BITS, DIGITS, Family
 from .match import ZEROS, is_zeros
 
 if TYPE_CHECKING:
     from .engine import Sweep
 
-place = Family("place")
+assemble = Family("assemble")
 
 
 def parts_of(n: Node) -> list[tuple[Node, tuple]]:
@@ -35,13 +35,13 @@ def parts_of(n: Node) -> list[tuple[Node, tuple]]:
 
 
 def assembled(parts: Sequence[tuple[Node, tuple]], like: Node) -> Node:
-    """Zeros like `like` with the parts added; parts are made to fit their place."""
+    """Zeros like `like` with the parts added; parts are made to fit their slices."""
     fitted = [build.broadcast(build.cast(p, like.dtype), tuple(map(len, rs))) for p, rs in parts]
     return build.assemble(fitted, like.shape, [as_index(rs) for _, rs in parts], like.dtype)
 
 
 # assemble
-@place.rule("assemble", keeps=BITS)
+@assemble.rule("assemble", keeps=BITS)
 def one_part_is_everything(n: Node, sweep: Sweep) -> Node | None:
     parts = parts_of(n)
     if not parts:
@@ -51,9 +51,9 @@ def one_part_is_everything(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@place.rule("assemble", keeps=DIGITS, reads=(*ZEROS, "add"))
+@assemble.rule("assemble", keeps=DIGITS, reads=(*ZEROS, "add"))
 def parts_in_parts(n: Node, sweep: Sweep) -> Node | None:
-    """Parts that are zeros go; parts that are assembled themselves, or x + assembled, are placed directly."""
+    """Parts that are zeros go; parts that are assembled themselves, or x + assembled, are put in directly."""
     parts, found, changed = parts_of(n), [], False
     for p, rs in parts:
         opened = _opened(p, rs, sweep)
@@ -62,24 +62,29 @@ def parts_in_parts(n: Node, sweep: Sweep) -> Node | None:
     return assembled(found, n) if changed else None
 
 
+def _is_assembled(n: Node) -> bool:
+    return n.op == "assemble" and bool(n.args)
+
+
 def _opened(p: Node, rs, sweep) -> list | None:
+    """The parts that a part is made of, with where they lie; None where it is to stay as it is."""
     if is_zeros(p):
         return []
     if any(len(r) and r.step < 0 for r in rs) or not sweep.single(p):
         return None
-    if p.op == "assemble" and p.args and not any(r.step < 0 for _, box in parts_of(p) for r in box):
+    if _is_assembled(p) and not any(r.step < 0 for _, box in parts_of(p) for r in box):
         return [
             (q, tuple(r[s.start : s.stop : s.step] if len(s) else range(0) for r, s in zip(rs, inner)))
             for q, inner in parts_of(p)
         ]
     if p.op == "add":
         for a, b in (p.args, p.args[::-1]):
-            if b.op == "assemble" and b.args and sweep.single(b) and a.shape == b.shape:
+            if _is_assembled(b) and sweep.single(b) and a.shape == b.shape:
                 return [(a, rs), (b, rs)]
     return None
 
 
-@place.rule("add", keeps=DIGITS, reads=("assemble", "add"))
+@assemble.rule("add", keeps=DIGITS, reads=("assemble", "add"))
 def add_assembles(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     if a.op == b.op == "assemble" and a.shape == b.shape and sweep.single(a) and sweep.single(b):
@@ -107,7 +112,7 @@ def _added_parts(n: Node, sweep) -> Node | None:
             rest.append(x)
         elif x.op == "add":
             stack.extend(reversed(x.args))
-        elif x.op == "assemble" and x.args:
+        elif _is_assembled(x):
             parts.extend(parts_of(x))
             found += 1
         else:
@@ -120,7 +125,7 @@ def _added_parts(n: Node, sweep) -> Node | None:
     return total
 
 
-@place.rule("slice", keeps=BITS, reads=("assemble",))
+@assemble.rule("slice", keeps=BITS, reads=("assemble",))
 def slice_of_assemble(n: Node, sweep: Sweep) -> Node | None:
     """A slice that meets one part of what it cuts from, or none; or several, if nobody wants the whole."""
     (x,) = n.args
@@ -147,7 +152,7 @@ def slice_of_assemble(n: Node, sweep: Sweep) -> Node | None:
 
 
 # update
-@place.rule("update", keeps=BITS)
+@assemble.rule("update", keeps=BITS)
 def update_everything(n: Node, sweep: Sweep) -> Node | None:
     x, v = n.args
     box = ranges(n.attrs["index"], x.shape)
@@ -158,7 +163,7 @@ def update_everything(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@place.rule("update", keeps=DIGITS, reads=("assemble",))
+@assemble.rule("update", keeps=DIGITS, reads=("assemble",))
 def add_to_part(n: Node, sweep: Sweep) -> Node | None:
     """x[i] += v adds a part, if x is assembled from parts: no slice has to be read."""
     x, v = n.args
@@ -176,9 +181,9 @@ def add_to_part(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@place.rule("update", keeps=BITS, reads=(*ZEROS, "update"))
+@assemble.rule("update", keeps=BITS, reads=(*ZEROS, "update"))
 def update_zeros(n: Node, sweep: Sweep) -> Node | None:
-    """A write into zeros places a part; a write over parts replaces those that it covers."""
+    """A write into zeros is a part; a write over parts replaces those that it covers."""
     x, v = n.args
     box = ranges(n.attrs["index"], x.shape)
     if is_zeros(x):
@@ -214,7 +219,7 @@ def _written_parts(n: Node, sweep) -> Node | None:
     taken = np.zeros(x.shape, bool)
     parts = []
     for v, box in writes:
-        there = taken[place_of(box)]
+        there = taken[slices_of(box)]
         if not there.any():
             parts.append((v, box))
             there[...] = True
@@ -222,7 +227,7 @@ def _written_parts(n: Node, sweep) -> Node | None:
             return None
     kept = []
     for p, box in before:
-        there = taken[place_of(box)]
+        there = taken[slices_of(box)]
         if not there.any():
             kept.append((p, box))
         elif not there.all():
@@ -230,7 +235,7 @@ def _written_parts(n: Node, sweep) -> Node | None:
     return assembled(kept + parts[::-1], n)
 
 
-@place.rule("update", keeps=BITS, reads=("slice", "update"))
+@assemble.rule("update", keeps=BITS, reads=("slice", "update"))
 def update_again(n: Node, sweep: Sweep) -> Node | None:
     """Drops what is written over; writing back what stands there changes nothing."""
     x, v = n.args
@@ -243,7 +248,7 @@ def update_again(n: Node, sweep: Sweep) -> Node | None:
 
 
 # additions at indices
-@place.rule("add", keeps=DIGITS, reads=("scatter_add", "scatter_along_add"))
+@assemble.rule("add", keeps=DIGITS, reads=("scatter_add", "scatter_along_add"))
 def add_scattered(n: Node, sweep: Sweep) -> Node | None:
     """x + scatter_add(zeros, v) -> scatter_add(x, v): the array of zeros is never made."""
     for x, s in (n.args, n.args[::-1]):
@@ -253,14 +258,14 @@ def add_scattered(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@place.rule("scatter", keeps=BITS, reads=ZEROS)
+@assemble.rule("scatter", keeps=BITS, reads=ZEROS)
 def scatter_zeros(n: Node, sweep: Sweep) -> Node | None:
     """Zeros set in zeros change nothing."""
     x, v = n.args[:2]
     return x if is_zeros(v) and is_zeros(x) else None
 
 
-@place.rule("scatter_add", "scatter_along_add", reads=ZEROS)
+@assemble.rule("scatter_add", "scatter_along_add", reads=ZEROS)
 def scatter_nothing(n: Node, sweep: Sweep) -> Node | None:
     """Zeros added change nothing but the sign of a zero."""
     v = n.args[2] if n.op == "scatter_along_add" else n.args[1]
@@ -268,8 +273,10 @@ def scatter_nothing(n: Node, sweep: Sweep) -> Node | None:
 
 
 # what is done to zeros
-@place.rule("sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "real", "imag", keeps=BITS)
-@place.rule("conjugate", reads=ZEROS)  # of which NumPy gives 0 - 0j
+@assemble.rule(
+    "sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "real", "imag", keeps=BITS
+)
+@assemble.rule("conjugate", reads=ZEROS)  # of which NumPy gives 0 - 0j
 def of_zeros(n: Node, sweep: Sweep) -> Node | None:
     x = n.args[0]
     if is_zeros(x) and (n.op != "broadcast" or x.shape != ()):

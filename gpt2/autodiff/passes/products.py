@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ..graph import Node
 from ..ops import apply, build
 from ..ops.matrix import letter_sizes, split_subscripts
-from .collect import Formula, Product
-from .engine import DIGITS, Family
+from .collect import Formula, Term
+from .engine import BITS, DIGITS, Family
 from .match import is_inexact, strip_ones
 
 if TYPE_CHECKING:
@@ -52,10 +52,42 @@ def rows_flattened(n: Node, sweep: Sweep) -> Node | None:
 
 
 @matrix.rule("matmul", keeps=DIGITS)
-def outer_product(n: Node, sweep: Sweep) -> Node | None:
+def product_of_column_and_row(n: Node, sweep: Sweep) -> Node | None:
     """A product with nothing to add up is elementwise."""
     a, b = n.args
     return a * b if a.shape[-1] == 1 and a.dtype == b.dtype and is_inexact(n) else None
+
+
+@matrix.rule("matmul", keeps=BITS)
+def minus_of_the_smaller(n: Node, sweep: Sweep) -> Node | None:
+    """-a @ b -> a @ -b where b is smaller: every product of two numbers keeps its bits, zeros their sign."""
+    for k, x in enumerate(n.args):
+        other = n.args[1 - k]
+        found = _negated(x, sweep)
+        if found is not None and other.size < x.size and {x.dtype, other.dtype} == {n.dtype}:
+            args = [_minus(other)] * 2
+            args[k] = found
+            return apply("matmul", *args)
+    return None
+
+
+def _minus(x: Node) -> Node:
+    """-x, computed in the order in which x lies in memory."""
+    if x.op in ("reshape", "transpose"):
+        return apply(x.op, _minus(x.args[0]), **x.attrs)
+    return apply("negative", x)
+
+
+def _negated(x: Node, sweep: Sweep) -> Node | None:
+    """y such that x = -y and nobody else reads x, also through views; None where x is nothing of the kind."""
+    if not sweep.single(x) or x.dtype.kind != "f":
+        return None
+    if x.op == "negative":
+        return x.args[0]
+    if x.op in ("reshape", "transpose"):
+        y = _negated(x.args[0], sweep)
+        return None if y is None else apply(x.op, y, **x.attrs)
+    return None
 
 
 @matrix.rule("transpose", keeps=DIGITS)
@@ -139,10 +171,10 @@ def _unscaled(x: Node, sweep):
         return (c, apply(x.op, y, **x.attrs)) if c != 1 else (1.0, x)
     if x.op not in ("multiply", "negative"):
         return 1.0, x
-    p = Formula(x, sweep).product(x)
+    p = Formula(x, sweep).term(x)
     if p.coef == 1 or not p.factors:
         return 1.0, x
-    return p.coef, build.broadcast(Product(1.0, p.factors).build(x.dtype, sweep), x.shape)
+    return p.coef, build.broadcast(Term(1.0, p.factors).build(x.dtype, sweep), x.shape)
 
 
 # einsum

@@ -128,15 +128,15 @@ def of_transpose(n: Node, sweep: Sweep) -> Node | None:
 
 
 @reduce.rule("sum")
-def of_product(n: Node, sweep: Sweep) -> Node | None:
+def of_term(n: Node, sweep: Sweep) -> Node | None:
     """Factors that are constant along the summed axes leave the sum."""
     (x,) = n.args
     if not is_inexact(n) or x.op not in ("multiply", "negative", "divide") or not sweep.single(x):
         return None
     axes = n.attrs["axes"]
     formula = Formula(x, sweep)
-    product = formula.product(x)
-    out = product.split(lambda f: constant_along(f, axes, x.ndim))
+    term = formula.term(x)
+    out = term.split(lambda f: constant_along(f, axes, x.ndim))
     if out is None:
         return None
     outside, inside = out

@@ -72,7 +72,7 @@ def transpose_transpose(n: Node, sweep: Sweep) -> Node | None:
         inner = x.attrs["perm"]
         return build.transpose(x.args[0], tuple(inner[p] for p in perm))
     moved = [p for p in perm if x.shape[p] != 1]
-    if moved == sorted(moved):  # only axes of length 1 change their place
+    if moved == sorted(moved):  # only axes of length 1 change their position
         return build.reshape(x, n.shape)
     return None
 

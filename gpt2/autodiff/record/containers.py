@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import operator
 import types
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -37,6 +38,23 @@ def check_unchanged(f: Callable, name: str, given: Any, tree: Tree, leaves: Sequ
         "your own (dict(d), list(l)), and return what is new",
         loc,
     )
+
+
+def with_tuples(made: Any, given: Any) -> Any:
+    """`made`, which was put together of recorded values like `given`, with the tuples of `given` in which
+    nothing is recorded: a function may ask for one by `is`. What else holds something is a copy.
+    """
+    if type(made) is not type(given) or not (isinstance(made, tuple) or type(made) in (list, dict)):
+        return made
+    places = list(made) if type(made) is dict else range(len(made))
+    if not isinstance(made, tuple):
+        for k in places:
+            made[k] = with_tuples(made[k], given[k])
+        return made
+    parts = [with_tuples(made[k], given[k]) for k in places]
+    if all(map(operator.is_, parts, given)):
+        return given
+    return type(made)(*parts) if hasattr(made, "_fields") else type(made)(parts)
 
 
 def changing_lines(f: Callable) -> list[tuple]:

@@ -80,8 +80,8 @@ def plain(value: Any) -> Any:
     return value.function if type(value) is Seen else plain_generator(value)
 
 
-class Names:
-    """Names of one namespace: what stands there, and what stands in for it while something is recorded."""
+class Namespace:
+    """A namespace: what stands there, and what stands in for it while something is recorded."""
 
     def __init__(self, namespace: dict, stand_ins: dict):
         self.namespace = namespace
@@ -101,7 +101,7 @@ class Names:
 
 
 SEEN: dict[int, Seen] = {}  # by the id of NumPy's function
-_names: list[Names] = []
+_names: list[Namespace] = []
 _lock = threading.Lock()
 _running = 0  # recordings in all threads
 
@@ -113,7 +113,7 @@ def see(functions: Iterable[Callable]) -> None:
             SEEN[id(function)] = Seen(function, _TAKERS.get(function, _lists))
     for module in (np, np.linalg, np.fft, np.emath):
         found = module.__dict__
-        _names.append(Names(found, {k: SEEN[id(v)] for k, v in found.items() if id(v) in SEEN}))
+        _names.append(Namespace(found, {k: SEEN[id(v)] for k, v in found.items() if id(v) in SEEN}))
     behind = sys.modules[type(np.r_).__module__].__dict__  # np.r_ and np.c_ say `array` in there
     if behind.get("array") is np.array:
         replace(behind, array=SEEN[id(np.array)])
@@ -128,7 +128,7 @@ def seen_in(module: ModuleType) -> dict:
 
 def replace(namespace: dict, **stand_ins: Any) -> None:
     """Have something stand in for what the namespace holds, as long as anything is recorded."""
-    _names.append(Names(namespace, stand_ins))
+    _names.append(Namespace(namespace, stand_ins))
 
 
 def begin() -> None:
@@ -188,9 +188,9 @@ def _lists(function, args, kwargs):
     """np.sum([a, b])"""
     if any(type(v) is Recorded for v in args):
         return function(*args, **kwargs)
-    places = _SEQUENCES.get(function, ())
-    joined = [_joined(v, i in places) for i, v in enumerate(args)]
-    return function(*joined, **{k: _joined(v, k in places) for k, v in kwargs.items()})
+    positions = _SEQUENCES.get(function, ())
+    joined = [_joined(v, i in positions) for i, v in enumerate(args)]
+    return function(*joined, **{k: _joined(v, k in positions) for k, v in kwargs.items()})
 
 
 def _joined(value, is_sequence):

@@ -24,7 +24,7 @@ from ..graph import Node
 from ..ops import build
 from . import recording, source_lines
 from .conversions import plain
-from .recording import NUMBERS, Run, current, innermost
+from .recording import NUMBERS, ActiveRecording, current, innermost
 from .unwatched import unwatched
 from .value import ANSWERS, SCALARS, Recorded, as_node, node_in
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 HANDLERS: dict[Callable, Callable] = {}
 RAW: dict[Callable, Callable] = {}
 HELPERS: dict[Callable, Callable] = {}  # as HANDLERS, for functions of functions/ that are none of NumPy's
+# Functions with a rule of a program's own, which takes the call, or gives NotImplemented
+RULED: dict[Callable, Callable] = {}
 REFUSED: dict[Callable, str] = {}  # functions that must not even be tried, and why
 # Functions that run nothing of the user's where they are given arrays and numbers, nor does their handler:
 # they are noted unwatched. MOVED are those that only move numbers, so that no warning can come of them: they
@@ -112,6 +114,10 @@ def operands(*xs: Any) -> list[Node]:
 def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     """Run one of NumPy's functions on arguments of which some are recorded."""
     function = plain(function)
+    if RULED and function in RULED:
+        answer = RULED[function](*args, **kwargs)
+        if answer is not NotImplemented:
+            return answer
     if function in RAW:
         return RAW[function](*args, **kwargs)
     if function in REFUSED:
@@ -171,7 +177,9 @@ def _is_known(x) -> bool:
     return kind in _KNOWN
 
 
-def _computed(rec: Run, function: Callable, values: Sequence, options: dict, site: Site) -> tuple[Any, bool]:
+def _computed(
+    rec: ActiveRecording, function: Callable, values: Sequence, options: dict, site: Site
+) -> tuple[Any, bool]:
     """What NumPy gives, or in a dry run a guess; and whether it is one."""
     try:
         guess = rec.reduced(function, values, options) if rec.dry else None
@@ -186,7 +194,14 @@ _moved = unwatched(_computed)
 
 
 def _noted_aloud(
-    rec: Run, handler: Callable, args: Sequence, kwargs: dict, function, site: Site, value, found: list
+    rec: ActiveRecording,
+    handler: Callable,
+    args: Sequence,
+    kwargs: dict,
+    function,
+    site: Site,
+    value,
+    found: list,
 ) -> Any:
     """The result of a call, in the graph."""
     return _wrap(rec, _handled(rec, handler, args, kwargs, function, site), value, found, site, function)
@@ -207,7 +222,7 @@ def _without_out(function, kwargs: dict) -> tuple[dict, Recorded | None]:
     return kwargs, out
 
 
-def _handled(rec: Run, handler: Callable, args: Sequence, kwargs: dict, function, site) -> Any:
+def _handled(rec: ActiveRecording, handler: Callable, args: Sequence, kwargs: dict, function, site) -> Any:
     """The nodes that a handler makes of a call."""
     before, _building.recording = getattr(_building, "recording", None), rec
     try:
@@ -222,7 +237,7 @@ def _handled(rec: Run, handler: Callable, args: Sequence, kwargs: dict, function
         _building.recording = before
 
 
-def _like_recording() -> Run:
+def _like_recording() -> ActiveRecording:
     rec = current()
     if rec is None:
         raise AutodiffError("like= names a recorded value whose recording has ended", source_lines.here())
@@ -267,7 +282,7 @@ def _values(x, found: list):
     return x
 
 
-def _nodes(rec: Run, x):
+def _nodes(rec: ActiveRecording, x):
     kind = type(x)
     if kind is Recorded:
         return node_in(rec, x)
@@ -278,7 +293,7 @@ def _nodes(rec: Run, x):
     return x
 
 
-def _wrap(rec: Run, made, value, found, site, function):
+def _wrap(rec: ActiveRecording, made, value, found, site, function):
     """The handler's nodes and NumPy's values, joined. None in place of a node: a value without derivative."""
     if made is None:
         return _without_handler(function, value, found, site)

@@ -35,7 +35,7 @@ from ..ops.sampling import gamma_slope  # noqa: F401  the rows are in the table 
 from ..tree import Tree
 from . import recording, source_lines
 from .bytecode import reads
-from .recording import NUMBERS, Run
+from .recording import NUMBERS, ActiveRecording
 from .value import Recorded, as_node, value_of
 
 # Methods that compute new numbers from their arguments, and change nothing but the stream
@@ -75,7 +75,7 @@ class Draws:
         self.made: list[Draw] = []
         self.states: dict[int, tuple[np.random.Generator, dict]] = {}
 
-    def add(self, run: Run, draw: Draw, params: Sequence = ()) -> Recorded:
+    def add(self, run: ActiveRecording, draw: Draw, params: Sequence = ()) -> Recorded:
         """Adds what a new call gives as an input of the recording."""
         g = draw.generator
         if id(g) not in self.states:
@@ -121,7 +121,7 @@ def plainly() -> Iterator[None]:
         _local.plain = before
 
 
-def taker() -> Run | None:
+def taker() -> ActiveRecording | None:
     """The recording that takes what is drawn in this thread, the outermost."""
     run = recording.outermost()
     return None if run is None or run.draws is None or getattr(_local, "plain", False) else run
@@ -263,8 +263,8 @@ def _plain_call(drawing: Drawing, name: str, *args: Any, **kwargs: Any) -> Any:
             "exponential, gamma, standard_gamma, standard_t and dirichlet alone",
             source_lines.here(),
         )
-    place = _OUT.get(name, len(args))
-    if kwargs.get("out") is not None or place < len(args) and args[place] is not None:
+    position = _OUT.get(name, len(args))
+    if kwargs.get("out") is not None or position < len(args) and args[position] is not None:
         return _plainly(g, name, args, kwargs)
     kept = [_own(x) for x in args], {k: _own(v) for k, v in kwargs.items()}
     return run.draws.add(run, Draw(g, name, (), *kept))
@@ -320,10 +320,10 @@ _exchanged: dict[tuple, list] = {}  # (id of the holder, name) -> [how many reco
 @contextmanager
 def seen(f: Callable) -> Iterator[Draws]:
     """Within this context the generators that f leads to are exchanged for objects of Drawing."""
-    places = list(_places(f))
+    holders = list(_holders(f))
     proxies: dict[int, Drawing] = {}
     with _lock:
-        for holder, name, g in places:
+        for holder, name, g in holders:
             entry = _exchanged.setdefault((id(holder), name), [0, holder, g])
             entry[0] += 1
             if entry[0] == 1:
@@ -332,7 +332,7 @@ def seen(f: Callable) -> Iterator[Draws]:
         yield Draws()
     finally:
         with _lock:
-            for holder, name, g in places:
+            for holder, name, g in holders:
                 entry = _exchanged[id(holder), name]
                 entry[0] -= 1
                 if not entry[0]:
@@ -355,7 +355,7 @@ def _held(holder: Any, name: str) -> Any:
         return None
 
 
-def _places(f: Any) -> Iterator[tuple[Any, str, np.random.Generator]]:
+def _holders(f: Any) -> Iterator[tuple[Any, str, np.random.Generator]]:
     """(cell or namespace, name, generator) that can be reached from f by the names in the code."""
     todo, met = [f], set()
     while todo and len(met) < _MOST:

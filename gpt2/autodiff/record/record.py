@@ -31,9 +31,9 @@ from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
 from . import conversions, recording, source_lines
-from .containers import check_unchanged
+from .containers import check_unchanged, with_tuples
 from .draws import Draw, Draws, exchanged_in
-from .recording import NUMBERS, Read, Run, check_kind, innermost, label, native
+from .recording import NUMBERS, ActiveRecording, Read, check_kind, innermost, label, native
 from .results import check_results
 from .source_lines import here, observer, site
 from .unevaluated import Unknown, hangs_on
@@ -103,7 +103,7 @@ def record(
     """
     leaves, in_tree = flatten((tuple(args), kwargs or {}))
     name = name or getattr(f, "__name__", None) or type(f).__name__
-    rec = Run(name if name.isidentifier() else "f", dry)
+    rec = ActiveRecording(name if name.isidentifier() else "f", dry)
     rec.draws = draws
     given_tree = in_tree if draws is None else exchanged_in(in_tree)
     for i, (x, text) in enumerate(zip(leaves, input_names(f, in_tree))):
@@ -112,7 +112,7 @@ def record(
     recording.push(rec)
     conversions.begin()
     try:
-        given = unflatten(given_tree, rec.arguments)
+        given = with_tuples(unflatten(given_tree, rec.arguments), (tuple(args), kwargs or {}))
         out_leaves, out_tree = flatten(_call(rec, f, given), _is_result)
         check_unchanged(f, rec.name, given, given_tree, rec.arguments)
         check_results(rec, out_tree)
@@ -148,7 +148,7 @@ def record(
     return done
 
 
-def _drawn(rec: Run, start: int) -> list[tuple[int, Draw]]:
+def _drawn(rec: ActiveRecording, start: int) -> list[tuple[int, Draw]]:
     """The draws of a recording, numbered from `start`."""
     made = [] if rec.draws is None else rec.draws.made
     nodes = {draw.node for draw in made}
@@ -160,18 +160,18 @@ def _drawn(rec: Run, start: int) -> list[tuple[int, Draw]]:
 
 
 @observer
-def _call(rec: Run, f, arguments):
+def _call(rec: ActiveRecording, f, arguments):
     args, kwargs = arguments
     try:
         return f(*args, **kwargs)
     except Exception as error:
-        if rec.refused is not None and error is not rec.refused and _place_of(error) == rec.refused.loc[:2]:
+        if rec.refused is not None and error is not rec.refused and _raised_at(error) == rec.refused.loc[:2]:
             raise rec.refused from None  # where an item is set, NumPy covers our error with its own
         _blame_scipy(rec, error)
         raise
 
 
-def _blame_scipy(rec: Run, error: Exception) -> None:
+def _blame_scipy(rec: ActiveRecording, error: Exception) -> None:
     """Raise where it was SciPy that failed, with a recorded value in its hands: its code in C takes none."""
     if isinstance(error, SystemError) and rec.refused is not None:  # from a function that C called
         raise rec.refused from None
@@ -181,7 +181,7 @@ def _blame_scipy(rec: Run, error: Exception) -> None:
             raise lost_in_scipy(*found[1:]) from error
 
 
-def _place_of(error: Exception) -> tuple:
+def _raised_at(error: Exception) -> tuple:
     """File and line that raised."""
     trace = error.__traceback__
     while trace.tb_next is not None:
@@ -189,7 +189,7 @@ def _place_of(error: Exception) -> tuple:
     return trace.tb_frame.f_code.co_filename, trace.tb_lineno
 
 
-def _argument(rec: Run, position: int, x, text: str) -> Recorded:
+def _argument(rec: ActiveRecording, position: int, x, text: str) -> Recorded:
     """The recorded value that stands for one flat argument."""
     value = value_of(x)
     dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
@@ -286,7 +286,7 @@ def apply_op(op: str, *args: Any, **attrs: Any) -> Recorded | tuple[Recorded, ..
     return tuple(_result(rec, build.item(node, i), v) for i, v in enumerate(value))
 
 
-def _result(rec: Run, node: Node, value) -> Recorded:
+def _result(rec: ActiveRecording, node: Node, value) -> Recorded:
     """A result whose array may be shared with others: it is copied before the first write to it."""
     if isinstance(value, np.ndarray) and not value.flags.writeable:
         value = value.copy()

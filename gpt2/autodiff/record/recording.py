@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import AutodiffError, DtypeError, EscapedError, place
+from ..errors import AutodiffError, DtypeError, EscapedError, location
 from ..graph import Node
 from ..ops import const, input_node
 from . import unevaluated
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 NUMBERS = "biufc"  # dtype kinds
 _serials = itertools.count(1)
+
 _local = threading.local()
 
 
@@ -50,13 +51,15 @@ class Capture:
         self.content = content  # None: nobody can write to the array
 
 
-class Run:
+class ActiveRecording:
+    last = 0  # the largest serial so far
+
     def __init__(self, name: str, dry: bool = False):
         self.name = name
         self.dry = dry  # large values are not computed (dry.py)
         self.guessed: set[Node] = set()  # those that were not
         self.repeated: dict = {}  # recordings of functions that it calls often (api/repeated.py)
-        self.serial = next(_serials)  # inner recordings have larger ones
+        self.serial = ActiveRecording.last = next(_serials)  # inner recordings have larger ones
         self.active = True
         self.arguments: list = []  # a Recorded for each flat input
         self.captures: dict[int, list[Capture]] = {}  # by id of the array
@@ -249,7 +252,7 @@ def variable_name(value: Any) -> str | None:
     return None
 
 
-def innermost(operands: Iterable) -> Run:
+def innermost(operands: Iterable) -> ActiveRecording:
     """The recording that an operation on these recorded values belongs to."""
     rec = None
     for x in operands:
@@ -264,7 +267,7 @@ def innermost(operands: Iterable) -> Run:
 
 
 def escaped(x: Any) -> EscapedError:
-    made = f"made at {place(x._node.loc)}" if x._node.loc else "an argument"
+    made = f"made at {location(x._node.loc)}" if x._node.loc else "an argument"
     what = f"{x._node.name!r}, " if x._node.name else ""
     return EscapedError(
         f"a recorded value ({what}{made} while {x._rec.name} was recorded) is used after that recording "
@@ -273,7 +276,7 @@ def escaped(x: Any) -> EscapedError:
     )
 
 
-def push(rec: Run) -> None:
+def push(rec: ActiveRecording) -> None:
     _stack().append(rec)
 
 
@@ -281,27 +284,29 @@ def pop() -> None:
     _stack().pop()
 
 
-def current() -> Run | None:
+def recorded_so_far() -> bool:
+    """Whether anything has been recorded in this process."""
+    return ActiveRecording.last > 0
+
+
+def current() -> ActiveRecording | None:
     """The innermost recording of this thread."""
     stack = _stack()
     return stack[-1] if stack else None
 
 
-def outermost() -> Run | None:
+def outermost() -> ActiveRecording | None:
     """The outermost recording of this thread."""
     stack = _stack()
     return stack[0] if stack else None
 
 
-def _stack() -> list[Run]:
+def _stack() -> list[ActiveRecording]:
     try:
         return _local.stack
     except AttributeError:
         _local.stack = []
         return _local.stack
-
-
-_PYTHON_KINDS = {bool: "b", int: "i", float: "f", complex: "c"}
 
 
 def scalar_const(value: complex, dtype: np.dtype) -> Node:
@@ -332,7 +337,7 @@ def weak_dtype(dtype: np.dtype, kind: type) -> np.dtype:
 
 
 def label(node: Node, site: Site) -> None:
-    """Give a new node, and the new ones that it was composed of, their place in the user's source."""
+    """Give a new node, and the new ones that it was composed of, their line in the user's source."""
     if node.loc is not None or node.op == "input":
         return
     if node.op != "const" and node.name is None:

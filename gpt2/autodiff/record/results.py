@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ..errors import AutodiffError
 from ..tree import LEAF, Tree
-from .recording import Run
+from .recording import ActiveRecording
 from .source_lines import here
 from .value import Recorded
 
@@ -19,7 +19,7 @@ _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 _PLAIN = (*_ATOMS, type, types.ModuleType, types.BuiltinFunctionType)
 
 
-def check_results(rec: Run, tree: Tree) -> None:
+def check_results(rec: ActiveRecording, tree: Tree) -> None:
     """Raise where a result that is no array, number or container of them holds a value of this recording."""
     for x in _statics(tree.spec):
         if isinstance(x, _PLAIN):
@@ -48,7 +48,7 @@ def _statics(spec):
         yield from _statics(child)
 
 
-def _holds(x, rec: Run) -> bool:
+def _holds(x, rec: ActiveRecording) -> bool:
     seen: dict[int, object] = {}
     todo = [x]
     while todo and len(seen) < LIMIT:

@@ -61,13 +61,22 @@ def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._
         return dispatch.call_function(function, (x,), dict(axis=axis, keepdims=bool(keepdims), **options))
     if where is not True:
         raise unsupported(f"np.{ufunc.__name__}.reduce(where=)", source_lines.here(), "is not recorded")
-    axes = tuple(range(x.ndim)) if axis is None else np.lib.array_utils.normalize_axis_tuple(axis, x.ndim)
     x = _in_loop_dtype(ufunc.reduce, x, axis=axis, dtype=dtype)
+    axes = tuple(range(x.ndim)) if axis is None else np.lib.array_utils.normalize_axis_tuple(axis, x.ndim)
+    total = _reduced_by_slices(ufunc, x, axes, initial)
+    if total is None:  # NumPy's own answer, or error, to nothing
+        return np.asarray(ufunc.reduce(np.empty(x.shape, x.dtype), axes, keepdims=keepdims), like=x)
+    result = np.expand_dims(total, axes) if keepdims else total
+    return result if out is None else copied(out, result)
+
+
+def _reduced_by_slices(ufunc, x, axes, initial):
+    """One call of the ufunc for each slice along the axes; None where there is none, and nothing initial."""
     rest = [n for k, n in enumerate(x.shape) if k not in axes]
     parts = _slices(np.moveaxis(x, axes, range(len(axes))).reshape(-1, *rest))
     if initial is np._NoValue or initial is None:
-        if not parts:  # NumPy's own answer, or error, to nothing
-            return np.asarray(ufunc.reduce(np.empty(x.shape, x.dtype), axes, keepdims=keepdims), like=x)
+        if not parts:
+            return None
         total, parts = parts[0], parts[1:]
         if not parts:  # of one slice, never a view of it; begun as NumPy does, which makes hypot's the size
             total = total.copy() if ufunc.identity is None else ufunc(ufunc.identity, total)
@@ -76,8 +85,7 @@ def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._
         total = start if parts else np.full(rest, start, like=x)
     for part in parts:
         total = ufunc(total, part)
-    result = np.expand_dims(total, axes) if keepdims else total
-    return result if out is None else copied(out, result)
+    return total
 
 
 def _is_whole(function, dtype, initial) -> bool:

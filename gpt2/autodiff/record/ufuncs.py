@@ -15,7 +15,8 @@ from ..errors import AutodiffError, DtypeError, located, unsupported, written_to
 from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
-from .recording import NUMBERS, Run, escaped, innermost, label, scalar_const, weak_dtype
+from .dispatch import RULED
+from .recording import NUMBERS, ActiveRecording, escaped, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched
 from .value import ANSWERS, SCALARS, Recorded, as_node, copied, node_in, value_of
@@ -33,6 +34,10 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> 
     """Run a ufunc, or one of its methods, on inputs of which some are recorded."""
     if method != "__call__":
         return call_method(ufunc, method, inputs, kwargs)
+    if RULED and ufunc in RULED:
+        answer = RULED[ufunc](*inputs, **kwargs)
+        if answer is not NotImplemented:
+            return answer
     if not kwargs and ufunc.nout == 1:
         return operate(ufunc, ufunc, *inputs)
     kwargs = dict(kwargs)
@@ -70,7 +75,7 @@ def _understood_inputs(inputs: Sequence) -> Sequence | None:
 
 
 @unwatched
-def _begun(inputs: Sequence) -> tuple[Run, list, Site]:
+def _begun(inputs: Sequence) -> tuple[ActiveRecording, list, Site]:
     """The recording that an operation on these belongs to, their concrete values, and where it stands."""
     rec: Any = None
     values = []
@@ -91,7 +96,13 @@ def _begun(inputs: Sequence) -> tuple[Run, list, Site]:
 
 
 def _noted_aloud(
-    rec: Run, ufunc: np.ufunc, is_operator: bool, inputs: Sequence, values: list, value: Any, site: Site
+    rec: ActiveRecording,
+    ufunc: np.ufunc,
+    is_operator: bool,
+    inputs: Sequence,
+    values: list,
+    value: Any,
+    site: Site,
 ) -> Recorded:
     """The result of an operation, in the graph."""
     builder = BUILDERS.get(ufunc.__name__)
@@ -163,8 +174,19 @@ def _understood(x) -> bool:
     return hasattr(x, "__array__") or hasattr(x, "__array_interface__") or x is None
 
 
+def _takes_over(x: Any, other: Any, method: str) -> bool:
+    """Whether Python asks x first in `other <operator> x`: its class is derived from that of the other, a
+    number, and has another `method` for it. So NumPy's numbers do with others of NumPy's.
+    """
+    kind = type(other.value)
+    if isinstance(x, np.generic):
+        derived = issubclass(kind, np.generic) or kind in SCALARS and isinstance(x, kind)
+        return derived and getattr(type(x), method) is not getattr(x.dtype.type, method)
+    return kind in SCALARS and isinstance(x, kind) and getattr(type(x), method) is not getattr(kind, method)
+
+
 def _at_fault(error: Exception, ufunc, values, site) -> Exception:
-    """NumPy's error, with the place; or what is behind it."""
+    """NumPy's error, with the line; or what is behind it."""
     if isinstance(error, AutodiffError):
         return error
     if any(getattr(v, "dtype", np.dtype(int)).kind == "O" for v in values):
@@ -184,7 +206,7 @@ def describe(name: str, values: Sequence) -> str:
 
 
 def op_and_operands(
-    rec: Run, ufunc: np.ufunc, inputs: Sequence, values: Sequence, is_operator: bool = False
+    rec: ActiveRecording, ufunc: np.ufunc, inputs: Sequence, values: Sequence, is_operator: bool = False
 ) -> tuple[str, list[Node]]:
     name = OP_OF.get(ufunc) or op_of(ufunc)
     if name is None:
@@ -217,7 +239,7 @@ def _is_of_scipy(ufunc: np.ufunc) -> bool:
     return found or getattr(getattr(module, "_ufuncs", None), ufunc.__name__, None) is ufunc
 
 
-def operands(rec: Run, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:
+def operands(rec: ActiveRecording, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:
     """Arguments of an elementwise op, cast so that constants may be written as Python numbers (NEP 50)."""
     if len(inputs) == 2 and name != "ldexp":  # the frequent case of an array and a Python number
         for i, (x, c) in enumerate((inputs, inputs[::-1])):
@@ -273,7 +295,7 @@ def _is_numpy_scalar(x) -> bool:
     return type(x) is not Recorded and isinstance(x, np.generic)
 
 
-def finish(rec: Run, node: Node, value: Any, site: Site) -> Recorded:
+def finish(rec: ActiveRecording, node: Node, value: Any, site: Site) -> Recorded:
     """The result of an operation that makes fresh memory."""
     label(node, site)
     dtype = getattr(value, "dtype", None)
@@ -327,7 +349,7 @@ def unary(ufunc: np.ufunc, function: Callable, x: Recorded) -> Recorded:
 
 
 @unwatched
-def _noted_unary(rec: Run, ufunc: np.ufunc, x: Recorded, value: Any, site: Site) -> Recorded:
+def _noted_unary(rec: ActiveRecording, ufunc: np.ufunc, x: Recorded, value: Any, site: Site) -> Recorded:
     return finish(rec, apply(OP_OF[ufunc], x.node), value, site)
 
 
@@ -487,6 +509,7 @@ BINARY = """
     matmul=matmul lshift=left_shift rshift=right_shift and=bitwise_and or=bitwise_or xor=bitwise_xor
 """
 COMPARISONS = "lt=less le=less_equal gt=greater ge=greater_equal eq=equal ne=not_equal"
+MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 UNARY = "neg=negative pos=positive abs=absolute invert=invert"
 
 
@@ -497,14 +520,18 @@ def _named(table: str) -> Iterator[tuple[str, np.ufunc, Callable]]:
 
 
 def _add_operators() -> None:
-    def binary(ufunc, op):
+    def binary(ufunc, op, mirrored):
         def forward(self, other):
+            if type(other) not in _KNOWN and _takes_over(other, self, mirrored):
+                return NotImplemented
             return operate(ufunc, op, self, other)
 
         def reflected(self, other):
             return operate(ufunc, op, other, self)
 
         def augmented(self, other):
+            if type(other) not in _KNOWN and _takes_over(other, self, mirrored):
+                return NotImplemented
             return in_place(ufunc, op, self, other)
 
         return forward, reflected, augmented
@@ -513,10 +540,10 @@ def _add_operators() -> None:
         return lambda self: unary(ufunc, op, self)
 
     for name, ufunc, op in _named(BINARY):
-        for kind, method in zip(("", "r", "i"), binary(ufunc, op)):
+        for kind, method in zip(("", "r", "i"), binary(ufunc, op, f"__r{name}__")):
             setattr(Recorded, f"__{kind}{name}__", method)
     for name, ufunc, op in _named(COMPARISONS):
-        setattr(Recorded, f"__{name}__", binary(ufunc, op)[0])
+        setattr(Recorded, f"__{name}__", binary(ufunc, op, f"__{MIRRORED.get(name, name)}__")[0])
     for name, ufunc, op in _named(UNARY):
         setattr(Recorded, f"__{name}__", one(ufunc, op))
     Recorded.__divmod__ = lambda self, other: (self // other, self % other)

@@ -8,8 +8,11 @@ and `isinstance(k, float)` answer as for the value itself, and so does np.isscal
 
 from __future__ import annotations
 
+import dis
 import operator
+import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +21,7 @@ from ..errors import (
     AutodiffError,
     ConversionError,
     UnsupportedError,
+    WriteError,
     array_lost,
     located,
     lost_in_scipy,
@@ -28,9 +32,9 @@ from ..graph import Node, type_text
 from ..ops import build, table
 from . import recording, source_lines, writes
 from .indexing import advanced, basic, expand, is_basic
-from .paths import path_between, same_path, shortened
-from .recording import Run, escaped, innermost, native, scalar_const
+from .recording import ActiveRecording, escaped, innermost, native, scalar_const
 from .unwatched import unwatched
+from .view_chains import chain_between, same_chain, shortened
 
 SCALARS = (bool, int, float, complex)
 # What answers NumPy's two protocols, "ufunc" and "function": ufuncs.py and dispatch.py enter it, which need
@@ -39,14 +43,14 @@ ANSWERS: dict = {}
 
 
 class Recorded:
-    """A value under observation: node, value, recording, and for views root and path (writes.py)."""
+    """A value under observation: node, value, recording, and for views their root and chain (writes.py)."""
 
     __slots__ = (
         "_rec",
         "_node",
         "_value",
         "_root",
-        "_path",
+        "_chain",
         "_version",
         "_memory",
         "_owned",
@@ -57,12 +61,12 @@ class Recorded:
     )
     __array_priority__ = 1000.0
 
-    def __init__(self, rec: Run, node: Node, value: Any, owned: bool = True):
+    def __init__(self, rec: ActiveRecording, node: Node, value: Any, owned: bool = True):
         self._rec = rec
         self._node = node
         self._value = value
         self._root = None
-        self._path = ()
+        self._chain = ()
         self._version = 0
         self._memory = 0
         self._owned = owned
@@ -121,13 +125,13 @@ class Recorded:
         """The result of an op on self whose concrete array shares memory with self's."""
         if value is self._value:
             return self
-        path = path_between(self.node, node)
-        if path is None:
+        chain = chain_between(self.node, node)
+        if chain is None:
             value = value.copy()
             return Recorded(self._rec, node, value)
         x = Recorded(self._rec, node, value)
         x._root = self.root
-        x._path = shortened(self._path, path)
+        x._chain = shortened(self._chain, chain)
         x._version = x._root._version
         x._memory = x._root._memory
         return x
@@ -220,7 +224,7 @@ class Recorded:
         """x[...]: another array object over all of the same memory."""
         x = Recorded(self._rec, self.node, value)
         x._root = self.root
-        x._path = self._path
+        x._chain = self._chain
         x._version = x._root._version
         x._memory = x._root._memory
         return x
@@ -233,9 +237,13 @@ class Recorded:
             key = _static_slices(key)
             view = None if _has_recorded(key) else _place(self, key)
         if view is None:
-            _assign_advanced(self, key, value)
-        elif not (isinstance(value, Recorded) and _same_place(view, value)):
-            store(view, value)
+            return _assign_advanced(self, key, value)
+        if isinstance(value, Recorded):
+            if _same_view(view, value):
+                return None
+            if value._root is not None and value.root is self.root:
+                _check_asked_in_python(sys._getframe(1))
+        return store(view, value)
 
     def __contains__(self, item):
         return bool((self == item).any())
@@ -432,6 +440,19 @@ class Recorded:
         return ANSWERS["function"](function, args, kwargs)
 
 
+def _check_asked_in_python(frame: FrameType) -> None:
+    """Raise where a part of an array is put into another part by a function that is written in C: it moves
+    rows, as rng.shuffle does, and of views it would write one row twice.
+    """
+    instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if not instruction.startswith("STORE"):
+        raise WriteError(
+            "a function that is written in C moves rows of a recorded array, as shuffle does, and rows would "
+            "get lost. For a random order write x[rng.permutation(len(x))]",
+            source_lines.here(),
+        )
+
+
 class Flat:
     """x.flat: the elements one after another, to read and to assign."""
 
@@ -469,7 +490,7 @@ def value_of(x: Any) -> Any:
     return x.value if type(x) is Recorded else x
 
 
-def node_in(rec: Run, x: Recorded) -> Node:
+def node_in(rec: ActiveRecording, x: Recorded) -> Node:
     """The node of x as the recording sees it."""
     if x._rec is rec:
         return x.node
@@ -478,7 +499,7 @@ def node_in(rec: Run, x: Recorded) -> Node:
     return rec.lift(x)
 
 
-def as_node(rec: Run, x: Any, dtype: np.dtype | None = None) -> Node:
+def as_node(rec: ActiveRecording, x: Any, dtype: np.dtype | None = None) -> Node:
     """Any operand as a node. `dtype` is what Python numbers take theirs from."""
     if isinstance(x, Node):
         return x
@@ -543,12 +564,12 @@ def plain_key(key: Any) -> Any:
     return value_of(key)
 
 
-def _gather(rec: Run, x: Node, items) -> Node:
+def _gather(rec: ActiveRecording, x: Node, items) -> Node:
     spec, arrays = advanced(items, x.shape, lambda k: index_arrays(rec, k))
     return table.apply("gather", x, *arrays, spec=spec)
 
 
-def index_arrays(rec: Run, k: Any) -> list[Node]:
+def index_arrays(rec: ActiveRecording, k: Any) -> list[Node]:
     """The index arrays of one entry of the index."""
     if isinstance(k, (list, tuple)):
         k = np.asarray(k) if not _has_recorded(k) else _function(np.array, k)
@@ -622,9 +643,9 @@ def _plain_place(x: Recorded, key: Any) -> Recorded | None:
     return _place(x, key) if _is_plain(key) else None
 
 
-def _same_place(a: Recorded, b: Recorded) -> bool:
+def _same_view(a: Recorded, b: Recorded) -> bool:
     """Whether both name the same elements of the same memory, in the same order."""
-    return a.root is b.root and a.shape == b.shape and same_path(a._path, b._path)
+    return a.root is b.root and a.shape == b.shape and same_chain(a._chain, b._chain)
 
 
 def store(target: Recorded, value: Any) -> None:

@@ -1,8 +1,8 @@
 """Turns writing in place into values that never change.
 
-Each piece of memory has a root: the recorded value that owns it. A view knows its root and its path, the
+Each piece of memory has a root: the recorded value that owns it. A view knows its root and its chain, the
 ops that lead from the root's node to its own (slice, reshape, transpose, ...). Writing through a view makes
-a new node for the root, by undoing the path step by step, and the other views derive theirs again when they
+a new node for the root, by undoing the chain step by step, and the other views derive theirs again when they
 are next read.
 
 The concrete arrays share memory just as the user's do, so overlapping reads and writes, casts and errors
@@ -20,10 +20,10 @@ import numpy as np
 from ..errors import AutodiffError, WriteError
 from ..graph import Node
 from ..ops import build, table
-from .paths import follow
 from .recording import escaped
 from .source_lines import here
 from .unwatched import unwatched
+from .view_chains import follow
 
 if TYPE_CHECKING:
     from .value import Recorded
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 byte_bounds = np.lib.array_utils.byte_bounds
 
 
-def write_back(node: Node, path: Sequence[Node], new: Node, loc: tuple | None) -> Node:
-    """The root's node after the end of the path was replaced by `new`. `node` is what the root was."""
+def write_back(node: Node, chain: Sequence[Node], new: Node, loc: tuple | None) -> Node:
+    """The root's node after the end of the chain was replaced by `new`. `node` is what the root was."""
     before = [node]
-    for step in path[:-1]:
+    for step in chain[:-1]:
         before.append(follow(before[-1], (step,)))
-    for step, whole in zip(reversed(path), reversed(before)):
+    for step, whole in zip(reversed(chain), reversed(before)):
         new = _undo(step, whole, new)
         new.loc = new.loc or loc
     return new
@@ -65,7 +65,7 @@ def refresh(x: Recorded) -> None:
     if x._memory != root._memory:
         x._value = _moved(x._value, root._lows[x._memory], root)
         x._memory = root._memory
-    x._node = follow(root._node, x._path)
+    x._node = follow(root._node, x._chain)
     x._version = root._version
 
 
@@ -137,7 +137,7 @@ def _begun(x: Recorded) -> tuple[np.ndarray, tuple]:
 def _noted(x: Recorded, new: Node, loc: tuple) -> None:
     root = x.root
     name = root._node.name
-    node = write_back(root._node, x._path, new, loc) if x._root is not None else new
+    node = write_back(root._node, x._chain, new, loc) if x._root is not None else new
     if node.loc is None:
         node.loc = loc
     if name is not None and node.name is None and node.op not in ("const", "input"):

@@ -109,6 +109,20 @@ def make_guard(facts: Iterable[tuple], by_identity: bool = False) -> Guard:
         plain=plain,
         gone=GONE,
     )
+    facts = sorted(facts, key=lambda fact: _ORDER[fact[0]])
+    tests = _tests(facts, by_identity, env)
+    source = "def holds():\n    try:\n"
+    for i in range(0, len(tests), 100):
+        source += f"        if not ({' and '.join(tests[i : i + 100])}):\n            return False\n"
+    source += "        return True\n    except gone:\n        return False\n"
+    exec(compiled(source, "<autodiff guard>"), env)
+    holds = env.pop("holds")
+    text = " and ".join(tests) or "True" if len(tests) <= SHORT else None
+    return Guard(None, holds, len(tests), text, env, facts, by_identity)
+
+
+def _tests(facts: list[tuple], by_identity: bool, env: dict[str, Any]) -> list[str]:
+    """A test of each fact, as text. What a text names is put into `env`."""
     known: dict[int, str] = {}
 
     def ref(part) -> str:
@@ -119,25 +133,17 @@ def make_guard(facts: Iterable[tuple], by_identity: bool = False) -> Guard:
             env[name] = part
         return known[id(part)]
 
-    tests = []
-    facts = sorted(facts, key=lambda fact: _ORDER[fact[0]])
-    for kind, *parts in facts:
+    def test(kind, *parts) -> str:
         texts = [_written(kind, p) if (kind, k) in _NAMES else ref(p) for k, p in enumerate(parts)]
         text = _TEMPLATES[kind].format(**dict(zip("abcde", texts)))
         if kind in ("cell", "entry") and not by_identity and _may_be_equal(parts[-1]):
             current = text.rsplit(" is ", 1)[0]
-            text = f"({text} or same({current}, {ref(parts[-1])}))"
-        elif kind == "entry" and id(parts[-1]) in SEEN:  # asked while something is recorded
-            text = f"({text} or plain({text.rsplit(' is ', 1)[0]}) is {ref(parts[-1])})"
-        tests.append(text)
-    source = "def holds():\n    try:\n"
-    for i in range(0, len(tests), 100):
-        source += f"        if not ({' and '.join(tests[i : i + 100])}):\n            return False\n"
-    source += "        return True\n    except gone:\n        return False\n"
-    exec(compiled(source, "<autodiff guard>"), env)
-    holds = env.pop("holds")
-    text = " and ".join(tests) or "True" if len(tests) <= SHORT else None
-    return Guard(None, holds, len(tests), text, env, facts, by_identity)
+            return f"({text} or same({current}, {ref(parts[-1])}))"
+        if kind == "entry" and id(parts[-1]) in SEEN:  # asked while something is recorded
+            return f"({text} or plain({text.rsplit(' is ', 1)[0]}) is {ref(parts[-1])})"
+        return text
+
+    return [test(*fact) for fact in facts]
 
 
 @functools.lru_cache(256)

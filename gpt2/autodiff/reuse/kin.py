@@ -159,7 +159,7 @@ class Records:
             if guard.trouble is not None or guard.facts is None or _nbytes(guard.facts) > BYTES:
                 attempts.wait = LONGEST
                 return
-            own = [f for f in guard.facts if not (f[0] == "roots" and any(f[1] is w for w in kin.wrappers))]
+            own = [fact for fact in guard.facts if not any(fact[1] is w for w in kin.wrappers)]
             holds = guard.holds if len(own) == len(guard.facts) else make_guard(own, guard.by_identity).holds
             same = operator.is_ if guard.by_identity else interchangeable
             others = self._records.pop(key, ())

@@ -27,7 +27,6 @@ from ..record.source_lines import is_inside
 
 # Compared by type and value
 ATOMS = (type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), type(NotImplemented))
-SCALARS = (np.bool_, np.number, np.str_, np.bytes_, np.datetime64, np.timedelta64)
 
 _PURE_BUILTINS = (
     "abs all any ascii bin callable chr divmod format hash hex isinstance issubclass iter len max min next "
@@ -212,5 +211,5 @@ def name_of(v: Any) -> str:
     return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
 
 
-def place_of(code: CodeType) -> str:
+def location_of(code: CodeType) -> str:
     return f"{code.co_name}, {code.co_filename}:{code.co_firstlineno}"

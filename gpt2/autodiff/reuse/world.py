@@ -31,13 +31,13 @@ from ..record.conversions import plain
 from ..record.draws import Drawing
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
+from ..same import NUMPY_SCALARS
 from .guard import Guard, make_guard, never, settings_of_texts
 from .kinds import (
     ATOMS,
     LISTED,
     METHODS,
     NAMING,
-    SCALARS,
     TEXTS,
     Listed,
     functions_of,
@@ -47,9 +47,9 @@ from .kinds import (
     is_read_unseen,
     is_written_in_python,
     lets_through,
+    location_of,
     looked_into,
     name_of,
-    place_of,
 )
 from .named import MISSING, ArrayNames, ClassNames, FunctionNames, InstanceNames, ModuleNames, Names
 
@@ -58,7 +58,7 @@ BYTES_LIMIT = 1 << 28  # of arrays, each of which is copied
 
 _PACKAGE = __package__.rpartition(".")[0]
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_WRITTEN_FOR = (_PACKAGE, "numpy.", "namedtuple_")  # modules whose classes Python writes methods for
+_OURS_AND_NUMPY = ("numpy.", _PACKAGE + ".")  # modules whose data classes Python writes methods for
 _DISPATCHER = type(np.sum)
 # NumPy asks any object for these, and Python a module for the first
 _ASKED_FOR = frozenset(
@@ -151,7 +151,7 @@ class World:
             functions = self._in_classes(code)
         self._ran[id(code)] = code
         if not functions and id(code) not in self._known:
-            return self.fail(f"it runs {place_of(code)}, which it came to in a way that is not followed")
+            return self.fail(f"it runs {location_of(code)}, which it came to in a way that is not followed")
         found = self._code(code)
         for f in functions or ():
             self._free(f, found)
@@ -162,7 +162,7 @@ class World:
         """Whether it is code of the standard library or SciPy that this package or NumPy called, or part of
         an import.
         """
-        if frame.f_globals.get("__name__", "").startswith(_WRITTEN_FOR):
+        if frame.f_globals.get("__name__", "").startswith(_OURS_AND_NUMPY) or _is_of_named_tuples(frame):
             return True
         standard = True
         while frame is not None and not is_inside(frame.f_code):
@@ -213,7 +213,7 @@ class World:
     def _code(self, code):
         found = reads(code)
         if found.trouble:
-            self.fail(f"{found.trouble} ({place_of(code)})")
+            self.fail(f"{found.trouble} ({location_of(code)})")
         self._enters |= found.withs > 0
         if found.texts:
             self._writes()
@@ -322,24 +322,26 @@ class World:
             self._writes()
         if type(v) in ATOMS or v in LISTED or self.trouble:
             return
-        if called and type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
-            self.refused[id(v.__code__)] = f"it calls {name_of(v)}()"
-        elif (
-            called and type(v) is types.BuiltinFunctionType and is_of_a_module(v) and v not in NAMING.values()
-        ):
-            pass  # `calls` sees it
-        elif called and type(v) is _DISPATCHER and hasattr(v._implementation, "__code__"):
-            self.refused[id(v._implementation.__code__)] = f"it calls {name_of(v)}()"
-        elif id(v) not in self._seen:
+        if not (called and self._is_seen_to(v)) and id(v) not in self._seen:
             self._seen[id(v)] = v
             self._todo.append(v)
+
+    def _is_seen_to(self, v: Any) -> bool:
+        """Whether a function that is only called needs no visit: it is refused, or `calls` sees it."""
+        if type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
+            self.refused[id(v.__code__)] = f"it calls {name_of(v)}()"
+        elif type(v) is _DISPATCHER and hasattr(v._implementation, "__code__"):
+            self.refused[id(v._implementation.__code__)] = f"it calls {name_of(v)}()"
+        else:
+            return type(v) is types.BuiltinFunctionType and is_of_a_module(v) and v not in NAMING.values()
+        return True
 
     def _visit(self, v) -> None:
         t = type(v)
         visit = _VISITS.get(t)
         if visit is not None:
             visit(self, v)
-        elif issubclass(t, SCALARS):
+        elif t in NUMPY_SCALARS and t is not np.void:
             pass
         elif issubclass(t, np.dtype) and not v.hasobject:
             self._dtype(v)
@@ -359,13 +361,13 @@ class World:
         self.fact("function", f, code, f.__defaults__, f.__kwdefaults__, f.__qualname__)
         self.reach(f.__defaults__)
         self.reach(f.__kwdefaults__)
+        self._opened(FunctionNames(f))
         if is_own(code):  # what the compiler made of the user's functions
             state = getattr(f, "__derived__", None)
             for v in [state] if state is not None else [c.cell_contents for c in f.__closure__ or ()]:
                 self.reach(v)
             return None
         self._functions.setdefault(id(code), []).append(f)
-        self._opened(FunctionNames(f))
         if id(code) in self._ran:
             found = reads(code)
             self._free(f, found)
@@ -393,6 +395,8 @@ class World:
 
     def _dtype(self, d) -> None:
         """Note the names of fields, which can be assigned: also those of the copy with which we compare."""
+        if d.metadata is not None:
+            return self.fail("it reads a dtype with metadata")
         if d.names is None:
             return None
         if any(d[name].names is not None for name in d.names):
@@ -441,6 +445,8 @@ class World:
         self.fail(f"it uses {name_of(v)}")
 
     def _of_ours(self, v) -> None:
+        """Note an object of this package, and what the user's code reads of attributes that it was given."""
+        self._opened(InstanceNames(v, type(v)))
         if hasattr(type(v), "_reuse_roots"):  # says which of the user's objects it holds
             self.fact("roots", v, v._reuse_roots())
             for part in v._reuse_roots():
@@ -503,8 +509,8 @@ _VISITS = {
     frozenset: World._items,
     slice: lambda w, v: w._parts(v, "start", "stop", "step"),
     functools.partial: lambda w, v: w._parts(v, "func", "args", "keywords", "__dict__"),
-    staticmethod: lambda w, v: w._parts(v, "__func__"),
-    classmethod: lambda w, v: w._parts(v, "__func__"),
+    staticmethod: lambda w, v: w._parts(v, "__func__", "__dict__"),
+    classmethod: lambda w, v: w._parts(v, "__func__", "__dict__"),
     property: lambda w, v: w._parts(v, "fget", "fset", "fdel"),
     types.MemberDescriptorType: lambda w, v: None,  # a slot: the instance has the value
     types.GetSetDescriptorType: lambda w, v: None,
@@ -543,7 +549,13 @@ def is_own(code: types.CodeType) -> bool:
     return code.co_filename.startswith(_OWN)
 
 
+def _is_of_named_tuples(frame: types.FrameType) -> bool:
+    """Whether the __new__ runs that the standard library writes for a named tuple. It reads nothing."""
+    return frame.f_globals.get("_tuple_new") is tuple.__new__
+
+
 def is_ours(c: type) -> bool:
     """Whether it is a class of this package, whatever others call theirs."""
     module = sys.modules.get(c.__module__) if type(c.__module__) is str else None
-    return c.__module__.startswith(_PACKAGE) and vars(module).get(c.__name__) is c if module else False
+    ours = module is not None and f"{c.__module__}.".startswith(_PACKAGE + ".")
+    return ours and vars(module).get(c.__name__) is c

@@ -69,8 +69,8 @@ def _reads_its_own(x: np.ndarray | float, out: np.ndarray) -> bool:
     """Whether no piece of `out` is written before another piece has read it as a part of x."""
     if not isinstance(x, np.ndarray) or not np.may_share_memory(x, out):
         return True
-    places = [a.__array_interface__["data"][0] for a in (x, out)]
-    return x.shape == out.shape and x.strides == out.strides and places[0] == places[1]
+    addresses = [a.__array_interface__["data"][0] for a in (x, out)]
+    return x.shape == out.shape and x.strides == out.strides and addresses[0] == addresses[1]
 
 
 def copied(x: np.ndarray, out: np.ndarray) -> None:
@@ -125,3 +125,31 @@ def add_along(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int) -
         x[tuple(grid)] += values  # one entry in each row: nothing is hit twice
     else:
         np.add.at(x, tuple(grid), values)
+
+
+def share_among(
+    g: np.ndarray, chosen: np.ndarray, extreme: np.ndarray, out: np.ndarray, axes: tuple[int, ...]
+) -> None:
+    """out = where(chosen, g / count of the chosen along axes, 0.0), and nan for the count where the extreme
+    is nan.
+
+    Where each row has one that is chosen, as most have, that one gets all: nothing is counted nor divided.
+    """
+    rows = extreme.size
+    last = axes == tuple(range(out.ndim - len(axes), out.ndim))
+    if rows and last and out.flags.c_contiguous and not np.isnan(np.minimum.reduce(extreme, axis=None)):
+        places = np.flatnonzero(chosen)
+        if len(places) == rows and _one_in_each_row(places, out.size // rows):
+            out.fill(0.0)
+            out.reshape(-1)[places] = g.reshape(-1)
+            return
+    count = np.add.reduce(chosen, axis=axes, keepdims=True).astype(out.dtype)
+    share = g / np.where(np.isnan(extreme), out.dtype.type(np.nan), count)
+    out.fill(0.0)
+    np.copyto(out, share, where=chosen)
+
+
+def _one_in_each_row(places: np.ndarray, length: int) -> bool:
+    """Whether the k-th of these places, which are in order, is in the k-th row of so many elements."""
+    beyond = places - np.arange(0, length * len(places), length)
+    return np.maximum.reduce(beyond.view(np.uint64)) < length  # what is negative is very large there

@@ -14,7 +14,9 @@ import numpy as np
 
 LONGEST = 15  # elements of a last axis
 FEW_COLUMNS = 4  # of elementwise functions, which gain less
+MOST_COLUMNS = 32  # of extremes, for which NumPy needs as long for a row of 20 as for one of 60
 FEWEST = 64  # rows, below which a call for every column costs more
+AGAIN = 8  # times that a column is read, from which it is worth a copy without gaps
 AT_ONCE = 4096  # rows whose sums in pairs are in memory at once
 
 
@@ -66,9 +68,35 @@ def by_columns(f: Callable, *args: np.ndarray | float, out: np.ndarray) -> np.nd
     n = out.shape[-1]
     if out.size < FEWEST * n:
         return f(*args, out=out)
+    small = [isinstance(a, np.ndarray) and AGAIN * a.size <= out.size for a in args]
     for k in range(n):
-        f(*[_column(a, k) for a in args], out=out[..., k])
+        columns = [_column(a, k) for a in args]
+        f(*[np.ascontiguousarray(c) if s else c for c, s in zip(columns, small)], out=out[..., k])
     return out
+
+
+def sum_in_planes(x: np.ndarray, ones: np.ndarray, out: np.ndarray) -> None:
+    """The sum over the axis before the last, of an array whose last axis comes first in memory."""
+    for k in range(x.shape[-1]):
+        plane = x[..., k]
+        out[..., k] = np.matmul(plane.reshape(-1, plane.shape[-1]), ones).reshape(plane.shape[:-1])
+
+
+def add_planes(x: np.ndarray, ones: np.ndarray, out: np.ndarray) -> None:
+    """The sum over the first axis of such an array; there are as many ones as it has rows, or more."""
+    for k in range(x.shape[-1]):
+        plane = x[..., k].reshape(len(x), -1)
+        out[..., k] = np.matmul(ones[: len(x)], plane).reshape(out.shape[:-1])
+
+
+def extreme_last(f: np.ufunc, x: np.ndarray, out: np.ndarray) -> None:
+    """f.reduce(x, axis=-1, out=out) for np.minimum or np.maximum and a last axis of 2 to MOST_COLUMNS."""
+    if out.size < FEWEST:
+        f.reduce(x, axis=x.ndim - 1, out=out)
+        return
+    f(x[..., 0], x[..., 1], out=out)
+    for k in range(2, x.shape[-1]):
+        f(out, x[..., k], out=out)
 
 
 def put_where(out: np.ndarray, value: np.ndarray | float, where: np.ndarray) -> None:

@@ -28,6 +28,7 @@ from functools import cache
 import numpy as np
 
 from .blas import blas_kernel
+from .caches import in_cache
 from .remembered import Choices
 
 SAMPLES = 5
@@ -50,10 +51,10 @@ LARGE = 1 << 25
 MUCH = 1 << 21
 # Rows up to which a product may be turned: with 1024 it took longer than cut by columns.
 FEW = 512
-# What is turned has memory of its own, for each thread, of so many bytes at most; it is moved in strips of so
-# many columns, and its rows lie so many elements further apart than they are long: rows that begin a power of
-# two apart meet in few places of a cache.
-MOST_TURNED = 1 << 22
+# What is turned has memory of its own, for each thread, of so many bytes at most, a quarter of a core's
+# cache; it is moved in strips of so many columns, and its rows lie so many elements further apart than they
+# are long: rows that begin a power of two apart meet in few places of a cache.
+MOST_TURNED = in_cache(2, 1 << 18, 1 << 22)
 STRIP, APART = 64, 16
 
 chosen = Choices("products.json", WAYS, blas_kernel, SURE, DAYS)
@@ -119,9 +120,9 @@ def _piece(way: str, s: slice, a, b, out) -> None:
     else:
         made = _turned(s.stop - s.start, len(a), out.dtype)
         np.matmul(b[:, s].T, a.T, out=made)
-        place = out[:, s]
+        part = out[:, s]
         for j in range(0, len(made), STRIP):
-            place[:, j : j + STRIP] = made[j : j + STRIP].T
+            part[:, j : j + STRIP] = made[j : j + STRIP].T
 
 
 def _turned(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:

@@ -69,6 +69,10 @@ def _stacked(y: Any) -> Any:
 # ---- The adjoint equation --------------------------------------------------------------------------------
 
 
+class BranchingError(AutodiffError):
+    """A right-hand side that is not the same at every state."""
+
+
 class Flow:
     """The right-hand side of an equation, as the graph of (y, t, *consts) -> dy/dt, and who solves it.
 
@@ -190,7 +194,7 @@ def _flow(
     plain = unflatten(flatten(params)[1], [value_of(x) for x in leaves])
     _, rec = recorded_once(f, lambda: slope(*given, plain), lambda: record(slope, (*given, plain)))
     if rec is None:
-        raise AutodiffError(
+        raise BranchingError(
             f"{name}: the function has to be the same at every state, and it branches on values, draws "
             "random numbers or changes something. Choose with np.where, and take what changes as an argument",
             here(),
@@ -471,12 +475,12 @@ def _adjointly(name, fun, start, end, y0, method, ts, args, options) -> Any:
         if np.all(ts == ts[0]):
             return np.stack([y0] * len(ts))
         sign = 1.0 if ts[-1] > ts[0] else -1.0
-        times, place = np.unique(sign * ts, return_inverse=True)
+        times, inverse = np.unique(sign * ts, return_inverse=True)
         span = ts[0], ts[-1] if last is None else last
         found = _scipy.solve_ivp(lambda t, y: slope(y, t), span, y0, method, t_eval=sign * times, **options)
         if not found.success:
             raise ConvergenceError(f"{name}: {found.message}", math.nan, int(found.nfev))
-        return found.y.T[place]
+        return found.y.T[inverse]
 
     def solver(slope, y0, ts):
         return between(slope, y0, ts, end)

@@ -7,7 +7,8 @@ The classes are SciPy's, and have its methods. One that is made of recorded valu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def __dir__() -> list[str]:
 # ---- Reading a curve -------------------------------------------------------------------------------------
 
 
-def _place(x: Any, knots: np.ndarray) -> Any:
+def _interval(x: Any, knots: np.ndarray) -> Any:
     """Which interval each point lies in; points beyond the ends belong to the outermost ones."""
     return np.clip(np.searchsorted(knots, x, side="right") - 1, 0, len(knots) - 2)
 
@@ -80,7 +81,7 @@ class Piecewise:
         ndim, x = np.ndim(c) - 2, _times(x)
 
         def read(x):
-            i = _place(x, self.x)
+            i = _interval(x, self.x)
             d = _across(x - self.x[i], ndim)
             y = c[0][i]
             for j in range(1, np.shape(c)[0]):
@@ -139,7 +140,7 @@ class Spline:
         n, ndim = len(t) - k - 1, np.ndim(self.c) - 1
 
         def read(x):
-            i = _place(x, t[k : n + 1]) + k
+            i = _interval(x, t[k : n + 1]) + k
             basis = _basis(x, i, t, k)
             return sum(_across(b, ndim) * self.c[i - k + j] for j, b in enumerate(basis))
 
@@ -410,14 +411,20 @@ class interp1d(_scipy.interp1d):  # noqa: N801  SciPy's name
     def __init__(self, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any):
         super().__init__(x, y, kind, axis, *args, **options)
         self._given = (np.array(x, float), np.array(y), kind, axis, *args), options
+        self._made = np.array(self.x), np.array(self.y), self.fill_value, self.bounds_error
 
     def _ours(self) -> Interpolant:
+        x, y, *beyond = self._made
+        as_made = np.array_equal(self.x, x) and np.array_equal(self.y, y, equal_nan=True)
+        if not as_made or self.fill_value is not beyond[0] or self.bounds_error is not beyond[1]:
+            raise not_like_this("scipy.interpolate.interp1d", "changed after it was made")
         args, options = self._given
         return Interpolant(*args, **options)
 
     def _reuse_roots(self) -> tuple:
         args, options = self._given
-        return (*args, *options, *options.values())
+        now = self.x, self.y, self.fill_value, self.bounds_error
+        return (*args, *options, *options.values(), *now)
 
     def __call__(self, x: Any) -> Any:
         return self._ours()(x) if is_recorded(x) else super().__call__(x)
@@ -489,3 +496,133 @@ class Interpolant:
         else:
             i = np.searchsorted(self.x, x, side="left")
         return self.y[np.clip(i, 0, n - 1)] + _across(x * 0.0, ndim)
+
+
+# ---- Grids -----------------------------------------------------------------------------------------------
+
+
+class RegularGridInterpolator(_scipy.RegularGridInterpolator):
+    """Between the points of a grid in any number of dimensions, by where it is read and by the values; for
+    method="linear", "slinear" and "nearest". As interp1d, it looks at the points unless bounds_error=False.
+    """
+
+    def __new__(
+        cls,
+        points: Any,
+        values: Any,
+        method: Any = "linear",
+        bounds_error: Any = True,
+        fill_value: Any = np.nan,
+        **options: Any,
+    ) -> Any:
+        if not is_recorded((points, values, fill_value, options)):
+            return super().__new__(cls)
+        knots = [_knots("RegularGridInterpolator", p) for p in points]
+        return Grid(knots, _values(values), method, bounds_error, fill_value)
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)  # called from here, it is not the user's code
+
+    def _reuse_roots(self) -> tuple:
+        return (*self.grid, self.values, self.method, self.bounds_error, self.fill_value)
+
+    def __call__(self, xi: Any, method: Any = None, *, nu: Any = None) -> Any:
+        if not is_recorded(xi):
+            return super().__call__(xi, method, nu=nu)
+        ours = Grid(self.grid, self.values, self.method, self.bounds_error, self.fill_value)
+        return ours(xi, method, nu=nu)
+
+
+class Grid:
+    """What RegularGridInterpolator makes of recorded values."""
+
+    def __init__(self, points: Sequence, values: Any, method: str, strict: Any, fill: Any):
+        self.method, self.strict, self.fill = method, strict, fill
+        if len(points) > np.ndim(values):
+            raise ValueError(f"There are {len(points)} point arrays, but values has {np.ndim(values)} axes")
+        points = list(points)
+        for axis, p in enumerate(points):
+            steps = np.diff(p)
+            if p.ndim != 1 or len(p) < 2 or not (np.all(steps > 0) or np.all(steps < 0)):
+                raise ValueError(
+                    f"RegularGridInterpolator: the points along axis {axis} are {len(p)} numbers that have "
+                    "to rise or fall from each to the next, and be two at least"
+                )
+            if len(p) != np.shape(values)[axis]:
+                raise ValueError(f"There are {len(p)} points and {np.shape(values)[axis]} values on {axis}")
+            if steps[0] < 0:
+                points[axis], values = p[::-1], np.flip(values, axis)
+        self.points, self.values = points, values
+
+    def _reuse_roots(self) -> tuple:
+        return (*self.points, self.values, self.method, self.strict, self.fill)
+
+    def __call__(self, xi: Any, method: Any = None, *, nu: Any = None) -> Any:
+        method = self.method if method is None else method
+        name = "scipy.interpolate.RegularGridInterpolator"
+        if method not in ("linear", "slinear", "nearest") or nu is not None:
+            raise not_like_this(name, f"with method={method!r} of recorded values")
+        x = _coordinates(xi, len(self.points))
+        columns = [x[..., k] for k in range(len(self.points))]
+        outside: Any = False
+        for k, (p, column) in enumerate(zip(self.points, columns)):
+            if self.strict and not np.all((column >= p[0]) & (column <= p[-1])):
+                raise ValueError(f"One of the requested xi is out of bounds in dimension {k}")
+            outside = outside | (column < p[0]) | (column > p[-1])
+        ndim = np.ndim(self.values) - len(self.points)
+        read = self.nearest if method == "nearest" else self.linear
+        y = read(columns, ndim)
+        if self.strict or self.fill is None:
+            return y
+        return np.where(_across(outside, ndim), self.fill, y)
+
+    def _beside(self, columns: Sequence) -> list[tuple]:
+        """Along each axis: the interval that a point lies in, and which part of it lies behind the point."""
+        at = [_interval(column, p) for column, p in zip(columns, self.points)]
+        return [(i, (c - p[i]) / (p[i + 1] - p[i])) for i, c, p in zip(at, columns, self.points)]
+
+    def linear(self, columns: Sequence, ndim: int) -> Any:
+        beside = self._beside(columns)
+        y: Any = 0.0
+        for corner in itertools.product((0, 1), repeat=len(columns)):
+            weight: Any = 1.0
+            for side, (_, part) in zip(corner, beside):
+                weight = weight * (part if side else 1.0 - part)
+            index = tuple(i + side for side, (i, _) in zip(corner, beside))
+            y = y + _across(weight, ndim) * self.values[index]
+        return y
+
+    def nearest(self, columns: Sequence, ndim: int) -> Any:
+        index = tuple(np.where(part <= 0.5, i, i + 1) for i, part in self._beside(columns))
+        return self.values[index] + _across(sum(columns) * 0.0, ndim)
+
+
+def _coordinates(xi: Any, n: int) -> Any:
+    """Points as an array of shape (..., n), as SciPy takes them: one array, or one for each dimension."""
+    if isinstance(xi, tuple) and len(xi) == 1:
+        xi = xi[0]
+    if isinstance(xi, tuple):
+        shape = np.broadcast_shapes(*map(np.shape, xi))
+        x = np.stack([np.broadcast_to(_times(column), shape) for column in xi], axis=-1)
+    else:
+        x = _times(xi)
+    x = np.reshape(x, (-1, n)) if np.ndim(x) == 1 else x
+    if np.shape(x)[-1:] != (n,):
+        raise ValueError(f"The requested sample points have shape {np.shape(x)}, expected (..., {n})")
+    return x
+
+
+def interpn(
+    points: Any,
+    values: Any,
+    xi: Any,
+    method: Any = "linear",
+    bounds_error: Any = True,
+    fill_value: Any = np.nan,
+) -> Any:
+    """RegularGridInterpolator(points, values)(xi)."""
+    if not is_recorded((points, values, xi, fill_value)):
+        return _scipy.interpn(points, values, xi, method, bounds_error, fill_value)
+    if method == "splinef2d":
+        raise not_like_this("scipy.interpolate.interpn", "with method='splinef2d'")
+    return RegularGridInterpolator(points, values, method, bounds_error, fill_value)(xi)

@@ -177,19 +177,64 @@ def cho_solve(c_and_lower: Any, b: Any) -> Any:
     return _substituted(_turned(c), _substituted(c, b, True), False)
 
 
+@custom_vjp
+def _factors(a):
+    """(L below the diagonal and U, the row of a that each row of L U is, and which row of L U each of a is,
+    SciPy's pivots)."""
+    lu, piv = _scipy.lu_factor(a)
+    order = np.arange(len(piv))
+    for i, p in enumerate(piv):
+        order[[i, p]] = order[[p, i]]
+    return lu, order, np.argsort(order), piv.astype(np.intp)
+
+
+@_factors.defvjp
+def _factors_vjp(dout, out, a):
+    """From the rows in order: da = L^-T (strictly lower part of L^T dL + upper part of dU U^T) U^-T."""
+    (dlu, *_), (lu, _, place, _) = dout, out
+    lower, upper = _unit_lower(lu), np.triu(lu)
+    inner = np.tril(lower.T @ np.tril(dlu, -1), -1) + np.triu(np.triu(dlu) @ upper.T)
+    left = _substituted(lower.T, inner, False)
+    return (_substituted(upper, left.T, False).T[place],)
+
+
+@ours(_scipy)
+def lu_factor(a: Any) -> Any:
+    """The factors with derivatives, and the pivots, which have none."""
+    if np.ndim(a) != 2 or np.shape(a)[0] != np.shape(a)[1]:
+        raise not_like_this("scipy.linalg.lu_factor", f"of an array of shape {np.shape(a)}, not one square,")
+    lu, _, _, piv = _factors(a)
+    return lu, piv
+
+
+def _unit_lower(lu):
+    return np.tril(lu, -1) + np.eye(np.shape(lu)[-1])
+
+
+@custom_vjp
+def _rows(piv):
+    """The order of rows that a list of exchanges makes, and its inverse."""
+    order = np.arange(len(piv))
+    for i, p in enumerate(piv):
+        order[[i, p]] = order[[p, i]]
+    return order, np.argsort(order)
+
+
+@_rows.defvjp
+def _rows_vjp(dout, out, piv):
+    return (None,)
+
+
 @ours(_scipy)
 def lu_solve(lu_and_piv: Any, b: Any, trans: Any = 0) -> Any:
     """The pivots are settled: the derivative leads through the factors and b."""
     lu, piv = lu_and_piv
-    n = np.shape(lu)[-1]
-    order = np.arange(n)
-    for i, p in enumerate(np.asarray(piv)):
-        order[[i, p]] = order[[p, i]]
-    lower, upper = np.tril(lu, -1) + np.eye(n), np.triu(lu)
+    order, place = _rows(piv)
+    lower, upper = _unit_lower(lu), np.triu(lu)
     if trans == 0:
-        return np.linalg.solve(upper, np.linalg.solve(lower, b[order]))
+        return _substituted(upper, _substituted(lower, b[order], True), False)
     turn = _turned if trans == 2 else (lambda x: np.swapaxes(x, -1, -2))
-    return np.linalg.solve(turn(lower), np.linalg.solve(turn(upper), b))[np.argsort(order)]
+    return _substituted(turn(lower), _substituted(turn(upper), b, True), False)[place]
 
 
 @custom_vjp

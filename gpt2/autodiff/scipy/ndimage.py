@@ -262,13 +262,13 @@ def map_coordinates(
     share = [c - i for c, i in zip(points, low)]
     flat, total = np.ravel(x), 0.0
     for corner in np.ndindex(*(2,) * len(sizes)):
-        weight, place, beyond = 1.0, 0, False
+        weight, position, beyond = 1.0, 0, False
         for d, (step, n) in enumerate(zip(corner, sizes)):
             index = (low[d] + step).astype(np.intp)
             weight = weight * (share[d] if step else 1.0 - share[d])
-            place = place * n + _within(index, n, "nearest" if mode == "wrap" else mode)
+            position = position * n + _within(index, n, "nearest" if mode == "wrap" else mode)
             beyond = beyond | (index < 0) | (index >= n)
-        value = flat[place]
+        value = flat[position]
         value = np.where(beyond, cval, value) if mode == "grid-constant" else value
         total = total + weight * value
     if mode == "constant":

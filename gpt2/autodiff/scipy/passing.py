@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -58,16 +59,45 @@ def not_like_this(name: str, what: str) -> Exception:
     return unsupported(name, here(), f"{what} has no derivative rule")
 
 
-def passed_on(module: ModuleType, name: str) -> Any:
-    """SciPy's function of that name. One without a rule refuses recorded values by its name."""
-    value = getattr(module, name)
+def passed_on(module: Any, name: str, called: str | None = None) -> Any:
+    """SciPy's function of that name. One without a rule refuses recorded values by its name: that of the
+    module, or what the object is `called` that has it.
+    """
+    value, whole = getattr(module, name), f"{called or module.__name__}.{name}"
     if isinstance(value, type) or not callable(value) or hasattr(value, "nin"):
         return value
+    if not inspect.isroutine(value):
+        return Passed(value, whole)
 
     @functools.wraps(value)
     def theirs(*args, **kwargs):
         if is_recorded(args, kwargs):
-            raise unsupported(f"{module.__name__}.{name}", here())
+            raise unsupported(whole, here())
         return value(*args, **kwargs)
 
     return theirs
+
+
+class Passed:
+    """An object of SciPy's that can be called, such as a distribution: all its methods refuse recorded
+    values.
+    """
+
+    def __init__(self, theirs: Any, name: str):
+        self._theirs, self._name = theirs, name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("_theirs", "_name"):  # copy and pickle ask before they are set
+            raise AttributeError(name)
+        return passed_on(self._theirs, name, self._name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_recorded(args, kwargs):
+            raise unsupported(self._name, here())
+        return self._theirs(*args, **kwargs)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._theirs)
+
+    def __repr__(self) -> str:
+        return repr(self._theirs)

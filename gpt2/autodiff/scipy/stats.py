@@ -274,7 +274,7 @@ class _Several:
     """A distribution of vectors: its methods are here, all others SciPy's."""
 
     def __init__(self, name: str):
-        self._theirs = getattr(_scipy, name)
+        self._name, self._theirs = name, getattr(_scipy, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return passed_on(_scipy, self._theirs.__class__.__name__.removesuffix("_gen"))(*args, **kwargs)
@@ -282,7 +282,7 @@ class _Several:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return passed_on(self._theirs, name)
+        return passed_on(self._theirs, name, f"scipy.stats.{self._name}")
 
 
 class _Normal(_Several):
@@ -308,6 +308,15 @@ class _Normal(_Several):
         if not is_recorded((x, mean, cov)):
             return self._theirs.pdf(x, mean, cov, allow_singular)
         return np.exp(self.logpdf(x, mean, cov, allow_singular))
+
+    def entropy(self, mean: Any = None, cov: Any = 1) -> Any:
+        """Half the logarithm of det(2 pi e cov), whatever the mean is."""
+        if not is_recorded((mean, cov)):
+            return self._theirs.entropy(mean, cov)
+        given = [np.shape(v)[-1] for v in (mean, cov) if v is not None and np.ndim(v)]
+        n = given[0] if given else 1
+        half = np.linalg.cholesky(cov * np.eye(n) if np.ndim(cov) < 2 else cov)
+        return np.sum(np.log(np.diagonal(half))) + 0.5 * n * (1.0 + _LOG_2PI)
 
 
 class _Dirichlet(_Several):

@@ -17,7 +17,7 @@ from .matching import Leaf, matched, numbered
 from .public import leaves, map, ravel
 from .structure import (
     LEAF,
-    Kind,
+    Subclassed,
     Tree,
     attributes_of,
     flatten,
@@ -31,7 +31,7 @@ from .structure import (
 
 __all__ = [
     "LEAF",
-    "Kind",
+    "Subclassed",
     "Leaf",
     "Record",
     "Tree",

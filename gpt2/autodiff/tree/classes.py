@@ -1,6 +1,6 @@
 """Classes that people keep parameters in: data classes, attrs classes, namespaces, and registered ones.
 
-`part_of(x)` takes an instance apart one level deep, or gives None for what is not understood: classes that
+`opened(x)` takes an instance apart one level deep, or gives None for what is not understood: classes that
 were not declared to hold values, have a base written in C, or make attributes up.
 
 An instance is put together again without its `__init__`, which may check or convert what it is given: a
@@ -79,7 +79,7 @@ class Registered:
 
 
 @dataclasses.dataclass
-class Part:
+class Opened:
     """An instance taken apart. `static`: names whose values are settings, whatever they are. `derived`:
     (name, value) of attributes that are no fields.
     """
@@ -132,7 +132,7 @@ def static(cls: type) -> type:
     return cls
 
 
-def part_of(x: Any) -> Part | None:
+def opened(x: Any) -> Opened | None:
     """x taken apart, or None; see the head of this file."""
     t = type(x)
     if t in _STATIC:
@@ -147,7 +147,7 @@ def part_of(x: Any) -> Part | None:
         children, aux = pair
         children = tuple(children)
         kind = Registered(t, flatten, unflatten, aux)
-        return Part(kind, tuple(range(len(children))), children, named=False)
+        return Opened(kind, tuple(range(len(children))), children, named=False)
     declared = _fields_of(t)
     if declared is None:
         return None
@@ -155,7 +155,7 @@ def part_of(x: Any) -> Part | None:
     state = _state(x, t)
     names = tuple(n for n in state if everything or n in fields)
     derived = () if everything else tuple((n, v) for n, v in state.items() if n not in fields)
-    return Part(Record(t), names, tuple(state[n] for n in names), settings, derived)
+    return Opened(Record(t), names, tuple(state[n] for n in names), settings, derived)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..same import same, same_items
-from .classes import Part, part_of
+from .classes import Opened, opened
 
 LEAF = "*"  # stands for one leaf
 
@@ -34,7 +34,7 @@ def is_dynamic(x: Any) -> bool:
 
 class Tree:
     """The structure of a value. `spec` is LEAF, ("static", value) or (type, keys or None, children), where
-    the type may be a Kind.
+    the type may be a Subclassed.
     """
 
     __slots__ = ("spec", "size")
@@ -53,7 +53,7 @@ class Tree:
         return f"Tree({unflatten(self, [LEAF] * self.size)!r})"
 
 
-class Kind:
+class Subclassed:
     """A subclass of list or dict: `kind(items)` is a copy of x with other items. Equal where everything else
     about x is the same.
     """
@@ -81,7 +81,9 @@ class Kind:
         return new
 
     def __eq__(self, other):
-        return isinstance(other, Kind) and self.type is other.type and _same_static(self.held, other.held)
+        return (
+            isinstance(other, Subclassed) and self.type is other.type and _same_static(self.held, other.held)
+        )
 
     def __hash__(self):
         return hash(self.type)
@@ -91,12 +93,12 @@ _PLAIN = (tuple, list, dict, OrderedDict)
 
 
 def _kind(x):
-    """The type of a container, or the Kind where the type and the items are not all."""
+    """The type of a container, or the Subclassed where the type and the items are not all."""
     t = type(x)
     if t in _PLAIN or getattr(x, "__dict__", None) is x:  # {...} whose items are its attributes
         return t
     if not isinstance(x, tuple):
-        return Kind(x)
+        return Subclassed(x)
     if held := _held(x):
         raise AutodiffError(
             f"an argument or result is a {t.__name__}, a tuple with attributes ({held[0]}), which would be "
@@ -154,11 +156,11 @@ def _flatten(x, leaves: list, is_leaf):
         return _kind(x), None, tuple(_flatten(v, leaves, is_leaf) for v in x)
     if isinstance(x, dict):
         return _kind(x), tuple(x), tuple(_flatten(v, leaves, is_leaf) for v in x.values())
-    part = part_of(x)
-    return ("static", x) if part is None else _flatten_part(x, part, leaves, is_leaf)
+    part = opened(x)
+    return ("static", x) if part is None else _flatten_opened(x, part, leaves, is_leaf)
 
 
-def _flatten_part(x, part: Part, leaves: list, is_leaf):
+def _flatten_opened(x, part: Opened, leaves: list, is_leaf):
     """An instance of a class of parameters: static if no leaf is in it."""
     n = len(leaves)
     children = tuple(
@@ -189,12 +191,12 @@ def items_of(spec: Any, x: Any) -> list:
 
 def is_container(x: Any) -> bool:
     """Whether x is of a kind that is taken apart."""
-    return isinstance(x, (tuple, list, dict)) or part_of(x) is not None
+    return isinstance(x, (tuple, list, dict)) or opened(x) is not None
 
 
 def attributes_of(x: Any) -> dict | None:
     """The attributes of an instance of a class of parameters, by name; None for anything else."""
-    part = part_of(x) if not isinstance(x, (tuple, list, dict)) else None
+    part = opened(x) if not isinstance(x, (tuple, list, dict)) else None
     return None if part is None else dict(zip(part.names, part.values))
 
 

@@ -76,3 +76,19 @@ def test_its_derivative_is_a_rule_or_an_error():
 def test_many_examples_are_many_calls():
     doubled = ad.vmap(lambda x: ad.callback(lambda v: v * 2.0, x, x))(np.arange(6.0).reshape(3, 2))
     np.testing.assert_array_equal(doubled, 2.0 * np.arange(6.0).reshape(3, 2))
+
+
+@pytest.mark.parametrize("compiled", [ad.Fixed, lambda f: ad.compile(f, pure=True)])
+def test_what_it_is_given_is_not_to_be_written_to(compiled):
+    """The program has one array for x * 2 and x * 2."""
+
+    def doubled_in_place(v):
+        v *= 2.0
+        return v.copy()
+
+    def f(x):
+        y, z = x * 2.0, x * 2.0
+        return ad.callback(doubled_in_place, x, y) + z
+
+    with pytest.raises(ValueError, match="read-only"):
+        compiled(f)(np.ones(2))

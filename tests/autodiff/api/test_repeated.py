@@ -72,7 +72,7 @@ def test_both_halves_in_one_program_share_their_views_of_inputs():
 def test_views_of_many_weights_come_from_a_table():
     w = np.random.default_rng(2).normal(size=(120, 8, 8)) / 9
     f = model(ad.repeated(layer), 120)
-    assert "cut_places" in ad.FixedPair(f).entry((X, w), {})[0].joint.program.source
+    assert "cut_steps" in ad.FixedPair(f).entry((X, w), {})[0].joint.program.source
     assert_same(f, model(layer, 120), X, w)
 
 

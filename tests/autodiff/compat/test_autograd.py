@@ -132,7 +132,9 @@ def same(found, expected):
         (lambda: autograd.grad(lambda p: p["a"] * 1.0)({"a": "text"}), "str"),
         (lambda: autograd.grad(np.sin, "x")(1.0), "argnum is 'x'"),
         (lambda: autograd.elementwise_grad(lambda x: x + 1j)(X), "real results"),
-        (lambda: defvjp(np.sin, lambda ans, x: lambda g: g), "sin is no primitive"),
+        (lambda: defvjp(np.add, lambda ans, x, y: lambda g: g), "add is no primitive"),
+        (lambda: defvjp(np.sum, lambda ans, x: lambda g: g), "sum is no primitive"),
+        (lambda: defvjp(np.sin, lambda ans, x: lambda g: g), "were taken with it already"),
         (lambda: defvjp(primitive(abs), 3), "3 is no rule"),
     ],
 )
@@ -481,6 +483,36 @@ def test_convolve_is_autograds(mode):
     numpy.testing.assert_allclose(
         signal.convolve(filters, inputs, **swapped), theirs.convolve(filters, inputs, **swapped)
     )
+
+
+def test_rules_for_functions_of_numpy_and_scipy():
+    """In a process of its own, where nothing was recorded before."""
+    pytest.importorskip("scipy", reason="SciPy is not installed")
+    code = """
+import numpy
+from gpt2 import autodiff as ad
+from gpt2.autodiff.compat.autograd import elementwise_grad, grad, make_jvp, numpy as np
+from gpt2.autodiff.compat.autograd.extend import defjvp, defvjp
+from gpt2.autodiff.compat.autograd.scipy.special import expit
+scale = [3.0]
+defvjp(np._original_where, None, lambda ans, c, x, y: lambda g: np.where(c, scale[0] * g, 0.0), None)
+defvjp(np.sign, lambda ans, x: lambda g: g)
+defjvp(expit, lambda g, ans, x: 7.0 * g)
+x = numpy.array([-1.0, 2.0])
+f = lambda x: np.sum(np.where(x > 0, x, 0.0) * 2.0)
+g = grad(f)
+assert list(g(x)) == [0.0, 6.0] == list(ad.grad(f)(x)) and f(x) == 4.0
+scale[0] = 5.0
+assert list(g(x)) == [0.0, 10.0] == list(ad.grad(f)(x))
+assert list(elementwise_grad(np.sign)(x)) == [1.0, 1.0]
+assert list(grad(lambda x: np.sum(expit(x)))(x)) == [7.0, 7.0]
+assert make_jvp(expit)(0.0)(1.0) == (0.5, 7.0)
+try:
+    defvjp(np.tan, lambda ans, x: lambda g: g)
+except TypeError as error:
+    assert "before the first derivative" in str(error)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # ---- Under autograd's name -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.nested import scan
 from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.record.record import record
 
@@ -48,6 +49,47 @@ def test_values_and_gradients_are_those_of_the_loop(n, every):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("room", [0, 60, 10**6])
+def test_sums_over_all_steps_are_taken_behind_the_loop_where_there_is_room(room, monkeypatch):
+    """Gradients of what the steps share: with room for none, some and all of what the steps leave of them."""
+    monkeypatch.setattr(scan, "ROOM", room)
+    init, xs, scale = rng.normal(size=(2, 3)), rng.normal(size=(4, 2)), rng.normal(size=3)
+
+    def loss_with(run):
+        def loss(init, xs, w, scale):
+            def step(h, x):
+                h = np.tanh(h @ w + x @ V) * scale
+                return h, {"h": h * 2.0 + np.sum(w)}
+
+            final, ys = run(step, init, xs)
+            return np.sum(final**3) + np.sum(ys["h"] ** 2)
+
+        return loss
+
+    args = init, xs, W, scale
+    kept = loss_with(lambda *given: ad.scan(*given, every=1))
+    looped = loss_with(loop)
+    for a, b in zip(ad.grad(kept, (0, 1, 2, 3))(*args), ad.grad(looped, (0, 1, 2, 3))(*args)):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
+    ad.check_grads(lambda w: kept(init, xs, w, scale), (W,), order=2)
+
+
+def test_the_backward_reads_what_a_step_gave():
+    """Of h = tanh(...) it is the next carry: the tangent hyperbolic is computed once a step."""
+
+    def f(w, init):
+        return np.sum(ad.scan(lambda h, _: (np.tanh(h @ w), None), init, length=6)[0])
+
+    g = ad.grad(f)
+    g(W, np.ones((2, 3)))
+    graphs = [n.attrs["body"] for n in g.__derived__.last[1].graph.nodes if n.op == "scan"]
+    ops = [[n.op for n in graph.nodes] for graph in graphs]
+    assert sorted(names.count("tanh") for names in ops) == [0, 1]
+    assert (
+        sum(names.count("matmul") for names in ops) == 2
+    )  # that of the weight's gradient is behind the loop
+
+
 def test_outside_of_any_recording():
     init, xs = rng.normal(size=3), rng.normal(size=(5, 2))
     for _ in range(3):
@@ -88,12 +130,16 @@ def test_only_some_tangents():
         assert ad.jvp(f, (init, xs, W), t)[1] == pytest.approx(ad.jvp(g, (init, xs, W), t)[1], rel=1e-12)
 
 
-def test_the_program_does_not_grow_and_the_backward_keeps_few_carries():
-    """100 steps give the graph that 10 give; of 100 carries 10 are kept, and 10 more while a segment runs."""
+def test_the_program_does_not_grow_and_the_backward_keeps_few_carries(monkeypatch):
+    """100 steps give the graph that 10 give; of 100 carries 10 are kept, and 10 more while a segment runs.
+    All are kept where they are small."""
 
     def graph(n):
         return record(lambda h, xs: np.sum(ad.scan(body, h, xs)[0]), (np.zeros(3), np.zeros((n, 2)))).graph
 
+    (node,) = [n for n in graph(100).nodes if n.op == "scan"]
+    assert node.attrs["every"] == 1
+    monkeypatch.setattr(scan, "ROOM", 0)
     small, large = graph(10), graph(100)
     assert len(small.nodes) == len(large.nodes)
     (node,) = [n for n in check(large).nodes if n.op == "scan"]

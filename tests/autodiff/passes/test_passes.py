@@ -77,6 +77,21 @@ def rows_added(base, v):
     return apply("scatter_add", base, v, INDICES, spec=(("array", 0), (0, 4, 1)))
 
 
+def picked(x, axis):
+    """x at three places along an axis."""
+    return apply("gather", x, INDICES, spec=(*((0, n, 1) for n in x.shape[:axis]), ("array", 0)))
+
+
+def picked_too(y):
+    return y, picked(y, 0)
+
+
+def known(v):
+    """Zeros in which numbers were written at an index."""
+    ones, places = const(np.ones(2, np.float32)), const(np.array([3, 1]))
+    return apply("scatter", zeros((4,), "float32"), ones, places, spec=(("array", 0),))
+
+
 def block(v):
     """Two writes that fill an array, as a loop over blocks makes them."""
     out = written(zeros((2, 4), v.p.dtype), broadcast(v.c, (1, 4)), 0, 1)
@@ -147,6 +162,34 @@ CASES = {
         """t1: f32[2,3,1] = sum(x, axes=(2,), keepdims=True)
         t2: f32[2,3,4] = subtract(x, t1)
         return t2""",
+    ),
+    "views: picking before computing": (
+        lambda v: picked(tanh(v.flat) + v.c, 0),
+        """t1: i64[3] = const()
+        t2: f32[3,4] = gather(flat, t1, spec=(('array',0),))
+        t3: f32[3,4] = tanh(t2)
+        t4: f32[3,4] = add(t3, c)
+        return t4""",
+    ),
+    "views: picking from the rows of a product": (
+        lambda v: picked(v.flat @ v.v, 0) * 2.0,
+        """t1: i64[3] = const()
+        t2: f32[3,4] = gather(flat, t1, spec=(('array',0),))
+        t3: f32[3,5] = matmul(t2, v)
+        t5: f32[3,5] = multiply(t3, 2.0)
+        return t5""",
+    ),
+    "views: picking before sums of rows": (
+        lambda v: picked(sum_(tanh(v.flat), 1), 0),
+        """t1: i64[3] = const()
+        t2: f32[3,4] = gather(flat, t1, spec=(('array',0),))
+        t3: f32[3,4] = tanh(t2)
+        t4: f32[3] = sum(t3, axes=(1,), keepdims=False)
+        return t4""",
+    ),
+    "fold: what is scattered into zeros is known": (
+        lambda v: v.c + known(v),
+        "t1: f32[4] = const()\nt2: f32[4] = add(c, t1)\nreturn t2",
     ),
     "cse: in either order": (
         lambda v: tanh(v.x * v.y) - tanh(v.y * v.x) * 2.0,
@@ -271,14 +314,14 @@ CASES = {
         t4: f32[4,4,2] = multiply(t2, t3)
         return t4""",
     ),
-    "place: parts in one array": (
+    "assemble: parts in one array": (
         lambda v: put([(tanh(v.p), (0, 2))], (6, 4)) + put([(v.p, (3, 5))], (6, 4)),
         """t1: f32[2,4] = tanh(p)
         t2: f32[6,4] = assemble(t1, p, shape=(6,4),
             indices=(((0,2,1),(0,4,1)),((3,5,1),(0,4,1))), dtype='float32')
         return t2""",
     ),
-    "place: rows are added onto what is there": (
+    "assemble: rows are added onto what is there": (
         lambda v: tanh(v.flat) + rows_added(zeros((6, 4), v.p.dtype), part(v.flat, (0, 3), None)),
         """t1: i64[3] = const()
         t2: f32[6,4] = tanh(flat)
@@ -286,7 +329,7 @@ CASES = {
         t4: f32[6,4] = scatter_add(t2, t3, t1, spec=(('array',0),(0,4,1)))
         return t4""",
     ),
-    "place: writes that fill an array": (
+    "assemble: writes that fill an array": (
         block,
         """t1: f32[1,4] = broadcast(c, shape=(1,4))
         t2: f32[1,4] = slice(p, index=((1,2,1),(0,4,1)))
@@ -295,23 +338,23 @@ CASES = {
             indices=(((0,1,1),(0,4,1)),((1,2,1),(0,4,1))), dtype='float32')
         return t4""",
     ),
-    "place: a write of everything": (
+    "assemble: a write of everything": (
         lambda v: written(v.p, tanh(v.c), 0, 2),
         "t1: f32[4] = tanh(c)\nt2: f32[2,4] = broadcast(t1, shape=(2,4))\nreturn t2",
     ),
-    "place: a write over a part": (
+    "assemble: a write over a part": (
         lambda v: written(written(zeros((6, 4), v.p.dtype), tanh(v.p), 0, 2), v.p, 0, 2),
         "t1: f32[6,4] = assemble(p, shape=(6,4), indices=(((0,2,1),(0,4,1)),), dtype='float32')\nreturn t1",
     ),
-    "place: a part that is read back": (
+    "assemble: a part that is read back": (
         lambda v: part(put([(tanh(v.p), (0, 2)), (v.p, (2, 4))], (6, 4)), (2, 4), (1, 3)),
         "t1: f32[2,2] = slice(p, index=((0,2,1),(1,3,1)))\nreturn t1",
     ),
-    "place: what nobody wrote": (
+    "assemble: what nobody wrote": (
         lambda v: v.p + part(put([(tanh(v.p), (0, 2))], (6, 4)), (4, 6), None),
         "return p",
     ),
-    "place: adding to a part": (
+    "assemble: adding to a part": (
         lambda v: adding_twice(v),
         """t1: f32[2,4] = tanh(p)
         t2: f32[6,4] = assemble(t1, p, shape=(6,4),
@@ -365,6 +408,20 @@ KEPT = {
         "t2: f32[2,3,4] = divide(x, 1e-40)\nreturn t2",
     ),
     "an odd power": (lambda v: v.x**1.3, "t2: f32[2,3,4] = power(x, 1.3)\nreturn t2"),
+    "a value that is picked from and read": (
+        lambda v: picked_too(tanh(v.flat)),
+        """t1: i64[3] = const()
+        t2: f32[6,4] = tanh(flat)
+        t3: f32[3,4] = gather(t2, t1, spec=(('array',0),))
+        return t2, t3""",
+    ),
+    "picking more than half": (
+        lambda v: picked(tanh(v.w), 0),
+        """t1: i64[3] = const()
+        t2: f32[5,4] = tanh(w)
+        t3: f32[3,4] = gather(t2, t1, spec=(('array',0),))
+        return t3""",
+    ),
     "a value wanted in two shapes": (
         lambda v: reshaped_too(tanh(v.flat)),
         "t1: f32[6,4] = tanh(flat)\nt2: f32[2,3,4] = reshape(t1, shape=(2,3,4))\nreturn t1, t2",
@@ -566,6 +623,30 @@ def test_what_rules_make_stands_where_the_old_value_stood():
     early, late = (v.x + 0.0) * 2.0 * 3.0, tanh(v.y)
     ops = [n.op for n in fast(Graph([v.x, v.y], [early, late])).nodes if n.op not in ("input", "const")]
     assert ops == ["multiply", "tanh"]
+
+
+def test_a_minus_moves_to_the_smaller_factor():
+    """In strict mode too: each product of two numbers keeps its bits, and zeros keep their sign."""
+    graph = graph_of(lambda v: (-v.flat) @ v.v)
+    after = simplify(graph)
+    expected = "t1: f32[4,5] = negative(v)\nt2: f32[6,5] = matmul(flat, t1)\nreturn t2"
+    assert body(after) == expected
+    assert_same_bits(graph, after, seed=3)
+    kept = graph_of(lambda v: transpose(-v.v, (1, 0)) @ transpose(v.flat, (1, 0)))
+    assert body(simplify(kept)) == body(kept)
+
+
+def test_what_is_picked_in_strict_mode():
+    """Sums over the last axes and elementwise ops keep their bits; products of matrices may not."""
+    for make, moves in (
+        (lambda v: picked(sum_(v.flat * v.c, 1), 0), True),
+        (lambda v: picked(sum_(reshape(v.x * v.y, (2, 6, 2)), 0), 0), False),
+        (lambda v: picked(v.flat @ v.v, 0), False),
+    ):
+        graph = graph_of(make)
+        after = simplify(graph)
+        assert (after.outputs[0].op != "gather") == moves
+        assert_same_bits(graph, after, seed=5)
 
 
 def test_float32_stays_float32():

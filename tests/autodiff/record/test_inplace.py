@@ -524,3 +524,30 @@ def test_assigning_to_flat(key):
     x = np.arange(6.0).reshape(2, 3)
     for found, expected in zip(ad.compile(f)(x), f(x)):
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [np.random.default_rng, np.random.RandomState, lambda seed: np.random],
+    ids=["new", "old", "global"],
+)
+@pytest.mark.filterwarnings("ignore:you are shuffling")
+def test_shuffled_rows_are_refused(make):
+    """NumPy exchanges them through views, which loses rows; numbers of a vector are exchanged rightly."""
+
+    def f(x):
+        y = x.copy()
+        make(3).shuffle(y)
+        return y
+
+    with pytest.raises(WriteError, match=r"test_inplace.py:\d+: .*x\[rng.permutation"):
+        ad.compile(f)(np.arange(6.0).reshape(3, 2))
+    assert sorted(ad.compile(f)(np.arange(5.0))) == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+    def by_hand(x):
+        y = x.copy()
+        y[0], y[1] = y[1], y[0]  # as with NumPy, the same row twice
+        return y
+
+    x = np.arange(6.0).reshape(3, 2)
+    np.testing.assert_array_equal(ad.compile(by_hand)(x), by_hand(x))

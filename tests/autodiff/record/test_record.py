@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy import array
 
+from gpt2 import autodiff as ad
 from gpt2.autodiff.errors import AutodiffError, ConversionError, DtypeError, EscapedError, UnsupportedError
 from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.ops.interpret import evaluate_graph
@@ -569,3 +570,49 @@ def test_objects_without_recorded_values_may_be_returned():
         return inner.results[1].value * 2.0
 
     assert record(outer, (X,)).results is not None
+
+
+class Rate(float):
+    """A number with operators of its own."""
+
+    def times(self, other):
+        return other * 5.0
+
+    __rmul__ = __mul__ = __rtruediv__ = __rpow__ = times
+
+    def __gt__(self, other):
+        return True
+
+
+class Rate64(np.float64):
+    def __rmul__(self, other):
+        return other * 5.0
+
+
+def in_place(x):
+    x *= Rate(2.0)
+    return x
+
+
+OPERATORS = {
+    "product": lambda x: x * Rate(2.0),
+    "quotient": lambda x: x / Rate(2.0),
+    "power": lambda x: x ** Rate(2.0),
+    "reflected": lambda x: Rate(2.0) * x,
+    "not of its own": lambda x: x + Rate(2.0),
+    "in place": in_place,
+    "comparison": lambda x: x * 2.0 if x < Rate(0.0) else x * 3.0,
+    "of NumPy's": lambda x: x * Rate64(2.0),
+    "a ufunc": lambda x: np.multiply(x, Rate(2.0)),
+    "a plain number of NumPy's": lambda x: x * np.float64(2.0),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("x", [3.0, np.float64(3.0), np.float32(3.0), np.array([3.0, 4.0])], ids=repr)
+def test_numbers_with_operators_of_their_own(name, x):
+    f = OPERATORS[name]
+    if name == "comparison" and np.ndim(x):
+        return
+    for _ in range(2):
+        np.testing.assert_array_equal(ad.compile(f)(np.copy(x)[()]), f(np.copy(x)[()]))

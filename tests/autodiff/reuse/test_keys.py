@@ -170,3 +170,59 @@ def test_settings_made_anew_at_each_call_are_recognised():
         np.testing.assert_array_equal(g(X, Scaled("b", 2)), np.full(3, 2.0))
     np.testing.assert_array_equal(g(X, Scaled("b", 3)), np.full(3, 3.0))
     assert runs() == 4
+
+
+def test_a_setting_that_is_asked_for_by_is_has_a_program_of_its_own():
+    text, number, pair, dtype = "one of two", 10**9, ("a", 7), np.dtype(">f8")
+    for asked, twin in (
+        (text, " ".join(text.split())),
+        (number, int(str(number))),
+        (pair, tuple(list(pair))),
+        (dtype, np.dtype(">f8")),
+    ):
+        assert asked == twin and asked is not twin
+        g = ad.grad(lambda x, setting, asked=asked: x * 2.0 if setting is asked else x * 3.0)
+        for _ in range(3):
+            assert g(1.0, asked) == 2.0
+            assert g(1.0, twin) == 3.0
+            assert g(1.0, setting=asked) == 2.0
+        assert ad.why_recorded(g) is None
+
+
+def test_a_key_that_is_asked_for_by_is():
+    key = "the key"
+    g = ad.grad(lambda d: sum(v * (2.0 if k is key else 3.0) for k, v in d.items()))
+    for _ in range(3):
+        assert g({key: 1.0})[key] == 2.0
+        assert g({" ".join(key.split()): 1.0})[key] == 3.0
+
+
+def test_functions_of_the_same_code_are_not_shared_for_twins():
+    text = "one of two"
+
+    def first(setting):
+        return ad.grad(lambda x, setting: x * 2.0 if setting is text else x * 3.0)(1.0, setting)
+
+    for _ in range(4):
+        assert first(text) == 2.0
+    for _ in range(4):
+        assert first(" ".join(text.split())) == 3.0
+
+
+def test_who_does_not_ask_by_is_shares_programs():
+    g = ad.grad(lambda x, setting: x * len(setting))
+    assert [g(1.0, s) for s in ("one two", " ".join(["one", "two"]), "one two")] == [7.0] * 3
+    assert [len(programs) for programs in g.__derived__.cache._entries.values()] == [1]
+
+
+def test_tuples_of_settings_reach_the_function_as_they_are():
+    shape, kind = (2, 3), ("a", ("b", None))
+
+    def f(x, where):
+        assert where["shape"] is shape and where["kinds"][0] is kind and where["both"][1] is shape
+        assert where["both"] is not both
+        return np.sum(x) * where["both"][0]
+
+    both = (2.0, shape)
+    where = {"shape": shape, "kinds": [kind], "both": both}
+    np.testing.assert_array_equal(ad.grad(f)(X, where), [2.0, 2.0, 2.0])

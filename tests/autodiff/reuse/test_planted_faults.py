@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from gpt2.autodiff import same
+from gpt2.autodiff.api.derived import Compiled
 from gpt2.autodiff.record import bytecode
 from gpt2.autodiff.reuse import guard, kinds, named, world
+from tests.support.worlds.other_things import Float64Of
 from tests.support.worlds.random_worlds import Stale, check_acting, check_world
 
 World = world.World
@@ -142,6 +144,15 @@ FAULTS = {
     "methods of lists": (lambda m: m.setattr(World, "_bound", lambda w, v: None), "method_of_a_list"),
     "cells": (lambda m: without_facts(m, lambda kind, *parts: kind == "cell"), "function"),
     "one thing or its twin": (lambda m: m.setattr(world, "_is_itself", lambda *a: True), "equal_twins"),
+    "a setting or its twin": (lambda m: m.setattr(Compiled, "accepts", lambda *a: True), "equal_settings"),
+    "classes of NumPy's numbers": (
+        lambda m: m.setitem(world._VISITS, Float64Of, lambda w, v: None),
+        "numpy_number_subclass",
+    ),
+    "attributes that functions of ours were given": (
+        lambda m: m.setattr(World, "_of_ours", lambda w, v: None),
+        "derived_function",
+    ),
     "a nan and another": (lambda m: m.setattr(same, "_has_nan", lambda a: False), "nans_in_a_list"),
     "lists that NumPy reads": (
         lambda m: m.setattr(World, "_asks_what_is_known", lambda w, frame: False),

@@ -102,6 +102,28 @@ def test_attributes_of_functions():
     stays_current(k, lambda: setattr(k, "scale", 3.0))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ad.grad(np.sin),
+        lambda: ad.custom_vjp(np.sin),
+        lambda: ad.repeated(np.sin),
+        lambda: type("Rate", (np.float64,), {})(2.0),
+        lambda: staticmethod(len),
+    ],
+)
+def test_attributes_of_what_is_not_looked_into(make):
+    thing = make()
+    thing.rate = 2.0
+    stays_current(lambda x: np.sum(x * thing.rate), lambda: setattr(thing, "rate", 3.0))
+
+
+def test_the_metadata_of_a_dtype():
+    about = [2.0]
+    dtype = np.dtype(float, metadata={"about": about})
+    stays_current(lambda x: np.sum(x * dtype.metadata["about"][0]), lambda: about.__setitem__(0, 3.0))
+
+
 def test_names_and_texts_of_functions():
     def helper(x: 1.0) -> None:
         """one"""

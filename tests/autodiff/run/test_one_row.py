@@ -4,14 +4,18 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.run import kernels, one_row
+from gpt2.autodiff.run import kernels, one_row, remembered
 
 
 @pytest.fixture
 def two_threads():
+    remembered.forget()
+    one_row._times.clear()
     ad.set_threads(2)
     yield
     ad.set_threads(1)
+    remembered.forget()
+    one_row._times.clear()
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-13)])
@@ -26,6 +30,33 @@ def test_it_is_the_product_and_threads_change_no_bit(dtype, tolerance, N, two_th
     assert np.max(np.abs(out - a @ w.T) / scale) < tolerance
     ad.set_threads(1)
     np.testing.assert_array_equal(kernels.matmul_in_any_order(a, w.T, alone), out)
+    ad.set_threads(2)
+    for _ in range(2 * one_row.SAMPLES + 1):  # every way, and the one that is chosen
+        out[...] = np.nan
+        np.testing.assert_array_equal(kernels.matmul_in_any_order(a, w.T, out), alone)
+    assert len(one_row.chosen.made) == (w.nbytes >= one_row.SHARE_FROM)
+
+
+@pytest.mark.parametrize("best", ["alone", "shared"])
+def test_the_faster_way_is_chosen_by_its_shortest_time(best, two_threads, monkeypatch):
+    """Of samples in turn; the first of the better one was disturbed."""
+    ways, now, run = [], [0.0], one_row._run
+
+    def timed(way, *given):
+        ways.append(way)
+        now[0] += 1.0 if way == best and len(ways) > 2 else 2.0 if way != best else 9.0
+        return run(way, *given)
+
+    monkeypatch.setattr(one_row, "_run", timed)
+    monkeypatch.setattr(one_row.time, "perf_counter", lambda: now[0])
+    a, w = np.ones((1, 64), np.float32), np.ones((one_row.SHARE_FROM // 256, 64), np.float32)
+    out = np.empty((1, len(w)), np.float32)
+    for _ in range(2 * one_row.SAMPLES + 3):
+        kernels.matmul_in_any_order(a, w.T, out)
+    assert ways == ["alone", "shared"] * one_row.SAMPLES + [best] * 3
+    small = w[:-1]
+    kernels.matmul_in_any_order(a, small.T, out[:, :-1])
+    assert ways[-1] == "alone" and len(one_row.chosen.made) == 1
 
 
 def test_what_does_not_suit_goes_to_blas(monkeypatch):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.ops import OPS
 from gpt2.autodiff.run import kernels, short
 
 rng = np.random.default_rng(5)
@@ -81,3 +82,71 @@ def test_programs_of_points_in_space_go_by_columns():
     e[3, 1] = 1e-6
     slope = (np.sum(np.sqrt(energy(many + e))) - np.sum(np.sqrt(energy(many - e)))) / 2e-6
     assert ad.grad(lambda x: np.sum(np.sqrt(energy(x))))(many)[3, 1] == pytest.approx(slope, rel=1e-6)
+
+
+def forces(x, weights):
+    """Offsets that are read three times, and summed over the rows and over the axis before the last."""
+    offset = x[:, None] - weights[None, :] * x[None, :]
+    return np.sum(np.sqrt(np.sum(offset**2, axis=2) + 1.0))
+
+
+def test_offsets_of_points_lie_in_planes():
+    """The value has NumPy's bits; gradients those of the same program without planes, but for the sums."""
+    x, weights = rng.normal(size=(150, 3)), rng.normal(size=(150, 3))
+    f, g = ad.compile(forces), ad.grad(forces)
+    same(np.asarray(f(x, weights)), np.asarray(forces(x, weights)))
+    found = g(x, weights)
+    source = ad.source(g, emitted=True)
+    assert "add_planes(" in source and "sum_in_planes(" in source
+    offset = x[:, None] - weights[None, :] * x[None, :]
+    each = offset / np.sqrt(np.sum(offset**2, axis=2) + 1.0)[:, :, None]
+    expected = np.sum(each, axis=1) - weights * np.sum(each, axis=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_what_is_read_through_a_view_lies_row_by_row():
+    def f(x, weights):
+        offset = (x[:, None] - weights[None, :]) * 2.0
+        return np.sum(offset.reshape(len(x), -1) * np.arange(3.0 * len(weights)), axis=1)
+
+    x, weights = rng.normal(size=(150, 3)), rng.normal(size=(150, 3))
+    same(ad.compile(f)(x, weights), f(x, weights))
+
+
+def test_sums_of_planes_are_sums():
+    planes = np.moveaxis(np.ascontiguousarray(np.moveaxis(drawn((20, 30, 3)), -1, 0)), 0, -1)
+    out = np.empty((30, 3))
+    short.add_planes(planes, np.ones(25), out)
+    np.testing.assert_allclose(out, planes.sum(0), rtol=1e-9, atol=1e-9)
+    out = np.empty((20, 3))
+    short.sum_in_planes(planes, np.ones(30), out)
+    np.testing.assert_allclose(out, planes.sum(1), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_gradient_is_shared_among_equals(dtype):
+    """Rows with one, several or no element that is chosen, and extremes that are nan, one or all at once."""
+    evaluate = OPS["share_among"].evaluate
+    for trial in range(40):
+        shape, axes = [((30, 7), (1,)), ((30, 7), (0,)), ((6, 5, 4), (1, 2)), ((4, 1), (1,))][trial % 4]
+        levels = 3 if trial % 3 else 10**6  # of so many numbers hardly two are equal
+        x = rng.integers(0, levels, shape).astype(dtype)
+        if trial % 5 == 0:
+            x.flat[rng.integers(x.size, size=2)] = np.nan
+        extreme = np.max(x, axis=axes, keepdims=True)
+        chosen = ~(x < extreme) if trial % 7 else rng.random(shape) < 1 / shape[-1]
+        g, out = rng.normal(size=extreme.shape).astype(dtype), np.empty(shape, dtype)
+        with np.errstate(divide="ignore"):
+            kernels.share_among(g, chosen, extreme, out, axes)
+            same(out, evaluate(g, chosen, extreme, axes=axes))
+
+
+def test_the_gradient_of_a_minimum_in_blocks_of_rows():
+    x = rng.integers(0, 300, (200, 90)).astype(float)
+    x[7, 3], x[9] = np.nan, 5.0
+    weights = rng.normal(size=200)
+    g = ad.grad(lambda x: np.sum(np.min(x, axis=1) * weights))
+    chosen = ~(x > np.min(x, axis=1, keepdims=True))
+    count = np.where(np.isnan(np.min(x, axis=1)), np.nan, chosen.sum(1))
+    same(g(x), np.where(chosen, (weights / count)[:, None], 0.0))
+    assert "share_among(" in ad.source(g, emitted=True)

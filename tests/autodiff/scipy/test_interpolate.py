@@ -18,6 +18,9 @@ Y, ROWS = RNG.normal(size=7), RNG.normal(size=(2, 7, 3))
 INSIDE, BEYOND = np.array([[0.3, 1.9], [4.4, 2.6]]), np.array([-0.2, 0.9, 3.3, 4.9])
 T = np.array([0, 0, 0, 1, 2, 3, 3, 3.0])
 ENDS = ((1, 0.3), (2, -0.2))
+GRID, HEIGHTS = (X[:3], X[:4]), RNG.normal(size=(3, 4, 2))
+SPOTS = np.array([[0.3, 1.9], [1.1, 0.4], [0.8, 2.3]])
+OPEN = {"bounds_error": False, "fill_value": None}
 
 # name -> (function of a module and of arguments, the arguments)
 CALLS = {
@@ -50,6 +53,17 @@ CALLS = {
     "interp1d, on": (lambda m, q, y: m.interp1d(X, y, fill_value="extrapolate")(q), (BEYOND, Y)),
     "interp1d, inner axis": (lambda m, q, y: m.interp1d(X, y, axis=1)(q), (INSIDE, ROWS)),
     "interp1d, unsorted": (lambda m, q, y: m.interp1d(X[::-1], y)(q), (INSIDE, Y)),
+    "grid": (lambda m, q, v: m.RegularGridInterpolator(GRID, v)(q), (SPOTS, HEIGHTS)),
+    "grid, on": (lambda m, q, v: m.RegularGridInterpolator(GRID, v, **OPEN)(q - 1.3), (SPOTS, HEIGHTS)),
+    "grid, 2 beyond": (
+        lambda m, q, v: m.RegularGridInterpolator(GRID, v, "linear", False, 2.0)(q + 0.47), (SPOTS, HEIGHTS)
+    ),
+    "grid, falling": (lambda m, q, v: m.RegularGridInterpolator((-X,), v)(-q[..., None]), (INSIDE, Y)),
+    "grid, nearest": (
+        lambda m, q, v: m.RegularGridInterpolator(GRID, v, "nearest")(q + 0.03), (SPOTS, HEIGHTS)
+    ),
+    "grid, columns": (lambda m, q, v: m.interpn(GRID, v, (q[:, 0], q[0, 1])), (SPOTS, HEIGHTS)),
+    "plain grid": (lambda m, q: m.RegularGridInterpolator(GRID, HEIGHTS)(q), (SPOTS,)),
     "plain interp1d": (lambda m, q: m.interp1d(X, Y, "cubic")(q), (INSIDE,)),
 }  # fmt: skip
 for _k in (1, 2, 3, 5):
@@ -61,12 +75,15 @@ for _kind in ("linear", "zero", "quadratic", "cubic", "nearest", "nearest-up", "
     )
 
 
+TWICE = ("cubic", "monotone", "spline of degree 3", "grid")
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_values_and_derivatives(name):
     call, args = CALLS[name]
     f = lambda *a: call(ours, *a)  # noqa: E731
     np.testing.assert_allclose(ad.compile(f)(*args), call(theirs, *args), rtol=1e-9, atol=1e-11)
-    ad.check_grads(f, args, order=2 if name in ("cubic", "monotone", "spline of degree 3") else 1)
+    ad.check_grads(f, args, order=2 if name in TWICE else 1)
 
 
 def test_curves_that_are_there():
@@ -96,6 +113,10 @@ def test_curves_that_are_there():
     (lambda q: ours.make_interp_spline(X, q, bc_type=([(1, 0.0)], [(1, 0.0)]))(1.0), "values given in"),
     (lambda q: ours.CubicSpline(X, q).roots(), "roots of a curve"),
     (lambda q: ours.interp1d(X, Y)(q + 100.0), "lies beyond 0.1 to 4.6"),
+    (lambda q: ours.RegularGridInterpolator(GRID, HEIGHTS)(q[:2], "cubic"), "method='cubic'"),
+    (lambda q: ours.RegularGridInterpolator((q,), Y)(1.0), "RegularGridInterpolator with knots that are"),
+    (lambda q: ours.RegularGridInterpolator(GRID, HEIGHTS)(q[:2] + 9.0), "out of bounds in dimension 0"),
+    (lambda q: ours.RegularGridInterpolator((X[:3],), q)(1.0), "3 points and 7 values"),
     (lambda q: ours.KroghInterpolator(X, q)(1.0), r"test_interpolate.py:\d+: .*KroghInterpolator has no"),
     (lambda q: ours.KroghInterpolator(X, Y)(q), r"test_interpolate.py:\d+: .*KroghInterpolator has no"),
     (lambda q: ours.splev(q, (T, Y[:5], 2), ext=2), "splev with ext=2"),
@@ -105,3 +126,12 @@ def test_curves_that_are_there():
 def test_what_has_no_rule_is_named(call, message):
     with pytest.raises(Exception, match=message):
         ad.grad(lambda q: np.sum(call(q)))(Y)
+
+
+def test_an_interp1d_that_was_changed_is_refused():
+    curve = ours.interp1d(X, Y)
+    g = ad.grad(lambda q: curve(q))
+    assert g(0.5) == g(0.5)
+    curve.y = 2.0 * curve.y
+    with pytest.raises(ad.AutodiffError, match="interp1d changed after it was made"):
+        g(0.5)

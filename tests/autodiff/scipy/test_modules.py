@@ -49,6 +49,8 @@ CALLS = {
     "solve_triangular, unit": (lambda a, b: linalg.solve_triangular(a, b, unit_diagonal=True), (A, B), 1),
     "lu_solve": (lambda lu, b: linalg.lu_solve((lu, PIVOTS), b), (LU, B), 1),
     "lu_solve, transposed": (lambda lu, b: linalg.lu_solve((lu, PIVOTS), b, trans=1), (LU, V), 1),
+    "lu_factor": (lambda a: linalg.lu_factor(a)[0], (A[[2, 0, 1]],), 2),
+    "lu_factor, lu_solve": (lambda a, b: linalg.lu_solve(linalg.lu_factor(a), b), (A[[2, 0, 1]], B), 2),
     "solve_sylvester": (linalg.solve_sylvester, (A, S, A.T @ S), 1),
     "lyapunov": (linalg.solve_continuous_lyapunov, (A, S), 1),
     "lyapunov, discrete": (linalg.solve_discrete_lyapunov, (0.2 * A, S), 1),
@@ -74,6 +76,7 @@ CALLS = {
     "multivariate normal": (stats.multivariate_normal.logpdf, (B.T, V, S), 1),
     "multivariate normal, pdf": (lambda x, m: stats.multivariate_normal.pdf(x, m, 2.0), (V, B[:, 0]), 1),
     "multivariate normal, default": (lambda x: stats.multivariate_normal.logpdf(x), (Z,), 1),
+    "multivariate normal, entropy": (lambda a: stats.multivariate_normal.entropy(V, a), (S,), 2),
     "dirichlet": (lambda x, a: stats.dirichlet.logpdf(x / np.sum(x), a), (Q, Q + 1.0), 1),
 }  # fmt: skip
 
@@ -180,6 +183,9 @@ def test_the_modules_are_whole():
     assert (
         stats.norm.ppf(0.5) == 0.0 and stats.norm(1.0).mean() == 1.0 and signal.firwin(3, 0.5).shape == (3,)
     )
+    assert stats.skewnorm.pdf(0.3, 1.0) == scipy.stats.skewnorm.pdf(0.3, 1.0)  # one without a rule
+    assert stats.hypergeom.mean(20, 7, 12) == scipy.stats.hypergeom.mean(20, 7, 12)
+    assert stats.wishart.mean(4, S).shape == (3, 3) and stats.skewnorm(1.0).mean() > 0.0
 
 
 @pytest.mark.parametrize("call, message", [
@@ -187,6 +193,11 @@ def test_the_modules_are_whole():
     (lambda x: scipy.stats.norm.logpdf(x), r"test_modules.py:\d+: .*scipy.stats.*gpt2.autodiff.scipy"),
     (lambda x: linalg.schur(x)[0], r"test_modules.py:\d+: scipy.linalg.schur has no derivative"),
     (lambda x: linalg.solve(x, x, assume_a="diagonal"), "scipy.linalg.solve with assume_a='diagonal'"),
+    (lambda x: linalg.lu_factor(np.stack([x, x])), "lu_factor of an array of shape"),
+    (lambda x: stats.skewnorm.pdf(x, 1.0), r"test_modules.py:\d+: scipy.stats.skewnorm.pdf has no"),
+    (lambda x: stats.skewnorm.pdf(1.0, x), r"scipy.stats.skewnorm.pdf has no derivative"),
+    (lambda x: stats.wishart(4, x), r"scipy.stats.wishart has no derivative"),
+    (lambda x: stats.multivariate_normal.cdf(x, x), r"scipy.stats.multivariate_normal.cdf has no derivative"),
     (lambda x: stats.norm.ppf(x), "scipy.stats.norm.ppf has no derivative rule"),
     (lambda x: stats.norm(x), r"frozen with a recorded value"),
     (lambda x: signal.hilbert(x), "scipy.signal.hilbert has no derivative rule"),

@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.emit import regions
 from gpt2.autodiff.run import kernels
 from tests.support import random_programs
 from tests.support.random_programs import Difference, Program, check, shrink, write
+from tests.support.small_sizes import SMALL_SIZES
 
 
 @pytest.fixture(autouse=True)
 def tiny_regions(monkeypatch):
     """Arrays of a few numbers take the paths of large ones."""
-    monkeypatch.setattr(regions, "SMALL", 2)
-    monkeypatch.setattr(regions, "BLOCK_BYTES", 400)
+    for module, name, n in SMALL_SIZES:
+        monkeypatch.setattr(module, name, n)
 
 
 @pytest.mark.parametrize("start", range(0, 320, 20))

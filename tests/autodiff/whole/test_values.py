@@ -16,6 +16,7 @@ from gpt2.autodiff.passes import FAMILIES, simplify
 from gpt2.autodiff.passes.engine import BITS, DIGITS
 from gpt2.autodiff.switches import Options
 from tests.support.random_values import Difference, Program, check, difference, shrink, write
+from tests.support.small_sizes import SMALL_SIZES
 
 SINGLE = np.float32
 MANY = np.linspace(0, 1, 90_000, dtype=SINGLE).reshape(300, 300)
@@ -274,8 +275,8 @@ def test_broadcasts_are_added_up_in_blocks(monkeypatch):
 def test_random_values(start, monkeypatch):
     """A share of what tests/long/values.py runs; every other batch in blocks, as large arrays are."""
     if start % 500:
-        monkeypatch.setattr(regions, "SMALL", 2)
-        monkeypatch.setattr(regions, "BLOCK_BYTES", 400)
+        for module, name, n in SMALL_SIZES:
+            monkeypatch.setattr(module, name, n)
     for seed in range(start, start + 250):
         program = write(seed)
         try:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpt2 import autodiff as ad
 from tests.support.worlds.objects import Root, made_by_make_dataclass
 from tests.support.worlds.things import KINDS, Thing, kind
 
@@ -59,6 +60,15 @@ class FloatOf(float):
         return self.rate + other
 
     __radd__ = __add__
+
+
+class Float64Of(np.float64):
+    pass
+
+
+def with_rate(v):
+    v.rate = 1
+    return v
 
 
 class TupleOf(tuple):
@@ -121,6 +131,32 @@ for _name, _make in {
         lambda: (lambda v: (setattr(v, "rate", 1), v)[1])(FloatOf(2)),
         "({v} + 1)",
         ("attribute", lambda v, n: setattr(v, "rate", n)),
+    ),
+    "numpy_number_subclass": other_container(
+        lambda: with_rate(Float64Of(2)),
+        "({v} + {v}.rate)",
+        ("attribute", lambda v, n: setattr(v, "rate", n)),
+    ),
+    "derived_function": other_container(
+        lambda: with_rate(ad.grad(np.sin)), "{v}.rate", ("attribute", lambda v, n: setattr(v, "rate", n))
+    ),
+    "rule": other_container(
+        lambda: with_rate(ad.custom_vjp(np.sin)),
+        "{v}.rate",
+        ("attribute", lambda v, n: setattr(v, "rate", n)),
+    ),
+    "repeated_function": other_container(
+        lambda: with_rate(ad.repeated(np.sin)),
+        "{v}.rate",
+        ("attribute", lambda v, n: setattr(v, "rate", n)),
+    ),
+    "dtype_with_metadata": other_container(
+        lambda: np.dtype(float, metadata={"rate": [1]}),
+        "{v}.metadata['rate'][0]",
+        ("inside", lambda v, n: v.metadata["rate"].__setitem__(0, n)),
+    ),
+    "static_method": other_container(
+        lambda: with_rate(staticmethod(len)), "{v}.rate", ("attribute", lambda v, n: setattr(v, "rate", n))
     ),
     "tuple_subclass": other_container(
         lambda: (lambda v: (setattr(v, "rate", 1), v)[1])(TupleOf((1, 2))),

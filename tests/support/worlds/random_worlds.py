@@ -30,7 +30,18 @@ from tests.support.worlds.other_things import (
     matched,
     written,
 )
-from tests.support.worlds.things import KINDS, NAN, TWIN, Thing, in_braces, number, small, weigh
+from tests.support.worlds.things import (
+    KINDS,
+    NAN,
+    NUMBER,
+    TEXT,
+    TWIN,
+    Thing,
+    in_braces,
+    number,
+    small,
+    weigh,
+)
 
 
 class Stale(AssertionError):
@@ -44,6 +55,8 @@ HELPERS = dict(
     number=number,
     in_braces=in_braces,
     TWIN=TWIN,
+    TEXT=TEXT,
+    NUMBER=NUMBER,
     NAN=NAN,
     pattern=pattern,
     entered=entered,

@@ -178,6 +178,16 @@ def equal_twins(rng):
     return Thing(TWIN, read[rng.integers(3)], lambda r: twins[r.integers(4)])
 
 
+TEXT, NUMBER = "one of two", 10**9  # settings that arguments are, and of which others are equal
+
+
+@kind
+def equal_settings(rng):
+    twins = (TEXT, " ".join(TEXT.split()), NUMBER, int(str(NUMBER)))
+    read = ("(2 if {v} is TEXT else 3)", "(2 if NUMBER is {v} else 3)", "(2 if {v} is not TEXT else 3)")
+    return Thing(TEXT, read[rng.integers(3)], lambda r: twins[r.integers(4)])
+
+
 @kind
 def nans_in_a_list(rng):
     v = [NAN]

@@ -15,7 +15,9 @@ import numpy as np
 from ...api.forward import jvp as forward
 from ...api.vjp import vjp as reverse
 from ...tree import Tree, flatten, unflatten
+from . import objects
 from .inputs import answer, floating, has_derivative, zeros_like
+from .rules import ruled
 from .tracer import Box, Node, Primitive, getval, isbox, primitive, trace
 from .util import func, subval, toposort
 
@@ -54,6 +56,9 @@ primitive_jvps: dict = {}
 
 def make_vjp(fun: Callable, x: Any) -> tuple[Callable, Any]:
     """(vjp, fun(x)): vjp(g) is the gradient of the inner product of g and the result."""
+    if objects.is_object(x):
+        of_object, ans = objects.make_vjp(fun, x)
+        return lambda g: of_object(answer(g, ans)), ans
     x = floating(x)
     ans, pull = reverse(fun, x)
 
@@ -78,19 +83,21 @@ def make_jvp(fun: Callable, x: Any) -> Callable:
 
 
 def _own(fun: Any) -> Primitive:
-    """The primitive that a rule is given to. One for a function that is none has no effect, as with autograd,
-    whose own primitives are NumPy's and SciPy's functions.
+    """The primitive that a rule is given to: NumPy's and SciPy's functions are primitives too. A rule for
+    another function has no effect, as with autograd.
     """
     if isinstance(fun, Primitive):
         return fun
+    if (found := ruled(fun)) is not None:
+        return found
     home = (getattr(fun, "__module__", None) or "").partition(".")[0]
     if isinstance(fun, types.FunctionType) and home not in ("numpy", "scipy", "gpt2"):
         warnings.warn(f"{fun.__name__} is no primitive, so a rule has no effect on it", stacklevel=4)
         return Primitive(fun)
     name = getattr(fun, "__name__", fun)
     raise TypeError(
-        f"{name} is no primitive, so it cannot be given a rule. NumPy's and SciPy's functions have rules of "
-        f"their own here; for another one make a new name: {name} = primitive({name})"
+        f"{name} is no primitive, so it cannot be given a rule: what operators stand for, and what has no "
+        f"rule here, takes none. Make a new name: my_{name} = primitive({name})"
     )
 
 
@@ -201,12 +208,11 @@ class VSpace:
 
     @classmethod
     def register(cls, value_type: Any, vspace_maker: Any = None) -> None:
-        raise NotImplementedError(
-            f"autograd.extend.VSpace.register({getattr(value_type, '__name__', value_type)}): derivatives "
-            "are taken of numbers, arrays, and trees of them; docs/values.md says which classes are trees"
-        )
+        objects.enter(objects.SPACES, "autograd.extend.VSpace.register", value_type, vspace_maker or cls)
 
     def __eq__(self, other: Any) -> bool:
+        if class_of(self) is not VSpace:
+            return class_of(other) is class_of(self) and vars(self) == vars(other)
         return class_of(other) is VSpace and self.tree == other.tree and self.leaves == other.leaves
 
     def __hash__(self) -> int:
@@ -274,20 +280,34 @@ class VSpace:
         rows = [flatten(v)[0] for v in values]
         return unflatten(self.tree, [f(*row) for row in zip(*rows)])
 
+    # A class derived from this one has its own versions of those that begin with _
+
     def add(self, x: Any, y: Any) -> Any:
-        return self._map(lambda a, b: a + b, x, y)
+        return self._add(x, y)
 
     def mut_add(self, x: Any, y: Any) -> Any:
-        return y if x is None else self.add(x, y)
+        return y if x is None else self._add(x, y)
 
     def scalar_mul(self, x: Any, a: Any) -> Any:
-        return self._map(lambda v: v * a, x)
+        return self._scalar_mul(x, a)
 
     def inner_prod(self, x: Any, y: Any) -> Any:
+        return self._inner_prod(x, y)
+
+    def covector(self, x: Any) -> Any:
+        return self._covector(x)
+
+    def _add(self, x: Any, y: Any) -> Any:
+        return self._map(lambda a, b: a + b, x, y)
+
+    def _scalar_mul(self, x: Any, a: Any) -> Any:
+        return self._map(lambda v: v * a, x)
+
+    def _inner_prod(self, x: Any, y: Any) -> Any:
         parts = self._map(lambda a, b: np.real(np.sum(np.conj(a) * b)), x, y)
         return sum(flatten(parts)[0])
 
-    def covector(self, x: Any) -> Any:
+    def _covector(self, x: Any) -> Any:
         return self._map(lambda v: np.conj(v) if np.iscomplexobj(v) else v, x)
 
 
@@ -298,6 +318,8 @@ def getval_type(x: Any) -> Any:
 
 def vspace(value: Any) -> VSpace:
     """The vector space that a value is of."""
+    if class_of(value) in objects.SPACES:
+        return objects.SPACES[class_of(value)](value)
     found = VSpace(value)
     if not found.leaves and not isinstance(value, (tuple, list, dict)):
         raise TypeError(f"there is no vector space of {class_of(value).__name__}: {value!r}")

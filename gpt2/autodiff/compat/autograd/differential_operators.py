@@ -21,7 +21,7 @@ from ...api.custom import checkpoint as _checkpoint
 from ...api.forward import jvp as forward
 from ...record.value import Recorded
 from ...tree import flatten
-from . import core
+from . import core, objects
 from .inputs import answer, floating
 from .wrap_util import Unary, get_name, unary_to_nary
 
@@ -80,7 +80,7 @@ def _seen(ans: Any) -> Any:
 def _number(name: str, ans: Any) -> Any:
     """A result of one real number in any shape, as one of shape ()."""
     plain = isinstance(ans, (np.ndarray, np.generic, float, complex, int))
-    if not plain or np.size(ans) != 1 or np.iscomplexobj(ans):
+    if not plain or np.size(ans) != 1 or np.iscomplexobj(ans) or isinstance(ans, (bool, np.bool_)):
         got = f"an array of shape {np.shape(ans)}" if plain else f"a {ans.__class__.__name__}"
         got = "a complex number" if plain and np.iscomplexobj(ans) else got
         raise TypeError(
@@ -105,6 +105,12 @@ def _gradient(fun: Callable) -> Callable:
     return gradient.grad(_waiting(scalar))
 
 
+def _of_object(name: str, fun: Callable, x: Any) -> tuple[Any, Any]:
+    """(fun's result, its gradient) with respect to an object of a registered class."""
+    vjp, ans = objects.make_vjp(fun, x, lambda ans: _number(name, ans))
+    return ans, vjp(1.0)
+
+
 @unary_to_nary
 def grad(fun: Callable, x: Any) -> Any:
     """The gradient of a function with one real number as its result, in the structure of the argument.
@@ -112,12 +118,19 @@ def grad(fun: Callable, x: Any) -> Any:
     grad(fun, argnum=0)(*args): argnum is the argument's position, or a tuple of several. The result may have
     any shape of one entry; a function of anything larger is a TypeError.
     """
+    if objects.is_object(x):
+        return _of_object("grad", fun, x)[1]
+    if isinstance(x, (list, tuple, dict)) and not flatten(floating(x))[0]:
+        _number("grad", fun(x))
+        return x
     return _made(fun, "grad", _gradient)(floating(x), *_others(fun))
 
 
 @unary_to_nary
 def value_and_grad(fun: Callable, x: Any) -> tuple[Any, Any]:
     """(fun's result, its gradient), as scipy.optimize.minimize(..., jac=True) takes them."""
+    if objects.is_object(x):
+        return _of_object("value_and_grad", fun, x)
     (_, ans), found = _made(fun, "value_and_grad", _with_value)(floating(x), *_others(fun))
     return ans, found
 

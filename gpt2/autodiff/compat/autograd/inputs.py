@@ -9,6 +9,7 @@ import numpy as np
 
 from ...record.value import Recorded
 from ...tree import flatten, unflatten
+from . import objects
 
 
 def floating(x: Any) -> Any:
@@ -27,6 +28,7 @@ def floating(x: Any) -> Any:
         return {k: floating(v) for k, v in x.items()}
     if x is None or isinstance(x, str):
         raise TypeError(f"derivatives are not taken with respect to {class_of(x).__name__}: {x!r}")
+    objects.refuse(x)
     return x
 
 

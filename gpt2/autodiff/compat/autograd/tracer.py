@@ -18,6 +18,7 @@ from ...ops import evaluate
 from ...record.record import record
 from ...record.value import Recorded, value_of
 from ...tree import flatten, unflatten
+from . import objects
 from .util import func, subval, subvals, toposort
 
 __all__ = [
@@ -39,13 +40,13 @@ __all__ = [
 
 def isbox(x: Any) -> bool:
     """Whether x is a value under observation."""
-    return class_of(x) is Recorded
+    return class_of(x) is Recorded or objects.is_box(x)
 
 
 def getval(x: Any) -> Any:
     """The plain value behind a recorded one. The recording then holds for this value only."""
-    if not isbox(x):
-        return x
+    if class_of(x) is not Recorded:
+        return x._value if objects.is_box(x) else x
     value = value_of(x)
     if isinstance(value, np.ndarray):
         value = value.copy()
@@ -79,19 +80,21 @@ class Primitive:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if any(map(objects.is_box, args)):
+            return objects.answered(self, args, kwargs)
         if any(map(isbox, flatten(kwargs)[0])):
             raise TypeError(
                 f"{self.__name__}: a primitive takes values that are differentiated by position, and here "
                 f"one was given by name ({', '.join(kwargs)})"
             )
-        places = [i for i, x in enumerate(args) if any(map(isbox, flatten(x)[0]))]
-        if not places:
+        argnums = [i for i, x in enumerate(args) if any(map(isbox, flatten(x)[0]))]
+        if not argnums:
             return self.fun(*args, **kwargs)
-        return self._with_rule(places, args, kwargs)(*(args[i] for i in places))
+        return self._with_rule(argnums, args, kwargs)(*(args[i] for i in argnums))
 
-    def _with_rule(self, places: list[int], args: tuple, kwargs: dict) -> Callable:
+    def _with_rule(self, argnums: list[int], args: tuple, kwargs: dict) -> Callable:
         """The function of the recorded arguments alone, with a rule; the others are part of it."""
-        whole = functools.partial(_put, args, places)
+        whole = functools.partial(_put, args, argnums)
 
         def fun(*xs):
             return self.fun(*whole(xs), **kwargs)
@@ -99,36 +102,36 @@ class Primitive:
         fun.__name__ = fun.__qualname__ = self.__name__
         if self.vjp is None and self.jvp is None:
             raise NotImplementedError(
-                f"the primitive {self.__name__} has no rule for its arguments {places}. Give it one with "
+                f"the primitive {self.__name__} has no rule for its arguments {argnums}. Give it one with "
                 f"defvjp({self.__name__}, ...)"
             )
         custom: Any = custom_jvp(fun) if self.vjp is None else custom_vjp(fun)
         if self.vjp is not None:
-            custom.defvjp(functools.partial(self._vjp_rule, places, whole, kwargs))
+            custom.defvjp(functools.partial(self._vjp_rule, argnums, whole, kwargs))
         if self.jvp is not None:
-            custom.defjvp(functools.partial(self._jvp_rule, places, whole, kwargs))
+            custom.defjvp(functools.partial(self._jvp_rule, argnums, whole, kwargs))
         custom.recording_rule = self._recording_rule
         return custom
 
     def _vjp_rule(
-        self, places: list[int], whole: Callable, options: dict, dout: Any, ans: Any, *xs: Any
+        self, argnums: list[int], whole: Callable, options: dict, dout: Any, ans: Any, *xs: Any
     ) -> Any:
         moving = [k for k, x in enumerate(xs) if _moves(x)]
-        grads = self.vjp([places[k] for k in moving], ans, whole(xs), options)(dout)  # type: ignore[misc]
+        grads = self.vjp([argnums[k] for k in moving], ans, whole(xs), options)(dout)  # type: ignore[misc]
         found = dict(zip(moving, grads))
         return tuple(_shaped(found.get(k), x) for k, x in enumerate(xs))
 
     def _jvp_rule(
-        self, places: list[int], whole: Callable, options: dict, primals: Any, tangents: Any
+        self, argnums: list[int], whole: Callable, options: dict, primals: Any, tangents: Any
     ) -> Any:
         ans = self(*whole(primals), **options)
         moving = [k for k, x in enumerate(primals) if _moves(x)]
-        numbers, moved = [places[k] for k in moving], [tangents[k] for k in moving]
+        numbers, moved = [argnums[k] for k in moving], [tangents[k] for k in moving]
         return ans, self.jvp(numbers, moved, ans, whole(primals), options)  # type: ignore[misc]
 
 
-def _put(args: tuple, places: list[int], xs: tuple) -> tuple:
-    return subvals(args, zip(places, xs))
+def _put(args: tuple, argnums: list[int], xs: tuple) -> tuple:
+    return subvals(args, zip(argnums, xs))
 
 
 def _moves(x: Any) -> bool:
@@ -173,19 +176,21 @@ def register_notrace(trace_type: Any, primitive_fun: Any) -> None:
 
 class _BoxType(type):
     def __instancecheck__(cls, x: Any) -> bool:
+        if cls in objects.BOXES.values():
+            return class_of(x) is cls
         return isbox(x)
 
 
 class Box(metaclass=_BoxType):
-    """What isinstance(x, Box) asks for: a value under observation. New kinds of boxes cannot be made."""
+    """What isinstance(x, Box) asks for: a value under observation. A class derived from it may be registered
+    for the objects of a class of the program's own, which is its other base; `_value` is the object.
+    """
+
+    _value: Any
 
     @classmethod
     def register(cls, value_type: Any) -> None:
-        raise NotImplementedError(
-            f"autograd.tracer.Box.register({getattr(value_type, '__name__', value_type)}): recorded values "
-            "are numbers and arrays. Classes that hold arrays are trees: dataclasses, NamedTuples and attrs "
-            "classes as they are (docs/values.md)"
-        )
+        objects.enter(objects.BOXES, "autograd.tracer.Box.register", value_type, cls)
 
 
 def new_box(value: Any, trace: Any, node: Any) -> Any:

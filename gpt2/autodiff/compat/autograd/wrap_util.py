@@ -13,6 +13,14 @@ import numpy as np
 from ...same import same_items
 from .util import subvals
 
+roots: list = []  # what every function here depends on besides: primitives that rules.py makes
+_open = threading.local()
+
+
+def running() -> bool:
+    """Whether an operator of these modules runs in this thread."""
+    return getattr(_open, "units", 0) > 0
+
 
 class Unary:
     """A function of many arguments as a function of those that argnum names; the others are those of the call
@@ -48,11 +56,11 @@ class Unary:
         """What a recording of it depends on: the function, and the other arguments that are not recorded."""
         calls = self._calls()
         if not calls:
-            return (self.fun,)
-        args, kwargs, places = calls[-1]
-        chosen = {*self._chosen(len(args)), *places}
+            return (self.fun, *roots)
+        args, kwargs, recorded = calls[-1]
+        chosen = {*self._chosen(len(args)), *recorded}
         rest = [x for i, x in enumerate(args) if i not in chosen]
-        return (self.fun, len(args), places, *rest, *kwargs, *kwargs.values())
+        return (self.fun, *roots, len(args), recorded, *rest, *kwargs, *kwargs.values())
 
     def _chosen(self, n: int) -> list[int]:
         chosen = (self.argnum,) if isinstance(self.argnum, int) else self.argnum
@@ -63,15 +71,15 @@ class Unary:
         calls = self._calls()
         if not calls or type(self.argnum) is list:
             return None
-        args, kwargs, places = calls[-1]
-        chosen = {*self._chosen(len(args)), *places}
+        args, kwargs, recorded = calls[-1]
+        chosen = {*self._chosen(len(args)), *recorded}
         rest = [x for i, x in enumerate(args) if i not in chosen]
-        return (self.argnum, len(args), places, tuple(kwargs)), self.fun, [*rest, *kwargs.values()]
+        return (self.argnum, len(args), recorded, tuple(kwargs)), self.fun, [*rest, *kwargs.values()]
 
     def __call__(self, x: Any, *others: Any) -> Any:
-        args, kwargs, places = self._calls()[-1]
+        args, kwargs, recorded = self._calls()[-1]
         chosen = [(self.argnum, x)] if isinstance(self.argnum, int) else zip(self.argnum, x)
-        return self.fun(*subvals(subvals(args, zip(places, others)), chosen), **kwargs)
+        return self.fun(*subvals(subvals(args, zip(recorded, others)), chosen), **kwargs)
 
     def given_on(self) -> list:
         """The other arguments that are recorded in this call, from now on in it. An operator that does not
@@ -79,37 +87,39 @@ class Unary:
         """
         calls = self._calls()
         args, kwargs, _ = calls[-1]
-        places = self._places(args)
-        calls[-1] = args, kwargs, places
-        return [args[i] for i in places]
+        recorded = self._recorded_argnums(args)
+        calls[-1] = args, kwargs, recorded
+        return [args[i] for i in recorded]
 
     def within(self, args: tuple, kwargs: dict, run: Callable, *rest: Any, **options: Any) -> Any:
         """run(self, the arguments that argnum names, ...), with the others at hand."""
         x = args[self.argnum] if isinstance(self.argnum, int) else tuple(args[i] for i in self.argnum)
         calls = self._calls()
         calls.append((args, kwargs, ()))
+        _open.units = getattr(_open, "units", 0) + 1
         try:
             return run(self, x, *rest, **options)
         except Exception:
             if not calls[-1][2]:
                 raise
         finally:
+            _open.units -= 1
             calls.pop()
         self.records_others = False  # it wants them plain; if it is at fault itself, it will say so now
         return self.within(args, kwargs, run, *rest, **options)
 
-    def _places(self, args: tuple) -> tuple[int, ...]:
+    def _recorded_argnums(self, args: tuple) -> tuple[int, ...]:
         """Where the other arguments stand that are recorded."""
         if self.records_others is False:
             return ()
         chosen = self._chosen(len(args))
-        places = tuple(i for i, x in enumerate(args) if i not in chosen and _may_change(x))
+        recorded = tuple(i for i, x in enumerate(args) if i not in chosen and _may_change(x))
         if self.records_others is None:
-            now = tuple(args[i] for i in places)
+            now = tuple(args[i] for i in recorded)
             if self._last is not None and not same_items(now, self._last):
                 self.records_others = True
             self._last = now
-        return places if self.records_others else ()
+        return recorded if self.records_others else ()
 
     def settled(self) -> Unary:
         """The same function with the other arguments of this call, for use after it."""

@@ -1,4 +1,4 @@
-"""np.emath: where a real function has no value, the complex one is taken. Whether there is such a place is
+"""np.emath: where a real function has no value, the complex one is taken. Whether there is such an element is
 looked at.
 """
 

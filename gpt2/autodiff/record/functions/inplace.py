@@ -49,8 +49,8 @@ def put(a: Given, ind: Given, v: Given, mode: str = "raise") -> None:
 @raw(np.place)
 def place(arr: Given, mask: Given, vals: Given) -> None:
     arr = target(arr, np.place)
-    places = np.flatnonzero(mask)
-    put(arr, places, np.resize(vals, places.shape))
+    positions = np.flatnonzero(mask)
+    put(arr, positions, np.resize(vals, positions.shape))
 
 
 @raw(np.putmask)

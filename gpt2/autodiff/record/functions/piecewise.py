@@ -88,10 +88,10 @@ def _is_elementwise(trial: record.Recording) -> bool:
     if trial.out_tree.spec is not LEAF or trial.reads or trial.unstable or trial.written:
         return False
     part = trial.graph.inputs[0]
-    return all(n is part or _keeps_places(n, part.shape) for n in trial.graph.nodes)
+    return all(n is part or _keeps_positions(n, part.shape) for n in trial.graph.nodes)
 
 
-def _keeps_places(n: Node, whole: tuple) -> bool:
+def _keeps_positions(n: Node, whole: tuple) -> bool:
     if n.op in ("input", "const"):
         return n.shape == ()
     spread = n.op == "broadcast" and n.args[0].shape == ()

@@ -218,11 +218,11 @@ def bincount_nodes(x: np.ndarray, weights: Operand, minlength: int) -> Node:
     return _added(weights, x, n)
 
 
-def _added(weights: Node, places: np.ndarray, n: int) -> Node:
+def _added(weights: Node, positions: np.ndarray, n: int) -> Node:
     zeros = build.zeros((n,), weights.dtype)
-    if not places.size:
+    if not positions.size:
         return zeros
-    return apply("scatter_add", zeros, weights, table.const(places.astype(np.intp)), spec=(("array", 0),))
+    return apply("scatter_add", zeros, weights, table.const(positions.astype(np.intp)), spec=(("array", 0),))
 
 
 def _edges(a: Recorded | np.ndarray, bins: Given, range: Sequence | None) -> Any:
@@ -288,10 +288,10 @@ def histogram_nodes(a: np.ndarray, bins: Operand, range: Operand, weights: Opera
     a, n = a.ravel(), len(edges) - 1
     flat = build.reshape(weights, (weights.size,))
     if np.ndim(bins) == 0:
-        places = np.searchsorted(edges, a, "right") - 1
-        places[a == edges[-1]] = n - 1
-        inside = np.flatnonzero((places >= 0) & (places < n))
-        found = _added(build.cast(_taken(flat, inside), float), places[inside], n)
+        bins = np.searchsorted(edges, a, "right") - 1
+        bins[a == edges[-1]] = n - 1
+        inside = np.flatnonzero((bins >= 0) & (bins < n))
+        found = _added(build.cast(_taken(flat, inside), float), bins[inside], n)
         return build.cast(found, weights.dtype)
     order = np.argsort(a)
     sums = apply("cumsum", _taken(flat, order), axis=0, reverse=False)
@@ -334,13 +334,13 @@ def histogramdd(
     bins = list(bins) if _is_row(bins) else [bins] * len(columns)
     ranges = [None] * len(columns) if range is None else list(range)
     edges = [_edges(c, b, r) for c, b, r in zip(columns, bins, ranges, strict=True)]
-    places = np.stack([_plain(c) for c in columns], axis=1)
+    points = np.stack([_plain(c) for c in columns], axis=1)
     counted = [_plain(b) if np.ndim(b) else b for b in bins]
     limits = [_limits(r) for r in ranges]
     if type(weights) is Recorded:
-        found = call_function(_histogramdd, (places, counted, limits, weights), {})
+        found = call_function(_histogramdd, (points, counted, limits, weights), {})
     else:
-        found = np.histogramdd(places, counted, limits, False, weights)[0]
+        found = np.histogramdd(points, counted, limits, False, weights)[0]
     if density:
         total = found.sum()
         for axis, e in enumerate(edges):
@@ -359,14 +359,14 @@ def _histogramdd(sample, bins, ranges, weights):
 def histogramdd_nodes(sample: Node, bins: Operand, ranges: Operand, weights: Operand) -> Node:
     """Each weight is added to its bin, or to one of those around them for what lies outside."""
     edges = np.histogramdd(sample, bins, ranges)[1]
-    places = [np.searchsorted(e, column, "right") for e, column in zip(edges, sample.T)]
-    for e, column, place in zip(edges, sample.T, places):
-        place[column == e[-1]] -= 1
+    bins = [np.searchsorted(e, column, "right") for e, column in zip(edges, sample.T)]
+    for e, column, of_column in zip(edges, sample.T, bins):
+        of_column[column == e[-1]] -= 1
     counts = [len(e) + 1 for e in edges]
     weights = build.cast(operand(weights), float)
-    found = _added(weights, np.ravel_multi_index(places, counts), int(np.prod(counts)))
+    found = _added(weights, np.ravel_multi_index(bins, counts), int(np.prod(counts)))
     return build.slice_(build.reshape(found, tuple(counts)), tuple((1, n - 1, 1) for n in counts))
 
 
-def _taken(x: Node, places: np.ndarray) -> Node:
-    return apply("gather", x, table.const(places), spec=(("array", 0),))
+def _taken(x: Node, positions: np.ndarray) -> Node:
+    return apply("gather", x, table.const(positions), spec=(("array", 0),))

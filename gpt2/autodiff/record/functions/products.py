@@ -192,8 +192,8 @@ def _from_lists(args) -> tuple[str, list[Node]]:
     nodes = [operand(x) for x in args[0 : len(args) - len(args) % 2 : 2]]
     lists = list(args[1::2])
 
-    def letters(places):
-        return "".join("..." if p is Ellipsis else string.ascii_letters[p] for p in places)
+    def letters(axes):
+        return "".join("..." if p is Ellipsis else string.ascii_letters[p] for p in axes)
 
     text = ",".join(map(letters, lists[: len(nodes)]))
     return text + ("->" + letters(args[-1]) if len(args) % 2 else ""), nodes

@@ -455,7 +455,7 @@ def _between(below: Node, above: Node, weight: Node) -> Node:
     return near + (above - below) * step
 
 
-def _slices_and_places(a: Operand, q, axis: Axes, keepdims, method: str):
+def _for_quantiles(a: Operand, q, axis: Axes, keepdims, method: str):
     """What a quantile is interpolated in: a sorted along its last axis, nan last. Beside it the shape of the
     result, the quantiles, and the type of weights: that of a beside a single q, else float64, as in NumPy.
     """
@@ -469,8 +469,8 @@ def _slices_and_places(a: Operand, q, axis: Axes, keepdims, method: str):
 
 
 def _quantile(a, q, axis, keepdims, method) -> Node:
-    x, shape, q, dtype = _slices_and_places(a, q, axis, keepdims, method)
-    # Every method gives a place between two neighbours; the quantile of 0, 1, 2, ... is that place
+    x, shape, q, dtype = _for_quantiles(a, q, axis, keepdims, method)
+    # Every method gives a position between two neighbours; the quantile of 0, 1, 2, ... is that position
     last, n = x.ndim - 1, x.shape[-1]
     at = q * (n - 1) if method == "linear" else np.quantile(np.arange(float(n)), q, method=method)
     low = np.floor(at).astype(np.intp)
@@ -481,16 +481,16 @@ def _quantile(a, q, axis, keepdims, method) -> Node:
 
 
 def _nanquantile(a, q, axis, keepdims, method) -> Node:
-    """As _quantile, with the number of elements, and so the places, of each slice a value of its own."""
-    x, shape, q, dtype = _slices_and_places(a, q, axis, keepdims, method)
+    """As _quantile, with the number of elements, and so the positions, of each slice a value of its own."""
+    x, shape, q, dtype = _for_quantiles(a, q, axis, keepdims, method)
     last, n = x.ndim - 1, x.shape[-1]
     present = plain_sum(build.cast(_present(x), np.intp), last, True)
-    at = apply("gather", table.const(_places(n, q, method)), present, spec=(("array", 0),))
+    at = apply("gather", table.const(_quantile_positions(n, q, method)), present, spec=(("array", 0),))
     at = build.reshape(at, (*x.shape[:-1], q.size))  # from (..., 1, quantiles)
     low = build.cast(apply("floor", at), np.intp)
     weight = build.cast(at - build.cast(low, at.dtype), dtype)
     high = apply("minimum", low + 1, apply("maximum", build.broadcast(present, low.shape) - 1, 0))
-    below, above = (apply("take_along", x, place, axis=last) for place in (low, high))
+    below, above = (apply("take_along", x, k, axis=last) for k in (low, high))
     return build.reshape(moveaxis(_between(below, above, weight), -1, 0), shape)
 
 
@@ -519,17 +519,17 @@ handles(np.nanquantile)(_order_statistic(_nanquantile, percent=False))
 handles(np.nanpercentile)(_order_statistic(_nanquantile, percent=True))
 
 
-def _places(n: int, q: np.ndarray, method) -> np.ndarray:
+def _quantile_positions(n: int, q: np.ndarray, method) -> np.ndarray:
     """Where the quantiles lie among k elements, for each number k of elements: (n + 1, quantiles)."""
     if method == "linear":
         return np.maximum(np.arange(n + 1) - 1, 0)[:, None] * q
-    if n > _MOST_PLACES:
-        raise NotImplementedError(f"with method={method!r} along more than {_MOST_PLACES} is not recorded")
+    if n > _MOST_POSITIONS:
+        raise NotImplementedError(f"with method={method!r} along more than {_MOST_POSITIONS} is not recorded")
     rows = [np.zeros(q.size)] + [np.quantile(np.arange(float(k)), q, method=method) for k in range(1, n + 1)]
     return np.stack(rows)
 
 
-_MOST_PLACES = 2000
+_MOST_POSITIONS = 2000
 
 
 @handles(np.nanmedian)

@@ -147,7 +147,7 @@ def take(
     if mode != "raise":
         indices = _in_range(indices, np.shape(a)[axis], mode)
     key = (slice(None),) * axis + (indices,)
-    if type(a) is not Recorded:  # a plain table, looked up at recorded places
+    if type(a) is not Recorded:  # a plain table, looked up at recorded positions
         result = call_function(_look_up, (a, indices, axis), {})
     else:
         result = a[key]
@@ -192,7 +192,7 @@ def extract(condition: Given, arr: Given) -> Recorded:
     return np.compress(np.ravel(condition), np.ravel(arr))
 
 
-# what looks at values: the places are plain integers, and the recording notes that it looked
+# what looks at values: the positions are plain integers, and the recording notes that it looked
 @raw(np.nonzero)
 def nonzero(a: Given) -> tuple[np.ndarray, ...]:
     return np.nonzero(_looked_at(a))
@@ -252,8 +252,8 @@ def _all_of_unique(function: Callable, **wanted: bool) -> None:
     def handler(x: Recorded) -> tuple:
         found = list(np.unique(x, **wanted, equal_nan=False))  # type: ignore[call-overload]
         if "return_inverse" in wanted:
-            place = kind._fields.index("inverse_indices")
-            found[place] = found[place].reshape(x.shape)
+            field = kind._fields.index("inverse_indices")
+            found[field] = found[field].reshape(x.shape)
         return kind(*found)
 
 
@@ -551,8 +551,8 @@ def _slide(a: Node, kernel: Node, mode: str) -> Node:
     before, after = {"full": (m - 1, m - 1), "valid": (0, 0), "same": (m // 2, m - 1 - m // 2)}[mode]
     if before or after:
         a = build.assemble([a], (n + before + after,), [((before, before + n, 1),)], dtype)
-    places = np.arange(a.size - m + 1)[:, None] + np.arange(m)
-    windows = apply("gather", a, table.const(places), spec=(("array", 0),))
+    positions = np.arange(a.size - m + 1)[:, None] + np.arange(m)
+    windows = apply("gather", a, table.const(positions), spec=(("array", 0),))
     out = apply("matmul", windows, build.reshape(kernel, (m, 1)))
     return build.reshape(out, (out.shape[0],))
 

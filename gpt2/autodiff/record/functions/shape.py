@@ -93,9 +93,9 @@ def expand_dims(a: Node, axis: int | Sequence[int]) -> Node:
     return build.reshape(a, tuple(1 if i in axes else next(lengths) for i in range(a.ndim + len(axes))))
 
 
-def _at_least(ndim: int, place):
+def _at_least(ndim: int, arrange):
     def handler(*arys):
-        made = [x if x.ndim >= ndim else build.reshape(x, place(x.shape)) for x in map(operand, arys)]
+        made = [x if x.ndim >= ndim else build.reshape(x, arrange(x.shape)) for x in map(operand, arys)]
         return made[0] if len(made) == 1 else made
 
     return handler
@@ -419,17 +419,17 @@ def delete(arr: Node, obj: Any, axis: int | None = None) -> Node:
 def insert(arr: Operand, obj: Any, values: Operand, axis: int | None = None) -> Node:
     arr, axis = along(operand(arr), axis)
     n = arr.shape[axis]
-    places = np.insert(np.arange(n), obj, -1)  # -1: one of the new values
+    origin = np.insert(np.arange(n), obj, -1)  # -1: one of the new values
     value = build.cast(operand(values), arr.dtype)
-    count = len(places) - n
+    count = len(origin) - n
     if value.ndim and isinstance(obj, (int, np.integer)):
         value = moveaxis(build.reshape(value, (1,) * (arr.ndim - value.ndim) + value.shape), 0, axis)
         count = max(count, value.shape[axis])
-        places = np.insert(np.arange(n), [obj] * count, -1)
+        origin = np.insert(np.arange(n), [obj] * count, -1)
     value = build.broadcast(value, tuple(count if i == axis else m for i, m in enumerate(arr.shape)))
-    order = np.empty(len(places), np.intp)
-    order[places >= 0] = np.arange(n)
-    order[places < 0] = n + (
+    order = np.empty(len(origin), np.intp)
+    order[origin >= 0] = np.arange(n)
+    order[origin < 0] = n + (
         np.arange(count) if np.ndim(obj) == 0 else np.argsort(np.argsort(obj, kind="stable"))
     )
     return take(build.concatenate([arr, value], axis), order, axis)
@@ -524,8 +524,8 @@ def _pad_axis(x: Node, axis: int, before: int, after: int, mode: str, sides: dic
     if mode in ("edge", "wrap", "reflect", "symmetric"):
         if reflect_type == "odd" and mode in ("reflect", "symmetric"):
             return _pad_odd(x, axis, before, after, mode)
-        places = np.pad(np.arange(n), (before, after), mode=mode)  # type: ignore[call-overload]
-        return take(x, places, axis)
+        order = np.pad(np.arange(n), (before, after), mode=mode)  # type: ignore[call-overload]
+        return take(x, order, axis)
     if mode == "linear_ramp":
         parts = _ramps(x, axis, before, after, sides.get("end_values", (0, 0)))
     elif mode == "empty":  # whatever stood in memory there: here it is zeros

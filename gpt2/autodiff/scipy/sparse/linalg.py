@@ -32,7 +32,7 @@ def spsolve(A: Any, b: Any, permc_spec: Any = None, use_umfpack: Any = True) -> 
     return np.reshape(found, (-1,)) if np.ndim(b) == 2 and np.shape(b)[1] == 1 else found
 
 
-class Factors:
+class Factorized:
     """The factors that scipy.sparse.linalg.splu gives, which also solve for recorded values."""
 
     def __init__(self, matrix: Any, options: dict):
@@ -52,10 +52,10 @@ class Factors:
         return product("scipy.sparse.linalg.splu(A).solve", "sparse_solve", matrix, rhs)
 
 
-def splu(A: Any, **options: Any) -> Factors:
-    return Factors(A, options)
+def splu(A: Any, **options: Any) -> Factorized:
+    return Factorized(A, options)
 
 
 def factorized(A: Any) -> Callable:
     """A function of b that gives the x with A x = b."""
-    return Factors(A.tocsc(), {}).solve
+    return Factorized(A.tocsc(), {}).solve

@@ -12,4 +12,8 @@ class ArrayBox(Box):
 
     @classmethod
     def register(cls, value_type: Any) -> None:
-        Box.register(value_type)
+        name = getattr(value_type, "__name__", value_type)
+        raise NotImplementedError(
+            f"autograd.numpy.numpy_boxes.ArrayBox.register({name}): arrays are recorded as they are, and "
+            "other classes take a Box of their own, or are trees (docs/autodiff.md)"
+        )

@@ -10,9 +10,8 @@ from ....record.conversions import seen_in
 from ..tracer import getval, isbox
 
 # What autograd.numpy takes from here
-NAMES = frozenset(
-    "concatenate stack vstack hstack column_stack concatenate_args make_diagonal metadata where".split()
-)
+NAMES = {"append", "concatenate", "concatenate_args", "stack", "vstack", "hstack", "column_stack"}
+NAMES |= {"make_diagonal", "metadata", "where"}
 _SEEN = seen_in(np)
 
 
@@ -35,6 +34,12 @@ def _of_any_iterable(function: Any) -> Any:
 concatenate, stack, vstack, hstack, column_stack = map(
     _of_any_iterable, (np.concatenate, np.stack, np.vstack, np.hstack, np.column_stack)
 )
+
+
+def append(arr: Any, values: Any, axis: Any = None) -> Any:
+    """np.append, of lists of recorded values too."""
+    first, second = (_SEEN["array"].asked(v) if isinstance(v, (list, tuple)) else v for v in (arr, values))
+    return np.append(first, second, axis=axis)
 
 
 def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:

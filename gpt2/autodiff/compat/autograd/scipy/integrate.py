@@ -1,4 +1,9 @@
-"""autograd.scipy.integrate: odeint, with gradients by the adjoint equation."""
+"""autograd.scipy.integrate: odeint, with derivatives by the adjoint equation.
+
+A right-hand side that is the same at every state is recorded once, and has derivatives of any order
+(gpt2.autodiff.scipy.integrate). One that branches on its values runs as it is, at every step: it has first
+derivatives.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.integrate as _scipy
 
+from ....scipy import integrate as _integrate
 from ..core import defvjp_argnums, make_vjp
 from ..misc.flatten import flatten
 from ..tracer import primitive
@@ -20,7 +26,10 @@ def _odeint(func: Callable, y0: Any, t: Any, func_args: tuple, **kwargs: Any) ->
 
 def odeint(func: Callable, y0: Any, t: Any, args: Any = (), **kwargs: Any) -> Any:
     """scipy.integrate.odeint, differentiated with respect to y0, t and args."""
-    return _odeint(func, y0, t, args, **kwargs)
+    try:
+        return _integrate.odeint(func, y0, t, args, **kwargs)
+    except _integrate.BranchingError:
+        return _odeint(func, y0, t, args, **kwargs)
 
 
 def _adjoint(func: Callable, y0: Any, t: Any, func_args: tuple, yt: Any, kwargs: dict) -> Callable:

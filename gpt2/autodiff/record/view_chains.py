@@ -12,41 +12,41 @@ from collections.abc import Iterable, Sequence
 from ..graph import Node
 from ..ops.boxes import as_index, ranges
 
-Path = tuple[Node, ...]
+ViewChain = tuple[Node, ...]
 
 
-def path_between(start: Node, end: Node) -> Path | None:
+def chain_between(start: Node, end: Node) -> ViewChain | None:
     """The nodes from `start` (left out) to `end`, each the first argument of the next; None if there is no
-    such path.
+    such chain.
     """
-    path = []
+    chain = []
     node = end
     while node is not start:
         if not node.args:
             return None
-        path.append(node)
+        chain.append(node)
         node = node.args[0]
-    return tuple(reversed(path))
+    return tuple(reversed(chain))
 
 
-def follow(node: Node, path: Sequence[Node]) -> Node:
-    """The path again, from another node."""
-    for step in path:
+def follow(node: Node, chain: Sequence[Node]) -> Node:
+    """The chain again, from another node."""
+    for step in chain:
         node = Node(step.op, (node, *step.args[1:]), step.attrs, step.shape, step.dtype, step.name, step.loc)
     return node
 
 
-def same_path(a: Sequence[Node], b: Sequence[Node]) -> bool:
+def same_chain(a: Sequence[Node], b: Sequence[Node]) -> bool:
     return len(a) == len(b) and all(
         x.op == y.op and x.attrs == y.attrs and x.args[1:] == y.args[1:] for x, y in zip(a, b)
     )
 
 
-def shortened(path: Path, more: Iterable[Node]) -> Path:
-    """A path, itself shortened, with more steps at its end, in as few steps as are found for it: at most a
+def shortened(chain: ViewChain, more: Iterable[Node]) -> ViewChain:
+    """A chain, itself shortened, with more steps at its end, in as few steps as are found for it: at most a
     slice, a transpose and a reshape, unless a reshape joins or cuts axes, or a step is of another kind.
     """
-    steps = list(path)
+    steps = list(chain)
     todo = list(more)[::-1]
     while todo:
         step = todo.pop()

@@ -1,5 +1,5 @@
-"""Transforms and plans: a Transform turns a recording into a Plan, which is a graph and the way its outputs
-make up the result.
+"""Transforms and wirings. A Transform turns a recording into a Wiring, which is a graph with what says where
+its inputs come from and how its outputs make up the result.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Update:
 
 
 @dataclass
-class Plan:
+class Wiring:
     """A graph, where its inputs come from, and how its outputs make up the result.
 
     The inputs are the call's leaves numbered in `feed`, then the captured arrays (and, in an enclosing
@@ -62,9 +62,9 @@ class Plan:
     def operands(self, leaves: Sequence) -> list:
         return [*(leaves[i] for i in self.feed), *self.outside]
 
-    def settled(self) -> Plan:
-        """The plan once its program is made, without arrays from outside: of its graph only the types of what
-        goes in and out, for a long program's nodes take hundreds of megabytes.
+    def settled(self) -> Wiring:
+        """The wiring once its program is made, without arrays from outside: of its graph only the types of
+        what goes in and out, for a long program's nodes take hundreds of megabytes.
         """
         outputs = [Node("input", (), {}, o.shape, o.dtype, o.name) for o in self.graph.outputs]
         return replace(self, graph=Graph(self.graph.inputs, outputs, self.graph.name), outside=[])
@@ -102,14 +102,20 @@ class Arguments:
         spec = self.tree.spec[2][0][2][k]
         return Tree(spec, _size(spec))
 
-    def check_written(self, name: str, plan: Plan) -> None:
+    def check_written(self, name: str, wiring: Wiring) -> None:
         """Raise AutodiffError where f writes to a copy, which the caller would not see."""
         for i in self.copies:
-            if i in plan.written or any(u.leaf == i for u in plan.updates):
+            if i in wiring.written or any(u.leaf == i for u in wiring.updates):
                 raise AutodiffError(
                     f"{name}: it writes to an array in a byte order that is not this machine's. Pass "
                     'x.astype(x.dtype.newbyteorder("="))'
                 )
+
+    def as_they_are(self) -> list:
+        """What reaches the function as the caller has it, and not as a copy or a recorded value: settings,
+        keys, and tuples without arrays.
+        """
+        return _as_they_are(self.tree.spec, (self.args, self.kwargs))
 
     def recorded(self) -> bool:
         return recording.current() is not None or any(type(x) is Recorded for x in self.leaves)
@@ -119,6 +125,16 @@ def _size(spec) -> int:
     if spec is LEAF:
         return 1
     return 0 if spec[0] == "static" else sum(map(_size, spec[2]))
+
+
+def _as_they_are(spec, x) -> list:
+    if spec is LEAF:
+        return []
+    if spec[0] == "static":
+        return [x]
+    parts = [y for part, child in zip(items_of(spec, x), spec[2]) for y in _as_they_are(child, part)]
+    whole = [x] if isinstance(x, tuple) and not _size(spec) else []
+    return [*(spec[1] or ()), *parts, *whole]
 
 
 def plain_array(x: Any) -> Any:
@@ -155,7 +171,7 @@ class Transform:
     reverse = False  # by one sweep back through the graph: stretches of it that are alike are derived once
 
     def key(self) -> tuple:
-        """Equal for transforms that make the same plan of the same recording."""
+        """Equal for transforms that make the same wiring of the same recording."""
         return (type(self),)
 
     def function(self, f: Callable) -> Callable:
@@ -169,31 +185,33 @@ class Transform:
     def check(self, call: Arguments, f: Callable) -> None:
         """Raise AutodiffError where it is the arguments for which f cannot be recorded."""
 
-    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         raise NotImplementedError
 
     # A transform that needs more than one program (vjp) replaces these.
-    def compile(self, plan: Plan, row: Row, scalar: bool) -> Any:
+    def compile(self, wiring: Wiring, row: Row, scalar: bool) -> Any:
         """The last stages: what `execute` takes as its program."""
         title = "simplified again" if self.differentiates else "simplified"
-        return row.program(plan.graph, scalar=scalar, title=title)
+        return row.program(wiring.graph, scalar=scalar, title=title)
 
-    def execute(self, program: Callable, plan: Plan, leaves: Sequence, outside: Sequence, out: Any) -> Any:
+    def execute(
+        self, program: Callable, wiring: Wiring, leaves: Sequence, outside: Sequence, out: Any
+    ) -> Any:
         """The result, from a program."""
-        results = program(*(leaves[i] for i in plan.feed), *outside, out=out)
-        return finish(plan, leaves, results)
+        results = program(*(leaves[i] for i in wiring.feed), *outside, out=out)
+        return finish(wiring, leaves, results)
 
-    def interpret(self, plan: Plan, leaves: Sequence, out: Any) -> Any:
+    def interpret(self, wiring: Wiring, leaves: Sequence, out: Any) -> Any:
         """The result without compiling, for graphs that were never seen before and may never be again."""
-        return finish(plan, leaves, interpreted(plan.graph, plan.operands(leaves), out))
+        return finish(wiring, leaves, interpreted(wiring.graph, wiring.operands(leaves), out))
 
-    def inline(self, plan: Plan, leaves: Sequence) -> Any:
+    def inline(self, wiring: Wiring, leaves: Sequence) -> Any:
         """The result as values of the enclosing recording."""
-        results = inline(plan.graph, plan.operands(leaves))
-        for u in plan.updates:
+        results = inline(wiring.graph, wiring.operands(leaves))
+        for u in wiring.updates:
             x, new = leaves[u.leaf], results[u.index]
             x[...] = x + new if u.added else new
-        return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
+        return unflatten(wiring.tree, [as_kind(results[o.index], o.kind) for o in wiring.outs])
 
 
 def interpreted(graph: Graph, operands: Sequence, out: Sequence | None = None) -> list:
@@ -206,15 +224,15 @@ def interpreted(graph: Graph, operands: Sequence, out: Sequence | None = None) -
     return results
 
 
-def finish(plan: Plan, leaves: Sequence, results: Sequence) -> Any:
+def finish(wiring: Wiring, leaves: Sequence, results: Sequence) -> Any:
     """Write what is to be written, and put the result together."""
-    for u in plan.updates:
+    for u in wiring.updates:
         x = leaves[u.leaf]
         if u.added:
             np.add(x, results[u.index], out=x)
         else:
             np.copyto(x, results[u.index])
-    return unflatten(plan.tree, [as_kind(results[o.index], o.kind) for o in plan.outs])
+    return unflatten(wiring.tree, [as_kind(results[o.index], o.kind) for o in wiring.outs])
 
 
 def as_kind(value: Any, kind: str) -> Any:
@@ -241,13 +259,13 @@ class Compile(Transform):
     name, suffix = "compile", "compiled"
     differentiates = False
 
-    def plan(self, rec: Recording, call: Arguments, f: Callable) -> Plan:
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         updates = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
-        return Plan(rec.graph, *operands_of(rec, call), rec.out_tree, result_outs(rec), updates)
+        return Wiring(rec.graph, *operands_of(rec, call), rec.out_tree, result_outs(rec), updates)
 
 
 def operands_of(rec: Recording, call: Arguments) -> tuple[list[int], list]:
-    """(feed, outside) of a plan for the recorded graph itself."""
+    """(feed, outside) of a wiring for the recorded graph itself."""
     n = len(call.leaves)
     return list(range(n)), rec.operands(call.leaves)[n:]
 
@@ -271,24 +289,24 @@ def result_leaves(rec: Recording) -> list:
     return found
 
 
-def select(plan: Plan) -> Plan:
-    """The plan with only those outputs of the graph that the result needs."""
-    used = sorted({o.index for o in plan.outs} | {u.index for u in plan.updates})
-    place = {old: new for new, old in enumerate(used)}
-    graph = Graph(plan.graph.inputs, [plan.graph.outputs[i] for i in used], plan.graph.name)
-    outs = [replace(o, index=place[o.index]) for o in plan.outs]
-    updates = [replace(u, index=place[u.index]) for u in plan.updates]
-    return replace(plan, graph=graph, outs=outs, updates=updates)
+def select(wiring: Wiring) -> Wiring:
+    """The wiring with only those outputs of the graph that the result needs."""
+    used = sorted({o.index for o in wiring.outs} | {u.index for u in wiring.updates})
+    new_index = {old: new for new, old in enumerate(used)}
+    graph = Graph(wiring.graph.inputs, [wiring.graph.outputs[i] for i in used], wiring.graph.name)
+    outs = [replace(o, index=new_index[o.index]) for o in wiring.outs]
+    updates = [replace(u, index=new_index[u.index]) for u in wiring.updates]
+    return replace(wiring, graph=graph, outs=outs, updates=updates)
 
 
 # --- buffers of the caller's
 
 
-def output_buffers(name: str, plan: Plan, out: Any) -> tuple:
+def output_buffers(name: str, wiring: Wiring, out: Any) -> tuple:
     """The arrays of `out`, which has the structure of the result, in the order of the graph's outputs."""
-    chosen: list = [None] * len(plan.graph.outputs)
-    for o, buffer, path in matched_buffers(name, plan, out):
-        node = plan.graph.outputs[o.index]
+    chosen: list = [None] * len(wiring.graph.outputs)
+    for o, buffer, path in matched_buffers(name, wiring, out):
+        node = wiring.graph.outputs[o.index]
         if o.kind == NUMBER:
             raise AutodiffError(f"{name}: out{path} stands for a Python number, which cannot be written into")
         if type(buffer) is not np.ndarray or buffer.shape != node.shape or buffer.dtype != node.dtype:
@@ -304,15 +322,15 @@ def output_buffers(name: str, plan: Plan, out: Any) -> tuple:
     return tuple(chosen)
 
 
-def matched_buffers(name: str, plan: Plan, out: Any) -> Iterator[tuple[Out, Any, str]]:
+def matched_buffers(name: str, wiring: Wiring, out: Any) -> Iterator[tuple[Out, Any, str]]:
     """(leaf of the result, what `out` has for it, the path to it), without those for which it has None."""
 
     def fail(path, expected, got):
         raise AutodiffError(f"{name}: out{path} is {got!r}, expected {expected}, like the result")
 
-    for leaf, buffer, path in matched(numbered(plan.tree), out, fail):
+    for leaf, buffer, path in matched(numbered(wiring.tree), out, fail):
         if isinstance(leaf, Leaf) and buffer is not None:
-            yield plan.outs[leaf.index], buffer, path
+            yield wiring.outs[leaf.index], buffer, path
 
 
 def argument_text(f: Callable, k: int, path: Sequence = ()) -> str:

@@ -105,15 +105,15 @@ def times(g: Node, factors: tuple, shape: tuple[int, ...]) -> Node:
     """The product, of the given shape. What is broadcast is multiplied before that, or by doing it."""
     for f in factors:
         if g.op != "broadcast":
-            g = product(g, f)
+            g = multiplied(g, f)
         elif not isinstance(f, Node) or fits(f.shape, g.args[0].shape):
-            g = broadcast(product(g.args[0], f), g.shape)
+            g = broadcast(multiplied(g.args[0], f), g.shape)
         else:
-            g = product(g.args[0] if f.shape == shape else g, f)
+            g = multiplied(g.args[0] if f.shape == shape else g, f)
     return broadcast(g, shape)
 
 
-def product(g: Node, f: Node | float) -> Node:
+def multiplied(g: Node, f: Node | float) -> Node:
     """g times one factor. Nothing is multiplied by 1, and -1 only changes the sign."""
     if is_number(f, 1.0):
         return g

@@ -7,7 +7,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import build, input_node
 from gpt2.autodiff.ops.interpret import evaluate_graph
-from gpt2.autodiff.record.paths import follow, path_between, shortened
+from gpt2.autodiff.record.view_chains import chain_between, follow, shortened
 
 
 def a_step(x, rng):
@@ -37,9 +37,9 @@ def test_a_shortened_path_leads_to_the_same_place(seed):
     end, short = x, ()
     for _ in range(12):
         more = a_step(end, rng)
-        short = shortened(short, path_between(end, more))
+        short = shortened(short, chain_between(end, more))
         end = more
-    full = path_between(x, end)
+    full = chain_between(x, end)
     value = rng.normal(size=x.shape)
     one, other = evaluate_graph(Graph([x], [follow(x, full), follow(x, short)]), [value])
     np.testing.assert_array_equal(one, other)
@@ -58,7 +58,7 @@ def test_slices_and_transposes_are_two_steps_in_any_number():
             more = build.transpose(end, tuple(rng.permutation([1, 2, 0]).tolist()))
         else:
             more = build.take_slice(end, k % 3, end.shape[k % 3] - 1, None, -1)
-        short = shortened(short, path_between(end, more))
+        short = shortened(short, chain_between(end, more))
         end = more
     assert [s.op for s in short] == ["slice", "transpose"]
 

@@ -1,9 +1,9 @@
 """A limit on how long this process waits for others in a call that no signal and no error ends.
 
-watch = Watch(300.0, late)
-with watch:
-    ...               a call that may block; where it takes longer, late() is called on a thread of the watch
-with watch.patient():
+limit = TimeLimit(300.0, late)
+with limit:
+    ...               a call that may block; where it takes longer, late() is called on a thread of its own
+with limit.patient():
     ...               the same with LONGER times as long
 """
 
@@ -17,7 +17,7 @@ LOOK = 0.5  # seconds between looks at the clock
 LONGER = 10  # times as long may take what one process does alone while the others wait: saving, sampling
 
 
-class Watch:
+class TimeLimit:
     """Counts the seconds that a block takes. Blocks within blocks count as one.
 
     limit   seconds; 0: none

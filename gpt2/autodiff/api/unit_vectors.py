@@ -14,7 +14,7 @@ from ..ops import apply, const
 from ..ops.build import broadcast, reshape, transpose
 
 
-def products(results: Sequence[Node], unit: Node, n: int) -> dict[Node, Node]:
+def times_unit_vectors(results: Sequence[Node], unit: Node, n: int) -> dict[Node, Node]:
     """Products of a matrix and a unit vector, scaled -> what they are for all n unit vectors, stacked.
 
     results  a graph's outputs, which depend on the unit vector, an input of n elements or computed from one
@@ -34,9 +34,9 @@ def products(results: Sequence[Node], unit: Node, n: int) -> dict[Node, Node]:
                 s = scale[scaled]
                 scale[node] = broadcast(other, node.shape) if s is None else apply("multiply", s, other)
         elif node.op == "matmul" and (pair := _one_of(node, scale, moving)) is not None:
-            scaled, matrix, place = pair
-            if matrix.ndim == 2 and scaled.shape == ((1, n) if place == 0 else (n, 1)):
-                rows = matrix if place == 0 else transpose(matrix, (1, 0))
+            scaled, matrix, side = pair
+            if matrix.ndim == 2 and scaled.shape == ((1, n) if side == 0 else (n, 1)):
+                rows = matrix if side == 0 else transpose(matrix, (1, 0))
                 s = scale[scaled]
                 if s is not None:
                     rows = apply("multiply", reshape(s, (n, 1)), rows)
@@ -45,11 +45,11 @@ def products(results: Sequence[Node], unit: Node, n: int) -> dict[Node, Node]:
 
 
 def _one_of(node: Node, scale, moving) -> tuple[Node, Node, int] | None:
-    """(the argument that is a scaled unit vector, the other one, the place of the first), where the other is
-    the same for all, and of the same type as the result."""
-    for place, (a, b) in enumerate((node.args, node.args[::-1])):
+    """(the argument that is a scaled unit vector, the other one, which side the first stands on), where the
+    other is the same for all, and of the same type as the result."""
+    for side, (a, b) in enumerate((node.args, node.args[::-1])):
         if a in scale and b not in moving and a.dtype == b.dtype == node.dtype:
-            return a, b, place
+            return a, b, side
     return None
 
 

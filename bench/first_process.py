@@ -1,0 +1,83 @@
+"""A process that does its first step, and tells the seconds of each part as JSON, for bench/first_step.py.
+
+    python -m bench.first_process CONFIG BACKWARD THREADS B T FOLDER BEGAN
+
+CONFIG is that of a GPT2Config as JSON, BEGAN the time at which the process was started. Nothing is imported
+but what is needed.
+"""
+
+import json
+import sys
+import time
+
+PARTS = (
+    "imports",
+    "weights",
+    "moments",
+    "recording, compiling",
+    "trials",
+    "running",
+    "update",
+    "all",
+    "later",
+)
+
+
+def main(config, backward, threads, B, T, folder, began):
+    marks = [float(began)]  # of the clock on the wall: Python's start counts
+    import numpy as np
+
+    from gpt2 import autodiff as ad
+    from gpt2.model import GPT2, GPT2Config
+    from gpt2.optimizer import AdamW
+
+    inside, config = Inside(), GPT2Config(**json.loads(config))
+    tokens, targets = np.random.default_rng(1).integers(0, config.vocab_size, (2, int(B), int(T)))
+    ad.remember(folder)
+    ad.set_threads(int(threads))
+    marks.append(time.time())
+    model = GPT2(config, backward, seed=0)
+    marks.append(time.time())
+    optimizer = AdamW(model)
+    marks.append(time.time())
+    model.loss_and_grads(tokens, targets)
+    marks.append(time.time())
+    optimizer.step()
+    marks.append(time.time())
+    later = []
+    for _ in range(3):
+        begin = time.time()
+        model.loss_and_grads(tokens, targets)
+        optimizer.step()
+        later.append(time.time() - begin)
+    imports, weights, moments, step, update = (b - a for a, b in zip(marks, marks[1:]))
+    running = step - inside.compiling - inside.trials
+    times = imports, weights, moments, inside.compiling, inside.trials, running, update, marks[-1] - marks[0]
+    print(json.dumps(dict(zip(PARTS, (*times, min(later))))))
+
+
+class Inside:
+    """Seconds within the first forward and backward that go into making programs, and into trials of cuts."""
+
+    def __init__(self):
+        from gpt2.autodiff import pipeline
+        from gpt2.autodiff.run import split_matmul
+
+        self.compiling = self.trials = 0.0
+        came_out, trial = pipeline.Row._came_out, split_matmul._Trial
+
+        def heard(row, title, made, seconds, remark=""):
+            self.compiling += seconds
+            return came_out(row, title, made, seconds, remark)
+
+        def tried(*args):
+            begin = time.time()
+            made = trial(*args)
+            self.trials += time.time() - begin
+            return made
+
+        pipeline.Row._came_out, split_matmul._Trial = heard, tried
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,83 @@
+"""The first step of a process, part by part: from an empty process to the end of the first update.
+
+    python -m bench.first_step
+    python -m bench.first_step --size 124M-B4T256 --backward manual --threads 1 --runs 3
+
+Each run is a new process. Before it, another one writes to as much memory as the run will need and gives it
+back: on a virtual machine pages that nobody has touched yet cost seconds a gigabyte, whoever asks for them
+first. Python's bytecode of the engine is there, as after an installation. All else counts: Python's start,
+what is imported, the pages of the process itself, and the trials of how products may be cut. What those find
+is kept in a folder of its own, and believed once three runs have found it. The last column is a later step,
+forward, backward and update.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+
+from bench import machine, program, ratios, sizes
+from bench.first_process import PARTS
+from bench.turns import ROOT, environment
+from gpt2.model import GPT2Config
+
+# Bytes a parameter that a run holds at most: parameters, gradients, two moments, and what comes and goes
+BYTES = 20
+
+
+def main(argv):
+    parser = program.parser("bench.first_step", "How long a process takes to its first step, part by part.")
+    add = parser.add_argument
+    add("--size", metavar="NAME", default="124M-B4T64", help=f"of {', '.join(sizes.SIZES)}")
+    add("--backward", metavar="WHICH", default="whole", help="manual, auto, whole, or a mix (default whole)")
+    add("--runs", metavar="N", type=program.positive(int), default=5, help="processes (default 5)")
+    options = parser.parse_args(argv)
+    size, threads = sizes.find(options.size), program.thread_counts(options.threads)[-1]
+    facts = machine.describe()
+    program.say(options, program.machine_line(facts))
+    load = machine.Load()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [measure(size, options.backward, threads, folder) for _ in range(options.runs)]
+    result = {"size": size.name, "backward": options.backward, "threads": threads, "runs": runs}
+    result["load"] = load.report()
+    program.say(options, as_text(result))
+    program.write_json(options, {"benchmark": "first_step", "machine": facts, "results": [result]})
+    return 0
+
+
+def measure(size, backward, threads, folder):
+    """Seconds of each part, of one process."""
+    env = {**environment(threads), "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+
+    def run(config, B, T):
+        command = [sys.executable, "-m", "bench.first_process", json.dumps(asdict(config)), backward]
+        command += [*map(str, (threads, B, T)), folder, repr(time.time())]
+        done = subprocess.run(command, check=True, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    run(GPT2Config(vocab_size=64, block_size=16, n_layer=2, n_head=2, n_embd=16), 2, 16)
+    touched = BYTES * size.config.num_parameters
+    subprocess.run([sys.executable, "-c", f"bytearray(b'1') * {touched}"], check=True, env=env)
+    return run(size.config, size.B, size.T)
+
+
+def as_text(result):
+    lines = [
+        [f"run {k + 1}", *(f"{run[part]:.2f}" for part in PARTS)] for k, run in enumerate(result["runs"])
+    ]
+    threads = result["threads"]
+    return "\n".join(
+        [
+            f"{result['size']}, gpt2 {result['backward']}, {threads} thread{'s' * (threads > 1)}: seconds "
+            "from an empty process to the end of the first update",
+            ratios.table(["", *PARTS], lines),
+            program.load_line(result["load"]),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,36 @@
+"""Processors that this machine can pass for, by variables that each library reads when it is loaded.
+
+    own     the machine's processor, with whatever it can do
+    avx2    the same without AVX-512: what the owner of an older processor, or of one for desktops, has
+
+OpenBLAS then takes its kernels for Haswell, NumPy leaves out its loops for AVX-512, and PyTorch, with MKL and
+oneDNN, and JAX are held to AVX2. Frequencies, caches and memory remain those of this machine.
+"""
+
+from collections.abc import Mapping
+
+from numpy._core._multiarray_umath import __cpu_dispatch__ as DISPATCHED
+from numpy._core._multiarray_umath import __cpu_features__ as FEATURES
+
+from gpt2.errors import UserError
+
+TITLES = {"own": "", "avx2": "without AVX-512"}
+
+
+def environment(name: str) -> Mapping[str, str]:
+    """The variables under which this machine passes for another. Raises UserError where it cannot do that."""
+    if name == "own":
+        return {}
+    if name != "avx2":
+        raise UserError(f"--processor {name}: expected one of {', '.join(TITLES)}")
+    if not FEATURES.get("AVX2"):
+        raise UserError("--processor avx2: this processor has no AVX2")
+    wider = [name for name in DISPATCHED if name.startswith(("X86_V4", "AVX512")) and FEATURES.get(name)]
+    return {
+        "OPENBLAS_CORETYPE": "Haswell",
+        **({"NPY_DISABLE_CPU_FEATURES": " ".join(wider)} if wider else {}),
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+    }

@@ -1,0 +1,82 @@
+"""Rules that a program gives to functions of NumPy's and SciPy's, in place of the ones they have here.
+
+`defvjp(np.where, ...)` makes a primitive of np.where, which takes the calls on recorded values from then on:
+for all of the process, as with autograd. What was recorded before would hold the rule that was there, so the
+first derivative of a process may be taken only afterwards.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...record import recording
+from ...record.conversions import plain
+from ...record.dispatch import HANDLERS, RAW, RULED
+from ...record.ufuncs import op_of
+from .tracer import Primitive
+from .wrap_util import roots, running
+
+# Their calls stand as `x + y` in programs, where NumPy is not asked; nor is it for methods such as x.sum()
+_OPERATORS = frozenset(
+    "add subtract multiply divide true_divide floor_divide remainder power negative positive absolute matmul "
+    "square sqrt reciprocal equal not_equal less less_equal greater greater_equal".split()
+)
+
+
+def ruled(fun: Any) -> Primitive | None:
+    """The primitive that stands for a function of NumPy's or SciPy's; None where that cannot be."""
+    fun = plain(fun)
+    if not _has_rule(fun):
+        return None
+    if fun in RULED:
+        return RULED[fun].primitive  # type: ignore[attr-defined]
+    if recording.recorded_so_far():
+        raise TypeError(
+            f"{fun.__name__} has a rule here, and derivatives were taken with it already: rules of NumPy's "
+            f"functions are set before the first derivative; or make a new name: primitive({fun.__name__})"
+        )
+    RULED[fun] = taking = _Taking(fun)
+    roots.append(taking.primitive)
+    return taking.primitive
+
+
+def _has_rule(fun: Any) -> bool:
+    if hasattr(np.ndarray, getattr(fun, "__name__", "")):
+        return False
+    if isinstance(fun, np.ufunc):
+        return fun.nout == 1 and fun.__name__ not in _OPERATORS and op_of(fun) is not None
+    try:
+        return fun in HANDLERS or fun in RAW
+    except TypeError:  # not hashable
+        return False
+
+
+class _Taking:
+    """Takes the calls of a function on recorded values, but those that it makes itself to be computed."""
+
+    def __init__(self, fun: Callable):
+        self.inside = threading.local()
+
+        def computed(*args, **kwargs):
+            before, self.inside.now = getattr(self.inside, "now", False), True
+            try:
+                return fun(*args, **kwargs)
+            finally:
+                self.inside.now = before
+
+        computed.__name__ = fun.__name__
+        self.primitive = Primitive(computed)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        primitive = self.primitive
+        if getattr(self.inside, "now", False) or primitive.vjp is None and primitive.jvp is None:
+            return NotImplemented
+        if not running():
+            recording.current().unstable.append(
+                f"{primitive.__name__} has a rule of the program's own, which may change"
+            )
+        return primitive(*args, **kwargs)

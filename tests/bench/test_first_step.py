@@ -1,0 +1,71 @@
+"""bench.first_step and bench.statements: where the time of a step goes."""
+
+import re
+
+import numpy as np
+import pytest
+
+from bench import first_step, rates, sizes, statements
+from bench.first_process import PARTS
+from gpt2.model import GPT2Config
+
+
+def test_a_first_step_is_told_part_by_part(monkeypatch, capsys):
+    times = iter(range(100))
+    monkeypatch.setattr(first_step, "measure", lambda *given: {part: next(times) / 8 for part in PARTS})
+    assert not first_step.main(["--size", "4x128-B12T64", "--runs", "2", "--threads", "1"])
+    told = capsys.readouterr().out
+    assert "4x128-B12T64, gpt2 whole, 1 thread: seconds from an empty process" in told
+    assert re.search(r"run 1 +0.00 +0.12 +0.25 .* 1.00\nrun 2 +1.12", told)
+
+
+def test_a_process_tells_its_first_step(monkeypatch, tmp_path):
+    """The parts of the step itself make up all of it."""
+    size = sizes.Size("tiny", GPT2Config(64, 16, 2, 2, 16), 2, 16)
+    told = first_step.measure(size, "whole", 1, str(tmp_path))
+    assert set(told) == set(PARTS) and min(told.values()) >= 0.0
+    assert told["recording, compiling"] > 0.01 and told["running"] > 0.0
+    parts = [told[part] for part in PARTS if part not in ("all", "later")]
+    assert sum(parts) == pytest.approx(told["all"], abs=1e-3)
+
+
+def test_a_step_is_told_statement_by_statement(monkeypatch):
+    monkeypatch.setattr(rates, "sgemm_peak", lambda threads: 1e11)
+    monkeypatch.setattr(rates, "copy_bandwidth", lambda threads: 1e10)
+    size = sizes.Size("tiny", GPT2Config(512, 64, 3, 2, 32), 4, 64)
+    result = statements.measure(size, "whole", 1, 1)
+    products = {row["name"]: row for row in result["rows"] if row["kind"] == "product"}
+    # of each block the product of qkv and its two gradients, and the head and its two
+    for name, calls in {
+        "256 x 32 x 96": 3,
+        "256 x 96 x 32": 3,
+        "96 x 256 x 32": 3,
+        "256 x 32 x 512": 1,
+    }.items():
+        assert products[name]["calls"] == calls
+        assert products[name]["flops"] == 2 * calls * np.prod([int(n) for n in name.split(" x ")])
+    assert products["8 of 64 x 16 x 64"]["flops"] >= 2 * 3 * 8 * 64 * 16 * 64
+    memory = {row["name"]: row for row in result["rows"] if row["kind"] == "memory"}
+    parameters = size.config.num_parameters
+    assert memory["AdamW"]["bytes"] == 28 * parameters and memory["norm"]["bytes"] == 4 * parameters
+    assert memory["gelu"]["bytes"] >= 3 * 3 * 4 * 256 * 128  # three blocks, each array once
+    known = sum(row["ms"] for row in result["rows"])
+    assert 0.5 * result["clocked_ms"] < known <= 1.001 * result["clocked_ms"]
+    result["load"] = {"others": None}
+    assert "512 x 256 x 32" in statements.as_text(result)
+
+
+def test_a_clock_looks_after_each_statement():
+    clock = statements.Clock()
+    source = (
+        "import numpy as np\n\n\ndef f(x, out, memory):\n    t = np.exp(x)  # a.py:1\n\n"
+        "    def rows(k, i, j):\n        np.multiply(x[i:j], 2.0, out=out[i:j])  # b.py:2\n\n"
+        "    run_blocks(rows, blocks1, scratch1)\n    return (out,)\n"
+    )
+    made = clock.instrumented(source)
+    assert (
+        made.replace("    _look(-1)\n", "").replace("    _look(0)\n", "").replace("    _look(1)\n", "")
+        == source
+    )
+    assert clock.texts == ["t = np.exp(x)  # a.py:1", "run_blocks(rows, blocks1, scratch1)"]
+    assert clock.files == ["a", "b"]
