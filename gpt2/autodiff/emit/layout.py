@@ -56,6 +56,9 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
     raise GraphError(f"{n.op} is said to be a view, of a kind that the emitter does not know")
 
 
+_NEVER_COPIED = ("transpose", "slice", "broadcast")  # views whatever they are views of
+
+
 def slice_view(x: np.ndarray, index: Sequence[tuple]) -> np.ndarray:
     """x[index], a view. Without the dots NumPy would read the one number of an array of no axes."""
     return x[(*index_slices(index), ...)]
@@ -128,6 +131,8 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
             return args[0]
         if n.op in VIEWS:
             x = args[0]
+            if n.op in _NEVER_COPIED or n.op == "reshape" and x.op not in VIEWS:  # of contiguous memory
+                return None
             if view(stand(x), with_args(n, args)) is None:
                 x = apply("copy", x)
                 x.loc, x.name = n.loc, None
