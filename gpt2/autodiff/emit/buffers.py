@@ -355,7 +355,7 @@ def _read_in_step(n: Node) -> list[Node]:
 def _first_writer(n: Node, s: Storage, values: Values) -> bool:
     """Whether n is the first to write to its storage, and writes all of it, as the values after it do."""
     windows = values.windows
-    if min(s.holds, key=values.uses.order.__getitem__) is not n:
+    if s.holds[0] is not n:  # they stand in the order of execution
         return False
     return all(
         m.nbytes == s.nbytes and all(step[0] == "reshape" for step in windows[m].steps)

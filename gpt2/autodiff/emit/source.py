@@ -41,7 +41,7 @@ from .windows import hosts
 SHARE_FROM = 8_000.0
 # Stretches of the arena that have a line each in the source. Python takes 20 us to compile such a line, more
 # than for the statement that writes to it: in a program of hundreds they come from a table.
-MOST_SPELLED = 100
+MOST_SPELLED = 50
 MOST_CUTS = 100  # the same of views of arguments and results, of which a deep model has some for each block
 
 
