@@ -20,7 +20,7 @@ import gpt2.autodiff.nested.map
 import gpt2.autodiff.nested.scan  # noqa: F401  all rows are in the table then
 from gpt2.autodiff.graph import Node, attr_text, type_text
 from gpt2.autodiff.ops import OPS, Op, apply, const, input_node
-from gpt2.autodiff.ops.table import Sample
+from gpt2.autodiff.ops.table import OpSample
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAMMAR = """\
@@ -163,6 +163,7 @@ MEANING = {
     "stop_gradient": "x, through which no derivative leads",
     "stretch": "the outputs of `body` on these arguments; a program has many calls of it (docs/compiler.md). "
     "Of one that computes gradients `of` is the body that is differentiated",
+    "substitute": "`solve_triangular` from the inverses of the blocks: made while source is written",
     "sum": "sums along `axes`",
     "sum_as_numpy": "`sum` in the order in which NumPy adds up, which the emitter puts in its place",
     "svd": "singular vectors and values",
@@ -170,6 +171,7 @@ MEANING = {
     "t_slope": "how far such a z moves with a",
     "take_along": "x at positions along `axis`",
     "transpose": "axes in another order",
+    "triangle_inverses": "inverses of the blocks on the diagonal of a triangle, for `substitute`",
     "update": "x with the part at `index` replaced by v",
     "while_loop": "`body` as long as `test` holds; at most `keep` carries are kept for the derivative",
     "while_loop_back": "the gradients of a while_loop, from its last step to its first",
@@ -226,12 +228,12 @@ def names_of(op: Op, count: int) -> list[str]:
     return [p.name for p in parameters]
 
 
-def code(op: Op, sample: Sample) -> str:
+def code(op: Op, sample: OpSample) -> str:
     """How emitted source spells the op on its sample."""
     return op.code(*names_of(op, len(sample.args)), **sample.attrs)
 
 
-def shapes_of(sample: Sample) -> list:
+def shapes_of(sample: OpSample) -> list:
     """A sample's arguments: shapes, and arrays where it gives them beside others."""
     rng = np.random.default_rng(0)
     found = [arg(rng, sample.dtypes[0]).shape if callable(arg) else arg for arg in sample.args]
@@ -243,7 +245,7 @@ def nodes_of(args: list, dtype: str) -> list:
     return [const(a) if isinstance(a, np.ndarray) else input_node(a, dtype) for a in args]
 
 
-def example_text(op: Op, sample: Sample) -> str:
+def example_text(op: Op, sample: OpSample) -> str:
     """A sample as a line of a graph, with types in place of names: `f64[2,3], axes=(0,) → f64[3]`."""
     args = nodes_of(shapes_of(sample), sample.dtypes[0])
     attrs = [f"{name}={attr_text(value)}" for name, value in sample.attrs.items()]

@@ -103,7 +103,7 @@ def _run(args):
         print(f"{kind:10} {1e3 * middle:9.1f} {speed} {share:>8} {len(times):6}")
     print(f"\npeak: {best / 1e9:.0f} GFLOP/s in products of 1024 x 1024 matrices, before and after")
     if not peak.quiet:
-        print("note: the machine did other work while the peak was measured, so no step is compared with it")
+        print("note: the machine did other work meanwhile: no step is compared with this peak")
     return 0
 
 

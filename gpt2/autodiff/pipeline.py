@@ -20,6 +20,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ContextDecorator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +52,7 @@ class Halves:
     saved: list[tuple[str, int]]
 
 
-class _Uncollected:
+class _Uncollected(ContextDecorator):
     """A stretch of work, in any number of threads, during which Python looks for no garbage in circles.
 
     A stage makes as many objects as the program has operations, and lets go of nearly all of them by itself.
@@ -78,7 +79,7 @@ class _Uncollected:
                 gc.enable()
 
 
-_uncollected = _Uncollected()
+uncollected = _Uncollected()
 
 
 class Row:
@@ -143,7 +144,7 @@ class Row:
         price            budget, rate and ample, as partition takes them
         """
         begin = time.perf_counter()
-        with _uncollected:
+        with uncollected:
             forward, backward, saved = partition(joint, n_inputs, n_outputs, tidy=self._simple, **price)
         origins = [("output", n_outputs + k) for k in range(len(saved))]
         if not hand_on_inputs:
@@ -207,7 +208,7 @@ class Row:
 
     def _stage(self, title: str, make: Callable, *args):
         begin = time.perf_counter()
-        with _uncollected:
+        with uncollected:
             made = make(*args)
         return self._came_out(title, made, time.perf_counter() - begin)
 

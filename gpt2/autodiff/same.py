@@ -24,10 +24,10 @@ def same(a: Any, b: Any) -> bool:
     if t is not type(b):
         return False
     if t is float:
-        return a == b and (a != 0.0 or math.copysign(1.0, a) == math.copysign(1.0, b)) or a != a and b != b
+        return _same_float(a, b)
     if t is complex:
         return same(a.real, b.real) and same(a.imag, b.imag)
-    if t is range:  # range(0, 5, 2) == range(0, 6, 2)
+    if t in (range, slice):  # range(0, 5, 2) == range(0, 6, 2)
         return same_items((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     if t in _PLAIN:
         return a == b
@@ -35,11 +35,14 @@ def same(a: Any, b: Any) -> bool:
         return same_items(a, b)
     if t is frozenset:  # in the order in which a loop meets them
         return same_items(tuple(a), tuple(b))
-    if t is slice:
-        return same_items((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     if t in NUMPY_SCALARS:
         return same(a.dtype, b.dtype) and a.tobytes() == b.tobytes()
     return isinstance(a, np.dtype) and a == b and a.metadata is None and b.metadata is None
+
+
+def _same_float(a: float, b: float) -> bool:
+    """Equal in their sign as well, of a zero too; or both nan."""
+    return a == b and math.copysign(1.0, a) == math.copysign(1.0, b) or a != a and b != b
 
 
 def same_items(items: Sequence, then: tuple) -> bool:

@@ -76,6 +76,32 @@ def test_several_results_and_other_arguments_in_pytorch(torch):
     np.testing.assert_allclose(only.numpy(), 1.0)
 
 
+def test_derivatives_of_derivatives_in_pytorch(torch):
+    f = ad.from_torch(lambda x, y: (torch.tanh(x) * y, torch.sum(x * y)))
+    both = lambda x, y: np.sum(f(x, y)[0]) * f(x, y)[1]  # noqa: E731
+    expected = lambda x, y: np.sum(np.tanh(x) * y) * np.sum(x * y)  # noqa: E731
+    np.testing.assert_allclose(ad.hessian(both)(X, Y), ad.hessian(expected)(X, Y), rtol=1e-10)
+    third = ad.grad(ad.grad(ad.grad(lambda a: both(a * X, Y))))(0.7)
+    assert third == pytest.approx(ad.grad(ad.grad(ad.grad(lambda a: expected(a * X, Y))))(0.7))
+    g = ad.to_torch(lambda x, k, y: (np.sum(np.tanh(x**k) * y), np.argmax(x)))
+    x, y = torch.tensor(X, requires_grad=True), torch.tensor(Y, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x, y: g(x, 2, y)[0], (x, y))
+    (slope,) = torch.autograd.grad(g(x, 2, y)[0], x, create_graph=True)
+    (slope**2).sum().backward()  # a penalty on the gradient
+    wanted = ad.grad(lambda x: np.sum(ad.grad(numpy_loss)(x, Y) ** 2))(X)
+    np.testing.assert_allclose(x.grad.numpy(), wanted, rtol=1e-10)
+
+
+def test_derivatives_of_derivatives_in_jax(jax):
+    f = ad.from_jax(lambda x, y: jax.numpy.sum(jax.numpy.tanh(x**2) * y))
+    np.testing.assert_allclose(ad.hessian(f)(X, Y), ad.hessian(numpy_loss)(X, Y), rtol=1e-4, atol=1e-5)
+    g, x, y = ad.to_jax(numpy_loss), jax.numpy.array(X), jax.numpy.array(Y)
+    found = jax.jacrev(jax.grad(g))(x, y)
+    np.testing.assert_allclose(found, ad.hessian(numpy_loss)(X, Y), rtol=1e-4, atol=1e-5)
+    many = jax.numpy.stack([x, 2 * x])
+    np.testing.assert_allclose(jax.vmap(g, (0, None))(many, y), [g(x, y), g(2 * x, y)], rtol=1e-6)
+
+
 def test_a_function_of_jax(jax):
     f = ad.from_jax(lambda x, y: {"out": jax.numpy.tanh(x) * y})
     found = ad.grad(lambda x, y: np.sum(f(x**2, y)["out"]), (0, 1))(X, Y)

@@ -24,36 +24,10 @@ from gpt2.weights import checkpoint
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("quick_peak")
 
-SMALL = [
-    "--tokenizer",
-    "byte",
-    "--n-layer",
-    "1",
-    "--n-head",
-    "2",
-    "--n-embd",
-    "16",
-    "--block-size",
-    "16",
-    "--batch-size",
-    "4",
-    "--accumulate",
-    "2",
-    "--steps",
-    "12",
-    "--warmup",
-    "2",
-    "--lr",
-    "1e-2",
-    "--eval-every",
-    "5",
-    "--eval-batches",
-    "2",
-    "--sample-tokens",
-    "8",
-    "--save-every",
-    "4",
-]
+SMALL = (
+    "--tokenizer byte --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 4 --accumulate 2 "
+    "--steps 12 --warmup 2 --lr 1e-2 --eval-every 5 --eval-batches 2 --sample-tokens 8 --save-every 4"
+).split()
 
 
 @pytest.fixture

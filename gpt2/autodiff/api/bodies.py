@@ -18,7 +18,7 @@ from ..record import draws
 from ..record.record import Recording, apply_op
 from ..record.value import Recorded
 from ..reuse.watch import watched
-from ..tree import is_dynamic
+from ..tree import Tree, flatten, is_dynamic, unflatten
 
 
 def recorded_once(
@@ -38,6 +38,17 @@ def recorded_once(
     return found, rec if stands_for_all(rec) else None
 
 
+def recorded_for_all(record: Callable[[], Recording], *functions: Callable) -> tuple[Recording, str | None]:
+    """(a recording, and why it cannot stand for other calls of the user's `functions`; None: it can)."""
+    drawn = draws.count()
+    rec, trouble = watched(record, *functions)
+    if draws.count() > drawn:
+        trouble = "it draws random numbers"
+    elif not trouble and not stands_for_all(rec):
+        trouble = "it branches on values" if rec.value_dependent else rec.unstable[0]
+    return rec, trouble
+
+
 def stands_for_all(rec: Recording) -> bool:
     """Whether every run would give this graph."""
     return not rec.value_dependent and not rec.unstable
@@ -51,6 +62,18 @@ def changes(x: Any) -> bool:
 def as_arrays(leaves: Sequence) -> list:
     """The leaves, with Python ints and bools as arrays. A recorded value may look like either."""
     return [np.asarray(x) if type(x) is not Recorded and isinstance(x, (int, bool)) else x for x in leaves]
+
+
+def on_leaves(f: Callable, tree: Tree) -> Callable:
+    """f as a function of the flat leaves of its (args, kwargs), whose results are arrays."""
+
+    def one(leaves):
+        args, kwargs = unflatten(tree, leaves)
+        out, out_tree = flatten(f(*args, **kwargs), changes)
+        return unflatten(out_tree, as_arrays(out))
+
+    one.__name__ = getattr(f, "__name__", "f")
+    return one
 
 
 def body_graph(rec: Recording) -> Graph:

@@ -123,7 +123,7 @@ class _Custom:
         keywords = self.keywords_for_rule(kwargs)
         leaves, tree = flatten(args)
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
-        concrete = [value_of(x) for x in leaves]
+        concrete = [_as_leaf(value_of(x)) for x in leaves]
         with _own_reads():
             primal = _traced(function, concrete, tree, self.name)
         rule = self.rule(primal, concrete, tree, keywords)
@@ -178,6 +178,11 @@ class _Custom:
                     here(),
                 )
         return {name: value for name, value in kwargs.items() if name in taken}
+
+
+def _as_leaf(value: Any) -> Any:
+    """What a recorded value is, as an input: Python's integers and bools (x < 3) would be settings."""
+    return np.asarray(value)[()] if type(value) in (bool, int) else value
 
 
 def _signature(f):

@@ -34,7 +34,7 @@ import numpy as np
 from ..errors import AutodiffError, number_returned
 from ..graph import Graph, Node, rewrite, type_text
 from ..ops import input_node
-from ..pipeline import Row
+from ..pipeline import Row, uncollected
 from ..record.bytecode import CATCHES, catches
 from ..record.draws import Draws, again, seen
 from ..record.record import Recording, record
@@ -46,7 +46,7 @@ from ..reuse.watch import Watch
 from ..switches import overrides
 from ..tree import LEAF, flatten
 from .fast_path import make_entry
-from .programs import _programs, structure
+from .programs import Key, _programs, memory_of, structure
 from .transform import (
     Arguments,
     Transform,
@@ -74,7 +74,7 @@ class Compiled:
     guard: Guard
     path: Path | None = None
     draws: list = field(default_factory=list)  # as in a Recording
-    graph: Graph | None = None  # and the recorded graph that they are of
+    graph: Graph | None = None  # and the recorded graph that they are of, where there are any
     entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
     asked: list | None = None  # what it was given besides arrays, where the function asks by `is`
 
@@ -204,19 +204,23 @@ class Derived:
             wiring = self.wiring(call, rec)
         return wiring, self.transform.compile(wiring, row, scalar)
 
+    @uncollected
     def compiled(self, call: Arguments, key: tuple) -> Compiled | Wiring:
         """Records the call anew, and compiles it; a Wiring alone where that is not worth it."""
         kin, self.kin = self.kin, None
         row = Row(self.name, key[-1])
         rec, guard, path, scalar = self.recorded(call, key, row)
         kinds = tuple(map(result_kind, result_leaves(rec)))
-        graph_key = (structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key)
+        graph_key = Key(
+            structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key
+        )
         found = _programs.find(graph_key)
         if found is None:
             if self.why is not None and not _programs.seen(graph_key):
                 return self.wiring(call, rec)
             wiring, program = self.built(call, rec, row, scalar)
-            _programs.add(graph_key, (replace(wiring, outside=[]), program))
+            wiring = wiring.settled()
+            _programs.add(graph_key, (wiring, program), memory_of(program))
         else:
             wiring, program = found
         outside = [array for _, array in rec.captures]
@@ -224,7 +228,8 @@ class Derived:
             if kin is not None:
                 records.add(*kin, Guard(self.why, never), None)
             return Compiled(wiring, program, outside, Guard(self.why, never))
-        compiled = Compiled(wiring, program, outside, guard, path, rec.draws, rec.graph)
+        graph = rec.graph if rec.draws else None
+        compiled = Compiled(wiring, program, outside, guard, path, rec.draws, graph)
         compiled.asked = call.as_they_are() if guard.by_identity else None
         self.cache.add(key, guard, compiled)
         if kin is not None and not rec.draws:

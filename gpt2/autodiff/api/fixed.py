@@ -175,7 +175,8 @@ class Fixed(_Entries):
 
     f         a pure function of its arguments. Arrays among them (np.ndarray itself, of any shape, real,
               complex, integer or bool) are the program's operands; everything else has to be hashable and is
-              part of the program, as are keyword arguments
+              part of the program, as are keyword arguments: equal ones have one program, so f must not ask
+              for one by `is`
     options   ad.Options, or None for the default ones
     name      what the program is called in its source; by default as f is
 

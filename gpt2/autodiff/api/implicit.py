@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import AutodiffError
 from ..graph import Graph
 from ..nested import solvers
+from ..nested.call import evaluate_call
 from ..nested.implicit import (
     DENSE,
     Root,
@@ -27,16 +28,13 @@ from ..nested.implicit import (
     split,
 )
 from ..ops.subgraph import inputs_like
-from ..pipeline import program_of
-from ..record import draws, recording
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
-from ..reuse.watch import Watch
 from ..tree import Tree, flatten, unflatten
-from .bodies import applied, body_graph, changes, operands_of_body, stands_for_all
+from .bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
 from .carries import leaves_of_carry, own, recorded_step
-from .derived import derived_of
-from .transform import Compile, as_kind, result_kind
+from .operators import Operator
+from .transform import as_kind, result_kind
 
 
 def fixed_point(
@@ -71,7 +69,7 @@ def fixed_point(
         0.739085
     """
     how = FixedPoint(_tolerance("fixed_point", tol, max_steps), max_steps)
-    return _entered(how, f, x0, params, solver, linear_solve)
+    return how.of(f, x0, params, solver, linear_solve)
 
 
 def root(
@@ -105,7 +103,7 @@ def root(
         1.259921
     """
     how = RootOf(_tolerance("root", tol, max_steps), max_steps)
-    return _entered(how, f, x0, params, solver, linear_solve)
+    return how.of(f, x0, params, solver, linear_solve)
 
 
 def _tolerance(name: str, tol: float | None, max_steps: int) -> float | None:
@@ -114,14 +112,6 @@ def _tolerance(name: str, tol: float | None, max_steps: int) -> float | None:
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise AutodiffError(f"{name}: max_steps is {max_steps!r}, expected a positive int", here())
     return tol
-
-
-def _entered(how: Solution, f: Callable, x0, params: tuple, solver: Any, linear_solve: Any) -> Any:
-    """The solution, by a program that is kept with f; or as part of the recording that is under way."""
-    leaves, _ = flatten((x0, params))
-    if recording.current() is None and not any(type(x) is Recorded for x in leaves):
-        return derived_of(f, how).entry((x0, params, solver, linear_solve), {})
-    return how.solved(f, x0, params, solver, linear_solve)
 
 
 class Equation(NamedTuple):
@@ -137,23 +127,23 @@ class Equation(NamedTuple):
     kinds: Sequence
 
 
-class Solution(Compile):
-    """A solution outside of any recording: compiled, and kept with f."""
+class Solution:
+    """How an equation is solved."""
 
-    takes_out = False
+    name: str
     default_tol = 1e-10
 
     def __init__(self, tol: float | None, max_steps: int):
         self.tol, self.max_steps = tol, max_steps
 
-    def key(self) -> tuple:
-        return type(self), self.tol, self.max_steps
+    def of(self, f: Callable, x0: Any, params: tuple, solver: Any, linear_solve: Any) -> Any:
+        """The solution, by a program that is kept with f; or as part of the recording that is under way."""
 
-    def function(self, f: Callable) -> Callable:
-        def solution(x0, params, solver, linear_solve):
+        def solved(f, x0, params, solver, linear_solve, *settings):
             return self.solved(f, x0, params, solver, linear_solve)
 
-        return solution
+        operator = Operator(self.name, self.name, solved, self.tol, self.max_steps)
+        return operator(f, x0, params, solver, linear_solve)
 
     def solved(self, f: Callable, x0: Any, params: tuple, solver: Any, linear_solve: Any) -> Any:
         """The solution as a recorded value, if f depends on one."""
@@ -167,7 +157,7 @@ class Solution(Compile):
         rule = Root(residual, flat_solve, krylov)
         graph = search.as_graph()
         operands = operands_of_body(graph, [*x, *outside])
-        found = applied("call", operands, _evaluate, graph=graph, rule=rule)
+        found = applied("call", operands, evaluate_call, graph=graph, rule=rule)
         return unflatten(tree, [as_kind(v, kind) for v, kind in zip(found, kinds)])
 
     def tolerance(self, residual: Graph) -> float:
@@ -186,7 +176,7 @@ class Solution(Compile):
 
 
 class FixedPoint(Solution):
-    name, suffix = "fixed_point", "fixed_point"
+    name = "fixed_point"
     default_tol = 2e-13
 
     def residual(self, f: Graph) -> Graph:
@@ -201,7 +191,7 @@ class FixedPoint(Solution):
 
 
 class RootOf(Solution):
-    name, suffix = "root", "root"
+    name = "root"
 
     def residual(self, f: Graph) -> Graph:
         return f
@@ -225,10 +215,6 @@ def _newton_step(f: Graph, product: Graph) -> Graph:
     return Graph([*fresh[:n], *r, *fresh[n:]], d, f.name + "_step")
 
 
-def _evaluate(*values, graph: Graph, rule: Root) -> tuple:
-    return program_of(graph)(*values)
-
-
 def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tuple[Graph, list]:
     """(the graph of f on flat values, what it reads besides x). `x` is put into the dtypes of its results."""
     for v in x:
@@ -243,12 +229,7 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
         return leaves_of_carry(name, f(unflatten(tree, list(map(own, leaves))), *params), tree, WORDS), []
 
     step.__name__ = getattr(f, "__name__", "f")
-    drawn = draws.count()
-    with Watch(f) as world:
-        rec = recorded_step(name, step, x, tree, [], WORDS)
-    trouble = "it draws random numbers" if draws.count() > drawn else world.guard().trouble
-    if not trouble and not stands_for_all(rec):
-        trouble = "it branches on values" if rec.value_dependent else rec.unstable[0]
+    rec, trouble = recorded_for_all(lambda: recorded_step(name, step, x, tree, [], WORDS), f)
     if trouble:
         raise AutodiffError(
             f"{name}: f has to be the same function at every x, and {trouble}. Choose with np.where, and "

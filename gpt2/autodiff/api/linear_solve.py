@@ -11,20 +11,19 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..graph import Graph
+from ..nested.call import evaluate_call
 from ..nested.implicit import LinearSolve, SolverCall, transpose_of
 from ..ops.subgraph import inputs_like
-from ..pipeline import program_of
-from ..record import draws, recording
+from ..record import draws
 from ..record.record import Recording, evaluate_graph, inline, record
 from ..record.source_lines import here
-from ..record.value import Recorded, value_of
-from ..reuse.watch import Watch
+from ..record.value import value_of
 from ..tree import Tree, flatten, unflatten
-from .bodies import applied, body_graph, changes, operands_of_body, stands_for_all
+from .bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
 from .carries import leaves_of_carry
-from .derived import derived_of
 from .implicit import InTree
-from .transform import Compile, as_kind, result_kind
+from .operators import Operator
+from .transform import as_kind, result_kind
 
 
 def custom_linear_solve(
@@ -60,27 +59,8 @@ def custom_linear_solve(
     """
     if symmetric and transpose_solve is not None:
         raise AutodiffError("custom_linear_solve: symmetric=True leaves nothing for transpose_solve", here())
-    if recording.current() is None and not any(type(x) is Recorded for x in flatten(b)[0]):
-        return derived_of(matvec, System(symmetric)).entry((b, solve, transpose_solve), {})
-    return _solved(matvec, b, solve, transpose_solve, symmetric)
-
-
-class System(Compile):
-    """A linear system outside of any recording: compiled, and kept with matvec."""
-
-    name, suffix, takes_out = "custom_linear_solve", "solve", False
-
-    def __init__(self, symmetric: bool):
-        self.symmetric = symmetric
-
-    def key(self) -> tuple:
-        return type(self), self.symmetric
-
-    def function(self, f: Callable) -> Callable:
-        def solution(b, solve, transpose_solve):
-            return _solved(f, b, solve, transpose_solve, self.symmetric)
-
-        return solution
+    solved = Operator("custom_linear_solve", "solve", _solved, symmetric)
+    return solved(matvec, b, solve, transpose_solve)
 
 
 def _solved(
@@ -97,12 +77,8 @@ def _solved(
     graphs = _wide(len(leaves) + len(outside), product, first, back)
     rule = LinearSolve(*graphs, symmetric)
     operands = operands_of_body(graphs[1], [*leaves, *outside, *extra, *other])
-    found = applied("call", operands, _evaluate, graph=graphs[1], rule=rule)
+    found = applied("call", operands, evaluate_call, graph=graphs[1], rule=rule)
     return unflatten(tree, [as_kind(x, kind) for x, kind in zip(found, kinds)])
-
-
-def _evaluate(*values, graph: Graph, rule: LinearSolve) -> tuple:
-    return program_of(graph)(*values)
 
 
 def _product(matvec: Callable, leaves: list, tree: Tree) -> tuple[Graph, list]:
@@ -113,12 +89,8 @@ def _product(matvec: Callable, leaves: list, tree: Tree) -> tuple[Graph, list]:
         return leaves_of_carry(name, matvec(unflatten(tree, v)), tree, WORDS)
 
     flat.__name__ = getattr(matvec, "__name__", "matvec")
-    drawn = draws.count()
-    with Watch(matvec) as world:
-        rec = record(flat, ([np.asarray(value_of(x))[()] for x in leaves],))
-    trouble = "it draws random numbers" if draws.count() > drawn else world.guard().trouble
-    if not trouble and not stands_for_all(rec):
-        trouble = "it branches on values" if rec.value_dependent else rec.unstable[0]
+    given = [np.asarray(value_of(x))[()] for x in leaves]
+    rec, trouble = recorded_for_all(lambda: record(flat, (given,)), matvec)
     if trouble:
         raise AutodiffError(f"{name}: matvec has to be linear, and {trouble}", here())
     for x, o in zip(leaves, rec.graph.outputs):
@@ -166,27 +138,25 @@ def _solver(
     flat.__name__ = getattr(solve, "__name__", "solve")
     given = [[np.asarray(value_of(x))[()] for x in part] for part in (leaves, outside)]
     rec, trouble = _recorded(flat, given, solve)
-    if rec is not None and rec.lifted and (trouble or not stands_for_all(rec)):
+    if rec is not None and rec.lifted and trouble:
         raise AutodiffError(
             f"custom_linear_solve: {flat.__name__} reads a recorded value that is neither b nor comes by "
             "matvec, and cannot be recorded for all b, as it branches on values or changes something. Let it "
             "read that through b or matvec",
             here(),
         )
-    if rec is None or trouble or not stands_for_all(rec):
+    if rec is None or trouble:
         return SolverCall(flat.__name__, product, InTree(solve, tree, kinds)).as_graph(), []
     return body_graph(rec), rec.operands([None] * (n + len(outside)))[n + len(outside) :]
 
 
 def _recorded(flat: Callable, given: list, solve: Callable) -> tuple[Recording | None, str | None]:
     """A recording of the solver, or None; and why it cannot stand for other calls."""
-    drawn = draws.count()
     try:
-        with Watch(solve) as world, draws.plainly():
-            rec = record(flat, given)
+        with draws.plainly():
+            return recorded_for_all(lambda: record(flat, given), solve)
     except Exception:  # what cannot be recorded runs as it is; if it is at fault itself, it will say so then
         return None, None
-    return rec, "it draws random numbers" if draws.count() > drawn else world.guard().trouble
 
 
 def _wide(own: int, product: Graph, first: Graph, back: Graph | None) -> tuple[Graph, Graph, Graph | None]:

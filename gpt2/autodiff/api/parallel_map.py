@@ -9,14 +9,12 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..nested.map import evaluate_map
-from ..record import recording
 from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import flatten, unflatten
-from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
-from .derived import derived_of
-from .transform import Compile
+from .bodies import applied, body_graph, on_leaves, operands_of_body, recorded_once
+from .operators import Operator
 
 
 def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
@@ -39,33 +37,14 @@ def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
                [2., 2.],
                [2., 2.]])
     """
-    if recording.current() is None and not any(type(x) is Recorded for x in flatten(arrays)[0]):
-        return derived_of(body, ParallelMap(), pure).entry(arrays, {})
-    return _mapped(body, arrays)
+    return Operator("parallel_map", "map", _mapped)(body, *arrays, pure=pure)
 
 
-class ParallelMap(Compile):
-    """A map outside of any recording: compiled, and kept with body."""
-
-    name, suffix, takes_out = "parallel_map", "map", False
-
-    def function(self, f: Callable) -> Callable:
-        def mapped(*arrays):
-            return _mapped(f, arrays)
-
-        return mapped
-
-
-def _mapped(body: Callable, arrays):
-    leaves, tree = flatten(arrays)
+def _mapped(body: Callable, *arrays):
+    leaves, tree = flatten((arrays, {}))
     n = _length(leaves)
 
-    def one(slices):
-        out, out_tree = flatten(body(*unflatten(tree, slices)), changes)
-        return unflatten(out_tree, as_arrays(out))
-
-    one.__name__ = getattr(body, "__name__", "body")
-
+    one = on_leaves(body, tree)
     if n == 0:
         return _of_nothing(one, leaves)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any
 
 import numpy as np
 
@@ -39,30 +41,75 @@ def _attr_key(v):
     return (type(v), v)  # 1 and True are equal
 
 
+class Key:
+    """What a program is found by: the parts of a tuple, whose hash is computed once. Of a long program it
+    takes a tenth of a second.
+    """
+
+    __slots__ = ("parts", "hash")
+
+    def __init__(self, *parts: Hashable):
+        self.parts = parts
+        self.hash = hash(parts)
+
+    def __hash__(self):
+        return self.hash
+
+    def __eq__(self, other):
+        return self.hash == other.hash and self.parts == other.parts
+
+
+# Bytes that an op of a program takes, with its line of source, its statement in Python's code, its place in
+# the key and its nodes: measured with tracemalloc.
+AN_OP = 5000
+
+
+def memory_of(program: Any) -> int:
+    """About how many bytes a compiled program keeps, with what it works in."""
+    parts = (program.forward, program.backward) if hasattr(program, "forward") else (program,)
+    return sum(_memory_of(part.graph) + getattr(part, "arena_bytes", 0) for part in parts)
+
+
+def _memory_of(graph: Graph) -> int:
+    """The same of a graph, with the graphs in it."""
+    inner = {id(v): v for n in graph.nodes for v in n.attrs.values() if isinstance(v, Graph)}
+    own = sum(AN_OP + (n.nbytes if n.op == "const" else 0) for n in graph.nodes)
+    return own + sum(map(_memory_of, inner.values()))
+
+
 class _Programs:
-    """Compiled graphs by structure, and structures seen once. Both are bounded, the oldest goes first."""
+    """Compiled graphs by structure, and structures seen once. Both are bounded, the oldest goes first; the
+    newest stays, whatever its size.
+    """
 
     SIZE, NOTES = 256, 4096
+    BYTES = 1 << 30
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._programs: OrderedDict = OrderedDict()
+        self._programs: OrderedDict = OrderedDict()  # key -> (value, bytes)
         self._notes: OrderedDict = OrderedDict()
+        self._nbytes = 0
 
-    def find(self, key):
+    def find(self, key: Key) -> Any:
         with self._lock:
             found = self._programs.get(key)
-            if found is not None:
-                self._programs.move_to_end(key)
-            return found
+            if found is None:
+                return None
+            self._programs.move_to_end(key)
+            return found[0]
 
-    def add(self, key, value) -> None:
+    def add(self, key: Key, value: Any, nbytes: int = 0) -> None:
+        """Keep a program that takes so many bytes."""
         with self._lock:
-            self._programs[key] = value
-            if len(self._programs) > self.SIZE:
-                self._programs.popitem(last=False)
+            _, before = self._programs.pop(key, (None, 0))
+            self._programs[key] = value, nbytes
+            self._nbytes += nbytes - before
+            while len(self._programs) > self.SIZE or self._nbytes > self.BYTES and len(self._programs) > 1:
+                _, (_, freed) = self._programs.popitem(last=False)
+                self._nbytes -= freed
 
-    def seen(self, key) -> bool:
+    def seen(self, key: Key) -> bool:
         """Whether this structure was met before. From now on it was."""
         mark = hash(key)
         with self._lock:

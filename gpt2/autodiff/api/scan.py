@@ -9,15 +9,14 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..nested.scan import default_every, evaluate_scan
-from ..record import recording
 from ..record.record import record
 from ..record.source_lines import here
-from ..record.value import Recorded, value_of
+from ..record.value import value_of
 from ..tree import Tree, flatten, is_dynamic, unflatten
 from .bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
 from .carries import leaves_of_carry, own, recorded_step
-from .derived import derived_of
-from .transform import Compile, as_kind, result_kind
+from .operators import Operator
+from .transform import as_kind, result_kind
 
 
 def scan(
@@ -51,34 +50,10 @@ def scan(
         >>> ad.grad(lambda xs: ad.scan(body, 0.0, xs)[0])(np.ones(3))
         array([0.25, 0.5 , 1.  ])
     """
-    if recording.current() is None:
-        leaves, _ = flatten((init, xs))
-        if not any(type(x) is Recorded for x in leaves):
-            how = Scan(length, every, reverse)
-            return derived_of(body, how).entry((init, xs), {})
-    return _scan(body, init, xs, length, every, reverse)
-
-
-class Scan(Compile):
-    """A scan outside of any recording: compiled, and kept with body."""
-
-    name, suffix, takes_out = "scan", "scan", False
-
-    def __init__(self, length: int | None, every: int | None, reverse: bool):
-        self.arguments = length, every, reverse
-
-    def key(self) -> tuple:
-        return type(self), *self.arguments
-
-    def function(self, f: Callable) -> Callable:
-        def loop(init, xs):
-            return _scan(f, init, xs, *self.arguments)
-
-        return loop
+    return Operator("scan", "scan", _scan, length, every, reverse)(body, init, xs)
 
 
 def _scan(body: Callable, init, xs, length, every, reverse: bool):
-    """A scan whose arguments are recorded values, or that reads some."""
     carry, carry_tree = flatten(init, changes)
     slices, xs_tree = flatten(xs, lambda x: is_dynamic(x) or type(x) is np.ndarray)
     n = _length(slices, length)

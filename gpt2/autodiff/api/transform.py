@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError
-from ..graph import Graph
+from ..graph import Graph, Node
 from ..ops.interpret import evaluate_graph
 from ..pipeline import Row
 from ..record import recording
@@ -61,6 +61,13 @@ class Wiring:
 
     def operands(self, leaves: Sequence) -> list:
         return [*(leaves[i] for i in self.feed), *self.outside]
+
+    def settled(self) -> Wiring:
+        """The wiring once its program is made, without arrays from outside: of its graph only the types of
+        what goes in and out, for a long program's nodes take hundreds of megabytes.
+        """
+        outputs = [Node("input", (), {}, o.shape, o.dtype, o.name) for o in self.graph.outputs]
+        return replace(self, graph=Graph(self.graph.inputs, outputs, self.graph.name), outside=[])
 
 
 @dataclass

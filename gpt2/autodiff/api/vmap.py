@@ -13,7 +13,7 @@ from ..record.record import Recording, inline, record
 from ..record.source_lines import here
 from ..record.value import Recorded
 from ..tree import LEAF, Tree, attributes_of, flatten, leaf_paths, unflatten
-from .bodies import as_arrays, body_graph, changes, operands_of_body, recorded_once
+from .bodies import body_graph, on_leaves, operands_of_body, recorded_once
 from .derived import derived_function
 from .transform import Compile, argument_text
 
@@ -84,12 +84,7 @@ def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any)
     n = _examples(f, leaves, axes, names)
     moved = [x if a is None else _first(x, a) for x, a in zip(leaves, axes)]
 
-    def one(leaves):
-        given_args, given_kwargs = unflatten(tree, leaves)
-        out, out_tree = flatten(f(*given_args, **given_kwargs), changes)
-        return unflatten(out_tree, as_arrays(out))
-
-    one.__name__ = _name(f)
+    one = on_leaves(f, tree)
 
     def at(k):
         return flatten(one([_own(x) if a is None else _own(x[k]) for x, a in zip(moved, axes)]))

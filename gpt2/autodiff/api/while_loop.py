@@ -12,15 +12,14 @@ from ..graph import Graph
 from ..nested.loop import default_keep, evaluate_while
 from ..ops.build import cast
 from ..ops.subgraph import inputs_like
-from ..record import recording
 from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, unflatten
 from .bodies import applied, body_graph, changes, operands_of_body, recorded_once, stands_for_all
 from .carries import leaves_of_carry, own, recorded_step
-from .derived import derived_of
-from .transform import Compile, as_kind, result_kind
+from .operators import Operator
+from .transform import as_kind, result_kind
 
 
 def while_loop(cond: Callable, body: Callable, init: Any, *, keep: int | None = None) -> Any:
@@ -55,31 +54,10 @@ def while_loop(cond: Callable, body: Callable, init: Any, *, keep: int | None = 
     """
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
         raise AutodiffError(f"while_loop: keep is {keep!r}, expected a positive int", here())
-    if recording.current() is None and not any(type(x) is Recorded for x in flatten(init)[0]):
-        return derived_of(body, While(keep)).entry((init, cond), {})
-    return _while(cond, body, init, keep)
+    return Operator("while_loop", "while", _while, keep)(body, init, cond)
 
 
-class While(Compile):
-    """A while_loop outside of any recording: compiled, and kept with body."""
-
-    name, suffix, takes_out = "while_loop", "while", False
-
-    def __init__(self, keep: int | None):
-        self.keep = keep
-
-    def key(self) -> tuple:
-        return type(self), self.keep
-
-    def function(self, f: Callable) -> Callable:
-        def loop(init, cond):
-            return _while(cond, f, init, self.keep)
-
-        return loop
-
-
-def _while(cond: Callable, body: Callable, init: Any, keep: int | None) -> Any:
-    """A while_loop whose arguments are recorded values, or that reads some."""
+def _while(body: Callable, init: Any, cond: Callable, keep: int | None) -> Any:
     carry, tree = flatten(init, changes)
     step, test = _step(body, tree), _test(cond, tree)
     kinds = [result_kind(value_of(x)) for x in carry]

@@ -73,6 +73,10 @@ class BufferPlan:
     work: dict[Node, Storage]  # for each call of a stretch, what its function works in
     unread: dict[tuple[Node, int], Storage]  # and for each of its results that nothing reads
 
+    def lenders(self) -> set[Node]:
+        """The results in whose memory other values live before they are written."""
+        return {s.lender for s in self.storage.values() if s.lender is not None}
+
 
 def plan(
     values: Values, stands: dict[Node, np.ndarray] | None = None, work: dict[Node, int] | None = None
@@ -89,6 +93,8 @@ def plan(
     partials = {n: Storage(n.nbytes * len(blocks_of(r)), start[n], end[n]) for r in regions for n in r.sums}
     if stands is not None:
         _lend(kind, storage, values, stands)
+    else:
+        _begin_in_results(kind, storage, values)
     during = {n: Storage(nbytes, start[n], end[n]) for n, nbytes in (work or {}).items()}
     unread = {
         (n, k): Storage(o.nbytes, start[n], end[n])
@@ -349,7 +355,7 @@ def _read_in_step(n: Node) -> list[Node]:
 def _first_writer(n: Node, s: Storage, values: Values) -> bool:
     """Whether n is the first to write to its storage, and writes all of it, as the values after it do."""
     windows = values.windows
-    if min(s.holds, key=values.uses.order.__getitem__) is not n:
+    if s.holds[0] is not n:  # they stand in the order of execution
         return False
     return all(
         m.nbytes == s.nbytes and all(step[0] == "reshape" for step in windows[m].steps)
@@ -425,9 +431,40 @@ def _lend(kind, storage, values: Values, stands) -> None:
         if s.nbytes >= LEND_FROM and s.end - s.start >= long:
             lenders = {o: spans for o, spans in taken.items() if types[id(s)] == {o.dtype}}
             _borrow(s, lenders)
+    _note_lent(kind, storage, values)
+
+
+def _note_lent(kind, storage, values: Values) -> None:
     for n in kind:
         if kind[n] is Kind.ARENA and storage[values.base(n)].lender is not None:
             kind[n] = Kind.LENT
+
+
+def _begin_in_results(kind, storage, values: Values) -> None:
+    """Put large values into the memory of results that are written over them, element by element.
+
+    One array is then in cache where there were two. Nothing else is written there before.
+    """
+    first: dict[Node, Node] = {}
+    for n in kind:
+        first.setdefault(values.base(n), n)
+    for o in values.outputs:
+        n = first.get(o)
+        if n is None or n.op == "copy" or not lends(o) or n.nbytes != o.nbytes or not _writes_all(o, values):
+            continue
+        for x in _read_in_step(n):
+            s = storage.get(x)
+            alone = s is not None and s.lender is None and s.holds == [x] and _fits_over(n, x, values.windows)
+            if alone and x not in values.where[x].sums and _done_with(x, n, True, values, values.where[n]):
+                s.lender, s.offset, s.end = o, 0, values.start[n] - 1  # where n writes, it is done with
+                break
+    _note_lent(kind, storage, values)
+
+
+def _writes_all(o: Node, values: Values) -> bool:
+    """Whether what is computed in the memory of a result fills all of it, in its order."""
+    inside = [w for w in values.windows.values() if w.base is o]
+    return all(step[0] == "reshape" for w in inside for step in w.steps)
 
 
 def written_spans(

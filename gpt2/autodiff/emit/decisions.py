@@ -10,6 +10,7 @@ import numpy as np
 
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
+from ..run import short
 from .layout import reshape_view, root
 from .regions import Region, blocks_of, fewer_rows, flags_of, prefix, widest_row
 
@@ -72,15 +73,22 @@ def one_prefix(r: Region, where: dict[Node, Region]) -> bool:
     return axes is not None and all(a.shape[: row_axes(a.shape, r.N)] == axes for a in ends(r, where))
 
 
+def goes_by_columns(m: Node) -> bool:
+    """Whether the last axis of a product is so short that its columns are added up, in NumPy's order."""
+    few = m.ndim > 1 and 2 <= m.shape[-1] <= short.IN_ORDER and m.dtype in (np.float32, np.float64)
+    return few and m.size // m.shape[-1] >= short.FEWEST
+
+
 def folded(
     graph: Graph, users: dict[Node, list[Node]], where: dict[Node, Region], windows: dict[Node, Window]
 ) -> set[Node]:
-    """The multiplications that only a sum over the last axis reads: each such pair is one np.vecdot."""
+    """The multiplications that only a sum over the last axis reads: each such pair is one np.vecdot, or where
+    that axis is short, a sum of columns (run/short.py), which has the bits of both."""
     found = set()
     for n in graph.nodes:
-        if n.op == "sum" and n.args[0].op in ("multiply", "square"):
+        if n.op in ("sum", "sum_as_numpy") and n.args[0].op in ("multiply", "square"):
             m = n.args[0]
-            if (
+            if (n.op == "sum" or goes_by_columns(m)) and (
                 len(users[m]) == 1
                 and n.attrs["axes"] == (m.ndim - 1,)
                 and m not in windows

@@ -60,7 +60,7 @@ def lanes(made: Planned) -> list[Lane]:
         lane.holdings.append(Holding(kind, words, low, high, start, min(end, last)))
 
     for s in {id(s): s for s in plan.storage.values()}.values():
-        first = min(s.holds, key=values.uses.order.__getitem__)
+        first = s.holds[0]
         kind = DERIVED if first.derived else FORWARD
         lane = arena if s.lender is None else results[s.lender]
         told = dict.fromkeys(f"{names[n]}: {type_text(n)}" for n in s.holds)

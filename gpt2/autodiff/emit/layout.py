@@ -56,6 +56,9 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
     raise GraphError(f"{n.op} is said to be a view, of a kind that the emitter does not know")
 
 
+_NEVER_COPIED = ("transpose", "slice", "broadcast")  # views whatever they are views of
+
+
 def slice_view(x: np.ndarray, index: Sequence[tuple]) -> np.ndarray:
     """x[index], a view. Without the dots NumPy would read the one number of an array of no axes."""
     return x[(*index_slices(index), ...)]
@@ -110,6 +113,7 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
 
     - a reshape that no view can give becomes a copy and a reshape of the copy;
     - an elementwise op reads through broadcasts: ufuncs broadcast by themselves;
+    - what a row says to be computed by other ops is;
     - products that add up many rows, and may do so in any order, are set apart from others;
     - sums that have to be NumPy's to the bit (`exact` has their ids) are set apart from those that may be
       added in any order;
@@ -117,18 +121,24 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
       with `share_inputs`, an output that is an input is handed back as it came, as a Python function would.
     """
     stands: dict[Node, np.ndarray] = {}
+    known: dict = {}
 
     def rule(n: Node, args: tuple) -> Node | None:
+        op = facts(n)
+        if op.lowered is not None:
+            return _in_place_of(n, op.lowered(known, *args, **n.attrs))
         if n.op == "stop_gradient":  # its memory is its argument's, which the plan of memory would not know
             return args[0]
         if n.op in VIEWS:
             x = args[0]
+            if n.op in _NEVER_COPIED or n.op == "reshape" and x.op not in VIEWS:  # of contiguous memory
+                return None
             if view(stand(x), with_args(n, args)) is None:
                 x = apply("copy", x)
                 x.loc, x.name = n.loc, None
                 return with_args(n, (x,))
             return None
-        if facts(n).streams and any(a.op == "broadcast" for a in args):
+        if op.streams and any(a.op == "broadcast" for a in args):
             # the result is written into memory of the full shape, so even all arguments may be smaller
             return with_args(n, tuple(a.args[0] if a.op == "broadcast" else a for a in args))
         make = _by_rows if n.op == "matmul" else _in_order
@@ -143,6 +153,13 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
     graph = rewrite(graph, rule)
     outputs = [o if share_inputs and o.op == "input" else _copied(o) for o in graph.outputs]
     return Graph(graph.inputs, outputs, graph.name)
+
+
+def _in_place_of(n: Node, made: Node | None) -> Node | None:
+    """A node that computes what `n` does, with its type, name and line."""
+    if made is None:
+        return None
+    return Node(made.op, made.args, made.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
 
 
 def _in_order(n: Node, args: tuple, exact: bool) -> Node | None:

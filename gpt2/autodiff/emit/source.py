@@ -41,7 +41,7 @@ from .windows import hosts
 SHARE_FROM = 8_000.0
 # Stretches of the arena that have a line each in the source. Python takes 20 us to compile such a line, more
 # than for the statement that writes to it: in a program of hundreds they come from a table.
-MOST_SPELLED = 100
+MOST_SPELLED = 50
 MOST_CUTS = 100  # the same of views of arguments and results, of which a deep model has some for each block
 
 
@@ -98,10 +98,12 @@ def planned(
     multiplied = folded(graph, uses.users, where, windows)
     for r in regions:
         reach_rows(r, where, stands)
-    overwrites = Overwrites(graph, windows, uses, lambda o: lend and lends(o))
+    barred: set[Node] = set()
+    overwrites = Overwrites(graph, windows, uses, lambda o: (lend and lends(o)) or o in barred)
     values = Values(graph, regions, where, windows, multiplied, uses)
     called = {n: routines(n.attrs["body"]) for n in graph.nodes if n.op == "stretch"}
     p = plan(values, stands if lend else None, {n: r.needs.arena_bytes for n, r in called.items()})
+    barred |= p.lenders()
     return Planned(graph, values, p, stands, overwrites, called)
 
 

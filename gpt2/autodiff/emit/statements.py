@@ -20,6 +20,7 @@ from ..ops.shape import index_text
 from ..ops.table import facts
 from ..run import kernels, short
 from .buffers import Kind
+from .decisions import goes_by_columns
 from .layout import chain, root, same_memory, slice_view
 from .regions import Region, blocks_of
 from .windows import fills, parts_apart
@@ -233,7 +234,9 @@ class Statement:
         n, (x,) = self.n, self.n.args
         last = "[..., 0]" if n.attrs["keepdims"] else ""
         rank = x.ndim - self.row_axes_of(x) + 1
-        if self.factors:
+        if self.factors and goes_by_columns(x):
+            yield from self.op_sum_as_numpy()
+        elif self.factors:
             a, b = self.factors
             at = yield from self.begin()
             yield f"np.vecdot({a}, {b}, out={at}{last})"
@@ -259,8 +262,12 @@ class Statement:
 
     def op_sum_as_numpy(self) -> Lines:
         n, (x,) = self.n, self.n.args
-        if n.attrs["axes"] == (x.ndim - 1,) and x.dtype == n.dtype and self.is_short(x):
-            last = "[..., 0]" if n.attrs["keepdims"] else ""
+        last = "[..., 0]" if n.attrs["keepdims"] else ""
+        if self.factors:
+            at = yield from self.begin()
+            factors = ", ".join(map(str, self.factors))
+            yield f"{self.emitter.helper(short.sum_products)}({factors}, {at}{last})"
+        elif n.attrs["axes"] == (x.ndim - 1,) and x.dtype == n.dtype and self.is_short(x):
             at = yield from self.begin()
             yield f"{self.emitter.helper(short.sum_last)}({self.args[0]}, {at}{last})"
         else:

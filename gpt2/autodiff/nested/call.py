@@ -207,7 +207,7 @@ def all_batched(b: Any, graph: Graph) -> Graph:
     return Graph(inner.inputs, [b.front(o, has) for o, has in zip(inner.outputs, flags)], inner.name)
 
 
-def _evaluate(*values, graph: Graph, rule):
+def evaluate_call(*values: np.ndarray, graph: Graph, rule: Any) -> tuple[np.ndarray, ...]:
     """Node by node the first time, while a function is recorded; compiled where it is asked again."""
     if not graph.__dict__.get("_evaluated"):
         graph.__dict__["_evaluated"] = True
@@ -219,7 +219,7 @@ row(
     "call",
     "structural",
     infer=_types,
-    evaluate=_evaluate,
+    evaluate=evaluate_call,
     vjp_rule=_vjp,
     jvp_rule=_jvp,
     batch=_batch,

@@ -347,7 +347,7 @@ def every_carry_kept(
 
     given   checkpoints; the final carry; xs and the gradients of ys; gradients of checkpoints, or None
     """
-    step = Step(back, n, given[3])
+    step = ScanStep(back, n, given[3])
     stacked = step.stacked(*given)
     m = len(back.float_carry)
     start = [*sums[:m], *(sums[m + k] for k in step.now)]
@@ -358,7 +358,7 @@ def every_carry_kept(
     return [*found[:m], *totals], [flip(d) for d in found[len(start) : len(start) + len(back.float_xs)]]
 
 
-class Step:
+class ScanStep:
     """One step back, which reads the carry before and after it.
 
     graph   (dcarry, sums of consts' gradients that it adds up itself | taken | consts) ->

@@ -13,7 +13,7 @@ vectors on a choice: they all decide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..graph import Graph, Node
 from .table import facts
@@ -24,11 +24,14 @@ def exact(graph: Graph) -> set[int]:
     return decided(graph) | {n.id for n in graph.nodes if not n.derived}
 
 
-def decided(graph: Graph) -> set[int]:
-    """The ids of the values that a result or a decision shows: without those that only a derivative reads."""
+def decided(graph: Graph, order: Sequence[Node] | None = None) -> set[int]:
+    """The ids of the values that a result or a decision shows: without those that only a derivative reads.
+
+    order   the graph's nodes, each after its arguments, where whoever asks has them
+    """
     returned = {o.id for o in graph.outputs if not o.derived}
     decisive: set[int] = set()
-    for n in reversed(graph.nodes):
+    for n in reversed(graph.nodes if order is None else order):
         if n.id in decisive or not _is_continuous(n):
             decisive.update([a.id for a in n.args])
             continue

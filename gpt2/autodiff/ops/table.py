@@ -100,6 +100,8 @@ class Op:
     reducer: str | None = None  # the ufunc whose `reduce` it is
     changes_first: bool = False  # copies its first argument, then changes a part of the copy
     writes_out: bool = False  # NumPy writes the result where it is told to
+    # lowered(known, *args, **attrs): other nodes that compute it, None for none; `known` is the program's own
+    lowered: Callable | None = None
     anchor: bool = False  # long work in which nothing else joins: what it needs is computed just before
     picks: bool = False  # takes elements out of its first argument at an array of indices
     spared: Callable | None = (

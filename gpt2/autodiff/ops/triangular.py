@@ -11,7 +11,7 @@ from ..graph import Node
 from . import batching
 from .build import swap_last
 from .linalg import float_dtype, lower, matrix_row, solve_infer
-from .table import BOTH, apply, sample
+from .table import BOTH, apply, row, sample
 
 BLOCK = 32  # rows
 SMALL = 8  # rows of a block that is inverted by LAPACK
@@ -20,12 +20,17 @@ SMALL = 8  # rows of a block that is inverted by LAPACK
 def evaluate(a: np.ndarray, b: np.ndarray, upper: bool) -> np.ndarray:
     """The x of T x = b, where T is the lower or upper triangle of a (..., N, N), and b (..., N, K)."""
     n = a.shape[-1]
+    if n <= BLOCK:
+        return np.linalg.solve(np.triu(a) if upper else np.tril(a), b)
+    return _substituted(a, _inverses(a, upper), b, upper, False)
+
+
+def _substituted(a, inverses, b, upper: bool, turned: bool) -> np.ndarray:
+    """The same from the inverses of the blocks, those of the transpose where they are turned."""
+    inverses = inverses.swapaxes(-1, -2) if turned else inverses
+    n = a.shape[-1]
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     x = np.empty((*lead, *b.shape[-2:]), float_dtype(np.result_type(a.dtype, b.dtype)))
-    if n <= BLOCK:
-        x[...] = np.linalg.solve(np.triu(a) if upper else np.tril(a), b)
-        return x
-    inverses = _inverses(a, upper)
     blocks = [(k, i, min(i + BLOCK, n)) for k, i in enumerate(range(0, n, BLOCK))]
     for k, i, j in reversed(blocks) if upper else blocks:
         known = slice(j, n) if upper else slice(0, i)
@@ -91,13 +96,45 @@ def _well_conditioned(rng, dtype):
     return (a + 3.0 * np.eye(3)).astype(dtype)
 
 
+def _lowered(known: dict, a: Node, b: Node, upper: bool) -> Node | None:
+    """From inverses of blocks that all equations with this matrix, or with its transpose, have in common."""
+    if a.shape[-1] <= BLOCK:
+        return None
+    last = a.ndim - 1
+    turned = a.op == "transpose" and a.attrs["perm"] == (*range(last - 1), last, last - 1)
+    key = (a.args[0], not upper) if turned else (a, upper)
+    if key not in known:
+        known[key] = apply("triangle_inverses", key[0], upper=key[1])
+    return apply("substitute", a, known[key], b, upper=upper, turned=turned)
+
+
 matrix_row(
     "solve_triangular",
     lambda a, b, upper: solve_infer(a, b),
     evaluate=evaluate,
     code=None,  # NumPy has no name for it
+    lowered=_lowered,
     jvp=_jvp,
     transpose=_transpose,
     batch=batching.stacks,
     samples=[sample(_well_conditioned, (3, 2), dtypes=BOTH, upper=upper) for upper in (False, True)],
+)
+
+# What the emitter puts in its place
+row(
+    "triangle_inverses",
+    "structural",
+    infer=lambda a, upper: (
+        (*a.shape[:-2], -(-a.shape[-1] // BLOCK), BLOCK, BLOCK),
+        float_dtype(a.dtype),
+    ),
+    evaluate=_inverses,
+    cost=100.0,
+)
+row(
+    "substitute",
+    "structural",
+    infer=lambda a, inverses, b, upper, turned: solve_infer(a, b),
+    evaluate=_substituted,
+    cost=100.0,
 )

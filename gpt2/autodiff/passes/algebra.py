@@ -21,7 +21,7 @@ from ..graph import Node
 from ..ops import apply, build, const
 from .collect import RING, improve, representable
 from .engine import BITS, DIGITS, Family
-from .match import is_inexact, number
+from .match import ONE_NUMBER, is_inexact, number
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -31,7 +31,7 @@ algebra = Family("algebra")
 LARGEST_POWER = 32  # that is multiplied out: at most 8 multiplications
 
 
-@algebra.rule("power", keeps=BITS)
+@algebra.rule("power", keeps=BITS, reads=ONE_NUMBER)
 def power_as_numpy_does(n: Node, sweep: Sweep) -> Node | None:
     """Powers that NumPy itself multiplies out: squares of arrays, and all of integers."""
     p = number(n.args[1])
@@ -42,7 +42,7 @@ def power_as_numpy_does(n: Node, sweep: Sweep) -> Node | None:
     return power_by_squaring(n, sweep)
 
 
-@algebra.rule("power", keeps=DIGITS)
+@algebra.rule("power", keeps=DIGITS, reads=ONE_NUMBER)
 def power_of_few_factors(n: Node, sweep: Sweep) -> Node | None:
     """x**3 -> x * x * x: p roundings for one, and no step is larger, or smaller, than the result."""
     p = number(n.args[1])
@@ -50,7 +50,7 @@ def power_of_few_factors(n: Node, sweep: Sweep) -> Node | None:
     return power_by_squaring(n, sweep) if small and n.dtype.kind == "f" else None
 
 
-@algebra.rule("power")
+@algebra.rule("power", reads=ONE_NUMBER)
 def power_by_squaring(n: Node, sweep: Sweep) -> Node | None:
     x, e = n.args
     p = number(e)
@@ -98,7 +98,7 @@ def reciprocal_as_quotient(n: Node, sweep: Sweep) -> Node | None:
     return 1.0 / n.args[0]
 
 
-@algebra.rule("divide", keeps=BITS)
+@algebra.rule("divide", keeps=BITS, reads=ONE_NUMBER)
 def divide_by_power_of_two(n: Node, sweep: Sweep) -> Node | None:
     """x / 4 -> x * 0.25: both round the same number, so to the same bits."""
     c = number(n.args[1])
@@ -107,7 +107,7 @@ def divide_by_power_of_two(n: Node, sweep: Sweep) -> Node | None:
     return divide_by_number(n, sweep) if representable(c, n.dtype) else None
 
 
-@algebra.rule("divide", keeps=DIGITS)
+@algebra.rule("divide", keeps=DIGITS, reads=ONE_NUMBER)
 def divide_by_number(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     c = number(b)

@@ -51,9 +51,9 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
     last = _last_readers(graph, index_of, len(row))
     found: list[_Rolled] = []
     todo = [(0, len(row))]
-    for any_factor in (False, True):  # first with equal constants: they stay constants of the stretch
-        numbers = _numbered(row, any_factor)
-        todo = _found(graph, row, index_of, last, numbers, todo, found)
+    numbers = _numbered(row)  # first with equal constants: they stay constants of the stretch
+    todo = _found(graph, row, index_of, last, numbers, todo, found)
+    _found(graph, row, index_of, last, _with_any_factor(row, numbers), todo, found)
     return _with_calls(graph, found, last, simplified) if found else graph
 
 
@@ -202,24 +202,31 @@ def _in_a_row(graph: Graph) -> list[Node]:
     return [n for n in graph.nodes if n.op not in ("input", "const") and n.id not in sliced]
 
 
-def _numbered(row: Sequence[Node], any_factor: bool) -> np.ndarray:
-    """A number for each node: equal for the same op with the same settings on arguments of the same types.
-
-    any_factor   whatever the numbers are that a sum or a product has as constants
-    """
+def _numbered(row: Sequence[Node]) -> np.ndarray:
+    """A number for each node: equal for the same op with the same settings on arguments of the same types."""
     known: dict[tuple, int] = {}
-    unique = -1  # what may not be repeated has a number that nothing else has
-    numbers = np.empty(len(row), np.int64)
+    numbers: list[int] = []
     for k, n in enumerate(row):
         if n.derived or isinstance(n.dtype, tuple) or calls_back(n):
-            numbers[k] = unique
-            unique -= 1
-            continue
-        attrs = freeze(n.attrs) if n.attrs else ()
-        free = any_factor and n.op in FACTORS
-        key = (n.op, n.shape, n.dtype, attrs, tuple([_argument(a, free) for a in n.args]))
-        numbers[k] = known.setdefault(key, len(known))
-    return numbers
+            numbers.append(-k - 1)  # what may not be repeated has a number that nothing else has
+        else:
+            numbers.append(known.setdefault(_kind(n, False), len(known)))
+    return np.array(numbers, np.int64)
+
+
+def _with_any_factor(row: Sequence[Node], numbers: np.ndarray) -> np.ndarray:
+    """The same whatever the numbers are that a sum or a product has as constants."""
+    known: dict[tuple, int] = {}
+    found, beyond = numbers.tolist(), len(row)
+    for k, n in enumerate(row):
+        if n.op in FACTORS and found[k] >= 0 and any([a.op == "const" and not a.shape for a in n.args]):
+            found[k] = known.setdefault(_kind(n, True), beyond + len(known))
+    return np.array(found, np.int64)
+
+
+def _kind(n: Node, free: bool) -> tuple:
+    attrs = freeze(n.attrs) if n.attrs else ()
+    return n.op, n.shape, n.dtype, attrs, tuple([_argument(a, free) for a in n.args])
 
 
 def _argument(a: Node, free: bool) -> tuple:

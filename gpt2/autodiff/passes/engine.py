@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from ..graph import Graph, GraphError, Node, with_args
-from ..ops.exactness import exact
+from ..ops.exactness import decided
 from ..ops.table import EXACTLY, NEARLY, VIEWS, facts, is_elementwise
 from ..switches import FAST, STRICT
 from .match import calls_back, number
@@ -39,6 +39,8 @@ BITS, DIGITS = "bits", "digits"  # what a rule keeps of the numbers
 
 ELEMENTWISE = "*elementwise"  # a rule for every op that works element by element
 ANY = "*"  # a rule for every op
+READS: dict[Rule, frozenset[str]] = {}  # of which ops an argument has to be for a rule to apply
+_chosen: dict[tuple, dict] = {}  # families and settings -> kind of node -> the rules that are tried on such
 _DEEPEST = 200  # rewriting one value this many times over means that two rules undo each other
 
 
@@ -57,11 +59,15 @@ class Family:
         self.name = name
         self.rules: dict[str, list[tuple[Rule, str | None, str]]] = {}
 
-    def rule(self, *ops: str, keeps: str | None = None, kinds: str = "") -> Callable[[Rule], Rule]:
+    def rule(
+        self, *ops: str, keeps: str | None = None, kinds: str = "", reads: Iterable[str] = ()
+    ) -> Callable[[Rule], Rule]:
         """Decorator: the rule is tried on nodes of these ops, in the order in which rules stand.
 
         keeps   BITS or DIGITS, where that is known to hold for whatever the rule may be given
         kinds   of nodes of these dtypes alone, by their letters in NumPy: "fiu"
+        reads   ops of which one argument at least is wherever the rule applies: elsewhere it is not tried,
+                which saves most of the calls
 
         A rule may be entered several times: it keeps more for some ops, or types, than for others.
         """
@@ -69,6 +75,9 @@ class Family:
         def add(function: Rule) -> Rule:
             for op in ops:
                 self.rules.setdefault(op, []).append((function, keeps, kinds))
+            if reads:
+                READS[function] = frozenset(reads)
+            _chosen.clear()
             return function
 
         return add
@@ -102,9 +111,9 @@ class Sweep:
         # The new graph's nodes: those that a rule made stand in the place of the old one
         self.order: list[Node] = []
         self.changed = False
-        self._exact = frozenset() if self.fast else exact(graph)
+        self._exact = frozenset() if self.fast else decided(graph, self.old_order)
         self._exactly = False  # is the node being looked at one that keeps every bit?
-        self._rules: dict[tuple[str, str, bool], tuple[Rule, ...]] = {}
+        self._rules = _chosen.setdefault((families, self.fast, resting), {})
         self._known: dict[tuple, Node] = {}
         self._known_exactly: dict[tuple, Node] = {}  # those that were made by rules that keep every bit
         self._settled: set[int] = {n.id for n in graph.inputs}
@@ -116,29 +125,28 @@ class Sweep:
         self.inverted = False  # is it a quotient, and 1 / its divisor somewhere in the old graph as well?
 
     def run(self) -> Graph:
-        graph = self.graph
-        uses, users = _count_uses(graph, self.old_order)
-        written_over = {n.args[0].id for n in self.old_order if n.op == "update"}
-        inverted = {n.args[1].id for n in self.old_order if n.op == "divide" and number(n.args[0]) == 1}
+        graph, decided, strict = self.graph, self._exact, not self.fast
+        uses, users, written_over, inverted = _read(graph, self.old_order)
         image = {n.id: n for n in graph.inputs}
         for n in graph.inputs:
             self._uses[n.id] = uses.get(n.id, 0)
         for n in self.old_order:
             if n.op == "input":
                 continue
+            key = n.id
             args = tuple([image[a.id] for a in n.args])
             m = n
             for a, b in zip(args, n.args):
                 if a is not b:
                     m = with_args(n, args)
                     break
-            self.user = users.get(n.id)
-            self._exactly = n.id in self._exact
-            self.written_over = n.id in written_over
+            self.user = users[key] if uses.get(key) == 1 and key in users else None
+            self._exactly = strict and (not n.derived or key in decided)
+            self.written_over = key in written_over
             self.inverted = n.op == "divide" and n.args[1].id in inverted
             got = self._reduce(m, n)
-            image[n.id] = got
-            self._uses[got.id] = self._uses.get(got.id, 0) + uses.get(n.id, 0)
+            image[key] = got
+            self._uses[got.id] = self._uses.get(got.id, 0) + uses.get(key, 0)
         return Graph(graph.inputs, [image[o.id] for o in graph.outputs], graph.name)
 
     # what rules may ask
@@ -188,7 +196,7 @@ class Sweep:
     def _key(self, n: Node) -> tuple:
         """Nodes with equal keys compute equal values."""
         commutes = facts(n).commutes
-        if (
+        if commutes is not None and (
             commutes == EXACTLY
             and (self.fast or n.dtype.kind != "c")
             or (commutes == NEARLY and not self._exactly)
@@ -197,7 +205,7 @@ class Sweep:
             return (n.op, a.id, b.id, n.dtype) if a.id < b.id else (n.op, b.id, a.id, n.dtype)
         if n.op == "const" and n.shape:
             return _array_key(n)
-        return n.key()
+        return n._key or n.key()
 
     def _found(self, key: tuple) -> Node | None:
         """The value that is known under a key, made by rules that the node being looked at allows."""
@@ -205,14 +213,26 @@ class Sweep:
         return self._known.get(key) if found is None and not self._exactly else found
 
     def _rules_for(self, n: Node) -> tuple[Rule, ...]:
-        kind = "" if isinstance(n.dtype, tuple) else n.dtype.kind
-        key = n.op, kind, self._exactly
+        """The rules to try: found once for nodes of this op and type with arguments of these ops."""
+        args = n.args
+        if len(args) == 1:
+            key = n.op, n.dtype, self._exactly, args[0].op
+        elif len(args) == 2:
+            key = n.op, n.dtype, self._exactly, args[0].op, args[1].op
+        else:
+            key = n.op, n.dtype, self._exactly, frozenset([a.op for a in args])
         rules = self._rules.get(key)
         if rules is None:
-            kept = (BITS, DIGITS, None) if self.fast else (BITS,) if self._exactly else (BITS, DIGITS)
-            found = dict.fromkeys(r for f in self.families for r in f.of(n.op, kind, kept))
-            rules = self._rules[key] = tuple(r for r in found if r not in self.resting)
+            rules = self._rules[key] = self._choose(n, {a.op for a in args})
         return rules
+
+    def _choose(self, n: Node, ops: set[str]) -> tuple[Rule, ...]:
+        kind = "" if isinstance(n.dtype, tuple) else n.dtype.kind
+        kept = (BITS, DIGITS, None) if self.fast else (BITS,) if self._exactly else (BITS, DIGITS)
+        found = dict.fromkeys(r for f in self.families for r in f.of(n.op, kind, kept))
+        return tuple(
+            r for r in found if r not in self.resting and (r not in READS or not READS[r].isdisjoint(ops))
+        )
 
     def _adopt(self, n: Node, got: Node, origin: Node, rule: Rule) -> Node:
         """Simplify what a rule gave for `n`; the new node takes the name and the place of the old one."""
@@ -263,17 +283,26 @@ def lies_otherwise(got: Node, n: Node) -> bool:
     return False
 
 
-def _count_uses(graph: Graph, order) -> tuple[dict[int, int], dict[int, Node]]:
-    """How often each node is read, results included; and the user of those with exactly one."""
+def _read(graph: Graph, order) -> tuple[dict[int, int], dict[int, Node], set[int], set[int]]:
+    """By id: how often each node is read, results included; one that reads it; which are written over by an
+    `update`, and of which an inverse is computed.
+    """
     uses: dict[int, int] = {}
     users: dict[int, Node] = {}
+    written_over: set[int] = set()
+    inverted: set[int] = set()
     for n in order:
         for a in n.args:
-            uses[a.id] = uses.get(a.id, 0) + 1
-            users[a.id] = n
+            key = a.id
+            uses[key] = uses.get(key, 0) + 1
+            users[key] = n
+        if n.op == "update":
+            written_over.add(n.args[0].id)
+        elif n.op == "divide" and number(n.args[0]) == 1:
+            inverted.add(n.args[1].id)
     for o in graph.outputs:
         uses[o.id] = uses.get(o.id, 0) + 1
-    return uses, {i: u for i, u in users.items() if uses[i] == 1}
+    return uses, users, written_over, inverted
 
 
 _HASHED = 1 << 22  # bytes; larger constant arrays are equal only if they are the same array

@@ -53,7 +53,7 @@ def cut_before_elementwise(n: Node, sweep: Sweep) -> Node | None:
     return apply(f.op, *[_reshaped(a, f.shape, n.shape) for a in f.args], **f.attrs)
 
 
-@rows.rule(ELEMENTWISE, keeps=BITS)
+@rows.rule(ELEMENTWISE, keeps=BITS, reads=("reshape",))
 def join_after_elementwise(n: Node, sweep: Sweep) -> Node | None:
     for a in n.args:
         if a.shape == n.shape and joins_rows(a):
@@ -71,7 +71,7 @@ def _reshaped(x: Node, a: tuple, b: tuple) -> Node:
 
 
 @rows.rule(*CHOICES, keeps=BITS)
-@rows.rule("sum", "prod", keeps=DIGITS)
+@rows.rule("sum", "prod", keeps=DIGITS, reads=("reshape",))
 def reduce_before_joining(n: Node, sweep: Sweep) -> Node | None:
     """A reduction of joined axes is one of the axes that were joined."""
     (x,) = n.args

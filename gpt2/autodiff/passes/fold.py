@@ -19,7 +19,7 @@ import numpy as np
 from ..graph import Node
 from ..ops import OPS, apply, build, const, evaluate
 from .engine import ANY, BITS, ELEMENTWISE, Family
-from .match import as_type_of, full_like, is_number, number
+from .match import ONE_NUMBER, as_type_of, full_like, is_number, number
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -33,7 +33,7 @@ FAR_TOO_LARGE = 1 << 24  # and not at all beyond this
 _NEVER = ("broadcast", "stop_gradient")
 
 
-@fold.rule(ANY)
+@fold.rule(ANY, reads=("const",))
 def evaluate_numbers(n: Node, sweep: Sweep) -> Node | None:
     """Compute an op on numbers, rounded once: not to n.dtype, which would only print worse."""
     if n.shape or not _may_fold(n) or any(a.shape or a.dtype.kind not in "fc" for a in n.args):
@@ -44,7 +44,7 @@ def evaluate_numbers(n: Node, sweep: Sweep) -> Node | None:
     return const(value.item(), n.dtype) if np.isfinite(value.astype(n.dtype)) else None
 
 
-@fold.rule(ANY, keeps=BITS)
+@fold.rule(ANY, keeps=BITS, reads=("const",))
 def evaluate_constants(n: Node, sweep: Sweep) -> Node | None:
     """Compute an op on constants, unless that makes a constant that is larger than it has to be."""
     if not _may_fold(n):
@@ -97,7 +97,7 @@ def plain_numbers(n: Node, sweep: Sweep) -> Node | None:
     return const(kind(value), n.dtype, n.name)
 
 
-@fold.rule(ELEMENTWISE, keeps=BITS)
+@fold.rule(ELEMENTWISE, keeps=BITS, reads=("broadcast",))
 def leave_broadcasting_to_the_op(n: Node, sweep: Sweep) -> Node | None:
     """f(broadcast(x), y) -> f(x, y); where all arguments are smaller than the result, so is the work."""
     if not any(a.op == "broadcast" for a in n.args):
@@ -107,7 +107,7 @@ def leave_broadcasting_to_the_op(n: Node, sweep: Sweep) -> Node | None:
 
 
 # arithmetic that changes nothing
-@fold.rule("add", "subtract", keeps=BITS)
+@fold.rule("add", "subtract", keeps=BITS, reads=ONE_NUMBER)
 def no_change(n: Node, sweep: Sweep) -> Node | None:
     """x + -0.0 -> x, x - 0.0 -> x; of integers with any zero, and 0 - x -> -x."""
     for x, zero in (n.args, n.args[::-1]) if n.op == "add" else (n.args,):
@@ -123,7 +123,7 @@ def _negative_zero(zero: Node) -> bool | None:
     return None if zero.dtype.kind == "c" else math.copysign(1.0, number(zero)) < 0
 
 
-@fold.rule("add", "subtract")
+@fold.rule("add", "subtract", reads=ONE_NUMBER)
 def add_zero(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     if is_number(b, 0):
@@ -133,7 +133,7 @@ def add_zero(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@fold.rule("add", "subtract", keeps=BITS)
+@fold.rule("add", "subtract", keeps=BITS, reads=("negative",))
 def signs_of_terms(n: Node, sweep: Sweep) -> Node | None:
     """a + -b -> a - b, a - -b -> a + b, -a + b -> b - a."""
     a, b = n.args
@@ -150,7 +150,7 @@ def _negates(x: Node, n: Node) -> bool:
 
 
 @fold.rule("multiply", "divide", keeps=BITS, kinds="biuf")
-@fold.rule("multiply", "divide")
+@fold.rule("multiply", "divide", reads=ONE_NUMBER)
 def factor_one(n: Node, sweep: Sweep) -> Node | None:
     """x * 1, x / 1 -> x; x * -1, x / -1 -> -x. Of complex numbers inf * (1 + 0j) has a nan."""
     for x, c in (n.args, n.args[::-1]) if n.op == "multiply" else (n.args,):
@@ -161,13 +161,13 @@ def factor_one(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@fold.rule("multiply", "divide", keeps=BITS)
+@fold.rule("multiply", "divide", keeps=BITS, reads=("negative",))
 def signs_of_factors(n: Node, sweep: Sweep) -> Node | None:
     """-a * -b -> a * b, and -a * c -> a * -c for a constant c."""
     return _signs_of_factors(n) if {a.dtype.kind for a in n.args} == {"f"} else None
 
 
-@fold.rule("multiply", "divide", keeps=BITS)
+@fold.rule("multiply", "divide", keeps=BITS, reads=("negative",))
 def minus_goes_outside(n: Node, sweep: Sweep) -> Node | None:
     """-a * b -> -(a * b), where it may meet another minus, or a sum. Fast math does more (collect.py)."""
     if sweep.fast or {a.dtype for a in n.args} != {n.dtype} or n.dtype.kind != "f":
@@ -180,7 +180,7 @@ def minus_goes_outside(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@fold.rule("multiply", "divide")
+@fold.rule("multiply", "divide", reads=("negative",))
 def signs_of_other_factors(n: Node, sweep: Sweep) -> Node | None:
     """The same of complex numbers and integers."""
     return _signs_of_factors(n)
@@ -197,13 +197,13 @@ def _signs_of_factors(n: Node) -> Node | None:
     return None
 
 
-@fold.rule("negative", keeps=BITS)
+@fold.rule("negative", keeps=BITS, reads=("negative",))
 def negate_twice(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     return x.args[0] if x.op == "negative" else None
 
 
-@fold.rule("negative")
+@fold.rule("negative", reads=("subtract",))
 def negate_difference(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.op == "subtract" and sweep.single(x):
@@ -230,7 +230,7 @@ def with_itself(n: Node, sweep: Sweep) -> Node | None:
     return a if a is b and a.dtype == n.dtype else None
 
 
-@fold.rule("logical_and", "logical_or", keeps=BITS)
+@fold.rule("logical_and", "logical_or", keeps=BITS, reads=ONE_NUMBER)
 def known_truth(n: Node, sweep: Sweep) -> Node | None:
     for a, b in (n.args, n.args[::-1]):
         value = number(a)
@@ -240,7 +240,7 @@ def known_truth(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@fold.rule("logical_not", keeps=BITS)
+@fold.rule("logical_not", keeps=BITS, reads=("logical_not",))
 def not_not(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     return x.args[0] if x.op == "logical_not" and x.args[0].dtype.kind == "b" else None

@@ -10,6 +10,8 @@ from ..ops import OPS, build
 
 NUMBERS = (bool, int, float, complex)
 REDUCTIONS = tuple(name for name, op in OPS.items() if op.reducer is not None)
+ONE_NUMBER = ("const", "broadcast")  # what `number` finds one in
+ZEROS = (*ONE_NUMBER, "assemble")  # what `is_zeros` may be true of
 CHOICES = tuple(name for name in REDUCTIONS if OPS[OPS[name].reducer].idempotent)  # max, any, ...
 
 

@@ -21,7 +21,7 @@ from ..graph import Node
 from ..ops import apply, build
 from ..ops.boxes import FEW_BOXES, as_index, disjoint, inside, is_full, ranges, slices_of
 from .engine import BITS, DIGITS, Family
-from .match import is_zeros
+from .match import ZEROS, is_zeros
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -51,7 +51,7 @@ def one_part_is_everything(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@assemble.rule("assemble", keeps=DIGITS)
+@assemble.rule("assemble", keeps=DIGITS, reads=(*ZEROS, "add"))
 def parts_in_parts(n: Node, sweep: Sweep) -> Node | None:
     """Parts that are zeros go; parts that are assembled themselves, or x + assembled, are put in directly."""
     parts, found, changed = parts_of(n), [], False
@@ -84,7 +84,7 @@ def _opened(p: Node, rs, sweep) -> list | None:
     return None
 
 
-@assemble.rule("add", keeps=DIGITS)
+@assemble.rule("add", keeps=DIGITS, reads=("assemble", "add"))
 def add_assembles(n: Node, sweep: Sweep) -> Node | None:
     a, b = n.args
     if a.op == b.op == "assemble" and a.shape == b.shape and sweep.single(a) and sweep.single(b):
@@ -125,7 +125,7 @@ def _added_parts(n: Node, sweep) -> Node | None:
     return total
 
 
-@assemble.rule("slice", keeps=BITS)
+@assemble.rule("slice", keeps=BITS, reads=("assemble",))
 def slice_of_assemble(n: Node, sweep: Sweep) -> Node | None:
     """A slice that meets one part of what it cuts from, or none; or several, if nobody wants the whole."""
     (x,) = n.args
@@ -163,7 +163,7 @@ def update_everything(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@assemble.rule("update", keeps=DIGITS)
+@assemble.rule("update", keeps=DIGITS, reads=("assemble",))
 def add_to_part(n: Node, sweep: Sweep) -> Node | None:
     """x[i] += v adds a part, if x is assembled from parts: no slice has to be read."""
     x, v = n.args
@@ -181,7 +181,7 @@ def add_to_part(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@assemble.rule("update", keeps=BITS)
+@assemble.rule("update", keeps=BITS, reads=(*ZEROS, "update"))
 def update_zeros(n: Node, sweep: Sweep) -> Node | None:
     """A write into zeros is a part; a write over parts replaces those that it covers."""
     x, v = n.args
@@ -235,7 +235,7 @@ def _written_parts(n: Node, sweep) -> Node | None:
     return assembled(kept + parts[::-1], n)
 
 
-@assemble.rule("update", keeps=BITS)
+@assemble.rule("update", keeps=BITS, reads=("slice", "update"))
 def update_again(n: Node, sweep: Sweep) -> Node | None:
     """Drops what is written over; writing back what stands there changes nothing."""
     x, v = n.args
@@ -248,7 +248,7 @@ def update_again(n: Node, sweep: Sweep) -> Node | None:
 
 
 # additions at indices
-@assemble.rule("add", keeps=DIGITS)
+@assemble.rule("add", keeps=DIGITS, reads=("scatter_add", "scatter_along_add"))
 def add_scattered(n: Node, sweep: Sweep) -> Node | None:
     """x + scatter_add(zeros, v) -> scatter_add(x, v): the array of zeros is never made."""
     for x, s in (n.args, n.args[::-1]):
@@ -258,14 +258,14 @@ def add_scattered(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@assemble.rule("scatter", keeps=BITS)
+@assemble.rule("scatter", keeps=BITS, reads=ZEROS)
 def scatter_zeros(n: Node, sweep: Sweep) -> Node | None:
     """Zeros set in zeros change nothing."""
     x, v = n.args[:2]
     return x if is_zeros(v) and is_zeros(x) else None
 
 
-@assemble.rule("scatter_add", "scatter_along_add")
+@assemble.rule("scatter_add", "scatter_along_add", reads=ZEROS)
 def scatter_nothing(n: Node, sweep: Sweep) -> Node | None:
     """Zeros added change nothing but the sign of a zero."""
     v = n.args[2] if n.op == "scatter_along_add" else n.args[1]
@@ -276,7 +276,7 @@ def scatter_nothing(n: Node, sweep: Sweep) -> Node | None:
 @assemble.rule(
     "sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "real", "imag", keeps=BITS
 )
-@assemble.rule("conjugate")  # of which NumPy gives 0 - 0j
+@assemble.rule("conjugate", reads=ZEROS)  # of which NumPy gives 0 - 0j
 def of_zeros(n: Node, sweep: Sweep) -> Node | None:
     x = n.args[0]
     if is_zeros(x) and (n.op != "broadcast" or x.shape != ()):

@@ -16,7 +16,7 @@ from ..graph import Node
 from ..ops import apply, build, const
 from .collect import Formula, representable
 from .engine import BITS, DIGITS, Family
-from .match import CHOICES, constant_along, full_like, is_inexact, number, padded
+from .match import CHOICES, ONE_NUMBER, constant_along, full_like, is_inexact, number, padded
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -40,7 +40,7 @@ def count(n: Node) -> int:
     return math.prod(n.args[0].shape[i] for i in n.attrs["axes"])
 
 
-@reduce.rule("sum", keeps=BITS)
+@reduce.rule("sum", keeps=BITS, reads=ONE_NUMBER)
 def number_once(n: Node, sweep: Sweep) -> Node | None:
     """The sum of one number that is known."""
     value = number(n.args[0])
@@ -78,7 +78,7 @@ def again(n: Node, sweep: Sweep) -> Node | None:
     return apply(n.op, x.args[0], axes=tuple(sorted({*inner, *axes})), keepdims=n.attrs["keepdims"])
 
 
-@reduce.rule("sum", keeps=DIGITS)
+@reduce.rule("sum", keeps=DIGITS, reads=("broadcast",))
 def copies_counted(n: Node, sweep: Sweep) -> Node | None:
     """sum(broadcast(x)) -> n * sum(x), where n is a number that the dtype holds."""
     held = is_inexact(n) and representable(float(count(n)), n.dtype)
@@ -86,7 +86,7 @@ def copies_counted(n: Node, sweep: Sweep) -> Node | None:
 
 
 @reduce.rule(*CHOICES, keeps=BITS)
-@reduce.rule("sum")
+@reduce.rule("sum", reads=("broadcast",))
 def of_broadcast(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.op != "broadcast" or n.dtype != x.dtype or (n.op == "sum" and not is_inexact(n)):
@@ -101,7 +101,7 @@ def of_broadcast(n: Node, sweep: Sweep) -> Node | None:
     return build.broadcast(z if n.op in CHOICES else z * const(float(times), n.dtype), n.shape)
 
 
-@reduce.rule("sum", keeps=DIGITS)
+@reduce.rule("sum", keeps=DIGITS, reads=("broadcast",))
 def spread_afterwards(n: Node, sweep: Sweep) -> Node | None:
     """sum(broadcast(x)) -> broadcast(sum(x)), where other axes were stretched than are summed."""
     (x,) = n.args
@@ -114,7 +114,7 @@ def spread_afterwards(n: Node, sweep: Sweep) -> Node | None:
     return build.broadcast(z, n.shape)
 
 
-@reduce.rule("sum", keeps=DIGITS)
+@reduce.rule("sum", keeps=DIGITS, reads=("transpose",))
 def of_transpose(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.op != "transpose":

@@ -12,7 +12,7 @@ from ..graph import Node
 from ..ops import build, table
 from ..ops.boxes import as_index, disjoint, inside, is_full, ranges
 from .engine import BITS, Family
-from .match import REDUCTIONS, groups, number, padded, reshaped_operand, strip_ones
+from .match import ONE_NUMBER, REDUCTIONS, groups, number, padded, reshaped_operand, strip_ones
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 views = Family("views")
 
 
-@views.rule("reshape", "transpose", "slice", keeps=BITS)
+@views.rule("reshape", "transpose", "slice", keeps=BITS, reads=ONE_NUMBER)
 def of_one_number(n: Node, sweep: Sweep) -> Node | None:
     """A view of an array that is one number all over."""
     value = number(n.args[0])
@@ -36,7 +36,7 @@ def reshape_reshape(n: Node, sweep: Sweep) -> Node | None:
     return build.reshape(x.args[0], n.shape) if x.op == "reshape" else None
 
 
-@views.rule("reshape", keeps=BITS)
+@views.rule("reshape", keeps=BITS, reads=("broadcast",))
 def reshape_broadcast(n: Node, sweep: Sweep) -> Node | None:
     """reshape(broadcast(x)) -> broadcast(reshape(x)), where axes stay apart."""
     (x,) = n.args
@@ -46,7 +46,7 @@ def reshape_broadcast(n: Node, sweep: Sweep) -> Node | None:
     return None if shape is None else build.broadcast(build.reshape(x.args[0], strip_ones(shape)), n.shape)
 
 
-@views.rule("reshape", keeps=BITS)
+@views.rule("reshape", keeps=BITS, reads=REDUCTIONS)
 def reshape_reduction(n: Node, sweep: Sweep) -> Node | None:
     """A reduction whose axes are put back, or taken away, by a reshape does so itself."""
     (x,) = n.args
@@ -77,7 +77,7 @@ def transpose_transpose(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@views.rule("transpose", keeps=BITS)
+@views.rule("transpose", keeps=BITS, reads=("broadcast",))
 def transpose_broadcast(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if x.op != "broadcast":
@@ -120,7 +120,7 @@ def _normal(index: tuple, shape: tuple[int, ...]) -> tuple[tuple, bool]:
     return as_index(rs), is_full(rs, shape)
 
 
-@views.rule("slice", keeps=BITS)
+@views.rule("slice", keeps=BITS, reads=("broadcast", "transpose", "reshape"))
 def slice_view(n: Node, sweep: Sweep) -> Node | None:
     """Slice first, broadcast or transpose later; slice before a reshape that leaves the sliced axes alone."""
     (x,) = n.args
@@ -159,7 +159,7 @@ def _slice_reshape(n: Node, x: Node) -> Node | None:
     return build.reshape(build.slice_(y, as_index(cut)), n.shape)
 
 
-@views.rule("slice", keeps=BITS)
+@views.rule("slice", keeps=BITS, reads=("update",))
 def slice_update(n: Node, sweep: Sweep) -> Node | None:
     """Reads what was written there, or what stood there before."""
     (x,) = n.args

@@ -25,10 +25,13 @@ from ..ops import build
 from . import recording, source_lines
 from .conversions import plain
 from .recording import NUMBERS, ActiveRecording, current, innermost
-from .value import ANSWERS, Recorded, as_node, node_in
+from .unwatched import unwatched
+from .value import ANSWERS, SCALARS, Recorded, as_node, node_in
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from .source_lines import Site
 
 HANDLERS: dict[Callable, Callable] = {}
 RAW: dict[Callable, Callable] = {}
@@ -36,6 +39,11 @@ HELPERS: dict[Callable, Callable] = {}  # as HANDLERS, for functions of function
 # Functions with a rule of a program's own, which takes the call, or gives NotImplemented
 RULED: dict[Callable, Callable] = {}
 REFUSED: dict[Callable, str] = {}  # functions that must not even be tried, and why
+# Functions that run nothing of the user's where they are given arrays and numbers, nor does their handler:
+# they are noted unwatched. MOVED are those that only move numbers, so that no warning can come of them: they
+# are computed so, too.
+QUIET: set[Callable] = set()
+MOVED: set[Callable] = set()
 # Functions whose node had another dtype than NumPy's result: a test keeps this empty
 SETTLED: set[str] = set()
 _building = threading.local()
@@ -84,6 +92,13 @@ def helper(function: Callable) -> Callable[[Callable], Callable]:
     return enter
 
 
+def quiet(*functions: Callable, moves: bool = False) -> None:
+    """Enter functions into QUIET, and where they only move numbers into MOVED."""
+    QUIET.update(functions)
+    if moves:
+        MOVED.update(functions)
+
+
 def operand(x: Any, like: np.dtype | None = None) -> Node:
     """A handler's argument as a node. Python numbers take their dtype from `like`."""
     return as_node(_building.recording, x, like)
@@ -109,27 +124,16 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
         raise unsupported(full_name(function), source_lines.here(), REFUSED[function])
     found: list[Recorded] = []
     kwargs, out = _without_out(function, kwargs)
-    values = _values(args, found)
-    options = {k: _values(v, found) for k, v in kwargs.items()} if kwargs else {}
-    if not found:  # only `like=` or `out=` is recorded
-        rec = innermost((out,)) if out is not None else _like_recording()
-    else:
-        rec = innermost(found)
-    site = source_lines.site()
-    rec.check_computed()
-    try:
-        guess = rec.reduced(function, values, options)
-        value = function(*values, **options) if guess is None else guess
-    except (ValueError, TypeError, IndexError, AttributeError) as error:
-        if isinstance(error, AutodiffError):
-            raise
-        raise located(error, full_name(function), site.loc) from error
+    values, options, rec, site, known = _begun(args, kwargs, out, found)
+    known = known and function in QUIET
+    moved = known and function in MOVED and options.keys() <= _PLACES
+    value, guess = (_moved if moved else _computed)(rec, function, values, options, site)
     handler = HANDLERS.get(function) or HELPERS.get(function)
     if handler is None:
         return _without_handler(function, value, found, site)
-    made = _handled(rec, handler, args, kwargs, function, site)
-    result = _wrap(rec, made, value, found, site, function)
-    if guess is not None:
+    noted = _noted if known else _noted_aloud
+    result = noted(rec, handler, args, kwargs, function, site, value, found)
+    if guess:
         rec.guessed.add(result.node)
     if out is None:
         return result
@@ -139,6 +143,71 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
         )
     out[...] = result
     return out
+
+
+_PLACES = frozenset(("axis", "axes", "order", "shape"))
+
+
+@unwatched
+def _begun(args: Sequence, kwargs: dict, out: Recorded | None, found: list) -> tuple:
+    """The concrete values of a call, by position and by name, the recording that it belongs to, where it
+    stands, and whether there is no object of the user's among them. Recorded values are added to `found`.
+    """
+    values = _values(args, found)
+    options = {k: _values(v, found) for k, v in kwargs.items()} if kwargs else {}
+    if not found:  # only `like=` or `out=` is recorded
+        rec = innermost((out,)) if out is not None else _like_recording()
+    else:
+        rec = innermost(found)
+    site = source_lines.site()
+    if rec.dry:
+        rec.check_computed()
+    return values, options, rec, site, _is_known(values) and all(map(_is_known, options.values()))
+
+
+_KNOWN = frozenset({np.ndarray, *SCALARS, np.float64, np.float32, np.int64, str, type(None)})
+
+
+def _is_known(x) -> bool:
+    """Whether x is an array, a number or the like, or a list or tuple of those: no object of the user's."""
+    kind = type(x)
+    if kind is list or kind is tuple:
+        kinds = set(map(type, x))
+        return kinds <= _KNOWN or all([_is_known(v) for v in x])
+    return kind in _KNOWN
+
+
+def _computed(
+    rec: ActiveRecording, function: Callable, values: Sequence, options: dict, site: Site
+) -> tuple[Any, bool]:
+    """What NumPy gives, or in a dry run a guess; and whether it is one."""
+    try:
+        guess = rec.reduced(function, values, options) if rec.dry else None
+        return (function(*values, **options), False) if guess is None else (guess, True)
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
+        if isinstance(error, AutodiffError):
+            raise
+        raise located(error, full_name(function), site.loc) from error
+
+
+_moved = unwatched(_computed)
+
+
+def _noted_aloud(
+    rec: ActiveRecording,
+    handler: Callable,
+    args: Sequence,
+    kwargs: dict,
+    function,
+    site: Site,
+    value,
+    found: list,
+) -> Any:
+    """The result of a call, in the graph."""
+    return _wrap(rec, _handled(rec, handler, args, kwargs, function, site), value, found, site, function)
+
+
+_noted = unwatched(_noted_aloud)
 
 
 def _without_out(function, kwargs: dict) -> tuple[dict, Recorded | None]:

@@ -42,8 +42,10 @@ _LIMIT = 100_000  # instructions; programs that make code as they run would fill
 def user_frame() -> FrameType:
     """The innermost frame that is neither of this package nor of NumPy."""
     frame = sys._getframe(1)
+    known = _inside
     while frame is not None:
-        if not is_inside(frame.f_code.co_filename):
+        file = frame.f_code.co_filename
+        if not (known[file] if file in known else is_inside(file)):
             return frame
         frame = frame.f_back
     return sys._getframe(1)

@@ -18,6 +18,7 @@ from . import source_lines, writes
 from .dispatch import RULED
 from .recording import NUMBERS, ActiveRecording, escaped, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
+from .unwatched import unwatched
 from .value import ANSWERS, SCALARS, Recorded, as_node, copied, node_in, value_of
 
 if TYPE_CHECKING:
@@ -52,7 +53,31 @@ def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
     """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator that stood in
     the source, which differs for Python numbers.
     """
-    rec = None
+    if not _KNOWN.issuperset(map(type, inputs)):
+        inputs = _understood_inputs(inputs)
+        if inputs is None:
+            return NotImplemented
+    rec, values, site = _begun(inputs)
+    guess = rec.stand_in(ufunc, values) if rec.dry else None
+    value = _computed(ufunc, function, values, site) if guess is None else guess
+    noted = _noted if _KNOWN.issuperset(map(type, inputs)) else _noted_aloud
+    result = noted(rec, ufunc, function is not ufunc, inputs, values, value, site)
+    if guess is not None:
+        rec.guessed.add(result.node)
+    return result
+
+
+def _understood_inputs(inputs: Sequence) -> Sequence | None:
+    """The inputs with lists of recorded values as arrays; None where one leaves the operation to others."""
+    if any(map(_lists_recorded, inputs)):
+        inputs = tuple(map(_as_array, inputs))
+    return inputs if all(type(x) in _KNOWN or _understood(x) for x in inputs) else None
+
+
+@unwatched
+def _begun(inputs: Sequence) -> tuple[ActiveRecording, list, Site]:
+    """The recording that an operation on these belongs to, their concrete values, and where it stands."""
+    rec: Any = None
     values = []
     for x in inputs:
         if type(x) is Recorded:
@@ -62,32 +87,39 @@ def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
             if rec is None or own.serial > rec.serial:
                 rec = own
             values.append(x.value)
-        elif type(x) in _KNOWN:
-            values.append(x)
-        elif _lists_recorded(x):
-            return operate(ufunc, function, *map(_as_array, inputs))
-        elif _understood(x):
-            values.append(x)
         else:
-            return NotImplemented
+            values.append(x)
     site = source_lines.site()
-    rec.check_computed()
-    guess = rec.stand_in(ufunc, values)
-    value = _computed(ufunc, function, values, site) if guess is None else guess
+    if rec.dry:
+        rec.check_computed()
+    return rec, values, site
+
+
+def _noted_aloud(
+    rec: ActiveRecording,
+    ufunc: np.ufunc,
+    is_operator: bool,
+    inputs: Sequence,
+    values: list,
+    value: Any,
+    site: Site,
+) -> Recorded:
+    """The result of an operation, in the graph."""
     builder = BUILDERS.get(ufunc.__name__)
     if any(v is None for v in values):  # x == None: False, whatever the numbers are
         node = table.const(value)
     elif builder is not None:
         node = builder(*operands(rec, inputs, values))
-    elif ufunc is np.power and function is ufunc and not np.shape(value):
+    elif ufunc is np.power and not is_operator and not np.shape(value):
         node = _power_of_numbers(*operands(rec, inputs, values))
     else:
-        name, args = op_and_operands(rec, ufunc, inputs, values, function is not ufunc)
+        name, args = op_and_operands(rec, ufunc, inputs, values, is_operator)
         dtype = value.dtype if hasattr(value, "dtype") else _PYTHON_DTYPES[type(value)]
         node = Node(name, tuple(args), {}, getattr(value, "shape", ()), dtype)
-    if guess is not None:
-        rec.guessed.add(node)
     return finish(rec, node, value, site)
+
+
+_noted = unwatched(_noted_aloud)  # of inputs that are no objects of the user's
 
 
 def _computed(ufunc, function, values, site):
@@ -112,7 +144,8 @@ def _power_of_numbers(a: Node, b: Node) -> Node:
 _PYTHON_DTYPES: dict[type, np.dtype] = {kind: np.dtype(kind) for kind in SCALARS}
 
 
-_KNOWN = frozenset({Recorded, np.ndarray, int, float, complex, bool})
+_NUMBERS = {kind for kind in np.sctypeDict.values() if issubclass(kind, (np.number, np.bool_))}
+_KNOWN = frozenset({Recorded, np.ndarray, *SCALARS, *_NUMBERS})  # no objects of the user's
 
 
 def _lists_recorded(x) -> bool:
@@ -307,24 +340,45 @@ def _modf(x: Recorded):
 
 # operators
 def unary(ufunc: np.ufunc, function: Callable, x: Recorded) -> Recorded:
-    rec = x._rec
-    if not rec.active:
-        innermost((x,))
-    value, node = x.value, apply(OP_OF[ufunc], x.node)
-    rec.check_computed()
-    guess = rec.stand_in(ufunc, (value,))
+    rec, values, site = _begun((x,))
+    guess = rec.stand_in(ufunc, values) if rec.dry else None
+    result = _noted_unary(rec, ufunc, x, function(*values) if guess is None else guess, site)
     if guess is not None:
-        rec.guessed.add(node)
-    return finish(rec, node, function(value) if guess is None else guess, source_lines.site())
+        rec.guessed.add(result.node)
+    return result
+
+
+@unwatched
+def _noted_unary(rec: ActiveRecording, ufunc: np.ufunc, x: Recorded, value: Any, site: Site) -> Recorded:
+    return finish(rec, apply(OP_OF[ufunc], x.node), value, site)
 
 
 def in_place(ufunc: np.ufunc, function: Callable, x: Recorded, other: Any) -> Any:
     """x += other: writes into arrays; numbers are made anew, as Python does."""
     if not isinstance(x._value, np.ndarray):
         return operate(ufunc, function, x, other)
-    if type(other) not in _KNOWN and not _understood(other):
+    if type(other) in _KNOWN:
+        values, node, site = _node_in_place(ufunc, x, other)
+        try:
+            writes.write(x, node, lambda array: ufunc(*values, out=array))
+        except (ValueError, TypeError, IndexError) as error:
+            raise _at_fault(error, ufunc, values, site) from error
+        return x
+    if not _understood(other):
         return NotImplemented
     return _general(ufunc, (x, other), (x,), True, {}, function)
+
+
+@unwatched
+def _node_in_place(ufunc: np.ufunc, x: Recorded, other: Any) -> tuple[list, Node, Site]:
+    """The concrete values of x and the other operand, and the node of what will stand in x."""
+    rec, values, site = _begun((x, other))
+    try:
+        node = _fitted(ufunc, rec, _typed_node(rec, ufunc, (x, other), values, None, True), x, site)
+    except (ValueError, TypeError, IndexError) as error:
+        raise _at_fault(error, ufunc, values, site) from error
+    label(node, site)
+    return values, node, site
 
 
 # out=, where=, dtype=
@@ -353,19 +407,24 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
     return finish(rec, node, value, site)
 
 
-def _into(ufunc, rec, node, values, target, where, mask, kwargs, site) -> Recorded:
+def _fitted(ufunc, rec, node, target, site) -> Node:
+    """The node as the array that it is written into has it."""
     if rec is not target._rec:
         raise AutodiffError(
             f"np.{ufunc.__name__}(..., out=) of a value of {rec.name} writes into an array of "
             f"{target._rec.name}, which encloses it",
             site.loc,
         )
-    if np.broadcast_shapes(node.shape, target.shape) != target.shape:
+    if node.shape != target.shape and np.broadcast_shapes(node.shape, target.shape) != target.shape:
         raise ValueError(
             f"non-broadcastable output operand with shape {target.shape} doesn't match the broadcast "
             f"shape {np.broadcast_shapes(node.shape, target.shape)}"
         )
-    node = build.broadcast(build.cast(node, target.dtype), target.shape)
+    return build.broadcast(build.cast(node, target.dtype), target.shape)
+
+
+def _into(ufunc, rec, node, values, target, where, mask, kwargs, site) -> Recorded:
+    node = _fitted(ufunc, rec, node, target, site)
     if mask is not True:
         chosen = as_node(rec, where if type(where) is Recorded else np.asarray(mask))
         node = build.where(build.broadcast(chosen, target.shape), node, target.node)

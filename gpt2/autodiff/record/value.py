@@ -33,6 +33,7 @@ from ..ops import build, table
 from . import recording, source_lines, writes
 from .indexing import advanced, basic, expand, is_basic
 from .recording import ActiveRecording, escaped, innermost, native, scalar_const
+from .unwatched import unwatched
 from .view_chains import chain_between, same_chain, shortened
 
 SCALARS = (bool, int, float, complex)
@@ -216,30 +217,8 @@ class Recorded:
 
     # indexing
     def __getitem__(self, key):
-        rec = innermost(_recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))
-        value = self.value
-        if not isinstance(value, (np.ndarray, np.generic)):
-            raise TypeError(f"'{type(value).__name__}' object is not subscriptable")
-        if isinstance(value, np.ndarray) and value.dtype.kind == "V" or isinstance(key, str):
-            raise UnsupportedError("fields of structured arrays are not recorded", source_lines.here())
-        key = _static_slices(key)
-        try:
-            result = value[plain_key(key)]
-        except IndexError as error:
-            raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
-        site = source_lines.site()
-        x = node_in(rec, self)
-        items = expand(key, len(x.shape))
-        if is_basic(items):
-            slices, shape = basic(items, x.shape)
-            node = build.reshape(build.slice_(x, slices), shape)
-        else:
-            node = _gather(rec, x, items)
-        if node is not x:
-            recording.label(node, site)
-        if isinstance(result, np.ndarray) and rec is self._rec and np.may_share_memory(result, value):
-            return self.view_of(node, result) if node is not x else self._alias(result)
-        return Recorded(rec, node, result)
+        found = _plain_item(self, key)
+        return _item(self, key) if found is None else found
 
     def _alias(self, value):
         """x[...]: another array object over all of the same memory."""
@@ -253,21 +232,18 @@ class Recorded:
     def __setitem__(self, key, value):
         if not isinstance(self._value, np.ndarray):
             raise TypeError(f"'{type(self._value).__name__}' object does not support item assignment")
-        key = _static_slices(key)
-        if not _has_recorded(key):
-            items = expand(key, self.ndim)
-            if is_basic(items):
-                if not any(k is Ellipsis for k in (key if type(key) is tuple else (key,))):
-                    key = (*(key if type(key) is tuple else (key,)), Ellipsis)
-                view = self[key]
-                if isinstance(value, Recorded):
-                    if _same_view(view, value):
-                        return
-                    if value._root is not None and value.root is self.root:
-                        _check_asked_in_python(sys._getframe(1))
-                store(view, value)
-                return
-        _assign_advanced(self, key, value)
+        view = _plain_place(self, key)
+        if view is None:
+            key = _static_slices(key)
+            view = None if _has_recorded(key) else _place(self, key)
+        if view is None:
+            return _assign_advanced(self, key, value)
+        if isinstance(value, Recorded):
+            if _same_view(view, value):
+                return None
+            if value._root is not None and value.root is self.root:
+                _check_asked_in_python(sys._getframe(1))
+        return store(view, value)
 
     def __contains__(self, item):
         return bool((self == item).any())
@@ -608,6 +584,65 @@ def index_arrays(rec: ActiveRecording, k: Any) -> list[Node]:
     return [table.const(i) for i in np.nonzero(mask)]
 
 
+def _item(self: Recorded, key: Any) -> Recorded:
+    """self[key]"""
+    rec = innermost(_recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))
+    value = self.value
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise TypeError(f"'{type(value).__name__}' object is not subscriptable")
+    if isinstance(value, np.ndarray) and value.dtype.kind == "V" or isinstance(key, str):
+        raise UnsupportedError("fields of structured arrays are not recorded", source_lines.here())
+    key = _static_slices(key)
+    try:
+        result = value[plain_key(key)]
+    except IndexError as error:
+        raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
+    site = source_lines.site()
+    x = node_in(rec, self)
+    items = expand(key, len(x.shape))
+    if is_basic(items):
+        slices, shape = basic(items, x.shape)
+        node = build.reshape(build.slice_(x, slices), shape)
+    else:
+        node = _gather(rec, x, items)
+    if node is not x:
+        recording.label(node, site)
+    if isinstance(result, np.ndarray) and rec is self._rec and np.may_share_memory(result, value):
+        return self.view_of(node, result) if node is not x else self._alias(result)
+    return Recorded(rec, node, result)
+
+
+def _place(self: Recorded, key: Any) -> Recorded | None:
+    """self[key] as a view, to write to; None where it is none."""
+    if not is_basic(expand(key, self.ndim)):
+        return None
+    parts = key if type(key) is tuple else (key,)
+    return _item(self, parts if any([k is Ellipsis for k in parts]) else (*parts, Ellipsis))
+
+
+_INTEGERS = frozenset({int, np.int64, np.int32, type(None), type(Ellipsis)})
+
+
+def _is_plain(key: Any) -> bool:
+    """Whether a key is one of whole numbers and slices, and no object of the user's."""
+    kind = type(key)
+    if kind is slice:
+        return _INTEGERS.issuperset((type(key.start), type(key.stop), type(key.step)))
+    return all([_is_plain(k) for k in key]) if kind is tuple else kind in _INTEGERS
+
+
+@unwatched
+def _plain_item(x: Recorded, key: Any) -> Recorded | None:
+    """x[key] where the key is plain, else None."""
+    return _item(x, key) if _is_plain(key) else None
+
+
+@unwatched
+def _plain_place(x: Recorded, key: Any) -> Recorded | None:
+    """The view x[key] where the key is plain and it is one, else None."""
+    return _place(x, key) if _is_plain(key) else None
+
+
 def _same_view(a: Recorded, b: Recorded) -> bool:
     """Whether both name the same elements of the same memory, in the same order."""
     return a.root is b.root and a.shape == b.shape and same_chain(a._chain, b._chain)
@@ -615,6 +650,15 @@ def _same_view(a: Recorded, b: Recorded) -> bool:
 
 def store(target: Recorded, value: Any) -> None:
     """Assign to all of a recorded array: target[...] = value."""
+    concrete, node = (_plainly_assigned if type(value) in _PLAIN else _assigned)(target, value)
+    writes.write(target, node, lambda array: array.__setitem__(Ellipsis, concrete))
+
+
+_PLAIN = frozenset({Recorded, *SCALARS})
+
+
+def _assigned(target: Recorded, value: Any) -> tuple[Any, Node]:
+    """What an assignment stores, and its node."""
     rec = target._rec
     if type(value) is Recorded:
         check_level(target, value)
@@ -624,8 +668,10 @@ def store(target: Recorded, value: Any) -> None:
         value = np.asarray(value)
     concrete = value_of(value)
     _check_fits(np.shape(concrete), target.shape)
-    node = writes.assigned(as_node(rec, value, target.dtype), target.shape, target.dtype)
-    writes.write(target, node, lambda array: array.__setitem__(Ellipsis, concrete))
+    return concrete, writes.assigned(as_node(rec, value, target.dtype), target.shape, target.dtype)
+
+
+_plainly_assigned = unwatched(_assigned)
 
 
 def _check_fits(shape: tuple, target: tuple) -> None:

@@ -22,6 +22,7 @@ from ..graph import Node
 from ..ops import build, table
 from .recording import escaped
 from .source_lines import here
+from .unwatched import unwatched
 from .view_chains import follow
 
 if TYPE_CHECKING:
@@ -112,7 +113,15 @@ def _mark_written(root) -> None:
 
 def write(x: Recorded, new: Node, store: Callable[[np.ndarray], object]) -> None:
     """Make the node `new` the content of x; `store(array)` does the same to the concrete array."""
-    root = x.root
+    array, loc = _begun(x)
+    if not x._rec.leaves_out(array, new):
+        store(array)
+    _noted(x, new, loc)
+
+
+@unwatched
+def _begun(x: Recorded) -> tuple[np.ndarray, tuple]:
+    """The array to write to, which nobody else sees, and the line that writes."""
     if not x._rec.active:
         raise escaped(x)
     if not isinstance(x._value, np.ndarray):
@@ -120,9 +129,13 @@ def write(x: Recorded, new: Node, store: Callable[[np.ndarray], object]) -> None
     if not x._value.flags.writeable:
         raise ValueError("assignment destination is read-only")
     loc = here()
-    own(root)
-    if not x._rec.leaves_out(x.value, new):
-        store(x.value)
+    own(x.root)
+    return x.value, loc
+
+
+@unwatched
+def _noted(x: Recorded, new: Node, loc: tuple) -> None:
+    root = x.root
     name = root._node.name
     node = write_back(root._node, x._chain, new, loc) if x._root is not None else new
     if node.loc is None:

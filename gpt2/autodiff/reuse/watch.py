@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ..record.unwatched import watches
 from .world import OURS, World
 
 _local = threading.local()
@@ -72,8 +73,9 @@ def _worlds() -> list[World]:
         return _local.worlds
 
 
+@watches
 def _observe(frame, event: str, arg) -> None:
-    """Called by the interpreter at each call and return."""
+    """Called by the interpreter at each call and return, but in what is unwatched (record/unwatched.py)."""
     if event == "call":
         back = frame.f_back  # the compiler calls itself: most of what runs while a function is recorded
         if id(frame.f_code) in OURS and back is not None and id(back.f_code) in OURS:

@@ -159,7 +159,7 @@ def _trajectory_jvp(primals: tuple, tangents: tuple) -> tuple:
         moving = [c for c, has in zip(consts, moves) if has]
         return np.concatenate(jvp(slope, (z[:n], *moving), (z[n:], *along)))
 
-    pair, _ = _flow("the tangent equation", both, np.zeros(2 * n), 0.0, [*consts, *along], flow.solver)
+    pair, _ = _flow("the tangent equation", both, np.zeros(2 * n), 0.0, [*consts, *along], flow.between)
     start = dy0 - flow.slope(y0, ts[0], *consts) * dts[0]
     found = _trajectory(pair, np.concatenate([y0, start]), ts, *consts, *along)
     out = found[:, :n]

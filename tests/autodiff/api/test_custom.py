@@ -326,3 +326,29 @@ def test_a_rule_that_does_not_take_a_keyword_is_told_so(rng):
         ad.grad(lambda x: f(x, scale=2.0))(x)
     with pytest.raises(ad.AutodiffError, match="keyword-only argument scale is a recorded value"):
         ad.grad(lambda x: f(x, scale=x[0]))(x)
+
+
+def test_a_condition_as_an_argument():
+    """x < 1.0 of a Python number is one of Python's bools, and an argument that is no setting."""
+
+    @ad.custom_vjp
+    def back(condition, x):
+        return np.where(condition, x, 2 * x)
+
+    @back.defvjp
+    def back_vjp(dout, out, condition, x):
+        return None, np.where(condition, dout, 2 * dout)
+
+    @ad.custom_jvp
+    def along(condition, x):
+        return np.where(condition, x, 2 * x)
+
+    @along.defjvp
+    def along_jvp(primals, tangents):
+        return along(*primals), np.where(primals[0], tangents[1], 2 * tangents[1])
+
+    for f in (lambda x: back(x < 1.0, x), lambda x: along(x < 1.0, x)):
+        g = ad.grad(f)
+        assert [g(0.5), g(2.0), g(0.5)] == [1.0, 2.0, 1.0]
+        assert ad.jvp(f, (2.0,), (1.0,)) == (4.0, 2.0)
+        assert list(ad.vmap(g)(np.array([0.5, 2.0]))) == [1.0, 2.0]

@@ -67,3 +67,32 @@ def test_the_picture():
     assert "loss_grad: " in text and "arena, " in text
     with pytest.raises(ad.AutodiffError, match="no plan for memory"):
         ad.drawing(ad.grad(lambda x: x * x), 2.0, memory=True)
+
+
+def log_sum_exp(x):
+    largest = np.max(x)
+    return largest + np.log(np.sum(np.exp(x - largest)))
+
+
+def test_a_large_value_begins_in_the_result_that_is_written_over_it():
+    """One array instead of two; and a caller's buffer may still be the argument itself."""
+    x = np.random.default_rng(0).normal(size=40_000)
+    expected = np.exp(x - x.max()) / np.sum(np.exp(x - x.max()))
+    g = ad.grad(log_sum_exp)
+    np.testing.assert_allclose(g(x), expected, rtol=1e-12)
+    program = g.__derived__.last[1]
+    assert program.arena_bytes < x.nbytes
+    for given in (x.copy(), np.append(x, 0.0)[:-1]):
+        (found,) = program(given, out=(given,))
+        assert found is given
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_what_is_read_again_later_keeps_its_own_memory():
+    def f(x):
+        y = np.exp(x)
+        return y * 2.0, np.sum(np.sin(y) * np.arange(40_000.0))
+
+    x = np.random.default_rng(0).normal(size=40_000)
+    for found, expected in zip(ad.compile(f)(x), f(x)):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -5,6 +5,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.ops import triangular
+from gpt2.autodiff.scipy import linalg
 
 rng = np.random.default_rng(2)
 
@@ -32,3 +33,19 @@ def test_the_gradient_of_a_factor_of_several_blocks():
     found = ad.grad(lambda a: 2.0 * np.sum(np.log(np.diagonal(np.linalg.cholesky(a)))))(a)
     expected = np.linalg.inv(a)
     np.testing.assert_allclose(found + found.T, 2.0 * expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_equations_with_a_matrix_and_its_transpose_invert_its_blocks_once(lead):
+    a = np.tril(rng.normal(size=(*lead, 70, 70))) + 20.0 * np.eye(70)
+    b = rng.normal(size=(*lead, 70, 3))
+
+    def f(a, b):
+        x = linalg.solve_triangular(a, b, lower=True)
+        y = linalg.solve_triangular(np.swapaxes(a, -1, -2), x, lower=False)
+        return y, linalg.solve_triangular(a, y, lower=False)
+
+    compiled = ad.compile(f)
+    for found, expected in zip(compiled(a, b), f(a, b)):
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-14)
+    assert ad.source(compiled, emitted=True).count("_triangle_inverses(") == 2  # of each triangle

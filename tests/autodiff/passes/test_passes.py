@@ -18,8 +18,8 @@ from gpt2.autodiff.ops import apply, build, const, input_node
 from gpt2.autodiff.ops.build import broadcast, cast, reshape, slice_, sum_, tanh, transpose, where, zeros
 from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.ops.interpret import evaluate_graph
-from gpt2.autodiff.passes import FAMILIES, PASSES, simplify
-from gpt2.autodiff.passes.engine import Family, Sweep, sweep_to_end
+from gpt2.autodiff.passes import FAMILIES, PASSES, engine, simplify
+from gpt2.autodiff.passes.engine import READS, Family, Sweep, sweep_to_end
 from gpt2.autodiff.switches import MATH, Options
 from tests.support.random_graphs import RING, random_arrays, random_graph
 from tests.support.random_graphs import SHAPES as SIZES
@@ -746,3 +746,34 @@ def test_a_rule_that_changes_a_type_is_found_out():
 def test_unknown_pass():
     with pytest.raises(ValueError, match="no pass 'fuse'.*fold, views"):
         Options(off={"fuse"})
+
+
+@pytest.mark.parametrize("math", MATH)
+def test_rules_apply_to_nothing_that_they_are_not_tried_on(math, monkeypatch):
+    """A rule says of which ops an argument has to be (`reads`): on all other nodes it gives None."""
+    tried = set()
+
+    def unfiltered(sweep, n, ops):
+        monkeypatch.setattr(engine, "READS", {})
+        everything = choose(sweep, n, ops)
+        monkeypatch.setattr(engine, "READS", READS)
+        wanted = choose(sweep, n, ops)
+        return tuple(r if r in wanted else held_to_nothing(r) for r in everything)
+
+    def held_to_nothing(rule):
+        def tried_in_vain(n, sweep):
+            tried.add(rule)
+            assert rule(n, sweep) is None, f"{rule.__name__} applies to {n!r} = {n.op}"
+
+        return tried_in_vain
+
+    choose = Sweep._choose
+    monkeypatch.setattr(Sweep, "_choose", unfiltered)
+    monkeypatch.setattr(engine, "_chosen", {})
+    options = Options(math=math)
+    for make, _ in (*CASES.values(), *KEPT.values()):
+        simplify(graph_of(make), options)
+    for seed in range(40):
+        graph = simplify(random_graph(np.random.default_rng(seed), 20), options)
+        simplify(vjp_graph(graph, range(4), [0]), options)
+    assert len(tried) > len(READS) // 2

@@ -540,6 +540,7 @@ def test_shuffled_rows_are_refused(make):
         make(3).shuffle(y)
         return y
 
+    np.random.seed(3)  # of six orders of three rows one moves none
     with pytest.raises(WriteError, match=r"test_inplace.py:\d+: .*x\[rng.permutation"):
         ad.compile(f)(np.arange(6.0).reshape(3, 2))
     assert sorted(ad.compile(f)(np.arange(5.0))) == [0.0, 1.0, 2.0, 3.0, 4.0]

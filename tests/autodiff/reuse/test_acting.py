@@ -8,16 +8,10 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from tests.support.reuse import is_reused
 
 SCALE = 2.0
 X = np.array([1.0, 2.0, 3.0])
-
-
-def is_reused(f, *args):
-    """Is the second call of the gradient served from the first recording?"""
-    g = ad.grad(f)
-    g(*args)
-    return ad.why_recorded(g) is None
 
 
 def by_scale(x):

@@ -12,30 +12,12 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff import same
+from tests.support.reuse import is_reused, recordings
 
 SCALE = 2.0
 TABLE = {"factor": 3.0, "list": [1.0, 2.0]}
 ARRAY = np.array([1.0, 2.0, 3.0])
 X = np.array([1.0, 2.0, 3.0])
-
-
-def recordings(f):
-    """f, and how many times it was run."""
-    count = [0]
-
-    @functools.wraps(f)
-    def counted(*args, **kwargs):
-        count.append(1)
-        return f(*args, **kwargs)
-
-    return counted, lambda: len(count) - 1
-
-
-def is_reused(f, *args):
-    """Is the second call of the gradient served from the first recording?"""
-    g = ad.grad(f)
-    g(*args)
-    return ad.why_recorded(g) is None
 
 
 def by_scale(x):

@@ -7,20 +7,9 @@ import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.api.derived import derived_of
+from tests.support.reuse import recordings
 
 X = np.array([1.0, 2.0, 3.0])
-
-
-def recordings(f):
-    """f, and how many times it was run."""
-    count = [0]
-
-    @functools.wraps(f)
-    def counted(*args, **kwargs):
-        count.append(1)
-        return f(*args, **kwargs)
-
-    return counted, lambda: len(count) - 1
 
 
 def test_types_and_layouts_have_programs_of_their_own():

@@ -37,6 +37,27 @@ def test_the_sum_of_negative_zeros_is_what_numpy_says():
         same(out, np.add.reduce(x, axis=1))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", range(2, short.IN_ORDER + 1))
+def test_sums_of_products_have_numpys_bits(n, dtype):
+    for shape in ((9000, n), (70, 300, n), (1, 20000, n), (90, 1, n), (0, 4, n)):
+        x, y = drawn(shape, dtype), drawn(shape, dtype)
+        for a, b in ((x, x), (np.asfortranarray(x), y), (-0.0 * np.abs(x), np.abs(y))):
+            out = np.empty(shape[:-1], dtype)
+            short.sum_products(a, b, out)
+            same(out, np.add.reduce(np.ascontiguousarray(a * b), axis=-1))
+
+
+@pytest.mark.parametrize("f", [np.minimum, np.maximum])
+def test_extremes_of_short_rows_are_numpys(f):
+    x = drawn((80, 20))
+    x[3, 4], x[70] = np.nan, np.inf
+    for y in (x, x[:2], np.asfortranarray(x)):
+        out = np.empty(len(y))
+        short.extreme_last(f, y, out)
+        same(out, f.reduce(y, axis=1))
+
+
 def test_columns_are_what_rows_are():
     a, b, c = drawn((100, 1, 3)), drawn((80, 3)), drawn((100, 80, 1))
     for f in (np.add, np.subtract, np.multiply, np.divide):
@@ -74,7 +95,10 @@ def test_programs_of_points_in_space_go_by_columns():
     f = ad.compile(energy)
     same(f(x), energy(x))
     source = ad.source(f, x, emitted=True)
-    assert "by_columns(" in source and "sum_last(" in source and "put_where(" in source
+    assert "by_columns(" in source and "sum_products(" in source and "put_where(" in source
+    h = ad.compile(lambda x: np.sum(np.abs(x[:, None] - x[None, :]), axis=-1))
+    same(h(x), np.sum(np.abs(x[:, None] - x[None, :]), axis=-1))
+    assert "sum_last(" in ad.source(h, emitted=True)
     points = rng.normal(size=(12, 3))
     ad.check_grads(lambda x: np.sum(np.sqrt(energy(x))), (points,), order=1)
     many = rng.normal(size=(70, 3))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build
-from ..dispatch import Operand, handles, operand
+from ..dispatch import Operand, handles, operand, quiet
 from ..ufuncs import BUILDERS, matmul
 from .reduce import plain_sum
 from .shape import diagonal_view, moveaxis, normalize_axis_tuple
@@ -232,3 +232,6 @@ def _rearranged(x: Node, letters: str, output: str) -> Node:
     x = build.sum_(x, gone) if gone else x
     letters = "".join(c for c in letters if c in output)
     return build.transpose(x, [letters.index(c) for c in output])
+
+
+quiet(np.dot, np.inner, np.outer)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, handles, operand, since
+from ..dispatch import Operand, handles, operand, quiet, since
 from .shape import along, axis_of, concatenate, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
 
 NONE = np._NoValue
@@ -602,3 +602,6 @@ def _nan_extremum(extremum, worst):
 
 handles(np.nanmax)(_nan_extremum(max_, lowest))
 handles(np.nanmin)(_nan_extremum(min_, highest))
+
+
+quiet(np.sum, np.prod, np.max, np.min, np.mean)

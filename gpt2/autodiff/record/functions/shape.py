@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import build, table
-from ..dispatch import HANDLERS, Operand, call_function, handles, helper, operand, raw, since
+from ..dispatch import HANDLERS, Operand, call_function, handles, helper, operand, quiet, raw, since
 from ..value import Recorded, value_of
 
 normalize_axis_index = np.lib.array_utils.normalize_axis_index
@@ -687,3 +687,7 @@ def sliding_window_view(
         n = x.shape[axis] - width + 1
         x = moveaxis(take(x, np.arange(n)[:, None] + np.arange(width), axis), axis + 1, -1)
     return x
+
+
+quiet(np.concatenate, np.stack, np.ravel, np.squeeze, np.expand_dims, _reshape, moves=True)
+quiet(np.transpose, np.matrix_transpose, np.swapaxes, np.moveaxis, np.broadcast_to, moves=True)

@@ -1,0 +1,164 @@
+"""What runs unwatched while a function is recorded: the compiler's own code, and nothing of the user's."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.record import unwatched
+from gpt2.autodiff.reuse import watch
+from gpt2.autodiff.reuse.world import World
+
+only_where_it_pays = pytest.mark.skipif(not unwatched.PAYS, reason="the hook stays in this Python")
+
+
+def calls_told(f, *args):
+    """How often the interpreter tells of a call or a return while f is recorded."""
+    count = 0
+
+    def counting(frame, event, arg):
+        nonlocal count
+        count += 1
+        return observe(frame, event, arg)
+
+    observe = watch._observe
+    hooks, unwatched._hooks[:] = list(unwatched._hooks), [counting]
+    watch._observe = counting
+    try:
+        ad.grad(f)(*args)
+    finally:
+        watch._observe = observe
+        unwatched._hooks[:] = hooks
+    return count
+
+
+OPERATIONS = {
+    "a product": lambda x, out: x * 2.0,
+    "a ufunc": lambda x, out: np.sin(x),
+    "a sign": lambda x, out: -x,
+    "an item": lambda x, out: x[1],
+    "a slice": lambda x, out: x[1:, None],
+    "a write": lambda x, out: out.__setitem__(1, 0.5),
+    "in place": lambda x, out: out.__iadd__(x),
+    "a sum": lambda x, out: np.sum(x),
+    "a transpose": lambda x, out: out.T,
+}
+
+
+@only_where_it_pays
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_few_calls_are_told_of_an_operation(name):
+    """Some tens, where the compiler makes hundreds."""
+
+    def f(x, times):
+        out = np.zeros_like(x)
+        for _ in range(times):
+            OPERATIONS[name](x, out)
+        return out.sum() + x.sum()
+
+    def g(x):
+        return f(x, 10)
+
+    def h(x):
+        return f(x, 30)
+
+    x = np.linspace(0.0, 1.0, 3)
+    assert (calls_told(h, x) - calls_told(g, x)) / 20 < 100
+
+
+class Operand:
+    """An object that NumPy takes for an array, and which is not the same at each call."""
+
+    calls = 0
+
+    def __array__(self, dtype=None, copy=None):
+        Operand.calls += 1
+        return np.full(3, float(Operand.calls))
+
+
+class Index:
+    calls = 0
+
+    def __index__(self):
+        Index.calls += 1
+        return Index.calls % 3
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda x: x * Operand(),
+        lambda x: x[Index()],
+        lambda x: x[: Index()],
+        lambda x: np.add(x, Operand()),
+        lambda x: np.concatenate([x, Operand()]),
+    ],
+)
+def test_the_users_objects_are_watched(what):
+    """Were they not, what they did at the first call would be done again at all others."""
+    Operand.calls = Index.calls = 2
+    g = ad.grad(lambda x: np.sum(what(x)))
+    results = [g(np.arange(3.0)) for _ in range(3)]
+    Operand.calls = Index.calls = 2
+    again = [ad.grad(lambda x: np.sum(what(x)))(np.arange(3.0)) for _ in range(3)]
+    np.testing.assert_array_equal(results, again)
+
+
+def test_what_runs_after_an_error_is_watched():
+    """The hook comes back where an operation fails."""
+    settings = {"scale": 2.0}
+
+    def scale():
+        return settings["scale"]
+
+    def f(x):
+        try:
+            x[10]
+        except IndexError:
+            pass
+        return np.sum(x) * scale()
+
+    g = ad.grad(f)
+    assert g(np.ones(3))[0] == 2.0
+    settings["scale"] = 3.0
+    assert g(np.ones(3))[0] == 3.0
+    assert sys.getprofile() is None
+
+
+def test_an_error_handler_of_numpy_is_watched(monkeypatch):
+    """What computes with NumPy may call it, so that is not unwatched."""
+    ran = []
+    monkeypatch.setattr(World, "runs", lambda self, frame: ran.append(frame.f_code.co_name))
+
+    def handler(kind, flag):
+        pass
+
+    before = np.seterrcall(handler)
+    try:
+        with np.errstate(all="call"):
+            ad.grad(lambda x: np.sum(x / 0.0))(np.ones(3))
+    finally:
+        np.seterrcall(before)
+    assert "handler" in ran
+
+
+def test_the_hook_of_others_is_left_alone():
+    seen = []
+
+    def profiler(frame, event, arg):
+        seen.append(frame.f_code.co_name)
+
+    @unwatched.unwatched
+    def quiet():
+        return loud()
+
+    def loud():
+        return 1
+
+    sys.setprofile(profiler)
+    try:
+        assert quiet() == 1
+    finally:
+        sys.setprofile(None)
+    assert "loud" in seen
