@@ -63,7 +63,6 @@ BENCH_IMPORTS = {
     ("dependents/prelude.py", "gpt2.autodiff.compat.autograd"): "is what programs of others are run under",
     ("first_process.py", "gpt2.autodiff.pipeline"): "puts a timer around the making of programs",
     ("first_process.py", "gpt2.autodiff.run.split_matmul"): "puts a timer around trials of cuts",
-    ("machine.py", "gpt2.autodiff.run.blas"): "names the kernels as remembered times do",
     (
         "machine.py",
         "gpt2.autodiff.run.remembered",
