@@ -23,8 +23,8 @@ from tests.support.faults import Faults, full, kill, read_only
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = (
-    "--tokenizer byte --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 4 --steps 6 --eval- "
-    "every 0 --eval-batches 1 --sample-tokens 0 --save-every 2 --compile off"
+    "--tokenizer byte --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 4 --steps 6 "
+    "--eval-every 0 --eval-batches 1 --sample-tokens 0 --save-every 2 --compile off"
 ).split()
 
 pytestmark = pytest.mark.usefixtures("quick_peak")

@@ -120,39 +120,48 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
     - each output is a fresh value, so that a caller never gets a view of an input or the same array twice;
       with `share_inputs`, an output that is an input is handed back as it came, as a Python function would.
     """
-    stands: dict[Node, np.ndarray] = {}
-    known: dict = {}
+    graph = rewrite(graph, _Lowering(exact).rule)
+    outputs = [o if share_inputs and o.op == "input" else _copied(o) for o in graph.outputs]
+    return Graph(graph.inputs, outputs, graph.name)
 
-    def rule(n: Node, args: tuple) -> Node | None:
+
+class _Lowering:
+    """What each node becomes in `lower`."""
+
+    def __init__(self, exact: Container[int]):
+        self.exact = exact
+        self.stands: dict[Node, np.ndarray] = {}
+        self.known: dict = {}
+
+    def rule(self, n: Node, args: tuple) -> Node | None:
         op = facts(n)
         if op.lowered is not None:
-            return _in_place_of(n, op.lowered(known, *args, **n.attrs))
+            return _in_place_of(n, op.lowered(self.known, *args, **n.attrs))
         if n.op == "stop_gradient":  # its memory is its argument's, which the plan of memory would not know
             return args[0]
         if n.op in VIEWS:
-            x = args[0]
-            if n.op in _NEVER_COPIED or n.op == "reshape" and x.op not in VIEWS:  # of contiguous memory
-                return None
-            if view(stand(x), with_args(n, args)) is None:
-                x = apply("copy", x)
-                x.loc, x.name = n.loc, None
-                return with_args(n, (x,))
-            return None
+            return self.of_view(n, args)
         if op.streams and any(a.op == "broadcast" for a in args):
             # the result is written into memory of the full shape, so even all arguments may be smaller
             return with_args(n, tuple(a.args[0] if a.op == "broadcast" else a for a in args))
         make = _by_rows if n.op == "matmul" else _in_order
-        return make(n, args, n.id in exact)
+        return make(n, args, n.id in self.exact)
 
-    def stand(n: Node) -> np.ndarray:
-        if n not in stands:
-            below = view(stand(n.args[0]), n) if n.op in VIEWS else None
-            stands[n] = below if below is not None else stand_in(n.shape, n.dtype)
-        return stands[n]
+    def of_view(self, n: Node, args: tuple) -> Node | None:
+        x = args[0]
+        if n.op in _NEVER_COPIED or n.op == "reshape" and x.op not in VIEWS:  # of contiguous memory
+            return None
+        if view(self.stand(x), with_args(n, args)) is not None:
+            return None
+        x = apply("copy", x)
+        x.loc, x.name = n.loc, None
+        return with_args(n, (x,))
 
-    graph = rewrite(graph, rule)
-    outputs = [o if share_inputs and o.op == "input" else _copied(o) for o in graph.outputs]
-    return Graph(graph.inputs, outputs, graph.name)
+    def stand(self, n: Node) -> np.ndarray:
+        if n not in self.stands:
+            below = view(self.stand(n.args[0]), n) if n.op in VIEWS else None
+            self.stands[n] = below if below is not None else stand_in(n.shape, n.dtype)
+        return self.stands[n]
 
 
 def _in_place_of(n: Node, made: Node | None) -> Node | None:
