@@ -587,7 +587,7 @@ def index_arrays(rec: ActiveRecording, k: Any) -> list[Node]:
 def _item(self: Recorded, key: Any) -> Recorded:
     """self[key]"""
     rec = innermost(_recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))
-    value = self.value
+    value: Any = self.value
     if not isinstance(value, (np.ndarray, np.generic)):
         raise TypeError(f"'{type(value).__name__}' object is not subscriptable")
     if isinstance(value, np.ndarray) and value.dtype.kind == "V" or isinstance(key, str):
