@@ -13,7 +13,7 @@ import operator
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -587,14 +587,14 @@ def index_arrays(rec: ActiveRecording, k: Any) -> list[Node]:
 def _item(self: Recorded, key: Any) -> Recorded:
     """self[key]"""
     rec = innermost(_recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))
-    value: Any = self.value
+    value = self.value
     if not isinstance(value, (np.ndarray, np.generic)):
         raise TypeError(f"'{type(value).__name__}' object is not subscriptable")
     if isinstance(value, np.ndarray) and value.dtype.kind == "V" or isinstance(key, str):
         raise UnsupportedError("fields of structured arrays are not recorded", source_lines.here())
     key = _static_slices(key)
     try:
-        result = value[plain_key(key)]
+        result = cast(Any, value)[plain_key(key)]
     except IndexError as error:
         raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
     site = source_lines.site()
