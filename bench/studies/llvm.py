@@ -425,66 +425,67 @@ def model_size(options):
     return tiny if options.quick else replace(SIZES["4x128-B12T64"], B=4, name="4x128-B4T64")
 
 
+class Model:
+    """This project's model in its three ways, and what it computes of one batch, to compare with."""
+
+    def __init__(self, options):
+        self.size = model_size(options)
+        self.players = model_players(self.size)
+        tokens, targets = next(batches(self.size))
+        first = self.players["manual"]
+        self.wanted = (np.array([first.loss_and_grads(tokens, targets)]), first.flat_grads)
+        self.arrays = [np.ravel(x).astype(np.float32) for x in (first.flat_params, tokens, targets)]
+        self.calls = {
+            spec: lambda player=player: player.loss_and_grads(tokens, targets)
+            for spec, player in self.players.items()
+        }
+
+    def compare(self, result, count, cpp, seconds):
+        """A table of the functions in C++ (title -> function, title of the one by hand) beside ours."""
+        rows = {f"C++, {title}": (call, f"C++, {base}") for title, (call, base) in cpp.items()}
+        rows |= {f"here, {spec}": (call, "here, manual") for spec, call in self.calls.items()}
+        with threads(count):
+            times = interleave({title: call for title, (call, _) in rows.items()}, seconds)
+        said = "one thread" if count == 1 else "two threads"
+        table = result.table(
+            f"The stacked model, {self.size.name}, loss and all gradients, {said}",
+            Column("backward"),
+            Column("time", SECONDS),
+            Column("by that of the one by hand", RATIO),
+        )
+        for title, (_, base) in rows.items():
+            table.add(title, times[title], times[title].over(times[base]))
+
+
 def model(result, options):
     """The loss and all its gradients: one C++ function by hand and by Enzyme, and this project's three."""
     import jax
 
-    size = model_size(options)
-    players = model_players(size)
-    tokens, targets = next(batches(size))
-    first = players["manual"]
-    loss = first.loss_and_grads(tokens, targets)
-    arrays = [jax.device_put(np.ravel(x).astype(np.float32)) for x in (first.flat_params, tokens, targets)]
-    calls = {}
+    ours = Model(options)
+    arrays = [jax.device_put(x) for x in ours.arrays]
+    cpp = {}
     for key, restrict in RESTRICTED.items():
-        for who, gradient in model_gradients(size, Compiled(restrict)).items():
-            agree(f"model, {key}, {who}", gradient(*arrays), (np.array([loss]), first.flat_grads))
-            calls[key, who] = lambda gradient=gradient: jax.block_until_ready(gradient(*arrays))
-    for spec, player in players.items():
-        calls["here", spec] = lambda player=player: player.loss_and_grads(tokens, targets)
-    with threads(1):
-        times = interleave(calls, options.seconds * LAYER_SHARE / 2)
-    table = result.table(
-        f"The stacked model, {size.name}, loss and all gradients, one thread",
-        Column("backward"),
-        Column("time", SECONDS),
-        Column("by that of the one by hand", RATIO),
-    )
-    for key in RESTRICTED:
-        for who in ("hand", "Enzyme"):
-            table.add(f"C++, {key}, {who}", times[key, who], times[key, who].over(times[key, "hand"]))
-    for spec in players:
-        table.add(f"here, {spec}", times["here", spec], times["here", spec].over(times["here", "manual"]))
+        for who, gradient in model_gradients(ours.size, Compiled(restrict)).items():
+            agree(f"model, {key}, {who}", gradient(*arrays), ours.wanted)
+
+            def call(gradient=gradient):
+                return jax.block_until_ready(gradient(*arrays))
+
+            cpp[f"{key}, {who}"] = call, f"{key}, hand"
+    ours.compare(result, 1, cpp, options.seconds * LAYER_SHARE / 2)
 
 
 def model_on_two(result, options):
     """The same with two threads, which have half of the sequences each."""
-    size = model_size(options)
-    players = model_players(size)
-    tokens, targets = next(batches(size))
-    first = players["manual"]
-    loss = first.loss_and_grads(tokens, targets)
-    half = replace(size, B=size.B // 2)
-    arrays, cut = (first.flat_params, tokens, targets), (False, True, True)
-    calls = {}
+    ours = Model(options)
+    half = replace(ours.size, B=ours.size.B // 2)
     with Halves() as halves:
+        cpp = {}
         for who, gradient in model_gradients(half, Compiled(RESTRICTED["restrict"])).items():
-            calls[who] = halves.call(gradient, arrays, cut, (False, False), mean=True)
-            agree(f"model on two threads, {who}", calls[who](), (np.array([loss]), first.flat_grads))
-        for spec, player in players.items():
-            calls[spec] = lambda player=player: player.loss_and_grads(tokens, targets)
-        with threads(2):
-            times = interleave(calls, options.seconds * LAYER_SHARE / 2)
-    table = result.table(
-        f"The stacked model, {size.name}, loss and all gradients, two threads",
-        Column("backward"),
-        Column("time", SECONDS),
-        Column("by that of the one by hand", RATIO),
-    )
-    for who in ("hand", "Enzyme"):
-        table.add(f"C++, {who}", times[who], times[who].over(times["hand"]))
-    for spec in players:
-        table.add(f"here, {spec}", times[spec], times[spec].over(times["manual"]))
+            call = halves.call(gradient, ours.arrays, (False, True, True), (False, False), mean=True)
+            agree(f"model on two threads, {who}", call(), ours.wanted)
+            cpp[who] = call, "hand"
+        ours.compare(result, 2, cpp, options.seconds * LAYER_SHARE / 2)
 
 
 def model_gradients(size, compiled):
