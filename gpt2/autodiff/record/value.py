@@ -594,7 +594,7 @@ def _item(self: Recorded, key: Any) -> Recorded:
         raise UnsupportedError("fields of structured arrays are not recorded", source_lines.here())
     key = _static_slices(key)
     try:
-        result = value[plain_key(key)]
+        result = value[plain_key(key)]  # type: ignore[index]
     except IndexError as error:
         raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
     site = source_lines.site()
