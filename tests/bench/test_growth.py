@@ -9,6 +9,7 @@ import pytest
 
 from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
+from gpt2.autodiff.api import derived, programs
 from gpt2.autodiff.emit import source
 from gpt2.autodiff.emit.arena import offsets
 from gpt2.autodiff.emit.array_names import ArrayTexts
@@ -127,12 +128,17 @@ def test_views_of_the_arena_by_lines_or_from_a_table(name, monkeypatch):
     f, args = PROGRAMS[name](60)
     by_lines = ad.grad(f)
     f_again, _ = PROGRAMS[name](60)
-    with ad.options(elementwise="numpy"):  # so that another program is made
-        monkeypatch.setattr(source, "MOST_SPELLED", 0)
-        from_table = ad.grad(f_again)
-        for _ in range(2):
-            np.testing.assert_array_equal(from_table(*args), by_lines(*args), strict=True)
-        assert "stretches(arena, places)" in from_table.__derived__.last[1].source or name == "grid"
+    f_again.__code__ = f.__code__.replace()
+    monkeypatch.setattr(derived, "_programs", programs._Programs())
+    monkeypatch.setattr(source, "MOST_SPELLED", 10**6)
+    assert "stretches(" not in ad.source(by_lines, *args, emitted=True)
+    monkeypatch.setattr(derived, "_programs", programs._Programs())  # so that another program is made
+    monkeypatch.setattr(source, "MOST_SPELLED", 0)
+    from_table = ad.grad(f_again)
+    for _ in range(2):
+        for found, expected in zip(ad.tree.leaves(from_table(*args)), ad.tree.leaves(by_lines(*args))):
+            np.testing.assert_array_equal(found, expected, strict=True)
+    assert "stretches(arena, layout)" in from_table.__derived__.last[1].source or name == "grid"
 
 
 def test_garbage_is_collected_again_afterwards():

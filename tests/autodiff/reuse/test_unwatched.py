@@ -64,6 +64,7 @@ def test_few_calls_are_told_of_an_operation(name):
         return f(x, 30)
 
     x = np.linspace(0.0, 1.0, 3)
+    ad.grad(lambda x: f(x, 2))(x)  # what is found out once, such as the names in this file
     assert (calls_told(h, x) - calls_told(g, x)) / 20 < 100
 
 
