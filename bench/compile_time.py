@@ -15,6 +15,7 @@ computes each operation once.
 import argparse
 import functools
 import itertools
+import statistics
 import time
 
 import numpy as np
@@ -39,6 +40,7 @@ TITLES = {
 }
 STAGES = tuple(dict.fromkeys(TITLES.values()))
 GROWTH = (100, 1000, 10_000)
+SHORT = 1000  # operations up to which a figure is of five programs
 MOST = {"large_chain": 10_000}  # operations: the arrays of longer ones take gigabytes
 BLOCKS = (1, 2, 4, 8, 12)
 WHOLE_RATE = 1.0  # what gpt2.backward.whole takes
@@ -98,9 +100,15 @@ def print_growth(sizes):
     print("  ".join([f"{'ms an operation':<15}", *(f"{n:>10}" for n in sizes)]))
     for name, program in PROGRAMS.items():
         compiling(*program(50))  # what is loaded on first use is
-        figures = [compiling(*program(n)) / n for n in sizes if n <= MOST.get(name, n)]
+        figures = [growth(program, n) for n in sizes if n <= MOST.get(name, n)]
         texts = [f"{x:>10.3f}" for x in figures] + [f"{'-':>10}"] * (len(sizes) - len(figures))
         print("  ".join([f"{name:<15}", *texts]), flush=True)
+
+
+def growth(program, n):
+    """Milliseconds an operation: of short programs the middle of five, as one alone scatters by two."""
+    lengths = range(n, n + (5 if n <= SHORT else 1))  # no two are alike, or the later ones would be found
+    return statistics.median(compiling(*program(length)) / length for length in lengths)
 
 
 def compiling(f, args):

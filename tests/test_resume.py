@@ -115,7 +115,7 @@ def test_a_text_that_was_moved_is_named_by_data(run, text, tmp_path, capsys, mon
     text.rename(moved)
     status, error = resumed(capsys, run)
     assert status == 2 and error.count("\n") == 1
-    assert f"{text}: No such file or directory; if it was moved, name its new place with --data" in error
+    assert f"{text}: No such file or directory; if it was moved, name where it is now with --data" in error
     monkeypatch.chdir(tmp_path)
     assert resumed(capsys, run, "--data", "elsewhere.txt") == (0, "")
     assert resumed(capsys, run, "--steps", "9") == (0, "")  # the new place is kept

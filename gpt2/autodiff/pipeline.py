@@ -16,11 +16,11 @@ what ad.stages shows, and what GPT2_AD_DEBUG prints.
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ContextDecorator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,7 +52,7 @@ class Halves:
     saved: list[tuple[str, int]]
 
 
-class _Uncollected(ContextDecorator):
+class _Uncollected:
     """A stretch of work, in any number of threads, during which Python looks for no garbage in circles.
 
     A stage makes as many objects as the program has operations, and lets go of nearly all of them by itself.
@@ -77,6 +77,16 @@ class _Uncollected(ContextDecorator):
             self._inside -= 1
             if not self._inside and self._enabled:
                 gc.enable()
+
+    def __call__(self, f: Callable) -> Callable:
+        """f as such a stretch of work. contextlib's decorator would stand among the lines of the user's."""
+
+        @functools.wraps(f)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return f(*args, **kwargs)
+
+        return inside
 
 
 uncollected = _Uncollected()

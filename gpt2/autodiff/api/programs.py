@@ -59,8 +59,8 @@ class Key:
         return self.hash == other.hash and self.parts == other.parts
 
 
-# Bytes that an op of a program takes, with its line of source, its statement in Python's code, its place in
-# the key and its nodes: measured with tracemalloc.
+# About the bytes that an op of a program takes, with its line of source, its statement in Python's code, its
+# part of the key and its nodes.
 AN_OP = 5000
 
 

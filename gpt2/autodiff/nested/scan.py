@@ -396,7 +396,13 @@ class ScanStep:
         room = self.n * sum(o.nbytes for o in final) <= ROOM
         return {o: x for o, x in zip(final, self.after) if room and o.op not in ("input", "const")}
 
-    def stacked(self, checkpoints, final, rows, kept) -> dict[Node, Node]:
+    def stacked(
+        self,
+        checkpoints: Sequence[Node],
+        final: Sequence[Node],
+        rows: Sequence[Node],
+        kept: Sequence[Node | None],
+    ) -> dict[Node, Node]:
         """The array of each of `slices`, from the last step to the first."""
         ends = [reshape(f, (1, *f.shape)) for f in final]
         if self.n > 1:

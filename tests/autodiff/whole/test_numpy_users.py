@@ -55,7 +55,7 @@ def test_what_depends_on_the_layout_is_refused(order):
 
 @pytest.mark.parametrize("make", [torch.ones, lambda n: torch.ones(n, requires_grad=True), jnp.ones])
 def test_arrays_of_others_are_named(make):
-    with pytest.raises(AutodiffError, match=r"np\.asarray") as error:
+    with pytest.raises(AutodiffError, match=r"ad\.as_numpy") as error:
         ad.grad(lambda a: (a**2).sum())(make(3))
     assert "\n" not in str(error.value)
 
@@ -216,7 +216,7 @@ def test_arrays_of_another_library_are_named_whatever_numpy_says_of_them(derive)
         ({"a": Foreign(np.ones(2))}, "x is a dict with a "),
     ):
         f = derive(lambda x: np.sum(x["a"] if isinstance(x, dict) else x))
-        with pytest.raises(ad.AutodiffError, match=text + r"\w+\.Foreign.*np.asarray"):
+        with pytest.raises(ad.AutodiffError, match=text + r"\w+\.Foreign.*ad.as_numpy"):
             f(given)
     with pytest.raises(ad.AutodiffError, match=r"a is a \w+\.Foreign"):
         ad.hvp(np.sum, Foreign(np.ones(2)), np.ones(2))
