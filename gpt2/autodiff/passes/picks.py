@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @views.rule("gather", keeps=BITS)
 def pick_then_compute(n: Node, sweep: Sweep) -> Node | None:
-    """Of elementwise ops, views and reductions of each row by itself."""
+    """Of elementwise ops, views, and the largest or smallest of each row by itself."""
     x, axis = n.args[0], _axis(n, sweep)
     if axis is None:
         return None
@@ -37,9 +37,20 @@ def pick_then_compute(n: Node, sweep: Sweep) -> Node | None:
         return build.transpose(_picked(x.args[0], x.attrs["perm"][axis], n), x.attrs["perm"])
     if x.op == "broadcast":
         return build.broadcast(_picked_operand(x.args[0], x, axis, n), n.shape)
-    if x.op in CHOICES or x.op == "sum":
-        return _picked_reduction(x, axis, n)
-    return None
+    return _picked_reduction(x, axis, n) if x.op in CHOICES else None
+
+
+@views.rule("gather", keeps=DIGITS)
+def pick_then_add(n: Node, sweep: Sweep) -> Node | None:
+    """Of sums over the last axes: NumPy adds along memory, and what is picked lies otherwise in it."""
+    x, axis = n.args[0], _axis(n, sweep)
+    if (
+        axis is None
+        or x.op != "sum"
+        or x.attrs["axes"] != tuple(range(x.args[0].ndim))[-len(x.attrs["axes"]) :]
+    ):
+        return None
+    return _picked_reduction(x, axis, n)
 
 
 @views.rule("gather", keeps=DIGITS)
@@ -100,10 +111,7 @@ def _axis_before(x: Node, axis: int) -> int | None:
     return None
 
 
-def _picked_reduction(x: Node, axis: int, n: Node) -> Node | None:
-    """A sum adds each row in the order in which it added them all where it goes over the last axes."""
+def _picked_reduction(x: Node, axis: int, n: Node) -> Node:
     y, axes = x.args[0], x.attrs["axes"]
-    if x.op == "sum" and axes != tuple(range(y.ndim - len(axes), y.ndim)):
-        return None
     own = axis if x.attrs["keepdims"] else [i for i in range(y.ndim) if i not in axes][axis]
     return apply(x.op, _picked(y, own, n), **x.attrs)

@@ -44,6 +44,10 @@ def _added_to(x):
 
 FUNCTIONS = {
     "floor of a quotient": (lambda x: np.floor(x / 49.0), np.arange(0, 4900, 49.0)),
+    "floor of sums that are picked": (
+        lambda x: np.floor(np.sum(np.sin(x).T, axis=-1)[np.arange(12, 0, -1)] * 1e17),
+        np.random.default_rng(1).normal(size=(24, 40)),
+    ),
     "bins": (lambda x: (x / 0.1).astype(int), np.arange(1000) * 0.1),
     "a quotient compared": (lambda x: x / 49.0 >= 1.0, np.array([49.0, 98.0])),
     "a mean near overflow": (lambda x: np.sum(x / 1000), np.full(10, 3e38, SINGLE)),
