@@ -30,9 +30,8 @@ BYTES = 20
 
 def main(argv):
     parser = program.parser("bench.first_step", "How long a process takes to its first step, part by part.")
+    program.model_flags(parser)
     add = parser.add_argument
-    add("--size", metavar="NAME", default="124M-B4T64", help=f"of {', '.join(sizes.SIZES)}")
-    add("--backward", metavar="WHICH", default="whole", help="manual, auto, whole, or a mix (default whole)")
     add("--runs", metavar="N", type=program.positive(int), default=5, help="processes (default 5)")
     add("--untouched", action="store_true", help="count the first use of memory as well")
     options = parser.parse_args(argv)

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentTypeError  # unlike a ValueError's, its text reaches the user
 from pathlib import Path
 
-from bench import contenders, machine, processors
+from bench import contenders, machine, processors, sizes
 from gpt2.autodiff import Options
 from gpt2.backward import options_for
 from gpt2.cli import Parser
@@ -30,6 +30,16 @@ def parser(module, description):
         help="also write everything measured to FILE; without a name, JSON takes the place of the tables",
     )
     return p
+
+
+def model_flags(p, size="124M-B4T64"):
+    """--size and --backward, of programs that look at one model's steps."""
+    p.add_argument(
+        "--size", metavar="NAME", default=size, help=f"of {', '.join(sizes.SIZES)} (default {size})"
+    )
+    p.add_argument(
+        "--backward", metavar="WHICH", default="whole", help="manual, auto, whole, or a mix (default whole)"
+    )
 
 
 def contest_flags(p, rounds, seconds):

@@ -33,9 +33,8 @@ ORIGIN = re.compile(r"# (\S+?)\.py:\d+")
 
 def main(argv):
     parser = program.parser("bench.statements", "Where a step's time goes, by products and by memory.")
+    program.model_flags(parser)
     add = parser.add_argument
-    add("--size", metavar="NAME", default="124M-B4T64", help=f"of {', '.join(sizes.SIZES)}")
-    add("--backward", metavar="WHICH", default="whole", help="manual, auto, whole, or a mix (default whole)")
     add("--steps", metavar="N", type=program.positive(int), default=5, help="timed (default 5)")
     options = parser.parse_args(argv)
     size, threads = sizes.find(options.size), program.thread_counts(options.threads)[-1]

@@ -40,9 +40,8 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328; } .title { font-weight: 
 
 def main(argv):
     parser = program.parser("bench.timeline", "Draw which region or product each thread is at, over a step.")
+    program.model_flags(parser, "4x128-B12T64")
     add = parser.add_argument
-    add("--size", metavar="NAME", default="4x128-B12T64", help=f"of {', '.join(sizes.SIZES)}")
-    add("--backward", metavar="WHICH", default="whole", help="manual, auto, whole, or a mix (default whole)")
     add("--out", metavar="FILE", default="timeline.svg", help="the picture (default timeline.svg)")
     add("--steps", metavar="N", type=program.positive(int), default=5, help="of which the last is drawn")
     add("--memory", metavar="FILE", help="another picture: who holds which memory in the course of the step")
