@@ -62,8 +62,8 @@ def test_a_token_allocates_nothing(batch, temperature, top_k):
             tracemalloc.reset_peak()
             next(steps)
             taken.append(tracemalloc.get_traced_memory()[1] - now)
-        # of other threads of the process there may be something among a token's
-        assert min(taken) < model.params["lnfw"].nbytes
+        # Other threads of the process may take some during a token: five of the eight have to be without.
+        assert sorted(taken)[4] < model.params["lnfw"].nbytes
     finally:
         tracemalloc.stop()
         np.setbufsize(before)

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,21 +64,35 @@ class _Uncollected:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._inside = 0
+        self._inside: Counter[int] = Counter()  # thread -> how many such stretches it is in
         self._enabled = False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._alone)
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._inside:
                 self._enabled = gc.isenabled()
                 gc.disable()
-            self._inside += 1
+            self._inside[threading.get_ident()] += 1
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            self._inside -= 1
-            if not self._inside and self._enabled:
-                gc.enable()
+            self._leave(threading.get_ident(), 1)
+
+    def _leave(self, thread: int, times: int) -> None:
+        self._inside[thread] -= times
+        if not self._inside[thread]:
+            del self._inside[thread]
+        if not self._inside and self._enabled:
+            gc.enable()
+
+    def _alone(self) -> None:
+        """In a new process, which has the thread that made it, and none of the others."""
+        self._lock = threading.Lock()
+        for thread, times in list(self._inside.items()):
+            if thread != threading.get_ident():
+                self._leave(thread, times)
 
     def __call__(self, f: Callable) -> Callable:
         """f as such a stretch of work. contextlib's decorator would stand among the lines of the user's."""

@@ -6,7 +6,7 @@
     pipes.py       a group of processes on one machine: pipes for words, shared memory for arrays
     mpi.py         a group of MPI ranks, on one machine or many
     interrupts.py  Ctrl-C in a rank
-    watch.py       a limit on how long a rank waits for the others
+    time_limit.py  a limit on how long a rank waits for the others
     team.py        a model and its optimizer trained by a group: the step itself
     memory.py      arrays in shared memory
     workers.py     processes that are started, watched, and never left behind

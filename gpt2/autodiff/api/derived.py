@@ -195,6 +195,7 @@ class Derived:
         wiring.written = tuple(rec.written)
         return wiring
 
+    @uncollected
     def built(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple[Wiring, Any]:
         """The wiring of a recording, and its program: all stages, one after the other."""
         if self.transform.differentiates:
@@ -204,7 +205,6 @@ class Derived:
             wiring = self.wiring(call, rec)
         return wiring, self.transform.compile(wiring, row, scalar)
 
-    @uncollected
     def compiled(self, call: Arguments, key: tuple) -> Compiled | Wiring:
         """Records the call anew, and compiles it; a Wiring alone where that is not worth it."""
         kin, self.kin = self.kin, None

@@ -136,7 +136,7 @@ class _Lowering:
     def rule(self, n: Node, args: tuple) -> Node | None:
         op = facts(n)
         if op.lowered is not None:
-            return _in_place_of(n, op.lowered(self.known, *args, **n.attrs))
+            return _in_place_of(n, args, op.lowered(self.known, *args, **n.attrs))
         if n.op == "stop_gradient":  # its memory is its argument's, which the plan of memory would not know
             return args[0]
         if n.op in VIEWS:
@@ -164,10 +164,16 @@ class _Lowering:
         return self.stands[n]
 
 
-def _in_place_of(n: Node, made: Node | None) -> Node | None:
-    """A node that computes what `n` does, with its type, name and line."""
+def _in_place_of(n: Node, args: tuple, made: Node | None) -> Node | None:
+    """A node that computes what `n` does, with its type, name and line, which what was made on the way gets too."""
     if made is None:
         return None
+    todo = list(made.args)
+    while todo:
+        x = todo.pop()
+        if x.loc is None and x.op != "input" and x not in args:
+            x.loc, x.derived = n.loc, n.derived
+            todo += x.args
     return Node(made.op, made.args, made.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
 
 
@@ -187,7 +193,7 @@ MANY = 1 << 18  # elements of a factor, from which it is better not to be in mem
 
 def _by_rows(n: Node, args: tuple, exact: bool) -> Node | None:
     """x.T @ y as a sum over rows, where x and y have many and their product is small."""
-    if n.op != "matmul" or exact or n.ndim != 2 or args[0].op != "transpose" or n.size > FEW:
+    if exact or n.ndim != 2 or args[0].op != "transpose" or n.size > FEW:
         return None
     x, y = args[0].args[0], args[1]
     if x.ndim != 2 or x.size < MANY or y.ndim != 2 or {x.dtype, y.dtype} != {n.dtype} or n.dtype.kind != "f":

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..graph import Node
 from . import batching
-from .build import swap_last
+from .build import cast, swap_last
 from .linalg import float_dtype, lower, matrix_row, solve_infer
 from .table import BOTH, apply, row, sample
 
@@ -19,10 +19,14 @@ SMALL = 8  # rows of a block that is inverted by LAPACK
 
 def evaluate(a: np.ndarray, b: np.ndarray, upper: bool) -> np.ndarray:
     """The x of T x = b, where T is the lower or upper triangle of a (..., N, N), and b (..., N, K)."""
-    n = a.shape[-1]
-    if n <= BLOCK:
+    if a.shape[-1] <= BLOCK:
         return np.linalg.solve(np.triu(a) if upper else np.tril(a), b)
+    a = a.astype(_dtype(a, b), copy=False)  # or the inverses were of fewer digits than the result
     return _substituted(a, _inverses(a, upper), b, upper, False)
+
+
+def _dtype(a, b) -> np.dtype:
+    return float_dtype(np.result_type(a.dtype, b.dtype))
 
 
 def _substituted(a, inverses, b, upper: bool, turned: bool) -> np.ndarray:
@@ -30,7 +34,7 @@ def _substituted(a, inverses, b, upper: bool, turned: bool) -> np.ndarray:
     inverses = inverses.swapaxes(-1, -2) if turned else inverses
     n = a.shape[-1]
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    x = np.empty((*lead, *b.shape[-2:]), float_dtype(np.result_type(a.dtype, b.dtype)))
+    x = np.empty((*lead, *b.shape[-2:]), _dtype(a, b))
     blocks = [(k, i, min(i + BLOCK, n)) for k, i in enumerate(range(0, n, BLOCK))]
     for k, i, j in reversed(blocks) if upper else blocks:
         known = slice(j, n) if upper else slice(0, i)
@@ -102,9 +106,10 @@ def _lowered(known: dict, a: Node, b: Node, upper: bool) -> Node | None:
         return None
     last = a.ndim - 1
     turned = a.op == "transpose" and a.attrs["perm"] == (*range(last - 1), last, last - 1)
-    key = (a.args[0], not upper) if turned else (a, upper)
+    triangle, side = (a.args[0], not upper) if turned else (a, upper)
+    key = (triangle, side, _dtype(a, b))
     if key not in known:
-        known[key] = apply("triangle_inverses", key[0], upper=key[1])
+        known[key] = apply("triangle_inverses", cast(triangle, _dtype(a, b)), upper=side)
     return apply("substitute", a, known[key], b, upper=upper, turned=turned)
 
 

@@ -75,7 +75,9 @@ def _may_fold(n: Node) -> bool:
 
 def _array(a: Node) -> np.ndarray:
     """The value of a constant, or of a number that was broadcast."""
-    return np.asarray(a.value, a.dtype) if a.op == "const" else np.full(a.shape, number(a), a.dtype)
+    if a.op == "const":
+        return np.asarray(a.value, a.dtype)
+    return np.broadcast_to(np.asarray(number(a), a.dtype), a.shape)
 
 
 def _evaluated(n: Node, values) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from ..graph import Node
 from ..ops import apply, build
 from ..ops.matrix import letter_sizes, split_subscripts
 from .collect import Formula, Term
-from .engine import BITS, DIGITS, Family
+from .engine import DIGITS, Family
 from .match import is_inexact, strip_ones
 
 if TYPE_CHECKING:
@@ -58,9 +58,11 @@ def product_of_column_and_row(n: Node, sweep: Sweep) -> Node | None:
     return a * b if a.shape[-1] == 1 and a.dtype == b.dtype and is_inexact(n) else None
 
 
-@matrix.rule("matmul", keeps=BITS)
+@matrix.rule("matmul", keeps=DIGITS)
 def minus_of_the_smaller(n: Node, sweep: Sweep) -> Node | None:
-    """-a @ b -> a @ -b where b is smaller: every product of two numbers keeps its bits, zeros their sign."""
+    """-a @ b -> a @ -b where b is smaller: each product of two numbers keeps its bits, but where -a is made
+    anew and a lies in strides, BLAS adds them up in another order.
+    """
     for k, x in enumerate(n.args):
         other = n.args[1 - k]
         found = _negated(x, sweep)

@@ -165,16 +165,18 @@ def _begun(args: Sequence, kwargs: dict, out: Recorded | None, found: list) -> t
     return values, options, rec, site, _is_known(values) and all(map(_is_known, options.values()))
 
 
-_KNOWN = frozenset({np.ndarray, *SCALARS, np.float64, np.float32, np.int64, str, type(None)})
+_KNOWN = frozenset({*SCALARS, np.float64, np.float32, np.int64, str, type(None)})
 
 
 def _is_known(x) -> bool:
-    """Whether x is an array, a number or the like, or a list or tuple of those: no object of the user's."""
+    """Whether x is an array of numbers, a number or the like, or a list or tuple of those: no object of the
+    user's, nor an array that holds some.
+    """
     kind = type(x)
     if kind is list or kind is tuple:
         kinds = set(map(type, x))
         return kinds <= _KNOWN or all([_is_known(v) for v in x])
-    return kind in _KNOWN
+    return kind in _KNOWN or kind is np.ndarray and not x.dtype.hasobject
 
 
 def _computed(

@@ -7,12 +7,12 @@ guard = world.guard()
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from ..pipeline import uncollected
 from ..record.unwatched import watches
 from .world import OURS, World
 
@@ -35,8 +35,7 @@ class Watch:
         self.world.begin(self.roots)
         worlds.append(self.world)
         if len(worlds) == 1:
-            self.collects = gc.isenabled()
-            gc.disable()
+            uncollected.__enter__()
             self.other = _suspended()
             sys.setprofile(_observe)
         return self.world
@@ -47,8 +46,7 @@ class Watch:
         if not worlds:
             sys.setprofile(None)
             _resume(self.other)
-            if self.collects:
-                gc.enable()
+            uncollected.__exit__()
 
 
 def watched(run: Callable[[], Any], *functions: Callable) -> tuple:

@@ -162,7 +162,7 @@ class World:
         """Whether it is code of the standard library or SciPy that this package or NumPy called, or part of
         an import.
         """
-        if frame.f_globals.get("__name__", "").startswith(_OURS_AND_NUMPY) or _is_of_named_tuples(frame):
+        if _is_in_module_inside(frame) or _is_of_named_tuples(frame):
             return True
         standard = True
         while frame is not None and not is_inside(frame.f_code):
@@ -549,9 +549,22 @@ def is_own(code: types.CodeType) -> bool:
     return code.co_filename.startswith(_OWN)
 
 
+def _is_in_module_inside(frame: types.FrameType) -> bool:
+    """Whether the globals are those of a module of this package or of NumPy, which has its file there."""
+    name = frame.f_globals.get("__name__", "")
+    if not (type(name) is str and name.startswith(_OURS_AND_NUMPY)):
+        return False
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    return getattr(module, "__dict__", None) is frame.f_globals and file is not None and source_lines.is_inside(file)
+
+
 def _is_of_named_tuples(frame: types.FrameType) -> bool:
-    """Whether the __new__ runs that the standard library writes for a named tuple. It reads nothing."""
-    return frame.f_globals.get("_tuple_new") is tuple.__new__
+    """Whether the __new__ runs that the standard library writes for a named tuple. It reads nothing: its
+    globals have no built-in names, unlike those of any module.
+    """
+    names = frame.f_globals
+    return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
 
 
 def is_ours(c: type) -> bool:

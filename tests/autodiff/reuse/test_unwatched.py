@@ -1,6 +1,7 @@
 """What runs unwatched while a function is recorded: the compiler's own code, and nothing of the user's."""
 
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -163,3 +164,40 @@ def test_the_hook_of_others_is_left_alone():
     finally:
         sys.setprofile(None)
     assert "loud" in seen
+
+
+AXIS = {0: 0}
+
+
+class Axis:
+    """An index that says something else when AXIS does."""
+
+    def __init__(self, other=0):
+        self.other = other
+
+    def __index__(self):
+        return abs(AXIS[0] - self.other)
+
+
+def test_objects_in_an_array_that_are_asked_for_an_axis_are_watched(monkeypatch):
+    def f(x):
+        axes = np.array([Axis(), Axis(1)], object)
+        return np.sum(np.transpose(np.outer(x, [1.0, 3.0]), axes) * np.array([[1.0, 2.0], [3.0, 4.0]]))
+
+    g, x = ad.compile(f), np.array([1.0, 2.0])
+    for _ in range(3):
+        assert g(x) == 37.0
+    monkeypatch.setitem(AXIS, 0, 1)
+    assert g(x) == f(x) == 38.0
+
+
+def test_a_module_with_a_name_of_the_standard_librarys_is_watched():
+    module = types.ModuleType("settings")
+    exec(
+        "_tuple_new = tuple.__new__\nk = 2.0\nclass P:\n    def __float__(self): return k\n", module.__dict__
+    )
+    g = ad.compile(lambda x: x * np.float64(module.P()))
+    for _ in range(4):
+        assert g(1.0) == 2.0
+    module.k = 3.0
+    assert g(1.0) == 3.0

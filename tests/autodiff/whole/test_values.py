@@ -48,6 +48,11 @@ FUNCTIONS = {
         lambda x: np.floor(np.sum(np.sin(x).T, axis=-1)[np.arange(12, 0, -1)] * 1e17),
         np.random.default_rng(1).normal(size=(24, 40)),
     ),
+    "floor of products of what is negated in strides": (
+        lambda w, b: np.floor((-w[:, ::2]) @ b * 1e17),
+        np.random.default_rng(2).normal(size=(16, 200)),
+        np.random.default_rng(3).normal(size=(100, 4)),
+    ),
     "bins": (lambda x: (x / 0.1).astype(int), np.arange(1000) * 0.1),
     "a quotient compared": (lambda x: x / 49.0 >= 1.0, np.array([49.0, 98.0])),
     "a mean near overflow": (lambda x: np.sum(x / 1000), np.full(10, 3e38, SINGLE)),
