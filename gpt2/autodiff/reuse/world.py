@@ -556,15 +556,23 @@ def _is_in_module_inside(frame: types.FrameType) -> bool:
         return False
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
-    return getattr(module, "__dict__", None) is frame.f_globals and file is not None and source_lines.is_inside(file)
+    return (
+        getattr(module, "__dict__", None) is frame.f_globals
+        and file is not None
+        and source_lines.is_inside(file)
+    )
 
 
 def _is_of_named_tuples(frame: types.FrameType) -> bool:
-    """Whether the __new__ runs that the standard library writes for a named tuple. It reads nothing: its
-    globals have no built-in names, unlike those of any module.
+    """Whether the __new__ runs that the standard library writes for a named tuple. It reads nothing, where it
+    has no defaults: its globals have no built-in names, unlike those of any module.
     """
     names = frame.f_globals
-    return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
+    if not (names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}):
+        return False
+    kinds = getattr(frame.f_locals.get("_cls"), "__mro__", ())
+    made = [k.__dict__.get("__new__") for k in kinds]
+    return any(f.__code__ is frame.f_code and f.__defaults__ is None for v in made for f in functions_of(v))
 
 
 def is_ours(c: type) -> bool:
