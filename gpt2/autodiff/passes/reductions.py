@@ -48,10 +48,13 @@ def number_once(n: Node, sweep: Sweep) -> Node | None:
     return full_like(n, value + 0.0) if once else None
 
 
-@reduce.rule(*CHOICES, "prod", keeps=BITS)
-@reduce.rule("sum")
+@reduce.rule(*CHOICES, keeps=BITS)
+@reduce.rule("prod", keeps=BITS, kinds="biuf")
+@reduce.rule("sum", "prod")
 def over_nothing(n: Node, sweep: Sweep) -> Node | None:
-    """A reduction over axes of length 1 is a reshape. NumPy's sum of -0.0 is 0.0, though."""
+    """A reduction over axes of length 1 is a reshape. But NumPy's sum of -0.0 is 0.0, and its product of
+    inf * 1j has a nan: it begins with 1 + 0j.
+    """
     (x,) = n.args
     axes = n.attrs["axes"]
     if n.dtype != x.dtype:

@@ -86,6 +86,11 @@ FUNCTIONS = {
         lambda x: (-(-x)) @ x.T,
         np.random.default_rng(5).normal(size=(100, 37)),
     ),
+    "tens of integers": (lambda n: np.round(n, -1) + n.round(-2), np.array([0, 5, 15, -95, 149], np.int16)),
+    "a product of one complex number": (
+        lambda z: np.isnan(np.prod(z[:, None], axis=1)),
+        np.array([complex(0, np.inf), 1j]),
+    ),
     "bins": (lambda x: (x / 0.1).astype(int), np.arange(1000) * 0.1),
     "a quotient compared": (lambda x: x / 49.0 >= 1.0, np.array([49.0, 98.0])),
     "a mean near overflow": (lambda x: np.sum(x / 1000), np.full(10, 3e38, SINGLE)),

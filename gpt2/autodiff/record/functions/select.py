@@ -459,8 +459,8 @@ def fix(x: Node, out: None = None) -> Node:
 
 @handles(np.round, np.around)
 def round_(a: Node, decimals: int = 0, out: None = None) -> Node:
-    if a.dtype.kind not in "fc":
-        return a
+    if a.dtype.kind in "biu":
+        return a if decimals >= 0 else build.cast(round_(build.cast(a, float), decimals), a.dtype)
     if a.dtype.kind == "c":
         raise NotImplementedError("of complex numbers is not recorded")
     if decimals == 0:
