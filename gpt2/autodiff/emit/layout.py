@@ -165,7 +165,7 @@ class _Lowering:
 
 
 def _in_place_of(n: Node, args: tuple, made: Node | None) -> Node | None:
-    """A node that computes what `n` does, with its type, name and line. What was made for it has that line too."""
+    """A node that computes what `n` does, with its type, name and line, which goes on what was made for it."""
     if made is None:
         return None
     todo = list(made.args)
