@@ -31,7 +31,7 @@ from ..errors import (
 from ..graph import Node, type_text
 from ..ops import build, table
 from . import recording, source_lines, writes
-from .indexing import advanced, basic, expand, is_basic
+from .indexing import advanced, basic, expand, is_basic, row_of
 from .recording import ActiveRecording, escaped, innermost, native, scalar_const
 from .unwatched import unwatched
 from .view_chains import chain_between, same_chain, shortened
@@ -599,8 +599,10 @@ def _item(self: Recorded, key: Any) -> Recorded:
         raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
     site = source_lines.site()
     x = node_in(rec, self)
-    items = expand(key, len(x.shape))
-    if is_basic(items):
+    if type(key) is int and x.shape:  # the commonest by far: a row
+        slices, shape = row_of(key, x.shape)
+        node = build.reshape(build.slice_(x, slices), shape)
+    elif is_basic(items := expand(key, len(x.shape))):
         slices, shape = basic(items, x.shape)
         node = build.reshape(build.slice_(x, slices), shape)
     else:
