@@ -134,8 +134,8 @@ def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
             anchors.append(n)
             last[n] = len(anchors)
             continue
-        if is_result_of_call(n):  # which is there from the call on
-            last[n] = last[n.args[0]]
+        if not n.args or is_result_of_call(n):  # there from the beginning, or from the call on
+            last[n] = last[n.args[0]] if n.args else 0
             continue
         last[n] = max([last[a] for a in n.args], default=0)
         if n in early:
@@ -198,7 +198,10 @@ def wanted_rows(n: Node) -> int:
 
 
 def _small(n: Node) -> bool:
-    return max([m.size for m in (n, *n.args) if not isinstance(m.dtype, tuple)], default=0) < SMALL
+    for m in (n, *n.args):
+        if not isinstance(m.dtype, tuple) and m.size >= SMALL:
+            return False
+    return True
 
 
 def _fits(n: Node, r: Region, where) -> bool:

@@ -176,7 +176,7 @@ class _Hosts:
             self.settle(n.args[0], self.of(n), n)
         elif n.op == "assemble":
             self.visit_assemble(n)
-        elif facts(n).changes_first:
+        elif n.op not in ("input", "item") and facts(n).changes_first:
             self.settle(n.args[0], self.of(n), n, spoils=True)
 
     def visit_assemble(self, n: Node) -> None:

@@ -586,6 +586,8 @@ def index_arrays(rec: ActiveRecording, k: Any) -> list[Node]:
 
 def _item(self: Recorded, key: Any) -> Recorded:
     """self[key]"""
+    if type(key) is int and type(self._value) is np.ndarray and self.shape and self.dtype.kind != "V":
+        return _row(self, key)
     rec = innermost(_recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))
     value = self.value
     if not isinstance(value, (np.ndarray, np.generic)):
@@ -599,10 +601,8 @@ def _item(self: Recorded, key: Any) -> Recorded:
         raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
     site = source_lines.site()
     x = node_in(rec, self)
-    if type(key) is int and x.shape:  # the commonest by far: a row
-        slices, shape = row_of(key, x.shape)
-        node = build.reshape(build.slice_(x, slices), shape)
-    elif is_basic(items := expand(key, len(x.shape))):
+    items = expand(key, len(x.shape))
+    if is_basic(items):
         slices, shape = basic(items, x.shape)
         node = build.reshape(build.slice_(x, slices), shape)
     else:
@@ -610,6 +610,23 @@ def _item(self: Recorded, key: Any) -> Recorded:
     if node is not x:
         recording.label(node, site)
     if isinstance(result, np.ndarray) and rec is self._rec and np.may_share_memory(result, value):
+        return self.view_of(node, result) if node is not x else self._alias(result)
+    return Recorded(rec, node, result)
+
+
+def _row(self: Recorded, i: int) -> Recorded:
+    """self[i] of an array: of all indices the commonest by far, such as that of a block's weights."""
+    rec, value = innermost((self,)), self.value
+    try:
+        result = value[i]
+    except IndexError as error:
+        raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
+    x = self.node
+    slices, shape = row_of(i, x.shape)
+    node = build.reshape(build.slice_(x, slices), shape)
+    if node is not x:
+        recording.label(node, source_lines.site())
+    if isinstance(result, np.ndarray) and (result.size or np.may_share_memory(result, value)):
         return self.view_of(node, result) if node is not x else self._alias(result)
     return Recorded(rec, node, result)
 
