@@ -46,8 +46,8 @@ KEEP_MEMORY = {
 }
 
 
-# The kernels of OpenBLAS that have AVX2 alone. For a Zen 4, which does wide instructions in two halves, OpenBLAS
-# picks those with AVX-512, though large products take 0.93 of the time with these.
+# The kernels of OpenBLAS that have AVX2 alone. For a Zen 4, which does wide instructions in two halves,
+# OpenBLAS picks those with AVX-512, though large products take 0.93 of the time with these.
 HASWELL = {"OPENBLAS_CORETYPE": "Haswell"}
 
 
@@ -69,7 +69,9 @@ CONTENDERS = {
     "shares": Contender("gpt2 whole, shares", "bench.engine", "shares"),
     "processes": Contender("gpt2 whole, processes", "bench.engine", "processes"),
     "whole-haswell": Contender("gpt2 whole, Haswell kernels", "bench.engine", "whole", environment=HASWELL),
-    "shares-haswell": Contender("gpt2 shares, Haswell kernels", "bench.engine", "shares", environment=HASWELL),
+    "shares-haswell": Contender(
+        "gpt2 shares, Haswell kernels", "bench.engine", "shares", environment=HASWELL
+    ),
     "processes-haswell": Contender(
         "gpt2 processes, Haswell kernels", "bench.engine", "processes", environment=HASWELL
     ),

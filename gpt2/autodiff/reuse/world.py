@@ -556,7 +556,11 @@ def _is_in_module_inside(frame: types.FrameType) -> bool:
         return False
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
-    return getattr(module, "__dict__", None) is frame.f_globals and file is not None and source_lines.is_inside(file)
+    return (
+        getattr(module, "__dict__", None) is frame.f_globals
+        and file is not None
+        and source_lines.is_inside(file)
+    )
 
 
 def _is_of_named_tuples(frame: types.FrameType) -> bool:
