@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..atoms import SCALARS
 from ..errors import AutodiffError, DtypeError, located, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import OPS, apply, build, table
@@ -19,7 +20,7 @@ from .dispatch import RULED
 from .recording import NUMBERS, ActiveRecording, escaped, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched
-from .value import ANSWERS, SCALARS, Recorded, as_node, copied, node_in, value_of
+from .value import ANSWERS, OPERANDS, Recorded, as_node, copied, node_in, value_of
 
 if TYPE_CHECKING:
     from .source_lines import Site
@@ -53,14 +54,14 @@ def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
     """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator that stood in
     the source, which differs for Python numbers.
     """
-    if not _KNOWN.issuperset(map(type, inputs)):
+    if not OPERANDS.issuperset(map(type, inputs)):
         inputs = _understood_inputs(inputs)
         if inputs is None:
             return NotImplemented
     rec, values, site = _begun(inputs)
     guess = rec.stand_in(ufunc, values) if rec.dry else None
     value = _computed(ufunc, function, values, site) if guess is None else guess
-    noted = _noted if _KNOWN.issuperset(map(type, inputs)) else _noted_aloud
+    noted = _noted if OPERANDS.issuperset(map(type, inputs)) else _noted_aloud
     result = noted(rec, ufunc, function is not ufunc, inputs, values, value, site)
     if guess is not None:
         rec.guessed.add(result.node)
@@ -71,7 +72,7 @@ def _understood_inputs(inputs: Sequence) -> Sequence | None:
     """The inputs with lists of recorded values as arrays; None where one leaves the operation to others."""
     if any(map(_lists_recorded, inputs)):
         inputs = tuple(map(_as_array, inputs))
-    return inputs if all(type(x) in _KNOWN or _understood(x) for x in inputs) else None
+    return inputs if all(type(x) in OPERANDS or _understood(x) for x in inputs) else None
 
 
 @unwatched
@@ -142,10 +143,6 @@ def _power_of_numbers(a: Node, b: Node) -> Node:
 
 
 _PYTHON_DTYPES: dict[type, np.dtype] = {kind: np.dtype(kind) for kind in SCALARS}
-
-
-_NUMBERS = {kind for kind in np.sctypeDict.values() if issubclass(kind, (np.number, np.bool_))}
-_KNOWN = frozenset({Recorded, np.ndarray, *SCALARS, *_NUMBERS})  # no objects of the user's
 
 
 def _lists_recorded(x) -> bool:
@@ -357,7 +354,7 @@ def in_place(ufunc: np.ufunc, function: Callable, x: Recorded, other: Any) -> An
     """x += other: writes into arrays; numbers are made anew, as Python does."""
     if not isinstance(x._value, np.ndarray):
         return operate(ufunc, function, x, other)
-    if type(other) in _KNOWN:
+    if type(other) in OPERANDS:
         values, node, site = _node_in_place(ufunc, x, other)
         try:
             writes.write(x, node, lambda array: ufunc(*values, out=array))
@@ -522,7 +519,7 @@ def _named(table: str) -> Iterator[tuple[str, np.ufunc, Callable]]:
 def _add_operators() -> None:
     def binary(ufunc, op, mirrored):
         def forward(self, other):
-            if type(other) not in _KNOWN and _takes_over(other, self, mirrored):
+            if type(other) not in OPERANDS and _takes_over(other, self, mirrored):
                 return NotImplemented
             return operate(ufunc, op, self, other)
 
@@ -530,7 +527,7 @@ def _add_operators() -> None:
             return operate(ufunc, op, other, self)
 
         def augmented(self, other):
-            if type(other) not in _KNOWN and _takes_over(other, self, mirrored):
+            if type(other) not in OPERANDS and _takes_over(other, self, mirrored):
                 return NotImplemented
             return in_place(ufunc, op, self, other)
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from ..atoms import NUMBER_TYPES, SCALARS, is_plain
 from ..errors import (
     AutodiffError,
     ConversionError,
@@ -36,7 +37,6 @@ from .recording import ActiveRecording, escaped, innermost, native, scalar_const
 from .unwatched import unwatched
 from .view_chains import chain_between, same_chain, shortened
 
-SCALARS = (bool, int, float, complex)
 # What answers NumPy's two protocols, "ufunc" and "function": ufuncs.py and dispatch.py enter it, which need
 # the class below.
 ANSWERS: dict = {}
@@ -485,6 +485,10 @@ def _function(function, *args, **kwargs):
 
 
 # operands
+# What a ufunc takes without asking an object of the user's
+OPERANDS = frozenset({Recorded, np.ndarray, *NUMBER_TYPES})
+
+
 def value_of(x: Any) -> Any:
     """The concrete value that a recorded one stands for; anything else as it is."""
     return x.value if type(x) is Recorded else x
@@ -620,27 +624,16 @@ def _place(self: Recorded, key: Any) -> Recorded | None:
     return _item(self, parts if any([k is Ellipsis for k in parts]) else (*parts, Ellipsis))
 
 
-_INTEGERS = frozenset({int, np.int64, np.int32, type(None), type(Ellipsis)})
-
-
-def _is_plain(key: Any) -> bool:
-    """Whether a key is one of whole numbers and slices, and no object of the user's."""
-    kind = type(key)
-    if kind is slice:
-        return _INTEGERS.issuperset((type(key.start), type(key.stop), type(key.step)))
-    return all([_is_plain(k) for k in key]) if kind is tuple else kind in _INTEGERS
-
-
 @unwatched
 def _plain_item(x: Recorded, key: Any) -> Recorded | None:
     """x[key] where the key is plain, else None."""
-    return _item(x, key) if _is_plain(key) else None
+    return _item(x, key) if is_plain(key) else None
 
 
 @unwatched
 def _plain_place(x: Recorded, key: Any) -> Recorded | None:
     """The view x[key] where the key is plain and it is one, else None."""
-    return _place(x, key) if _is_plain(key) else None
+    return _place(x, key) if is_plain(key) else None
 
 
 def _same_view(a: Recorded, b: Recorded) -> bool:
@@ -650,11 +643,8 @@ def _same_view(a: Recorded, b: Recorded) -> bool:
 
 def store(target: Recorded, value: Any) -> None:
     """Assign to all of a recorded array: target[...] = value."""
-    concrete, node = (_plainly_assigned if type(value) in _PLAIN else _assigned)(target, value)
+    concrete, node = (_plainly_assigned if type(value) in OPERANDS else _assigned)(target, value)
     writes.write(target, node, lambda array: array.__setitem__(Ellipsis, concrete))
-
-
-_PLAIN = frozenset({Recorded, *SCALARS})
 
 
 def _assigned(target: Recorded, value: Any) -> tuple[Any, Node]:
