@@ -52,7 +52,10 @@ class Statement:
         own = getattr(self, f"op_{self.n.op}", None)
         if own is not None:
             return own()
-        if OPS[self.n.op].reducer is not None:
+        op = OPS[self.n.op]
+        if op.product is not None:
+            return self.multiplied(*op.product(*self.args))
+        if op.reducer is not None:
             return self.reduce()
         function = self.emitter.function_of(self.n)
         return self.copied() if function is None else self.called(function)
@@ -79,6 +82,11 @@ class Statement:
             yield self.spread(function, self.target, *self.args)
         else:
             yield self.bound(f"{function}({args}, out={self.target})")
+
+    def multiplied(self, a, b) -> Lines:
+        """The product of a and b: of two whole matrices on all threads."""
+        on_threads = self.region is None and self.n.ndim == 2 and self.n.dtype.kind == "f"
+        yield self.bound(f"{'' if on_threads else 'np.'}matmul({a}, {b}, out={self.target})")
 
     def goes_by_columns(self, args: Sequence[Node]) -> bool:
         """Whether the last axis is so short, and one of these so broadcast, that columns go one by one."""
@@ -135,10 +143,6 @@ class Statement:
             yield from self.reduce()
 
     op_min = op_max
-
-    def op_row_product(self) -> Lines:
-        x, y = self.args
-        yield f"matmul({x}.T, {y}, out={self.target})"
 
     def reduce(self) -> Lines:
         n = self.n
@@ -294,10 +298,6 @@ class Statement:
             )
         return e.stands[x].flags.c_contiguous
 
-    def op_matmul(self) -> Lines:
-        on_threads = self.region is None and self.n.ndim == 2 and self.n.dtype.kind == "f"
-        return self.called("matmul" if on_threads else "np.matmul")
-
     def op_einsum(self) -> Lines:
         at = yield from self.begin()
         args = ", ".join(map(str, self.args))
@@ -395,8 +395,9 @@ _file_name = functools.lru_cache(maxsize=64)(os.path.basename)
 def sum_rows(e: Emitter, n: Node, target: str, operands: Sequence, r: Region) -> Lines:
     """The sum of one block of rows, into memory of its own: blocks are added up later, in their order."""
     a, x = n.args[0], operands[0]
-    if n.op == "row_product":
-        yield f"np.matmul({x}.T, {operands[1]}, out={target})"
+    product = OPS[n.op].product
+    if product is not None:
+        yield f"np.matmul({', '.join(map(str, product(*operands)))}, out={target})"
         return
     p = row_axes(a.shape, r.N)
     axes = (0, *(ax - p + 1 for ax in n.attrs["axes"] if ax >= p))
