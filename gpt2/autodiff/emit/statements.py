@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Lines = Iterator[str]
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
-BASIC = ("add", "subtract", "multiply", "divide")  # the same bits for any strides
 
 
 class Statement:
@@ -75,7 +74,7 @@ class Statement:
 
     def called(self, function: str) -> Lines:
         args = ", ".join(map(str, self.args))
-        if self.n.op in BASIC and self.goes_by_columns(self.n.args) or self.leaves_planes():
+        if facts(self.n).any_strides and self.goes_by_columns(self.n.args) or self.leaves_planes():
             helper = self.emitter.helper(short.by_columns)
             yield self.bound(f"{helper}({function}, {args}, out={self.target})")
         elif OPS[self.n.op].ufunc is not None and facts(self.n).streams and self.is_long(self.n):

@@ -104,6 +104,7 @@ class Op:
     view: bool = False  # computes nothing: NumPy hands out the argument's memory. The emitter knows how to
     streams: bool = False  # goes element by element: it broadcasts arguments, and may write over them
     reducer: str | None = None  # the ufunc whose `reduce` it is
+    any_strides: bool = False  # any loop over real floats gives the same bits: IEEE 754 says which
     changes_first: bool = False  # copies its first argument, then changes a part of the copy
     writes_out: bool = False  # NumPy writes the result where it is told to
     # lowered(known, *args, **attrs): other nodes that compute it, None for none; `known` is the program's own
