@@ -393,25 +393,25 @@ _file_name = functools.lru_cache(maxsize=64)(os.path.basename)
 
 def sum_rows(e: Emitter, n: Node, target: str, operands: Sequence, r: Region) -> Lines:
     """The sum of one block of rows, into memory of its own: blocks are added up later, in their order."""
-    a, x = n.args[0], operands[0]
     product = OPS[n.op].product
-    if product is not None:
+    if product is None:
+        yield _added_rows(e, n, target, operands[0], r)
+    else:
         yield f"np.matmul({', '.join(map(str, product(*operands)))}, out={target})"
-        return
+
+
+def _added_rows(e: Emitter, n: Node, target: str, x: object, r: Region) -> str:
+    """The line that adds up x, a block of rows: as a product with ones where BLAS may do it."""
+    a, sizes = n.args[0], {b[-1] - b[-2] for b in blocks_of(r)}
     p = row_axes(a.shape, r.N)
     axes = (0, *(ax - p + 1 for ax in n.attrs["axes"] if ax >= p))
     if n.attrs["keepdims"]:
         target += f".reshape({tuple(s for ax, s in enumerate(a.shape) if ax not in n.attrs['axes'])})"
-    if axes == (0,) and a.ndim - p == 1 and a.dtype.kind == "f" and a.dtype == n.dtype:
-        sizes = {b[-1] - b[-2] for b in blocks_of(r)}
-        ones = e.ones(max(sizes), a.dtype)
-        yield f"np.matmul({ones if len(sizes) == 1 else f'{ones}[:j - i]'}, {x}, out={target})"
-        return
-    axis = axes[0] if len(axes) == 1 else axes
-    if root(a) in e.plan.planes:
-        ones = e.ones(max(b[-1] - b[-2] for b in blocks_of(r)), a.dtype)
-        yield f"{e.helper(short.add_planes)}({x}, {ones}, {target})"
-        return
-    if not n.shape:
+    elif not n.shape:
         target = target.replace("[k]", "[k:k + 1].reshape(())")
-    yield f"np.add.reduce({x}, axis={axis}, out={target})"
+    if axes == (0,) and a.ndim - p == 1 and a.dtype.kind == "f" and a.dtype == n.dtype:
+        ones = e.ones(max(sizes), a.dtype)
+        return f"np.matmul({ones if len(sizes) == 1 else f'{ones}[:j - i]'}, {x}, out={target})"
+    if root(a) in e.plan.planes:
+        return f"{e.helper(short.add_planes)}({x}, {e.ones(max(sizes), a.dtype)}, {target})"
+    return f"np.add.reduce({x}, axis={axes[0] if len(axes) == 1 else axes}, out={target})"
