@@ -13,6 +13,7 @@ The handlers stand in functions/, one family a file.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -252,7 +253,17 @@ def _carries_derivative(value) -> bool:
     )
 
 
+def is_of_scipy(ufunc: Callable) -> bool:
+    """Is it one of scipy.special's, which somebody has imported?"""
+    module = sys.modules.get("scipy.special")
+    found = getattr(module, ufunc.__name__, None) is ufunc
+    return found or getattr(getattr(module, "_ufuncs", None), ufunc.__name__, None) is ufunc
+
+
 def full_name(function: Callable) -> str:
+    """What the user calls it."""
+    if is_of_scipy(function):
+        return f"scipy.special.{function.__name__}"
     module = (getattr(function, "__module__", None) or "numpy").replace("numpy", "np", 1)
     module = module.replace("np.lib.scimath", "np.emath")
     return f"{module}.{function.__name__}"

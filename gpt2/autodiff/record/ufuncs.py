@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from ..errors import AutodiffError, DtypeError, located, unsupported, written_to
 from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
-from .dispatch import RULED
+from .dispatch import RULED, full_name, is_of_scipy
 from .recording import NUMBERS, ActiveRecording, escaped, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched
@@ -188,18 +187,18 @@ def _at_fault(error: Exception, ufunc, values, site) -> Exception:
         return error
     if any(getattr(v, "dtype", np.dtype(int)).kind == "O" for v in values):
         return DtypeError(
-            f"np.{ufunc.__name__} of a recorded value and an array of dtype object; only arrays of numbers "
+            f"{full_name(ufunc)} of a recorded value and an array of dtype object; only arrays of numbers "
             "and bools can be recorded. Convert it, for example with a.astype(float)",
             site.loc,
         )
-    return located(error, describe(ufunc.__name__, values), site.loc)
+    return located(error, describe(ufunc, values), site.loc)
 
 
-def describe(name: str, values: Sequence) -> str:
+def describe(ufunc: np.ufunc, values: Sequence) -> str:
     shapes = ", ".join(
         f"{np.shape(v)} {v.dtype}" if isinstance(v, (np.ndarray, np.generic)) else repr(v) for v in values
     )
-    return f"np.{name} of {shapes}"
+    return f"{full_name(ufunc)} of {shapes}"
 
 
 def op_and_operands(
@@ -207,8 +206,7 @@ def op_and_operands(
 ) -> tuple[str, list[Node]]:
     name = OP_OF.get(ufunc) or op_of(ufunc)
     if name is None:
-        module = "scipy.special" if _is_of_scipy(ufunc) else "np"
-        raise unsupported(f"{module}.{ufunc.__name__}", source_lines.here())
+        raise unsupported(full_name(ufunc), source_lines.here())
     args = operands(rec, inputs, values, name)
     if name == "power" and is_operator and type(inputs[1]) in (int, float) and args[0].shape:
         short = POWERS.get(values[1])
@@ -220,20 +218,13 @@ def op_and_operands(
 def op_of(ufunc: np.ufunc) -> str | None:
     """The op of a ufunc: of NumPy's, of SciPy's, or of a row that was added since."""
     if ufunc not in OP_OF:
-        if _is_of_scipy(ufunc):
+        if is_of_scipy(ufunc):
             from ..ops import special  # SciPy's rules are loaded where it is
 
             OP_OF.update(special.OP_OF)
         elif ufunc.__name__ in OPS:
             return ufunc.__name__
     return OP_OF.get(ufunc)
-
-
-def _is_of_scipy(ufunc: np.ufunc) -> bool:
-    """Is it one of scipy.special's, which somebody has imported?"""
-    module = sys.modules.get("scipy.special")
-    found = getattr(module, ufunc.__name__, None) is ufunc
-    return found or getattr(getattr(module, "_ufuncs", None), ufunc.__name__, None) is ufunc
 
 
 def operands(rec: ActiveRecording, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:
@@ -324,7 +315,7 @@ def _several(ufunc, inputs):
         )
     if ufunc is np.modf:
         return _modf(*inputs)
-    raise unsupported(f"np.{ufunc.__name__}", source_lines.here())
+    raise unsupported(full_name(ufunc), source_lines.here())
 
 
 def _modf(x: Recorded):
@@ -383,11 +374,11 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
     site = source_lines.site()
     inputs = tuple(map(_as_array, inputs))
     if outs is not None and type(outs[0]) is not Recorded:
-        raise written_to_plain(site.loc, f"np.{ufunc.__name__}(..., out=)")
+        raise written_to_plain(site.loc, f"{full_name(ufunc)}(..., out=)")
     if ufunc.nout != 1:
         return _several_out(ufunc, inputs, outs, where, kwargs)
     if any(kwargs.get(k) is not None for k in ("signature", "sig", "axes", "axis", "keepdims")):
-        raise unsupported(f"np.{ufunc.__name__}(signature=, axes=)", site.loc, "is not recorded")
+        raise unsupported(f"{full_name(ufunc)}(signature=, axes=)", site.loc, "is not recorded")
     rec = innermost([x for x in (*inputs, where, *(outs or ())) if type(x) is Recorded])
     values = [value_of(x) for x in inputs]
     mask = value_of(where)
@@ -408,7 +399,7 @@ def _fitted(ufunc, rec, node, target, site) -> Node:
     """The node as the array that it is written into has it."""
     if rec is not target._rec:
         raise AutodiffError(
-            f"np.{ufunc.__name__}(..., out=) of a value of {rec.name} writes into an array of "
+            f"{full_name(ufunc)}(..., out=) of a value of {rec.name} writes into an array of "
             f"{target._rec.name}, which encloses it",
             site.loc,
         )
@@ -448,7 +439,7 @@ def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
 
 def _several_out(ufunc, inputs, outs, where, kwargs):
     if where is not True or kwargs:
-        raise unsupported(f"np.{ufunc.__name__}(where=, dtype=)", source_lines.here(), "is not recorded")
+        raise unsupported(f"{full_name(ufunc)}(where=, dtype=)", source_lines.here(), "is not recorded")
     results = _several(ufunc, inputs)
     return tuple(r if o is None else copied(o, r) for r, o in zip(results, outs))
 

@@ -325,7 +325,12 @@ class Recorded:
 
     @property
     def __array_interface__(self):
-        raise AttributeError("__array_interface__")  # NumPy then asks __array__, which explains
+        what = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
+        error = AttributeError(
+            "a recorded array does not show its memory. Use np.lib.stride_tricks.sliding_window_view, or "
+            "slices and np.stack"
+        )
+        raise located(error, what, source_lines.here())  # NumPy itself then asks __array__
 
     def __repr__(self):
         name = f"{self._node.name}: " if self._node.name else ""
