@@ -239,7 +239,8 @@ class _Trial(Samples):
 
 
 def _try(key: tuple, a, b, out, threads: int, share):
-    trials.sample(key, _Trial, lambda way, *given: _timed(way, *given, share), a, b, out, threads)
+    timed = lambda way, *given: _timed(way, a, b, out, threads, share)  # noqa: E731
+    trials.sample(key, _Trial, timed, a, b, out, threads)
     return out
 
 
