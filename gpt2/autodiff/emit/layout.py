@@ -165,7 +165,7 @@ class _Lowering:
 
 
 def _in_place_of(n: Node, args: tuple, made: Node | None) -> Node | None:
-    """A node that computes what `n` does, with its type, name and line, which what was made on the way gets too."""
+    """A node that computes what `n` does, with its type, name and line. What was made on the way has the line."""
     if made is None:
         return None
     todo = list(made.args)

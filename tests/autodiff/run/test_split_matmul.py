@@ -109,10 +109,10 @@ def test_zeros_prove_nothing(monkeypatch):
         assert not split_matmul.keeps_bits(way, zeros, zeros.T @ zeros, np.empty((256, 768), "f"), 2)
 
 
-def off_in_the_last_bit(piece, only=("rows", "columns")):
+def off_in_the_last_bit(piece, only=("rows", "even rows", "columns")):
     def off(way, s, a, b, out):
         piece(way, s, a, b, out)
-        part = out[s] if way == "rows" else out[:, s]
+        part = out[s] if way in split_matmul.BY_ROWS else out[:, s]
         if way in only:
             part[...] = np.nextafter(part, np.inf, where=part != 0, out=part.copy())
 
@@ -161,8 +161,8 @@ def clock(monkeypatch, times):
         return 1e-3 * ms, disturbed
 
     monkeypatch.setattr(split_matmul, "_timed", timed)
-    a, b = operands(200, 300, 400, np.float32)
-    return lambda: kernels.matmul(a, b, np.empty((200, 400), np.float32))
+    a, b = operands(288, 300, 400, np.float32)
+    return lambda: kernels.matmul(a, b, np.empty((288, 400), np.float32))
 
 
 QUIET = {"rows": [(4, False), (2, False)], "columns": [(3, False)]}
@@ -223,13 +223,24 @@ def test_small_products_and_one_thread_take_the_plain_call():
 
 
 def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
-    monkeypatch.setattr(split_matmul, "_piece", off_in_the_last_bit(split_matmul._piece, only=("rows",)))
+    by_rows = off_in_the_last_bit(split_matmul._piece, only=split_matmul.BY_ROWS)
+    monkeypatch.setattr(split_matmul, "_piece", by_rows)
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
     for _ in range(3 * by_time.SAMPLES):
         kernels.matmul(a, b, out)
         np.testing.assert_array_equal(out, want)
-    assert list(split_matmul.chosen.made.values()) != ["rows"]
+    assert not set(split_matmul.chosen.made.values()) & set(split_matmul.BY_ROWS)
+
+
+@pytest.mark.parametrize("keeps, rows", [(True, "even rows"), (False, "rows")])
+def test_few_rows_are_cut_evenly_where_that_keeps_the_bits(monkeypatch, keeps, rows):
+    monkeypatch.setattr(split_matmul, "keeps_bits", lambda way, *given: keeps or way != "even rows")
+    for M, found in ((256, rows), (384, "rows"), (1000, "rows")):
+        a, b = operands(M, 300, 400, np.float32)
+        tried = split_matmul._Trial(a, b, np.empty((M, 400), np.float32), 2).times
+        assert set(tried) - {"whole"} == {found, "columns"}, M
+    assert [s.stop - s.start for s in split_matmul._pieces_of("even rows", 256, 400, 2)] == [132, 124]
 
 
 def test_where_every_cut_changes_a_bit_the_product_stays_whole(monkeypatch):
