@@ -165,7 +165,7 @@ class _Lowering:
         return with_args(n, (x,))
 
     def stand(self, n: Node) -> np.ndarray:
-        if n not in self.stands:
+    """A node that computes what `n` does, with its type, name and line. What it needs has that line."""
             below = view(self.stand(n.args[0]), n) if n.op in VIEWS else None
             self.stands[n] = below if below is not None else stand_in(n.shape, n.dtype)
         return self.stands[n]
