@@ -4,6 +4,11 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.derive.differentiate import jvp_graph, vjp_graph
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.subgraph import with_slices
+from gpt2.autodiff.passes.alike import flat
+from gpt2.autodiff.pipeline import Row
 from gpt2.autodiff.record.record import record_pure
 from gpt2.model import GPT2, GPT2Config
 
@@ -110,6 +115,47 @@ def test_slices_of_arguments_are_cut_by_the_calls():
     assert not any(n.op == "slice" for n in (*forward.nodes, *backward.nodes))
     assert [n.op for n in backward.outputs][1] == "collect"
     assert "w[7:8]" in str(forward)
+
+
+def joint_graph(f):
+    """Result and gradients of f, with calls in it, and the inputs of such a graph."""
+    row = Row("f")
+    graph = row.simplified(record_pure(f, (X, W)).graph, alike=True)
+    return vjp_graph(graph, [0, 1], [0]), [X, W, np.array(0.7)]
+
+
+def assert_equal_graphs(a, b, *arrays):
+    for got, want in zip(evaluate_graph(a, arrays), evaluate_graph(b, arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_calls_can_be_opened_at_any_time():
+    """What they cut is then cut before them, and what was collected from them is assembled."""
+    joint, arrays = joint_graph(model(ad.repeated(layer)))
+    assert any(n.op == "collect" for n in joint.nodes)
+    for opened in (flat(joint), with_slices(joint)):
+        assert not any(n.op == "collect" or n.attrs.get("cuts") for n in opened.nodes)
+        assert_equal_graphs(joint, opened, *arrays)
+
+
+def test_derivatives_of_gradients_that_calls_have_given():
+    joint, arrays = joint_graph(model(ad.repeated(layer), 10))
+    opened = flat(joint)
+    moved = np.random.default_rng(4).normal(size=W.shape)
+    assert_equal_graphs(jvp_graph(joint, [1]), jvp_graph(opened, [1]), *arrays, moved)
+    assert_equal_graphs(vjp_graph(joint, [0, 1], [2]), vjp_graph(opened, [0, 1], [2]), *arrays, moved)
+
+
+def test_weights_that_are_read_outside_of_the_calls_as_well():
+    def f(of):
+        def g(x, w):
+            for k in range(30):
+                x = of(x, w[k])
+            return np.sum(x * x) + np.sum(w**2) + np.sum(np.sin(w[3]))
+
+        return g
+
+    assert_same(f(ad.repeated(layer)), f(layer), X, W)
 
 
 def test_a_slice_that_two_calls_read_stays():
