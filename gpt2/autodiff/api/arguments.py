@@ -40,9 +40,10 @@ def differentiated(transform: Transform, call: Arguments, f: Callable, strict: b
     leaves, kinds, specs = [], [], []
     for k in (transform.argnums,) if single else transform.argnums:
         if not -n <= k < n:
+            named = "; those given by name have no derivative" if call.kwargs else ""
             raise AutodiffError(
                 f"{transform.name}: argnums={transform.argnums!r}, but the function was called with "
-                f"{n} positional argument{'s' if n != 1 else ''}"
+                f"{n} positional argument{'s' if n != 1 else ''}{named}"
             )
         k %= n
         found = float_leaves(transform.name, call, f, k, strict)
@@ -63,9 +64,13 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
         spec = tree.spec
         held = _static_values(spec)
         foreign = next((v for v in held if any(hasattr(v, name) for name in _FOREIGN)), None)
-        empty = "an empty" if not held else "without numbers, a"
+        empty = "an empty" if not held else "a"
         got = repr(spec[1]) if spec[0] == "static" else f"{empty} {spec[0].__name__}"
         hint = f": pass {float(spec[1])}" if type(spec[1]) in (int, bool) else ""
+        if held and spec[0] != "static":
+            got += " with nothing to differentiate in it"
+            whole = next((v for v in held if type(v) in (int, bool)), None)
+            hint = f": write {float(whole)} for {whole!r}" if whole is not None else ""
         if foreign is not None:
             kind = f"a {type(foreign).__module__.partition('.')[0]}.{type(foreign).__name__}"
             got = kind if spec[0] == "static" else f"a {spec[0].__name__} with {kind}"

@@ -157,22 +157,31 @@ class Statement:
         """The arguments that are where the result goes already: nothing reads them."""
         n = self.n
         if n.op == "assemble":
-            stands, windows = self.emitter.stands, self.emitter.plan.windows
-            parts = enumerate(zip(n.args, n.attrs["indices"]))
-            return {
-                k
-                for k, (x, i) in parts
-                if root(x) in windows and same_memory(stands[x], slice_view(stands[n], i))
-            }
+            return {k for k, (x, i) in enumerate(zip(n.args, n.attrs["indices"])) if self.is_part(x, i)}
         k = 2 if n.op == "where" else 0 if n.op == "copy" or facts(n).changes_first else None
         return set() if k is None or not self.in_place(k) else {k}
+
+    def is_part(self, x: Node, index: tuple) -> bool:
+        """Whether x is already where this part of the result is."""
+        n, stands, windows = self.n, self.emitter.stands, self.emitter.plan.windows
+        if self.leads_there(x, (("slice", index, n.shape),)):
+            return True
+        return root(x) in windows and same_memory(stands[x], slice_view(stands[n], index))
+
+    def leads_there(self, x: Node, steps: tuple = ()) -> bool:
+        """Whether the steps from the owner of x's memory are those to the result, and then these."""
+        there, own = self.emitter.plan.windows.get(x), self.emitter.plan.windows.get(self.n)
+        if there is None:
+            return False
+        base, before = (self.n, ()) if own is None else (own.base, own.steps)
+        return there.base is base and there.steps == (*before, *steps)
 
     def in_place(self, k: int) -> bool:
         """Whether argument k is already where the result goes."""
         p, n, x = self.emitter.plan, self.n, self.n.args[k]
         r = root(x)
         if r in p.windows:
-            return same_memory(self.emitter.stands[x], self.emitter.stands[n])
+            return self.leads_there(x) or same_memory(self.emitter.stands[x], self.emitter.stands[n])
         if n in p.windows:
             return False
         if n in p.storage and r in p.storage:

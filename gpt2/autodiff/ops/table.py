@@ -28,13 +28,14 @@ Ops that hold a graph (call, scan, ...) say both directions themselves, and thes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..graph import GraphError, Node
+from ..graph import GraphError, Node, is_scalar_const
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -211,6 +212,24 @@ def _as_nodes(args) -> tuple[Node, ...]:
     like = [a.dtype for a in args if isinstance(a, (Node, np.ndarray, np.generic))]
     ref = None if not like else like[0] if len(like) == 1 else np.result_type(*like)
     return tuple([as_node(a, ref) for a in args])
+
+
+def takes_plain_numbers(args: Sequence[Node]) -> bool:
+    """Whether the constants among these may be written as Python's numbers: there are arrays beside them,
+    from which they take the dtype that they have. An int32 of 100 beside int8 would be an int8 otherwise.
+    """
+    others = [a.dtype for a in args if not is_scalar_const(a)]
+    if not others:
+        return False
+    like = np.result_type(*others)
+    return all(_takes(like, a.dtype) for a in args if is_scalar_const(a))
+
+
+@functools.lru_cache(1024)
+def _takes(like: np.dtype, dtype: np.dtype) -> bool:
+    """Whether one of Python's numbers is of this dtype where it stands beside arrays of dtype `like`."""
+    kind = {"f": float, "c": complex, "i": int, "u": int}.get(dtype.kind)
+    return kind is None or np.result_type(like, kind(0)) == dtype
 
 
 def is_elementwise(op: str) -> bool:

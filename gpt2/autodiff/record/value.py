@@ -32,7 +32,7 @@ from ..errors import (
 from ..graph import Node, type_text
 from ..ops import build, table
 from . import recording, source_lines, writes
-from .indexing import advanced, basic, expand, is_basic
+from .indexing import advanced, basic, expand, is_basic, row_of
 from .recording import ActiveRecording, escaped, innermost, native, scalar_const
 from .unwatched import unwatched
 from .view_chains import chain_between, same_chain, shortened
@@ -595,6 +595,8 @@ def index_arrays(rec: ActiveRecording, k: Any) -> list[Node]:
 
 def _item(self: Recorded, key: Any) -> Recorded:
     """self[key]"""
+    if type(key) is int and type(self._value) is np.ndarray and self.shape and self.dtype.kind != "V":
+        return _row(self, key)
     rec = innermost(_recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))
     value = self.value
     if not isinstance(value, (np.ndarray, np.generic)):
@@ -617,6 +619,23 @@ def _item(self: Recorded, key: Any) -> Recorded:
     if node is not x:
         recording.label(node, site)
     if isinstance(result, np.ndarray) and rec is self._rec and np.may_share_memory(result, value):
+        return self.view_of(node, result) if node is not x else self._alias(result)
+    return Recorded(rec, node, result)
+
+
+def _row(self: Recorded, i: int) -> Recorded:
+    """self[i] of an array: of all indices the commonest by far, such as that of a block's weights."""
+    rec, value = innermost((self,)), self.value
+    try:
+        result = value[i]
+    except IndexError as error:
+        raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
+    x = self.node
+    slices, shape = row_of(i, x.shape)
+    node = build.reshape(build.slice_(x, slices), shape)
+    if node is not x:
+        recording.label(node, source_lines.site())
+    if isinstance(result, np.ndarray) and (result.size or np.may_share_memory(result, value)):
         return self.view_of(node, result) if node is not x else self._alias(result)
     return Recorded(rec, node, result)
 

@@ -561,11 +561,15 @@ def _is_in_module_inside(frame: types.FrameType) -> bool:
 
 
 def _is_of_named_tuples(frame: types.FrameType) -> bool:
-    """Whether the __new__ runs that the standard library writes for a named tuple. It reads nothing: its
-    globals have no built-in names, unlike those of any module.
+    """Whether the __new__ runs that the standard library writes for a named tuple. It reads nothing, where it
+    has no defaults: its globals have no built-in names, unlike those of any module.
     """
     names = frame.f_globals
-    return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
+    if not (names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}):
+        return False
+    kinds = getattr(frame.f_locals.get("_cls"), "__mro__", ())
+    made = [k.__dict__.get("__new__") for k in kinds]
+    return any(f.__code__ is frame.f_code and f.__defaults__ is None for v in made for f in functions_of(v))
 
 
 def is_ours(c: type) -> bool:

@@ -64,16 +64,90 @@ def test_few_calls_are_opened(n):
 
 
 def test_both_halves_in_one_program_share_their_views_of_inputs():
-    joint = ad.FixedPair(model(ad.repeated(layer))).entry((X, W), {})[0].joint.graph
-    parts = [n.key() for n in joint.nodes if n.op == "slice" and n.args[0].op == "input"]
-    assert len(parts) == 30 == len(set(parts))
+    """Each call of the forward and of the backward is given a part of the weights: one view for both."""
+    source = ad.FixedPair(model(ad.repeated(layer))).entry((X, W), {})[0].joint.program.source
+    for k in range(30):
+        assert source.count(f"= w[{k}:{k + 1}]") == (0 < k < 29)
 
 
 def test_views_of_many_weights_come_from_a_table():
     w = np.random.default_rng(2).normal(size=(120, 8, 8)) / 9
     f = model(ad.repeated(layer), 120)
-    assert "cut_steps" in ad.FixedPair(f).entry((X, w), {})[0].joint.program.source
+    source = ad.FixedPair(f).entry((X, w), {})[0].joint.program.source
+    assert "cut_steps" in source
+    assert "= w[6:7]" not in source
     assert_same(f, model(layer, 120), X, w)
+
+
+def biased(x, w, b):
+    return layer(x, w) * np.cos(b) + np.tanh(b)
+
+
+def test_many_views_side_by_side_are_given_as_rows():
+    def f(of):
+        def g(x, w, b):
+            for k in range(40):
+                x = of(x, w[k], b[k])
+            return np.sum(x * x)
+
+        return g
+
+    rng = np.random.default_rng(2)
+    w, b = rng.normal(size=(40, 8, 8)) / 9, rng.normal(size=(40, 8))
+    source = ad.FixedPair(f(ad.repeated(biased))).entry((X, w, b), {})[0].joint.program.source
+    lines = source.splitlines()
+    assert sum("*given_7," in line for line in lines) == 2  # by the forward's call and the backward's
+    assert sum("*made_7," in line for line in lines) == 1
+    assert sum("row_steps" in line for line in lines) == 1
+    assert_same(f(ad.repeated(biased)), f(biased), X, w, b)
+
+
+def test_slices_of_arguments_are_cut_by_the_calls():
+    """A part that one call alone reads is no node of the program; the gradient of all is one."""
+    forward, backward = ad.FixedPair(model(ad.repeated(layer))).graphs(X, W)
+    cuts = [n.attrs["cuts"] for n in forward.nodes if n.op == "stretch"]
+    assert cuts == [(None, (0, k, k + 1)) for k in range(30)]
+    assert not any(n.op == "slice" for n in (*forward.nodes, *backward.nodes))
+    assert [n.op for n in backward.outputs][1] == "collect"
+    assert "w[7:8]" in str(forward)
+
+
+def test_a_slice_that_two_calls_read_stays():
+    """Its gradient is the sum of what both give."""
+
+    def f(of):
+        def g(x, w):
+            for k in range(30):
+                x = of(of(x, w[k]), w[min(k, 28)])
+            return np.sum(x * x)
+
+        return g
+
+    forward, _ = ad.FixedPair(f(ad.repeated(layer))).graphs(X, W)
+    cuts = [n.attrs["cuts"] for n in forward.nodes if n.op == "stretch"]
+    assert [k for k, c in enumerate(cuts) if c] == [58]
+    assert_same(f(ad.repeated(layer)), f(layer), X, W)
+
+
+@pytest.mark.parametrize(
+    "at", [lambda w, k: w[:, k], lambda w, k: w[:, :, k : k + 2], lambda w, k: w[-k - 1]]
+)
+def test_parts_along_any_axis(at):
+    def part(x, w):
+        return np.tanh(x + np.mean(w) * np.sin(w).sum()) * np.cos(x) + np.exp(-x * x) / (2 + x**2)
+
+    def f(of):
+        def g(x, w):
+            for k in range(20):
+                x = of(x, at(w, k))
+            return np.sum(x * x)
+
+        return g
+
+    w = np.random.default_rng(3).normal(size=(30, 21, 22)) / 9
+    forward, _ = ad.FixedPair(f(ad.repeated(part))).graphs(X, w)
+    assert sum(bool(n.attrs["cuts"]) for n in forward.nodes if n.op == "stretch") == 20
+    assert_same(f(ad.repeated(part)), f(part), X, w)
 
 
 def test_it_is_recorded_once():
