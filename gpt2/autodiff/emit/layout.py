@@ -165,7 +165,7 @@ class _Lowering:
         return with_args(n, (x,))
 
     def stand(self, n: Node) -> np.ndarray:
-    """A node that computes what `n` does, with its type, name and line. What it needs has that line."""
+        if n not in self.stands:
             below = view(self.stand(n.args[0]), n) if n.op in VIEWS else None
             self.stands[n] = below if below is not None else stand_in(n.shape, n.dtype)
         return self.stands[n]
@@ -189,7 +189,7 @@ def _through_broadcasts(n: Node, args: tuple, exact: bool) -> Node | None:
 
 
 def _in_place_of(n: Node, args: tuple, made: Node | None) -> Node | None:
-    """A node that computes what `n` does, with its type, name and line, which goes on what was made for it."""
+    """A node that computes what `n` does, with its type, name and line. What it needs has that line."""
     if made is None:
         return None
     todo, given = list(made.args), set(args)
