@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Container, Sequence
 
 import numpy as np
@@ -117,11 +118,16 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
     - products that add up many rows, and may do so in any order, are set apart from others;
     - sums that have to be NumPy's to the bit (`exact` has their ids) are set apart from those that may be
       added in any order;
-    - each output is a fresh value, so that a caller never gets a view of an input or the same array twice;
+    - each output is a fresh value, so that a caller never gets a view of an input or the same array twice: a
+      copy of what was computed, or what a call writes for this alone;
       with `share_inputs`, an output that is an input is handed back as it came, as a Python function would.
     """
     graph = rewrite(graph, _Lowering(exact).rule)
-    outputs = [o if share_inputs and o.op == "input" else _copied(o) for o in graph.outputs]
+    times = Counter(graph.outputs)
+    outputs = [
+        o if share_inputs and o.op == "input" or is_result_of_call(o) and times[o] == 1 else _copied(o)
+        for o in graph.outputs
+    ]
     return Graph(graph.inputs, outputs, graph.name)
 
 
@@ -137,6 +143,8 @@ class _Lowering:
         op = facts(n)
         if op.lowered is not None:
             return _in_place_of(n, args, op.lowered(self.known, *args, **n.attrs))
+        if n.op in ("item", "stretch"):
+            return None
         if n.op == "stop_gradient":  # its memory is its argument's, which the plan of memory would not know
             return args[0]
         if n.op in VIEWS:
@@ -181,13 +189,13 @@ def _through_broadcasts(n: Node, args: tuple, exact: bool) -> Node | None:
 
 
 def _in_place_of(n: Node, args: tuple, made: Node | None) -> Node | None:
-    """A node that computes what `n` does, with its type, name and line. What was made on the way has the line."""
+    """A node that computes what `n` does, with its type, name and line. What it needs has that line."""
     if made is None:
         return None
-    todo = list(made.args)
+    todo, given = list(made.args), set(args)
     while todo:
         x = todo.pop()
-        if x.loc is None and x.op != "input" and x not in args:
+        if x.loc is None and x.op != "input" and x not in given:
             x.loc, x.derived = n.loc, n.derived
             todo += x.args
     return Node(made.op, made.args, made.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)

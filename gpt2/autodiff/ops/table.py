@@ -76,6 +76,11 @@ def sample(
 REAL, BOTH, COMPLEX = ("float64",), ("float64", "complex128"), ("complex128",)
 
 
+def none(n: Node) -> int:
+    """The answer of rows that say nothing to a question for a number."""
+    return 0
+
+
 @dataclass
 class Op:
     name: str
@@ -94,11 +99,13 @@ class Op:
     # roughly: float32 in cache, NumPy 2.4's AVX-512 loops
     work: str = "computes"  # computes | streams | free | moves | scatters | reduces | multiplies
     cost: float = 1.0
+    flops: Callable[[Node], float] = none  # floating-point operations in products of matrices
     # How emitted programs run it. An op that says nothing of these runs on whole arrays, and NumPy allocates
     # its result.
     view: bool = False  # computes nothing: NumPy hands out the argument's memory. The emitter knows how to
     streams: bool = False  # goes element by element: it broadcasts arguments, and may write over them
     reducer: str | None = None  # the ufunc whose `reduce` it is
+    any_strides: bool = False  # any loop over real floats gives the same bits: IEEE 754 says which
     changes_first: bool = False  # copies its first argument, then changes a part of the copy
     writes_out: bool = False  # NumPy writes the result where it is told to
     # lowered(known, *args, **attrs): other nodes that compute it, None for none; `known` is the program's own
@@ -109,6 +116,8 @@ class Op:
         None  # (results that are read, attrs) -> attrs that leave out some of the others
     )
     by_rows: Callable | None = None  # one of the rules of ops/rowwise.py
+    adds_axes: Callable[[Node], int] = none  # of how many axes, from the first on, it adds up all arguments
+    product: Callable | None = None  # (*argument texts) -> texts of the two operands of np.matmul that it is
     batch: Callable | None = None  # one of the rules of ops/batching.py: many examples at once
     # What passes may rely on
     commutes: str | None = None  # its arguments may be swapped: EXACTLY; NEARLY is but for the last bit

@@ -25,16 +25,15 @@ from typing import Any
 
 import numpy as np
 
+from ..atoms import ATOMS
 from ..record import source_lines
 from ..record.bytecode import CATCHES, reads
 from ..record.conversions import plain
 from ..record.draws import Drawing
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
-from ..same import NUMPY_SCALARS
 from .guard import Guard, make_guard, never, settings_of_texts
 from .kinds import (
-    ATOMS,
     LISTED,
     METHODS,
     NAMING,
@@ -345,8 +344,6 @@ class World:
         visit = _VISITS.get(t)
         if visit is not None:
             visit(self, v)
-        elif t in NUMPY_SCALARS and t is not np.void:
-            pass
         elif issubclass(t, np.dtype) and not v.hasobject:
             self._dtype(v)
         elif issubclass(t, type):
