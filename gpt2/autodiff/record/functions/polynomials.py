@@ -121,6 +121,7 @@ def roots(p: Given) -> Recorded | np.ndarray:
         return np.array([])
     zeros = len(p) - int(there[-1]) - 1
     p = p[int(there[0]) : int(there[-1]) + 1]
+    p = p.astype(float) if p.dtype.kind in "biu" else p
     n = len(p) - 1
     if n == 0:
         return np.zeros(zeros)

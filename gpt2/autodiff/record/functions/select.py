@@ -108,6 +108,8 @@ def choose(a: Given, choices: Any, out: Recorded | None = None, mode: str = "rai
     choices = np.stack(np.broadcast_arrays(*choices)) if isinstance(choices, (list, tuple)) else choices
     index = _in_range(index, choices.shape[0], mode)
     shape = np.broadcast_shapes(index.shape, choices.shape[1:])
+    ones = (1,) * (len(shape) - choices.ndim + 1)
+    choices = np.reshape(choices, (choices.shape[0], *ones, *choices.shape[1:]))
     result = np.take_along_axis(
         np.broadcast_to(choices, (choices.shape[0], *shape)), np.broadcast_to(index, shape)[None], 0
     )[0]
@@ -143,7 +145,9 @@ def take(
         a, axis = np.reshape(a, -1), 0
     axis = axis_of(axis, np.ndim(a))
     if not isinstance(indices, (Recorded, np.ndarray)):
-        indices = np.asarray(indices) if isinstance(indices, (list, tuple)) else indices
+        indices = np.asarray(indices) if isinstance(indices, (list, tuple, bool, np.bool_)) else indices
+    if isinstance(indices, (Recorded, np.ndarray)) and indices.dtype.kind == "b":
+        indices = indices.astype(np.intp)  # places, to np.take, and no mask
     if mode != "raise":
         indices = _in_range(indices, np.shape(a)[axis], mode)
     key = (slice(None),) * axis + (indices,)
@@ -392,13 +396,21 @@ def array_equiv(a1: Given, a2: Given) -> bool:
     return bool(np.all(a1 == a2))
 
 
+def _without_out(out: Any) -> None:
+    """`out=` given by its name is seen to for all functions (dispatch.py)."""
+    if out is not None:
+        raise NotImplementedError("where the array to write to has no out= before it")
+
+
 @handles(np.isneginf)
 def isneginf(x: Operand, out: None = None) -> Node:
+    _without_out(out)
     return apply("equal", x, -np.inf)
 
 
 @handles(np.isposinf)
 def isposinf(x: Operand, out: None = None) -> Node:
+    _without_out(out)
     return apply("equal", x, np.inf)
 
 
@@ -454,11 +466,13 @@ def i0(x: Node) -> Node:
 
 @handles(np.fix)
 def fix(x: Node, out: None = None) -> Node:
+    _without_out(out)
     return apply("trunc", x) if x.dtype.kind == "f" else x
 
 
 @handles(np.round, np.around)
 def round_(a: Node, decimals: int = 0, out: None = None) -> Node:
+    _without_out(out)
     if a.dtype.kind in "biu":
         return a if decimals >= 0 else build.cast(round_(build.cast(a, float), decimals), a.dtype)
     if a.dtype.kind == "c":
@@ -592,7 +606,7 @@ def unwrap(
 @handles(np.polyval)
 def polyval(p: Operand, x: Operand) -> Node:
     p = operand(p)
-    x = operand(x, p.dtype)
+    x = operand(x if isinstance(x, Node) else np.asarray(x))  # an array, also of one of Python's numbers
     out = build.zeros(x.shape, np.result_type(p.dtype, x.dtype))
     for i in range(p.shape[0]):
         out = out * x + build.reshape(build.take_slice(p, 0, i, i + 1), ())
