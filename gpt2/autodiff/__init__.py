@@ -9,6 +9,7 @@ which ad.source shows. docs/autodiff.md is the guide.
 """
 
 import importlib
+import sys
 
 # Loaded on first use: importing the compiler costs nothing until it compiles.
 _EXPORTS = {
@@ -53,7 +54,8 @@ def __getattr__(name):
     if name in _ROOMS:
         return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = {"name": name, "obj": sys.modules[__name__]}  # with which Python says what may be meant
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", **found)
     value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value
     return value

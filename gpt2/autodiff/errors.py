@@ -5,6 +5,7 @@ line, says what happened, and what to write instead.
 from __future__ import annotations
 
 import os
+import re
 
 import numpy as np
 
@@ -89,15 +90,36 @@ def located(error: Exception, what: str, loc: tuple | None) -> Exception:
     return _located[kind](f"{what}: {error}", loc)
 
 
+_FROM_ELSEWHERE = {
+    "at": "arrays can be written to here: x[i] = v is what x.at[i].set(v) is in JAX",
+    "backward": "derivatives come from ad.grad(f), which is called with the arguments of f",
+    "detach": "a constant is ad.stop_gradient(x)",
+    "numpy": "it stands for an array of NumPy's already",
+}
+
+
+def no_attribute(kind: type, name: str, loc: tuple) -> Exception:
+    """The error for x.name of a recorded value, which has no such attribute. `kind` is what it stands for."""
+    if name in _FROM_ELSEWHERE:
+        instead = _FROM_ELSEWHERE[name]
+    elif hasattr(kind, name):
+        instead = "what needs it may run as it is, in a function with a rule of its own, @ad.custom_vjp"
+    else:
+        instead = f"and {kind.__name__} itself has none either"
+    none = AttributeError(f"a recorded {kind.__name__} has none of this name; {instead}")
+    return located(none, f"attribute {name!r}", loc)
+
+
 def unsupported(
     name: str, loc: tuple | None, because: str = "has no derivative rule yet"
 ) -> UnsupportedError:
-    short = name.rsplit(".", 1)[-1]
+    called = re.findall(r"[\w.]+", name)[0]  # without what follows in brackets
+    short = called.rpartition(".")[-1]
     return UnsupportedError(
         f"{name} {because}. Write it with other NumPy functions, or register a rule of your own:\n\n"
         f"    @ad.custom_vjp\n"
         f"    def my_{short}(x):\n"
-        f"        return {name}(x)                  # plain NumPy: x is an ordinary array here\n\n"
+        f"        return {called}(x)                  # plain NumPy: x is an ordinary array here\n\n"
         f"    @my_{short}.defvjp\n"
         f"    def my_{short}_vjp(dout, out, x):\n"
         f"        return (dout * ...,)              # one gradient per argument, in its shape\n",
@@ -159,6 +181,7 @@ def array_lost(loc: tuple | None) -> ConversionError:
         "    x.astype(np.float32)          for np.float32(x)\n"
         "    np.sin(np.array([a, b]))      for np.sin([a, b]), and other ufuncs of a list\n"
         "    np.array(x)                   for array(x) after `from numpy import array`\n"
+        "    ad.vmap(f)(x)                 for np.vectorize(f)(x)\n"
         "    np.dot(a, x)                  for a.dot(x)\n"
         "    np.zeros_like(x, shape=...)   for an array to be filled\n"
         "    x + rng.normal()              for rng.normal(x) of a generator that is made in the function\n"

@@ -149,6 +149,7 @@ class Graph:
         self.outputs = tuple(outputs)
         self.name = name
         self._nodes: tuple[Node, ...] | None = None
+        self.kept: dict[str, Any] = {}  # what others make of the graph once: programs, a backward, ...
 
     @property
     def nodes(self) -> tuple[Node, ...]:

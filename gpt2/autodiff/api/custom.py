@@ -309,9 +309,10 @@ class custom_vjp(_Custom):
         self.given = first
         if second is None:
             self.forward = None
-            self.backward = functools.partial(_from_all, first)
+            self.backward = functools.partial(_from_all, self.name, first)
         else:
-            self.forward, self.backward = first, second
+            self.forward = first
+            self.backward = functools.partial(_as_rule, self.name, second, "residuals, dout")
         return first
 
     def defjvp(self, rule: Callable) -> Callable:
@@ -373,9 +374,26 @@ class custom_vjp(_Custom):
         return forward, _matching(self.name, back, concrete)
 
 
-def _from_all(rule, kept, dout, **keywords):
+def _from_all(name, rule, kept, dout, **keywords):
     out, args = kept
-    return rule(dout, out, *args, **keywords)
+    return _as_rule(name, rule, "dout, out, *args", dout, out, *args, **keywords)
+
+
+def _as_rule(name, rule, meant, *args, **keywords):
+    """The rule's result; an error that says how a rule is called where it takes other arguments."""
+    try:
+        return rule(*args, **keywords)
+    except TypeError as error:
+        signature = _signature(rule)
+        try:
+            fits = signature is None or signature.bind(*args, **keywords)
+        except TypeError:
+            fits = False
+        if fits:
+            raise
+        raise AutodiffError(
+            f"{name}: its rule takes {signature}, and is called with ({meant}), here {len(args)} arguments"
+        ) from error
 
 
 def _gradients_in_order(name: str, grads, leaves, tree: Tree) -> list:
@@ -482,7 +500,8 @@ class custom_jvp(_Custom):
         def tangent(*flat):
             given = iter(flat[n:])
             marks = [next(given) if has else None for has in moves]
-            return self.flat(self.tangent(unflatten(tree, flat[:n]), unflatten(tree, marks), **keywords))
+            both = unflatten(tree, flat[:n]), unflatten(tree, marks)
+            return self.flat(_as_rule(self.name, self.tangent, "primals, tangents", *both, **keywords))
 
         flat = [*concrete, *tangents]
         made = _traced(tangent, flat, flatten(tuple(flat))[1], f"{self.name}_jvp").graph

@@ -119,7 +119,8 @@ def why_recorded(g: Callable) -> str | None:
 def _state(g, name: str) -> Derived:
     state = getattr(g, "__derived__", None)
     if not isinstance(state, Derived):
-        raise AutodiffError(f"{name}: expected a function made by ad.grad, ad.compile, ..., got {g!r}")
+        made = f": write ad.{name}(ad.grad(f), x)" if callable(g) else ""
+        raise AutodiffError(f"{name}: expected a function made by ad.grad, ad.compile, ..., got {g!r}{made}")
     return state
 
 

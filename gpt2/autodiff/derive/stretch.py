@@ -65,7 +65,7 @@ def _vjp(g, out, *args, wanted, body: Graph, of: Graph | None, cuts: tuple):
 
 def _backward(body: Graph, has: tuple, wanted: tuple) -> tuple[Graph, tuple[int, ...]]:
     """(the graph from arguments and cotangents to gradients, the arguments that have one), made once."""
-    known = body.__dict__.setdefault("_backwards", {})
+    known = body.kept.setdefault("backwards", {})
     if (has, wanted) not in known:
         outs = [o for o, there in zip(body.outputs, has) if there]
         given = inputs_like(outs, "d")

@@ -13,10 +13,10 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
-from ..graph import Graph, GraphError, Node, rewrite, with_args
+from ..graph import Graph, GraphError, Node, is_scalar_const, rewrite, with_args
 from ..ops import apply
 from ..ops.shape import index_slices
-from ..ops.table import VIEWS, facts
+from ..ops.table import VIEWS, facts, takes_plain_numbers
 
 
 def stand_in(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -149,9 +149,8 @@ class _Lowering:
             return args[0]
         if n.op in VIEWS:
             return self.of_view(n, args)
-        if op.streams and any(a.op == "broadcast" for a in args):
-            # the result is written into memory of the full shape, so even all arguments may be smaller
-            return with_args(n, tuple(a.args[0] if a.op == "broadcast" else a for a in args))
+        if op.streams and any(a.op == "broadcast" or is_scalar_const(a) for a in args):
+            return _through_broadcasts(n, args, n.id in self.exact)
         make = _by_rows if n.op == "matmul" else _in_order
         return make(n, args, n.id in self.exact)
 
@@ -172,8 +171,25 @@ class _Lowering:
         return self.stands[n]
 
 
+def _through_broadcasts(n: Node, args: tuple, exact: bool) -> Node | None:
+    """An op that reads what was broadcast. The result is written into memory of the full shape, so even all
+    arguments may be smaller. A constant that is not of the dtype that a number of Python's would have here
+    stays an array, of no axes. A power whose exponent is the number 2 is a square to NumPy, where that stands
+    in an array it is not.
+    """
+    found = [a.args[0] if a.op == "broadcast" else a for a in args]
+    if exact and n.op in ("power", "float_power") and args[1].op == "broadcast" and is_scalar_const(found[1]):
+        found[1] = apply("copy", args[1])
+        found[1].loc = n.loc
+    if not takes_plain_numbers(found):
+        found = [apply("broadcast", a, shape=()) if is_scalar_const(a) else a for a in found]
+    elif all(a is b for a, b in zip(found, args)):
+        return None
+    return with_args(n, tuple(found))
+
+
 def _in_place_of(n: Node, args: tuple, made: Node | None) -> Node | None:
-    """A node that computes what `n` does, with its type, name and line. What was made on the way has the line."""
+    """A node that computes what `n` does, with its type, name and line. What it needs has that line."""
     if made is None:
         return None
     todo, given = list(made.args), set(args)

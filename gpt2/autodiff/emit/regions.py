@@ -252,14 +252,11 @@ def _on_rows(n: Node, N: int, r: Region, where) -> tuple[bool, ...] | None:
 
 
 def flags_of(n: Node, N: int) -> tuple[bool, ...] | None:
-    """by_rows, or for an op that adds up N rows (ROW,)."""
-    M = sums_rows(n)
-    if n.op == "row_product":
-        return (ROW, ROW) if M == N else None
-    if M > 1 and n.op == "sum":
+    """by_rows, or for an op that adds up N rows ROW for each argument."""
+    if sums_rows(n) > 1:
         p = row_axes(n.args[0].shape, N)
-        if p is not None and p > 0 and all(a in n.attrs["axes"] for a in range(p)):
-            return (ROW,)
+        if p is not None and 0 < p <= facts(n).adds_axes(n):
+            return (ROW,) * len(n.args)
     return by_rows(n, N)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AutodiffError, DtypeError, lost_in_scipy
+from ..errors import AutodiffError, DtypeError, lost_in_scipy, no_attribute
 from ..graph import Graph, Node
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
@@ -168,6 +168,8 @@ def _call(rec: ActiveRecording, f, arguments):
         if rec.refused is not None and error is not rec.refused and _raised_at(error) == rec.refused.loc[:2]:
             raise rec.refused from None  # where an item is set, NumPy covers our error with its own
         _blame_scipy(rec, error)
+        if isinstance(error, AttributeError) and type(getattr(error, "obj", None)) is Recorded:
+            raise no_attribute(type(error.obj.value), error.name, _raised_at(error)) from error
         raise
 
 

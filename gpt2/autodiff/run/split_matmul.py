@@ -10,12 +10,10 @@ processor: OpenBLAS's for AVX-512 keep the bits of float32 products cut at multi
 its kernels for Haswell and Zen only of those cut by rows. So a way is tried on random numbers, once for each
 kind of product, before it is used.
 
-Of the ways that hold, the fastest is found on real calls: each product of the first steps is one sample, the
-ways in turn, until every way has been timed SAMPLES times. What counts is a way's shortest time. A sample in
-which one of the threads was kept from its core, by another program say, is not counted; where the machine is
-so busy that hardly any is good, what was found serves this process and is not written down. What was found in
-quiet is kept (remembered.py) for this machine and this kernel, and believed once SURE processes have found
-the same.
+Of the ways that hold, the fastest is found on real calls (by_time.py): each product of the first steps is one
+sample. A sample in which one of the threads was kept from its core, by another program say, is not counted.
+What was found in quiet is kept (remembered.py) for this machine and this kernel, and believed once SURE
+processes have found the same.
 """
 
 from __future__ import annotations
@@ -29,13 +27,9 @@ from functools import cache
 import numpy as np
 
 from .blas import blas_kernel
+from .by_time import Samples, Trials
 from .caches import in_cache
-from .remembered import Choices
 
-SAMPLES = 5
-ATTEMPTS = 3 * SAMPLES  # of a way, samples that do not count included
-SURE = 3  # processes
-DAYS = 30  # after which a product is measured again
 # A thread that did not run for a larger part of its time, and for more seconds, was kept from its core.
 AWAY, AWAY_S = 0.1, 50e-6
 # Multiply-adds. Below, waking a thread costs more than it saves; up to four times as many, doing the product
@@ -70,9 +64,8 @@ def _chosen_among() -> str:
     return f"{blas_kernel()}, {', '.join(WAYS)}"
 
 
-chosen = Choices("products.json", WAYS, _chosen_among, SURE, DAYS)
-_trials: dict[tuple, _Trial] = {}
-_lock = threading.Lock()
+trials = Trials("products.json", WAYS, _chosen_among)
+chosen = trials.chosen
 _own = threading.local()
 
 
@@ -234,7 +227,7 @@ class _Patience:
 _patience = _Patience()
 
 
-class _Trial:
+class _Trial(Samples):
     """The times of each way that keeps the bits of one kind of product.
 
     What has not been checked for that is `unchecked`: cuts by rows and by columns are checked at once, turned
@@ -253,47 +246,23 @@ class _Trial:
         self.unchecked = ["turned"] if _may_turn(b, out, threads) and not (large and found) else []
         if not large and M * N * a.shape[1] < 4 * SPLIT_FROM:
             found.append("whole")
-        self.times: dict[str, list[float]] = {way: [] for way in found or ["whole"]}
-        self.disturbed: dict[str, list[float]] = {way: [] for way in self.times}
+        super().__init__(found or ["whole"])
 
-    def next(self, a, b, out, threads: int) -> str:
-        """The way that has been tried least."""
+    def next(self, *given) -> str:
+        """The way that has been tried least, of those that are checked by now."""
         if self.unchecked and _patience.allows():
             way = self.unchecked.pop()
-            if _patience.watch(keeps_bits, way, a, b, out, threads):
+            if _patience.watch(keeps_bits, way, *given):
                 self.times[way], self.disturbed[way] = [], []
-        return min(self.times, key=lambda way: len(self.times[way]) + len(self.disturbed[way]))
-
-    def add(self, way: str, seconds: float, disturbed: bool) -> None:
-        (self.disturbed if disturbed else self.times)[way].append(seconds)
+        return super().next()
 
     def best(self) -> tuple[str, bool] | None:
-        """The fastest way, and whether that is worth writing down; None while more samples are needed."""
-        if self.unchecked:
-            return None
-        if len(self.times) == 1:
-            return next(iter(self.times)), True
-        if all(len(t) >= SAMPLES for t in self.times.values()):
-            return min(self.times, key=lambda way: min(self.times[way])), True
-        every = {way: self.times[way] + self.disturbed[way] for way in self.times}
-        if any(len(t) < ATTEMPTS for t in every.values()):
-            return None
-        return min(every, key=lambda way: min(every[way])), False
+        return None if self.unchecked else super().best()
 
 
 def _try(key: tuple, a, b, out, threads: int, share):
-    with _lock:
-        trial = _trials.get(key)
-        if trial is None:
-            trial = _trials[key] = _Trial(a, b, out, threads)
-        way = trial.next(a, b, out, threads)
-    took, disturbed = _timed(way, a, b, out, threads, share)
-    with _lock:
-        trial.add(way, took, disturbed)
-        best = trial.best()
-        if best is not None and chosen.get(key) is None:
-            chosen.put(key, *best)
-            _trials.pop(key, None)
+    timed = lambda way, *given: _timed(way, a, b, out, threads, share)  # noqa: E731
+    trials.sample(key, _Trial, timed, a, b, out, threads)
     return out
 
 

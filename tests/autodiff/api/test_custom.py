@@ -170,6 +170,23 @@ def test_errors_of_rules():
     f.defvjp(lambda dout, out, x, y: (dout,))
     with pytest.raises(ad.AutodiffError, match="1 gradients for 2 arguments"):
         ad.grad(f)(1.0, 2.0)
+    f.defvjp(lambda dout, x, y: (dout, dout))
+    with pytest.raises(ad.AutodiffError, match=r"f: its rule takes \(dout, x, y\).*\(dout, out, \*args\)"):
+        ad.grad(f)(1.0, 2.0)
+    f.defvjp(lambda x, y: (x * y, ()), lambda dout: (dout, dout))
+    with pytest.raises(ad.AutodiffError, match=r"f: its rule takes \(dout\).*\(residuals, dout\)"):
+        ad.grad(f)(1.0, 2.0)
+    f.defvjp(lambda dout, out, x, y: (np.sin(1, 2, 3, 4), dout))
+    with pytest.raises(TypeError, match="sin"):  # a mistake within the rule stays what it is
+        ad.grad(f)(1.0, 2.0)
+
+    @ad.custom_jvp
+    def g(x):
+        return x * x
+
+    g.defjvp(lambda tangents, out, x: 2.0 * x * tangents[0])
+    with pytest.raises(ad.AutodiffError, match=r"g: its rule takes .*\(primals, tangents\)"):
+        ad.grad(g)(1.0)
 
     def closes_over(z):
         h = ad.custom_vjp(lambda x: x * z)

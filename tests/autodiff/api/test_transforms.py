@@ -643,7 +643,12 @@ def test_a_read_only_buffer_is_named():
         (lambda: ad.vjp(lambda x: (x, x), np.ones(3))[1](np.ones(3)), "tuple of 2"),
         (lambda: ad.hvp(np.sum, np.ones(3), np.ones(2)), r"expected shape \(3,\)"),
         (lambda: ad.jacobian(lambda x: np.argsort(x))(np.ones(3)), "no derivative"),
-        (lambda: ad.source(np.sin), "expected a function made by"),
+        (lambda: ad.source(np.sin), r"expected a function made by.*ad.source\(ad.grad\(f\), x\)"),
+        (lambda: ad.grad(lambda x: x[0] * x[1])([1, 2]), "x is a list with nothing.*write 1.0 for 1"),
+        (lambda: ad.grad(lambda x, k: x * k)(x=1.0, k=2.0), "given by name have no derivative"),
+        (lambda: ad.grad(lambda x: np.sum(x.at[0].set(1.0)))(np.ones(3)), "'at'.*x.i. = v"),
+        (lambda: ad.grad(lambda x: x.detach())(1.0), r"test_transforms.py:\d+: .*'detach'.*ad.stop_gradient"),
+        (lambda: ad.grad(lambda x: x.tobytes())(np.ones(3)), "'tobytes'.*ad.custom_vjp"),
         (lambda: ad.source(ad.grad(np.sin), emitted=True), "not called yet"),
     ],
 )
@@ -651,6 +656,12 @@ def test_errors(call, words):
     with pytest.raises(ad.AutodiffError, match=words) as e:
         call()
     assert "\n" not in str(e.value)
+
+
+def test_a_misspelt_name_can_be_told():
+    with pytest.raises(AttributeError, match="no attribute 'jacobain'") as e:
+        ad.jacobain  # noqa: B018
+    assert e.value.name == "jacobain" and e.value.obj is ad  # of which Python makes "Did you mean"
 
 
 def test_grad_of_something_else():

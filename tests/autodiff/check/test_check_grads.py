@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from gpt2 import autodiff as ad
 from gpt2.autodiff.check.check_grads import BackwardMismatch, check_backward, check_grads
 from gpt2.autodiff.check.numeric import GradientMismatch, check_graph
 from gpt2.autodiff.graph import Graph
@@ -72,6 +73,37 @@ def test_a_wrong_second_derivative_is_found(monkeypatch):
     check_grads(np.sin, (x,), order=1)
     with pytest.raises(GradientMismatch, match="jvp|vjp"):
         check_grads(np.sin, (x,), order=2)
+
+
+@pytest.mark.parametrize("modes", [("fwd", "rev"), ("fwd",), ("rev",)], ids="-".join)
+@pytest.mark.parametrize(
+    "f, x",
+    [
+        (lambda x: np.sum(x**2), np.zeros(3)),
+        (lambda x: np.sum((x - np.ones(3)) ** 2), np.ones(3)),
+        (lambda x: x[0] * x[1] * x[2], np.zeros(3)),
+        (lambda x: np.var(x), np.ones(3)),
+        (lambda x: np.sum(np.exp(x) / np.sum(np.exp(x))), np.linspace(-1.3, 0.9, 7)),
+        (lambda x: np.sum(x - np.mean(x)), np.linspace(-1.3, 0.9, 7)),
+        (lambda x: np.linalg.norm(x / np.linalg.norm(x)), np.linspace(-1.3, 0.9, 7)),
+    ],
+)
+def test_a_derivative_that_is_zero_may_be_compared_with_rounding(f, x, modes):
+    check_grads(f, (x,), modes=modes)
+
+
+def test_rounding_excuses_neither_a_random_function_nor_a_small_mistake():
+    rng = np.random.default_rng(0)
+    with pytest.raises(GradientMismatch):
+        check_grads(lambda x: np.sum(x - np.mean(x)) + 1e-6 * rng.random(), (np.ones(3),))
+
+    @ad.custom_vjp
+    def small(x):
+        return 1e-9 * np.sin(x)
+
+    small.defvjp(lambda dout, out, x: (1.00001e-9 * dout * np.cos(x),))
+    with pytest.raises(GradientMismatch):
+        check_grads(small, (np.linspace(-1.3, 0.9, 7),))
 
 
 def test_nan_is_a_mismatch():

@@ -626,7 +626,7 @@ def test_what_rules_make_stands_where_the_old_value_stood():
 
 
 def test_a_minus_moves_to_the_smaller_factor():
-    """But not where every bit counts: BLAS adds up in another order where the other factor lies in strides."""
+    """But not where every bit counts: BLAS may add up in another order where -a is not made."""
     graph = graph_of(lambda v: (-v.flat) @ v.v)
     after = fast(graph)
     expected = "t1: f32[4,5] = negative(v)\nt2: f32[6,5] = matmul(flat, t1)\nreturn t2"
