@@ -188,6 +188,7 @@ STAGES = {
         "Tuples, lists, dicts and classes of arrays, taken apart and put together again: `ad.tree`.",
     ),
     "same": Room("equal to the bit", "Whether two values are equal to the last bit."),
+    "atoms": Room("plain values", "Types of values that are no objects of the user's: numbers, texts, None."),
     "switches": Room("options", "What may be switched off or chosen: `ad.options`."),
     "errors": Room("what goes wrong", "What may go wrong, with the line of the user's function."),
 }

@@ -120,6 +120,7 @@ MEANING = {
     "call": "the outputs of `graph` on these arguments; `rule` says how it is differentiated",
     "cast": "x in another dtype",
     "cholesky": "the lower triangle L with L Lᴴ = x, matrix by matrix",
+    "collect": "zeros with result items[k] of each `stretch` added at indices[k]",
     "copy": "x in memory of its own",
     "cumprod": "running products along `axis`",
     "cumsum": "running sums along `axis`; with `reverse` the sums from here to the end",
@@ -162,7 +163,8 @@ MEANING = {
     "solve_triangular": "the x of a x = b for the lower or the upper triangle of a, the other not read",
     "stop_gradient": "x, through which no derivative leads",
     "stretch": "the outputs of `body` on these arguments; a program has many calls of it (docs/compiler.md). "
-    "Of one that computes gradients `of` is the body that is differentiated",
+    "Of one that computes gradients `of` is the body that is differentiated. Of an argument it is given the "
+    "part (axis, start, stop) that `cuts` has for it, or all",
     "substitute": "`solve_triangular` from the inverses of the blocks: made while source is written",
     "sum": "sums along `axes`",
     "sum_as_numpy": "`sum` in the order in which NumPy adds up, which the emitter puts in its place",

@@ -29,6 +29,7 @@ TABLES = {
 # What the picture shows, from left to right in each group; "peak" is the line below which nobody can come
 BARS = ("torch-tuned", "torch-compile-tuned", "jax", "llmc", "whole", "shares", "processes")
 OWN = ("whole", "shares", "processes", "auto", "manual", "written")
+HASWELL = ("whole-haswell", "shares-haswell", "processes-haswell")
 PEERS = (
     "torch-tuned",
     "torch-compile-tuned",
@@ -39,7 +40,7 @@ PEERS = (
     "llmc",
     "autograd",
 )
-ROWS = (*PEERS, "written", "manual", "auto", "whole", "shares", "processes", "peak")
+ROWS = (*PEERS, "written", "manual", "auto", "whole", "shares", "processes", *HASWELL, "peak")
 ORDER = (
     "4x128-B12T64",
     "default",

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import gpt2
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.weights import checkpoint, huggingface, llmc, pretrained
@@ -159,6 +160,8 @@ def test_weights_that_are_no_numbers(tmp_path, number):
     for file in ("m.bin", "c.safetensors"):
         with pytest.raises(UserError, match=message):
             pretrained.find(str(tmp_path / file)).model()
+        with pytest.raises(UserError, match=message):
+            gpt2.load(tmp_path / file)
 
 
 def test_a_description_that_promises_more_than_the_weights_hold(tmp_path):

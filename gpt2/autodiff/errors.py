@@ -5,6 +5,7 @@ line, says what happened, and what to write instead.
 from __future__ import annotations
 
 import os
+import re
 
 import numpy as np
 
@@ -118,12 +119,13 @@ def no_attribute(kind: type, name: str, loc: tuple) -> Exception:
 def unsupported(
     name: str, loc: tuple | None, because: str = "has no derivative rule yet"
 ) -> UnsupportedError:
-    short = name.rsplit(".", 1)[-1]
+    called = re.findall(r"[\w.]+", name)[0]  # without what follows in brackets
+    short = called.rpartition(".")[-1]
     return UnsupportedError(
         f"{name} {because}. Write it with other NumPy functions, or register a rule of your own:\n\n"
         f"    @ad.custom_vjp\n"
         f"    def my_{short}(x):\n"
-        f"        return {name}(x)                  # plain NumPy: x is an ordinary array here\n\n"
+        f"        return {called}(x)                  # plain NumPy: x is an ordinary array here\n\n"
         f"    @my_{short}.defvjp\n"
         f"    def my_{short}_vjp(dout, out, x):\n"
         f"        return (dout * ...,)              # one gradient per argument, in its shape\n",

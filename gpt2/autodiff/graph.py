@@ -20,6 +20,7 @@ import keyword
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class Node:
     `derived` says that differentiation made it, which decides how it may be computed (ops/exactness.py).
     """
 
-    __slots__ = ("id", "op", "args", "attrs", "shape", "dtype", "name", "loc", "derived", "_key")
+    __slots__ = ("id", "op", "args", "attrs", "shape", "dtype", "name", "loc", "derived", "_key", "_frozen")
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Node:
         self.loc = loc
         self.derived = derived
         self._key = None
+        self._frozen = None  # attrs as they stand in keys
 
     @property
     def ndim(self) -> int:
@@ -94,8 +96,14 @@ class Node:
                 # repr keeps -0.0 apart from 0.0, and makes every nan the same
                 self._key = ("const", repr(const_value(self)), self.dtype)
             else:
-                self._key = (self.op, tuple(a.id for a in self.args), freeze(self.attrs), self.dtype)
+                self._key = (self.op, tuple([a.id for a in self.args]), self.frozen(), self.dtype)
         return self._key
+
+    def frozen(self) -> tuple:
+        """The attributes as something that can be hashed."""
+        if self._frozen is None:
+            self._frozen = freeze(self.attrs) if self.attrs else ()
+        return self._frozen
 
     def __repr__(self) -> str:
         return f"{self.name or 't'}_{self.id}: {type_text(self)}"
@@ -113,7 +121,7 @@ def freeze(x: Any) -> Any:
     if type(x) in _PLAIN or (type(x) is tuple and _PLAIN.issuperset(map(type, x))):
         return x
     if isinstance(x, dict):
-        return tuple([(k, freeze(v)) for k, v in sorted(x.items())])
+        return tuple([(k, freeze(v)) for k, v in (sorted(x.items()) if len(x) > 1 else x.items())])
     if isinstance(x, (list, tuple)):
         return tuple([freeze(v) for v in x])
     if isinstance(x, (Graph, np.ndarray)) or callable(x):
@@ -141,6 +149,7 @@ class Graph:
         self.outputs = tuple(outputs)
         self.name = name
         self._nodes: tuple[Node, ...] | None = None
+        self.kept: dict[str, Any] = {}  # what others make of the graph once: programs, a backward, ...
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -184,14 +193,19 @@ def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
         got = rule(n, args)
         if got is not None:
             return got
-        return n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
+        return n if all(map(is_, args, n.args)) else with_args(n, args)
 
-    return Graph(graph.inputs, remade(graph.outputs, {}, replaced), graph.name)
+    new: dict[Node, Node] = {}
+    for n in graph.nodes:
+        new[n] = n if n.op == "input" else replaced(n, tuple([new[a] for a in n.args]))
+    return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)
 
 
 def with_args(n: Node, args: tuple) -> Node:
     """The same op on other arguments of the same types."""
-    return Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
+    made = Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
+    made._frozen = n._frozen
+    return made
 
 
 def _with_other_args(n: Node, args: tuple) -> Node:
@@ -316,15 +330,21 @@ def _one_text(graph: Graph, name: str, called: dict[Graph, str]) -> str:
     for n in graph.nodes:
         if n.op == "input" or is_scalar_const(n):
             continue
-        shown = {k: v for k, v in n.attrs.items() if k not in ("value", "of")}
+        shown = {k: v for k, v in n.attrs.items() if k not in ("value", "of", "cuts")}
         attrs = ", ".join(
             f"{k}={called.get(v) if n.op == 'stretch' else attr_text(v)}" for k, v in shown.items()
         )
-        args = ", ".join(map(ref, n.args))
+        cuts = n.attrs.get("cuts") or (None,) * len(n.args)
+        args = ", ".join([ref(a) + _cut_text(cut) for a, cut in zip(n.args, cuts)])
         body = ", ".join(x for x in (args, attrs) if x)
         lines.append(f"  {names[n]}: {type_text(n)} = {n.op}({body})")
     lines.append("  return " + ", ".join(map(ref, graph.outputs)))
     return "\n".join(lines)
+
+
+def _cut_text(cut: tuple[int, int, int] | None) -> str:
+    """The part of an argument that a call is given (derive/stretch.py), as an index."""
+    return "" if cut is None else f"[{':, ' * cut[0]}{cut[1]}:{cut[2]}]"
 
 
 def scalar_text(n: Node) -> str:

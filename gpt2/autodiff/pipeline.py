@@ -256,7 +256,7 @@ def program_of(graph: Graph, scalar: bool = False) -> Any:
 
     scalar   it is called with Python's floats: a ScalarProgram, where there are no arrays in it
     """
-    programs = graph.__dict__.setdefault("_programs", {})
+    programs = graph.kept.setdefault("programs", {})
     options = replace(current_options(), elementwise="numpy")
     if (options, scalar) not in programs:
         row = Row(graph.name, options)

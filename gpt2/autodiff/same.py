@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from .atoms import NUMPY_SCALARS
+
 _PLAIN = (bool, int, str, bytes)
 COMPARED = (*_PLAIN, float, complex, range)
-# NumPy's own types of numbers and texts. Instances of a class derived from one may hold attributes besides.
-NUMPY_SCALARS = frozenset(np.sctypeDict.values()) - {np.object_}
 
 
 def same(a: Any, b: Any) -> bool:

@@ -320,7 +320,8 @@ def test_the_engines_compiled_contenders_are_told_the_backend():
         player = SimpleNamespace(name=name, ask=ask, began=0.0)
         step.set_up(player, sizes.find("4x128-B12T64"), "tuned")
         layers.set_up(player, "B1T1", "gelu", "tuned")
-    knowing = {"manual", "auto", "whole", "shares", "processes"}
+    ways = {"whole", "shares", "processes"}
+    knowing = {"manual", "auto", *ways, *(f"{way}-haswell" for way in ways)}
     for (name, do), backend in told.items():
         assert backend == ("tuned" if name in knowing and do in ("training", "layer") else None), (name, do)
 

@@ -2,7 +2,9 @@
 
 import functools
 import gc
+import os
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from gpt2.autodiff.emit.array_names import ArrayTexts
 from gpt2.autodiff.emit.buffers import Values
 from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
-from gpt2.autodiff.pipeline import Row
+from gpt2.autodiff.pipeline import Row, uncollected
 from gpt2.autodiff.record.source_lines import _span
 
 # Twice the operations, twice the work; a part that grew with the square would soon be most of it, and give 4
@@ -156,6 +158,33 @@ def test_garbage_is_collected_again_afterwards():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_collects_garbage_though_another_thread_compiled():
+    inside, done = threading.Event(), threading.Event()
+
+    def compiles():
+        with uncollected:
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=compiles)
+    thread.start()
+    try:
+        assert inside.wait(10)
+        child = os.fork()
+        if child == 0:
+            with uncollected:
+                waits = not gc.isenabled()
+            os._exit(0 if waits and gc.isenabled() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert not gc.isenabled()  # here the other thread is at it still
+    finally:
+        done.set()
+        thread.join()
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if n != "large_chain"])

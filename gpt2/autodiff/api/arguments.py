@@ -61,20 +61,7 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
     """The differentiable leaves of argument k."""
     numbers, tree = call.leaf_range(k), call.subtree(k)
     if not numbers and strict:
-        spec = tree.spec
-        held = _static_values(spec)
-        foreign = next((v for v in held if any(hasattr(v, name) for name in _FOREIGN)), None)
-        empty = "an empty" if not held else "a"
-        got = repr(spec[1]) if spec[0] == "static" else f"{empty} {spec[0].__name__}"
-        hint = f": pass {float(spec[1])}" if type(spec[1]) in (int, bool) else ""
-        if held and spec[0] != "static":
-            got += " with nothing to differentiate in it"
-            whole = next((v for v in held if type(v) in (int, bool)), None)
-            hint = f": write {float(whole)} for {whole!r}" if whole is not None else ""
-        if foreign is not None:
-            kind = f"a {type(foreign).__module__.partition('.')[0]}.{type(foreign).__name__}"
-            got = kind if spec[0] == "static" else f"a {spec[0].__name__} with {kind}"
-            hint = ". Pass NumPy's, ad.as_numpy(x); of a tensor with a gradient ad.as_numpy(x.detach())"
+        got, hint = _without_numbers(tree.spec)
         raise AutodiffError(
             f"{name}: {argument_text(f, k)} is {got}; derivatives are taken with respect to "
             f"floating-point numbers and arrays{hint}"
@@ -93,6 +80,24 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
     wanted = set(chosen)
     marks = [LEAF if i in wanted else ("static", None) for i in numbers]
     return Wrt(chosen, kinds, Tree(_with_marks(tree.spec, iter(marks)), len(chosen)))
+
+
+def _without_numbers(spec) -> tuple[str, str]:
+    """What an argument without leaves is, and what to do."""
+    held = _static_values(spec)
+    alone = spec[0] == "static"
+    foreign = next((v for v in held if any(hasattr(v, name) for name in _FOREIGN)), None)
+    if foreign is not None:
+        kind = f"a {type(foreign).__module__.partition('.')[0]}.{type(foreign).__name__}"
+        got = kind if alone else f"a {spec[0].__name__} with {kind}"
+        return got, ". Pass NumPy's, ad.as_numpy(x); of a tensor with a gradient ad.as_numpy(x.detach())"
+    whole = next((v for v in held if type(v) in (int, bool)), None)
+    if alone:
+        return repr(spec[1]), f": pass {float(whole)}" if whole is not None else ""
+    if not held:
+        return f"an empty {spec[0].__name__}", ""
+    hint = f": write {float(whole)} for {whole!r}" if whole is not None else ""
+    return f"a {spec[0].__name__} with nothing to differentiate in it", hint
 
 
 def _static_values(spec) -> list:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..graph import Graph
-from ..ops.cost import flops as of_product
 from ..ops.table import facts
 from ..record.record import record_pure
 
@@ -26,8 +25,7 @@ def flops(f: Callable, *args: Any) -> int:
 def _of_graph(graph):
     total = 0.0
     for node in graph.nodes:
-        if facts(node).work == "multiplies":
-            total += of_product(node)
+        total += facts(node).flops(node)
         for inner in node.attrs.values():
             if isinstance(inner, Graph):  # a call, or a loop of n turns
                 total += node.attrs.get("n", 1) * _of_graph(inner)

@@ -125,9 +125,7 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
     kind, keys, children = spec
     if isinstance(kind, Record):
         return _record(t, spec, name, leaves)
-    if not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:
-        raise _TooSpecial
-    if t.by_identity and (keys or issubclass(kind, tuple) and name != "args"):
+    if _is_special(t, kind, keys, name):
         raise _TooSpecial
     if name not in ("args", "kwargs"):
         t.unless(f"type({name}) is not {t.value(kind)} or len({name}) != {len(children)}")
@@ -141,6 +139,13 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
             return _arrays(t, name if keys is None else f"{name}.values()", given)
         leaves = iter(given)
     return _one_by_one(t, name, keys, children, leaves)
+
+
+def _is_special(t: _Text, kind, keys, name: str) -> bool:
+    """Whether a container is one of a user's class, or of those whose identity would have to be noted."""
+    if not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:
+        return True
+    return t.by_identity and bool(keys or issubclass(kind, tuple) and name != "args")
 
 
 def _one_by_one(t: _Text, name: str, keys, children, leaves) -> None:

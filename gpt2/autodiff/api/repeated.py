@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import apply
-from ..ops.subgraph import items
+from ..ops.subgraph import items, stretch
 from ..record import recording
 from ..record.record import Recording, record
 from ..record.recording import ActiveRecording
@@ -88,7 +87,7 @@ def _as_made(result: np.ndarray) -> bool:
 
 def _call(rec: ActiveRecording, known: Recording, leaves: Sequence[Recorded]) -> Any:
     """The results of a call, as values that nobody has computed."""
-    node = apply("stretch", *(x.node for x in leaves), body=known.graph, of=None)
+    node = stretch(known.graph, [x.node for x in leaves])
     node.loc = site().loc
     made = []
     for n, o, value in zip(items(node), known.graph.outputs, result_leaves(known)):

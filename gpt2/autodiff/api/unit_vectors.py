@@ -34,14 +34,19 @@ def times_unit_vectors(results: Sequence[Node], unit: Node, n: int) -> dict[Node
                 s = scale[scaled]
                 scale[node] = broadcast(other, node.shape) if s is None else apply("multiply", s, other)
         elif node.op == "matmul" and (pair := _one_of(node, scale, moving)) is not None:
-            scaled, matrix, side = pair
-            if matrix.ndim == 2 and scaled.shape == ((1, n) if side == 0 else (n, 1)):
-                rows = matrix if side == 0 else transpose(matrix, (1, 0))
-                s = scale[scaled]
-                if s is not None:
-                    rows = apply("multiply", reshape(s, (n, 1)), rows)
-                found[node] = reshape(rows, (n, *node.shape))
+            product = _times_all(*pair, scale, n)
+            if product is not None:
+                found[node] = reshape(product, (n, *node.shape))
     return found
+
+
+def _times_all(scaled: Node, matrix: Node, side: int, scale, n: int) -> Node | None:
+    """The products of a matrix with all n scaled unit vectors, a row each; None for other shapes."""
+    if matrix.ndim != 2 or scaled.shape != ((1, n) if side == 0 else (n, 1)):
+        return None
+    rows = matrix if side == 0 else transpose(matrix, (1, 0))
+    s = scale[scaled]
+    return rows if s is None else apply("multiply", reshape(s, (n, 1)), rows)
 
 
 def _one_of(node: Node, scale, moving) -> tuple[Node, Node, int] | None:

@@ -162,7 +162,7 @@ def check_one(
 ) -> list[str]:
     """The complaints about one case, a line each."""
     result = forward(*inputs, **static)
-    saves = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
+    saves = _saves(result)
     out = np.asarray(result[0] if saves else result)
     dout = rng.standard_normal(out.shape).astype(out.dtype)
     leaves, tree = flatten(tuple(inputs))
@@ -174,25 +174,35 @@ def check_one(
         count = f"{len(got)} gradients are returned for {len(inputs)} inputs"
         return [f"{count}: return one for each, None for integers"]
     lines = [f"{what} is written to" for what in _written(dout, kept, leaves, given)]
-
     double = [in_double_precision(x) for x in given]
-
-    @wraps(forward)  # for the names of the inputs
-    def out_of(*xs):
-        result = forward(*xs, **static)
-        return result[0] if saves else result
-
-    rec = record(out_of, tuple(unflatten(tree, double)))
+    rec = record(_output_of(forward, static), tuple(unflatten(tree, double)))
     right = derived_gradients(rec, double, kept)
     found = [_at(got, path) for path in paths]
     complaints = [
         wrong(rec, double, i, kept, g, right, x, rtol) for i, (g, x) in enumerate(zip(found, given))
     ]
-    for i, (path, told) in enumerate(zip(paths, complaints)):
-        nested = len(path) > 1
-        what = f"of {rec.graph.inputs[i].name}" if nested else f"{path[0]}{name_of(rec, i)}"
-        lines += [f"gradient {what}: {text}" for text in told]
+    for i, told in enumerate(complaints):
+        lines += [f"gradient {_named(rec, i, paths[i])}: {text}" for text in told]
     return [*begins_at(rec, double, kept, found, right, rtol), *lines] if any(complaints) else lines
+
+
+def _saves(result) -> bool:
+    """Whether a forward gives besides its output what its backward needs."""
+    return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
+
+
+def _output_of(forward: Callable, static: Mapping[str, Any]) -> Callable:
+    @wraps(forward)  # for the names of the inputs
+    def output(*xs):
+        result = forward(*xs, **static)
+        return result[0] if _saves(result) else result
+
+    return output
+
+
+def _named(rec: Recording, i: int, path: tuple) -> str:
+    """What a complaint calls the gradient of an input."""
+    return f"of {rec.graph.inputs[i].name}" if len(path) > 1 else f"{path[0]}{name_of(rec, i)}"
 
 
 def _at(got, path: tuple):

@@ -90,6 +90,10 @@ def _after(nodes: Iterable[Node], users: dict) -> set[Node]:
     return found
 
 
+def _read_once(parts: Sequence[Piece]) -> list[Piece]:
+    return [p for p in parts if len(p.readers) == 1]
+
+
 def where_it_begins(
     graph: Graph,
     values: Sequence[np.ndarray],
@@ -106,11 +110,10 @@ def where_it_begins(
     parts = pieces(graph, compared)
     right = _right(parts, compared, got, want, tolerance)
     wrong = [p for p in parts if p not in right]
-    wrong = [p for p in wrong if len(p.readers) == 1] or wrong
     if not wrong or len(parts) < 3:
         return []
-    last = wrong[-1]
-    head, steps = _suspects(graph, last, [p for p in right if len(p.readers) == 1], want)
+    last = (_read_once(wrong) or wrong)[-1]
+    head, steps = _suspects(graph, last, _read_once(right), want)
     named = functions(graph, steps)
     if not named:
         return []

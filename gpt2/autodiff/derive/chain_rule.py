@@ -19,6 +19,7 @@ from ..errors import AutodiffError, UnsupportedError, unsupported
 from ..graph import Node, is_scalar_const
 from ..ops import OPS, apply
 from ..ops.build import broadcast, cast, real, reshape, sum_, where, zeros
+from ..ops.subgraph import assembled, collect
 
 
 class Masked:
@@ -184,6 +185,10 @@ def total(parts: list) -> Node | Masked:
 
 def add_all(parts: Sequence[Node]) -> Node:
     """The sum of nodes of one shape and dtype."""
+    if any(p.op == "collect" for p in parts):
+        if all(p.op == "collect" for p in parts):
+            return merge_collects(parts)
+        parts = [assembled(p, p.args) if p.op == "collect" else p for p in parts]
     scattered = [p for p in parts if p.op in ("scatter_add", "scatter_along_add") and is_zeros(p.args[0])]
     slices = [p for p in parts if p.op == "assemble"]
     rest = [p for p in parts if p not in scattered and p not in slices]
@@ -217,6 +222,14 @@ def merge_assembles(parts: Sequence[Node]) -> Node:
         return parts[0]
     attrs = {**parts[0].attrs, "indices": sum((p.attrs["indices"] for p in parts), ())}
     return apply("assemble", *(a for p in parts for a in p.args), **attrs)
+
+
+def merge_collects(parts: Sequence[Node]) -> Node:
+    if len(parts) == 1:
+        return parts[0]
+    calls = [a for p in parts for a in p.args]
+    numbers = [i for p in parts for i in p.attrs["items"]]
+    return collect(calls, numbers, [index for p in parts for index in p.attrs["indices"]], parts[0])
 
 
 # --- forward --------------------------------------------------------------------------------------------

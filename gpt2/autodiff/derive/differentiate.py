@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import unsupported
 from ..graph import Graph, Node, next_id
 from ..ops import OPS, input_node
-from ..ops.build import full, zeros
+from ..ops.build import full, slice_, zeros
 from ..ops.exactness import mark_derived
 from .chain_rule import Masked, applied, errors_at, fit, force, pull_elementwise, pull_where, push, total
 from .shifts import invariant_shifts
@@ -139,6 +139,11 @@ def _handed_down(n: Node, g, is_active: set[Node], parts: dict[Node, list]) -> S
         (source,) = n.args
         parts.setdefault(source, [[] for _ in source.dtype])[n.attrs["i"]].append(g)
         return ()
+    if n.op == "collect":
+        pieces = [slice_(applied(g), index) for index in n.attrs["indices"]]
+        for source, i, piece in zip(n.args, n.attrs["items"], pieces):
+            parts.setdefault(source, [[] for _ in source.dtype])[i].append(piece)
+        return pieces
     if not n.args:
         return ()
     with errors_at(n):

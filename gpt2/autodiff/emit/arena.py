@@ -38,6 +38,13 @@ def cuts(owners: Sequence[np.ndarray], layout: Sequence[tuple[int, tuple]]) -> l
     return found
 
 
+def rows_of_cuts(
+    owners: Sequence[np.ndarray], layout: Sequence[Sequence[tuple[int, tuple]]]
+) -> list[list[np.ndarray]]:
+    """The same row by row."""
+    return [cuts(owners, row) for row in layout]
+
+
 def offsets(storages: list) -> int:
     """Place every stretch at an offset that is free for its whole life; give the total."""
     if len(storages) > MOST_COMPARED:
@@ -47,20 +54,58 @@ def offsets(storages: list) -> int:
 
 def _offsets_by_size(storages: list) -> int:
     """Large ones first, at the lowest offset. Each is compared with all before it."""
-    placed: list[tuple[int, int, int, int]] = []  # (offset, its end, start, end in steps), by offset
+    placed: list[_Place] = []  # by offset
+    known: dict[tuple[int, int], _Place] = {}
     total = 0
     for s in sorted(storages, key=lambda s: (-s.nbytes, s.start)):
-        at = 0
-        for lo, hi, start, end in placed:
-            if start <= s.end and s.start <= end:
-                if lo - at >= s.nbytes:
+        at, nbytes, begin, until = 0, s.nbytes, s.start, s.end
+        for p in placed:
+            if p.first <= until and begin <= p.last and (not p.starts or p.is_taken(begin, until)):
+                if p.lo - at >= nbytes:
                     break
-                if hi > at:
-                    at = hi
+                if p.hi > at:
+                    at = p.hi
         s.offset = at
-        bisect.insort(placed, (at, at + rounded(s.nbytes), s.start, s.end))
-        total = max(total, at + rounded(s.nbytes))
+        end = at + rounded(nbytes)
+        if (at, end) in known:
+            known[at, end].take(begin, until)
+        else:
+            place = known[at, end] = _Place(at, end, begin, until)
+            bisect.insort(placed, place, key=_Place.bytes)
+        total = max(total, end)
     return total
+
+
+class _Place:
+    """Bytes lo:hi of an arena, which one stretch has after the other: from step `first` on, and until `last`.
+
+    starts, ends   of the lives, in order, where there are several. So the calls of one function, of which
+                   each needs as much memory as the others, are looked at as one.
+    """
+
+    __slots__ = ("lo", "hi", "first", "last", "starts", "ends")
+
+    def __init__(self, lo: int, hi: int, start: int, end: int):
+        self.lo, self.hi, self.first, self.last = lo, hi, start, end
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+
+    def bytes(self) -> tuple[int, int]:
+        return self.lo, self.hi
+
+    def take(self, start: int, end: int) -> None:
+        """Note one more life, which overlaps with no other."""
+        if not self.starts:
+            self.starts, self.ends = [self.first], [self.last]
+        k = bisect.bisect(self.starts, start)
+        self.starts.insert(k, start)
+        self.ends.insert(k, end)
+        self.first, self.last = self.starts[0], self.ends[-1]
+
+    def is_taken(self, start: int, end: int) -> bool:
+        """Whether one of several lives overlaps with these steps."""
+        k = bisect.bisect(self.starts, end)
+        return k > 0 and self.ends[k - 1] >= start
 
 
 def _offsets_in_time(storages: list) -> int:

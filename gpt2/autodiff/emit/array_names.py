@@ -10,10 +10,11 @@ import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops.rowwise import row_axes
-from ..ops.shape import index_text
+from ..ops.shape import index_slices, index_text
+from ..ops.subgraph import cut_slices
 from ..ops.table import OPS, VIEWS
 from .buffers import UNOWNED, BufferPlan, Kind
-from .layout import chain, root
+from .layout import chain, is_result_of_call, root
 from .regions import Region
 
 # Names in emitted code that no variable may have; those of ArrayTexts.own give way to variables instead
@@ -181,6 +182,16 @@ class ArrayTexts:
         known = None if None in steps else steps
         return self.define(self.unique(self.names[n]), text, r, self.whole(r), known)
 
+    def part(self, x: Node, index: tuple, like: Node) -> str:
+        """The part of a whole array at an index, called as `like` is."""
+        key = x, index
+        if key not in self.full:
+            of = self.whole(x)
+            text = f"{of}[{index_text(index, x.shape)}]"
+            name = self.unique(like.name or "part")
+            self.full[key] = self.define(name, text, root(x), of, (("slice", index),))
+        return self.full[key]
+
     def define(
         self, name: str, expression: str, owner: Node, of: str = "", steps: Sequence | None = None
     ) -> str:
@@ -274,6 +285,15 @@ def step_of(n: Node) -> tuple | None:
     return ("transpose", n.attrs["perm"]) if n.op == "transpose" else None
 
 
+def method_of(step: tuple) -> tuple:
+    """A step of a Cut as a method of arrays and what it is given. ("cut", axis, start, stop) is one too."""
+    if step[0] == "cut":
+        return np.ndarray.__getitem__, cut_slices(step[1:])
+    if step[0] == "slice":
+        return np.ndarray.__getitem__, (*index_slices(step[1]), ...)
+    return (np.ndarray.reshape if step[0] == "reshape" else np.ndarray.transpose), step[1]
+
+
 def view_text(text: str, n: Node) -> str:
     """The text of a view, from that of the array that it is a view of."""
     if n.op == "slice":
@@ -305,5 +325,5 @@ def row_view_text(n: Node, N: int) -> str:
 
 
 def _result_name(o: Node) -> str:
-    name = root(o.args[0]).name or "result"
+    name = (o if is_result_of_call(o) else root(o.args[0])).name or "result"
     return "result" if name in ("out", "result") else f"{name}_out"

@@ -102,15 +102,15 @@ def plan(
         for k, o in enumerate(n.attrs["body"].outputs)
         if (n, k) not in values.results
     }
-    own = {id(s): s for s in storage.values() if s.lender is None}
-    total = offsets([*own.values(), *partials.values(), *during.values(), *unread.values()])
+    stretches = {id(s): s for s in storage.values() if s.lender is None}
+    total = offsets([*stretches.values(), *partials.values(), *during.values(), *unread.values()])
     slots: dict[Node, int] = {}
     planes: set[Node] = set()
     for r in regions:
         if r.N > 1:
-            own = _Slots(r, kind, values).slots
-            slots.update(own)
-            planes |= in_planes(r, own, values.readers, values.guests_and_hosts)
+            inside = _Slots(r, kind, values).slots
+            slots.update(inside)
+            planes |= in_planes(r, inside, values.readers, values.guests_and_hosts)
     return BufferPlan(
         kind, storage, values.windows, slots, planes, partials, total, values.folded, during, unread
     )

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Container, Sequence
 
 import numpy as np
 
-from ..graph import Graph, GraphError, Node, rewrite, with_args
+from ..graph import Graph, GraphError, Node, is_scalar_const, rewrite, with_args
 from ..ops import apply
 from ..ops.shape import index_slices
-from ..ops.table import VIEWS, facts
+from ..ops.table import VIEWS, facts, takes_plain_numbers
 
 
 def stand_in(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -117,11 +118,16 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
     - products that add up many rows, and may do so in any order, are set apart from others;
     - sums that have to be NumPy's to the bit (`exact` has their ids) are set apart from those that may be
       added in any order;
-    - each output is a fresh value, so that a caller never gets a view of an input or the same array twice;
+    - each output is a fresh value, so that a caller never gets a view of an input or the same array twice: a
+      copy of what was computed, or what a call writes for this alone;
       with `share_inputs`, an output that is an input is handed back as it came, as a Python function would.
     """
     graph = rewrite(graph, _Lowering(exact).rule)
-    outputs = [o if share_inputs and o.op == "input" else _copied(o) for o in graph.outputs]
+    times = Counter(graph.outputs)
+    outputs = [
+        o if share_inputs and o.op == "input" or is_result_of_call(o) and times[o] == 1 else _copied(o)
+        for o in graph.outputs
+    ]
     return Graph(graph.inputs, outputs, graph.name)
 
 
@@ -137,13 +143,14 @@ class _Lowering:
         op = facts(n)
         if op.lowered is not None:
             return _in_place_of(n, args, op.lowered(self.known, *args, **n.attrs))
+        if n.op in ("item", "stretch"):
+            return None
         if n.op == "stop_gradient":  # its memory is its argument's, which the plan of memory would not know
             return args[0]
         if n.op in VIEWS:
             return self.of_view(n, args)
-        if op.streams and any(a.op == "broadcast" for a in args):
-            # the result is written into memory of the full shape, so even all arguments may be smaller
-            return with_args(n, tuple(a.args[0] if a.op == "broadcast" else a for a in args))
+        if op.streams and any(a.op == "broadcast" or is_scalar_const(a) for a in args):
+            return _through_broadcasts(n, args, n.id in self.exact)
         make = _by_rows if n.op == "matmul" else _in_order
         return make(n, args, n.id in self.exact)
 
@@ -164,14 +171,31 @@ class _Lowering:
         return self.stands[n]
 
 
+def _through_broadcasts(n: Node, args: tuple, exact: bool) -> Node | None:
+    """An op that reads what was broadcast. The result is written into memory of the full shape, so even all
+    arguments may be smaller. A constant that is not of the dtype that a number of Python's would have here
+    stays an array, of no axes. A power whose exponent is the number 2 is a square to NumPy, where that stands
+    in an array it is not.
+    """
+    found = [a.args[0] if a.op == "broadcast" else a for a in args]
+    if exact and n.op in ("power", "float_power") and args[1].op == "broadcast" and is_scalar_const(found[1]):
+        found[1] = apply("copy", args[1])
+        found[1].loc = n.loc
+    if not takes_plain_numbers(found):
+        found = [apply("broadcast", a, shape=()) if is_scalar_const(a) else a for a in found]
+    elif all(a is b for a, b in zip(found, args)):
+        return None
+    return with_args(n, tuple(found))
+
+
 def _in_place_of(n: Node, args: tuple, made: Node | None) -> Node | None:
-    """A node that computes what `n` does, with its type, name and line, which what was made on the way gets too."""
+    """A node that computes what `n` does, with its type, name and line. What it needs has that line."""
     if made is None:
         return None
-    todo = list(made.args)
+    todo, given = list(made.args), set(args)
     while todo:
         x = todo.pop()
-        if x.loc is None and x.op != "input" and x not in args:
+        if x.loc is None and x.op != "input" and x not in given:
             x.loc, x.derived = n.loc, n.derived
             todo += x.args
     return Node(made.op, made.args, made.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)

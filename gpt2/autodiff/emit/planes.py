@@ -16,13 +16,11 @@ from collections.abc import Callable, Container
 
 from ..graph import Node
 from ..ops.rowwise import row_axes
+from ..ops.table import facts
 from ..run import short
 from .layout import chain, root
 from .regions import Region
 
-# IEEE 754 says what these give for each pair of numbers: loops over strided and contiguous memory agree
-EXACT = ("add", "subtract", "multiply", "divide", "square", "sqrt", "negative", "absolute")
-SUMS = ("sum", "sum_as_numpy")
 SHORTEST = 8  # elements of a plane in each row
 
 
@@ -59,15 +57,15 @@ def _is_short(row: tuple) -> bool:
 
 def _by_itself(n: Node, r: Region, readers: list[Node]) -> bool:
     """Whether ops that take any strides make this value and read it, not through views."""
-    if n.op not in EXACT or any(a.dtype != n.dtype for a in n.args):
+    if not facts(n).any_strides or any(a.dtype != n.dtype for a in n.args):
         return False
     for u in readers:
         if any(root(a) is n and chain(a) for a in u.args):
             return False
-        if u.op in SUMS:
+        if facts(u).reducer == "add":
             if not _sums_columns(u, n, r):
                 return False
-        elif u.op not in EXACT or u.dtype != n.dtype:
+        elif not facts(u).any_strides or u.dtype != n.dtype:
             return False
     return True
 

@@ -175,7 +175,7 @@ def _settings(graph: Graph, options: Options | None, share_inputs: bool, lend: b
 
 def _routine(body: Graph, options: Options | None) -> Routine:
     """The function for the body of a stretch, made once for all programs that call it."""
-    known = body.__dict__.setdefault("_routines", {})
+    known = body.kept.setdefault("routines", {})
     if options not in known:
         emitted, function, needs = _loaded(body, options, body.name, results_early=True)
         known[options] = Routine(emitted.function, function, needs, emitted.source)

@@ -19,6 +19,7 @@ import numpy as np
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops import OPS
 from ..ops.shape import index_text
+from ..ops.subgraph import with_slices
 from .calls import results_of
 from .expressions import ATOM, MULTIPLY, SUM, Text, infix, number_text
 from .loop_lines import LoopLines, transposed
@@ -73,6 +74,7 @@ class Writer:
     records: dict[Graph, SavedRows] = field(default_factory=dict)
 
     def __post_init__(self):
+        self.graph = with_slices(self.graph)
         self.users = self.graph.users()
         reserved = RESERVED if self.around is None else {*RESERVED, *self.around.shared}
         given = source_names(self.graph, reserved)
@@ -510,8 +512,8 @@ def pair_of_writers(forward: Graph, backward: Graph, names: tuple[str, str]) -> 
     The backward's inputs are the forward's results but the first, then the gradients of that.
     """
     first = Writer(forward, names[0])
-    kept = forward.outputs[1:]
-    once = {n for n in kept if kept.count(n) == 1 and n is not forward.outputs[0]}
+    out, *kept = first.graph.outputs
+    once = {n for n in kept if kept.count(n) == 1 and n is not out}
     given = dict(zip(kept, backward.inputs))
     packs = {}
     for loop in first.loops.values():

@@ -63,7 +63,11 @@ def schedule(graph: Graph, results_early: bool = False) -> list[Region]:
     for n in demanded(graph, results_early):
         if n.op in VIEWS or n.op in ("input", "const"):
             continue
-        _assign(n, regions, where)
+        if is_result_of_call(n):  # written while the call runs
+            where[n] = where[n.args[0]]
+            where[n].members.append(n)
+        else:
+            _assign(n, regions, where)
     return merge(regions, where)
 
 
@@ -89,22 +93,29 @@ def demanded(graph: Graph, results_early: bool = False) -> list[Node]:
                 order.append(top)
 
     digests = _digests(graph, results_early)
-    results: dict[Node, list[Node]] = {}
-    for n in graph.nodes:
-        if is_result_of_call(n):
-            results.setdefault(n.args[0], []).append(n)
+    results = _results_of_calls(graph)
     for n in digests.get(None, ()):
         visit(n)
     for n in graph.nodes:
         if facts(n).anchor:
             visit(n)
             for r in results.get(n, ()):  # which are there from then on
-                visit(r)
+                if r not in seen:
+                    seen.add(r)
+                    order.append(r)
             for d in digests.get(n, ()):
                 visit(d)
     for n in graph.outputs:
         visit(n)
     return order
+
+
+def _results_of_calls(graph: Graph) -> dict[Node, list[Node]]:
+    found: dict[Node, list[Node]] = {}
+    for n in graph.nodes:
+        if is_result_of_call(n):
+            found.setdefault(n.args[0], []).append(n)
+    return found
 
 
 def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
@@ -123,7 +134,10 @@ def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
             anchors.append(n)
             last[n] = len(anchors)
             continue
-        last[n] = max((last[a] for a in n.args), default=0)
+        if not n.args or is_result_of_call(n):  # there from the beginning, or from the call on
+            last[n] = last[n.args[0]] if n.args else 0
+            continue
+        last[n] = max([last[a] for a in n.args], default=0)
         if n in early:
             found.setdefault(anchors[last[n] - 1] if last[n] else None, []).append(n)
             continue
@@ -173,7 +187,7 @@ def _open_until(n: Node, r: Region, where) -> bool:
 
 def wanted_rows(n: Node) -> int:
     """The rows that a region for n alone would have."""
-    if _small(n) or isinstance(n.dtype, tuple):
+    if isinstance(n.dtype, tuple) or _small(n):
         return 1
     N = sums_rows(n)
     if N > 1:
@@ -184,7 +198,10 @@ def wanted_rows(n: Node) -> int:
 
 
 def _small(n: Node) -> bool:
-    return max([m.size for m in (n, *n.args) if not isinstance(m.dtype, tuple)], default=0) < SMALL
+    for m in (n, *n.args):
+        if not isinstance(m.dtype, tuple) and m.size >= SMALL:
+            return False
+    return True
 
 
 def _fits(n: Node, r: Region, where) -> bool:
@@ -235,14 +252,11 @@ def _on_rows(n: Node, N: int, r: Region, where) -> tuple[bool, ...] | None:
 
 
 def flags_of(n: Node, N: int) -> tuple[bool, ...] | None:
-    """by_rows, or for an op that adds up N rows (ROW,)."""
-    M = sums_rows(n)
-    if n.op == "row_product":
-        return (ROW, ROW) if M == N else None
-    if M > 1 and n.op == "sum":
+    """by_rows, or for an op that adds up N rows ROW for each argument."""
+    if sums_rows(n) > 1:
         p = row_axes(n.args[0].shape, N)
-        if p is not None and p > 0 and all(a in n.attrs["axes"] for a in range(p)):
-            return (ROW,)
+        if p is not None and 0 < p <= facts(n).adds_axes(n):
+            return (ROW,) * len(n.args)
     return by_rows(n, N)
 
 

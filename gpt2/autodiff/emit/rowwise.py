@@ -5,6 +5,8 @@ What a row is, and how each op treats rows, stands in ops/rowwise.py.
 
 from __future__ import annotations
 
+import math
+
 from ..graph import Node
 from ..ops.rowwise import row_axes
 from ..ops.table import facts
@@ -20,19 +22,9 @@ def by_rows(n: Node, N: int) -> tuple[bool, ...] | None:
 
 
 def sums_rows(n: Node) -> int:
-    """N, if `n` adds up N rows of its argument into one value (a bias' gradient, say); else 0."""
-    if n.op == "row_product":
-        return n.args[0].shape[0]
-    if n.op != "sum":
-        return 0
-    axes = n.attrs["axes"]
-    p = 0
-    while p in axes:
-        p += 1
-    N = 1
-    for s in n.args[0].shape[:p]:
-        N *= s
-    return N if p else 0
+    """N, if `n` adds up N rows of its arguments into one value (a bias' gradient, say); else 0."""
+    p = facts(n).adds_axes(n)
+    return math.prod(n.args[0].shape[:p]) if p else 0
 
 
 def finest(n: Node) -> int:

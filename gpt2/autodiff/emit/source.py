@@ -15,17 +15,15 @@ import re
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
 from ..ops.cost import nanoseconds
-from ..ops.shape import index_slices
 from ..ops.table import facts
 from . import numexpr
 from .arena import cuts, stretches
-from .array_names import ArrayTexts, Cut, Stretch
+from .array_names import ArrayTexts, Cut, Stretch, method_of
 from .buffers import BufferPlan, Kind, Overwrites, Uses, Values, lends, plan
+from .call_lines import CallLines
 from .calls import Routine, Routines, none, results_of
 from .decisions import folded, reach_rows
 from .expressions import is_written, number_text, written
@@ -138,6 +136,7 @@ class Emitter(ArrayTexts):
     def __post_init__(self):
         super().__post_init__()
         self.results = results_of(self.graph)
+        self.calls = CallLines(self)
         self.works: dict[tuple[Routine, int], str] = {}  # (function, where its arena lies) -> its memory
         self.fused: list[str] = []  # lines that make numexpr's expressions
         self.body: list[str] = []
@@ -195,16 +194,17 @@ class Emitter(ArrayTexts):
 
     def prelude_lines(self) -> list[str]:
         """The lines that make views of arguments and results: of many, most come from a table."""
+        rows = self.calls.prelude()
         given = {*map(self.names.get, self.graph.inputs), *self.result_names}
         from_table = [c for c in self.prelude if isinstance(c, Cut) and c.owner in given]
         if len(from_table) <= MOST_CUTS:
-            return list(map(str, self.prelude))
+            return [*map(str, self.prelude), *rows]
         owners = list(dict.fromkeys(c.owner for c in from_table))
         table = self.own("cut_steps")
-        self.env[table] = [(owners.index(c.owner), tuple(map(_method, c.steps))) for c in from_table]
+        self.env[table] = [(owners.index(c.owner), tuple(map(method_of, c.steps))) for c in from_table]
         names = ", ".join(c.name for c in from_table)
         others = [str(c) for c in self.prelude if not (isinstance(c, Cut) and c.owner in given)]
-        return [f"({names},) = {self.helper(cuts)}(({', '.join(owners)},), {table})", *others]
+        return [f"({names},) = {self.helper(cuts)}(({', '.join(owners)},), {table})", *others, *rows]
 
     # ---- regions ----
 
@@ -222,58 +222,29 @@ class Emitter(ArrayTexts):
             return
         kind = self.plan.kind[n]
         if n.op == "stretch":
-            lines = self.call(n)
+            lines = self.calls.lines(n)
         elif kind is Kind.NUMBER:
             lines = [f"{self.names[n]} = {self.number(n)}"]
         else:
-            args = ["" if a in self.plan.folded else self.operand(a, n) for a in n.args]
             if kind is Kind.FREE:
-                lines = [f"{self.names[n]} = {self.expression(n, args, n.attrs)}"]
+                lines = [f"{self.names[n]} = {self.expression(n, self.operands(n), n.attrs)}"]
             else:
                 statement = Statement(self, n)
-                statement.args, statement.target = args, self.whole(n)
+                statement.args, statement.target = self.operands(n, statement.settled), self.whole(n)
                 if n.args and n.args[0] in self.plan.folded:
                     statement.factors = self.factors(n.args[0])
                 lines = list(statement.lines())
         self.body += with_source(lines, n)
 
-    def call(self, n: Node) -> list[str]:
-        """The line that calls the function of a stretch, with memory for all that it makes."""
-        routine, results, body = self.called[n], self.results[n], n.attrs["body"]
-        known = [
-            name for name in self.owned_names if self.env.get(self.owned_names[name]) is routine.function
-        ]
-        name = self.owned_names[known[0]] if known else self.unique(routine.name)
-        if not known:
-            self.owned_names[name], self.env[name] = name, routine.function
-        texts = [self.argument(a) for a in n.args]
-        for k, o in enumerate(body.outputs):
-            texts.append(self.whole(results[k][0]) if k in results else self.unread(n, k, o))
-        key = routine, self.plan.work[n].offset
-        if key not in self.works:
-            self.works[key] = self.unique("work")
-        again = [(o, found[0]) for found in results.values() for o in found[1:]]
-        copies = [f"np.copyto({self.whole(o)}, {self.whole(first)})" for o, first in again]
-        return [f"{name}({', '.join([*texts, self.works[key]])})", *copies]
-
-    def argument(self, a: Node) -> str:
-        """A whole array for a function: of a number an array of no axes."""
-        if not is_scalar_const(a):
-            return self.whole(a)
-        name = self.unique("number")
-        self.env[name] = np.asarray(a.value, a.dtype)
-        return name
-
-    def unread(self, n: Node, k: int, like: Node) -> str:
-        """Memory for a result that nothing reads."""
-        s, name = self.plan.unread[n, k], self.unique("unread")
-        self.setup.append(Stretch(name, s.offset, like))
-        self.kept.append(name)
-        return name
-
     def factors(self, multiply: Node) -> list[str]:
         """The two factors of a folded multiplication: a square has its argument twice."""
         return [self.whole(y) for y in multiply.args] * (2 // len(multiply.args))
+
+    def operands(self, n: Node, unread: Container[int] = ()) -> list[str]:
+        """The operands of an op, "" for those that it has folded into it or does not read."""
+        return [
+            "" if k in unread or a in self.plan.folded else self.operand(a, n) for k, a in enumerate(n.args)
+        ]
 
     def operand(self, a: Node, user: Node) -> str:
         """All of a, for an op: where that is elementwise, a number is as good as an array of one element."""
@@ -378,10 +349,3 @@ class Emitter(ArrayTexts):
             self.fused.append("")
         self.fused.append(f"{name} = Fused({text!r}, {types})")
         return name
-
-
-def _method(step: tuple) -> tuple:
-    """A step of a Cut as a method of arrays and what it is given."""
-    if step[0] == "slice":
-        return np.ndarray.__getitem__, (*index_slices(step[1]), ...)
-    return (np.ndarray.reshape if step[0] == "reshape" else np.ndarray.transpose), step[1]

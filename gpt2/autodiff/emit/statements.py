@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Lines = Iterator[str]
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
-BASIC = ("add", "subtract", "multiply", "divide")  # the same bits for any strides
 
 
 class Statement:
@@ -52,7 +51,10 @@ class Statement:
         own = getattr(self, f"op_{self.n.op}", None)
         if own is not None:
             return own()
-        if OPS[self.n.op].reducer is not None:
+        op = OPS[self.n.op]
+        if op.product is not None:
+            return self.multiplied(*op.product(*self.args))
+        if op.reducer is not None:
             return self.reduce()
         function = self.emitter.function_of(self.n)
         return self.copied() if function is None else self.called(function)
@@ -72,13 +74,18 @@ class Statement:
 
     def called(self, function: str) -> Lines:
         args = ", ".join(map(str, self.args))
-        if self.n.op in BASIC and self.goes_by_columns(self.n.args) or self.leaves_planes():
+        if facts(self.n).any_strides and self.goes_by_columns(self.n.args) or self.leaves_planes():
             helper = self.emitter.helper(short.by_columns)
             yield self.bound(f"{helper}({function}, {args}, out={self.target})")
         elif OPS[self.n.op].ufunc is not None and facts(self.n).streams and self.is_long(self.n):
             yield self.spread(function, self.target, *self.args)
         else:
             yield self.bound(f"{function}({args}, out={self.target})")
+
+    def multiplied(self, a, b) -> Lines:
+        """The product of a and b: of two whole matrices on all threads."""
+        on_threads = self.region is None and self.n.ndim == 2 and self.n.dtype.kind == "f"
+        yield self.bound(f"{'' if on_threads else 'np.'}matmul({a}, {b}, out={self.target})")
 
     def goes_by_columns(self, args: Sequence[Node]) -> bool:
         """Whether the last axis is so short, and one of these so broadcast, that columns go one by one."""
@@ -136,10 +143,6 @@ class Statement:
 
     op_min = op_max
 
-    def op_row_product(self) -> Lines:
-        x, y = self.args
-        yield f"matmul({x}.T, {y}, out={self.target})"
-
     def reduce(self) -> Lines:
         n = self.n
         axes = tuple(self.shift(n.args[0], a) for a in n.attrs["axes"])
@@ -154,22 +157,31 @@ class Statement:
         """The arguments that are where the result goes already: nothing reads them."""
         n = self.n
         if n.op == "assemble":
-            stands, windows = self.emitter.stands, self.emitter.plan.windows
-            parts = enumerate(zip(n.args, n.attrs["indices"]))
-            return {
-                k
-                for k, (x, i) in parts
-                if root(x) in windows and same_memory(stands[x], slice_view(stands[n], i))
-            }
+            return {k for k, (x, i) in enumerate(zip(n.args, n.attrs["indices"])) if self.is_part(x, i)}
         k = 2 if n.op == "where" else 0 if n.op == "copy" or facts(n).changes_first else None
         return set() if k is None or not self.in_place(k) else {k}
+
+    def is_part(self, x: Node, index: tuple) -> bool:
+        """Whether x is already where this part of the result is."""
+        n, stands, windows = self.n, self.emitter.stands, self.emitter.plan.windows
+        if self.leads_there(x, (("slice", index, n.shape),)):
+            return True
+        return root(x) in windows and same_memory(stands[x], slice_view(stands[n], index))
+
+    def leads_there(self, x: Node, steps: tuple = ()) -> bool:
+        """Whether the steps from the owner of x's memory are those to the result, and then these."""
+        there, own = self.emitter.plan.windows.get(x), self.emitter.plan.windows.get(self.n)
+        if there is None:
+            return False
+        base, before = (self.n, ()) if own is None else (own.base, own.steps)
+        return there.base is base and there.steps == (*before, *steps)
 
     def in_place(self, k: int) -> bool:
         """Whether argument k is already where the result goes."""
         p, n, x = self.emitter.plan, self.n, self.n.args[k]
         r = root(x)
         if r in p.windows:
-            return same_memory(self.emitter.stands[x], self.emitter.stands[n])
+            return self.leads_there(x) or same_memory(self.emitter.stands[x], self.emitter.stands[n])
         if n in p.windows:
             return False
         if n in p.storage and r in p.storage:
@@ -294,10 +306,6 @@ class Statement:
             )
         return e.stands[x].flags.c_contiguous
 
-    def op_matmul(self) -> Lines:
-        on_threads = self.region is None and self.n.ndim == 2 and self.n.dtype.kind == "f"
-        return self.called("matmul" if on_threads else "np.matmul")
-
     def op_einsum(self) -> Lines:
         at = yield from self.begin()
         args = ", ".join(map(str, self.args))
@@ -394,24 +402,25 @@ _file_name = functools.lru_cache(maxsize=64)(os.path.basename)
 
 def sum_rows(e: Emitter, n: Node, target: str, operands: Sequence, r: Region) -> Lines:
     """The sum of one block of rows, into memory of its own: blocks are added up later, in their order."""
-    a, x = n.args[0], operands[0]
-    if n.op == "row_product":
-        yield f"np.matmul({x}.T, {operands[1]}, out={target})"
-        return
+    product = OPS[n.op].product
+    if product is None:
+        yield _added_rows(e, n, target, operands[0], r)
+    else:
+        yield f"np.matmul({', '.join(map(str, product(*operands)))}, out={target})"
+
+
+def _added_rows(e: Emitter, n: Node, target: str, x: object, r: Region) -> str:
+    """The line that adds up x, a block of rows: as a product with ones where BLAS may do it."""
+    a, sizes = n.args[0], {b[-1] - b[-2] for b in blocks_of(r)}
     p = row_axes(a.shape, r.N)
     axes = (0, *(ax - p + 1 for ax in n.attrs["axes"] if ax >= p))
     if n.attrs["keepdims"]:
         target += f".reshape({tuple(s for ax, s in enumerate(a.shape) if ax not in n.attrs['axes'])})"
-    if axes == (0,) and a.ndim - p == 1 and a.dtype.kind == "f" and a.dtype == n.dtype:
-        sizes = {b[-1] - b[-2] for b in blocks_of(r)}
-        ones = e.ones(max(sizes), a.dtype)
-        yield f"np.matmul({ones if len(sizes) == 1 else f'{ones}[:j - i]'}, {x}, out={target})"
-        return
-    axis = axes[0] if len(axes) == 1 else axes
-    if root(a) in e.plan.planes:
-        ones = e.ones(max(b[-1] - b[-2] for b in blocks_of(r)), a.dtype)
-        yield f"{e.helper(short.add_planes)}({x}, {ones}, {target})"
-        return
-    if not n.shape:
+    elif not n.shape:
         target = target.replace("[k]", "[k:k + 1].reshape(())")
-    yield f"np.add.reduce({x}, axis={axis}, out={target})"
+    if axes == (0,) and a.ndim - p == 1 and a.dtype.kind == "f" and a.dtype == n.dtype:
+        ones = e.ones(max(sizes), a.dtype)
+        return f"np.matmul({ones if len(sizes) == 1 else f'{ones}[:j - i]'}, {x}, out={target})"
+    if root(a) in e.plan.planes:
+        return f"{e.helper(short.add_planes)}({x}, {e.ones(max(sizes), a.dtype)}, {target})"
+    return f"np.add.reduce({x}, axis={axes[0] if len(axes) == 1 else axes}, out={target})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -109,12 +110,16 @@ def fills(n: Node) -> frozenset[int]:
 
 def parts_apart(n: Node) -> bool:
     """Whether no two parts of an assemble overlap."""
-    indices = n.attrs["indices"]
-    spans = [[_span(s, m) for s, m in zip(i, n.shape)] for i in indices]
+    return _apart(n.attrs["indices"], n.shape)
+
+
+@functools.lru_cache(256)  # asked for each assemble in every stage of emitting
+def _apart(indices: tuple, shape: tuple[int, ...]) -> bool:
+    spans = [[_span(s, m) for s, m in zip(i, shape)] for i in indices]
     if any(_in_a_row(column) for column in zip(*spans)):
         return True
     if len(spans) > FEW_BOXES:  # drawn on a map: the time for comparing pairs grows with the square
-        return all(alone([[range(a, b) for a, b in s] for s in spans], n.shape))
+        return all(alone([[range(a, b) for a, b in s] for s in spans], shape))
     return not any(
         all(a0 < b1 and b0 < a1 for (a0, a1), (b0, b1) in zip(one, other))
         for one, other in itertools.combinations(spans, 2)
@@ -128,6 +133,9 @@ def _in_a_row(spans: Sequence[tuple[int, int]]) -> bool:
 
 
 def _span(s, m) -> tuple[int, int]:
+    start, stop, step = s
+    if step == 1 and stop is not None and 0 <= start < stop <= m:
+        return start, stop
     r = range(*slice(*s).indices(m))
     return (min(r[0], r[-1]), max(r[0], r[-1]) + 1) if len(r) else (0, 0)
 
@@ -168,7 +176,7 @@ class _Hosts:
             self.settle(n.args[0], self.of(n), n)
         elif n.op == "assemble":
             self.visit_assemble(n)
-        elif facts(n).changes_first:
+        elif n.op not in ("input", "item") and facts(n).changes_first:
             self.settle(n.args[0], self.of(n), n, spoils=True)
 
     def visit_assemble(self, n: Node) -> None:

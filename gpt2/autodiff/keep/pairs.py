@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..graph import Graph, Node, reachable, with_args
-from ..ops import apply
-from ..ops.subgraph import items
+from ..ops.subgraph import Cut as Part
+from ..ops.subgraph import cut_of, items, stretch
 from ..passes.inline_calls import inline_calls
 
 Cut = Callable[[Graph, int, int], tuple[Graph, Graph, tuple[Node, ...]]]
@@ -29,7 +29,6 @@ def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Grap
     halves: dict[tuple, _Halves] = {}
     image: dict[Node, Node] = {}
     kept: dict[Node, list[Node]] = {}  # first call -> its items, with those that it keeps
-    given: dict[Node, list[Node]] = {}  # the same call -> its arguments
     alone = _Alone(simplified)
     for n in graph.nodes:
         args = tuple([image[a] for a in n.args])
@@ -50,13 +49,11 @@ def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Grap
             halves[key] = _Halves(of, back, cut, simplified)
         pair = halves[key]
         if n is first:
-            image[n] = apply("stretch", *args, body=pair.forward, of=None)
-            kept[n], given[n] = items(image[n]), list(args)
+            image[n] = stretch(pair.forward, args, n.attrs["cuts"])
+            kept[n] = items(image[n])
         else:
-            cts = args[len(of.inputs) :]
-            image[n] = apply(
-                "stretch", *pair.saved(given[first], kept[first]), *cts, body=pair.backward, of=None
-            )
+            saved, cuts = pair.saved(image[first], kept[first])
+            image[n] = stretch(pair.backward, [*saved, *args[len(of.inputs) :]], cuts)
         image[n].loc = n.loc
     return Graph(graph.inputs, [image[o] for o in graph.outputs], graph.name)
 
@@ -67,17 +64,18 @@ def _partners(graph: Graph) -> dict[Node, Node]:
     partner: dict[Node, Node] = {}
     for n in graph.nodes:
         if n.op == "stretch" and n.attrs["of"] is None:
-            forward[_key(n.attrs["body"], n.args)] = n
+            forward[_key(n.attrs["body"], n.args, n.attrs["cuts"])] = n
     for n in graph.nodes:
         if n.op == "stretch" and (of := n.attrs["of"]) is not None:
-            call = forward.get(_key(of, n.args[: len(of.inputs)]))
+            count = len(of.inputs)
+            call = forward.get(_key(of, n.args[:count], n.attrs["cuts"][:count]))
             if call is not None and call not in partner:
                 partner[call], partner[n] = n, call
     return partner
 
 
-def _key(body: Graph, args: tuple[Node, ...]) -> tuple:
-    return id(body), tuple([a.id for a in args])
+def _key(body: Graph, args: tuple[Node, ...], cuts: tuple) -> tuple:
+    return id(body), tuple([a.id for a in args]), cuts
 
 
 class _Alone:
@@ -97,7 +95,7 @@ class _Alone:
             taken = [k for k, i in enumerate(graph.inputs) if i in read]
             self.known[id(body)] = Graph([graph.inputs[k] for k in taken], graph.outputs, graph.name), taken
         graph, taken = self.known[id(body)]
-        made = apply("stretch", *(args[k] for k in taken), body=graph, of=None)
+        made = stretch(graph, [args[k] for k in taken], [cut_of(call, k) for k in taken])
         made.loc = call.loc
         return made
 
@@ -133,6 +131,7 @@ class _Halves:
         self.forward = simplified(Graph(forward.inputs, outputs, of.name))
         self.backward = simplified(Graph(backward.inputs, backward.outputs, back.name))
 
-    def saved(self, args: list[Node], results: list[Node]) -> list[Node]:
-        """The arguments of the second call that stand before the cotangents."""
-        return [(args if where == "input" else results)[k] for where, k in self.origins]
+    def saved(self, call: Node, results: list[Node]) -> tuple[list[Node], list[Part | None]]:
+        """The arguments of the second call that stand before the cotangents, and what of them it is given."""
+        nodes = [(call.args if where == "input" else results)[k] for where, k in self.origins]
+        return nodes, [cut_of(call, k) if where == "input" else None for where, k in self.origins]

@@ -209,10 +209,10 @@ def all_batched(b: Any, graph: Graph) -> Graph:
 
 def evaluate_call(*values: np.ndarray, graph: Graph, rule: Any) -> tuple[np.ndarray, ...]:
     """Node by node the first time, while a function is recorded; compiled where it is asked again."""
-    if not graph.__dict__.get("_evaluated"):
-        graph.__dict__["_evaluated"] = True
-        return tuple(evaluate_graph(graph, values))
-    return program_of(graph)(*values)
+    if "evaluated" in graph.kept:
+        return program_of(graph)(*values)
+    graph.kept["evaluated"] = True
+    return tuple(evaluate_graph(graph, values))
 
 
 row(

@@ -74,7 +74,7 @@ def _infer(*args, test: Graph, body: Graph, carries: int, keep: int):
 
 def _with_test(body: Graph, test: Graph) -> Graph:
     """A step, and whether there is another one: made once, and kept with the body."""
-    made = body.__dict__.setdefault("_with_test", {})
+    made = body.kept.setdefault("with test", {})
     if test not in made:
         more = splice(test, [*body.outputs, *body.inputs[len(body.outputs) :]])
         made[test] = Graph(body.inputs, [*body.outputs, *more], body.name)

@@ -84,11 +84,7 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, slices: int, sums: int):
     g = [None if d is None else applied(d) for d in g]
     n_stacked = len(body.outputs) - sums
     cts = [None if d is None else m for d, m in zip(g, inputs_like(body.outputs, "d"))]
-    asked = [i for i, w in zip(body.inputs, wanted) if w]
-    seeds = [(o, c) for o, c in zip(body.outputs, cts) if c is not None]
-    found = {i: d for i, d in zip(asked, backprop(seeds, asked)) if d is not None}
-    xs = [i for i in body.inputs[:slices] if i in found]
-    ws = [i for i in body.inputs[slices:] if i in found]
+    found = _gradients(body, cts, wanted)
     if not found:
         return (None,) * len(body.inputs)
 
@@ -101,10 +97,18 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, slices: int, sums: int):
             *_present(gradients[n_stacked:]),
         ]
 
-    back = Graph(beside(body.inputs, cts), [found[i] for i in (*xs, *ws)], body.name + "_back")
-    made = map_node(back, beside(args, g), n, slices + len(_present(cts[:n_stacked])), len(ws))
-    by_input = dict(zip((*xs, *ws), made))
-    return tuple(by_input.get(i) for i in body.inputs)
+    back = Graph(beside(body.inputs, cts), list(found.values()), body.name + "_back")
+    summed = len(found.keys() & set(body.inputs[slices:]))
+    made = map_node(back, beside(args, g), n, slices + len(_present(cts[:n_stacked])), summed)
+    by_input = dict(zip(found, made))
+    return tuple(map(by_input.get, body.inputs))
+
+
+def _gradients(body: Graph, cts: Sequence[Node | None], wanted: Sequence[bool]) -> dict[Node, Node]:
+    """The gradients of the wanted inputs of the body that have one, in the order of the inputs."""
+    asked = [i for i, w in zip(body.inputs, wanted) if w]
+    seeds = [(o, c) for o, c in zip(body.outputs, cts) if c is not None]
+    return {i: d for i, d in zip(asked, backprop(seeds, asked)) if d is not None}
 
 
 def _present(xs) -> list:

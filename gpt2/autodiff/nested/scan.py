@@ -368,33 +368,48 @@ class ScanStep:
     """
 
     def __init__(self, back: Backward, n: int, kept: Sequence[Node | None]):
-        self.n, body = n, back.body
-        carry, xs, wholes = _split(body.inputs, back.carries, back.slices)
-        m, final = len(back.float_carry), list(body.outputs[: back.carries])
-        parts = [back.found[wholes[i]] for i in back.read_consts]
-        outputs = [or_zeros(back.found[carry[i]], carry[i]) for i in back.float_carry]
-        more, outputs = _with_kept(outputs, [k is not None for k in kept])
-        values = [*outputs, *(back.found[xs[i]] for i in back.float_xs), *parts]
+        self.n = n
+        carry, xs, consts = _split(back.body.inputs, back.carries, back.slices)
+        dcarry = [or_zeros(back.found[carry[i]], carry[i]) for i in back.float_carry]
+        more, dcarry = _with_kept(dcarry, [k is not None for k in kept])
+        dxs = [back.found[xs[i]] for i in back.float_xs]
+        parts = [back.found[consts[i]] for i in back.read_consts]
+        final = back.body.outputs[: back.carries]
         self.after = inputs_like(final)
-        values = remade(values, self.afterwards(final))
-        self.late = [Late(x, n) for x in values[len(outputs) + len(back.float_xs) :]]
+        dcarry, dxs, parts = self.afterwards(final, dcarry, dxs, parts)
+        self.late = [Late(x, n) for x in parts]
         self.now = [k for k, late in enumerate(self.late) if not late.values]
-        running = inputs_like([self.late[k].part for k in self.now], "d")
-        head = [*values[: len(outputs)], *(s + self.late[k].part for s, k in zip(running, self.now))]
-        self.slices = [*carry, *self.after, *xs, *back.cts[m:], *more]
-        self.rows = values[len(outputs) : len(outputs) + len(back.float_xs)]
-        known = {*self.slices, *self.rows}
-        wanted = dict.fromkeys(v for late in self.late for v in late.values)
-        self.rows += [v for v in wanted if v not in known]
-        read = set(Graph([], [*head, *self.rows, *wanted]).nodes)
-        self.taken = [x for x in self.slices if x in read]
-        inputs = [*back.cts[:m], *running, *self.taken, *wholes]
-        self.graph = Graph(inputs, [*head, *self.rows], back.step.name)
+        self.slices = [*carry, *self.after, *xs, *back.cts[len(dcarry) :], *more]
+        self.rows = self.given(dxs)
+        self.taken, self.graph = self.one_step(back, dcarry, consts)
 
-    def afterwards(self, final: Sequence[Node]) -> dict[Node, Node]:
-        """What may be read as the next step's carry: what a step computes, where copies of it have room."""
+    def afterwards(self, final: Sequence[Node], *groups: list[Node]) -> list[list[Node]]:
+        """These groups of values, which read as the next step's carry what a step computes, where copies of
+        it have room.
+        """
         room = self.n * sum(o.nbytes for o in final) <= ROOM
-        return {o: x for o, x in zip(final, self.after) if room and o.op not in ("input", "const")}
+        read = {o: x for o, x in zip(final, self.after) if room and o.op not in ("input", "const")}
+        made = iter(remade([v for group in groups for v in group], read))
+        return [[next(made) for _ in group] for group in groups]
+
+    def given(self, dxs: list[Node]) -> list[Node]:
+        """What a step gives as a row: gradients of xs, and what is added up later and is in no array yet."""
+        known = {*self.slices, *dxs}
+        return [*dxs, *(v for v in self.added_later() if v not in known)]
+
+    def added_later(self) -> list[Node]:
+        return list(dict.fromkeys(v for late in self.late for v in late.values))
+
+    def one_step(
+        self, back: Backward, dcarry: list[Node], consts: Sequence[Node]
+    ) -> tuple[list[Node], Graph]:
+        """What a step reads of `slices`, and its graph."""
+        running = inputs_like([self.late[k].part for k in self.now], "d")
+        head = [*dcarry, *(s + self.late[k].part for s, k in zip(running, self.now))]
+        read = set(Graph([], [*head, *self.rows, *self.added_later()]).nodes)
+        taken = [x for x in self.slices if x in read]
+        inputs = [*back.cts[: len(dcarry)], *running, *taken, *consts]
+        return taken, Graph(inputs, [*head, *self.rows], back.step.name)
 
     def stacked(
         self,

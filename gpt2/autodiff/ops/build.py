@@ -94,7 +94,7 @@ def slice_(x: Node, index: Iterable[tuple]) -> Node:
 
 def full_index(shape: Sequence[int]) -> tuple:
     """The index that takes everything."""
-    return tuple((0, n, 1) for n in shape)
+    return tuple([(0, n, 1) for n in shape])
 
 
 def axis_index(shape: Sequence[int], axis: int, start: int, stop: int | None, step: int = 1) -> tuple:

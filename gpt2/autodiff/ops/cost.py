@@ -6,11 +6,9 @@ elementwise op takes 0.1 ns an element there) and beyond it (copy 0.34 ns an ele
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from ..graph import Node
-from .matrix import letter_sizes
 from .table import Op, facts
 
 # Writing a byte to memory and reading it back, (0.26 + 0.28) / 4, and a third for what it drives out of cache
@@ -26,15 +24,6 @@ _CACHED_BYTES = 4  # Op.cost is for elements of this size
 def nbytes(n: Node) -> int:
     """Bytes that keeping the value takes."""
     return n.nbytes
-
-
-def flops(n: Node) -> float:
-    """Floating-point operations of a matrix product."""
-    if n.op == "matmul":
-        return 2.0 * n.size * n.args[0].shape[-1]
-    if n.op == "row_product":
-        return 2.0 * n.size * n.args[0].shape[0]
-    return 2.0 * math.prod(letter_sizes(n.attrs["subscripts"], n.args).values())
 
 
 def nanoseconds(n: Node) -> float:
@@ -57,5 +46,5 @@ _WORK: dict[str, Callable[[Node, Op], float]] = {
     "moves": lambda n, op: NS_MOVE * 2 * n.nbytes,
     "scatters": lambda n, op: NS_MOVE * (2 * n.nbytes + 10 * n.args[1].nbytes),
     "reduces": lambda n, op: NS_REDUCE * n.args[0].size,
-    "multiplies": lambda n, op: flops(n) / GFLOPS,
+    "multiplies": lambda n, op: op.flops(n) / GFLOPS,
 }

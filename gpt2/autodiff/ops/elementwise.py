@@ -104,6 +104,7 @@ smooth_row(
     operator="+",
     cost=0.15,
     commutes=EXACTLY,
+    any_strides=True,
     shift=shifts.terms(1),
     exact_on=INTEGERS,
 )
@@ -112,6 +113,7 @@ smooth_row(
     lambda out, a, b: (1.0, -1.0),
     operator="-",
     cost=0.15,
+    any_strides=True,
     shift=shifts.terms(-1),
     exact_on=INTEGERS,
 )
@@ -120,13 +122,28 @@ smooth_row(
     lambda out, a, b: (b, a) if a is not b else ((2.0, a), None),
     operator="*",
     cost=0.15,
+    any_strides=True,
     commutes=EXACTLY,
     shift=shifts.factors(1),
     exact_on=INTEGERS,
 )
-smooth_row("negative", lambda out, x: (-1.0,), cost=0.1, shift=shifts.negative, exact_on=EVERYWHERE)
+smooth_row(
+    "negative",
+    lambda out, x: (-1.0,),
+    cost=0.1,
+    any_strides=True,
+    shift=shifts.negative,
+    exact_on=EVERYWHERE,
+)
 smooth_row("positive", lambda out, x: (1.0,), cost=0.3, exact_on=EVERYWHERE)
-smooth_row("square", lambda out, x: ((2.0, x),), cost=0.1, shift=shifts.power(2.0), exact_on=INTEGERS)
+smooth_row(
+    "square",
+    lambda out, x: ((2.0, x),),
+    cost=0.1,
+    any_strides=True,
+    shift=shifts.power(2.0),
+    exact_on=INTEGERS,
+)
 smooth_row("reciprocal", lambda out, x: ((square(out), -1.0),), cost=0.25, shift=shifts.power(-1.0))
 
 
@@ -137,7 +154,7 @@ def _divide(out, a, b):
     return inverse, (inverse, out, -1.0)  # g * inverse is common to both
 
 
-smooth_row("divide", _divide, operator="/", cost=0.2, shift=shifts.factors(-1))
+smooth_row("divide", _divide, operator="/", cost=0.2, any_strides=True, shift=shifts.factors(-1))
 
 
 def _power(out, a, b):
@@ -195,7 +212,15 @@ smooth_row("log", lambda out, x: (1.0 / x,), signed=False, cost=0.4, math="log",
 smooth_row("log2", lambda out, x: (1 / math.log(2) / x,), signed=False, cost=0.25, math="log2")
 smooth_row("log10", lambda out, x: (1 / math.log(10) / x,), signed=False, cost=0.25, math="log10")
 smooth_row("log1p", lambda out, x: (1.0 / (x + 1.0),), domain=(0.1, 0.8), cost=0.45, math="log1p")
-smooth_row("sqrt", lambda out, x: (0.5 / out,), signed=False, cost=0.4, math="sqrt", shift=shifts.power(0.5))
+smooth_row(
+    "sqrt",
+    lambda out, x: (0.5 / out,),
+    signed=False,
+    cost=0.4,
+    any_strides=True,
+    math="sqrt",
+    shift=shifts.power(0.5),
+)
 smooth_row("cbrt", lambda out, x: (1 / 3 / square(out),), cost=0.35, math="cbrt")
 
 
@@ -360,7 +385,9 @@ for _name in "bitwise_and bitwise_or bitwise_xor gcd lcm".split():
 ufunc_row("invert", kind="nondiff", cost=0.2, exact_on=INTEGERS, samples=[sample(_integers[0])])
 
 # complex numbers
-smooth_row("absolute", lambda out, x: (_unit(out, x),), cost=0.1, math="fabs", exact_on=REALS)
+smooth_row(
+    "absolute", lambda out, x: (_unit(out, x),), cost=0.1, any_strides=True, math="fabs", exact_on=REALS
+)
 
 
 def _unit(out, x):

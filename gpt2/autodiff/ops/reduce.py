@@ -12,7 +12,7 @@ import numpy as np
 from ..graph import Node
 from . import batching, rowwise, shifts
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
-from .table import BOTH, EVERYWHERE, INTEGERS, OPS, REAL, Op, apply, row, sample
+from .table import BOTH, EVERYWHERE, INTEGERS, OPS, REAL, Op, apply, none, row, sample
 
 
 def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
@@ -77,12 +77,13 @@ reduction_row(
     sum_dtype,
     transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),),
     shift=shifts.reduction,
+    adds_axes=rowwise.first_axes,
     decides=False,
     exact_on=INTEGERS,
 )
 
 # The same in NumPy's own order, for strict programs: what emits a "sum" may add blocks of it, or let BLAS add
-OPS["sum_as_numpy"] = replace(OPS["sum"], name="sum_as_numpy")
+OPS["sum_as_numpy"] = replace(OPS["sum"], name="sum_as_numpy", adds_axes=none)
 
 
 def _extreme_jvp(beaten):

@@ -1,4 +1,4 @@
-"""How ops work row by row: the rules of the column `by_rows`.
+"""How ops work row by row: the rules of the columns `by_rows` and `adds_axes`.
 
 A value with N rows has a prefix of its axes whose lengths multiply to N; its rows are numbered in C order, so
 (B, T, C) and (B*T, C) have the same rows. An op works row by row if row r of its result needs only row r of
@@ -50,6 +50,14 @@ def reduction(n: Node, N: int, p: int) -> Flags:
     axes = n.attrs["axes"] if "axes" in n.attrs else (n.attrs["axis"],)
     same = x.shape[:p] == n.shape[:p]
     return (ROW,) if same and all(a >= p for a in axes) else None
+
+
+def first_axes(n: Node) -> int:
+    """The rule of sums for the column `adds_axes`: how many axes, from the first on, are reduced."""
+    p = 0
+    while p in n.attrs["axes"]:
+        p += 1
+    return p
 
 
 def along_axis(n: Node, N: int, p: int) -> Flags:

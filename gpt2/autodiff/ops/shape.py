@@ -20,11 +20,18 @@ from .table import BOTH, EVERYWHERE, Op, row, sample
 
 def index_slices(index: Sequence[tuple]) -> tuple[slice, ...]:
     """The index as slices that NumPy takes."""
-    return tuple(slice(*s) for s in index)
+    return tuple([slice(*s) for s in index])
 
 
 def index_shape(index: Sequence[tuple], shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(len(range(*slice(*s).indices(n))) for s, n in zip(index, shape))
+    return tuple([_length(s, n) for s, n in zip(index, shape)])
+
+
+def _length(s: tuple, n: int) -> int:
+    start, stop, step = s
+    if step == 1 and stop is not None and 0 <= start <= stop <= n:  # nearly all
+        return stop - start
+    return len(range(*slice(*s).indices(n)))
 
 
 def index_text(index: Sequence, shape: Sequence[int] | None = None, arrays: Sequence[str] = ()) -> str:

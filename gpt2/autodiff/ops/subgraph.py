@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from ..graph import Graph, Node, remade
-from . import apply, input_node
-from .build import zeros
+from ..graph import Graph, Node, remade, with_args
+from . import input_node
+from .build import assemble, axis_index, slice_, zeros
+
+Cut = tuple[int, int, int]  # (axis, start, stop): what of an argument a call is given
 
 
 def splice(graph: Graph, args: Sequence[Node]) -> list[Node]:
@@ -22,7 +24,7 @@ def splice(graph: Graph, args: Sequence[Node]) -> list[Node]:
 
 def result_types(graph: Graph) -> tuple[tuple, tuple]:
     """Shapes and dtypes of the outputs: the type of a tuple node."""
-    return tuple(o.shape for o in graph.outputs), tuple(o.dtype for o in graph.outputs)
+    return tuple([o.shape for o in graph.outputs]), tuple([o.dtype for o in graph.outputs])
 
 
 def inputs_like(nodes: Sequence[Node], prefix: str = "") -> list[Node]:
@@ -50,4 +52,89 @@ def is_float(node: Node) -> bool:
 
 def items(node: Node) -> list[Node]:
     """The elements of a tuple node."""
-    return [apply("item", node, i=i) for i in range(len(node.shape))]
+    return [_item(node, i) for i in range(len(node.shape))]
+
+
+def _item(node: Node, i: int) -> Node:
+    """What `item` of ops/build.py makes, without asking the table."""
+    x = Node("item", (node,), {"i": i}, node.shape[i], node.dtype[i])
+    x._frozen = (("i", i),)
+    return x
+
+
+# ---- calls of stretches ------------------------------------------------------------------------------------
+
+
+def stretch(
+    body: Graph, args: Sequence[Node], cuts: Sequence[Cut | None] = (), of: Graph | None = None
+) -> Node:
+    """A call of a stretch (derive/stretch.py). `cuts`: of each argument the part that is given, or None for
+    all of it; the last of them may be left out.
+    """
+    shape, dtype = result_types(body)
+    known = tuple(cuts)
+    if not any(known):
+        known = ()
+    elif len(known) < len(args):
+        known += (None,) * (len(args) - len(known))
+    return Node("stretch", tuple(args), {"body": body, "of": of, "cuts": known}, shape, dtype)
+
+
+def collect(calls: Sequence[Node], items: Iterable[int], indices: Iterable[tuple], like: Node) -> Node:
+    """Zeros like an array, with a result of each call at its index (derive/stretch.py)."""
+    attrs = {"items": tuple(items), "indices": tuple(indices), "shape": like.shape, "dtype": str(like.dtype)}
+    return Node("collect", tuple(calls), attrs, like.shape, like.dtype)
+
+
+def assembled(n: Node, calls: Sequence[Node]) -> Node:
+    """A `collect` as an assemble of the calls' results."""
+    return assemble(results_of(calls, n.attrs["items"]), n.shape, n.attrs["indices"], n.dtype)
+
+
+def results_of(calls: Iterable[Node], items: Iterable[int]) -> list[Node]:
+    """Result items[k] of each call."""
+    return [_item(call, i) for call, i in zip(calls, items)]
+
+
+def cut_of(call: Node, k: int) -> Cut | None:
+    """The part of its argument k that a call is given; None for all of it."""
+    cuts = call.attrs["cuts"]
+    return cuts[k] if cuts else None
+
+
+def cut_slices(cut: Cut) -> tuple[slice, ...]:
+    """The part as slices that NumPy takes."""
+    axis, start, stop = cut
+    return (*(slice(None),) * axis, slice(start, stop))
+
+
+def cut_index(x: Node, cut: Cut) -> tuple:
+    """The part as an index of x."""
+    return axis_index(x.shape, *cut)
+
+
+def given(args: Sequence[Node], cuts: Sequence[Cut | None]) -> Sequence[Node]:
+    """What a call is given, with a node for each part."""
+    if not cuts:
+        return args
+    return [a if cut is None else slice_(a, cut_index(a, cut)) for a, cut in zip(args, cuts)]
+
+
+def with_slices(graph: Graph) -> Graph:
+    """The graph with a node for each part of an argument that a call is given, just before the call, and for
+    each of its results.
+    """
+    if not any(n.op == "collect" or n.op == "stretch" and n.attrs["cuts"] for n in graph.nodes):
+        return graph
+    image: dict[Node, Node] = {}
+    for n in graph.nodes:
+        args = tuple([image[a] for a in n.args])
+        if n.op == "stretch":
+            image[n] = stretch(n.attrs["body"], given(args, n.attrs["cuts"]), of=n.attrs["of"])
+        elif n.op == "collect":
+            image[n] = assembled(n, args)
+        else:
+            image[n] = with_args(n, args) if args else n
+            continue
+        image[n].name, image[n].loc, image[n].derived = n.name, n.loc, n.derived
+    return Graph(graph.inputs, [image[o] for o in graph.outputs], graph.name)

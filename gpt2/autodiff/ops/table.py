@@ -28,13 +28,14 @@ Ops that hold a graph (call, scan, ...) say both directions themselves, and thes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..graph import GraphError, Node
+from ..graph import GraphError, Node, is_scalar_const
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -75,6 +76,11 @@ def sample(
 REAL, BOTH, COMPLEX = ("float64",), ("float64", "complex128"), ("complex128",)
 
 
+def none(n: Node) -> int:
+    """The answer of rows that say nothing to a question for a number."""
+    return 0
+
+
 @dataclass
 class Op:
     name: str
@@ -93,11 +99,13 @@ class Op:
     # roughly: float32 in cache, NumPy 2.4's AVX-512 loops
     work: str = "computes"  # computes | streams | free | moves | scatters | reduces | multiplies
     cost: float = 1.0
+    flops: Callable[[Node], float] = none  # floating-point operations in products of matrices
     # How emitted programs run it. An op that says nothing of these runs on whole arrays, and NumPy allocates
     # its result.
     view: bool = False  # computes nothing: NumPy hands out the argument's memory. The emitter knows how to
     streams: bool = False  # goes element by element: it broadcasts arguments, and may write over them
     reducer: str | None = None  # the ufunc whose `reduce` it is
+    any_strides: bool = False  # any loop over real floats gives the same bits: IEEE 754 says which
     changes_first: bool = False  # copies its first argument, then changes a part of the copy
     writes_out: bool = False  # NumPy writes the result where it is told to
     # lowered(known, *args, **attrs): other nodes that compute it, None for none; `known` is the program's own
@@ -108,6 +116,8 @@ class Op:
         None  # (results that are read, attrs) -> attrs that leave out some of the others
     )
     by_rows: Callable | None = None  # one of the rules of ops/rowwise.py
+    adds_axes: Callable[[Node], int] = none  # of how many axes, from the first on, it adds up all arguments
+    product: Callable | None = None  # (*argument texts) -> texts of the two operands of np.matmul that it is
     batch: Callable | None = None  # one of the rules of ops/batching.py: many examples at once
     # What passes may rely on
     commutes: str | None = None  # its arguments may be swapped: EXACTLY; NEARLY is but for the last bit
@@ -202,6 +212,24 @@ def _as_nodes(args) -> tuple[Node, ...]:
     like = [a.dtype for a in args if isinstance(a, (Node, np.ndarray, np.generic))]
     ref = None if not like else like[0] if len(like) == 1 else np.result_type(*like)
     return tuple([as_node(a, ref) for a in args])
+
+
+def takes_plain_numbers(args: Sequence[Node]) -> bool:
+    """Whether the constants among these may be written as Python's numbers: there are arrays beside them,
+    from which they take the dtype that they have. An int32 of 100 beside int8 would be an int8 otherwise.
+    """
+    others = [a.dtype for a in args if not is_scalar_const(a)]
+    if not others:
+        return False
+    like = np.result_type(*others)
+    return all(_takes(like, a.dtype) for a in args if is_scalar_const(a))
+
+
+@functools.lru_cache(1024)
+def _takes(like: np.dtype, dtype: np.dtype) -> bool:
+    """Whether one of Python's numbers is of this dtype where it stands beside arrays of dtype `like`."""
+    kind = {"f": float, "c": complex, "i": int, "u": int}.get(dtype.kind)
+    return kind is None or np.result_type(like, kind(0)) == dtype
 
 
 def is_elementwise(op: str) -> bool:

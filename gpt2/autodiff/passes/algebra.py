@@ -37,7 +37,7 @@ def power_as_numpy_does(n: Node, sweep: Sweep) -> Node | None:
     p = number(n.args[1])
     if p is None or isinstance(p, (bool, complex)) or n.dtype.kind not in "fiu":
         return None
-    if n.dtype.kind == "f" and (p != 2 or not n.shape or n.args[0].dtype != n.dtype):
+    if n.dtype.kind == "f" and (p != 2 or not n.shape or n.args[0].dtype != n.dtype or n.args[1].shape):
         return None  # a number by itself goes to C's pow
     return power_by_squaring(n, sweep)
 

@@ -19,14 +19,16 @@ at other indices for each.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..graph import Graph, Node, const_value, freeze, is_scalar_const, rewrite, with_args
-from ..ops import apply, input_node
-from ..ops.subgraph import items, splice
+from ..ops import input_node
+from ..ops.build import assemble, item
+from ..ops.subgraph import Cut, given, items, splice, stretch
 from ..ops.table import VIEWS
 from .match import calls_back
 
@@ -44,7 +46,9 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
     The graph itself where there are none.
     """
     graph = _settled(graph, simplified)
-    if len(graph.nodes) < LEAST or any(n.op == "stretch" for n in graph.nodes):
+    if any(n.op == "stretch" for n in graph.nodes):
+        return _cut(graph)
+    if len(graph.nodes) < LEAST:
         return graph
     row = _in_a_row(graph)
     index_of = {n.id: k for k, n in enumerate(row)}
@@ -54,7 +58,7 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
     numbers = _numbered(row)  # first with equal constants: they stay constants of the stretch
     todo = _found(graph, row, index_of, last, numbers, todo, found)
     _found(graph, row, index_of, last, _with_any_factor(row, numbers), todo, found)
-    return _with_calls(graph, found, last, simplified) if found else graph
+    return _cut(_with_calls(graph, found, last, simplified)) if found else graph
 
 
 def _found(
@@ -111,9 +115,15 @@ def flat(graph: Graph, keep: Container[Graph] = ()) -> Graph:
         return graph
     for n in graph.nodes:
         if n.op == "stretch" and n.attrs["body"] not in keep:
-            opened[n] = splice(flat(n.attrs["body"]), [image[a] for a in n.args])
+            args = given([image[a] for a in n.args], n.attrs["cuts"])
+            opened[n] = splice(flat(n.attrs["body"]), args)
         elif n.op == "item" and n.args[0] in opened:
             image[n] = opened[n.args[0]][n.attrs["i"]]
+        elif n.op == "collect" and any(c in opened for c in n.args):
+            numbered = zip(n.args, n.attrs["items"])
+            parts = [opened[c][i] if c in opened else item(image[c], i) for c, i in numbered]
+            image[n] = assemble(parts, n.shape, n.attrs["indices"], n.dtype)
+            image[n].name, image[n].loc, image[n].derived = n.name, n.loc, n.derived
         else:
             args = tuple([image[a] for a in n.args])
             image[n] = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
@@ -132,7 +142,8 @@ def _settled(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
         if n.op == "stretch":
             calls.setdefault(n.attrs["body"], []).append(n)
     many = {b for b, c in calls.items() if len(c) >= FEWEST and len(c) * len(b.nodes) >= LEAST}
-    graph = flat(graph, many)
+    if len(many) < len(calls):
+        graph = flat(graph, many)
     if not many:
         return graph
     taking = {b: _Taking(b, calls[b], simplified) for b in calls if b in many}
@@ -149,9 +160,10 @@ class _Taking:
     def __init__(self, body: Graph, calls: Sequence[Node], simplified: Callable[[Graph], Graph]):
         self.depth: list[int] = []  # for each argument how many views it is away from what is given now
         inputs, args = [], []
+        arguments = [given(n.args, n.attrs["cuts"]) for n in calls]
         for k, i in enumerate(body.inputs):
             views: list[Node] = []
-            column = [n.args[k] for n in calls]
+            column = [args[k] for args in arguments]
             while len({_view(n) for n in column}) == 1 and _view(column[0]) is not None:
                 views.append(column[0])
                 column = [n.args[0] for n in column]
@@ -163,12 +175,12 @@ class _Taking:
         self.body = simplified(Graph(inputs, splice(body, args), body.name))
 
     def call(self, n: Node, args: tuple[Node, ...]) -> Node:
-        given = []
-        for a, depth in zip(args, self.depth):
+        taken = []
+        for a, depth in zip(given(args, n.attrs["cuts"]), self.depth):
             for _ in range(depth):
                 a = a.args[0]
-            given.append(a)
-        call = apply("stretch", *given, body=self.body, of=None)
+            taken.append(a)
+        call = stretch(self.body, taken)
         call.loc = n.loc
         return call
 
@@ -180,6 +192,42 @@ def _view(n: Node) -> tuple | None:
     if n.op not in VIEWS or n.op == "slice":
         return None
     return n.op, freeze(n.attrs), n.args[0].shape, n.args[0].dtype
+
+
+def _cut(graph: Graph) -> Graph:
+    """The graph with calls that cut the slices of inputs which they are given themselves.
+
+    That is one node for a call, where each slice had been one, in every pass from here on. A slice that
+    something else reads as well, be it another call, stays: its gradient is one sum.
+    """
+    times = Counter(_part(a) for n in graph.nodes for a in n.args if a.op == "slice")
+    times.update(_part(o) for o in graph.outputs if o.op == "slice")
+
+    def cut(n: Node, args: tuple) -> Node | None:
+        if n.op != "stretch":
+            return None
+        cuts = [_cut_of(a) if a.op == "slice" and times[_part(a)] == 1 else None for a in n.args]
+        taken = [a if c is None else a.args[0] for a, c in zip(args, cuts)]
+        call = stretch(n.attrs["body"], taken, cuts, n.attrs["of"])
+        call.loc = n.loc
+        return call
+
+    return rewrite(graph, cut)
+
+
+def _part(a: Node) -> tuple:
+    """Slices of one array that are the same have the same."""
+    return a.args[0].id, a.attrs["index"]
+
+
+def _cut_of(a: Node) -> Cut | None:
+    """A slice of an input along one axis as a call has it; None for others."""
+    (x,) = a.args
+    index = a.attrs["index"]
+    axes = [k for k, (part, n) in enumerate(zip(index, x.shape)) if part != (0, n, 1)]
+    if x.op != "input" or len(axes) != 1 or index[axes[0]][2] != 1:
+        return None
+    return axes[0], *index[axes[0]][:2]
 
 
 # ---- the row of numbers ----------------------------------------------------------------------------------
@@ -445,7 +493,7 @@ def _with_calls(
     for n in graph.nodes:
         if n.id in due:
             rolled, k, outputs, body = due[n.id]
-            call = apply("stretch", *(image[g[k].id] for g in rolled.given), body=body, of=None)
+            call = stretch(body, [image[g[k].id] for g in rolled.given])
             call.loc = n.loc
             first = rolled.begin + k * rolled.length
             for j, made in zip(outputs, items(call)):

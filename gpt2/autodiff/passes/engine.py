@@ -173,7 +173,7 @@ class Sweep:
     def _reduce(self, n: Node, origin: Node) -> Node:
         """The final node for `n`, whose arguments are final."""
         key = None
-        if self.share and not (facts(n).kind == "structural" and calls_back(n)):
+        if self.share and (n.op == "item" or not (facts(n).kind == "structural" and calls_back(n))):
             key = self._key(n)
             found = self._found(key)
             if found is not None:
@@ -389,16 +389,7 @@ def renumber(graph: Graph, order: list[Node]) -> Graph:
         if n.op == "const" and n.shape:
             new[n.id] = n  # it reads nothing, and knows the hash of its contents
         elif n.op != "input":
-            new[n.id] = Node(
-                n.op,
-                tuple([new[a.id] for a in n.args]),
-                n.attrs,
-                n.shape,
-                n.dtype,
-                n.name,
-                n.loc,
-                n.derived,
-            )
+            new[n.id] = with_args(n, tuple([new[a.id] for a in n.args]))
     return Graph(graph.inputs, [new[o.id] for o in graph.outputs], graph.name)
 
 

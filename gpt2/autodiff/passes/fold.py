@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import Node
+from ..graph import Node, is_scalar_const
 from ..ops import OPS, apply, build, const, evaluate
+from ..ops.table import takes_plain_numbers
 from .engine import ANY, BITS, ELEMENTWISE, Family
 from .match import ONE_NUMBER, as_type_of, full_like, is_number, number
 
@@ -102,10 +103,19 @@ def plain_numbers(n: Node, sweep: Sweep) -> Node | None:
 @fold.rule(ELEMENTWISE, keeps=BITS, reads=("broadcast",))
 def leave_broadcasting_to_the_op(n: Node, sweep: Sweep) -> Node | None:
     """f(broadcast(x), y) -> f(x, y); where all arguments are smaller than the result, so is the work."""
-    if not any(a.op == "broadcast" for a in n.args):
+    if not any(a.op == "broadcast" for a in n.args) or (squares_by_its_exponent(n) and not sweep.fast):
         return None
     args = [a.args[0] if a.op == "broadcast" else a for a in n.args]
+    if not all(map(is_scalar_const, args)) and not takes_plain_numbers(args):
+        return None
     return build.broadcast(apply(n.op, *args, **n.attrs), n.shape)
+
+
+def squares_by_its_exponent(n: Node) -> bool:
+    """Whether it is a power whose exponent is an array of one number: NumPy squares where 2 stands alone, and
+    not where an array is full of it.
+    """
+    return n.op in ("power", "float_power") and n.args[1].op == "broadcast" and number(n.args[1]) is not None
 
 
 # arithmetic that changes nothing
@@ -113,16 +123,16 @@ def leave_broadcasting_to_the_op(n: Node, sweep: Sweep) -> Node | None:
 def no_change(n: Node, sweep: Sweep) -> Node | None:
     """x + -0.0 -> x, x - 0.0 -> x; of integers with any zero, and 0 - x -> -x."""
     for x, zero in (n.args, n.args[::-1]) if n.op == "add" else (n.args,):
-        if is_number(zero, 0) and (n.dtype.kind in "iub" or _negative_zero(zero) == (n.op == "add")):
+        if is_number(zero, 0) and (n.dtype.kind in "iub" or _negative_zero(n, zero) == (n.op == "add")):
             return as_type_of(n, x)
     if n.op == "subtract" and is_number(n.args[0], 0) and n.dtype.kind in "iu":
         return as_type_of(n, apply("negative", build.cast(n.args[1], n.dtype)))
     return None
 
 
-def _negative_zero(zero: Node) -> bool | None:
-    """Whether it is -0.0. None of complex numbers, whose zeros have two signs."""
-    return None if zero.dtype.kind == "c" else math.copysign(1.0, number(zero)) < 0
+def _negative_zero(n: Node, zero: Node) -> bool | None:
+    """Whether it is -0.0. None beside complex numbers, whose zeros have two signs."""
+    return None if n.dtype.kind == "c" else math.copysign(1.0, number(zero)) < 0
 
 
 @fold.rule("add", "subtract", reads=ONE_NUMBER)
@@ -147,8 +157,10 @@ def signs_of_terms(n: Node, sweep: Sweep) -> Node | None:
 
 
 def _negates(x: Node, n: Node) -> bool:
-    """Whether -x is the negative of x in numbers of n's size. The smallest int8 is its own."""
-    return x.dtype.kind in "fc" or x.dtype == n.dtype
+    """Whether -x is the negative of x in numbers of n's type. The smallest int8 is its own, and to a complex
+    number -1.0 is -1 + 0j, not -1 - 0j.
+    """
+    return x.dtype.kind == n.dtype.kind == "f" or x.dtype == n.dtype
 
 
 @fold.rule("multiply", "divide", keeps=BITS, kinds="biuf")
@@ -221,6 +233,8 @@ def the_same(n: Node, sweep: Sweep) -> Node:
 @fold.rule("absolute", "fabs", keeps=BITS)
 def absolute_value(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
+    if x.dtype.kind == "u":  # -x is 256 - x
+        return None
     if x.op == "negative" or (x.op == n.op and x.dtype.kind != "c"):
         return apply(n.op, x.args[0]) if x.op == "negative" else x
     return None
@@ -285,12 +299,17 @@ def known_choice(n: Node, sweep: Sweep) -> Node | None:
     if a is b:
         return as_type_of(n, a)
     if a.op == "where" and a.args[0] is c:
-        return apply("where", c, a.args[1], b) if a.args[1].dtype == a.dtype else None
+        return _if_alike(apply("where", c, a.args[1], b), n, a.args[1].dtype == a.dtype)
     if b.op == "where" and b.args[0] is c:
-        return apply("where", c, a, b.args[2]) if b.args[2].dtype == b.dtype else None
+        return _if_alike(apply("where", c, a, b.args[2]), n, b.args[2].dtype == b.dtype)
     if c.op == "logical_not":
         return apply("where", c.args[0], b, a)
     return None
+
+
+def _if_alike(got: Node, n: Node, same_type: bool) -> Node | None:
+    """What was left out may have been what gave n its shape, or its type."""
+    return got if same_type and got.shape == n.shape else None
 
 
 @fold.rule("cast", keeps=BITS)

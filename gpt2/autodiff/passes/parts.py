@@ -43,11 +43,10 @@ def assembled(parts: Sequence[tuple[Node, tuple]], like: Node) -> Node:
 # assemble
 @assemble.rule("assemble", keeps=BITS)
 def one_part_is_everything(n: Node, sweep: Sweep) -> Node | None:
-    parts = parts_of(n)
-    if not parts:
+    if not n.args:
         return build.zeros(n.shape, n.dtype)
-    if len(parts) == 1 and is_full(parts[0][1], n.shape):
-        return build.cast(parts[0][0], n.dtype)
+    if len(n.args) == 1 and is_full(parts_of(n)[0][1], n.shape):
+        return build.cast(n.args[0], n.dtype)
     return None
 
 

@@ -13,12 +13,14 @@ The handlers stand in functions/, one family a file.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ..atoms import is_plain
 from ..errors import AutodiffError, located, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import build
@@ -26,7 +28,7 @@ from . import recording, source_lines
 from .conversions import plain
 from .recording import NUMBERS, ActiveRecording, current, innermost
 from .unwatched import unwatched
-from .value import ANSWERS, SCALARS, Recorded, as_node, node_in
+from .value import ANSWERS, Recorded, as_node, node_in
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -162,21 +164,7 @@ def _begun(args: Sequence, kwargs: dict, out: Recorded | None, found: list) -> t
     site = source_lines.site()
     if rec.dry:
         rec.check_computed()
-    return values, options, rec, site, _is_known(values) and all(map(_is_known, options.values()))
-
-
-_KNOWN = frozenset({*SCALARS, np.float64, np.float32, np.int64, str, type(None)})
-
-
-def _is_known(x) -> bool:
-    """Whether x is an array of numbers, a number or the like, or a list or tuple of those: no object of the
-    user's, nor an array that holds some.
-    """
-    kind = type(x)
-    if kind is list or kind is tuple:
-        kinds = set(map(type, x))
-        return kinds <= _KNOWN or all([_is_known(v) for v in x])
-    return kind in _KNOWN or kind is np.ndarray and not x.dtype.hasobject
+    return values, options, rec, site, is_plain(values) and all(map(is_plain, options.values()))
 
 
 def _computed(
@@ -265,7 +253,17 @@ def _carries_derivative(value) -> bool:
     )
 
 
+def is_of_scipy(ufunc: Callable) -> bool:
+    """Is it one of scipy.special's, which somebody has imported?"""
+    module = sys.modules.get("scipy.special")
+    found = getattr(module, ufunc.__name__, None) is ufunc
+    return found or getattr(getattr(module, "_ufuncs", None), ufunc.__name__, None) is ufunc
+
+
 def full_name(function: Callable) -> str:
+    """What the user calls it."""
+    if is_of_scipy(function):
+        return f"scipy.special.{function.__name__}"
     module = (getattr(function, "__module__", None) or "numpy").replace("numpy", "np", 1)
     module = module.replace("np.lib.scimath", "np.emath")
     return f"{module}.{function.__name__}"

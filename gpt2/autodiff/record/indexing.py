@@ -51,6 +51,8 @@ def is_basic(items: Sequence) -> bool:
 
 def normal_slice(s: slice, n: int) -> tuple:
     """(start, stop, step) with 0 <= start, and stop None where a negative step runs to the beginning."""
+    if s.start is None and s.stop is None and s.step is None:
+        return 0, n, 1
     start, stop, step = s.indices(n)
     length = len(range(start, stop, step))
     if length == 0:
@@ -79,6 +81,13 @@ def basic(items: Sequence, shape: Sequence[int]) -> tuple[tuple, tuple]:
         slices.append(s)
         axis += 1
     return tuple(slices), tuple(final)
+
+
+def row_of(i: int, shape: Sequence[int]) -> tuple[tuple, tuple]:
+    """The same for a whole number, which NumPy has taken as an index."""
+    i += shape[0] if i < 0 else 0
+    rest = tuple(shape[1:])
+    return ((i, i + 1, 1), *[(0, n, 1) for n in rest]), rest
 
 
 def advanced(

@@ -36,7 +36,7 @@ def call_method(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) ->
         return ufunc(a.reshape(a.shape + (1,) * b.ndim), b, **kwargs)
     if method == "at":
         return _at(ufunc, *inputs)
-    raise unsupported(f"np.{ufunc.__name__}.{method}", source_lines.here())
+    raise unsupported(f"{dispatch.full_name(ufunc)}.{method}", source_lines.here())
 
 
 def _given(**kwargs) -> dict:
@@ -60,7 +60,9 @@ def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._
             options["dtype"] = dtype
         return dispatch.call_function(function, (x,), dict(axis=axis, keepdims=bool(keepdims), **options))
     if where is not True:
-        raise unsupported(f"np.{ufunc.__name__}.reduce(where=)", source_lines.here(), "is not recorded")
+        raise unsupported(
+            f"{dispatch.full_name(ufunc)}.reduce(where=)", source_lines.here(), "is not recorded"
+        )
     x = _in_loop_dtype(ufunc.reduce, x, axis=axis, dtype=dtype)
     axes = tuple(range(x.ndim)) if axis is None else np.lib.array_utils.normalize_axis_tuple(axis, x.ndim)
     total = _reduced_by_slices(ufunc, x, axes, initial)
@@ -101,9 +103,8 @@ def _in_loop_dtype(method, x, **options):
     try:
         dtype = method(one, **options).dtype
     except (ValueError, TypeError) as error:
-        raise located(
-            error, f"np.{method.__self__.__name__}.{method.__name__}", source_lines.here()
-        ) from error
+        name = f"{dispatch.full_name(method.__self__)}.{method.__name__}"
+        raise located(error, name, source_lines.here()) from error
     return x if dtype == x.dtype else x.astype(dtype)
 
 
@@ -128,7 +129,7 @@ def _accumulate(ufunc, x, axis=0, dtype=None, out=None):
 def _at(ufunc, x, index, values=None):
     """ufunc.at: every repetition of an index counts."""
     if type(x) is not Recorded:
-        raise written_to_plain(source_lines.here(), f"np.{ufunc.__name__}.at")
+        raise written_to_plain(source_lines.here(), f"{dispatch.full_name(ufunc)}.at")
     if ufunc.__name__ not in ("add", "subtract"):
         return _at_in_rounds(ufunc, x, index, values)
     rec = x._rec

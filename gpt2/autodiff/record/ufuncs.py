@@ -5,21 +5,21 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..atoms import SCALARS
 from ..errors import AutodiffError, DtypeError, located, of_another_library, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
-from .dispatch import RULED
+from .dispatch import RULED, full_name, is_of_scipy
 from .recording import NUMBERS, ActiveRecording, escaped, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched
-from .value import ANSWERS, SCALARS, Recorded, as_node, copied, node_in, value_of
+from .value import ANSWERS, OPERANDS, Recorded, as_node, copied, node_in, value_of
 
 if TYPE_CHECKING:
     from .source_lines import Site
@@ -53,14 +53,14 @@ def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
     """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator that stood in
     the source, which differs for Python numbers.
     """
-    if not _KNOWN.issuperset(map(type, inputs)):
+    if not OPERANDS.issuperset(map(type, inputs)):
         inputs = _understood_inputs(inputs)
         if inputs is None:
             return NotImplemented
     rec, values, site = _begun(inputs)
     guess = rec.stand_in(ufunc, values) if rec.dry else None
     value = _computed(ufunc, function, values, site) if guess is None else guess
-    noted = _noted if _KNOWN.issuperset(map(type, inputs)) else _noted_aloud
+    noted = _noted if OPERANDS.issuperset(map(type, inputs)) else _noted_aloud
     result = noted(rec, ufunc, function is not ufunc, inputs, values, value, site)
     if guess is not None:
         rec.guessed.add(result.node)
@@ -71,7 +71,7 @@ def _understood_inputs(inputs: Sequence) -> Sequence | None:
     """The inputs with lists of recorded values as arrays; None where one leaves the operation to others."""
     if any(map(_lists_recorded, inputs)):
         inputs = tuple(map(_as_array, inputs))
-    return inputs if all(type(x) in _KNOWN or _understood(x) for x in inputs) else None
+    return inputs if all(type(x) in OPERANDS or _understood(x) for x in inputs) else None
 
 
 @unwatched
@@ -144,10 +144,6 @@ def _power_of_numbers(a: Node, b: Node) -> Node:
 _PYTHON_DTYPES: dict[type, np.dtype] = {kind: np.dtype(kind) for kind in SCALARS}
 
 
-_NUMBERS = {kind for kind in np.sctypeDict.values() if issubclass(kind, (np.number, np.bool_))}
-_KNOWN = frozenset({Recorded, np.ndarray, *SCALARS, *_NUMBERS})  # no objects of the user's
-
-
 def _lists_recorded(x) -> bool:
     """Whether x is a list with recorded values in it, as in `x + [a, b]`."""
     if type(x) in (list, tuple):
@@ -195,18 +191,18 @@ def _at_fault(error: Exception, ufunc, values, site) -> Exception:
         return of_another_library(foreign, site.loc)
     if any(kind.kind == "O" for kind in kinds):
         return DtypeError(
-            f"np.{ufunc.__name__} of a recorded value and an array of dtype object; only arrays of numbers "
+            f"{full_name(ufunc)} of a recorded value and an array of dtype object; only arrays of numbers "
             "and bools can be recorded. Convert it, for example with a.astype(float)",
             site.loc,
         )
-    return located(error, describe(ufunc.__name__, values), site.loc)
+    return located(error, describe(ufunc, values), site.loc)
 
 
-def describe(name: str, values: Sequence) -> str:
+def describe(ufunc: np.ufunc, values: Sequence) -> str:
     shapes = ", ".join(
         f"{np.shape(v)} {v.dtype}" if isinstance(v, (np.ndarray, np.generic)) else repr(v) for v in values
     )
-    return f"np.{name} of {shapes}"
+    return f"{full_name(ufunc)} of {shapes}"
 
 
 def op_and_operands(
@@ -214,8 +210,7 @@ def op_and_operands(
 ) -> tuple[str, list[Node]]:
     name = OP_OF.get(ufunc) or op_of(ufunc)
     if name is None:
-        module = "scipy.special" if _is_of_scipy(ufunc) else "np"
-        raise unsupported(f"{module}.{ufunc.__name__}", source_lines.here())
+        raise unsupported(full_name(ufunc), source_lines.here())
     args = operands(rec, inputs, values, name)
     if name == "power" and is_operator and type(inputs[1]) in (int, float) and args[0].shape:
         short = POWERS.get(values[1])
@@ -227,20 +222,13 @@ def op_and_operands(
 def op_of(ufunc: np.ufunc) -> str | None:
     """The op of a ufunc: of NumPy's, of SciPy's, or of a row that was added since."""
     if ufunc not in OP_OF:
-        if _is_of_scipy(ufunc):
+        if is_of_scipy(ufunc):
             from ..ops import special  # SciPy's rules are loaded where it is
 
             OP_OF.update(special.OP_OF)
         elif ufunc.__name__ in OPS:
             return ufunc.__name__
     return OP_OF.get(ufunc)
-
-
-def _is_of_scipy(ufunc: np.ufunc) -> bool:
-    """Is it one of scipy.special's, which somebody has imported?"""
-    module = sys.modules.get("scipy.special")
-    found = getattr(module, ufunc.__name__, None) is ufunc
-    return found or getattr(getattr(module, "_ufuncs", None), ufunc.__name__, None) is ufunc
 
 
 def operands(rec: ActiveRecording, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:
@@ -333,7 +321,7 @@ def _several(ufunc, inputs):
         )
     if ufunc is np.modf:
         return _modf(*inputs)
-    raise unsupported(f"np.{ufunc.__name__}", source_lines.here())
+    raise unsupported(full_name(ufunc), source_lines.here())
 
 
 def _modf(x: Recorded):
@@ -363,7 +351,7 @@ def in_place(ufunc: np.ufunc, function: Callable, x: Recorded, other: Any) -> An
     """x += other: writes into arrays; numbers are made anew, as Python does."""
     if not isinstance(x._value, np.ndarray):
         return operate(ufunc, function, x, other)
-    if type(other) in _KNOWN:
+    if type(other) in OPERANDS:
         values, node, site = _node_in_place(ufunc, x, other)
         try:
             writes.write(x, node, lambda array: ufunc(*values, out=array))
@@ -392,11 +380,11 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
     site = source_lines.site()
     inputs = tuple(map(_as_array, inputs))
     if outs is not None and type(outs[0]) is not Recorded:
-        raise written_to_plain(site.loc, f"np.{ufunc.__name__}(..., out=)")
+        raise written_to_plain(site.loc, f"{full_name(ufunc)}(..., out=)")
     if ufunc.nout != 1:
         return _several_out(ufunc, inputs, outs, where, kwargs)
     if any(kwargs.get(k) is not None for k in ("signature", "sig", "axes", "axis", "keepdims")):
-        raise unsupported(f"np.{ufunc.__name__}(signature=, axes=)", site.loc, "is not recorded")
+        raise unsupported(f"{full_name(ufunc)}(signature=, axes=)", site.loc, "is not recorded")
     rec = innermost([x for x in (*inputs, where, *(outs or ())) if type(x) is Recorded])
     values = [value_of(x) for x in inputs]
     mask = value_of(where)
@@ -417,7 +405,7 @@ def _fitted(ufunc, rec, node, target, site) -> Node:
     """The node as the array that it is written into has it."""
     if rec is not target._rec:
         raise AutodiffError(
-            f"np.{ufunc.__name__}(..., out=) of a value of {rec.name} writes into an array of "
+            f"{full_name(ufunc)}(..., out=) of a value of {rec.name} writes into an array of "
             f"{target._rec.name}, which encloses it",
             site.loc,
         )
@@ -457,7 +445,7 @@ def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
 
 def _several_out(ufunc, inputs, outs, where, kwargs):
     if where is not True or kwargs:
-        raise unsupported(f"np.{ufunc.__name__}(where=, dtype=)", source_lines.here(), "is not recorded")
+        raise unsupported(f"{full_name(ufunc)}(where=, dtype=)", source_lines.here(), "is not recorded")
     results = _several(ufunc, inputs)
     return tuple(r if o is None else copied(o, r) for r, o in zip(results, outs))
 
@@ -528,7 +516,7 @@ def _named(table: str) -> Iterator[tuple[str, np.ufunc, Callable]]:
 def _add_operators() -> None:
     def binary(ufunc, op, mirrored):
         def forward(self, other):
-            if type(other) not in _KNOWN and _takes_over(other, self, mirrored):
+            if type(other) not in OPERANDS and _takes_over(other, self, mirrored):
                 return NotImplemented
             return operate(ufunc, op, self, other)
 
@@ -536,7 +524,7 @@ def _add_operators() -> None:
             return operate(ufunc, op, other, self)
 
         def augmented(self, other):
-            if type(other) not in _KNOWN and _takes_over(other, self, mirrored):
+            if type(other) not in OPERANDS and _takes_over(other, self, mirrored):
                 return NotImplemented
             return in_place(ufunc, op, self, other)
 

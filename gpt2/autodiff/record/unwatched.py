@@ -25,12 +25,13 @@ from typing import TypeVar
 
 F = TypeVar("F", bound=Callable)
 PAYS = sys.version_info < (3, 12)
-_hooks: list[Callable] = []
+_hook: Callable | None = None  # what `watches` decorates
 
 
 def watches(hook: F) -> F:
     """Decorator for the hook that is set aside. Others, such as a profiler's, are left alone."""
-    _hooks.append(hook)
+    global _hook
+    _hook = hook
     return hook
 
 
@@ -38,12 +39,12 @@ def unwatched(function: F) -> F:
     """Decorator: the function, which takes arguments by position alone, runs without the hook."""
     if not PAYS:
         return function
-    get, put, hooks = sys.getprofile, sys.setprofile, _hooks
+    get, put = sys.getprofile, sys.setprofile
 
     @functools.wraps(function)
     def alone(*args):
         hook = get()
-        if hook is None or hook is not hooks[0]:
+        if hook is None or hook is not _hook:
             return function(*args)
         put(None)
         try:

@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from ..atoms import NUMBER_TYPES, SCALARS, is_plain
 from ..errors import (
     AutodiffError,
     ConversionError,
@@ -31,12 +32,11 @@ from ..errors import (
 from ..graph import Node, type_text
 from ..ops import build, table
 from . import recording, source_lines, writes
-from .indexing import advanced, basic, expand, is_basic
+from .indexing import advanced, basic, expand, is_basic, row_of
 from .recording import ActiveRecording, escaped, innermost, native, scalar_const
 from .unwatched import unwatched
 from .view_chains import chain_between, same_chain, shortened
 
-SCALARS = (bool, int, float, complex)
 # What answers NumPy's two protocols, "ufunc" and "function": ufuncs.py and dispatch.py enter it, which need
 # the class below.
 ANSWERS: dict = {}
@@ -325,7 +325,12 @@ class Recorded:
 
     @property
     def __array_interface__(self):
-        raise AttributeError("__array_interface__")  # NumPy then asks __array__, which explains
+        what = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
+        error = AttributeError(
+            "a recorded array does not show its memory. Use np.lib.stride_tricks.sliding_window_view, or "
+            "slices and np.stack"
+        )
+        raise located(error, what, source_lines.here())  # NumPy itself then asks __array__
 
     def __repr__(self):
         name = f"{self._node.name}: " if self._node.name else ""
@@ -485,6 +490,10 @@ def _function(function, *args, **kwargs):
 
 
 # operands
+# What a ufunc takes without asking an object of the user's
+OPERANDS = frozenset({Recorded, np.ndarray, *NUMBER_TYPES})
+
+
 def value_of(x: Any) -> Any:
     """The concrete value that a recorded one stands for; anything else as it is."""
     return x.value if type(x) is Recorded else x
@@ -586,6 +595,8 @@ def index_arrays(rec: ActiveRecording, k: Any) -> list[Node]:
 
 def _item(self: Recorded, key: Any) -> Recorded:
     """self[key]"""
+    if type(key) is int and type(self._value) is np.ndarray and self.shape and self.dtype.kind != "V":
+        return _row(self, key)
     rec = innermost(_recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))
     value = self.value
     if not isinstance(value, (np.ndarray, np.generic)):
@@ -612,6 +623,23 @@ def _item(self: Recorded, key: Any) -> Recorded:
     return Recorded(rec, node, result)
 
 
+def _row(self: Recorded, i: int) -> Recorded:
+    """self[i] of an array: of all indices the commonest by far, such as that of a block's weights."""
+    rec, value = innermost((self,)), self.value
+    try:
+        result = value[i]
+    except IndexError as error:
+        raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
+    x = self.node
+    slices, shape = row_of(i, x.shape)
+    node = build.reshape(build.slice_(x, slices), shape)
+    if node is not x:
+        recording.label(node, source_lines.site())
+    if isinstance(result, np.ndarray) and (result.size or np.may_share_memory(result, value)):
+        return self.view_of(node, result) if node is not x else self._alias(result)
+    return Recorded(rec, node, result)
+
+
 def _place(self: Recorded, key: Any) -> Recorded | None:
     """self[key] as a view, to write to; None where it is none."""
     if not is_basic(expand(key, self.ndim)):
@@ -620,27 +648,16 @@ def _place(self: Recorded, key: Any) -> Recorded | None:
     return _item(self, parts if any([k is Ellipsis for k in parts]) else (*parts, Ellipsis))
 
 
-_INTEGERS = frozenset({int, np.int64, np.int32, type(None), type(Ellipsis)})
-
-
-def _is_plain(key: Any) -> bool:
-    """Whether a key is one of whole numbers and slices, and no object of the user's."""
-    kind = type(key)
-    if kind is slice:
-        return _INTEGERS.issuperset((type(key.start), type(key.stop), type(key.step)))
-    return all([_is_plain(k) for k in key]) if kind is tuple else kind in _INTEGERS
-
-
 @unwatched
 def _plain_item(x: Recorded, key: Any) -> Recorded | None:
     """x[key] where the key is plain, else None."""
-    return _item(x, key) if _is_plain(key) else None
+    return _item(x, key) if is_plain(key) else None
 
 
 @unwatched
 def _plain_place(x: Recorded, key: Any) -> Recorded | None:
     """The view x[key] where the key is plain and it is one, else None."""
-    return _place(x, key) if _is_plain(key) else None
+    return _place(x, key) if is_plain(key) else None
 
 
 def _same_view(a: Recorded, b: Recorded) -> bool:
@@ -650,11 +667,8 @@ def _same_view(a: Recorded, b: Recorded) -> bool:
 
 def store(target: Recorded, value: Any) -> None:
     """Assign to all of a recorded array: target[...] = value."""
-    concrete, node = (_plainly_assigned if type(value) in _PLAIN else _assigned)(target, value)
+    concrete, node = (_plainly_assigned if type(value) in OPERANDS else _assigned)(target, value)
     writes.write(target, node, lambda array: array.__setitem__(Ellipsis, concrete))
-
-
-_PLAIN = frozenset({Recorded, *SCALARS})
 
 
 def _assigned(target: Recorded, value: Any) -> tuple[Any, Node]:

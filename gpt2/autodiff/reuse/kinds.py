@@ -25,9 +25,6 @@ from ..record.bytecode import BY_NAME, returns_nothing
 from ..record.dispatch import HANDLERS, RAW, REFUSED
 from ..record.source_lines import is_inside
 
-# Compared by type and value
-ATOMS = (type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), type(NotImplemented))
-
 _PURE_BUILTINS = (
     "abs all any ascii bin callable chr divmod format hash hex isinstance issubclass iter len max min next "
     "oct ord pow repr round sorted sum __build_class__"

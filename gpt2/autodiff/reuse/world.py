@@ -25,16 +25,15 @@ from typing import Any
 
 import numpy as np
 
+from ..atoms import ATOMS
 from ..record import source_lines
 from ..record.bytecode import CATCHES, reads
 from ..record.conversions import plain
 from ..record.draws import Drawing
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
-from ..same import NUMPY_SCALARS
 from .guard import Guard, make_guard, never, settings_of_texts
 from .kinds import (
-    ATOMS,
     LISTED,
     METHODS,
     NAMING,
@@ -341,8 +340,6 @@ class World:
         visit = _VISITS.get(t)
         if visit is not None:
             visit(self, v)
-        elif t in NUMPY_SCALARS and t is not np.void:
-            pass
         elif issubclass(t, np.dtype) and not v.hasobject:
             self._dtype(v)
         elif issubclass(t, type):
@@ -556,15 +553,23 @@ def _is_in_module_inside(frame: types.FrameType) -> bool:
         return False
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
-    return getattr(module, "__dict__", None) is frame.f_globals and file is not None and source_lines.is_inside(file)
+    return (
+        getattr(module, "__dict__", None) is frame.f_globals
+        and file is not None
+        and source_lines.is_inside(file)
+    )
 
 
 def _is_of_named_tuples(frame: types.FrameType) -> bool:
-    """Whether the __new__ runs that the standard library writes for a named tuple. It reads nothing: its
-    globals have no built-in names, unlike those of any module.
+    """Whether the __new__ runs that the standard library writes for a named tuple. It reads nothing, where it
+    has no defaults: its globals have no built-in names, unlike those of any module.
     """
     names = frame.f_globals
-    return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
+    if not (names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}):
+        return False
+    kinds = getattr(frame.f_locals.get("_cls"), "__mro__", ())
+    made = [k.__dict__.get("__new__") for k in kinds]
+    return any(f.__code__ is frame.f_code and f.__defaults__ is None for v in made for f in functions_of(v))
 
 
 def is_ours(c: type) -> bool:

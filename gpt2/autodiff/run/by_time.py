@@ -1,31 +1,60 @@
 """Ways to do the same thing, of which the fastest is found by timing them on real calls, in turn.
 
-    choice = Choices("rows.json", ("alone", "shared"), ...)
-    trials = Trials(choice)
+    trials = Trials("rows.json", ("alone", "shared"))
     trials.run(key, lambda way: ...)
 
 All ways have to give the same bits. Each is timed SAMPLES times for a key; what counts is its shortest time.
+What calls `sample` itself can say that something disturbed a sample, which then does not count. Where hardly
+any is good, what was found serves this process and is not written down.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from .remembered import Choices
 
 SAMPLES = 5
+ATTEMPTS = 3 * SAMPLES  # of a way, samples that do not count included
 SURE, DAYS = 3, 30  # processes that have to find the same before it is believed, and for how long it is
 
 
+class Samples:
+    """The times of each way, until there are enough of them."""
+
+    def __init__(self, ways: Iterable[str]):
+        self.times: dict[str, list[float]] = {way: [] for way in ways}
+        self.disturbed: dict[str, list[float]] = {way: [] for way in self.times}
+
+    def next(self, *given: Any) -> str:
+        """The way that has been tried least."""
+        return min(self.times, key=lambda way: len(self.times[way]) + len(self.disturbed[way]))
+
+    def add(self, way: str, seconds: float, disturbed: bool) -> None:
+        (self.disturbed if disturbed else self.times)[way].append(seconds)
+
+    def best(self) -> tuple[str, bool] | None:
+        """The fastest way, and whether that is worth writing down; None while more samples are needed."""
+        if len(self.times) == 1:
+            return next(iter(self.times)), True
+        if all(len(t) >= SAMPLES for t in self.times.values()):
+            return min(self.times, key=lambda way: min(self.times[way])), True
+        every = {way: self.times[way] + self.disturbed[way] for way in self.times}
+        if any(len(t) < ATTEMPTS for t in every.values()):
+            return None
+        return min(every, key=lambda way: min(every[way])), False
+
+
 class Trials:
-    """The times of each way, by key, until there are enough of them."""
+    """The samples of each key, until a way is chosen for it."""
 
     def __init__(self, name: str, ways: tuple[str, ...], software: Callable[[], str] = str):
         self.ways = ways
         self.chosen = Choices(name, ways, software, SURE, DAYS)
-        self.times: dict[tuple, dict[str, list[float]]] = {}
+        self.open: dict[tuple, Samples] = {}
         self._lock = threading.Lock()
 
     def run(self, key: tuple, do: Callable[[str], None]) -> None:
@@ -33,27 +62,42 @@ class Trials:
         way = self.chosen.get(key)
         if way is not None:
             do(way)
-            return
-        with self._lock:
-            times = self.times.setdefault(key, {way: [] for way in self.ways})
-            way = min(times, key=lambda way: len(times[way]))
-        began = time.perf_counter()
-        do(way)
-        self._note(key, way, time.perf_counter() - began)
+        else:
+            self.sample(key, lambda: Samples(self.ways), lambda way: (_seconds(do, way), False))
 
-    def _note(self, key: tuple, way: str, seconds: float) -> None:
-        """Add a sample, and choose where there are enough."""
+    def sample(
+        self,
+        key: tuple,
+        begin: Callable[..., Samples],
+        timed: Callable[..., tuple[float, bool]],
+        *given: Any,
+    ) -> None:
+        """Take one sample, and choose where there are enough.
+
+        begin   begin(*given) makes the samples of a key, whose next(*given) says the way
+        timed   timed(way, *given) does it, and says how many seconds it took and whether it was disturbed
+        """
         with self._lock:
-            times = self.times.get(key)
-            if times is None:  # another thread has chosen meanwhile
-                return
-            times[way].append(seconds)
-            if all(len(t) >= SAMPLES for t in times.values()):
-                self.chosen.put(key, min(times, key=lambda way: min(times[way])))
-                del self.times[key]
+            samples = self.open.get(key)
+            if samples is None:
+                samples = self.open[key] = begin(*given)
+            way = samples.next(*given)
+        took = timed(way, *given)
+        with self._lock:
+            samples.add(way, *took)
+            best = samples.best()
+            if best is not None and self.chosen.get(key) is None:  # no other thread has chosen meanwhile
+                self.chosen.put(key, *best)
+                self.open.pop(key, None)
 
     def forget(self) -> None:
         """Drop all samples, and what was chosen."""
         with self._lock:
-            self.times.clear()
+            self.open.clear()
             self.chosen.clear()
+
+
+def _seconds(do: Callable[[str], None], way: str) -> float:
+    began = time.perf_counter()
+    do(way)
+    return time.perf_counter() - began

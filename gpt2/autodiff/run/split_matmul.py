@@ -10,16 +10,15 @@ processor: OpenBLAS's for AVX-512 keep the bits of float32 products cut at multi
 its kernels for Haswell and Zen only of those cut by rows. So a way is tried on random numbers, once for each
 kind of product, before it is used.
 
-Of the ways that hold, the fastest is found on real calls: each product of the first steps is one sample, the
-ways in turn, until every way has been timed SAMPLES times. What counts is a way's shortest time. A sample in
-which one of the threads was kept from its core, by another program say, is not counted; where the machine is
-so busy that hardly any is good, what was found serves this process and is not written down. What was found in
-quiet is kept (remembered.py) for this machine and this kernel, and believed once SURE processes have found
-the same.
+Of the ways that hold, the fastest is found on real calls (by_time.py): each product of the first steps is one
+sample. A sample in which one of the threads was kept from its core, by another program say, is not counted.
+What was found in quiet is kept (remembered.py) for this machine and this kernel, and believed once SURE
+processes have found the same.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -28,22 +27,21 @@ from functools import cache
 import numpy as np
 
 from .blas import blas_kernel
+from .by_time import Samples, Trials
 from .caches import in_cache
-from .remembered import Choices
 
-SAMPLES = 5
-ATTEMPTS = 3 * SAMPLES  # of a way, samples that do not count included
-SURE = 3  # processes
-DAYS = 30  # after which a product is measured again
 # A thread that did not run for a larger part of its time, and for more seconds, was kept from its core.
 AWAY, AWAY_S = 0.1, 50e-6
 # Multiply-adds. Below, waking a thread costs more than it saves; up to four times as many, doing the product
 # whole is one of the ways.
 SPLIT_FROM = 4_000_000
-WAYS = ("columns", "rows", "turned", "whole")
+WAYS = ("columns", "rows", "even rows", "turned", "whole")
+BY_ROWS = ("rows", "even rows")
 # Pieces are multiples of this, and none is smaller: the kernels of OpenBLAS work in tiles of 8, 12, 16 and
-# 24, and add up in another order what is left over beside them.
-TILE = 48
+# 24, and add up in another order what is left over beside them. Of few rows that makes uneven pieces: 256 are
+# cut in 144 and 112, and one thread waits for the other. Those for Haswell keep the bits of rows that are cut
+# at multiples of 12 as well: 132 and 124 take 0.93 of the time.
+TILE, SMALL_TILE = 48, 12
 # Bytes. A product with more in its result is not timed; one with more in operands and result is checked
 # on fewer columns (or rows, whichever is not cut). Checks of GPT-2 124M's products, all of them in the first
 # step of a process, took 0.55 s where only those with more than 32 MiB were cut short, 0.3 s like this.
@@ -60,9 +58,14 @@ FEW = 512
 MOST_TURNED = in_cache(2, 1 << 18, 1 << 22)
 STRIP, APART = 64, 16
 
-chosen = Choices("products.json", WAYS, blas_kernel, SURE, DAYS)
-_trials: dict[tuple, _Trial] = {}
-_lock = threading.Lock()
+
+def _chosen_among() -> str:
+    """What a choice depends on: the kernels, and which ways there were to choose from."""
+    return f"{blas_kernel()}, {', '.join(WAYS)}"
+
+
+trials = Trials("products.json", WAYS, _chosen_among)
+chosen = trials.chosen
 _own = threading.local()
 
 
@@ -93,7 +96,7 @@ def _run(way: str, a, b, out, threads: int, share):
     if way == "whole":
         return np.matmul(a, b, out=out)
     M, N = out.shape
-    todo = iter(_pieces(M if way == "rows" else N, _count(M * N * a.shape[1], threads)))
+    todo = iter(_pieces_of(way, M, N, _count(M * N * a.shape[1], threads)))
 
     def job(thread: int) -> None:
         for s in todo:
@@ -108,15 +111,20 @@ def _count(work: int, threads: int) -> int:
     return min(threads, max(2, work // SPLIT_FROM))
 
 
-def _pieces(length: int, count: int) -> list[slice]:
-    """Where the rows or columns are cut."""
-    size = -(-length // (count * TILE)) * TILE
-    starts = range(0, max(length - TILE, 0) + 1, size)  # a last piece of fewer goes with the one before it
+def _pieces_of(way: str, M: int, N: int, count: int) -> list[slice]:
+    """Where the rows or columns are cut in this way."""
+    return _pieces(M if way in BY_ROWS else N, count, SMALL_TILE if way == "even rows" else TILE)
+
+
+def _pieces(length: int, count: int, tile: int = TILE) -> list[slice]:
+    """So many pieces of as many tiles."""
+    size = -(-length // (count * tile)) * tile
+    starts = range(0, max(length - tile, 0) + 1, size)  # a last piece of fewer goes with the one before it
     return [slice(i, j) for i, j in zip(starts, [*starts[1:], length])]
 
 
 def _piece(way: str, s: slice, a, b, out) -> None:
-    if way == "rows":
+    if way in BY_ROWS:
         np.matmul(a[s], b, out=out[s])
     elif way == "columns":
         np.matmul(a, b[:, s], out=out[:, s])
@@ -149,6 +157,12 @@ def _may_turn(b: np.ndarray, out: np.ndarray, threads: int) -> bool:
     return fits and _order(b) == "T" and M <= FEW and len(b) >= 2 * M
 
 
+def _evens_out(rows: int, count: int) -> bool:
+    """Whether the longest piece is a twentieth shorter where rows are cut at multiples of fewer."""
+    coarse, fine = (max(s.stop - s.start for s in _pieces(rows, count, tile)) for tile in (TILE, SMALL_TILE))
+    return fine <= 0.95 * coarse
+
+
 def keeps_bits(way: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int) -> bool:
     """Whether a product cut in this way has the bits of the whole one, tried on random numbers.
 
@@ -157,11 +171,11 @@ def keeps_bits(way: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads:
     if way == "whole":
         return True
     (M, N), K = out.shape, a.shape[1]
-    pieces = _pieces(M if way == "rows" else N, _count(M * N * K, threads))
+    pieces = _pieces_of(way, M, N, _count(M * N * K, threads))
     if way != "turned":  # which calls BLAS in another way: a part says nothing of the rest
         K = _fewer(K, M * N)
         if a.nbytes + b.nbytes + out.nbytes >= MUCH:
-            M, N = (M, _fewer(N, M * K)) if way == "rows" else (_fewer(M, N * K), N)
+            M, N = (M, _fewer(N, M * K)) if way in BY_ROWS else (_fewer(M, N * K), N)
     x, y = _random_like(0, a, (M, K)), _random_like(1, b, (K, N))
     whole, cut = np.matmul(x, y), np.empty((M, N), out.dtype)
     for s in pieces:
@@ -213,7 +227,7 @@ class _Patience:
 _patience = _Patience()
 
 
-class _Trial:
+class _Trial(Samples):
     """The times of each way that keeps the bits of one kind of product.
 
     What has not been checked for that is `unchecked`: cuts by rows and by columns are checked at once, turned
@@ -222,56 +236,33 @@ class _Trial:
 
     def __init__(self, a, b, out, threads: int):
         M, N = out.shape
-        ways = ["rows", "columns"] if M > N else ["columns", "rows"]
+        by_rows = ("even rows", "rows") if _evens_out(M, _count(M * N * a.shape[1], threads)) else ("rows",)
         large = out.nbytes >= LARGE  # not timed
         found: list[str] = []
-        for way in ways:
-            if not (large and found) and keeps_bits(way, a, b, out, threads):
-                found.append(way)
+        for ways in (by_rows, ("columns",)) if M > N else (("columns",), by_rows):
+            if not (large and found):
+                held = (way for way in ways if keeps_bits(way, a, b, out, threads))
+                found += itertools.islice(held, 1)
         self.unchecked = ["turned"] if _may_turn(b, out, threads) and not (large and found) else []
         if not large and M * N * a.shape[1] < 4 * SPLIT_FROM:
             found.append("whole")
-        self.times: dict[str, list[float]] = {way: [] for way in found or ["whole"]}
-        self.disturbed: dict[str, list[float]] = {way: [] for way in self.times}
+        super().__init__(found or ["whole"])
 
-    def next(self, a, b, out, threads: int) -> str:
-        """The way that has been tried least."""
+    def next(self, *given) -> str:
+        """The way that has been tried least, of those that are checked by now."""
         if self.unchecked and _patience.allows():
             way = self.unchecked.pop()
-            if _patience.watch(keeps_bits, way, a, b, out, threads):
+            if _patience.watch(keeps_bits, way, *given):
                 self.times[way], self.disturbed[way] = [], []
-        return min(self.times, key=lambda way: len(self.times[way]) + len(self.disturbed[way]))
-
-    def add(self, way: str, seconds: float, disturbed: bool) -> None:
-        (self.disturbed if disturbed else self.times)[way].append(seconds)
+        return super().next()
 
     def best(self) -> tuple[str, bool] | None:
-        """The fastest way, and whether that is worth writing down; None while more samples are needed."""
-        if self.unchecked:
-            return None
-        if len(self.times) == 1:
-            return next(iter(self.times)), True
-        if all(len(t) >= SAMPLES for t in self.times.values()):
-            return min(self.times, key=lambda way: min(self.times[way])), True
-        every = {way: self.times[way] + self.disturbed[way] for way in self.times}
-        if any(len(t) < ATTEMPTS for t in every.values()):
-            return None
-        return min(every, key=lambda way: min(every[way])), False
+        return None if self.unchecked else super().best()
 
 
 def _try(key: tuple, a, b, out, threads: int, share):
-    with _lock:
-        trial = _trials.get(key)
-        if trial is None:
-            trial = _trials[key] = _Trial(a, b, out, threads)
-        way = trial.next(a, b, out, threads)
-    took, disturbed = _timed(way, a, b, out, threads, share)
-    with _lock:
-        trial.add(way, took, disturbed)
-        best = trial.best()
-        if best is not None and chosen.get(key) is None:
-            chosen.put(key, *best)
-            _trials.pop(key, None)
+    timed = lambda way, *given: _timed(way, a, b, out, threads, share)  # noqa: E731
+    trials.sample(key, _Trial, timed, a, b, out, threads)
     return out
 
 

@@ -4,6 +4,11 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.derive.differentiate import jvp_graph, vjp_graph
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.subgraph import with_slices
+from gpt2.autodiff.passes.alike import flat
+from gpt2.autodiff.pipeline import Row
 from gpt2.autodiff.record.record import record_pure
 from gpt2.model import GPT2, GPT2Config
 
@@ -64,16 +69,131 @@ def test_few_calls_are_opened(n):
 
 
 def test_both_halves_in_one_program_share_their_views_of_inputs():
-    joint = ad.FixedPair(model(ad.repeated(layer))).entry((X, W), {})[0].joint.graph
-    parts = [n.key() for n in joint.nodes if n.op == "slice" and n.args[0].op == "input"]
-    assert len(parts) == 30 == len(set(parts))
+    """Each call of the forward and of the backward is given a part of the weights: one view for both."""
+    source = ad.FixedPair(model(ad.repeated(layer))).entry((X, W), {})[0].joint.program.source
+    for k in range(30):
+        assert source.count(f"= w[{k}:{k + 1}]") == (0 < k < 29)
 
 
 def test_views_of_many_weights_come_from_a_table():
     w = np.random.default_rng(2).normal(size=(120, 8, 8)) / 9
     f = model(ad.repeated(layer), 120)
-    assert "cut_steps" in ad.FixedPair(f).entry((X, w), {})[0].joint.program.source
+    source = ad.FixedPair(f).entry((X, w), {})[0].joint.program.source
+    assert "cut_steps" in source
+    assert "= w[6:7]" not in source
     assert_same(f, model(layer, 120), X, w)
+
+
+def biased(x, w, b):
+    return layer(x, w) * np.cos(b) + np.tanh(b)
+
+
+def test_many_views_side_by_side_are_given_as_rows():
+    def f(of):
+        def g(x, w, b):
+            for k in range(40):
+                x = of(x, w[k], b[k])
+            return np.sum(x * x)
+
+        return g
+
+    rng = np.random.default_rng(2)
+    w, b = rng.normal(size=(40, 8, 8)) / 9, rng.normal(size=(40, 8))
+    source = ad.FixedPair(f(ad.repeated(biased))).entry((X, w, b), {})[0].joint.program.source
+    lines = source.splitlines()
+    assert sum("*given_7," in line for line in lines) == 2  # by the forward's call and the backward's
+    assert sum("*made_7," in line for line in lines) == 1
+    assert sum("row_steps" in line for line in lines) == 1
+    assert_same(f(ad.repeated(biased)), f(biased), X, w, b)
+
+
+def test_slices_of_arguments_are_cut_by_the_calls():
+    """A part that one call alone reads is no node of the program; the gradient of all is one."""
+    forward, backward = ad.FixedPair(model(ad.repeated(layer))).graphs(X, W)
+    cuts = [n.attrs["cuts"] for n in forward.nodes if n.op == "stretch"]
+    assert cuts == [(None, (0, k, k + 1)) for k in range(30)]
+    assert not any(n.op == "slice" for n in (*forward.nodes, *backward.nodes))
+    assert [n.op for n in backward.outputs][1] == "collect"
+    assert "w[7:8]" in str(forward)
+
+
+def joint_graph(f):
+    """Result and gradients of f, with calls in it, and the inputs of such a graph."""
+    row = Row("f")
+    graph = row.simplified(record_pure(f, (X, W)).graph, alike=True)
+    return vjp_graph(graph, [0, 1], [0]), [X, W, np.array(0.7)]
+
+
+def assert_equal_graphs(a, b, *arrays):
+    for got, want in zip(evaluate_graph(a, arrays), evaluate_graph(b, arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_calls_can_be_opened_at_any_time():
+    """What they cut is then cut before them, and what was collected from them is assembled."""
+    joint, arrays = joint_graph(model(ad.repeated(layer)))
+    assert any(n.op == "collect" for n in joint.nodes)
+    for opened in (flat(joint), with_slices(joint)):
+        assert not any(n.op == "collect" or n.attrs.get("cuts") for n in opened.nodes)
+        assert_equal_graphs(joint, opened, *arrays)
+
+
+def test_derivatives_of_gradients_that_calls_have_given():
+    joint, arrays = joint_graph(model(ad.repeated(layer), 10))
+    opened = flat(joint)
+    moved = np.random.default_rng(4).normal(size=W.shape)
+    assert_equal_graphs(jvp_graph(joint, [1]), jvp_graph(opened, [1]), *arrays, moved)
+    assert_equal_graphs(vjp_graph(joint, [0, 1], [2]), vjp_graph(opened, [0, 1], [2]), *arrays, moved)
+
+
+def test_weights_that_are_read_outside_of_the_calls_as_well():
+    def f(of):
+        def g(x, w):
+            for k in range(30):
+                x = of(x, w[k])
+            return np.sum(x * x) + np.sum(w**2) + np.sum(np.sin(w[3]))
+
+        return g
+
+    assert_same(f(ad.repeated(layer)), f(layer), X, W)
+
+
+def test_a_slice_that_two_calls_read_stays():
+    """Its gradient is the sum of what both give."""
+
+    def f(of):
+        def g(x, w):
+            for k in range(30):
+                x = of(of(x, w[k]), w[min(k, 28)])
+            return np.sum(x * x)
+
+        return g
+
+    forward, _ = ad.FixedPair(f(ad.repeated(layer))).graphs(X, W)
+    cuts = [n.attrs["cuts"] for n in forward.nodes if n.op == "stretch"]
+    assert [k for k, c in enumerate(cuts) if c] == [58]
+    assert_same(f(ad.repeated(layer)), f(layer), X, W)
+
+
+@pytest.mark.parametrize(
+    "at", [lambda w, k: w[:, k], lambda w, k: w[:, :, k : k + 2], lambda w, k: w[-k - 1]]
+)
+def test_parts_along_any_axis(at):
+    def part(x, w):
+        return np.tanh(x + np.mean(w) * np.sin(w).sum()) * np.cos(x) + np.exp(-x * x) / (2 + x**2)
+
+    def f(of):
+        def g(x, w):
+            for k in range(20):
+                x = of(x, at(w, k))
+            return np.sum(x * x)
+
+        return g
+
+    w = np.random.default_rng(3).normal(size=(30, 21, 22)) / 9
+    forward, _ = ad.FixedPair(f(ad.repeated(part))).graphs(X, w)
+    assert sum(bool(n.attrs["cuts"]) for n in forward.nodes if n.op == "stretch") == 20
+    assert_same(f(ad.repeated(part)), f(part), X, w)
 
 
 def test_it_is_recorded_once():

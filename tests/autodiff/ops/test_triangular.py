@@ -21,6 +21,17 @@ def test_it_solves_as_numpy_does(n, columns, upper):
         np.testing.assert_allclose(found, np.linalg.solve(triangle, b), rtol=1e-11, atol=1e-14)
 
 
+@pytest.mark.parametrize("kinds", [("f4", "f8"), ("f8", "f4"), ("f4", "c16")])
+def test_digits_are_those_of_the_result(kinds):
+    """Not those of the matrix, whose blocks are inverted."""
+    a, b = (rng.normal(size=s) for s in ((100, 100), (100, 2)))
+    a, b = (a + 100 * np.eye(100)).astype(kinds[0]), b.astype(kinds[1])
+    expected = np.linalg.solve(np.tril(a).astype(np.result_type(a, b)), b)
+    compiled = ad.compile(lambda a, b: linalg.solve_triangular(a, b, lower=True))
+    for _ in range(3):
+        np.testing.assert_allclose(compiled(a, b), expected, rtol=1e-11, atol=1e-14, strict=True)
+
+
 def test_a_singular_matrix_is_numpys_error():
     with pytest.raises(np.linalg.LinAlgError, match="Singular"):
         triangular.evaluate(np.diag([1.0, 0.0, 2.0]), np.ones((3, 1)), False)

@@ -626,14 +626,15 @@ def test_what_rules_make_stands_where_the_old_value_stood():
 
 
 def test_a_minus_moves_to_the_smaller_factor():
-    """In strict mode too: each product of two numbers keeps its bits, and zeros keep their sign."""
+    """But not where every bit counts: BLAS may add up in another order where -a is not made."""
     graph = graph_of(lambda v: (-v.flat) @ v.v)
-    after = simplify(graph)
+    after = fast(graph)
     expected = "t1: f32[4,5] = negative(v)\nt2: f32[6,5] = matmul(flat, t1)\nreturn t2"
     assert body(after) == expected
-    assert_same_bits(graph, after, seed=3)
+    assert_same_values(graph, after, "float32")
+    assert body(simplify(graph)) == body(graph)
     kept = graph_of(lambda v: transpose(-v.v, (1, 0)) @ transpose(v.flat, (1, 0)))
-    assert body(simplify(kept)) == body(kept)
+    assert "negative(v)" in body(fast(kept))
 
 
 def test_what_is_picked_in_strict_mode():

@@ -407,6 +407,14 @@ def test_unsupported_functions_show_a_rule():
     text = message(lambda x: np.quantile(x, 0.5, weights=x, method="inverted_cdf"), X, kind=UnsupportedError)
     assert "with weights" in text
     message(lambda x: np.savetxt("nowhere", x), X, kind=UnsupportedError)
+    text = message(lambda x: np.add(x, x, signature="dd->d"), X, kind=UnsupportedError)
+    assert "np.add(signature=, axes=) is not recorded" in text and "def my_add(x):\n" in text
+
+
+def test_the_memory_of_a_recorded_array_is_not_shown():
+    text = message(lambda x: np.lib.stride_tricks.as_strided(x, (2, 2)), X)
+    assert "as_strided" in text and "\n" not in text
+    assert record(lambda x: x * hasattr(x, "__array_interface__"), (X,)) is not None
 
 
 @pytest.mark.parametrize("f, advice", [

@@ -168,6 +168,14 @@ def test_the_default_of_a_defaultdict():
     )
 
 
+def test_the_defaults_of_a_named_tuple():
+    rates = [2.0]
+    Held = collections.namedtuple("Held", "rates", defaults=[rates])
+    Plain = collections.namedtuple("Plain", "rate", defaults=[2.0])
+    stays_current(lambda x: np.sum(x) * Held().rates[0], lambda: rates.__setitem__(0, 3.0))
+    stays_current(lambda x: np.sum(x) * Plain().rate, lambda: setattr(Plain.__new__, "__defaults__", (3.0,)))
+
+
 def test_default_dicts_and_deques_are_compared():
     table, queue = collections.defaultdict(float, a=2.0), collections.deque([2.0, 1.0], maxlen=3)
 

@@ -24,13 +24,11 @@ def calls_told(f, *args):
         return observe(frame, event, arg)
 
     observe = watch._observe
-    hooks, unwatched._hooks[:] = list(unwatched._hooks), [counting]
-    watch._observe = counting
+    watch._observe = unwatched._hook = counting
     try:
         ad.grad(f)(*args)
     finally:
-        watch._observe = observe
-        unwatched._hooks[:] = hooks
+        watch._observe = unwatched._hook = observe
     return count
 
 
@@ -40,6 +38,7 @@ OPERATIONS = {
     "a sign": lambda x, out: -x,
     "an item": lambda x, out: x[1],
     "a slice": lambda x, out: x[1:, None],
+    "a gather": lambda x, out: x[[0, 2]],
     "a write": lambda x, out: out.__setitem__(1, 0.5),
     "in place": lambda x, out: out.__iadd__(x),
     "a sum": lambda x, out: np.sum(x),

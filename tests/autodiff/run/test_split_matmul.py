@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from gpt2.autodiff.run import blas, kernels, remembered, split_matmul, threads
+from gpt2.autodiff.run import blas, by_time, kernels, remembered, split_matmul, threads
 
 pytestmark = pytest.mark.numeric
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.numeric
 @pytest.fixture(autouse=True)
 def afresh():
     remembered.forget()
-    split_matmul._trials.clear()
+    split_matmul.trials.forget()
     threads.set_threads(3)
     yield
     threads.set_threads(1)
     remembered.forget()
-    split_matmul._trials.clear()
+    split_matmul.trials.forget()
 
 
 def operands(M, K, N, dtype, transposed=""):
@@ -89,14 +89,14 @@ def test_a_turned_product_is_checked_when_there_is_time_and_tried_only_then(monk
     out = np.empty((256, 768), np.float32)
     for k, seed in enumerate((0, 1)):
         a, b = operands(256, 768 + 48 * seed, 768, np.float32, "b")
-        for _ in range(4 * split_matmul.SAMPLES):
+        for _ in range(4 * by_time.SAMPLES):
             kernels.matmul(a, b, out)
         assert ("turned" in used) == (k == 0)  # the first was checked at once; then no time was left
         assert len(split_matmul.chosen.made) == 1
         used.clear()
     assert checked == ["columns", "rows", "turned", "columns", "rows"]
     now[0] += 1.0 / split_matmul.CHECKS
-    for _ in range(split_matmul.SAMPLES):
+    for _ in range(by_time.SAMPLES):
         kernels.matmul(a, b, out)
     assert checked[-1] == "turned" and list(split_matmul.chosen.made.values()) == ["turned"] * 2
 
@@ -109,10 +109,10 @@ def test_zeros_prove_nothing(monkeypatch):
         assert not split_matmul.keeps_bits(way, zeros, zeros.T @ zeros, np.empty((256, 768), "f"), 2)
 
 
-def off_in_the_last_bit(piece, only=("rows", "columns")):
+def off_in_the_last_bit(piece, only=("rows", "even rows", "columns")):
     def off(way, s, a, b, out):
         piece(way, s, a, b, out)
-        part = out[s] if way == "rows" else out[:, s]
+        part = out[s] if way in split_matmul.BY_ROWS else out[:, s]
         if way in only:
             part[...] = np.nextafter(part, np.inf, where=part != 0, out=part.copy())
 
@@ -126,7 +126,7 @@ def test_sizes_that_no_tile_divides_keep_their_bits(dtype):
         for transposed in ("", "a", "b"):
             a, b = operands(M, K, N, dtype, transposed)
             want, out = a @ b, np.empty((M, N), dtype)
-            for _ in range(3 * split_matmul.SAMPLES):
+            for _ in range(3 * by_time.SAMPLES):
                 np.testing.assert_array_equal(kernels.matmul(a, b, out), want)
 
 
@@ -136,7 +136,7 @@ def test_the_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
     remembered.remember(tmp_path / "folder")
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
-    for _ in range(3 * split_matmul.SAMPLES):
+    for _ in range(3 * by_time.SAMPLES):
         assert kernels.matmul(a, b, out) is out
         np.testing.assert_array_equal(out, want)
     ((key, way),) = split_matmul.chosen.made.items()
@@ -161,8 +161,8 @@ def clock(monkeypatch, times):
         return 1e-3 * ms, disturbed
 
     monkeypatch.setattr(split_matmul, "_timed", timed)
-    a, b = operands(200, 300, 400, np.float32)
-    return lambda: kernels.matmul(a, b, np.empty((200, 400), np.float32))
+    a, b = operands(288, 300, 400, np.float32)
+    return lambda: kernels.matmul(a, b, np.empty((288, 400), np.float32))
 
 
 QUIET = {"rows": [(4, False), (2, False)], "columns": [(3, False)]}
@@ -170,7 +170,7 @@ QUIET = {"rows": [(4, False), (2, False)], "columns": [(3, False)]}
 
 def test_what_counts_is_the_shortest_time(monkeypatch):
     product = clock(monkeypatch, QUIET)
-    for _ in range(2 * split_matmul.SAMPLES):
+    for _ in range(2 * by_time.SAMPLES):
         assert not split_matmul.chosen.made
         product()
     assert list(split_matmul.chosen.made.values()) == ["rows"]
@@ -188,7 +188,7 @@ def test_a_sample_of_a_disturbed_moment_does_not_count(monkeypatch, tmp_path):
 def test_where_the_machine_is_busy_all_the_time_nothing_is_written_down(monkeypatch, tmp_path):
     remembered.remember(tmp_path)
     product = clock(monkeypatch, {**QUIET, "columns": [(1, True)]})
-    for _ in range(2 * split_matmul.ATTEMPTS):
+    for _ in range(2 * by_time.ATTEMPTS):
         assert not split_matmul.chosen.made
         product()
     assert list(split_matmul.chosen.made.values()) == ["columns"] and not list(tmp_path.iterdir())
@@ -219,17 +219,28 @@ def test_small_products_and_one_thread_take_the_plain_call():
     threads.set_threads(1)
     a, b = operands(200, 300, 400, np.float32)
     kernels.matmul(a, b, np.empty((200, 400), np.float32))
-    assert not split_matmul.chosen.made and not split_matmul._trials
+    assert not split_matmul.chosen.made and not split_matmul.trials.open
 
 
 def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
-    monkeypatch.setattr(split_matmul, "_piece", off_in_the_last_bit(split_matmul._piece, only=("rows",)))
+    by_rows = off_in_the_last_bit(split_matmul._piece, only=split_matmul.BY_ROWS)
+    monkeypatch.setattr(split_matmul, "_piece", by_rows)
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
-    for _ in range(3 * split_matmul.SAMPLES):
+    for _ in range(3 * by_time.SAMPLES):
         kernels.matmul(a, b, out)
         np.testing.assert_array_equal(out, want)
-    assert list(split_matmul.chosen.made.values()) != ["rows"]
+    assert not set(split_matmul.chosen.made.values()) & set(split_matmul.BY_ROWS)
+
+
+@pytest.mark.parametrize("keeps, rows", [(True, "even rows"), (False, "rows")])
+def test_few_rows_are_cut_evenly_where_that_keeps_the_bits(monkeypatch, keeps, rows):
+    monkeypatch.setattr(split_matmul, "keeps_bits", lambda way, *given: keeps or way != "even rows")
+    for M, found in ((256, rows), (384, "rows"), (1000, "rows")):
+        a, b = operands(M, 300, 400, np.float32)
+        tried = split_matmul._Trial(a, b, np.empty((M, 400), np.float32), 2).times
+        assert set(tried) - {"whole"} == {found, "columns"}, M
+    assert [s.stop - s.start for s in split_matmul._pieces_of("even rows", 256, 400, 2)] == [132, 124]
 
 
 def test_where_every_cut_changes_a_bit_the_product_stays_whole(monkeypatch):

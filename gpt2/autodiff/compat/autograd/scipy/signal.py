@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,21 +30,25 @@ def convolve(A: Any, B: Any, axes: Any = None, dot_axes: Any = None, mode: str =
     dot_a, dot_b = ((), ()) if dot_axes is None else dot_axes
     if len(along_a) != len(along_b) or len(dot_a) != len(dot_b):
         raise ValueError("convolve: axes and dot_axes name as many axes of A as of B")
-    rest_a = [i for i in range(np.ndim(A)) if i not in (*along_a, *dot_a)]
-    rest_b = [i for i in range(np.ndim(B)) if i not in (*along_b, *dot_b)]
+    rest_a, rest_b = _axes_but(A, along_a, dot_a), _axes_but(B, along_b, dot_b)
     a = np.transpose(A, (*rest_a, *dot_a, *along_a))
     b = np.transpose(B, (*rest_b, *dot_b, *along_b))
     n = len(along_a)
     m = np.shape(b)[np.ndim(b) - n :]
     size = np.shape(a)[np.ndim(a) - n :]
-    if mode == "valid" and any(x < y for x, y in zip(size, m)):
-        if any(x > y for x, y in zip(size, m)):
+    if mode == "valid" and any(map(operator.lt, size, m)):
+        if any(map(operator.gt, size, m)):
             raise ValueError("convolve: for mode='valid' one array is at least as large along every axis")
         out = convolve(B, A, axes and axes[::-1], dot_axes and dot_axes[::-1], mode)
         k, j = len(rest_b), len(rest_a)
         return np.transpose(out, (*range(k, k + j), *range(k), *range(k + j, k + j + n)))
     a = np.pad(a, [(0, 0)] * (np.ndim(a) - n) + [_margin(y, mode) for y in m])
     return _windows(a, b, len(rest_a), len(rest_b), len(dot_a), n)
+
+
+def _axes_but(x: Any, *taken: Sequence[int]) -> list[int]:
+    """The axes of x that are in none of these."""
+    return [i for i in range(np.ndim(x)) if not any(i in axes for axes in taken)]
 
 
 def _margin(width: int, mode: str) -> tuple[int, int]:

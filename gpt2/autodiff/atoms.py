@@ -1,0 +1,33 @@
+"""Types of values that are no objects of the user's, nor hold any: what is done with them runs none of the
+user's code.
+
+Only these very types are meant. A class derived from one may have methods and attributes of its own, so it
+is type(x) that is looked up here, and not isinstance(x, ...) that is asked.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+
+SCALARS = (bool, int, float, complex)  # Python's numbers
+# NumPy's numbers, texts and times. An np.void may hold objects, and may change.
+NUMPY_SCALARS = frozenset(np.sctypeDict.values()) - {np.object_, np.void}
+NUMBER_TYPES = frozenset({*SCALARS, *(t for t in NUMPY_SCALARS if issubclass(t, (np.number, np.bool_)))})
+ATOMS = NUMPY_SCALARS.union(
+    SCALARS, (str, bytes, range, type(None), types.EllipsisType, types.NotImplementedType)
+)
+
+
+def is_plain(x: Any) -> bool:
+    """Whether x is an atom or an array of numbers, or a list, tuple or slice of such values."""
+    kind = type(x)
+    if kind in ATOMS:
+        return True
+    if kind is list or kind is tuple:
+        return ATOMS.issuperset(map(type, x)) or all([is_plain(v) for v in x])
+    if kind is slice:
+        return is_plain((x.start, x.stop, x.step))
+    return kind is np.ndarray and not x.dtype.hasobject
