@@ -83,7 +83,7 @@ FUNCTIONS = {
         np.random.default_rng(4).normal(size=(100, 37)),
     ),
     "a value multiplied by itself": (
-        lambda x: (-(-x)) @ x.T,
+        lambda x: np.negative(-x) @ x.T,
         np.random.default_rng(5).normal(size=(100, 37)),
     ),
     "bins": (lambda x: (x / 0.1).astype(int), np.arange(1000) * 0.1),
