@@ -83,7 +83,7 @@ FUNCTIONS = {
         np.random.default_rng(4).normal(size=(100, 37)),
     ),
     "a value multiplied by itself": (
-        lambda x: (-(-x)) @ x.T,
+        lambda x: np.negative(-x) @ x.T,
         np.random.default_rng(5).normal(size=(100, 37)),
     ),
     "tens of integers": (lambda n: np.round(n, -1) + n.round(-2), np.array([0, 5, 15, -95, 149], np.int16)),
