@@ -90,6 +90,12 @@ def located(error: Exception, what: str, loc: tuple | None) -> Exception:
     return _located[kind](f"{what}: {error}", loc)
 
 
+# A note to errors of other libraries that were given one
+STANDS_FOR = (
+    "A Recorded stands for an array or a number while gpt2.autodiff records the function. What takes none "
+    "needs a rule, with @ad.custom_vjp; ad.from_torch(f) and ad.from_jax(f) give one to functions of theirs."
+)
+
 _FROM_ELSEWHERE = {
     "at": "arrays can be written to here: x[i] = v is what x.at[i].set(v) is in JAX",
     "backward": "derivatives come from ad.grad(f), which is called with the arguments of f",
@@ -147,6 +153,14 @@ def written_to_plain(loc: tuple | None, what: str = "this assignment") -> WriteE
         "value, and it can be written to; or collect the parts in a list and join them with np.stack or "
         "np.concatenate",
         loc,
+    )
+
+
+def of_another_library(x: object, loc: tuple | None) -> DtypeError:
+    """The error where an array of another library's (a tensor of PyTorch's) meets a recorded value."""
+    kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
+    return DtypeError(
+        f"a {kind} met a recorded value; only NumPy's arrays can be recorded. Convert it, ad.as_numpy(x)", loc
     )
 
 

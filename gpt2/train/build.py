@@ -9,14 +9,16 @@ from gpt2 import parallel
 from gpt2.autodiff import get_threads
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
+from gpt2.description import Description
 from gpt2.errors import OptionError, UserError
 from gpt2.model import GPT2, GPT2Config, initialise
 from gpt2.optimizer import AdamW
 from gpt2.own import OwnFile
 from gpt2.parallel import auto
-from gpt2.parallel.cores import launched_ranks, threads_each
+from gpt2.parallel.cores import launched_ranks, local_ranks, threads_each
 from gpt2.parallel.memory import TooLittleMemory
 from gpt2.storage import runs
+from gpt2.train.cost import check_memory
 from gpt2.train.settings import Settings
 from gpt2.tuning import Tuning
 from gpt2.weights.pretrained import Pretrained
@@ -48,13 +50,25 @@ def model_config(s: Settings, vocab_size: int) -> GPT2Config:
     if s.block_size > context:
         raise UserError(
             f"--block-size {s.block_size}: the model reads at most {context} tokens "
-            + (f"({s.init})" if s.init else "(--context)")
+            + (f"({s.init}); give --block-size {context}" if s.init else "(--context)")
         )
     if s.n_embd % s.n_head:
         raise UserError(
             f"--n-embd {s.n_embd} is not divisible by --n-head {s.n_head}; heads share the channels equally"
         )
     return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype)
+
+
+def check_fits(s: Settings, config: GPT2Config) -> None:
+    """Raise UserError where this machine's memory cannot hold a step of these settings."""
+    trained = 0  # own layers may have any number of them
+    if not s.layers:
+        with errors_as_flags(s):
+            trained = Description(config, train=s.tuning).trained.count
+    in_job = s.parallel == "mpi"
+    ranks = local_ranks() if in_job else 0
+    here = s.batch_size * ranks // max(launched_ranks(), ranks) if in_job else s.batch_size
+    check_memory(config, here, s.block_size, trained, ranks)
 
 
 def make_model(

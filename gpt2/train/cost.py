@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpt2.description import Description
+from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
 from gpt2.train.flops import gflop, training_flops
@@ -29,7 +30,8 @@ class Cost:
                   memory for the length of a step only, at its highest)
     flops         operations in a step's matrix products
     seconds       estimated for a step; None where not even two blocks fit in memory, so that no step could be
-                  tried: activations are then one block's attention scores alone
+                  tried: activations are then one array alone, the attention scores of a block or those of the
+                  vocabulary
     """
 
     parameters: int
@@ -46,7 +48,7 @@ def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options:
     Takes a few steps of a model with two blocks, and its memory, if that much is free.
     """
     item = np.dtype(config.dtype).itemsize
-    scores = B * config.n_head * T * T * item
+    scores = max(B * config.n_head * T * T * item, logits(config, B, T))
     d = Description(config, options.get("layers"), options.get("block"), options.get("train"))
     one, two = ((dataclasses.replace(config, n_layer=n), _training(d, n, options)) for n in (1, 2))
     free = available_memory()
@@ -169,13 +171,37 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def available_memory() -> int | None:
-    """Bytes that a new program could have, or None where the system does not say."""
+def logits(config: GPT2Config, B: int, T: int) -> int:
+    """Bytes of the scores of the whole vocabulary at all positions of a batch, which is one array."""
+    return B * T * config.vocab_size * np.dtype(config.dtype).itemsize
+
+
+def check_memory(config: GPT2Config, B: int, T: int, trained: int, ranks: int = 0) -> None:
+    """Raise UserError where this machine cannot hold a step: the system would kill the program, or others.
+
+    B         sequences of a batch that are computed here
+    trained   numbers that are trained, of each of which there are a gradient and two moments
+    ranks     MPI ranks on this machine, each with parameters and gradients of its own and at least a part of
+              the moments; 0: no MPI
+    """
+    item = np.dtype(config.dtype).itemsize
+    stored = trained * item * (2 * ranks + 2 if ranks > 1 else 4)
+    scores = logits(config, B, T)
+    free = available_memory(swap=True)
+    if free is not None and stored + scores > free:
+        raise UserError(
+            f"not enough memory: parameters, gradients and moments take {size(stored)}, the scores of a "
+            f"batch {size(scores)} ({B} x {T} x {config.vocab_size} numbers), and {size(free)} are free; "
+            "take a smaller model, batch size or block size"
+        )
+
+
+def available_memory(swap: bool = False) -> int | None:
+    """Bytes that a new program could have, or None where the system does not say. `swap`: on disk as well."""
+    names = ("MemAvailable:", "SwapFree:") if swap else ("MemAvailable:",)
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return 1024 * int(line.split()[1])
+            found = [1024 * int(line.split()[1]) for line in file if line.startswith(names)]
     except (OSError, ValueError):
-        pass
-    return None
+        found = []
+    return sum(found) if found else None

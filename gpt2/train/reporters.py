@@ -7,6 +7,7 @@ import sys
 from typing import TextIO
 
 from gpt2.cli import fitted
+from gpt2.data import corpora
 from gpt2.decoder import Decoder
 from gpt2.storage import runs
 from gpt2.train import llmc
@@ -117,7 +118,8 @@ class Own(Reporter):
             print(fitted(f"  a larger model      {runs.TRAIN} {larger}"))
         elif s.data == "tinyshakespeare":
             print(f"  letter by letter    {runs.TRAIN} --preset shakespeare-char-cpu")
-        print(f"  your own text       {runs.TRAIN} --data path/to/file.txt")
+        if s.data in corpora.NAMED:
+            print(f"  your own text       {runs.TRAIN} --data path/to/file.txt")
 
     def close(self) -> None:
         if self.progress is not None:

@@ -25,7 +25,7 @@ from gpt2.storage import curve, metrics, runs
 from gpt2.storage.files import write_atomically
 from gpt2.storage.lock import Lock
 from gpt2.train import fastest
-from gpt2.train.build import make_model, make_optimizer, model_config, start_team, start_tokenizer
+from gpt2.train.build import check_fits, make_model, make_optimizer, model_config, start_team, start_tokenizer
 from gpt2.train.fingerprint import agree, as_number, fingerprint, vocabulary
 from gpt2.train.flags import to_toml
 from gpt2.train.settings import Settings
@@ -75,6 +75,7 @@ class Run:
         self.val = read_tokens(prepared.val)
         config = model_config(s, self.tokenizer.vocab_size)
         self._check_tokens(config.vocab_size)
+        check_fits(s, config)
         self.order = ORDERS[s.order]
         self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
         s, self.model, choice = fastest.choose(s, config, lambda s: make_model(config, s, start, base), spawn)

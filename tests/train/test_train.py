@@ -96,6 +96,7 @@ def test_what_a_run_prints(small, tmp_path, capsys):
         f"--resume {tmp_path / 'a'}",
     ):
         assert piece in out, piece
+    assert "your own text" not in out  # it is one
     assert "\r" not in out and "\x1b" not in out  # no terminal, no control characters
 
 

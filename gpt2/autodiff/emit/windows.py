@@ -166,13 +166,19 @@ class _Hosts:
         self.whole: dict[Node, Window] = {}  # of values in memory of their own
         self.spoiled: dict[Node, Node] = {}  # value -> the op that writes over its memory
         self.views: dict[Node, list[Node]] = defaultdict(list)  # root -> the views of it, in order
+        self.multiplied: set[tuple[Node, Node]] = set()  # the roots of the factors of each product
         for n in graph.nodes:
             if n.op in VIEWS:
                 self.views[root(n)].append(n)
+            elif n.op == "matmul":
+                a, b = map(root, n.args)
+                self.multiplied |= {(a, b), (b, a)}
 
     def visit(self, n: Node) -> None:
         """Put what n copies, or writes into a copy of, where n's result goes."""
         if n.op == "copy":
+            if (n, root(n.args[0])) in self.multiplied:  # BLAS adds up a @ a.T in an order of its own
+                return
             self.settle(n.args[0], self.of(n), n)
         elif n.op == "assemble":
             self.visit_assemble(n)

@@ -29,7 +29,7 @@ import numpy as np
 
 from ..graph import Graph, GraphError, Node, with_args
 from ..ops.exactness import decided
-from ..ops.table import EXACTLY, NEARLY, VIEWS, facts, is_elementwise
+from ..ops.table import EXACTLY, NEARLY, VIEWS, apply, facts, is_elementwise
 from ..switches import FAST, STRICT
 from .match import calls_back, number
 
@@ -142,6 +142,8 @@ class Sweep:
                     break
             self.user = users[key] if uses.get(key) == 1 and key in users else None
             self._exactly = strict and (not n.derived or key in decided)
+            if self._exactly and n.op == "matmul" and m is not n:
+                m = self._kept_apart(m, n)
             self.written_over = key in written_over
             self.inverted = n.op == "divide" and n.args[1].id in inverted
             got = self._reduce(m, n)
@@ -192,6 +194,18 @@ class Sweep:
         if key is not None:
             (self._known_exactly if self._exactly else self._known)[key] = got
         return got
+
+    def _kept_apart(self, m: Node, n: Node) -> Node:
+        """The product m, which stands for n, with factors in two arrays if they were so in n. Where equal
+        values are computed once, a @ b.T may become a @ a.T, which BLAS adds up in another order.
+        """
+        a, b = map(_root, m.args)
+        if a is not b or _root(n.args[0]) is _root(n.args[1]):
+            return m
+        other: Node = apply("copy", b)
+        for view in _views_of(m.args[1]):
+            other = with_args(view, (other,))
+        return with_args(m, (m.args[0], self._settle(other, n)))
 
     def _key(self, n: Node) -> tuple:
         """Nodes with equal keys compute equal values."""
@@ -268,6 +282,21 @@ class Sweep:
                 self._uses[a.id] = self._uses.get(a.id, 0) + 1
                 self._retired.discard(a.id)
         return got
+
+
+def _root(n: Node) -> Node:
+    while n.op in VIEWS:
+        n = n.args[0]
+    return n
+
+
+def _views_of(n: Node) -> list[Node]:
+    """The views that lead from the root of n to n, the innermost first."""
+    found = []
+    while n.op in VIEWS:
+        found.append(n)
+        n = n.args[0]
+    return found[::-1]
 
 
 def lies_otherwise(got: Node, n: Node) -> bool:

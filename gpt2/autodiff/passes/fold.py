@@ -225,7 +225,8 @@ def negate_difference(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@fold.rule("positive", "copy", keeps=BITS)
+@fold.rule("positive", keeps=BITS)
+@fold.rule("copy")  # made where two arrays have to be two (engine.py)
 def the_same(n: Node, sweep: Sweep) -> Node:
     return n.args[0]
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AutodiffError, DtypeError, lost_in_scipy, no_attribute
+from ..errors import STANDS_FOR, AutodiffError, DtypeError, lost_in_scipy, no_attribute
 from ..graph import Graph, Node
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
@@ -170,6 +170,8 @@ def _call(rec: ActiveRecording, f, arguments):
         _blame_scipy(rec, error)
         if isinstance(error, AttributeError) and type(getattr(error, "obj", None)) is Recorded:
             raise no_attribute(type(error.obj.value), error.name, _raised_at(error)) from error
+        if isinstance(error, TypeError) and "Recorded" in str(error) and not isinstance(error, AutodiffError):
+            error.add_note(STANDS_FOR)
         raise
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..atoms import SCALARS
-from ..errors import AutodiffError, DtypeError, located, unsupported, written_to_plain
+from ..errors import AutodiffError, DtypeError, located, of_another_library, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
@@ -185,7 +185,11 @@ def _at_fault(error: Exception, ufunc, values, site) -> Exception:
     """NumPy's error, with the line; or what is behind it."""
     if isinstance(error, AutodiffError):
         return error
-    if any(getattr(v, "dtype", np.dtype(int)).kind == "O" for v in values):
+    kinds = [getattr(v, "dtype", np.dtype(int)) for v in values]
+    foreign = next((v for v, kind in zip(values, kinds) if not isinstance(kind, np.dtype)), None)
+    if foreign is not None:
+        return of_another_library(foreign, site.loc)
+    if any(kind.kind == "O" for kind in kinds):
         return DtypeError(
             f"{full_name(ufunc)} of a recorded value and an array of dtype object; only arrays of numbers "
             "and bools can be recorded. Convert it, for example with a.astype(float)",
@@ -288,6 +292,8 @@ def finish(rec: ActiveRecording, node: Node, value: Any, site: Site) -> Recorded
     label(node, site)
     dtype = getattr(value, "dtype", None)
     if dtype is not None:
+        if not isinstance(dtype, np.dtype):
+            raise of_another_library(value, site.loc)
         if dtype.kind not in NUMBERS:
             raise AutodiffError(
                 f"the result has dtype {dtype}; only numbers and bools can be recorded", site.loc

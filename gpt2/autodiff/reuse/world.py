@@ -161,8 +161,12 @@ class World:
         """Whether it is code of the standard library or SciPy that this package or NumPy called, or part of
         an import.
         """
-        if _is_in_module_inside(frame) or _is_of_named_tuples(frame):
+        if _is_in_module_inside(frame):
             return True
+        if _is_of_named_tuples(frame):
+            if not _has_defaults(frame):
+                return True
+            frame = frame.f_back
         standard = True
         while frame is not None and not is_inside(frame.f_code):
             file = frame.f_code.co_filename
@@ -561,15 +565,18 @@ def _is_in_module_inside(frame: types.FrameType) -> bool:
 
 
 def _is_of_named_tuples(frame: types.FrameType) -> bool:
-    """Whether the __new__ runs that the standard library writes for a named tuple. It reads nothing, where it
-    has no defaults: its globals have no built-in names, unlike those of any module.
+    """Whether the __new__ runs that the standard library writes for a named tuple. But for its defaults it
+    reads nothing: its globals have no built-in names, unlike those of any module.
     """
     names = frame.f_globals
-    if not (names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}):
-        return False
+    return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
+
+
+def _has_defaults(frame: types.FrameType) -> bool:
+    """Whether a named tuple's __new__ has defaults, or it cannot be told."""
     kinds = getattr(frame.f_locals.get("_cls"), "__mro__", ())
-    made = [k.__dict__.get("__new__") for k in kinds]
-    return any(f.__code__ is frame.f_code and f.__defaults__ is None for v in made for f in functions_of(v))
+    made = [f for k in kinds for f in functions_of(k.__dict__.get("__new__"))]
+    return not any(f.__code__ is frame.f_code and f.__defaults__ is None for f in made)
 
 
 def is_ours(c: type) -> bool:

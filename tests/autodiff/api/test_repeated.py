@@ -5,6 +5,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.derive.differentiate import jvp_graph, vjp_graph
+from gpt2.autodiff.keep.partition import partition
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.ops.subgraph import with_slices
 from gpt2.autodiff.passes.alike import flat
@@ -88,21 +89,22 @@ def biased(x, w, b):
     return layer(x, w) * np.cos(b) + np.tanh(b)
 
 
-def test_many_views_side_by_side_are_given_as_rows():
+@pytest.mark.parametrize("axis", [0, 1])
+def test_many_views_side_by_side_are_given_as_rows(axis):
     def f(of):
         def g(x, w, b):
             for k in range(40):
-                x = of(x, w[k], b[k])
+                x = of(x, w[k] if axis == 0 else w[:, k], b[k])
             return np.sum(x * x)
 
         return g
 
     rng = np.random.default_rng(2)
-    w, b = rng.normal(size=(40, 8, 8)) / 9, rng.normal(size=(40, 8))
+    w, b = np.moveaxis(rng.normal(size=(40, 8, 8)), 0, axis) / 9, rng.normal(size=(40, 8))
     source = ad.FixedPair(f(ad.repeated(biased))).entry((X, w, b), {})[0].joint.program.source
     lines = source.splitlines()
     assert sum("*given_7," in line for line in lines) == 2  # by the forward's call and the backward's
-    assert sum("*made_7," in line for line in lines) == 1
+    assert sum("*made_7," in line for line in lines) == (axis == 0)  # elsewhere they would lie in strides
     assert sum("row_steps" in line for line in lines) == 1
     assert_same(f(ad.repeated(biased)), f(biased), X, w, b)
 
@@ -139,11 +141,30 @@ def test_calls_can_be_opened_at_any_time():
 
 
 def test_derivatives_of_gradients_that_calls_have_given():
-    joint, arrays = joint_graph(model(ad.repeated(layer), 10))
+    joint, arrays = joint_graph(model(ad.repeated(layer)))
+    assert any(n.op == "collect" for n in joint.nodes)
     opened = flat(joint)
     moved = np.random.default_rng(4).normal(size=W.shape)
     assert_equal_graphs(jvp_graph(joint, [1]), jvp_graph(opened, [1]), *arrays, moved)
     assert_equal_graphs(vjp_graph(joint, [0, 1], [2]), vjp_graph(opened, [0, 1], [2]), *arrays, moved)
+
+
+def test_calls_that_differ_in_what_they_cut_alone():
+    """Each is paired with the call that computes its own gradient, and gives it what it has kept."""
+
+    def f(of):
+        def g(x, w):
+            return np.sum(sum(of(x, w[k]) for k in range(30)) ** 2)
+
+        return g
+
+    joint, _ = joint_graph(f(ad.repeated(layer)))
+    forward, backward, _ = partition(joint, 2, 1)
+    for half in (forward, backward):
+        bodies = [n.attrs["body"] for n in half.nodes if n.op == "stretch"]
+        assert len(bodies) == 30
+        assert len(set(bodies)) == 1
+    assert_same(f(ad.repeated(layer)), f(layer), X, W)
 
 
 def test_weights_that_are_read_outside_of_the_calls_as_well():

@@ -78,6 +78,14 @@ FUNCTIONS = {
         np.arange(5, dtype=np.int32),
         np.arange(5, dtype=np.int8),
     ),
+    "equal values multiplied": (
+        lambda x: (x - np.mean(x, 0)).T @ (x - np.mean(x, 0)),
+        np.random.default_rng(4).normal(size=(100, 37)),
+    ),
+    "a value multiplied by itself": (
+        lambda x: np.negative(-x) @ x.T,
+        np.random.default_rng(5).normal(size=(100, 37)),
+    ),
     "bins": (lambda x: (x / 0.1).astype(int), np.arange(1000) * 0.1),
     "a quotient compared": (lambda x: x / 49.0 >= 1.0, np.array([49.0, 98.0])),
     "a mean near overflow": (lambda x: np.sum(x / 1000), np.full(10, 3e38, SINGLE)),
