@@ -576,7 +576,7 @@ def _has_defaults(frame: types.FrameType) -> bool:
     """Whether a named tuple's __new__ has defaults, or it cannot be told."""
     kinds = getattr(frame.f_locals.get("_cls"), "__mro__", ())
     made = [f for k in kinds for f in functions_of(k.__dict__.get("__new__"))]
-    return not any(f.__code__ is frame.f_code and f.__defaults__ is None for f in made)
+    return not any(f.__code__ is frame.f_code and not f.__defaults__ for f in made)
 
 
 def is_ours(c: type) -> bool:
