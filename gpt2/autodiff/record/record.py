@@ -167,10 +167,12 @@ def _call(rec: ActiveRecording, f, arguments):
     except Exception as error:
         if rec.refused is not None and error is not rec.refused and _raised_at(error) == rec.refused.loc[:2]:
             raise rec.refused from None  # where an item is set, NumPy covers our error with its own
+        if isinstance(error, AutodiffError):
+            raise
         _blame_scipy(rec, error)
         if isinstance(error, AttributeError) and type(getattr(error, "obj", None)) is Recorded:
             raise no_attribute(type(error.obj.value), error.name, _raised_at(error)) from error
-        if isinstance(error, TypeError) and "Recorded" in str(error) and not isinstance(error, AutodiffError):
+        if isinstance(error, TypeError) and "Recorded" in str(error):
             error.add_note(STANDS_FOR)
         raise
 
@@ -179,7 +181,7 @@ def _blame_scipy(rec: ActiveRecording, error: Exception) -> None:
     """Raise where it was SciPy that failed, with a recorded value in its hands: its code in C takes none."""
     if isinstance(error, SystemError) and rec.refused is not None:  # from a function that C called
         raise rec.refused from None
-    if isinstance(error, (TypeError, AttributeError)) and not isinstance(error, AutodiffError):
+    if isinstance(error, (TypeError, AttributeError)):
         found = source_lines.scipy_in(error.__traceback__)
         if found is not None and any(type(v) is Recorded for v in found[0].f_locals.values()):
             raise lost_in_scipy(*found[1:]) from error
