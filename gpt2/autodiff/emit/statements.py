@@ -82,7 +82,7 @@ class Statement:
         else:
             yield self.bound(f"{function}({args}, out={self.target})")
 
-    def multiplied(self, a, b) -> Lines:
+    def multiplied(self, a: object, b: object) -> Lines:
         """The product of a and b: of two whole matrices on all threads."""
         on_threads = self.region is None and self.n.ndim == 2 and self.n.dtype.kind == "f"
         yield self.bound(f"{'' if on_threads else 'np.'}matmul({a}, {b}, out={self.target})")

@@ -254,7 +254,9 @@ def _carries_derivative(value) -> bool:
 
 
 def is_of_scipy(ufunc: Callable) -> bool:
-    """Is it one of scipy.special's, which somebody has imported?"""
+    """Is it one of scipy.special's, which somebody has imported? That module has NumPy's sinc as well."""
+    if getattr(np, ufunc.__name__, None) is ufunc:
+        return False
     module = sys.modules.get("scipy.special")
     found = getattr(module, ufunc.__name__, None) is ufunc
     return found or getattr(getattr(module, "_ufuncs", None), ufunc.__name__, None) is ufunc
