@@ -5,6 +5,7 @@ import pytest
 
 from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
+from gpt2.autodiff.emit import source
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.passes import alike, simplify
@@ -416,3 +417,24 @@ def f(x, m, ws):
     args = rng.normal(size=5), rng.normal(size=(5, 5)), rng.normal(size=(n, 5))
     value, _ = ad.value_and_grad(found["f"])(*args)
     assert value == found["f"](*args)
+
+
+def test_a_number_that_a_call_is_given_is_an_array_to_it(monkeypatch):
+    """A table of views has methods of arrays, which NumPy's numbers have as methods of their own."""
+    monkeypatch.setattr(source, "MOST_CUTS", 0)
+
+    def f(x, y, w):
+        s = np.sum(x) * 0.1
+        for k in range(40):
+            y = y + np.sum(w[k], axis=0) * 0.1
+            y = (y @ y.T) * 0.2
+            s = s + np.sum(x * y)
+            x = np.tanh(x + y) * np.tanh(s)
+        return np.sum(x @ y.T) + s * 0.1
+
+    rng = np.random.default_rng(0)
+    args = rng.normal(size=(4, 4)), rng.normal(size=(4, 4)), rng.normal(size=(40, 4, 4))
+    assert calls(outlined(f, *args))
+    _, pull = ad.vjp(f, *args)
+    for got, want in zip(pull(1.0), ad.grad(f, (0, 1, 2))(*args), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
