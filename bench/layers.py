@@ -32,13 +32,13 @@ def main(argv):
     parser.add_argument(
         "--layers", metavar="NAME,...", default="", help=f"of {', '.join(cases.cases(1, 1))} (default all)"
     )
-    program.contest_flags(parser, rounds=15, seconds=20)
+    program.contest_flags(parser, rounds=15, seconds=20, default=contenders.LAYER, among=contenders.LAYERS)
     options = parser.parse_args(argv)
     batches = options.sizes.split(",")
     names = cases.find_layers(options.layers)
     for batch in batches:
         cases.find_batch(batch)
-    taking_part = contenders.find(options.contenders, contenders.LAYER)
+    taking_part = contenders.find(options.contenders, contenders.LAYER, contenders.LAYERS)
     threads = program.thread_counts(options.threads)
     facts = program.facts(options)
     program.say(options, program.machine_line(facts))
