@@ -9,8 +9,10 @@ LIBRARIES = ("OPENBLAS", "MKL", "OMP", "VECLIB_MAXIMUM", "BLIS", "NUMEXPR")
 # The share of time that a container gets: "QUOTA PERIOD" in microseconds, or "max PERIOD"
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
-# How many ranks of an MPI job run on this machine, in the words of mpich, Open MPI, Intel MPI and Slurm
-LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+# How many ranks of an MPI job run on this machine, in the words of mpich, Intel MPI and Open MPI; and for how
+# many Slurm has made room, which may be more
+LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+ROOM = ("SLURM_NTASKS_PER_NODE",)
 RANKS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
@@ -45,17 +47,28 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 def local_ranks() -> int:
     """Ranks of this process's MPI job on this machine, from what mpiexec left in the environment; else 1."""
-    return next((int(os.environ[name]) for name in LOCAL_RANKS if os.environ.get(name, "").isdigit()), 1)
+    return _number(*LOCAL_RANKS, *ROOM) or 1
+
+
+def ranks_told() -> tuple[int, int] | None:
+    """(ranks of this process's MPI job on this machine, ranks in all), or None where it was not told both."""
+    here, in_all = _number(*LOCAL_RANKS), _number(*RANKS)
+    return (here, in_all) if here and in_all else None
 
 
 def launched_rank() -> int:
     """This process's rank in the MPI job that it was started in, from the environment; else 0."""
-    return next((int(os.environ[name]) for name in RANK if os.environ.get(name, "").isdigit()), 0)
+    return _number(*RANK) or 0
 
 
 def launched_ranks() -> int:
     """Processes of the MPI job that this one was started in, from the environment; else 1."""
-    return next((int(os.environ[name]) for name in RANKS if os.environ.get(name, "").isdigit()), 1)
+    return _number(*RANKS) or 1
+
+
+def _number(*names: str) -> int | None:
+    """What the first of these variables says that is there."""
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
 def shares_of_cores(workers: int) -> list[set[int] | None]:

@@ -18,7 +18,7 @@ from gpt2.model import GPT2, GPT2Config, initialise
 from gpt2.optimizer import AdamW
 from gpt2.own import OwnFile
 from gpt2.parallel import auto
-from gpt2.parallel.cores import launched_ranks, local_ranks, threads_each
+from gpt2.parallel.cores import launched_ranks, ranks_told, threads_each
 from gpt2.parallel.memory import TooLittleMemory
 from gpt2.storage import runs
 from gpt2.train.cost import check_memory
@@ -84,9 +84,10 @@ def check_fits(s: Settings, config: GPT2Config) -> None:
     if not s.layers:
         with errors_as_flags(s):
             trained = Description(config, train=s.tuning).trained.count
-    in_job = s.parallel == "mpi"
-    ranks = local_ranks() if in_job else 0
-    here = s.batch_size * ranks // max(launched_ranks(), ranks) if in_job else s.batch_size
+    ranks, here = 0, s.batch_size
+    if s.parallel == "mpi":
+        ranks, in_all = ranks_told() or (0, 0)
+        here = s.batch_size * ranks // in_all if in_all else 0
     check_memory(config, here, s.block_size, trained, ranks)
 
 
