@@ -49,5 +49,5 @@ def table(header, rows):
 
 
 def worst(errors):
-    """The largest of these errors; nan where one is: Python's max passes over those that are not the first."""
+    """The largest of these errors; nan where one is: max() passes over all but the first."""
     return math.nan if any(map(math.isnan, errors)) else max(errors)

@@ -438,3 +438,29 @@ def test_a_number_that_a_call_is_given_is_an_array_to_it(monkeypatch):
     _, pull = ad.vjp(f, *args)
     for got, want in zip(pull(1.0), ad.grad(f, (0, 1, 2))(*args), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", range(1, 7))
+def test_no_call_ends_where_a_gradient_counts_on_one_side_alone(first):
+    """The exponentials are infinite where the mask leaves them out: 0 times that is nan."""
+    mask, w = np.array([True, False, False, True]), np.array([2000.0, 0.5, 0.5, 2000.0])
+    steps = (
+        lambda x, w: np.sin(x),
+        lambda x, w: x * w,
+        lambda x, w: np.exp(x),
+        lambda x, w: np.log1p(x),
+        lambda x, w: np.where(mask, 0.3, x),
+        lambda x, w: np.cos(x),
+    )
+
+    def f(w):
+        x = np.array([0.8, -0.3, 0.1, 1.2]) + 0.0 * w
+        for k in range(first, 6 * 61):
+            x = steps[k % 6](x, w)
+        return np.sum(x)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert calls(outlined(f, w))
+        _, gradient = gradients(f, (w,))[0]
+    assert np.all(np.isfinite(gradient))
+    np.testing.assert_array_equal(gradient == 0.0, mask)

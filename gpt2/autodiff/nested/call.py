@@ -232,7 +232,7 @@ row(
 
 
 def _host(*values, function, shapes, dtypes):
-    """What the function gives, copied: it may be what it was given, or what its next call writes to."""
+    """What the function gives, copied: it may be an argument, or memory that its next call writes to."""
     return tuple([np.array(x) for x in function(*values)])
 
 
