@@ -49,5 +49,5 @@ def table(header, rows):
 
 
 def worst(errors):
-    """The largest of these errors; nan where one is: max() passes over all but the first."""
+    """The largest of these errors, nan where one is: max() keeps that only where it stands first."""
     return math.nan if any(map(math.isnan, errors)) else max(errors)

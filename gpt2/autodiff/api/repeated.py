@@ -27,7 +27,6 @@ from ..record.value import Recorded
 from ..tree import flatten, unflatten
 from .transform import leaf_key, result_leaves
 
-
 _UNSEEN = object()
 
 
