@@ -17,12 +17,17 @@ RANKS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
+def available() -> list[int]:
+    """The numbers of the cores that this process is not kept from; none where the system does not tell."""
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        return []
+
+
 def cores() -> int:
     """Cores that this process may use: those it is not kept from, and no more than its container's share."""
-    try:
-        count = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
-        count = os.cpu_count() or 1
+    count = len(available()) or os.cpu_count() or 1
     try:
         quota, period = CPU_MAX.read_text().split()
         return max(1, min(count, int(quota) // int(period)))
@@ -68,9 +73,6 @@ def _number(*names: str) -> int | None:
 
 def shares_of_cores(workers: int) -> list[set[int] | None]:
     """A set of cores for each worker, or None for each where there are fewer cores than workers."""
-    try:
-        available = sorted(os.sched_getaffinity(0))
-    except AttributeError:
-        return [None] * workers
-    each = len(available) // workers
-    return [set(available[r * each : (r + 1) * each]) or None for r in range(workers)]
+    numbers = available()
+    each = len(numbers) // workers
+    return [set(numbers[r * each : (r + 1) * each]) or None for r in range(workers)]

@@ -40,6 +40,7 @@ from ..graph import Graph, Node
 from ..ops import apply, const, input_node
 from ..ops.batching import NoRule
 from ..ops.build import cast, reshape, sum_, ufunc, where
+from ..ops.interpret import apart
 from ..ops.subgraph import beside, inputs_like, items, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
@@ -107,7 +108,7 @@ def evaluate_while(
         else partial(_in_floats, run)
     )
     carry, steps = go(_with_test(body, test), carry, consts, more, kept)
-    return (*carry, np.array(steps), np.array(kept.spacing), *kept.arrays)
+    return (*apart(carry, values), np.array(steps), np.array(kept.spacing), *kept.arrays)
 
 
 def _in_arrays(body: Graph, carry, consts, more, kept: _Kept) -> tuple[Sequence[np.ndarray], int]:

@@ -263,7 +263,9 @@ def test_a_loop_that_is_run_step_by_step_ends_where_its_program_would():
 
 
 def test_carries_keep_their_kinds():
-    i, x, flag = ad.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2.0, ~c[2]), (0, 1.0, True))
+    i, x, flag = ad.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2.0, c[2] ^ True), (0, 1.0, True)
+    )
     assert (i, x, flag) == (3, 8.0, False) and type(x) is float
     wide = ad.while_loop(lambda c: c[0] < 3.0, lambda c: c + np.float32(1), np.zeros(2, np.float32))
     assert wide.dtype == np.float32
