@@ -190,8 +190,8 @@ def _through_broadcasts(n: Node, args: tuple, exact: bool) -> Node | None:
 
 
 def _in_place_of(n: Node, made: Node | None, begin: int) -> Node | None:
-    """A node that computes what `n` does, with its type, name and line. What was made for it, of nodes younger
-    than `begin`, has that line.
+    """A node that computes what `n` does, with its type, name and line. What was made for it, nodes
+    younger than `begin`, has that line.
     """
     if made is None:
         return None
