@@ -79,6 +79,7 @@ class Network:
             else:
                 if v == source:
                     return
+                at[v] = end
                 e = path.pop()
                 v = target[e ^ 1]
                 at[v] += 1
