@@ -206,10 +206,11 @@ def check_memory(config: GPT2Config, B: int, T: int, trained: int, ranks: int = 
 
 def available_memory(swap: bool = False) -> int | None:
     """Bytes that a new program could have, or None where the system does not say. `swap`: on disk as well."""
-    names = ("MemAvailable:", "SwapFree:") if swap else ("MemAvailable:",)
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
-            found = [1024 * int(line.split()[1]) for line in file if line.startswith(names)]
+            found = dict(line.split()[:2] for line in file if line.startswith(("MemAvailable:", "SwapFree:")))
+        if "MemAvailable:" not in found:  # as in the first WSL: the rest says nothing
+            return None
+        return 1024 * (int(found["MemAvailable:"]) + (int(found.get("SwapFree:", 0)) if swap else 0))
     except (OSError, ValueError):
-        found = []
-    return sum(found) if found else None
+        return None

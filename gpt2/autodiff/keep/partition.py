@@ -134,7 +134,7 @@ class _Problem:
             if n.op == "assemble" and n.id in read and n.id in self.primal:
                 boxes = [ranges(i, n.shape) for i in n.attrs["indices"]]
                 for k, (p, apart) in enumerate(zip(n.args, alone(boxes, n.shape))):
-                    if apart:
+                    if apart and p.shape == tuple(map(len, boxes[k])):
                         found[p.id] = (n, n.attrs["indices"][k])
         return found
 
