@@ -94,9 +94,9 @@ def disagreeing(facts):
         if [shape for shape, *_ in ours] != [shape for shape, *_ in theirs]:
             wrong[name] = f"shapes of its results differ from those of {base}"
             continue
-        errors = [max(abs(a - b) for a, b in zip(x[1:], y[1:])) / y[1] for x, y in zip(ours, theirs) if y[1]]
-        if not max(errors) <= TOLERANCE:
-            wrong[name] = f"differs from {base} by {max(errors):.1e} (relative)"
+        errors = [abs(a - b) / y[1] for x, y in zip(ours, theirs) if y[1] for a, b in zip(x[1:], y[1:])]
+        if not (error := ratios.worst(errors)) <= TOLERANCE:
+            wrong[name] = f"differs from {base} by {error:.1e} (relative)"
     return wrong
 
 

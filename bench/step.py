@@ -83,7 +83,8 @@ def measure(size, threads, names, options):
         with Contest([*always, *waiting], threads, setup, options.nice) as contest:
             disagreeing = check_losses(contest)
             contest.play(options.rounds, options.seconds, TURN_S, BLOCK)
-            reference = contenders.fastest_peer(contest.samples) or reference
+            agreeing = {name: times for name, times in contest.samples.items() if name not in disagreeing}
+            reference = contenders.fastest_peer(agreeing) or reference
             heat = rows_of(contest, reference, step_flops(size))
         for name in disagreeing.keys() & heat.keys():
             heat[name]["disagrees"] = disagreeing[name]
@@ -129,8 +130,8 @@ def check_losses(contest):
     for name in names[1:]:
         ours, theirs = contest.facts[name]["losses"], contest.facts[names[0]]["losses"]
         errors = [abs(a - b) / abs(b) for a, b in zip(ours, theirs)]
-        if not max(errors) <= TOLERANCE:
-            far[name] = f"losses {ours} against {theirs} of {names[0]}: relative error {max(errors):.1e}"
+        if not (error := ratios.worst(errors)) <= TOLERANCE:
+            far[name] = f"losses {ours} against {theirs} of {names[0]}: relative error {error:.1e}"
     return far
 
 

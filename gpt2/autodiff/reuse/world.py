@@ -360,11 +360,15 @@ class World:
         else:
             self._instance(v, t)
 
+    def _signature(self, f) -> None:
+        """Note what decides whether a call with these arguments begins to run, or is a TypeError."""
+        self.fact("function", f, f.__code__, f.__defaults__, f.__kwdefaults__, f.__qualname__)
+
     def _function(self, f) -> None:
         code = f.__code__
         if is_inside(code) and not is_own(code):
             return self.fail(f"it uses {name_of(f)}")
-        self.fact("function", f, code, f.__defaults__, f.__kwdefaults__, f.__qualname__)
+        self._signature(f)
         self.reach(f.__defaults__)
         self.reach(f.__kwdefaults__)
         self._opened(FunctionNames(f))
@@ -466,6 +470,9 @@ class World:
         for k in kinds:
             self.fact("type", k, type(k))
             self._opened(ClassNames(k))
+            for name in ("__init__", "__new__"):  # called without being named; it may not even begin
+                for f in functions_of(k.__dict__.get(name)):
+                    self._signature(f)
             exit = k.__dict__.get("__exit__")
             if exit is not None:
                 self._exits.append(exit)
