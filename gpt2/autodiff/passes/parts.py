@@ -46,7 +46,7 @@ def one_part_is_everything(n: Node, sweep: Sweep) -> Node | None:
     if not n.args:
         return build.zeros(n.shape, n.dtype)
     if len(n.args) == 1 and is_full(parts_of(n)[0][1], n.shape):
-        return build.cast(n.args[0], n.dtype)
+        return build.cast(build.broadcast(n.args[0], n.shape), n.dtype)
     return None
 
 
@@ -138,7 +138,8 @@ def slice_of_assemble(n: Node, sweep: Sweep) -> Node | None:
         (p, rs) = met[0]
         within = inside(want, rs)
         if within is not None:
-            return build.cast(build.slice_(p, as_index(within)), n.dtype)
+            whole = build.broadcast(p, tuple(map(len, rs)))  # a part may be stretched over its place
+            return build.cast(build.slice_(whole, as_index(within)), n.dtype)
     if not sweep.single(x):
         return None
     inner = []
