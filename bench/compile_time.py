@@ -127,13 +127,28 @@ def compiling(f, args):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m bench.compile_time", description=__doc__.split("\n")[0])
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs (default 3)")
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=3,
+        metavar="N",
+        help="compilations of each program, of which the quickest counts (default 3)",
+    )
     parser.add_argument("--real", action="store_true", help="models as wide as GPT-2 124M")
     parser.add_argument(
-        "--blocks", type=int, nargs="+", metavar="N", default=BLOCKS, help="of the models (default 1 to 12)"
+        "--blocks",
+        type=int,
+        nargs="+",
+        metavar="N",
+        default=BLOCKS,
+        help="blocks of the models (default 1 2 4 8 12)",
     )
     parser.add_argument(
-        "--growth", type=int, nargs="*", metavar="N", help="numbers of operations (default 100 to 10000)"
+        "--growth",
+        type=int,
+        nargs="*",
+        metavar="N",
+        help="measure programs written out in so many operations instead (default 100 1000 10000)",
     )
     options = parser.parse_args(arguments)
     if options.growth is not None:

@@ -105,15 +105,26 @@ STEP = (
     "peak",
 )
 LAYER = ("torch-tuned", "jax", "written", "manual", "auto")
+# Who can be asked to train, and who has layers apart from a model
+TRAINING = tuple(name for name in CONTENDERS if not name.startswith("programs-"))
+LAYERS = (*(name for name in TRAINING if CONTENDERS[name].module == "bench.peers.pytorch"), "jax", "autograd")
+LAYERS += ("written", "manual", "auto")
 
 
-def find(names, default):
-    """The contenders of a comma-separated list; "" stands for `default`. Raises UserError for others."""
+def find(names, default, among=TRAINING):
+    """The contenders of a comma-separated list; "" stands for `default`. Raises UserError for those that are
+    not `among` them."""
     names = [name.strip() for name in names.split(",")] if names else list(default)
     for name in names:
-        if name not in CONTENDERS:
-            raise UserError(f"--contenders: no contender {name!r}, expected some of {', '.join(CONTENDERS)}")
+        if name not in among:
+            raise UserError(f"--contenders: no contender {name!r}, expected some of {', '.join(among)}")
     return names
+
+
+def told(default, among=TRAINING):
+    """What --help says of them: a line each, with * those that take part where none are named."""
+    lines = [f"  {name:<20}{'*' * (name in default):<3}{CONTENDERS[name].title}" for name in among]
+    return "\n".join(["Contenders, and with * those that take part without --contenders:", "", *lines])
 
 
 def reference(names):

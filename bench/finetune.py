@@ -193,26 +193,63 @@ def main(argv):
         return work(argv[1], argv[2], int(argv[3]), argv[4])
     parser = program.parser("bench.finetune", "Time a step of adapters beside the full step and beside peft.")
     add = parser.add_argument
-    add("--models", metavar="NAME,...", default="gpt2,gpt2-medium", help=f"of {', '.join(MODELS)}")
-    add("--contenders", metavar="NAME,...", default=",".join(CONTENDERS), help="who takes part")
+    add(
+        "--models",
+        metavar="NAME,...",
+        default="gpt2,gpt2-medium",
+        help=f"of {', '.join(MODELS)} (default gpt2,gpt2-medium)",
+    )
+    add(
+        "--contenders",
+        metavar="NAME,...",
+        default=",".join(CONTENDERS),
+        help=f"who takes part (default {', '.join(CONTENDERS)})",
+    )
     add("--targets", metavar="NAME,...", default="c_attn", help="matrices with an adapter (default c_attn)")
-    add("--rounds", metavar="N", type=program.positive(int), default=7, help="(default 7)")
-    add("--steps", metavar="N", type=program.positive(int), default=2, help="counted in a turn (default 2)")
-    add("--weights", metavar="FOLDER", default="", help="where weights are kept for the next time")
+    add(
+        "--rounds",
+        metavar="N",
+        type=program.positive(int),
+        default=7,
+        help="rounds, in each of which all take a turn (default 7)",
+    )
+    add(
+        "--steps",
+        metavar="N",
+        type=program.positive(int),
+        default=2,
+        help="of training in a turn that count (default 2)",
+    )
+    add(
+        "--weights",
+        metavar="FOLDER",
+        default="",
+        help="where weights are kept for the next time (default: nowhere)",
+    )
     options = parser.parse_args(argv)
+    names = _some(options.contenders, CONTENDERS, "--contenders")
+    models = _some(options.models, MODELS, "--models")
     facts = machine.describe()
     program.say(options, program.machine_line(facts))
     results = []
     with tempfile.TemporaryDirectory() as temporary:
-        for model in options.models.split(","):
+        for model in models:
             folder = make_weights(model, Path(options.weights or temporary, model))
             for threads in program.thread_counts(options.threads):
-                names = options.contenders.split(",")
                 found = contest(names, folder, threads, options.targets, options.rounds, options.steps)
                 results.append({"model": model, "threads": threads, "contenders": found})
                 program.say(options, as_text(model, threads, options.targets, found))
     program.write_json(options, {"benchmark": "finetune", "machine": facts, "results": results})
     return 0
+
+
+def _some(text, among, flag):
+    """The names in a comma-separated list. Raises UserError for one that there is not."""
+    names = text.split(",")
+    for name in names:
+        if name not in among:
+            raise UserError(f"{flag}: there is no {name!r}, expected some of {', '.join(among)}")
+    return names
 
 
 if __name__ == "__main__":

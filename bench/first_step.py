@@ -29,13 +29,15 @@ BYTES = 20
 
 
 def main(argv):
-    parser = program.parser("bench.first_step", "How long a process takes to its first step, part by part.")
+    parser = program.parser(
+        "bench.first_step", "How long a process takes to its first step, part by part.", "threads of the step"
+    )
     program.model_flags(parser)
     add = parser.add_argument
     add("--runs", metavar="N", type=program.positive(int), default=5, help="processes (default 5)")
     add("--untouched", action="store_true", help="count the first use of memory as well")
     options = parser.parse_args(argv)
-    size, threads = sizes.find(options.size), program.thread_counts(options.threads)[-1]
+    size, threads = sizes.find(options.size, flag="--size"), program.thread_counts(options.threads)[-1]
     facts = machine.describe()
     program.say(options, program.machine_line(facts))
     load = machine.Load()

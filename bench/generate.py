@@ -156,10 +156,24 @@ def as_text(threads, times, same):
 def main(argv):
     if argv[:1] == ["--work"]:
         return work(argv[1], argv[2], int(argv[3]))
-    parser = program.parser("bench.generate", "Time generation beside transformers and a copy.")
+    parser = program.parser(
+        "bench.generate", "Time generation beside transformers and beside a copy of the weights."
+    )
     parser.add_argument("--model", metavar="NAME", default="gpt2", help="a preset (default gpt2)")
-    parser.add_argument("--tokens", metavar="N", type=program.positive(int), default=32, help="in a turn")
-    parser.add_argument("--rounds", metavar="N", type=program.positive(int), default=11, help="(default 11)")
+    parser.add_argument(
+        "--tokens",
+        metavar="N",
+        type=program.positive(int),
+        default=32,
+        help="generated in a turn (default 32)",
+    )
+    parser.add_argument(
+        "--rounds",
+        metavar="N",
+        type=program.positive(int),
+        default=11,
+        help="rounds, in each of which all take a turn (default 11)",
+    )
     options = parser.parse_args(argv)
     config = GPT2Config.preset(options.model)
     facts = machine.describe()

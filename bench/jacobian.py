@@ -1,4 +1,6 @@
-"""Jacobians of 500 results by 500 arguments, beside jax.jacrev and jax.jacfwd: `python -m bench.jacobian`.
+"""Time Jacobians of 500 results by 500 arguments, beside jax.jacrev and jax.jacfwd.
+
+    python -m bench.jacobian
 
 In float64 on one core, jitted, after compilation; each in turns, the median of the rounds. The matrices agree
 to 1e-9 first.
@@ -38,8 +40,12 @@ def functions(xp: Any, n: int) -> dict[str, Callable]:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.jacobian", description=__doc__.split("\n")[0])
-    parser.add_argument("--size", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=4.0, help="for each function")
+    parser.add_argument(
+        "--size", metavar="N", type=int, default=500, help="arguments and results (default 500)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", default=4.0, help="for each function (default 4)"
+    )
     args = parser.parse_args(argv)
     worker.pin(1)
     os.environ["JAX_PLATFORMS"] = "cpu"

@@ -32,13 +32,13 @@ def main(argv):
     parser.add_argument(
         "--layers", metavar="NAME,...", default="", help=f"of {', '.join(cases.cases(1, 1))} (default all)"
     )
-    program.contest_flags(parser, rounds=15, seconds=20)
+    program.contest_flags(parser, rounds=15, seconds=20, default=contenders.LAYER, among=contenders.LAYERS)
     options = parser.parse_args(argv)
     batches = options.sizes.split(",")
     names = cases.find_layers(options.layers)
     for batch in batches:
         cases.find_batch(batch)
-    taking_part = contenders.find(options.contenders, contenders.LAYER)
+    taking_part = contenders.find(options.contenders, contenders.LAYER, contenders.LAYERS)
     threads = program.thread_counts(options.threads)
     facts = program.facts(options)
     program.say(options, program.machine_line(facts))
@@ -94,9 +94,9 @@ def disagreeing(facts):
         if [shape for shape, *_ in ours] != [shape for shape, *_ in theirs]:
             wrong[name] = f"shapes of its results differ from those of {base}"
             continue
-        errors = [max(abs(a - b) for a, b in zip(x[1:], y[1:])) / y[1] for x, y in zip(ours, theirs) if y[1]]
-        if not max(errors) <= TOLERANCE:
-            wrong[name] = f"differs from {base} by {max(errors):.1e} (relative)"
+        errors = [abs(a - b) / y[1] for x, y in zip(ours, theirs) if y[1] for a, b in zip(x[1:], y[1:])]
+        if not (error := ratios.worst(errors)) <= TOLERANCE:
+            wrong[name] = f"differs from {base} by {error:.1e} (relative)"
     return wrong
 
 

@@ -8,13 +8,12 @@ It is bench.step with other sizes: all that is said there of steps, turns and ra
 
 from bench import program, sizes, step
 
-CONTENDERS = "torch-tuned,torch-compile-tuned,whole,shares,peak"
+ABOUT = "Time a training step of examples/llama.py beside the same model in PyTorch."
+CONTENDERS = ("torch-tuned", "torch-compile-tuned", "whole", "shares", "peak")
 
 
 def main(argv):
-    defaults = {"--sizes": next(iter(sizes.LLAMAS)), "--contenders": CONTENDERS}
-    given = {word.partition("=")[0] for word in argv}
-    return step.main([*(part for pair in defaults.items() if pair[0] not in given for part in pair), *argv])
+    return step.main(argv, "bench.llama", ABOUT, next(iter(sizes.LLAMAS)), CONTENDERS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""An ODE of many steps with writes in place, the time and memory of its gradient: `python -m bench.loops`.
+"""Measure time and memory of the gradient of an ODE of many steps, with writes in place.
+
+    python -m bench.loops
 
 A chain of 200 pendulums is moved on by Euler's symplectic method, in arrays that each step writes to. The
 gradient of the final energy by the springs is taken through ad.scan, through ad.while_loop with the number of
@@ -17,6 +19,7 @@ import numpy as np
 from gpt2 import autodiff as ad
 
 CARRY = 200
+STEPS = (100, 1000, 10_000)
 
 
 def move(q, v, k):
@@ -75,8 +78,18 @@ def measured(f, n) -> tuple[float, float, int]:
 
 def main(argv=None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.loops", description=__doc__.split("\n")[0])
-    parser.add_argument("--steps", type=int, nargs="*", default=[100, 1000, 10_000])
-    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=["scan", "while_loop"])
+    add, ways = parser.add_argument, ["scan", "while_loop"]
+    add(
+        "--steps", metavar="N", type=int, nargs="+", default=STEPS, help="of the ODE (default 100 1000 10000)"
+    )
+    add(
+        "--ways",
+        metavar="WAY",
+        nargs="+",
+        choices=list(WAYS),
+        default=ways,
+        help=f"how the loop is written, some of {' '.join(WAYS)} (default {' '.join(ways)})",
+    )
     args = parser.parse_args(argv)
     print(f"{'way':12}{'steps':>8}{'compile ms':>12}{'gradient ms':>13}{'us a step':>11}{'bytes':>12}")
     for way in args.ways:

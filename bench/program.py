@@ -13,14 +13,14 @@ from gpt2.cli import Parser
 from gpt2.errors import UserError
 
 
-def parser(module, description):
-    """A parser with the flags that every benchmark has."""
+def parser(module, description, threads="threads of each contender, e.g. 1,2"):
+    """A parser with the flags that every benchmark has. threads: what --threads is."""
     p = Parser(module, description, prog=f"python -m {module}")
     p.add_argument(
         "--threads",
         metavar="N,...",
         default="",
-        help="threads of each contender, e.g. 1,2 (default: as many as there are cores)",
+        help=f"{threads} (default: as many as there are cores)",
     )
     p.add_argument(
         "--json",
@@ -35,19 +35,24 @@ def parser(module, description):
 def model_flags(p, size="124M-B4T64"):
     """--size and --backward, of programs that look at one model's steps."""
     p.add_argument(
-        "--size", metavar="NAME", default=size, help=f"of {', '.join(sizes.SIZES)} (default {size})"
+        "--size",
+        metavar="NAME",
+        default=size,
+        help=f"of model and batch: {', '.join(sizes.SIZES)} (default {size})",
     )
     p.add_argument(
         "--backward", metavar="WHICH", default="whole", help="manual, auto, whole, or a mix (default whole)"
     )
 
 
-def contest_flags(p, rounds, seconds):
+def contest_flags(p, rounds, seconds, default, among=contenders.TRAINING):
+    """The flags of a contest. default, among: names of contenders, as in `contenders.find`."""
+    p.note = contenders.told(default, among)
     p.add_argument(
         "--contenders",
         metavar="NAME,...",
         default="",
-        help=f"who takes part, of {', '.join(contenders.CONTENDERS)}",
+        help="who takes part; the list below has all names, docs/benchmarks.md says what they are",
     )
     p.add_argument(
         "--rounds", metavar="N", type=positive(int), default=rounds, help=f"rounds at most (default {rounds})"
@@ -99,8 +104,8 @@ def nice_flag(p):
         metavar="N",
         type=niceness,
         default=0,
-        help="priority of contenders, e.g. -15 "
-        "where others use the machine too; below 0 is for root alone (default 0)",
+        help="priority of the processes that are timed, as of `nice`: -20 goes first, 19 last; "
+        "below 0 is for root alone (default 0)",
     )
 
 

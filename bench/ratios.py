@@ -46,3 +46,8 @@ def table(header, rows):
         "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
         for row in rows
     )
+
+
+def worst(errors):
+    """The largest of these errors, nan where one is: max() keeps that only where it stands first."""
+    return math.nan if any(map(math.isnan, errors)) else max(errors)

@@ -23,7 +23,11 @@ ENGINE = ("written", "manual", "auto", "whole")
 
 
 def main(argv):
-    parser = program.parser("bench.roofline", "Compare the training step with what this machine could do.")
+    parser = program.parser(
+        "bench.roofline",
+        "Compare the training step with what this machine could do.",
+        "threads of a step, e.g. 1,2",
+    )
     parser.add_argument(
         "--sizes",
         metavar="NAME,...",
@@ -31,10 +35,13 @@ def main(argv):
         help=f"of model and batch: {', '.join(sizes.SIZES)}, or all (default 124M-B4T64)",
     )
     parser.add_argument(
-        "--contenders", metavar="NAME,...", default="manual", help=f"of {', '.join(ENGINE)} (default manual)"
+        "--contenders",
+        metavar="NAME,...",
+        default="manual",
+        help=f"whose steps: of {', '.join(ENGINE)} (default manual)",
     )
     parser.add_argument(
-        "--steps", metavar="N", type=program.positive(int), default=5, help="timed (default 5)"
+        "--steps", metavar="N", type=program.positive(int), default=5, help="steps that are timed (default 5)"
     )
     parser.add_argument(
         "--lines",

@@ -44,7 +44,11 @@ class Setup:
 
 
 def main(argv):
-    parser = program.parser("bench.scaling", "Strong and weak scaling: measured here, computed past it.")
+    parser = program.parser(
+        "bench.scaling",
+        "Strong and weak scaling: measured here, computed past it.",
+        "threads of each process, e.g. 1,2",
+    )
     parser.add_argument(
         "--size",
         metavar="NAME",
@@ -57,7 +61,9 @@ def main(argv):
         default="",
         help="processes (default: 1 to the number of cores, where they divide the batch)",
     )
-    parser.add_argument("--backward", default="manual", help="of the model (default manual)")
+    parser.add_argument(
+        "--backward", metavar="WHICH", default="manual", help="manual, auto, whole, or a mix (default manual)"
+    )
     parser.add_argument("--pin", action="store_true", help="keep each worker to cores of its own")
     parser.add_argument(
         "--rounds", metavar="N", type=program.positive(int), default=12, help="rounds at most (default 12)"

@@ -60,10 +60,12 @@ LLAMAS = {
 }
 
 
-def find(name, among=SIZES):
-    """The Size of this name. Raises UserError with the names there are."""
+def find(name, among=SIZES, flag="--sizes"):
+    """The Size of this name. Raises UserError, about this flag, with the names there are."""
     if name not in among:
-        raise UserError(f"--sizes: no size {name!r}, expected some of {', '.join(among)}, or all")
+        some = "some" if flag == "--sizes" else "one"
+        every = ", or all" if flag == "--sizes" else ""
+        raise UserError(f"{flag}: no size {name!r}, expected {some} of {', '.join(among)}{every}")
     return among[name]
 
 

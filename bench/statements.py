@@ -32,12 +32,16 @@ ORIGIN = re.compile(r"# (\S+?)\.py:\d+")
 
 
 def main(argv):
-    parser = program.parser("bench.statements", "Where a step's time goes, by products and by memory.")
+    parser = program.parser(
+        "bench.statements", "Where a step's time goes, by products and by memory.", "threads of the step"
+    )
     program.model_flags(parser)
     add = parser.add_argument
-    add("--steps", metavar="N", type=program.positive(int), default=5, help="timed (default 5)")
+    add(
+        "--steps", metavar="N", type=program.positive(int), default=5, help="steps that are timed (default 5)"
+    )
     options = parser.parse_args(argv)
-    size, threads = sizes.find(options.size), program.thread_counts(options.threads)[-1]
+    size, threads = sizes.find(options.size, flag="--size"), program.thread_counts(options.threads)[-1]
     facts = machine.describe()
     program.say(options, program.machine_line(facts))
     load = machine.Load()

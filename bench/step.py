@@ -27,20 +27,24 @@ TURN_S = 0.25
 BLOCK = 2  # steps of a turn, at least, after one that is not counted
 
 
-def main(argv):
-    parser = program.parser("bench.step", "Time the whole training step beside PyTorch, JAX and others.")
+ABOUT = "Time the whole training step beside PyTorch, JAX and others."
+
+
+def main(argv, name="bench.step", about=ABOUT, size="124M-B4T64", default=contenders.STEP):
+    """The program `name`; `size` and `default` are the size and the contenders that nobody has to name."""
+    parser = program.parser(name, about)
     parser.add_argument(
         "--sizes",
         metavar="NAME,...",
-        default="124M-B4T64",
-        help=f"of model and batch: {', '.join(sizes.SIZES)}, all of these, or {', '.join(sizes.LLAMAS)} "
-        "(default 124M-B4T64)",
+        default=size,
+        help=f"of model and batch: {', '.join(sizes.SIZES)}, `all` of these, or, of examples/llama.py, "
+        f"{', '.join(sizes.LLAMAS)} (default {size})",
     )
-    program.contest_flags(parser, rounds=20, seconds=60)
+    program.contest_flags(parser, rounds=20, seconds=60, default=default)
     options = parser.parse_args(argv)
     names = list(sizes.SIZES) if options.sizes == "all" else options.sizes.split(",")
     chosen = [sizes.find(name, sizes.SIZES | sizes.LLAMAS) for name in names]
-    taking_part = contenders.find(options.contenders, contenders.STEP)
+    taking_part = contenders.find(options.contenders, default)
     threads = program.thread_counts(options.threads)
     facts = program.facts(options)
     program.say(options, program.machine_line(facts))
@@ -79,7 +83,8 @@ def measure(size, threads, names, options):
         with Contest([*always, *waiting], threads, setup, options.nice) as contest:
             disagreeing = check_losses(contest)
             contest.play(options.rounds, options.seconds, TURN_S, BLOCK)
-            reference = contenders.fastest_peer(contest.samples) or reference
+            agreeing = {name: times for name, times in contest.samples.items() if name not in disagreeing}
+            reference = contenders.fastest_peer(agreeing) or reference
             heat = rows_of(contest, reference, step_flops(size))
         for name in disagreeing.keys() & heat.keys():
             heat[name]["disagrees"] = disagreeing[name]
@@ -125,8 +130,8 @@ def check_losses(contest):
     for name in names[1:]:
         ours, theirs = contest.facts[name]["losses"], contest.facts[names[0]]["losses"]
         errors = [abs(a - b) / abs(b) for a, b in zip(ours, theirs)]
-        if not max(errors) <= TOLERANCE:
-            far[name] = f"losses {ours} against {theirs} of {names[0]}: relative error {max(errors):.1e}"
+        if not (error := ratios.worst(errors)) <= TOLERANCE:
+            far[name] = f"losses {ours} against {theirs} of {names[0]}: relative error {error:.1e}"
     return far
 
 

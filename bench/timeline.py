@@ -39,14 +39,24 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328; } .title { font-weight: 
 
 
 def main(argv):
-    parser = program.parser("bench.timeline", "Draw which region or product each thread is at, over a step.")
+    parser = program.parser(
+        "bench.timeline",
+        "Draw which region or product each thread is at, over a step.",
+        "threads of the step",
+    )
     program.model_flags(parser, "4x128-B12T64")
     add = parser.add_argument
     add("--out", metavar="FILE", default="timeline.svg", help="the picture (default timeline.svg)")
-    add("--steps", metavar="N", type=program.positive(int), default=5, help="of which the last is drawn")
+    add(
+        "--steps",
+        metavar="N",
+        type=program.positive(int),
+        default=5,
+        help="steps, of which the last is drawn (default 5)",
+    )
     add("--memory", metavar="FILE", help="another picture: who holds which memory in the course of the step")
     options = parser.parse_args(argv)
-    size = sizes.find(options.size)
+    size = sizes.find(options.size, flag="--size")
     if options.memory and options.backward != "whole":
         raise UserError("--memory: is of --backward whole, which is one program with one plan for memory")
     for count in program.thread_counts(options.threads)[-1:]:

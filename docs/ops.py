@@ -176,7 +176,8 @@ MEANING = {
     "transpose": "axes in another order",
     "triangle_inverses": "inverses of the blocks on the diagonal of a triangle, for `substitute`",
     "update": "x with the part at `index` replaced by v",
-    "while_loop": "`body` as long as `test` holds; at most `keep` carries are kept for the derivative",
+    "while_loop": "`body` as long as `test` holds; at most `keep` carries are kept for the derivative; "
+    "more than `limit` steps are an error",
     "while_loop_back": "the gradients of a while_loop, from its last step to its first",
     "where": "a where c is true, else b",
 }

@@ -89,10 +89,13 @@ class ModelLayer(Layer):
     written   the layer that this is a compiled form of
     narrowed  makes, of a tuple that says for each input whether its gradient is wanted, a layer whose
               backward computes these alone, and gives None for the others
+    into      into(room, *inputs, **static) -> (out, saved): the forward with `out` in this memory where that
+              can be, an array of its shape and dtype; None where the layer cannot be told
     """
 
     written: Layer | None = None
     narrowed: Callable[[tuple[bool, ...]], Layer] | None = None
+    into: Callable | None = None
 
     def wanting(self, wanted: tuple[bool, ...]) -> Layer:
         return self if self.narrowed is None else self.narrowed(wanted)
@@ -151,12 +154,20 @@ def options_for(elementwise: str = "numpy") -> ad.Options:
 
 
 def replace_functions(
-    layer: Layer, forward: Callable, backward: Callable, kind: str, narrowed: Callable | None = None
+    layer: Layer,
+    forward: Callable,
+    backward: Callable,
+    kind: str,
+    narrowed: Callable | None = None,
+    into: Callable | None = None,
 ) -> ModelLayer:
-    """The layer with these functions to run. narrowed: see ModelLayer; what it makes is made once."""
+    """The layer with these functions to run. narrowed, into: see ModelLayer; what the first makes is made
+    once.
+    """
     facts = {f.name: getattr(layer, f.name) for f in fields(Layer)}
     facts |= {"forward": forward, "backward": backward, "kind": kind}
-    return ModelLayer(**facts, written=as_a_person_wrote_it(layer), narrowed=narrowed and cache(narrowed))
+    written, narrowed = as_a_person_wrote_it(layer), narrowed and cache(narrowed)
+    return ModelLayer(**facts, written=written, narrowed=narrowed, into=into)
 
 
 def forward_alone(layer: Layer, forward: Callable) -> ModelLayer:
@@ -195,7 +206,10 @@ def auto(layer: Layer, options: ad.Options | None = None) -> Layer:
         def backward(dout, saved, out=None, add=False, **static):
             return pair.backward(dout, saved, out, add)
 
-        return replace_functions(layer, pair.forward, backward, "auto", None if wanted else derived)
+        def into(room, *inputs, **static):
+            return pair.forward(*inputs, out=room, **static)
+
+        return replace_functions(layer, pair.forward, backward, "auto", None if wanted else derived, into)
 
     return derived(None)
 
@@ -205,6 +219,9 @@ def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
 
     options = options or options_for()
     forward = ad.Fixed(layer.forward, options, name=f"{layer.name}_forward")
+
+    def into(room, *inputs, **static):
+        return forward(*inputs, out=(room, None), **static)
 
     def by_hand(wanted: tuple[bool, ...] | None) -> ModelLayer:
         if wanted is not None and not any(wanted):
@@ -220,7 +237,7 @@ def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
         def backward(dout, saved, out=None, add=False, **static):
             return gradients(dout, *saved, out=out, add=add, **static)
 
-        return replace_functions(layer, forward, backward, layer.kind, None if wanted else by_hand)
+        return replace_functions(layer, forward, backward, layer.kind, None if wanted else by_hand, into)
 
     return by_hand(None)
 

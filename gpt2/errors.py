@@ -57,14 +57,43 @@ def option_error(name: str, text: str) -> OptionError:
 def suggestion(name: str, names: Iterable[str], meant: Mapping[str, str] | None = None) -> str:
     """ "; did you mean X?" where one of the names is close to what was typed, else nothing.
 
+    Close is one edit (a letter more, less or other, or two exchanged) for every four letters, and one in a
+    shorter word; or that what was typed is a part of the name, as `batch` of `batch-size`. Of several names
+    that are as close, one that begins alike counts.
+
     meant   further words that may have been typed, and which of the names each stands for
     """
-    import difflib
+    called = {**{n: n for n in names}, **(meant or {})}
+    typed = _bare(name)
+    near = {n: d for n in called if (d := _edits(typed, _bare(n), max(1, len(typed) // 4))) is not None}
+    parts = [n for n in called if n not in (meant or {}) and _is_part(typed, _bare(n))]
+    best = min(near, key=lambda n: (near[n], typed[:1] != _bare(n)[:1]), default=None)
+    best = best or min(parts, key=len, default=None)
+    return f"; did you mean {called[best]}?" if best is not None else ""
 
-    called = {**(meant or {}), **{n: n for n in names}}
-    within = [n for n in called if len(name) > 4 and (n.startswith(name) or n.endswith(name))]
-    close = difflib.get_close_matches(name, called, n=1, cutoff=0.6) or within
-    return f"; did you mean {called[close[0]]}?" if close else ""
+
+def _bare(name: str) -> str:
+    """A name without what does not tell it from others: `batch-size` of `--batch_size`."""
+    return name.lower().replace("_", "-").lstrip("-")
+
+
+def _is_part(typed: str, name: str) -> bool:
+    return f"-{typed}-" in f"-{name}-" if 3 <= len(typed) < 5 else len(typed) >= 5 and typed in name
+
+
+def _edits(a: str, b: str, most: int) -> int | None:
+    """How many edits make b of a; None where they are more than `most`, or half of the word."""
+    if abs(len(a) - len(b)) > most:
+        return None
+    before: list[int] = []
+    row = [*range(len(b) + 1)]  # row[j]: edits from the letters of a that were seen to b[:j]
+    for i, letter in enumerate(a):
+        last, before, row = before, row, [i + 1]
+        for j, other in enumerate(b):
+            exchanged = i and j and letter == b[j - 1] and a[i - 1] == other
+            here = min(before[j] + (letter != other), before[j + 1] + 1, row[j] + 1)
+            row.append(min(here, last[j - 1] + 1) if exchanged else here)
+    return row[-1] if row[-1] <= most and 2 * row[-1] < max(len(a), len(b)) else None
 
 
 def nearest(name: str, names: Iterable[str], meant: Mapping[str, str] | None = None) -> str:

@@ -5,6 +5,7 @@ back: each layer's backward, by hand or derived, in reverse; or one program, wit
 """
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from copy import copy
@@ -66,6 +67,18 @@ def unflatten(flat: np.ndarray, of: GPT2Config | Description) -> Tensors:
     from name to tensor."""
     d = of if isinstance(of, Description) else Description(of)
     return views(flat, d.trained.shapes)
+
+
+def lent_range(d: Description) -> tuple[int, int]:
+    """The longest stretch (start, stop) of the gradients in which there is none of the head's.
+
+    They are written when the head's backward is over, and with it the use of the logits: until then the
+    logits may lie there. At 124M, B=4, T=256 those are 196 MiB, of 2940 that training takes.
+    """
+    own = set(d.calls["head"].tensors)
+    ranges = [span for name, span in ranges_of(d.trained.shapes).items() if name in own]
+    edges = [0, *(edge for span in ranges for edge in span), d.trained.count]
+    return max(zip(edges[::2], edges[1::2]), key=lambda span: span[1] - span[0])
 
 
 PIECE = 256 * 1024  # entries of a tensor that share a stream of random numbers, and stay in cache
@@ -334,6 +347,7 @@ class GPT2:
         trained = views(self.flat_params, d.trained.shapes)
         self.params = joined(self._frozen, trained, d.shapes)
         self.grads = views(self.flat_grads, d.trained.shapes)
+        self.lent = self.flat_grads[slice(*lent_range(d))]  # where logits may lie until it is written
 
     def twin(self) -> "GPT2":
         """A model with these very parameters and programs, but gradients and activations of its own.
@@ -372,11 +386,14 @@ class GPT2:
         tokens = self._checked("tokens", tokens)
         if targets is None:
             return forward_pass(self.params, tokens, self.description, self.layers)[0]
-        targets = self._checked_targets(targets, tokens)
+        return self._forward(tokens, self._checked_targets(targets, tokens))
+
+    def _forward(self, tokens, targets, room=None):
+        """The mean loss, with activations kept. room: memory in which the logits may lie."""
         if self.program is not None:
             loss, self._saved = self.program.forward(*self._arrays(), tokens, targets)
             return float(loss)
-        logits, saved = forward_pass(self.params, tokens, self.description, self.layers)
+        logits, saved = forward_pass(self.params, tokens, self.description, self.layers, room=room)
         losses, saved["loss"] = self.layers["crossentropy"].forward(logits, targets)
         saved["logits"] = logits
         self._saved = saved
@@ -398,19 +415,20 @@ class GPT2:
     ) -> float:
         """forward(tokens, targets) and backward(scale, accumulate, on_ready) in one call; returns the loss.
 
-        With backward="whole" this is one program, faster and smaller than the two halves.
+        With backward="whole" this is one program, faster and smaller than the two halves. Else it is smaller
+        as well where it does not accumulate: the logits lie where gradients are written later.
         """
         with self._traced():
             return self._loss_and_grads(tokens, targets, scale, accumulate, on_ready)
 
     def _loss_and_grads(self, tokens, targets, scale, accumulate, on_ready):
-        if self.program is None:
-            loss = self.forward(tokens, targets)
-            self.backward(scale, accumulate, on_ready)
-            return loss
+        self._saved = None  # first of all, so that two sets of activations never exist at once
         tokens = self._checked("tokens", tokens)
         targets = self._checked_targets(targets, tokens)
-        self._saved = None
+        if self.program is None:
+            loss = self._forward(tokens, targets, None if accumulate else self._room(*tokens.shape))
+            self.backward(scale, accumulate, on_ready)
+            return loss
         loss, _ = self.program.both(
             self._scale(scale),
             *self._arrays(),
@@ -420,6 +438,14 @@ class GPT2:
             add=accumulate,
         )
         return float(loss)
+
+    def _room(self, B, T):
+        """Memory for logits (B, T, V), which gradients take back after their last use; None where it is too
+        little."""
+        shape = (B, T, self.config.vocab_size)
+        count = math.prod(shape)
+        start = -self.lent.ctypes.data % 64 // self.lent.itemsize  # a cache line begins there
+        return self.lent[start : start + count].reshape(shape) if start + count <= self.lent.size else None
 
     def _whole_loss(self, *arrays):
         """loss_fn of all tensors, tokens and targets: what is recorded."""
@@ -557,8 +583,16 @@ def _loss_backward(saved, scale, d, layers):
     B, T = saved["shape"]
     dlosses = np.full((B, T), scale / (B * T), d.config.dtype)
     logits = saved.pop("logits")  # not needed again, so dlogits may take their memory
-    dlogits, _ = layers["crossentropy"].backward(dlosses, saved.pop("loss"), out=(logits, None))
+    own = any(_may_hold(kept, logits) for kept in saved["head"])  # unless the head's backward reads them
+    dlogits, _ = layers["crossentropy"].backward(
+        dlosses, saved.pop("loss"), out=(None if own else logits, None)
+    )
     return dlogits
+
+
+def _may_hold(kept, array):
+    """Whether something that a layer has saved may hold memory of an array: what is no array may hold any."""
+    return kept is not None and (not isinstance(kept, np.ndarray) or np.may_share_memory(kept, array))
 
 
 def block_backward(

@@ -145,6 +145,26 @@ def test_every_synonym_stands_for_a_flag_and_hides_none():
 
 def test_what_is_like_nothing_gets_no_suggestion():
     assert suggestion("zzz", ["gpt2", "byte"]) == ""
+    flags = completion.parser_of("train").long_flags()
+    for word in "foo bar gpu wandb log-dir device verbose quiet scheduler val ab tr topk validation".split():
+        assert suggestion(f"--{word}", flags) == "", word
+
+
+# What is typed -> the flag of `gpt2 train` that it is like
+LIKE = {
+    "--batch": "--batch-size",
+    "--Steps": "--steps",
+    "--seeds": "--seed",
+    "--weigth-dcay": "--weight-decay",
+    "--eval": "--eval-every",
+    "--lrr": "--lr",
+    "--dryrun": "--dry-run",
+}
+
+
+@pytest.mark.parametrize("word", LIKE)
+def test_what_is_alike_gets_a_suggestion(word):
+    assert suggestion(word, completion.parser_of("train").long_flags()) == f"; did you mean {LIKE[word]}?"
 
 
 def test_the_status_of_a_command_is_kept(tmp_path):

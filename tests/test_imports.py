@@ -25,7 +25,6 @@ INSIDE_FUNCTIONS = {
     ("parallel/__init__.py", "gpt2.parallel.shares"): NUMPY_LATER,
     ("parallel/worker.py", "gpt2.parallel.memory"): NUMPY_LATER,
     ("parallel/worker.py", "gpt2.parallel.pipes"): NUMPY_LATER,
-    ("errors.py", "difflib"): SELDOM,
     ("model.py", "html"): SELDOM,
     ("own.py", "hashlib"): SELDOM,
     ("parallel/mpi.py", "mpi4py"): OPTIONAL,

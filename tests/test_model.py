@@ -11,7 +11,7 @@ import pytest
 import gpt2.model
 from gpt2 import autodiff as ad
 from gpt2.backward import choose
-from gpt2.layers import LAYERS
+from gpt2.layers import LAYERS, Layer
 from gpt2.model import (
     GPT2,
     MATRICES,
@@ -345,6 +345,76 @@ def test_a_whole_step_keeps_the_logits_once_and_little_else(monkeypatch):
     ((entry,),) = model.program.entries.values()
     logits, wide = 2 * 64 * 3000 * 4, 2 * 64 * 4 * 256 * 4  # bytes; wide: the hidden layer of one block
     assert entry.joint.program.arena_bytes < logits + 4 * wide
+
+
+@pytest.mark.parametrize("backward", ["manual", "auto"])
+def test_logits_lie_where_gradients_come_later(backward):
+    """Where blocks have more gradients than there are logits, these take no memory of their own."""
+    config = GPT2Config(vocab_size=3000, block_size=64, n_layer=2, n_head=4, n_embd=128)
+    model = GPT2(config, backward)
+    tokens = np.random.default_rng(0).integers(0, 3000, (2, 64))
+    logits = 2 * 64 * 3000 * 4  # bytes
+    assert not np.shares_memory(model.lent, model.grads["wte"])  # which the head's backward writes
+    for _ in range(2):
+        model.loss_and_grads(tokens, tokens)
+
+    def halves():
+        model.forward(tokens, tokens)
+        model.backward()
+
+    assert peak_of(halves) > logits  # they make an array that no step before has made and kept
+    assert peak_of(halves) < logits / 2
+
+
+HOW = [dict(), dict(backward="auto"), dict(compile=False)]
+
+
+@pytest.mark.parametrize("train", ["all", "last:1", "biases", "lora:2"])
+@pytest.mark.parametrize("how", HOW, ids=str)
+def test_what_is_lent_changes_no_bit(how, train):
+    """A step at once, in memory that held anything before, and its two halves, which lend nothing."""
+    model = GPT2(GPT2Config(V, MAX_T, L, NH, C), seed=1, train=train, **how)
+    assert model._room(B, T).base is not None and model._room(100 * B, T) is None
+    model.forward(*batch())
+    model.backward(scale=0.5)
+    wanted = model.flat_grads.copy()
+    model.flat_grads[...] = np.nan
+    model.loss_and_grads(*batch(), scale=0.5)
+    assert np.array_equal(model.flat_grads, wanted)
+    model.loss_and_grads(*batch(), scale=0.5, accumulate=True)
+    np.testing.assert_allclose(model.flat_grads, 2 * wanted, rtol=1e-5)
+
+
+def keeping_head():
+    """A linear layer with a tanh, whose backward reads its own result."""
+
+    def forward(inp, weight, bias):
+        out = np.tanh(inp @ weight.T + (0.0 if bias is None else bias))
+        return out, (inp, weight, bias, out)
+
+    def backward(dout, saved):
+        inp, weight, bias, out = saved
+        rows = (dout * (1.0 - out * out)).reshape(-1, len(weight))
+        dinp = (rows @ weight).reshape(inp.shape)
+        return dinp, rows.T @ inp.reshape(-1, inp.shape[-1]), None if bias is None else rows.sum(axis=0)
+
+    return Layer("matmul", forward, backward)
+
+
+@pytest.mark.parametrize("how", HOW, ids=str)
+def test_a_head_may_keep_its_result(how):
+    """The gradient of the logits is then not written over them."""
+    model = small_model(layers={"matmul": keeping_head()}, **how)
+    start, towards = (
+        model.flat_params.copy(),
+        np.random.default_rng(3).standard_normal(model.flat_params.shape),
+    )
+    model.loss_and_grads(*batch())
+    losses = []
+    for step in (1e-5, -1e-5):
+        model.flat_params[...] = start + step * towards
+        losses.append(model.loss(*batch()))
+    assert model.flat_grads @ towards == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-6)
 
 
 @pytest.mark.parametrize("backward", ["auto", "manual,attention=auto,gelu=auto", "whole"])

@@ -1,9 +1,12 @@
 """Where nothing may be missing, a skip is a failure (tests/conftest.py)."""
 
+import ast
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 TESTS = Path(__file__).resolve().parent
 
@@ -65,3 +68,24 @@ def test_a_skip_is_a_failure_where_nothing_may_be_missing(tmp_path):
     assert outcome(tmp_path, GPT2_REQUIRE_PEERS="1") == "1 failed, 2 skipped, 1 xfailed, 2 errors"
     there = {"GPT2_REQUIRE_PEERS": "1", "GPT2_DATA_DIR": "/data"}  # so the corpus has to be there as well
     assert outcome(tmp_path, **there) == "2 failed, 1 skipped, 1 xfailed, 2 errors"
+
+
+# What a test may import without asking: what `pip install -e '.[test]'` brings, and what lies here
+BROUGHT = "numpy tiktoken regex tqdm numexpr pytest hypothesis attrs attr setuptools".split()
+HERE = "gpt2 tests bench docs data train examples support".split()
+THERE = {*sys.stdlib_module_names, *BROUGHT, *HERE}
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
+def test_what_need_not_be_installed_is_asked_for_before_it_is_imported(path):
+    """Else pytest ends with an error, and runs no test, where PyTorch or JAX is not installed."""
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+        if "importorskip" in (text := ast.unparse(statement)) or "allow_module_level" in text:
+            return
+        if isinstance(statement, ast.Import):
+            names = [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and not statement.level:
+            names = [statement.module]
+        else:
+            continue
+        assert {name.partition(".")[0] for name in names} <= THERE, text

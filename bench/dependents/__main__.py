@@ -31,13 +31,28 @@ def main(argv: list[str] | None = None) -> None:
     names = [suite.name for suite in SUITES]
     parser.add_argument("names", nargs="*", help=f"some of: examples, {', '.join(names)}")
     place = os.environ.get("GPT2_DEPENDENTS", "dependents")
-    parser.add_argument("--checkouts", type=Path, default=Path(place), help="where the programs lie")
-    parser.add_argument("--python", help="an interpreter with what they need")
+    parser.add_argument(
+        "--checkouts",
+        type=Path,
+        metavar="FOLDER",
+        default=Path(place),
+        help="where the programs lie (default: the variable GPT2_DEPENDENTS, else dependents)",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="FILE",
+        help="an interpreter with what they need (default: the one that --fetch made, else this one)",
+    )
     parser.add_argument("--seconds", type=float, default=30, help="for each run of an example (default 30)")
     parser.add_argument("--each", type=float, default=30, help="seconds for each test (default 30)")
     parser.add_argument("--limit", type=float, default=600, help="for each run of tests (default 600)")
     parser.add_argument("--fetch", action="store_true", help="download them and install what they need")
-    parser.add_argument("--clone", default="https://github.com/{}", help="address of a GitHub repository")
+    parser.add_argument(
+        "--clone",
+        default="https://github.com/{}",
+        metavar="ADDRESS",
+        help="address of a GitHub repository, {} in it for OWNER/NAME (default %(default)s)",
+    )
     args = parser.parse_args(argv)
     if unknown := set(args.names) - {*names, "examples"}:
         parser.error(f"{', '.join(sorted(unknown))}: expected some of examples, {', '.join(names)}")

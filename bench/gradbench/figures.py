@@ -5,14 +5,17 @@ python -m bench.gradbench.figures
 python -m bench.gradbench.figures lse gmm
 """
 
-import sys
 import time
 
 import numpy as np
 
-from bench.gradbench import protocol
+from bench import program
+from bench.gradbench import MODULES, protocol
 from gpt2.autodiff import limit_blas_threads, set_threads
+from gpt2.errors import UserError
 
+ABOUT = "Time GradBench's evaluations, as a table of Markdown."
+NAMES = tuple(name for name in MODULES if name != "hello")
 RUNS, SECONDS = 5, 0.5  # at least
 
 
@@ -99,7 +102,12 @@ def digits(number, n=3):
     return f"{number:.0f}" if number >= 10 ** (n - 1) else f"{number:.{n}g}"
 
 
-def main(wanted):
+def main(argv):
+    parser = program.Parser("bench.gradbench.figures", ABOUT, prog="python -m bench.gradbench.figures")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)} (default: all)")
+    wanted = parser.parse_args(argv).names
+    if unknown := sorted(set(wanted) - set(NAMES)):
+        raise UserError(f"there is no {unknown[0]!r}, expected some of {', '.join(NAMES)}")
     set_threads(1)
     limit_blas_threads(1)
     print("| evaluation | size | value | derivative | ratio | compile |\n|---|---|---:|---:|---:|---:|")
@@ -113,4 +121,4 @@ def main(wanted):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    program.run(main)

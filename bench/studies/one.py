@@ -16,11 +16,20 @@ from bench.studies.study import Options, to_json
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(prog="python -m bench.studies.one", allow_abbrev=False)
-    parser.add_argument("name")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--threads", type=int, default=machine.available_cores())
-    parser.add_argument("--seconds", type=float, default=0.0)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.studies.one", description=__doc__.split("\n")[0], allow_abbrev=False
+    )
+    parser.add_argument("name", help="of the study")
+    parser.add_argument("--quick", action="store_true", help="small sizes, seconds: a test, no result")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=machine.available_cores(),
+        help="the most that are used (default: the cores)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=0.0, help="about how long it may take (0: what it asks for)"
+    )
     args = parser.parse_args(argv)
     with contextlib.redirect_stdout(sys.stderr):  # whatever a study or a peer prints is not the result
         result = measured(load(args.name), Options(args.quick, args.threads, args.seconds))

@@ -175,10 +175,9 @@ def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = ()) -> list[Node
     stack = [n for n in outputs if n.id not in seen]
     while stack:
         n = stack.pop()
-        if n.id in seen:
-            continue
-        seen[n.id] = n
-        stack.extend(a for a in n.args if a.id not in seen)
+        if n.id not in seen:
+            seen[n.id] = n
+            stack += [a for a in n.args if a.id not in seen]
     return [seen[i] for i in sorted(seen)]
 
 

@@ -9,18 +9,25 @@ LIBRARIES = ("OPENBLAS", "MKL", "OMP", "VECLIB_MAXIMUM", "BLIS", "NUMEXPR")
 # The share of time that a container gets: "QUOTA PERIOD" in microseconds, or "max PERIOD"
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
-# How many ranks of an MPI job run on this machine, in the words of mpich, Open MPI, Intel MPI and Slurm
-LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+# How many ranks of an MPI job run on this machine, in the words of mpich, Intel MPI and Open MPI; and for how
+# many Slurm has made room, which may be more
+LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+ROOM = ("SLURM_NTASKS_PER_NODE",)
 RANKS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
+def available() -> list[int]:
+    """The numbers of the cores that this process is not kept from; none where the system does not tell."""
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        return []
+
+
 def cores() -> int:
     """Cores that this process may use: those it is not kept from, and no more than its container's share."""
-    try:
-        count = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
-        count = os.cpu_count() or 1
+    count = len(available()) or os.cpu_count() or 1
     try:
         quota, period = CPU_MAX.read_text().split()
         return max(1, min(count, int(quota) // int(period)))
@@ -40,24 +47,32 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 def local_ranks() -> int:
     """Ranks of this process's MPI job on this machine, from what mpiexec left in the environment; else 1."""
-    return next((int(os.environ[name]) for name in LOCAL_RANKS if os.environ.get(name, "").isdigit()), 1)
+    return _number(*LOCAL_RANKS, *ROOM) or 1
+
+
+def ranks_told() -> tuple[int, int] | None:
+    """(ranks of this process's MPI job on this machine, ranks in all), or None where it was not told both."""
+    here, in_all = _number(*LOCAL_RANKS), _number(*RANKS)
+    return (here, in_all) if here and in_all else None
 
 
 def launched_rank() -> int:
     """This process's rank in the MPI job that it was started in, from the environment; else 0."""
-    return next((int(os.environ[name]) for name in RANK if os.environ.get(name, "").isdigit()), 0)
+    return _number(*RANK) or 0
 
 
 def launched_ranks() -> int:
     """Processes of the MPI job that this one was started in, from the environment; else 1."""
-    return next((int(os.environ[name]) for name in RANKS if os.environ.get(name, "").isdigit()), 1)
+    return _number(*RANKS) or 1
+
+
+def _number(*names: str) -> int | None:
+    """What the first of these variables says that is there."""
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
 def shares_of_cores(workers: int) -> list[set[int] | None]:
     """A set of cores for each worker, or None for each where there are fewer cores than workers."""
-    try:
-        available = sorted(os.sched_getaffinity(0))
-    except AttributeError:
-        return [None] * workers
-    each = len(available) // workers
-    return [set(available[r * each : (r + 1) * each]) or None for r in range(workers)]
+    numbers = available()
+    each = len(numbers) // workers
+    return [set(numbers[r * each : (r + 1) * each]) or None for r in range(workers)]

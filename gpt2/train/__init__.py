@@ -16,6 +16,7 @@ How it is put together, in the order of a run:
 
     flags.py, settings.py     a frozen dataclass as command line and TOML file; the settings of a run
     program.py, console.py    the program: before NumPy is imported, and after
+    kernels.py, products.py   which kernels of BLAS it is to load, and what is timed to see
     recipe.py                 presets, and the shape of weights to start from
     build.py, run.py          the model, the optimizer and the team of a run; its steps and its files
     session.py, loop.py       opening a run; validations, samples, steps and checkpoints in their order

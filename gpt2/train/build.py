@@ -1,5 +1,7 @@
 """What a run is made of, from its settings: the tokenizer, the model, the optimizer, and who trains it."""
 
+import dataclasses
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +9,7 @@ from typing import Any
 
 from gpt2 import parallel
 from gpt2.autodiff import get_threads
+from gpt2.autodiff.run.blas import blas_core
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.description import Description
@@ -15,13 +18,29 @@ from gpt2.model import GPT2, GPT2Config, initialise
 from gpt2.optimizer import AdamW
 from gpt2.own import OwnFile
 from gpt2.parallel import auto
-from gpt2.parallel.cores import launched_ranks, local_ranks, threads_each
+from gpt2.parallel.cores import launched_ranks, ranks_told, threads_each
 from gpt2.parallel.memory import TooLittleMemory
 from gpt2.storage import runs
 from gpt2.train.cost import check_memory
-from gpt2.train.settings import Settings
+from gpt2.train.kernels import VARIABLE
+from gpt2.train.settings import FASTEST, OWN, Settings
 from gpt2.tuning import Tuning
 from gpt2.weights.pretrained import Pretrained
+
+
+def loaded_kernels(s: Settings) -> Settings:
+    """The settings with the kernels that BLAS has loaded. Raises UserError where they name others."""
+    core = blas_core()
+    if s.kernels == FASTEST:
+        named = os.environ.get(VARIABLE, "")
+        return dataclasses.replace(s, kernels=core if core and named.lower() == core.lower() else OWN)
+    if s.kernels != OWN and s.kernels.lower() != core.lower():
+        there = f"OpenBLAS has loaded those for {core}" if core else "NumPy has another BLAS than OpenBLAS"
+        raise UserError(
+            f"--kernels {s.kernels}: {there}; set {VARIABLE}={s.kernels} before Python starts, where this "
+            "processor can do that, or take what is there with --kernels own: the last digits are then others"
+        )
+    return s
 
 
 def start_tokenizer(s: Settings, start: Pretrained | None, folder: Path | None) -> Tokenizer | None:
@@ -65,9 +84,10 @@ def check_fits(s: Settings, config: GPT2Config) -> None:
     if not s.layers:
         with errors_as_flags(s):
             trained = Description(config, train=s.tuning).trained.count
-    in_job = s.parallel == "mpi"
-    ranks = local_ranks() if in_job else 0
-    here = s.batch_size * ranks // max(launched_ranks(), ranks) if in_job else s.batch_size
+    ranks, here = 0, s.batch_size
+    if s.parallel == "mpi":
+        ranks, in_all = ranks_told() or (0, 0)
+        here = s.batch_size * ranks // in_all if in_all else 0
     check_memory(config, here, s.block_size, trained, ranks)
 
 

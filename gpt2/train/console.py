@@ -1,5 +1,6 @@
 """What the program does once its threads are set: train, or say what a run would take."""
 
+import dataclasses
 import sys
 from contextlib import closing
 
@@ -11,6 +12,7 @@ from gpt2.storage import runs
 from gpt2.train import cost, fastest, flops
 from gpt2.train.build import errors_as_flags, model_config, model_options
 from gpt2.train.flags import table
+from gpt2.train.kernels import Kernels
 from gpt2.train.loop import Interrupts, loop
 from gpt2.train.recipe import new_settings, weights_config
 from gpt2.train.reporters import REPORTERS
@@ -23,19 +25,21 @@ NOBODY_READS = (
 )
 
 
-def run(asked: Asked, resumed: Settings | None, out: Output) -> int:
+def run(asked: Asked, resumed: Settings | None, kernels: Kernels, out: Output) -> int:
     """Do what was asked for; returns the exit status.
 
     resumed   the settings of a run that goes on, or None for a new one
+    kernels   those that BLAS was told to take
     out       standard output: a run that nobody can follow any more is saved and ends
     """
     no_overflow_warnings()
-    settings = resumed or new_settings(asked.given)
+    settings = dataclasses.replace(resumed or new_settings(asked.given), kernels=kernels.name)
     if asked.dry_run:
         share_out_threads(settings)
         return dry_run(fastest.unmeasured(settings))
     peak = flops.matmul_peak(settings.dtype)  # with BLAS' own threads, before they are taken away
     with opened(settings, resume=resumed is not None, overwrite=asked.overwrite, spawn=True) as made:
+        made.notes += filter(None, [kernels.note])
         if resumed is not None:
             print(f"going on with {made.folder} at step {made.step}")
         return train(made, peak, out)

@@ -14,10 +14,11 @@ import numpy as np
 
 from gpt2.description import Description
 from gpt2.errors import UserError
-from gpt2.model import GPT2, GPT2Config
+from gpt2.model import GPT2, GPT2Config, lent_range
 from gpt2.optimizer import AdamW
 from gpt2.train.flops import gflop, training_flops
 
+LINE = 16  # numbers in a cache line, at most
 REPEATS = 2  # of a step, after a first one that compiles; the quicker counts
 
 
@@ -50,16 +51,18 @@ def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options:
     item = np.dtype(config.dtype).itemsize
     scores = max(B * config.n_head * T * T * item, logits(config, B, T))
     d = Description(config, options.get("layers"), options.get("block"), options.get("train"))
+    start, stop = lent_range(d)
+    lends = accumulate == 1 and stop - start >= B * T * config.vocab_size
     one, two = ((dataclasses.replace(config, n_layer=n), _training(d, n, options)) for n in (1, 2))
     free = available_memory()
     if free is not None and 4 * Description(two[0]).num_parameters * item + scores > free:
         return _cost(d, B, T, accumulate, scores, None)
     tokens = np.zeros((B, T), np.int64)
     GPT2(one[0], seed=None, **one[1]).loss_and_grads(tokens, tokens)  # compiling takes memory too, but once
-    first = _measure(one[0], B, T, one[1])
-    trained = _measure(two[0], B, T, two[1])
+    first = _measure(one[0], B, T, one[1], lends)
+    trained = _measure(two[0], B, T, two[1], lends)
     last = d.tuning.number if d.tuning.kind == "last" else config.n_layer
-    frozen = first if last == config.n_layer else _measure(two[0], B, T, _training(d, 1, options))
+    frozen = first if last == config.n_layer else _measure(two[0], B, T, _training(d, 1, options), lends)
     work, step, update = (
         _extended(a, b, last, c, config.n_layer - last) for a, b, c in zip(first, trained, frozen)
     )
@@ -89,11 +92,16 @@ def _extended(one, two, trained, with_frozen=0.0, frozen=0):
     return one + max(two - one, 0) * (trained - 1) + max(with_frozen - one, 0) * frozen
 
 
-def _measure(config, B, T, options):
-    """(bytes of the first step, seconds of loss and gradients, seconds of the update) of a model."""
+def _measure(config, B, T, options, lends):
+    """(bytes of the first step, seconds of loss and gradients, seconds of the update) of a model.
+
+    lends   whether logits lie where gradients will be: of a deeper model with more of these
+    """
     model = GPT2(config, seed=None, **options)
     model.flat_params += 0.02  # zeros would make some of the arithmetic too easy
     model.freeze(np.full(model.num_parameters - model.flat_params.size, 0.02, config.dtype))
+    if lends:
+        model.lent = np.empty(B * T * config.vocab_size + LINE, config.dtype)
     optimizer = AdamW(model)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (B, T + 1))
     tracing = tracemalloc.is_tracing()
@@ -198,10 +206,11 @@ def check_memory(config: GPT2Config, B: int, T: int, trained: int, ranks: int = 
 
 def available_memory(swap: bool = False) -> int | None:
     """Bytes that a new program could have, or None where the system does not say. `swap`: on disk as well."""
-    names = ("MemAvailable:", "SwapFree:") if swap else ("MemAvailable:",)
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
-            found = [1024 * int(line.split()[1]) for line in file if line.startswith(names)]
+            found = dict(line.split()[:2] for line in file if line.startswith(("MemAvailable:", "SwapFree:")))
+        if "MemAvailable:" not in found:  # as in the first WSL: the rest says nothing
+            return None
+        return 1024 * (int(found["MemAvailable:"]) + (int(found.get("SwapFree:", 0)) if swap else 0))
     except (OSError, ValueError):
-        found = []
-    return sum(found) if found else None
+        return None

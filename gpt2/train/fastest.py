@@ -120,7 +120,8 @@ def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
     """The key of a choice: what it depends on besides the machine."""
     batch = (s.batch_size, s.block_size, s.accumulate)
     tuned = () if s.tuning.everything else (s.tuning.told(),)
-    return *dataclasses.astuple(config), *batch, s.elementwise, s.layers, get_threads(), *open_ways, *tuned
+    engine = (s.elementwise, s.kernels, s.layers, get_threads())
+    return *dataclasses.astuple(config), *batch, *engine, *open_ways, *tuned
 
 
 class Trial:

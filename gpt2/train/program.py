@@ -1,8 +1,9 @@
 """The program: python train.py, python -m gpt2 train and gpt2 train are all `main`.
 
-NumPy takes the number of its threads from the environment when it is imported. So this module and those that
-it imports at the top know no NumPy; the flags are read, the threads set, and only then comes
-gpt2.train.console, which imports everything else. Nothing else in gpt2.train is imported inside a function.
+NumPy takes the number of its threads, and the kernels of its products, from the environment when it is
+imported. So this module and those that it imports at the top know no NumPy; the flags are read, threads and
+kernels set, and only then comes gpt2.train.console, which imports everything else. Nothing else in gpt2.train
+is imported inside a function.
 """
 
 import os
@@ -16,6 +17,7 @@ from gpt2.output import Output, open_what_is_closed, standing_in
 from gpt2.parallel.cores import launched_rank, launched_ranks, local_ranks, thread_variables, threads_each
 from gpt2.parallel.interrupts import die_of_interrupt, mortal
 from gpt2.storage import runs
+from gpt2.train.kernels import Kernels
 from gpt2.train.settings import FASTEST, Asked, Settings, check_effect, read_settings, resumed_settings
 
 
@@ -90,14 +92,16 @@ def read(argv: Sequence[str], prog: str) -> tuple[Asked, Settings | None]:
 
 
 def program(asked: Asked, resumed: Settings | None, out: Output) -> int:
-    """Set the threads, and leave the rest to gpt2.train.console."""
+    """Set the threads and the kernels of BLAS, and leave the rest to gpt2.train.console."""
     if resumed is None:
         limit_threads(threads_here(asked.given.get("threads", 0), asked.given.get("parallel", FASTEST)))
     else:
         limit_threads(threads_here(resumed.threads, resumed.parallel))
+    kernels = Kernels.of(asked, resumed)
+    kernels.load()
     from gpt2.train import console  # imports NumPy, which reads the number of its threads
 
-    return console.run(asked, resumed, out)
+    return console.run(asked, resumed, kernels, out)
 
 
 def threads_here(threads: int, kind: str) -> int:

@@ -25,7 +25,15 @@ from gpt2.storage import curve, metrics, runs
 from gpt2.storage.files import write_atomically
 from gpt2.storage.lock import Lock
 from gpt2.train import fastest
-from gpt2.train.build import check_fits, make_model, make_optimizer, model_config, start_team, start_tokenizer
+from gpt2.train.build import (
+    check_fits,
+    loaded_kernels,
+    make_model,
+    make_optimizer,
+    model_config,
+    start_team,
+    start_tokenizer,
+)
 from gpt2.train.fingerprint import agree, as_number, fingerprint, vocabulary
 from gpt2.train.flags import to_toml
 from gpt2.train.settings import Settings
@@ -59,6 +67,7 @@ class Run:
         spawn   whether processes may be started to see if they are faster
         """
         self.folder: Path | None = None
+        settings = loaded_kernels(settings)
         if folder is not None and settings.layers:
             check_same_file(folder / runs.LAST, settings.layers)
         start = pretrained.find(settings.init, settings.dtype) if settings.init and folder is None else None

@@ -16,7 +16,8 @@ from gpt2.storage import runs
 from gpt2.train.flags import add_arguments, check, flag, parse, read_toml, setting
 from gpt2.tuning import Tuning
 
-FASTEST = "fastest"  # of backward and parallel: what turns out to be (gpt2.train.fastest)
+FASTEST = "fastest"  # of backward and parallel: what turns out to be (gpt2.train.fastest); of kernels as well
+OWN = "own"  # of kernels: those that OpenBLAS picks
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,12 @@ class Settings:
         "for matrix products, in all processes of this machine together; 0: as many as NumPy takes",
         minimum=0,
         below=1025,
+    )
+    kernels: str = setting(
+        FASTEST,
+        "engine",
+        "of OpenBLAS, for matrix products: own, those that it picks for this processor; or a name that it "
+        "knows, such as Haswell; fastest measures",
     )
     parallel: str = setting(
         FASTEST,
@@ -377,7 +384,9 @@ def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) ->
     5
     """
     folder, given = Path(folder), given or {}
-    stored = Settings(**read_toml(folder / runs.SETTINGS, Settings))
+    stored = Settings(
+        **{"kernels": OWN, **read_toml(folder / runs.SETTINGS, Settings)}
+    )  # as before it was kept
     for field in dataclasses.fields(Settings):
         if not field.metadata["fixed"] or field.name not in given:
             continue

@@ -222,6 +222,26 @@ def test_numbers_are_part_of_a_fixed_program():
     assert "x" in [n.name for n in pair.graphs(0.5, X)[0].inputs]
 
 
+@pytest.mark.parametrize("add", [False, True])
+def test_buffers_are_those_of_their_results(add):
+    """Also beside a result that is a tuple, whose arrays have none."""
+    fixed = ad.Fixed(lambda x: (x + 1.0, (x + 2.0, x + 3.0), x + 4.0))
+    first, last = np.ones_like(X), np.ones_like(X)
+    one, (two, three), four = fixed(X, out=(first, None, last), add=add)
+    assert one is first and four is last
+    for k, found in enumerate((one, two, three, four), start=1):
+        np.testing.assert_array_equal(found, X + k + (found is first or found is last) * add)
+
+
+def test_the_result_of_a_pair_may_lie_in_a_buffer():
+    pair, buffer = ad.FixedPair(lambda x: np.tanh(x) * x), np.empty_like(X)
+    wanted, saved = pair.forward(X)
+    out, again = pair.forward(X, out=buffer)
+    assert out is buffer and not np.shares_memory(wanted, buffer)
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(pair.backward(X, again)[0], pair.backward(X, saved)[0])
+
+
 def test_what_a_fixed_program_refuses():
     with pytest.raises(ad.AutodiffError, match="hashed"):
         ad.Fixed(lambda xs: xs[0])([X])

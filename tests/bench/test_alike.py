@@ -5,6 +5,7 @@ import pytest
 
 from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
+from gpt2.autodiff.emit import source
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.passes import alike, simplify
@@ -416,3 +417,50 @@ def f(x, m, ws):
     args = rng.normal(size=5), rng.normal(size=(5, 5)), rng.normal(size=(n, 5))
     value, _ = ad.value_and_grad(found["f"])(*args)
     assert value == found["f"](*args)
+
+
+def test_a_number_that_a_call_is_given_is_an_array_to_it(monkeypatch):
+    """A table of views has methods of arrays, which NumPy's numbers have as methods of their own."""
+    monkeypatch.setattr(source, "MOST_CUTS", 0)
+
+    def f(x, y, w):
+        s = np.sum(x) * 0.1
+        for k in range(40):
+            y = y + np.sum(w[k], axis=0) * 0.1
+            y = (y @ y.T) * 0.2
+            s = s + np.sum(x * y)
+            x = np.tanh(x + y) * np.tanh(s)
+        return np.sum(x @ y.T) + s * 0.1
+
+    rng = np.random.default_rng(0)
+    args = rng.normal(size=(4, 4)), rng.normal(size=(4, 4)), rng.normal(size=(40, 4, 4))
+    assert calls(outlined(f, *args))
+    _, pull = ad.vjp(f, *args)
+    for got, want in zip(pull(1.0), ad.grad(f, (0, 1, 2))(*args), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", range(1, 7))
+def test_no_call_ends_where_a_gradient_counts_on_one_side_alone(first):
+    """The exponentials are infinite where the mask leaves them out: 0 times that is nan."""
+    mask, w = np.array([True, False, False, True]), np.array([2000.0, 0.5, 0.5, 2000.0])
+    steps = (
+        lambda x, w: np.sin(x),
+        lambda x, w: x * w,
+        lambda x, w: np.exp(x),
+        lambda x, w: np.log1p(x),
+        lambda x, w: np.where(mask, 0.3, x),
+        lambda x, w: np.cos(x),
+    )
+
+    def f(w):
+        x = np.array([0.8, -0.3, 0.1, 1.2]) + 0.0 * w
+        for k in range(first, 6 * 61):
+            x = steps[k % 6](x, w)
+        return np.sum(x)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert calls(outlined(f, w))
+        _, gradient = gradients(f, (w,))[0]
+    assert np.all(np.isfinite(gradient))
+    np.testing.assert_array_equal(gradient == 0.0, mask)

@@ -219,6 +219,33 @@ def test_ratios_are_to_the_fastest_pytorch_of_the_run():
     assert contenders.fastest_peer({"whole": samples["whole"]}) is None
 
 
+def test_nobody_is_compared_with_a_program_of_other_losses(monkeypatch):
+    """torch.compile held to AVX2 has lost its losses: what it takes for that is no measure."""
+    seconds = {"torch-tuned": 2.0, "torch-compile-tuned": 1.0, "whole": 1.5}
+
+    class Played:
+        absent, load = {}, {}
+        facts = {
+            name: {"losses": [4.0, 3.0], "ready_s": 0.0, "about": ""} for name in ("torch-tuned", "whole")
+        } | {"torch-compile-tuned": {"losses": [4.0, float("nan")], "ready_s": 0.0, "about": ""}}
+        samples = {name: {"step": [[t], [t]]} for name, t in seconds.items()}
+
+        def __init__(self, *given): ...
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error): ...
+        def play(self, *given): ...
+        def peak(self, name):
+            return 0
+
+    monkeypatch.setattr(step, "Contest", Played)
+    options = SimpleNamespace(elementwise="numpy", nice=0, rounds=2, seconds=1)
+    result = step.measure(sizes.find("4x128-B12T64"), 1, list(seconds), options)
+    assert result["reference"] == "torch-tuned" and "disagrees" in result["rows"]["torch-compile-tuned"]
+    assert result["rows"]["whole"]["to_torch-tuned"]["median"] == 0.75
+
+
 def test_a_tuned_peer_keeps_its_memory(monkeypatch):
     """The variables reach its process, and no other's."""
     started = {}
@@ -388,7 +415,8 @@ def contest(**losses):
 def test_losses_that_differ_do_not_count():
     good, bad = [4.0, 3.9, 3.8], [4.0, 3.9, 3.8 * 1.001]
     assert set(step.check_losses(contest(torch=good, manual=good, auto=bad))) == {"auto"}
-    assert set(step.check_losses(contest(torch=good, auto=[math.nan] * 3))) == {"auto"}
+    for lost in ([math.nan] * 3, [4.0, 3.9, math.nan]):
+        assert set(step.check_losses(contest(torch=good, auto=lost))) == {"auto"}
 
 
 def test_gradients_that_differ_do_not_count():
@@ -406,6 +434,9 @@ def test_gradients_that_differ_do_not_count():
     }
     facts = {name: {"digest": [digest(a) for a in arrays]} for name, arrays in facts.items()}
     assert set(layers.disagreeing(facts)) == {"swapped", "longer", "nan", "shape", "fewer"}
+    shape, *numbers = facts["written"]["digest"][0]
+    facts["late"] = {"digest": [(shape, *numbers[:-1], math.nan)]}
+    assert "late" in layers.disagreeing(facts)
 
 
 def test_a_peer_that_is_not_installed_is_said_to_be_missing(monkeypatch):

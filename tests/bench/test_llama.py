@@ -56,14 +56,17 @@ def test_operations_are_those_that_the_compiler_counts():
     assert math.isclose(counted, step_flops(size) + above, rel_tol=1e-12)
 
 
-def test_the_command_takes_its_own_sizes_and_contenders(monkeypatch):
+def test_the_command_has_its_own_sizes_and_contenders(monkeypatch):
     from bench import llama as command
 
     given = []
-    monkeypatch.setattr(step, "main", lambda argv: given.append(argv) or 0)
-    assert command.main(["--threads", "1"]) == 0 and command.main(["--sizes=llama-2x128-B2T64"]) == 0
-    assert given[0][:2] == ["--sizes", "llama-8x512-B4T256"] and given[0][-2:] == ["--threads", "1"]
-    assert "--sizes" not in given[1] and "shares" in given[1][1]
+    monkeypatch.setattr(step, "measure", lambda *args: given.append(args) or {"rows": {}})
+    monkeypatch.setattr(step, "as_text", lambda result: "")
+    assert command.main(["--threads", "1"]) == 1  # nothing was measured
+    assert command.main(["--sizes=llama-2x128-B2T64", "--contenders", "whole"]) == 1
+    (size, threads, names, _), (other, _, chosen, _) = given[0], given[-1]
+    assert (size.name, threads) == ("llama-8x512-B4T256", 1) and names == list(command.CONTENDERS)
+    assert other is SIZE and chosen == ["whole"]
 
 
 def test_a_size_of_another_model_is_named_nowhere_else():

@@ -8,7 +8,8 @@ import pytest
 
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
-from gpt2.train import Settings, cost, opened
+from gpt2.parallel import cores
+from gpt2.train import Settings, build, cost, opened
 from gpt2.train.flops import training_flops
 from tests.support.peaks import peak_of
 
@@ -32,6 +33,15 @@ def test_memory_is_what_the_whole_model_takes(options):
     estimated = cost.estimate(CONFIG, 8, 32, **options)
     measured = peak_of_a_step(CONFIG, 8, 32, **options)
     assert abs(estimated.bytes["activations"] - measured) < 0.1 * measured
+
+
+def test_what_logits_borrow_of_many_blocks_is_left_out():
+    """Of twelve blocks they take no memory, of the one and the two that are measured they would."""
+    config = GPT2Config(vocab_size=8000, block_size=64, n_layer=12, n_head=2, n_embd=128)
+    measured = peak_of_a_step(config, 4, 64, backward="auto")
+    estimated = [cost.estimate(config, 4, 64, n, backward="auto").bytes["activations"] for n in (1, 2)]
+    assert abs(estimated[0] - measured) < 0.1 * measured
+    assert estimated[1] - estimated[0] > 0.9 * 4 * 64 * 8000 * 4  # a second batch finds gradients there
 
 
 def test_what_is_counted():
@@ -92,6 +102,35 @@ def test_memory_that_is_free_counts_swap_when_asked(tmp_path, monkeypatch):
     text = "MemTotal: 9 kB\nMemAvailable:  5 kB\nSwapTotal: 4 kB\nSwapFree: 3 kB\n"
     monkeypatch.setattr("builtins.open", lambda *a, **k: io.StringIO(text))
     assert (cost.available_memory(), cost.available_memory(swap=True)) == (5 * 1024, 8 * 1024)
+
+
+def test_nothing_is_refused_where_free_memory_is_not_told(monkeypatch):
+    """The first WSL says what of the swap is free, and not what of the memory could be had."""
+    text = "MemTotal: 9000000 kB\nMemFree: 5000000 kB\nSwapTotal: 4 kB\nSwapFree: 3 kB\n"
+    for said in (text, "", "MemAvailable:\n", "MemAvailable: many kB\n"):
+        monkeypatch.setattr("builtins.open", lambda *a, said=said, **k: io.StringIO(said))
+        assert cost.available_memory() is cost.available_memory(swap=True) is None
+
+
+@pytest.mark.parametrize(
+    "told, ranks, here",
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 2, 4),
+        ({"PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}, 4, 16),
+        ({"SLURM_NTASKS_PER_NODE": "8"}, 0, 0),  # room for so many ranks, of a job of nobody knows how many
+        ({"SLURM_NTASKS_PER_NODE": "8", "PMI_SIZE": "2"}, 0, 0),
+        ({}, 0, 0),
+    ],
+)
+def test_a_rank_counts_what_is_surely_on_its_machine(told, ranks, here, monkeypatch):
+    for name in (*cores.LOCAL_RANKS, *cores.ROOM, *cores.RANKS):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    seen = []
+    monkeypatch.setattr(build, "check_memory", lambda config, B, T, trained, ranks: seen.append((ranks, B)))
+    build.check_fits(Settings(parallel="mpi", batch_size=16), CONFIG)
+    assert seen == [(ranks, here)]
 
 
 def test_lines():

@@ -31,7 +31,7 @@ from ..pipeline import Row
 from ..record.record import Recording, input_names, record_pure
 from ..reuse.conditions import MOST, Path, path_of_pure
 from ..switches import Options
-from ..tree import LEAF, flatten, unflatten
+from ..tree import LEAF, flatten, leaf_count, unflatten
 from .derived import name_of
 
 
@@ -169,6 +169,15 @@ class _FixedEntry(_Entry):
     def make_all(self) -> None:
         """There is one program, and it is made."""
 
+    def buffers(self, out: Sequence[np.ndarray | None]) -> tuple:
+        """Buffers for the parts of a tuple of results, as one for each array: those inside of a part that is
+        a container have none.
+        """
+        found: list[np.ndarray | None] = []
+        for b, part in zip(out, self.tree.spec[2]):
+            found += [b] if part is LEAF else [None] * leaf_count(part)
+        return tuple(found)
+
 
 class Fixed(_Entries):
     """f compiled for the types of the arguments that it is called with, to be called very often.
@@ -185,7 +194,7 @@ class Fixed(_Entries):
     returns what f returns. Results are arrays, in f's structure, each in memory that nobody else holds.
 
     out   where f returns a tuple: a buffer (or None) for each result, an array of the result's shape and
-          dtype that is written instead of a new one
+          dtype that is written instead of a new one. A result that is itself a container has None
     add   add the results to what the buffers in `out` hold
 
     Raises AutodiffError if f writes to its arguments, and whatever f raises while it is recorded. Each
@@ -204,7 +213,7 @@ class Fixed(_Entries):
     ) -> Any:
         e, arrays = self.entry(args, static)
         if out is not None:
-            out = tuple(b for b, part in zip(out, e.tree.spec[2]) if part is LEAF)
+            out = e.buffers(out)
         return unflatten(e.tree, e.program(*arrays, *e.captured, out=out, add=add))
 
     def entry_of(self, rec: Recording, args: Sequence, row: Row) -> _FixedEntry:
@@ -277,7 +286,7 @@ class Saved(tuple):
 class FixedPair(_Entries):
     """f's first result and its pullback, compiled for the types of the arguments, to be called very often.
 
-        forward(*args, **static) -> (out, saved)
+        forward(*args, out=None, **static) -> (out, saved)
         backward(dout, saved, out=None, add=False) -> one gradient an argument
         both(dout, *args, out=None, add=False, **static) -> (out, gradients), in one program
 
@@ -292,7 +301,8 @@ class FixedPair(_Entries):
               the others: their gradients are None
 
     dout has the shape and dtype of f's first result, each gradient those of its argument. `out` has a buffer
-    or None for each argument; `add` adds to what the buffers hold. saved is a tuple of arrays, of which those
+    or None for each argument; `add` adds to what the buffers hold. For forward, `out` is a buffer or None for
+    f's first result. saved is a tuple of arrays, of which those
     that are arguments of f are these very arrays: they have to stay as they are until the backward has run.
 
     Raises AutodiffError if f writes to its arguments, and whatever f raises while it is recorded.
@@ -362,10 +372,11 @@ class FixedPair(_Entries):
         """Who holds which memory while `both` works on these arguments, as an SVG; see ad.drawing."""
         return self.entry(args, static)[0].joint.program.memory_drawing()
 
-    def forward(self, *args: Any, **static: Any) -> tuple[Any, Saved]:
+    def forward(self, *args: Any, out: np.ndarray | None = None, **static: Any) -> tuple[Any, Saved]:
         """(f's first result, what its backward needs)."""
         e, arrays = self.entry(args, static)
-        out, *kept = e.forward(*arrays, *e.captured)
+        buffers = None if out is None else (out, *[None] * (len(e.graphs[0].outputs) - 1))
+        out, *kept = e.forward(*arrays, *e.captured, out=buffers)
         saved = Saved(kept)
         saved.backward, saved.slots = e.backward, self._slots(args)
         return out, saved

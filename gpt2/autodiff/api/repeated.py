@@ -27,6 +27,8 @@ from ..record.value import Recorded
 from ..tree import flatten, unflatten
 from .transform import leaf_key, result_leaves
 
+_UNSEEN = object()
+
 
 def repeated(f: Callable) -> Callable:
     """f, a pure function of its arguments, for a function that calls it often with the same types of them.
@@ -57,9 +59,9 @@ def repeated(f: Callable) -> Callable:
             return f(*args, **kwargs)
         rec.check_computed()
         key = called, tree, tuple([leaf_key(x.value) for x in leaves])
-        if key not in rec.repeated:
-            rec.repeated[key] = _recorded(f, args, kwargs)
-        known = rec.repeated[key]
+        known = rec.repeated.get(key, _UNSEEN)
+        if known is _UNSEEN:
+            known = rec.repeated[key] = _recorded(f, args, kwargs)
         return f(*args, **kwargs) if known is None else _call(rec, known, leaves)
 
     return called

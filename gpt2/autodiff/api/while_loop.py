@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..graph import Graph
-from ..nested.loop import default_keep, evaluate_while
+from ..nested.loop import default_keep, evaluate_while, too_many
 from ..ops.build import cast
 from ..ops.subgraph import inputs_like
 from ..record.record import record
@@ -22,7 +22,9 @@ from .operators import Operator
 from .transform import as_kind, result_kind
 
 
-def while_loop(cond: Callable, body: Callable, init: Any, *, keep: int | None = None) -> Any:
+def while_loop(
+    cond: Callable, body: Callable, init: Any, *, keep: int | None = None, limit: int | None = None
+) -> Any:
     """The carry after `while cond(carry): carry = body(carry)`, starting with init.
 
     cond   cond(carry) -> one truth value: a bool, a number, an array of shape ()
@@ -32,6 +34,8 @@ def while_loop(cond: Callable, body: Callable, init: Any, *, keep: int | None = 
            computes no carry twice in its backward; a longer one keeps every second, fourth, ... and computes
            those between again, up to `keep` of them at a time. 1 keeps the first alone. By default 128, or
            fewer if they took more than 256 MiB, but 8. Where no derivative is asked for, nothing is kept
+    limit  the most steps that there may be, at least 1: where cond still holds after them, an error is
+           raised. By default there is no limit, and a loop whose cond never fails has no end
 
     cond and body are recorded once, and the program has them once, however many steps there are: neither its
     length nor the time to compile it depends on that. Both are called at least once, even where no step is
@@ -42,7 +46,8 @@ def while_loop(cond: Callable, body: Callable, init: Any, *, keep: int | None = 
     step by step instead, as a Python loop would, and so is the derivative.
 
     Raises AutodiffError, with the line, where body changes the structure, a shape or a dtype of the carry,
-    where cond gives something else than one truth value, and where keep is no positive int.
+    where cond gives something else than one truth value, where keep or limit is no positive int, and where
+    the limit is passed.
 
         >>> def root(a):  # Newton's method, until the square is close
         ...     step = lambda x: (x + a / x) / 2
@@ -52,15 +57,17 @@ def while_loop(cond: Callable, body: Callable, init: Any, *, keep: int | None = 
 
     Griewank and Walther 2008, Evaluating Derivatives, chapter 12; the keeping of carries in nested/loop.py.
     """
-    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-        raise AutodiffError(f"while_loop: keep is {keep!r}, expected a positive int", here())
-    return Operator("while_loop", "while", _while, keep)(body, init, cond)
+    for name, n in (("keep", keep), ("limit", limit)):
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+            raise AutodiffError(f"while_loop: {name} is {n!r}, expected a positive int", here())
+    return Operator("while_loop", "while", _while, keep, limit)(body, init, cond)
 
 
-def _while(body: Callable, init: Any, cond: Callable, keep: int | None) -> Any:
+def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: int | None) -> Any:
     carry, tree = flatten(init, changes)
     step, test = _step(body, tree), _test(cond, tree)
     kinds = [result_kind(value_of(x)) for x in carry]
+    carry = _numbers(carry)
     (more, first), rec = recorded_once(
         body,
         lambda: (test(list(map(own, carry))), step(list(map(own, carry)), [])[0]),
@@ -69,19 +76,25 @@ def _while(body: Callable, init: Any, cond: Callable, keep: int | None) -> Any:
     )
     rec_test = None if rec is None else record(test, (_plain(carry),))
     if rec is None or not stands_for_all(rec_test):
-        return _unrolled(test, step, carry, tree, more, first)
+        found = _unrolled(test, step, carry, more, first, limit)
+        return unflatten(tree, [as_kind(x, kind) for x, kind in zip(found, kinds)])
     graph, test_graph = _on_same_inputs(body_graph(rec), body_graph(rec_test), len(carry))
     outside = [r.operands([None] * len(carry))[len(carry) :] for r in (rec, rec_test)]
     operands = operands_of_body(graph, [*carry, *outside[0], *outside[1]])
     keep = default_keep(sum(o.nbytes for o in graph.outputs)) if keep is None else keep
-    sizes = dict(carries=len(carry), keep=keep)
+    sizes = dict(carries=len(carry), keep=keep, limit=limit)
     found = applied("while_loop", operands, evaluate_while, test=test_graph, body=graph, **sizes)
     return unflatten(tree, [as_kind(x, kind) for x, kind in zip(found, kinds)])
 
 
 def _plain(carry: list) -> list:
     """The values of a carry, as a step is recorded with them."""
-    return [np.asarray(v)[()] if isinstance(v, (int, bool)) else v for v in map(value_of, carry)]
+    return _numbers(list(map(value_of, carry)))
+
+
+def _numbers(carry: list) -> list:
+    """Python's ints and bools as NumPy's, which end where a program's end: step by step, too."""
+    return [np.asarray(x)[()] if type(x) in (int, bool) else x for x in carry]
 
 
 def _step(body: Callable, tree: Tree) -> Callable:
@@ -117,11 +130,14 @@ def _on_same_inputs(body: Graph, test: Graph, n: int) -> tuple[Graph, Graph]:
     return wide, Graph([*test.inputs[:n], *inputs_like(extra), *other], truth, test.name)
 
 
-def _unrolled(test: Callable, step: Callable, carry: list, tree: Tree, more: Any, first: list) -> Any:
-    """Step by step; the first was taken, and is forgotten if there is none."""
+def _unrolled(test: Callable, step: Callable, carry: list, more: Any, first: list, limit: int | None) -> list:
+    """The last carry, step by step; the first was taken, and is forgotten if there is none."""
     if not more:
-        return unflatten(tree, carry)
-    carry = first
+        return carry
+    carry, steps = _numbers(first), 1
     while test(list(map(own, carry))):
-        carry = step(list(map(own, carry)), [])[0]
-    return unflatten(tree, carry)
+        if steps == limit:
+            raise too_many(steps, here())
+        carry = _numbers(step(list(map(own, carry)), [])[0])
+        steps += 1
+    return carry

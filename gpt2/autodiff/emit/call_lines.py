@@ -18,7 +18,8 @@ from ..graph import Node, is_scalar_const
 from ..ops.subgraph import cut_index, cut_of
 from .arena import rows_of_cuts
 from .array_names import Stretch, method_of
-from .layout import is_result_of_call
+from .buffers import UNOWNED
+from .layout import is_result_of_call, root
 
 if TYPE_CHECKING:
     from .source import Emitter
@@ -74,6 +75,8 @@ class CallLines:
             if self.in_rows and owner in self.owners:
                 return owner, (("cut", *cut),)
             return self.part(n, k)
+        if not a.shape and e.plan.kind.get(root(a)) in UNOWNED:
+            return f"np.asarray({e.whole(a)})"
         if not is_scalar_const(a):
             return e.whole(a)
         name = e.unique("number")

@@ -58,7 +58,7 @@ class Network:
         v = source
         while True:
             if v == sink:
-                sent = min(capacity[e] for e in path)
+                sent = min([capacity[e] for e in path])
                 first = 0
                 for k in range(len(path) - 1, -1, -1):
                     e = path[k]
@@ -69,13 +69,13 @@ class Network:
                 v = target[path[first] ^ 1]
                 del path[first:]
                 continue
-            out = edges[v]
-            while at[v] < len(out):
-                e = out[at[v]]
-                w = target[e]
-                if capacity[e] and level[w] == level[v] + 1:
+            out, k, further = edges[v], at[v], level[v] + 1
+            end = len(out)
+            while k < end:
+                e = out[k]
+                if capacity[e] and level[target[e]] == further:
                     break
-                at[v] += 1
+                k += 1
             else:
                 if v == source:
                     return
@@ -83,8 +83,9 @@ class Network:
                 v = target[e ^ 1]
                 at[v] += 1
                 continue
+            at[v] = k
             path.append(e)
-            v = w
+            v = target[e]
 
     def _leading_to(self, sink: int) -> set[int]:
         """The nodes from which there is still a way with room."""

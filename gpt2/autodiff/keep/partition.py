@@ -146,7 +146,7 @@ class _Problem:
             if n.op == "assemble" and n.id in read and n.id in self.primal:
                 boxes = [ranges(i, n.shape) for i in n.attrs["indices"]]
                 for k, (p, apart) in enumerate(zip(n.args, alone(boxes, n.shape))):
-                    if apart:
+                    if apart and p.shape == tuple(map(len, boxes[k])):
                         found[p.id] = (n, n.attrs["indices"][k])
         return found
 
@@ -167,7 +167,8 @@ class _Problem:
 
     def _arguments(self, n: Node) -> list[Node]:
         """The values of the network that this one is computed from."""
-        return [r for r in map(_root, n.args) if r.id not in self.free]
+        roots = [_root(a) if a.op in VIEWS else a for a in n.args]
+        return [r for r in roots if r.id not in self.free]
 
     def solve(self, rate: float, lasting: float = 0.0, largest: float = math.inf) -> set[int]:
         """The ids of the values to keep, if a byte costs `rate` nanoseconds.
@@ -202,7 +203,7 @@ class _Problem:
             return 0
         if isinstance(n.dtype, tuple):
             return UNLIMITED  # of several results the items are kept
-        if cost.nbytes(n) > largest and not any(map(calls_back, n.args)):
+        if cost.nbytes(n) > largest and n.id not in self.hanging and not any(map(calls_back, n.args)):
             return UNLIMITED
         return min(round(PRECISION * rate * cost.nbytes(n)) + 1, UNLIMITED)
 
@@ -255,7 +256,8 @@ class _Problem:
         due: dict[int, list[Node]] = {}  # position of the last of those values that it needs -> value to make
         last: dict[int, int] = {}
         for n in fwd.nodes:
-            last[n.id] = position.get(n.id, max((last[a.id] for a in n.args), default=-1))
+            at = position.get(n.id)
+            last[n.id] = max([last[a.id] for a in n.args], default=-1) if at is None else at
         for n in fwd.outputs[self.n_outputs :]:
             if n.id not in position:
                 due.setdefault(last[n.id], []).append(n)
@@ -315,7 +317,7 @@ class _Handover:
                 if missing:
                     stack.extend(reversed(missing))
                     continue
-                args = tuple(self.image[a.id] for a in n.args)
+                args = tuple([self.image[a.id] for a in n.args])
                 self.image[n.id] = with_args(n, args)
                 stack.pop()
         return self.image[n.id]
@@ -336,8 +338,10 @@ def _dependent(graph: Graph, sources) -> set[int]:
     """The ids of all that is computed from `sources`, themselves included."""
     found = {n.id for n in sources}
     for n in graph.nodes:
-        if any(a.id in found for a in n.args):
-            found.add(n.id)
+        for a in n.args:
+            if a.id in found:
+                found.add(n.id)
+                break
     return found
 
 

@@ -28,7 +28,7 @@ from ..derive.differentiate import backprop, gradients, pushforward
 from ..errors import AutodiffError, UnsupportedError
 from ..graph import Graph, Node
 from ..ops import apply
-from ..ops.interpret import evaluate_graph
+from ..ops.interpret import apart, evaluate_graph
 from ..ops.subgraph import inputs_like, is_float, items, result_types, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
@@ -212,7 +212,7 @@ def evaluate_call(*values: np.ndarray, graph: Graph, rule: Any) -> tuple[np.ndar
     if "evaluated" in graph.kept:
         return program_of(graph)(*values)
     graph.kept["evaluated"] = True
-    return tuple(evaluate_graph(graph, values))
+    return apart(evaluate_graph(graph, values), values)
 
 
 row(
@@ -232,7 +232,8 @@ row(
 
 
 def _host(*values, function, shapes, dtypes):
-    return function(*values)
+    """What the function gives, copied: it may be an argument, or memory that its next call writes to."""
+    return tuple([np.array(x) for x in function(*values)])
 
 
 def _host_batch(b, *args, function, shapes, dtypes):

@@ -6,10 +6,11 @@
 
 Both are recorded once, and the program has them once, however many steps are taken. Two ops:
 
-    while_loop(*carry, *consts; test, body, carries, keep) -> (*final, steps, spacing, *kept)
+    while_loop(*carry, *consts; test, body, carries, keep, limit) -> (*final, steps, spacing, *kept)
     while_loop_back(*carry, *consts, steps, spacing, *kept, *dfinal; body, step, ...) -> (*dcarry, *dconsts)
 
 `test` and `body` are graphs of (carry, consts), where consts are the values from outside that they read.
+Where the test still holds after `limit` steps, that is an error.
 
 The types of a graph have no room for "as many as there were steps", so the forward keeps at most `keep`
 carries: each one at first, and when there is no more room every second of them, then every fourth, and so on:
@@ -34,10 +35,12 @@ import numpy as np
 
 from ..derive.chain_rule import applied
 from ..derive.differentiate import backprop, pushforward
+from ..errors import AutodiffError
 from ..graph import Graph, Node
 from ..ops import apply, const, input_node
 from ..ops.batching import NoRule
 from ..ops.build import cast, reshape, sum_, ufunc, where
+from ..ops.interpret import apart
 from ..ops.subgraph import beside, inputs_like, items, splice, zeros_like
 from ..ops.table import row
 from ..pipeline import program_of
@@ -58,14 +61,25 @@ def default_keep(nbytes: int) -> int:
 
 
 def while_node(
-    test: Graph, body: Graph, carry: Sequence[Node], consts: Sequence[Node], keep: int
+    test: Graph,
+    body: Graph,
+    carry: Sequence[Node],
+    consts: Sequence[Node],
+    keep: int,
+    limit: int | None = None,
 ) -> list[Node]:
     """The results of a `while_loop` node."""
-    made = apply("while_loop", *carry, *consts, test=test, body=body, carries=len(carry), keep=keep)
-    return items(made)
+    attrs = dict(test=test, body=body, carries=len(carry), keep=keep, limit=limit)
+    return items(apply("while_loop", *carry, *consts, **attrs))
 
 
-def _infer(*args, test: Graph, body: Graph, carries: int, keep: int):
+def too_many(limit: int, loc: tuple | None = None) -> AutodiffError:
+    """The error where another step would be one too many."""
+    steps = "1 step" if limit == 1 else f"{limit} steps"
+    return AutodiffError(f"while_loop: cond still holds after {steps}, the limit that was given", loc)
+
+
+def _infer(*args, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
     carry = body.outputs
     shapes = [*(c.shape for c in carry), (), (), *((keep, *c.shape) for c in carry)]
     integer = np.dtype(np.int64)
@@ -82,11 +96,11 @@ def _with_test(body: Graph, test: Graph) -> Graph:
 
 
 def evaluate_while(
-    *values: np.ndarray, test: Graph, body: Graph, carries: int, keep: int
+    *values: np.ndarray, test: Graph, body: Graph, carries: int, keep: int, limit: int | None
 ) -> tuple[np.ndarray, ...]:
     values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
     carry, consts = values[:carries], values[carries:]
-    kept = _Kept(body.outputs, keep)
+    kept = _Kept(body.outputs, keep, limit)
     (more,) = program_of(test)(*values)
     go = (
         _in_arrays
@@ -94,7 +108,7 @@ def evaluate_while(
         else partial(_in_floats, run)
     )
     carry, steps = go(_with_test(body, test), carry, consts, more, kept)
-    return (*carry, np.array(steps), np.array(kept.spacing), *kept.arrays)
+    return (*apart(carry, values), np.array(steps), np.array(kept.spacing), *kept.arrays)
 
 
 def _in_arrays(body: Graph, carry, consts, more, kept: _Kept) -> tuple[Sequence[np.ndarray], int]:
@@ -134,13 +148,15 @@ def _spared(read: set[int], attrs: dict) -> dict:
 class _Kept:
     """Carries of a loop that is under way: those before steps 0, spacing, 2 spacing, ..."""
 
-    def __init__(self, like: Sequence[Node], keep: int):
+    def __init__(self, like: Sequence[Node], keep: int, limit: int | None):
         self.arrays = [np.empty((keep, *c.shape), c.dtype) for c in like]
-        self.keep = keep
+        self.keep, self.limit = keep, limit
         self.spacing = 1
 
     def add(self, step: int, carry: Sequence[np.ndarray]) -> None:
-        """Note the carry before this step, if it is one of those."""
+        """Note the carry before this step, if it is one of those. Raises where there may be no such step."""
+        if step == self.limit:
+            raise too_many(step)
         if not self.keep or step % self.spacing:
             return
         if step // self.spacing == self.keep:  # every second one goes
@@ -156,7 +172,7 @@ class _Kept:
 # --- forward mode: the tangents are carried along -------------------------------------------------------
 
 
-def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int):
+def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
     active = active_inputs(body, [t is not None for t in tangents], carries)
     marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
     found = pushforward(body.outputs, marks)
@@ -172,7 +188,7 @@ def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int
     wide = Graph(inputs(body, [marks[i] for i in of_body]), [*body.outputs, *dcarry], body.name + "_jvp")
     wide_test = Graph(inputs(test, inputs_like(of_body)), test.outputs, test.name)
     carry, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, carries)
-    made = while_node(wide_test, wide, carry, consts, keep)
+    made = while_node(wide_test, wide, carry, consts, keep, limit)
     result: list[Node | None] = [None] * len(out.shape)
     for k, d in zip(moving_carry, made[carries:]):
         result[k] = d
@@ -182,7 +198,7 @@ def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int
 # --- reverse mode ---------------------------------------------------------------------------------------
 
 
-def _vjp(g, out, *args, wanted, test: Graph, body: Graph, carries: int, keep: int):
+def _vjp(g, out, *args, wanted, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
     back = Backward(body, carries, 0, [], wanted)
     found = items(out)
     cts = [or_zeros(None if g[k] is None else applied(g[k]), found[k]) for k in back.float_carry]
@@ -341,7 +357,7 @@ def _put_in(fresh: Sequence[Node], marks, results: Sequence[Node | None], args: 
 # --- many examples at once ------------------------------------------------------------------------------
 
 
-def _batch(b, *args, test: Graph, body: Graph, carries: int, keep: int):
+def _batch(b, *args, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
     """A carry differs from example to example if it starts so or becomes so.
 
     Where the test differs as well, the loop goes on until it fails for all examples; those that are done
@@ -358,14 +374,13 @@ def _batch(b, *args, test: Graph, body: Graph, carries: int, keep: int):
     outputs = [b.front(o, f) if has else o for o, f, has in zip(inner.outputs, found, flags)]
     given = [b.front(x, has) if wanted else x for x, has, wanted in zip(args, b.flags, flags)]
     if not apart:
-        made = while_node(
-            more, Graph(inner.inputs, outputs, inner.name), given[:carries], given[carries:], keep
-        )
+        step = Graph(inner.inputs, outputs, inner.name)
+        made = while_node(more, step, given[:carries], given[carries:], keep, limit)
         final, rest = made[:carries], made[carries:]
     else:
         wide = _until_all_are_done(b, inner, outputs, more, carries)
         count = zeros_like(input_node((b.n,), np.int64))
-        made = while_node(*wide, [*given[:carries], count], given[carries:], keep)
+        made = while_node(*wide, [*given[:carries], count], given[carries:], keep, limit)
         final, rest = made[:carries], [made[carries], made[carries + 2], *made[carries + 3 : -1]]
     steps, spacing, *kept = rest
     return [

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..graph import Graph, Node
+from .boxes import ranges
 from .build import broadcast, reshape, swap_last, transpose
 from .table import apply, const
 
@@ -113,10 +114,12 @@ def sliced(b: Batch, x: Node, *, index: Sequence[tuple]) -> Node:
 
 
 def assembled(b: Batch, *parts: Node, shape: Sequence[int], indices: Sequence[tuple], dtype: str) -> Node:
-    """Parts are stretched over their slices, so those without the axis stay as they are."""
+    """All parts get the axis: those who read assembles take a part for as large as its slice."""
+    sizes = [tuple(map(len, ranges(i, shape))) for i in indices]
     aligned = [b.aligned(x, has, len(shape)) for x, has in zip(parts, b.flags)]
+    whole = [broadcast(x, (b.n, *size)) for x, size in zip(aligned, sizes)]
     slices = tuple((_whole(b), *i) for i in indices)
-    return apply("assemble", *aligned, shape=(b.n, *shape), indices=slices, dtype=dtype)
+    return apply("assemble", *whole, shape=(b.n, *shape), indices=slices, dtype=dtype)
 
 
 def updated(b: Batch, x: Node, v: Node, *, index: Sequence[tuple]) -> Node:

@@ -104,6 +104,17 @@ def axis_index(shape: Sequence[int], axis: int, start: int, stop: int | None, st
     return tuple(index)
 
 
+def row(x: Node, index: tuple, shape: tuple[int, ...]) -> Node:
+    """x[index] of this shape: a slice of one row along the first axis, without that axis."""
+    part = x
+    if x.shape[0] != 1:
+        part = Node("slice", (x,), {"index": index}, (1, *shape), x.dtype)
+        part._frozen = (("index", index),)
+    made = Node("reshape", (part,), {"shape": shape}, shape, x.dtype)
+    made._frozen = (("shape", shape),)
+    return made
+
+
 def take_slice(x: Node, axis: int, start: int, stop: int | None, step: int = 1) -> Node:
     return slice_(x, axis_index(x.shape, axis % x.ndim, start, stop, step))
 

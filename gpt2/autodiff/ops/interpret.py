@@ -30,6 +30,13 @@ def evaluate_graph(graph: Graph, arrays: Sequence) -> list:
     return [values[o] for o in graph.outputs]
 
 
+def apart(results: Sequence, arrays: Sequence[np.ndarray]) -> tuple:
+    """The results, copies of those that may share memory with one of the arrays. A program writes over what
+    it has given to an op, once nothing reads that any more, while it still reads what the op gave.
+    """
+    return tuple([np.array(r) if any(np.may_share_memory(r, a) for a in arrays) else r for r in results])
+
+
 def last_uses(graph: Graph) -> dict[Node, list[Node]]:
     """For each node, the values that nobody reads after it."""
     last: dict[Node, Node] = {}

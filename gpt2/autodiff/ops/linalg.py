@@ -290,10 +290,13 @@ def _eig_jvp(t, out, x, dtype):
 
 
 def _eig(x, dtype):
-    """numpy.linalg.eig in a dtype settled beforehand: NumPy gives reals if all values happen to be real."""
+    """numpy.linalg.eig in a dtype settled beforehand: NumPy before 2.5 gives reals if all values happen to be
+    real, and complex numbers from then on."""
     w, v = np.linalg.eig(x)
     if np.iscomplexobj(w) and np.dtype(dtype).kind != "c":
-        raise ValueError("eig: complex eigenvalues, where the recording had real ones")
+        if np.any(w.imag):
+            raise ValueError("eig: complex eigenvalues, where the recording had real ones")
+        w, v = w.real, v.real
     return w.astype(dtype), v.astype(dtype)
 
 

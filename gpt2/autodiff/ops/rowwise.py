@@ -94,6 +94,8 @@ def update(n: Node, N: int, p: int) -> Flags:
 
 
 def assemble(n: Node, N: int, p: int) -> Flags:
+    if any(a.shape[:p] != n.shape[:p] for a in n.args):  # of a part that is stretched over its slice
+        return None
     return (ROW,) * len(n.args) if all(_full(i, n.shape, p) for i in n.attrs["indices"]) else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..graph import Graph, Node, remade, with_args
@@ -77,13 +78,25 @@ def stretch(
         known = ()
     elif len(known) < len(args):
         known += (None,) * (len(args) - len(known))
-    return Node("stretch", tuple(args), {"body": body, "of": of, "cuts": known}, shape, dtype)
+    made = Node("stretch", tuple(args), {"body": body, "of": of, "cuts": known}, shape, dtype)
+    made._frozen = (("body", id(body)), ("cuts", known), ("of", None if of is None else id(of)))
+    return made
 
 
 def collect(calls: Sequence[Node], items: Iterable[int], indices: Iterable[tuple], like: Node) -> Node:
     """Zeros like an array, with a result of each call at its index (derive/stretch.py)."""
-    attrs = {"items": tuple(items), "indices": tuple(indices), "shape": like.shape, "dtype": str(like.dtype)}
-    return Node("collect", tuple(calls), attrs, like.shape, like.dtype)
+    attrs = {
+        "dtype": _text_of(like.dtype),
+        "indices": tuple(indices),
+        "items": tuple(items),
+        "shape": like.shape,
+    }
+    made = Node("collect", tuple(calls), attrs, like.shape, like.dtype)
+    made._frozen = tuple(attrs.items())  # they are in order, and can be hashed
+    return made
+
+
+_text_of = functools.cache(str)  # of a dtype: NumPy takes 4 us to put one together
 
 
 def assembled(n: Node, calls: Sequence[Node]) -> Node:

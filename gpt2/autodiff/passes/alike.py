@@ -29,7 +29,7 @@ from ..graph import Graph, Node, const_value, freeze, is_scalar_const, rewrite, 
 from ..ops import input_node
 from ..ops.build import assemble, item
 from ..ops.subgraph import Cut, given, items, splice, stretch
-from ..ops.table import VIEWS
+from ..ops.table import VIEWS, facts
 from .match import calls_back
 
 FEWEST = 3  # copies, below which nothing is gained
@@ -53,11 +53,12 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
     row = _in_a_row(graph)
     index_of = {n.id: k for k, n in enumerate(row)}
     last = _last_readers(graph, index_of, len(row))
+    held = {n.id for n in row if n.op in VIEWS} | _masked(graph)
     found: list[_Rolled] = []
     todo = [(0, len(row))]
     numbers = _numbered(row)  # first with equal constants: they stay constants of the stretch
-    todo = _found(graph, row, index_of, last, numbers, todo, found)
-    _found(graph, row, index_of, last, _with_any_factor(row, numbers), todo, found)
+    todo = _found(graph, row, index_of, last, held, numbers, todo, found)
+    _found(graph, row, index_of, last, held, _with_any_factor(row, numbers), todo, found)
     return _cut(_with_calls(graph, found, last, simplified)) if found else graph
 
 
@@ -66,11 +67,15 @@ def _found(
     row: Sequence[Node],
     index_of: dict[int, int],
     last: dict[int, int],
+    held: Container[int],
     numbers: np.ndarray,
     todo: list[tuple[int, int]],
     found: list[_Rolled],
 ) -> list[tuple[int, int]]:
-    """Add to `found` what repeats in these parts of the row; returns the parts that are left."""
+    """Add to `found` what repeats in these parts of the row; returns the parts that are left.
+
+    held   ids of values that no call may give: views and what is `_masked`
+    """
     left = []
     while todo:
         first, stop = todo.pop()
@@ -81,11 +86,11 @@ def _found(
         begin, period, copies = run
         end = begin + period * copies
         if end < stop:  # part of another copy: there is room to choose where a copy begins
-            begin, copies = _narrowest(row, index_of, begin, period, stop, numbers)
+            begin, copies = _narrowest(row, index_of, held, begin, period, stop, numbers)
             end = begin + period * copies
         together = _together(period, copies)
         rolled = _Rolled(graph, row, index_of, begin, period * together, copies // together)
-        if rolled.fits() and rolled.pays(last) and not rolled.gives_views(last):
+        if rolled.fits() and rolled.pays(last) and not rolled.gives(held, last):
             found.append(rolled)
             todo += [(first, begin), (rolled.end, stop)]
         else:
@@ -105,6 +110,28 @@ def _last_readers(graph: Graph, index_of: dict[int, int], beyond: int) -> dict[i
     for o in graph.outputs:
         last[o.id] = beyond
     return last
+
+
+def _masked(graph: Graph) -> set[int]:
+    """The ids of values through which a gradient is handed on with a mask (derive/chain_rule.py, Masked):
+    all that is made of them leads to one side of a `where`, element by element, and so are they made.
+    """
+    sides: dict[int, set] = {o.id: {None} for o in graph.outputs}  # that readers ask for; None: for both
+    found: set[int] = set()
+    for n in reversed(graph.nodes):
+        if n.id not in sides or facts(n).kind == "nondiff":
+            continue
+        side = None
+        if facts(n).kind == "elementwise" and n.op != "where" and len(sides[n.id]) == 1:
+            (side,) = sides[n.id]
+        if side is not None:
+            found.add(n.id)
+        for k, a in enumerate(n.args):
+            same = a.shape == n.shape and a.dtype == n.dtype
+            asked = (n.args[0].id, k) if n.op == "where" else side
+            if isinstance(a.dtype, tuple) or a.dtype.kind in "fc":
+                sides.setdefault(a.id, set()).add(asked if same else None)
+    return found
 
 
 def flat(graph: Graph, keep: Container[Graph] = ()) -> Graph:
@@ -319,9 +346,17 @@ def _periods(numbers: np.ndarray) -> list[int]:
 
 
 def _narrowest(
-    row: Sequence[Node], index_of: dict[int, int], begin: int, period: int, stop: int, numbers: np.ndarray
+    row: Sequence[Node],
+    index_of: dict[int, int],
+    held: Container[int],
+    begin: int,
+    period: int,
+    stop: int,
+    numbers: np.ndarray,
 ) -> tuple[int, int]:
-    """(where the first copy begins, how many there are): cut where no view is handed on, and few bytes."""
+    """(where the first copy begins, how many there are): cut where nothing `held` is handed on, and few
+    bytes.
+    """
     length = period
     part = numbers[begin:stop]
     same = part[period:] == part[:-period]
@@ -331,15 +366,15 @@ def _narrowest(
         for a in n.args:
             if a.id in index_of:
                 last[index_of[a.id]] = k
-    living = np.zeros((2, len(row) + 2))  # bytes, and those of views
+    living = np.zeros((2, len(row) + 2))  # bytes, and those that are held
     for k, end in last.items():
-        nbytes = np.array([row[k].nbytes, row[k].nbytes if row[k].op in VIEWS else 0])
+        nbytes = np.array([row[k].nbytes, row[k].nbytes if row[k].id in held else 0])
         living[:, k + 1] += nbytes
         living[:, end + 1] -= nbytes
-    handed, views = np.cumsum(living, axis=1)
+    handed, wrong = np.cumsum(living, axis=1)
     spare = length % period
     middle = begin + (length // period // 2) * period
-    at = min(range(period), key=lambda r: (views[middle + r], handed[middle + r], r > spare, r))
+    at = min(range(period), key=lambda r: (wrong[middle + r], handed[middle + r], r > spare, r))
     return begin + at, (length - at) // period
 
 
@@ -430,11 +465,16 @@ class _Rolled:
         call = 2 * (len(self.given) - constants + len(self.outputs(last)) + 1) + constants
         return call <= 3 * self.length
 
-    def gives_views(self, last: dict[int, int]) -> bool:
-        """Whether a result is a view: a call gives a copy of it, which lies otherwise in memory, so that BLAS
-        may add up in another order. The numbers would not be those of the program as written.
+    def gives(self, held: Container[int], last: dict[int, int]) -> bool:
+        """Whether a result of a call is one of these values.
+
+        Of a view it gives a copy, which lies otherwise in memory, so that BLAS may add up in another order.
+        And a mask would be applied where the call ends: beyond it 0 * inf is nan. The numbers would not be
+        those of the program as written.
         """
-        return any(self.row[self.begin + j].op in VIEWS for j in self.outputs(last))
+        outputs = self.outputs(last)
+        starts = range(self.begin, self.end, self.length)
+        return any(self.row[start + j].id in held for j in outputs for start in starts)
 
     def body(self, outputs: Sequence[int]) -> Graph:
         """The graph of one copy, with the names and lines of the first."""

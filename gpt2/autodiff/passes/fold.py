@@ -207,7 +207,7 @@ def _signs_of_factors(n: Node) -> Node | None:
     for x, c in ((a, b), (b, a)):
         value = number(c)
         if x.op == "negative" and value is not None and c.dtype.kind in "fc" and n.op == "multiply":
-            return apply(n.op, x.args[0], const(-value, c.dtype))
+            return build.broadcast(apply(n.op, x.args[0], const(-value, c.dtype)), n.shape)
     return None
 
 

@@ -34,9 +34,14 @@ def parts_of(n: Node) -> list[tuple[Node, tuple]]:
     return [(p, ranges(i, n.shape)) for p, i in zip(n.args, n.attrs["indices"])]
 
 
+def _stretched(p: Node, rs: tuple) -> Node:
+    """A part in the shape that its slice has."""
+    return build.broadcast(p, tuple(map(len, rs)))
+
+
 def assembled(parts: Sequence[tuple[Node, tuple]], like: Node) -> Node:
     """Zeros like `like` with the parts added; parts are made to fit their slices."""
-    fitted = [build.broadcast(build.cast(p, like.dtype), tuple(map(len, rs))) for p, rs in parts]
+    fitted = [_stretched(build.cast(p, like.dtype), rs) for p, rs in parts]
     return build.assemble(fitted, like.shape, [as_index(rs) for _, rs in parts], like.dtype)
 
 
@@ -46,7 +51,7 @@ def one_part_is_everything(n: Node, sweep: Sweep) -> Node | None:
     if not n.args:
         return build.zeros(n.shape, n.dtype)
     if len(n.args) == 1 and is_full(parts_of(n)[0][1], n.shape):
-        return build.cast(build.broadcast(n.args[0], n.shape), n.dtype)
+        return build.broadcast(build.cast(n.args[0], n.dtype), n.shape)
     return None
 
 
@@ -138,8 +143,7 @@ def slice_of_assemble(n: Node, sweep: Sweep) -> Node | None:
         (p, rs) = met[0]
         within = inside(want, rs)
         if within is not None:
-            whole = build.broadcast(p, tuple(map(len, rs)))  # a part may be stretched over its place
-            return build.cast(build.slice_(whole, as_index(within)), n.dtype)
+            return build.cast(build.slice_(_stretched(p, rs), as_index(within)), n.dtype)
     if not sweep.single(x):
         return None
     inner = []

@@ -11,6 +11,7 @@ import dis
 import linecache
 import math
 import os
+import re
 import sys
 import sysconfig
 import types
@@ -280,12 +281,30 @@ def _instruction(code, lasti: int):
     if found is None:
         if len(_instructions) >= _LIMIT:
             _instructions.clear()
-        found = _instructions[id(code)] = code, list(dis.get_instructions(code))
+        found = _instructions[id(code)] = code, list(_one_by_one([*dis.get_instructions(code)]))
     k = max(k for k, ins in enumerate(found[1]) if ins.offset <= lasti)  # a call may stand in its cache
     return found[1][k], found[1][:k]
 
 
 _instructions: dict[int, tuple] = {}
+_PAIR = re.compile(r"(LOAD|STORE)_FAST(?:_BORROW)?_(LOAD|STORE)_FAST(?:_BORROW)?")
+
+
+def _one_by_one(instructions):
+    """The instructions, with two in place of one that handles two local variables, as from Python 3.13 on.
+
+    Such a pair has the place of its first in the source. That of the second is known where the next
+    instruction goes on with it: an attribute of it, or the call of it, begins where it begins.
+    """
+    for ins, following in zip(instructions, (*instructions[1:], None)):
+        pair = _PAIR.fullmatch(ins.opname)
+        if pair is None:
+            yield ins
+            continue
+        goes_on = following is not None and following.opname.startswith(("LOAD_ATTR", "PUSH_NULL"))
+        yield ins._replace(opname=f"{pair[1]}_FAST", argval=ins.argval[0])
+        places = following.positions if goes_on else None
+        yield ins._replace(opname=f"{pair[2]}_FAST", argval=ins.argval[1], positions=places)
 
 
 def _begins_with(whole, part) -> bool:

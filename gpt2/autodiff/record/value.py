@@ -631,8 +631,7 @@ def _row(self: Recorded, i: int) -> Recorded:
     except IndexError as error:
         raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
     x = self.node
-    slices, shape = row_of(i, x.shape)
-    node = build.reshape(build.slice_(x, slices), shape)
+    node = build.row(x, *row_of(i, x.shape))
     if node is not x:
         recording.label(node, source_lines.site())
     if isinstance(result, np.ndarray) and (result.size or np.may_share_memory(result, value)):

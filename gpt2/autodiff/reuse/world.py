@@ -68,6 +68,7 @@ _ABSTRACT = (abc.ABCMeta.__instancecheck__.__code__, abc.ABCMeta.__subclasscheck
 _SEVERAL = ("entry", "absent", "attribute", "answer")  # facts of which one thing may have several
 _ERRSTATE = np.errstate.__init__.__code__
 _LOUD = ("raise", "call", "print", "log")
+_OF_MEMBERS = enum.property.__get__.__code__  # reads .value and .name of a member of an enumeration
 
 
 def is_inside(code: types.CodeType) -> bool:
@@ -120,7 +121,7 @@ class World:
         if len(self.facts) > LIMIT:
             self.fail(f"more than {LIMIT} values can be reached from it")
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str | None) -> None:
         self.trouble = self.trouble or why
 
     def fact(self, kind: str, *parts: Any) -> None:
@@ -133,7 +134,11 @@ class World:
 
     def runs(self, frame: types.FrameType) -> None:
         """Note a Python function that begins to run."""
-        if self.trouble is None and id(frame.f_code) not in self._ran:
+        if self.trouble is not None:
+            return
+        if frame.f_code is _OF_MEMBERS and not _has_a_function(frame):
+            self.fail(reads(_OF_MEMBERS).trouble)
+        elif id(frame.f_code) not in self._ran:
             self._safely(self._runs, frame)
 
     def _runs(self, frame) -> None:
@@ -215,7 +220,7 @@ class World:
 
     def _code(self, code):
         found = reads(code)
-        if found.trouble:
+        if found.trouble and code is not _OF_MEMBERS:
             self.fail(f"{found.trouble} ({location_of(code)})")
         self._enters |= found.withs > 0
         if found.texts:
@@ -355,11 +360,15 @@ class World:
         else:
             self._instance(v, t)
 
+    def _signature(self, f) -> None:
+        """Note what decides whether a call with these arguments begins to run, or is a TypeError."""
+        self.fact("function", f, f.__code__, f.__defaults__, f.__kwdefaults__, f.__qualname__)
+
     def _function(self, f) -> None:
         code = f.__code__
         if is_inside(code) and not is_own(code):
             return self.fail(f"it uses {name_of(f)}")
-        self.fact("function", f, code, f.__defaults__, f.__kwdefaults__, f.__qualname__)
+        self._signature(f)
         self.reach(f.__defaults__)
         self.reach(f.__kwdefaults__)
         self._opened(FunctionNames(f))
@@ -461,6 +470,9 @@ class World:
         for k in kinds:
             self.fact("type", k, type(k))
             self._opened(ClassNames(k))
+            for name in ("__init__", "__new__"):  # called without being named; it may not even begin
+                for f in functions_of(k.__dict__.get(name)):
+                    self._signature(f)
             exit = k.__dict__.get("__exit__")
             if exit is not None:
                 self._exits.append(exit)
@@ -570,6 +582,14 @@ def _is_of_named_tuples(frame: types.FrameType) -> bool:
     """
     names = frame.f_globals
     return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
+
+
+def _has_a_function(frame: types.FrameType) -> bool:
+    """Whether an enumeration's property that is asked for a member's attribute calls a function for it, and
+    does nothing else. If not, it takes attributes by names that do not stand there (from Python 3.12 on).
+    """
+    given = frame.f_locals
+    return given.get("instance") is not None and getattr(given.get("self"), "fget", None) is not None
 
 
 def _has_defaults(frame: types.FrameType) -> bool:

@@ -51,8 +51,8 @@ def limit_blas_threads(n: int) -> bool:
 
 
 @cache
-def blas_kernel() -> str:
-    """The kernels that OpenBLAS has picked for this processor, "SkylakeX" say; empty for another BLAS."""
+def blas_core() -> str:
+    """The processors for which OpenBLAS has picked its kernels, "SkylakeX" say; empty for another BLAS."""
     found = blas_library()
     if found is None:
         return ""
@@ -61,4 +61,9 @@ def blas_kernel() -> str:
     if name is None:
         return ""
     name.restype = ctypes.c_char_p
-    return f"OpenBLAS kernels for {name().decode()}"
+    return name().decode()
+
+
+def blas_kernel() -> str:
+    """The same as words that go into the key of what was measured."""
+    return f"OpenBLAS kernels for {blas_core()}" if blas_core() else ""

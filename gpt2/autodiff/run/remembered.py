@@ -17,6 +17,7 @@ takes a vote away. After so many days it is measured again.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import platform
@@ -26,8 +27,6 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-
-import numpy as np
 
 _folder: Path | None = None
 _all: list[Choices] = []
@@ -119,7 +118,7 @@ class Choices:
             platform.machine(),
             processor(),
             f"{os.cpu_count()} cores",
-            f"numpy {np.__version__}",
+            f"numpy {_version()}",
             self.software(),
         )
         return " ".join(filter(None, parts))
@@ -179,6 +178,15 @@ class Choices:
 def today() -> int:
     """The day, as a number."""
     return int(time.time() // 86400)
+
+
+@cache
+def _version() -> str:
+    """NumPy's version, without importing it: what it does when it is loaded may be what is to be chosen."""
+    try:
+        return importlib.metadata.version("numpy")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _text(key: tuple) -> str:

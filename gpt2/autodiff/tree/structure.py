@@ -142,6 +142,13 @@ def leaf_paths(tree: Tree) -> list[tuple]:
     return paths
 
 
+def leaf_count(spec: Any) -> int:
+    """The number of leaves in a part of a tree, given as its spec."""
+    if spec is LEAF:
+        return 1
+    return 0 if spec[0] == "static" else sum(map(leaf_count, spec[2]))
+
+
 def tree_map(function: Callable, x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> Any:
     """x with function applied to each of its leaves."""
     leaves, tree = flatten(x, is_leaf)

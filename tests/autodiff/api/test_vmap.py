@@ -261,3 +261,24 @@ def test_elementwise_and_gauss_newton(rng):
     f, half = (lambda x: np.tanh(w @ x)), (lambda y: 0.5 * np.sum(y**4))
     j = ad.jacobian(f)(x)
     close(ad.ggnvp(f, half, x, v), j.T @ (ad.hessian(half)(f(x)) @ (j @ v)))
+
+
+@pytest.mark.parametrize("width", [4, 4000])
+def test_parts_that_are_the_same_for_all_examples(width):
+    """Of what is put together from parts, one that does not differ is as large as its slice all the same."""
+    rng = np.random.default_rng(0)
+    xs, w = rng.normal(size=(3, 3, width)), rng.normal(size=(3, width))
+
+    def together(x, w):
+        both = np.concatenate([np.tanh(w)[None], np.sin(x)[None]], 0)
+        return both * 2.0, np.exp(both[0]) * x
+
+    def of_all(xs, w):
+        return ad.vmap(together, in_axes=(0, None))(xs, w)
+
+    for got, want in zip(of_all(xs, w), zip(*(together(x, w) for x in xs)), strict=True):
+        np.testing.assert_array_equal(got, np.stack(want))
+    got = ad.grad(lambda xs, w: sum(np.sum(r**2) for r in of_all(xs, w)), argnums=(0, 1))(xs, w)
+    want = ad.grad(lambda xs, w: sum(np.sum(r**2) for x in xs for r in together(x, w)), argnums=(0, 1))(xs, w)
+    for g, e in zip(got, want, strict=True):
+        np.testing.assert_allclose(g, e, rtol=1e-12, atol=1e-12)

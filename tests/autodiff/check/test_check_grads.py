@@ -106,6 +106,40 @@ def test_rounding_excuses_neither_a_random_function_nor_a_small_mistake():
         check_grads(small, (np.linspace(-1.3, 0.9, 7),))
 
 
+POINT = np.linspace(-1.3, 0.9, 7)
+LARGE = np.linspace(1.0, 3.0, 7)
+
+
+@pytest.mark.parametrize(
+    "value, slope, x, factor",
+    [
+        (lambda x: 1e8 + np.sin(x), np.cos, POINT, 1.3),  # what is added hides some of the digits ...
+        (lambda x: 1e6 + x, np.ones_like, POINT, 1.01),
+        (lambda x: 1e6 + np.abs(x), np.sign, np.array([1e-3, -1e-3, 1.0]), 1.01),
+        (lambda x: 1.0 + 1e-7 * np.sin(x), lambda x: 1e-7 * np.cos(x), POINT, 0.0),
+        (lambda x: 1.0 + 1e-9 * x, lambda x: np.full_like(x, 1e-9), POINT, 0.0),
+        (lambda x: x * x, lambda x: 2.0 * x, 1e6 * LARGE, 1.01),
+        (lambda x: x * x, lambda x: 2.0 * x, 1e8 * LARGE, -1.0),
+        (lambda x: np.log(x), lambda x: 1.0 / x, 1e6 * LARGE, 1.01),
+        (lambda x: 1e-200 * np.sin(x), lambda x: 1e-200 * np.cos(x), POINT, 1.0001),  # ... a scale does not
+        (lambda x: 1e200 * np.sin(x), lambda x: 1e200 * np.cos(x), POINT, 1.0001),
+    ],
+)
+@pytest.mark.parametrize("modes", [("fwd", "rev"), ("fwd",), ("rev",)], ids="-".join)
+def test_what_rounding_leaves_to_be_seen_is_seen(value, slope, x, factor, modes):
+    """At all points, and where it is wrong at a single one."""
+
+    def checked(factors):
+        g = ad.custom_vjp(value)
+        g.defvjp(lambda dout, out, x: (factors * dout * slope(x),))
+        check_grads(g, (x,), order=1, modes=modes)
+
+    checked(np.ones(x.shape))
+    for factors in (np.full(x.shape, factor), np.where(np.arange(x.size) == 1, -1.0, 1.0)):
+        with pytest.raises(GradientMismatch):
+            checked(factors)
+
+
 def test_nan_is_a_mismatch():
     x = input_node((1,), np.float64, "x")
     with np.errstate(all="ignore"), pytest.raises(GradientMismatch):

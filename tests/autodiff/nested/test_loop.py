@@ -222,8 +222,50 @@ def test_bodies_that_cannot_stand_for_all_steps_are_run_step_by_step():
     assert ad.while_loop(lambda c: c < 3, lambda c: c + 1, 5) == 5
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["one program", "step by step"])
+def test_a_limit_of_steps(apart):
+    def halved(x, n, limit):
+        def body(carry):
+            if apart:
+                print(end="")
+            return carry[0] + 1.0, 0.5 * carry[1]
+
+        return ad.while_loop(lambda carry: carry[0] < n, body, (0.0, x), limit=limit)[1]
+
+    for g in (halved, ad.grad(halved), ad.grad(ad.grad(lambda x, n, limit: halved(x, n, limit) ** 2))):
+        assert g(1.0, 3.0, 3) == g(1.0, 3.0, 4) == g(1.0, 3.0, None)
+        with pytest.raises(
+            ad.AutodiffError, match="cond still holds after 2 steps, the limit that was given"
+        ):
+            g(1.0, 3.0, 2)
+    with pytest.raises(ad.AutodiffError, match="cond still holds after 1 step, "):
+        ad.jvp(lambda x: halved(x, 3.0, 1), (1.0,), (1.0,))
+    many = ad.vmap(lambda x, n: halved(x, n, 3))
+    np.testing.assert_array_equal(many(np.ones(2), np.array([1.0, 3.0])), [0.5, 0.125])
+    with pytest.raises(ad.AutodiffError, match="after 3 steps"):
+        many(np.ones(2), np.array([1.0, 4.0]))
+    g = ad.compile(halved)
+    assert g(1.0, 2.0, 3) == 0.25
+    with pytest.raises(ad.AutodiffError):  # by the program that is there
+        g(1.0, 4.0, 3)
+    assert g(1.0, 3.0, 3) == 0.125
+
+
+def test_a_loop_that_is_run_step_by_step_ends_where_its_program_would():
+    """Integers have 64 bits in both: one that is doubled becomes negative, and does not grow for ever."""
+
+    def end(body):
+        return ad.while_loop(lambda n: n > 0, body, 1, limit=100)
+
+    assert end(lambda n: 2 * n) == -(2**63)
+    with np.errstate(over="ignore"):
+        assert end(lambda n: (print(end=""), 2 * n)[1]) == -(2**63)
+
+
 def test_carries_keep_their_kinds():
-    i, x, flag = ad.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2.0, ~c[2]), (0, 1.0, True))
+    i, x, flag = ad.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2.0, c[2] ^ True), (0, 1.0, True)
+    )
     assert (i, x, flag) == (3, 8.0, False) and type(x) is float
     wide = ad.while_loop(lambda c: c[0] < 3.0, lambda c: c + np.float32(1), np.zeros(2, np.float32))
     assert wide.dtype == np.float32
@@ -247,6 +289,7 @@ def test_init_stays_as_it_is():
     "call, words",
     [
         (lambda: ad.while_loop(lambda x: x < 1, lambda x: x, 0.0, keep=0), ["keep is 0", "positive int"]),
+        (lambda: ad.while_loop(lambda x: x < 1, lambda x: x, 0.0, limit=True), ["limit is True", "int"]),
         (lambda: ad.while_loop(lambda x: x < 1, lambda x: x, np.zeros(3)), ["cond", "shape (3,)", "truth"]),
         (lambda: ad.while_loop(lambda x: "yes", lambda x: x, 0.0), ["cond gave str", "one truth value"]),
         (lambda: ad.while_loop(lambda x: x[0] < 1, lambda x: x[:2], np.zeros(3)), ["(3,)", "(2,)", "body"]),

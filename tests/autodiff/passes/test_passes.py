@@ -637,6 +637,18 @@ def test_a_minus_moves_to_the_smaller_factor():
     assert "negative(v)" in body(fast(kept))
 
 
+@pytest.mark.parametrize("math", MATH)
+def test_a_minus_beside_a_number_of_a_larger_shape(math):
+    """The gradient of a sum of x * -b is a number in the shape of x times -b, which has that shape too."""
+    x, b = np.ones((4, 3)), np.arange(3.0)
+    with ad.options(math=math):
+        dx, db = ad.grad(lambda x, b: np.sum(x * -b) * 0.5, argnums=(0, 1))(x, b)
+        kept = ad.compile(lambda b: np.full((4, 3), 0.5) * -b)(b)
+    np.testing.assert_array_equal(dx, kept)
+    np.testing.assert_array_equal(dx, np.full((4, 3), -0.5) * b)
+    np.testing.assert_array_equal(db, np.full(3, -2.0))
+
+
 def test_what_is_picked_in_strict_mode():
     """Elementwise ops and extremes keep their bits; sums and products of matrices may not."""
     for make, moves in (

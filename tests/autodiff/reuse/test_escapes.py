@@ -3,6 +3,7 @@
 import builtins
 import functools
 import math
+import types
 
 import numpy as np
 import pytest
@@ -25,6 +26,11 @@ def own_float(x):
     return x * float(x)
 
 
+def of_a_local(x):
+    there = types.SimpleNamespace(float=math.sin)
+    return x * there.float(x)
+
+
 def under_a_partial(x):
     return x * functools.partial(math.sin, x)()
 
@@ -35,7 +41,7 @@ def unpacked(x):
 
 
 @pytest.mark.parametrize(
-    "f", [math.sin, sum_of_a_map, loop_over_a_map, own_float, under_a_partial, unpacked, float]
+    "f", [math.sin, sum_of_a_map, loop_over_a_map, own_float, of_a_local, under_a_partial, unpacked, float]
 )
 def test_a_number_that_escapes_is_an_error(f):
     with pytest.raises(ad.AutodiffError, match="derivative"):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from tests.support.worlds.asking import X, outcome, stays_current
+from tests.support.worlds.asking import X, is_reused, outcome, stays_current
 
 # --- attributes of objects of every kind
 
@@ -174,6 +174,73 @@ def test_the_defaults_of_a_named_tuple():
     Plain = collections.namedtuple("Plain", "rate", defaults=[2.0])
     stays_current(lambda x: np.sum(x) * Held().rates[0], lambda: rates.__setitem__(0, 3.0))
     stays_current(lambda x: np.sum(x) * Plain().rate, lambda: setattr(Plain.__new__, "__defaults__", (3.0,)))
+
+
+def test_named_tuples_without_defaults_are_reused():
+    for defaults in (None, ()):
+        Pair = collections.namedtuple("Pair", "a b", defaults=defaults)
+        assert is_reused(lambda x, Pair=Pair: np.sum(x) * Pair(2.0, 1.0).a, X)
+
+
+def with_init():
+    class Made:
+        def __init__(self, rate):
+            self.rate = rate
+
+    return Made, Made.__init__
+
+
+def with_init_by_name():
+    class Made:
+        def __init__(self, *, rate):
+            self.rate = rate
+
+    return Made, Made.__init__
+
+
+def with_new():
+    class Made:
+        def __new__(cls, rate):
+            self = object.__new__(cls)
+            self.rate = rate
+            return self
+
+    return Made, Made.__new__
+
+
+def with_init_of_a_base():
+    base, init = with_init()
+    return type("Derived", (base,), {}), init
+
+
+def named_tuple():
+    Made = collections.namedtuple("Made", "rate", defaults=())
+    return Made, Made.__new__
+
+
+@pytest.mark.parametrize(
+    "make",
+    [with_init, with_init_by_name, with_new, with_init_of_a_base, named_tuple],
+    ids=lambda f: f.__name__,
+)
+def test_arguments_that_were_missing_get_a_default(make):
+    """Nothing ran that could have been seen: the call itself was the error."""
+    Made, maker = make()
+
+    def f(x):
+        try:
+            return np.sum(x) * Made().rate
+        except TypeError:
+            return np.sum(x)
+
+    def change():
+        if maker.__code__.co_kwonlyargcount:
+            maker.__kwdefaults__ = {"rate": 3.0}
+        else:
+            maker.__defaults__ = (3.0,)
+
+    assert is_reused(f, X)
+    stays_current(f, change)
 
 
 def test_default_dicts_and_deques_are_compared():

@@ -1,0 +1,82 @@
+"""Times the matrix products of a run with the kernels that OpenBLAS has in this process.
+
+    python -m gpt2.train.products own|NAME SETTINGS     answers each line, the number of a core or nothing,
+                                                        with the seconds of each product
+
+gpt2.train.kernels starts it, once with each kernels. Timed are the products of GPT-2 with its weights, one in
+the forward and two in the backward, on one thread; a block's count as often as there are blocks. Own layers
+may have other products: theirs are taken to be alike.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpt2.autodiff.run.blas import blas_core
+from gpt2.train.kernels import words
+from gpt2.train.recipe import new_settings
+from gpt2.train.settings import OWN, Settings
+
+# A longer product is cut short, and counts so many times
+MOST_ROWS, MOST_OUT = 1024, 4096
+
+
+def main(argv: Sequence[str]) -> int:
+    """Answer lines with times; 1 at once where OpenBLAS has not taken the kernels that were named."""
+    name, given = argv[0], json.loads(argv[1])
+    if name != OWN and blas_core() != name:
+        return 1
+    of_model = list(products(new_settings(given)))
+    for product in of_model:
+        product.seconds()  # touches the memory
+    for line in sys.stdin:
+        if line.strip():
+            os.sched_setaffinity(0, {int(line)})
+        print(*(product.seconds() for product in of_model), flush=True)
+    return 0
+
+
+@dataclass
+class Product:
+    """A layer's three products with a weight (N, K), of M rows, and memory for what they give.
+
+    times   how often they are done in the model, longer ones that were cut short counted accordingly
+    """
+
+    inp: np.ndarray
+    weight: np.ndarray
+    dout: np.ndarray
+    out: np.ndarray
+    dinp: np.ndarray
+    dweight: np.ndarray
+    times: float
+
+    def seconds(self) -> float:
+        """Seconds that all of them take."""
+        begin = time.perf_counter()
+        np.matmul(self.inp, self.weight.T, out=self.out)
+        np.matmul(self.dout, self.weight, out=self.dinp)
+        np.matmul(self.dout.T, self.inp, out=self.dweight)
+        return self.times * (time.perf_counter() - begin)
+
+
+def products(s: Settings) -> Iterator[Product]:
+    """Those of GPT-2 with these settings."""
+    rng, C, L = np.random.default_rng(0), s.n_embd, s.n_layer
+    rows = s.batch_size * s.block_size
+    M = min(rows, MOST_ROWS)
+    for OC, K, count in ((3 * C, C, L), (C, C, L), (4 * C, C, L), (C, 4 * C, L), (words(s.tokenizer), C, 1)):
+        N = min(OC, max(MOST_OUT, 4 * C))
+        shapes = ((M, K), (N, K), (M, N))
+        inp, weight, dout = (rng.standard_normal(shape, np.float32).astype(s.dtype) for shape in shapes)
+        made = np.zeros_like(dout), np.zeros_like(inp), np.zeros_like(weight)
+        yield Product(inp, weight, dout, *made, count * (OC / N) * (rows / M))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

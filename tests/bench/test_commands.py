@@ -1,0 +1,68 @@
+"""Every benchmark's --help: its own name, and a word on each option."""
+
+import argparse
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import bench
+from bench import contenders, finetune, sizes, timeline
+from gpt2.errors import UserError
+
+# They are started by other benchmarks, with arguments that those give
+STARTED = ("first_process", "prelude", "worker")
+
+
+def commands():
+    """The modules of bench/ that are programs."""
+    for found in pkgutil.walk_packages(bench.__path__, "bench."):
+        path = Path(importlib.util.find_spec(found.name).origin)
+        program = 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
+        if program and found.name.rpartition(".")[2] not in STARTED:
+            yield found.name
+
+
+class Seen(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", [*commands()])
+def test_help_has_the_programs_name_and_explains_every_option(name, monkeypatch):
+    def seen(parser, *args):
+        raise Seen(parser)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", seen)
+    monkeypatch.setattr("gpt2.cli.Parser.parse_args", seen)
+    with pytest.raises(Seen) as caught:
+        importlib.import_module(name).main([])
+    parser = caught.value.args[0]
+    assert parser.prog == f"python -m {name.removesuffix('.__main__')}"
+    assert parser.description and parser.description[0].isupper()
+    for action in parser._actions:
+        told = action.help or ""
+        assert re.search(r"[a-z]{3}", re.sub(r"\(.*\)", "", told)), (name, action.dest, told)
+        assert action.default in (None, False, "", 0, 0.0, "==SUPPRESS==") or "default" in told, action.dest
+
+
+def test_contenders_of_other_benchmarks_are_refused():
+    assert "programs-own" not in contenders.told(contenders.STEP) and "torch" in contenders.told(
+        contenders.STEP
+    )
+    with pytest.raises(UserError, match="no contender 'programs-own', expected some of torch, "):
+        contenders.find("whole,programs-own", contenders.STEP)
+    with pytest.raises(UserError, match="no contender 'shares', expected some of torch, .*auto$"):
+        contenders.find("shares", contenders.LAYER, contenders.LAYERS)
+
+
+def test_names_that_there_are_not_are_told_by_their_flag():
+    with pytest.raises(UserError, match="^--size: no size '124M', expected one of 124M-B4T64"):
+        timeline.main(["--size", "124M"])
+    with pytest.raises(UserError, match="^--sizes: no size '124M', expected some of .*, or all$"):
+        sizes.find("124M")
+    with pytest.raises(UserError, match="^--contenders: there is no 'pft', expected some of full"):
+        finetune.main(["--contenders", "pft"])
+    with pytest.raises(UserError, match="^--models: there is no 'gpt3'"):
+        finetune.main(["--models", "gpt3"])
