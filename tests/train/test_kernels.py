@@ -1,7 +1,6 @@
 """Kernels of OpenBLAS as a setting of a run: which are taken, when they are measured, that they are kept."""
 
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
