@@ -26,6 +26,7 @@ def _is_here(script: Path) -> bool:
 
 # What a person types to train: the script, where that person stands in a checkout, else the program
 TRAIN = "python train.py" if _is_here(Path(__file__).parents[2] / "train.py") else "gpt2 train"
+SAMPLE = "gpt2 sample" if TRAIN == "gpt2 train" else "python -m gpt2.sample"
 
 
 def quoted(path: str | Path) -> str:

@@ -34,7 +34,11 @@ def edited(content, at, value):
 @pytest.mark.parametrize(
     "spoil, message",
     [
-        (lambda c: b"", "0 bytes, a token file has a header of 1024"),
+        (
+            lambda c: b"",
+            "0 bytes, a token file has a header of 1024; `gpt2 data` makes token files of a text$",
+        ),
+        (lambda c: b"To be" * 300, "a token file begins with 20240520; `gpt2 data` makes"),
         (lambda c: c[:1000], "1000 bytes"),
         (lambda c: edited(c, 0, 7), "begins with 7, a token file begins with 20240520"),
         (lambda c: edited(c, 1, 2), "version 2"),
@@ -51,6 +55,13 @@ def test_a_wrong_header_is_named(tmp_path, spoil, message):
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(UserError, match=message):
         read_tokens(path)
+
+
+def test_too_few_tokens():
+    with pytest.raises(
+        UserError, match="^the training text has 1 token, a sequence of block_size 7 needs 8;"
+    ):
+        Loader(np.arange(1), B=3, T=7)
 
 
 def test_targets_are_the_tokens_after_the_inputs():
