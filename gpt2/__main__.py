@@ -101,7 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         say_error(f"{kind} {name!r}{close.replace('--help lists', 'gpt2 --help lists')}")
         return 2
     sys.argv = [f"gpt2.{name}", *argv[1:]]
-    runpy.run_module(f"gpt2.{name}", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(f"gpt2.{name}", run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:  # while the command's modules are loaded
+        return 130
     return 0  # a command ends by SystemExit, with its own status
 
 

@@ -228,7 +228,7 @@ EXAMPLES = (
     ("gpt2 convert mine-hf mine.safetensors", "a checkpoint of this project"),
     ("gpt2 convert runs/tuned adapter", "the adapters of a run, for peft; with --merge the whole model"),
     ("gpt2 convert gpt2_124M.bin --check-state gpt2_124M_debug_state.bin", "compare with llm.c's numbers"),
-    ("gpt2 convert gpt2_124M.bin --write-state state.bin --data tokens.bin", "write such numbers"),
+    ("gpt2 convert gpt2_124M.bin --write-state state.bin --data tokens/train.bin", "write such numbers"),
 )
 ABOUT = """Weights from one program's format to another's.
 
@@ -237,11 +237,16 @@ of transformers, a .bin of llm.c, a .safetensors of a run, a folder of peft's. T
 format: X.bin is llm.c's, X.safetensors this project's, anything else is a folder of transformers; of a source
 with adapters, which --merge does not take into the weights, it is one of peft's with the adapters alone. A
 tokenizer that lies beside the source is written beside the result."""
+NOTE = """The token files that llm.c trains on, and that --data takes, are written by another command:
+
+    gpt2 data my.txt --tokenizer gpt2 --out tokens
+
+makes tokens/train.bin and tokens/val.bin of a text, and `gpt2 data --help` says more."""
 
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 convert`."""
-    made = cli.Parser("convert", ABOUT, EXAMPLES)
+    made = cli.Parser("convert", ABOUT, EXAMPLES, note=NOTE)
     add = made.add_argument
     add("source", help="weights: a name, a folder or a file")
     add("destination", nargs="?", help="X.bin, X.safetensors, or a folder")
@@ -250,7 +255,7 @@ def parser() -> cli.Parser:
     add("--dtype", default="float32", choices=["float32", "bfloat16"], help="numbers of a llm.c checkpoint")
     add("--check-state", metavar="STATE", help="compare with llm.c's debug state; exit status 1: they differ")
     add("--write-state", metavar="STATE", help="write a debug state, of the first tokens of --data")
-    add("--data", metavar="TOKENS", help="a token file (X.bin), for --write-state")
+    add("--data", metavar="TOKENS", help="a token file for --write-state; gpt2 data writes such")
     add("--batch-size", type=int, default=4, metavar="B", help="sequences in it (default: %(default)s)")
     add("--block-size", type=int, default=64, metavar="T", help="tokens in each (default: %(default)s)")
     return made
@@ -266,7 +271,10 @@ def _run(args):
         return 0 if check_state(args.source, args.check_state) else 1
     if args.write_state:
         if not args.data:
-            raise UserError("--write-state needs the tokens to compute with: --data TOKENS.bin")
+            raise UserError(
+                "--write-state needs the tokens to compute with: --data tokens/train.bin; "
+                "`gpt2 data my.txt --tokenizer gpt2 --out tokens` writes such files"
+            )
         write_state(args.source, args.write_state, args.data, args.batch_size, args.block_size)
         print(f"wrote {args.write_state}")
         return 0

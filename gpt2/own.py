@@ -52,11 +52,13 @@ class OwnFile:
         try:
             exec(compile(content, self.path, "exec"), vars(module))
         except Exception as error:
-            raise UserError(f"{self._line(error)}: {type(error).__name__}: {reason(error)}") from None
+            what = error.msg if isinstance(error, SyntaxError) else reason(error)
+            raise UserError(f"{self._line(error)}: {type(error).__name__}: {what}") from None
         layers, block = vars(module).get("LAYERS", {}), vars(module).get("BLOCK")
         if not isinstance(layers, Mapping) or (not layers and block is None):
             raise UserError(
-                f"{self.path}: expected LAYERS = {{NAME: layer or forward function}}, or BLOCK, or both"
+                f"{self.path}: expected LAYERS = {{'gelu': my_gelu_forward}}, which says what layer is "
+                "replaced and by what forward function or Layer; or BLOCK, or both"
             )
         return layers, block
 

@@ -16,6 +16,7 @@ import gpt2.__main__ as commands
 from gpt2 import bench, check, cli, completion
 from gpt2.errors import UserError, suggestion
 from gpt2.output import has_colour, painted
+from gpt2.storage import runs
 
 ROOT = Path(__file__).parents[1]
 NAMES = list(commands.commands())
@@ -310,6 +311,27 @@ def test_check_of_a_file(tmp_path, capsys):
         assert check.main([str(file)]) == 2
         told = capsys.readouterr().err
         assert message in told and told.count("\n") == 1
+
+
+def test_check_of_a_file_that_is_not_there(tmp_path, capsys):
+    assert check.main([str(tmp_path / "mine.py")]) == 2
+    assert capsys.readouterr().err.endswith("mine.py: No such file or directory\n")
+
+
+def test_what_to_type_next_is_what_was_typed():
+    assert (runs.TRAIN, runs.SAMPLE) in (
+        ("gpt2 train", "gpt2 sample"),
+        ("python train.py", "python -m gpt2.sample"),
+    )
+
+
+def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("runpy.run_module", interrupted)
+    monkeypatch.setattr(sys, "argv", ["gpt2"])
+    assert commands.main(["train"]) == 130
 
 
 def test_check_finds_a_wrong_gradient(capsys):

@@ -71,10 +71,12 @@ def prepare(
     if tokenizer == "auto":
         tokenizer = _choose_tokenizer(name, notes)
     digest = hashlib.sha256(text.encode()).hexdigest()
+    hint = ""
     if folder is None:
         stem = Path(name).stem if name.endswith(".txt") else Path(name).name
         used = str(tokenizer) if words is None else f"{words.name}{_digest(words)[:8]}"
         folder = cache_folder() / "tokens" / f"{stem}-{used.replace(':', '')}-{digest[:16]}"
+        hint = "; set GPT2_CACHE_DIR to a folder that can be written"
     folder = Path(folder)
     paths = folder / "train.bin", folder / "val.bin", folder / "tokenizer.json"
     try:
@@ -91,7 +93,7 @@ def prepare(
         made.save(paths[2])
         write_atomically(folder / RECORD, json.dumps(_record(digest, paths)).encode())
     except UserError as error:
-        raise UserError(f"{error}; set GPT2_CACHE_DIR to a folder that can be written") from None
+        raise UserError(f"{error}{hint}") from None
     return Prepared(name, paths[0], paths[1], made, notes)
 
 

@@ -18,6 +18,7 @@ MAGIC = 20240520
 VERSION = 1
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
+MAKES = "; `gpt2 data` makes token files of a text"
 
 
 def write_tokens(path: str | Path, tokens: ArrayLike) -> None:
@@ -47,10 +48,10 @@ def read_tokens(path: str | Path) -> np.memmap:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     if header.size < HEADER_BYTES:
-        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}")
+        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}{MAKES}")
     magic, version, count = (int(n) for n in header.view("<i4")[:3])
     if magic != MAGIC:
-        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}")
+        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}{MAKES}")
     if version != VERSION:
         raise UserError(f"{path}: version {version} of the token file format, expected {VERSION}")
     if count < 0 or size != HEADER_BYTES + 2 * count:
@@ -75,7 +76,7 @@ class Loader:
 
     def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = 0) -> None:
         if len(tokens) <= T:
-            raise too_short("corpus", tokens, T)
+            raise too_short("training text", tokens, T)
         if B < 1:
             raise option_error("batch_size", f"is {B}, expected 1 or more")
         self.tokens = tokens
@@ -111,18 +112,30 @@ class Epochs(Loader):
 
     An epoch cuts the corpus into sequences of T, beginning at a position of its own, so that the cuts fall
     elsewhere each time; what is left over at the two ends, less than 2T tokens, waits for another epoch.
-    As many sequences at random positions would see 63 % of the corpus.
+    As many sequences at random positions would see 63 % of the corpus. A run that goes on with batches of
+    another size goes on with the sequence after the last one.
     """
 
     def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = 0) -> None:
         super().__init__(tokens, B, T, seed)
+        self.begin = 0  # the sequence with which batch 0 began, had all been of this size
         self.pieces = max(1, (len(tokens) - 1) // T - 1)  # sequences in an epoch
         self._drawn = None  # (seed, epoch) of the shift and the order that are at hand
 
     def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Batch number k, wherever the loader stands; it may reach into the next epoch."""
-        numbers = range(k * self.B, (k + 1) * self.B)
+        numbers = range(self.begin + k * self.B, self.begin + (k + 1) * self.B)
         return take(self.tokens, [self._start(*divmod(n, self.pieces)) for n in numbers], self.T)
+
+    def state(self) -> dict[str, int]:
+        """Where the loader stands, as plain numbers for a checkpoint."""
+        return {**super().state(), "sequences": self.begin + self.position * self.B}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state()` was taken. An earlier version did not count sequences."""
+        super().load_state(state)
+        batches = self.position * self.B
+        self.begin = int(state.get("sequences", batches)) - batches
 
     def _start(self, epoch, i):
         """Where sequence i of an epoch begins."""
@@ -137,9 +150,11 @@ class Epochs(Loader):
 def too_short(what: str, tokens: np.ndarray, T: int) -> OptionError:
     """The error for tokens of which there are too few for a single sequence of T."""
 
+    has = f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
+
     def text(block_size: str) -> str:
         return (
-            f"the {what} has {len(tokens)} tokens, a sequence of {block_size} {T} needs {T + 1}; "
+            f"the {what} has {has}, a sequence of {block_size} {T} needs {T + 1}; "
             "use a longer text or a smaller --block-size"
         )
 

@@ -111,7 +111,7 @@ class Own(Reporter):
         print(fitted(done))
         print("what to try next:")
         folder = runs.quoted(run.folder)
-        print(f'  more text           python -m gpt2.sample --run {folder} --prompt "O "')
+        print(f'  more text           {runs.SAMPLE} --run {folder} --prompt "O "')
         print(f"  train on            {runs.TRAIN} --resume {folder} --steps {2 * s.steps}")
         if s.preset == "shakespeare-char-cpu":
             larger = "--preset shakespeare-char-cpu --n-embd 192 --n-head 6"

@@ -47,6 +47,13 @@ def test_help_has_the_programs_name_and_explains_every_option(name, monkeypatch)
         assert action.default in (None, False, "", 0, 0.0, "==SUPPRESS==") or "default" in told, action.dest
 
 
+@pytest.mark.parametrize("name", [*commands()])
+def test_the_page_lists_every_program(name):
+    page = Path(bench.__path__[0]).parent / "docs" / "benchmarks.md"
+    if name != "bench.studies.one":  # which bench.studies starts
+        assert f"python -m {name.removesuffix('.__main__')} " in page.read_text(encoding="utf-8")
+
+
 def test_contenders_of_other_benchmarks_are_refused():
     assert "programs-own" not in contenders.told(contenders.STEP) and "torch" in contenders.told(
         contenders.STEP

@@ -230,6 +230,13 @@ def test_only_https_and_only_when_allowed(network, monkeypatch, tmp_path):
     assert network.asked == []
 
 
+def test_a_folder_that_was_named_and_cannot_be_written(prose, tmp_path):
+    (tmp_path / "tokens").write_text("a file, and no folder")
+    with pytest.raises(UserError) as caught:
+        corpora.prepare(str(prose[0]), "byte", folder=tmp_path / "tokens")
+    assert "GPT2_CACHE_DIR" not in str(caught.value)  # which would not help
+
+
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     download.write_atomically(path, b"old")

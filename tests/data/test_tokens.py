@@ -34,7 +34,11 @@ def edited(content, at, value):
 @pytest.mark.parametrize(
     "spoil, message",
     [
-        (lambda c: b"", "0 bytes, a token file has a header of 1024"),
+        (
+            lambda c: b"",
+            "0 bytes, a token file has a header of 1024; `gpt2 data` makes token files of a text$",
+        ),
+        (lambda c: b"To be" * 300, "a token file begins with 20240520; `gpt2 data` makes"),
         (lambda c: c[:1000], "1000 bytes"),
         (lambda c: edited(c, 0, 7), "begins with 7, a token file begins with 20240520"),
         (lambda c: edited(c, 1, 2), "version 2"),
@@ -51,6 +55,13 @@ def test_a_wrong_header_is_named(tmp_path, spoil, message):
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(UserError, match=message):
         read_tokens(path)
+
+
+def test_too_few_tokens():
+    with pytest.raises(
+        UserError, match="^the training text has 1 token, a sequence of block_size 7 needs 8;"
+    ):
+        Loader(np.arange(1), B=3, T=7)
 
 
 def test_targets_are_the_tokens_after_the_inputs():
@@ -111,6 +122,23 @@ def test_batches_reach_from_one_epoch_into_the_next_and_can_be_asked_for_in_any_
     again.load_state(dict(seed=4, position=0))
     for k in (59, 0, 19, 20, 40):
         assert (again.batch(k)[0] == in_turn[k]).all()
+
+
+@pytest.mark.parametrize("size", [1, 4, 14])
+def test_batches_of_another_size_go_on_with_the_next_sequence(size):
+    """Every token once before any comes again, also where a run goes on with another --batch-size."""
+    loader = Epochs(np.arange(1000), B=7, T=10, seed=4)
+    rows = [row for _ in range(6) for row in loader.next_batch()[0]]
+    for B in (size, 2):
+        state = loader.state()
+        loader = Epochs(np.arange(1000), B=B, T=10, seed=99)
+        loader.load_state(state)
+        rows += [row for _ in range(28 // B) for row in loader.next_batch()[0]]
+    assert len(rows) == loader.pieces == 98
+    assert len({int(token) for row in rows for token in row}) == 980
+    del state["sequences"]  # as an earlier version left it
+    loader.load_state(state)
+    assert (loader.next_batch()[0] == loader.batch(state["position"])[0]).all()
 
 
 @pytest.mark.parametrize("count", range(9, 27))

@@ -286,6 +286,16 @@ print(blas.blas_kernel())
 """
 
 
+# The same products by NumPy alone
+PLAIN = """
+import numpy as np
+
+for M, K, N in ((256, 768, 2304), (252, 768, 3072), (768, 256, 770), (301, 512, 1025), (1000, 64, 8400)):
+    for dtype in (np.float32, np.float64):
+        np.ones((M, K), dtype) @ np.ones((K, N), dtype)
+"""
+
+
 @pytest.mark.parametrize("kernel", ["Haswell", "Sandybridge", "SkylakeX"])
 def test_the_same_bits_with_the_kernels_of_other_processors(kernel):
     if kernel == "SkylakeX" and "avx512f" not in processor_features():
@@ -294,6 +304,10 @@ def test_the_same_bits_with_the_kernels_of_other_processors(kernel):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=300
     )
+    if done.returncode < 0 and subprocess.run([sys.executable, "-c", PLAIN], env=env).returncode < 0:
+        pytest.skip(
+            f"NumPy {np.__version__} alone crashes with these kernels: OpenBLAS 0.3.34 does, in float64"
+        )
     assert done.returncode == 0, done.stderr
     assert kernel.lower() in done.stdout.lower()
 
