@@ -146,6 +146,7 @@ MEANING = {
     "qr": "an orthogonal and an upper triangular factor",
     "real": "the real part",
     "reshape": "the same numbers in another shape",
+    "in_order": "a copy of a vector; an error where it is not sorted",
     "round_decimal": "x rounded to `decimals` places, as NumPy rounds",
     "row_product": "xᵀ y, added up over blocks of rows: the emitter puts it in the place of small products",
     "scan": "`body` step after step: carries, `slices` arrays step by step, constants; "

@@ -112,18 +112,30 @@ class Epochs(Loader):
 
     An epoch cuts the corpus into sequences of T, beginning at a position of its own, so that the cuts fall
     elsewhere each time; what is left over at the two ends, less than 2T tokens, waits for another epoch.
-    As many sequences at random positions would see 63 % of the corpus.
+    As many sequences at random positions would see 63 % of the corpus. A run that goes on with batches of
+    another size goes on with the sequence after the last one.
     """
 
     def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = 0) -> None:
         super().__init__(tokens, B, T, seed)
+        self.begin = 0  # the sequence with which batch 0 began, had all been of this size
         self.pieces = max(1, (len(tokens) - 1) // T - 1)  # sequences in an epoch
         self._drawn = None  # (seed, epoch) of the shift and the order that are at hand
 
     def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Batch number k, wherever the loader stands; it may reach into the next epoch."""
-        numbers = range(k * self.B, (k + 1) * self.B)
+        numbers = range(self.begin + k * self.B, self.begin + (k + 1) * self.B)
         return take(self.tokens, [self._start(*divmod(n, self.pieces)) for n in numbers], self.T)
+
+    def state(self) -> dict[str, int]:
+        """Where the loader stands, as plain numbers for a checkpoint."""
+        return {**super().state(), "sequences": self.begin + self.position * self.B}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state()` was taken. An earlier version did not count sequences."""
+        super().load_state(state)
+        batches = self.position * self.B
+        self.begin = int(state.get("sequences", batches)) - batches
 
     def _start(self, epoch, i):
         """Where sequence i of an epoch begins."""

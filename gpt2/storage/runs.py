@@ -12,6 +12,7 @@ TOKENIZER = "tokenizer.json"  # ranks included, so that sampling needs nothing e
 METRICS = "metrics.jsonl"  # a line a step, a validation, a sample
 LAST = "last.safetensors"  # everything that --resume needs
 BEST = "best.safetensors"  # the weights with the lowest validation loss
+FILES = (SETTINGS, TOKENIZER, METRICS, LAST, BEST)
 
 RUNS = Path("runs")
 
@@ -55,18 +56,26 @@ def new(name: str, out: str = "") -> Path:
 
 
 def clear(folder: Path, overwrite: bool = False) -> None:
-    """Remove the run that was in `folder`. UserError where there is one that is not to be overwritten."""
-    if (folder / SETTINGS).exists() and not overwrite:
+    """Remove the run that was in `folder`. UserError where there is one that is not to be overwritten, or a
+    file that is no run's and that one would replace.
+    """
+    there = [file for file in FILES if (folder / file).exists()]
+    if SETTINGS in there and not overwrite:
         raise UserError(
             f"--out {folder} holds a run already; go on with it by --resume {quoted(folder)}, "
             "replace it with --overwrite, or give another folder"
+        )
+    if there and not overwrite:
+        raise UserError(
+            f"--out {folder} holds {there[0]}, which a run would replace; give another folder, or replace it "
+            "with --overwrite"
         )
     _remove(folder, [folder / file for file in (METRICS, LAST, BEST)])
 
 
 def sweep(folder: Path) -> None:
     """Remove what a killed run had begun to write. For whoever holds the folder's lock."""
-    _remove(folder, leftovers(folder, (SETTINGS, TOKENIZER, METRICS, LAST, BEST)))
+    _remove(folder, leftovers(folder, FILES))
 
 
 def _remove(folder, paths):

@@ -69,8 +69,9 @@ class Kernels(NamedTuple):
         return fastest(asdict(resumed) if resumed else asked.given)
 
     def load(self) -> None:
-        """Have OpenBLAS take them. Has an effect before NumPy is imported."""
-        if self.name not in (OWN, FASTEST):
+        """Have OpenBLAS take them, here and in processes that are started. Once NumPy is loaded that would be
+        other kernels in those, so nothing is done."""
+        if self.name not in (OWN, FASTEST) and "numpy" not in sys.modules:
             os.environ[VARIABLE] = self.name
 
     @property

@@ -83,9 +83,8 @@ class Pretrained:
 
     def lasting(self) -> bool:
         """Whether nothing that this program does rewrites the files, as a run does with its checkpoints."""
-        return (
-            self.base is None and self.kind != "adapter" and not (self.path.parent / runs.SETTINGS).exists()
-        )
+        rewritten = self.path.name in runs.FILES or (self.path.parent / runs.SETTINGS).exists()
+        return self.base is None and self.kind != "adapter" and not rewritten
 
     def origin(self) -> dict[str, str]:
         """The note about the weights that it stands on in a checkpoint of what was trained alone."""

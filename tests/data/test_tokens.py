@@ -124,6 +124,23 @@ def test_batches_reach_from_one_epoch_into_the_next_and_can_be_asked_for_in_any_
         assert (again.batch(k)[0] == in_turn[k]).all()
 
 
+@pytest.mark.parametrize("size", [1, 4, 14])
+def test_batches_of_another_size_go_on_with_the_next_sequence(size):
+    """Every token once before any comes again, also where a run goes on with another --batch-size."""
+    loader = Epochs(np.arange(1000), B=7, T=10, seed=4)
+    rows = [row for _ in range(6) for row in loader.next_batch()[0]]
+    for B in (size, 2):
+        state = loader.state()
+        loader = Epochs(np.arange(1000), B=B, T=10, seed=99)
+        loader.load_state(state)
+        rows += [row for _ in range(28 // B) for row in loader.next_batch()[0]]
+    assert len(rows) == loader.pieces == 98
+    assert len({int(token) for row in rows for token in row}) == 980
+    del state["sequences"]  # as an earlier version left it
+    loader.load_state(state)
+    assert (loader.next_batch()[0] == loader.batch(state["position"])[0]).all()
+
+
 @pytest.mark.parametrize("count", range(9, 27))
 def test_an_epoch_of_a_short_corpus_stays_inside_it(count):
     loader = Epochs(np.arange(count), B=3, T=8, seed=0)

@@ -14,6 +14,7 @@ import pytest
 
 from gpt2.data.tokens import Epochs, Loader
 from gpt2.model import GPT2, GPT2Config
+from gpt2.storage import runs
 from gpt2.train import program
 from gpt2.train.flags import read_toml
 from gpt2.train.recipe import new_settings
@@ -342,6 +343,17 @@ def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
     assert (whole / "last.safetensors").read_bytes() == before
     assert program.main([*small, "--out", str(whole), "--overwrite", "--steps", "1"]) == 0
     assert max(record["step"] for record in lines(whole)) == 1
+
+
+@pytest.mark.parametrize("name", runs.FILES)
+def test_files_that_are_no_runs_are_not_replaced_by_accident(small, tmp_path, capsys, name):
+    """Weights that were copied away from a run, the tokenizer of a folder of transformers."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text("kept")
+    assert program.main([*small, "--out", str(tmp_path / "mine")]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == [name]
+    assert (tmp_path / "mine" / name).read_text() == "kept"
 
 
 # ---- Mistakes ----------------------------------------------------------------------------------------------

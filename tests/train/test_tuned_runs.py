@@ -129,6 +129,17 @@ def test_weights_that_a_run_may_rewrite_are_kept_whole(prose, start, tmp_path):
     assert train("--resume", tmp_path / "second", "--steps", 8) == 0
 
 
+def test_a_copy_of_a_runs_weights_is_kept_whole(prose, start, tmp_path):
+    """A run in that folder replaces a file of this name."""
+    begin(prose, start, tmp_path / "first", "--steps", 3)
+    (tmp_path / "copy").mkdir()
+    copied = shutil.copy(tmp_path / "first" / "best.safetensors", tmp_path / "copy")
+    shutil.copy(tmp_path / "first" / "tokenizer.json", tmp_path / "copy")
+    assert begin(prose, copied, tmp_path / "copy", *KINDS["lora"]) == 2
+    assert begin(prose, copied, tmp_path / "copy", *KINDS["lora"], "--overwrite") == 0
+    gpt2.load(tmp_path / "copy").forward(np.arange(9)[None])
+
+
 def test_a_run_from_nothing_keeps_everything(prose, tmp_path):
     assert begin(prose, None, tmp_path / "run", *KINDS["last"]) == 0
     arrays, state = checkpoint.load(tmp_path / "run" / "last.safetensors")

@@ -17,9 +17,9 @@ from ..tree import flatten, unflatten
 def callback(f: Callable, like: Any, *args: Any) -> Any:
     """f(*args), as plain Python each time a compiled program comes to it. What f does is not recorded.
 
-    f      takes arrays, one for each of args, and gives an array or a tree of arrays. It may keep a state
-           and have side effects. The arrays are the program's own memory: good for as long as the call
-           lasts, and not to be written to
+    f      takes arrays, one for each of args, and gives an array or a tree of arrays, which are copied. It
+           may keep a state and have side effects. The arrays that it takes are the program's own memory: good
+           for as long as the call lasts, and not to be written to
     like   an array, or a tree of arrays, of the structure, shapes and dtypes that f gives
 
     A program calls f once for each call of it that was recorded, if something is done with the result. It is

@@ -27,7 +27,7 @@ from ..record.value import Recorded
 from ..tree import flatten, unflatten
 from .transform import leaf_key, result_leaves
 
-_UNSEEN = object()
+_UNSEEN = object()  # stands for a key that nothing is known of
 
 
 def repeated(f: Callable) -> Callable:

@@ -161,7 +161,7 @@ def locate(made: Iterable, loc: tuple | None, start: int) -> None:
         n = stack.pop()
         if isinstance(n, Node) and n.loc is None and n.id > start and n.op != "input":
             n.loc = loc
-            stack.extend(n.args)
+            stack += [a for a in n.args if a.loc is None]
 
 
 def pushforward(outputs: Sequence[Node], tangents: dict[Node, Node]) -> list[Node | None]:

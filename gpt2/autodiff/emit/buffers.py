@@ -134,12 +134,12 @@ class Values:
         self.start, self.end = _steps(regions)
         self.results = {(n.args[0], n.attrs["i"]) for n in self.start if is_result_of_call(n)}
         self._last: dict[Node, int] = {}
-        self.guests_and_hosts = {*windows, *(w.base for w in windows.values()), *folded}
+        self.hosts = {n: w.base for n, w in windows.items()}
+        self.guests_and_hosts = {*windows, *self.hosts.values(), *folded}
 
     def base(self, n: Node) -> Node:
         """The value in whose memory n lives, n itself for most."""
-        window = self.windows.get(n)
-        return n if window is None else window.base
+        return self.hosts.get(n, n)
 
     def readers(self, n: Node) -> list[Node]:
         """The ops that read n, also through views, and also in place of a folded op."""

@@ -13,7 +13,7 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
-from ..graph import Graph, GraphError, Node, is_scalar_const, rewrite, with_args
+from ..graph import Graph, GraphError, Node, is_scalar_const, next_id, rewrite, with_args
 from ..ops import apply
 from ..ops.shape import index_slices
 from ..ops.table import VIEWS, facts, takes_plain_numbers
@@ -142,7 +142,8 @@ class _Lowering:
     def rule(self, n: Node, args: tuple) -> Node | None:
         op = facts(n)
         if op.lowered is not None:
-            return _in_place_of(n, args, op.lowered(self.known, *args, **n.attrs))
+            begin = next_id()
+            return _in_place_of(n, op.lowered(self.known, *args, **n.attrs), begin)
         if n.op in ("item", "stretch"):
             return None
         if n.op == "stop_gradient":  # its memory is its argument's, which the plan of memory would not know
@@ -188,14 +189,16 @@ def _through_broadcasts(n: Node, args: tuple, exact: bool) -> Node | None:
     return with_args(n, tuple(found))
 
 
-def _in_place_of(n: Node, args: tuple, made: Node | None) -> Node | None:
-    """A node that computes what `n` does, with its type, name and line. What it needs has that line."""
+def _in_place_of(n: Node, made: Node | None, begin: int) -> Node | None:
+    """A node that computes what `n` does, with its type, name and line. What was made for it, nodes
+    younger than `begin`, has that line.
+    """
     if made is None:
         return None
-    todo, given = list(made.args), set(args)
+    todo = list(made.args)
     while todo:
         x = todo.pop()
-        if x.loc is None and x.op != "input" and x not in given:
+        if x.loc is None and x.id > begin:
             x.loc, x.derived = n.loc, n.derived
             todo += x.args
     return Node(made.op, made.args, made.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)

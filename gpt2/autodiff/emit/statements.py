@@ -222,6 +222,12 @@ class Statement:
         elif self.n not in self.emitter.output_index:
             yield from self.begin()
 
+    def op_negative(self) -> Lines:
+        """In steps by a product: NumPy's negative may read other elements there (kernels.negated)."""
+        if self.n.dtype.kind == "c" or self.contiguous(self.n) and not self.leaves_planes():
+            return self.called("np.negative")
+        return self.called(self.emitter.helper(kernels.negated))
+
     def op_power(self) -> Lines:
         if self.n.shape == ():
             yield f"{self.target}[...] = {self.emitter.power(self.n)}"

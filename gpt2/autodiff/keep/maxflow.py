@@ -71,21 +71,17 @@ class Network:
                 continue
             out, k, further = edges[v], at[v], level[v] + 1
             end = len(out)
-            while k < end:
-                e = out[k]
-                if capacity[e] and level[target[e]] == further:
-                    break
+            while k < end and not (capacity[e := out[k]] and level[target[e]] == further):
                 k += 1
-            else:
-                if v == source:
-                    return
-                e = path.pop()
-                v = target[e ^ 1]
-                at[v] += 1
-                continue
             at[v] = k
-            path.append(e)
-            v = target[e]
+            if k < end:
+                path.append(e)
+                v = target[e]
+            elif v == source:
+                return
+            else:
+                v = target[path.pop() ^ 1]
+                at[v] += 1
 
     def _leading_to(self, sink: int) -> set[int]:
         """The nodes from which there is still a way with room."""

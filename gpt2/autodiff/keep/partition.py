@@ -93,12 +93,23 @@ def partition(
     return problem.split(kept)
 
 
-def _hangs_on_bits(n: Node) -> bool:
-    """Whether another rounding could turn the answer around, such as that a maximum equals an argument.
+def _hangs_on_bits(n: Node, free: set[int]) -> bool:
+    """Whether another rounding could turn the answer around, such as that a maximum equals an argument, or
+    that no element is greater than the largest.
 
-    What is computed again may be simplified otherwise, so such an answer is kept, whatever the budget.
+    What is computed again may be simplified otherwise, or from a copy that lies otherwise in memory, which
+    NumPy rounds otherwise, so such an answer is kept, whatever the budget.
     """
-    return n.op in ("equal", "not_equal") and any(a.dtype.kind in "fc" for a in n.args)
+    if n.op not in _COMPARISONS or not any(a.dtype.kind in "fc" for a in n.args):
+        return False
+    if n.op in ("equal", "not_equal"):
+        return True
+    a, b = map(_root, n.args)
+    made = {r.id for r in (a, b)} - free
+    return bool(made) and (a.id in _ancestors([b]) or b.id in _ancestors([a]))
+
+
+_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
 
 class _Problem:
@@ -115,6 +126,7 @@ class _Problem:
         self.wholes = self._wholes()
         self.seeds = self._seeds()
         self.values = self._values()
+        self.hanging = {n.id for n in self.values if _hangs_on_bits(n, self.free)}
 
     def _read(self) -> list[Node]:
         """The values that the backward reads first-hand, views looked through."""
@@ -174,7 +186,7 @@ class _Problem:
             needed, again = 2 * i, 2 * i + 1
             dearer = 1.0 + lasting * (1.0 - i / len(self.values))
             net.edge(needed, again, self._keep(n, rate * dearer, largest))
-            if _hangs_on_bits(n):
+            if n.id in self.hanging:
                 net.edge(again, sink, UNLIMITED)
             elif n.id in self.primal:
                 net.edge(again, sink, _time(n))
@@ -191,7 +203,7 @@ class _Problem:
             return 0
         if isinstance(n.dtype, tuple):
             return UNLIMITED  # of several results the items are kept
-        if cost.nbytes(n) > largest and not any(map(calls_back, n.args)):
+        if cost.nbytes(n) > largest and n.id not in self.hanging and not any(map(calls_back, n.args)):
             return UNLIMITED
         return min(round(PRECISION * rate * cost.nbytes(n)) + 1, UNLIMITED)
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import AutodiffError
 from . import batching, rowwise, shifts
-from .build import equal, where, zeros
+from .build import equal, sum_, where, zeros
 from .shape import index_text
 from .table import BOTH, EVERYWHERE, REAL, OpSample, apply, const, row, sample
 
@@ -166,6 +167,22 @@ def along_index(shape: Sequence[int], idx: Any, axis: int) -> tuple:
     return tuple(idx if i == axis else g for i, g in enumerate(grid))
 
 
+def _taken_back(g, x, idx, axis):
+    """Each element of g added where it was taken from; along axes that x was broadcast over, all of them."""
+    wide = tuple(n if i == axis else m for i, (n, m) in enumerate(zip(x.shape, g.shape)))
+    back = apply("scatter_along_add", zeros(wide, x.dtype), idx, g, axis=axis)
+    return sum_(back, [i for i in range(x.ndim) if wide[i] != x.shape[i]], keepdims=True)
+
+
+def _in_order(x):
+    x = np.array(x)
+    if not np.all(x[1:] >= x[:-1]):
+        raise AutodiffError(
+            "np.interp: the points are not in order; sort them first, with what belongs to them"
+        )
+    return x
+
+
 def _scatter_along_add(x, idx, v, axis):
     out = np.array(x)
     idx = np.asarray(idx)
@@ -181,10 +198,7 @@ row(
     infer=lambda x, idx, axis: (_take_along_shape(x, idx, axis), x.dtype),
     evaluate=lambda x, idx, axis: np.take_along_axis(np.asarray(x), np.asarray(idx), axis),
     code=lambda x, idx, axis: f"np.take_along_axis({x}, {idx}, axis={axis})",
-    transpose=lambda g, out, x, idx, axis: (
-        apply("scatter_along_add", zeros(x.shape, x.dtype), idx, g, axis=axis),
-        None,
-    ),
+    transpose=lambda g, out, x, idx, axis: (_taken_back(g, x, idx, axis), None),
     work="moves",
     picks=True,
     writes_out=True,
@@ -198,6 +212,17 @@ row(
         sample((4, 1), ALONG[:, :1], axis=0),
         sample((4, 2, 5), ALONG[None], axis=2),
     ],
+)
+
+row(
+    "in_order",  # a copy of a vector, where it is sorted
+    "linear",
+    linear_in=(0,),
+    infer=lambda x: (x.shape, x.dtype),
+    evaluate=_in_order,
+    transpose=lambda g, out, x: (g,),
+    jvp=lambda t, out, x: t[0],
+    samples=[sample(lambda rng, dtype: np.sort(rng.normal(size=5)).astype(dtype))],
 )
 
 row(

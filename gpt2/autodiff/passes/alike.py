@@ -218,7 +218,7 @@ def _view(n: Node) -> tuple | None:
     """
     if n.op not in VIEWS or n.op == "slice":
         return None
-    return n.op, freeze(n.attrs), n.args[0].shape, n.args[0].dtype
+    return n.op, n.frozen(), n.args[0].shape, n.args[0].dtype
 
 
 def _cut(graph: Graph) -> Graph:
@@ -227,8 +227,8 @@ def _cut(graph: Graph) -> Graph:
     That is one node for a call, where each slice had been one, in every pass from here on. A slice that
     something else reads as well, be it another call, stays: its gradient is one sum.
     """
-    times = Counter(_part(a) for n in graph.nodes for a in n.args if a.op == "slice")
-    times.update(_part(o) for o in graph.outputs if o.op == "slice")
+    times = Counter([_part(a) for n in graph.nodes for a in n.args if a.op == "slice"])
+    times.update([_part(o) for o in graph.outputs if o.op == "slice"])
 
     def cut(n: Node, args: tuple) -> Node | None:
         if n.op != "stretch":

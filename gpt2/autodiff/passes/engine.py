@@ -23,6 +23,7 @@ additions; the next sweep counts anew.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -316,21 +317,16 @@ def _read(graph: Graph, order) -> tuple[dict[int, int], dict[int, Node], set[int
     """By id: how often each node is read, results included; one that reads it; which are written over by an
     `update`, and of which an inverse is computed.
     """
-    uses: dict[int, int] = {}
-    users: dict[int, Node] = {}
+    uses = Counter([a.id for n in order for a in n.args])
+    users = {a.id: n for n in order for a in n.args}
     written_over: set[int] = set()
     inverted: set[int] = set()
     for n in order:
-        for a in n.args:
-            key = a.id
-            uses[key] = uses.get(key, 0) + 1
-            users[key] = n
         if n.op == "update":
             written_over.add(n.args[0].id)
         elif n.op == "divide" and number(n.args[0]) == 1:
             inverted.add(n.args[1].id)
-    for o in graph.outputs:
-        uses[o.id] = uses.get(o.id, 0) + 1
+    uses.update([o.id for o in graph.outputs])
     return uses, users, written_over, inverted
 
 

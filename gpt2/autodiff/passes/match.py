@@ -43,10 +43,9 @@ def calls_back(n: Node) -> bool:
 
 def _any_calls_back(graph: Graph) -> bool:
     """Whether a node of the graph does; found once for each, as many nodes may carry the same."""
-    known = vars(graph)
-    if "_calls_back" not in known:
-        known["_calls_back"] = any(map(calls_back, graph.nodes))
-    return known["_calls_back"]
+    if "calls back" not in graph.kept:
+        graph.kept["calls back"] = any(map(calls_back, graph.nodes))
+    return graph.kept["calls back"]
 
 
 def is_inexact(n: Node) -> bool:

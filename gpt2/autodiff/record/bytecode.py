@@ -59,6 +59,7 @@ class Reads:
     asked_for: set[tuple[str, ...]] = field(default_factory=set)
     texts: bool = False
     catches: bool = False
+    type_errors: bool = False  # it catches them, or may: somewhere it names the class
     withs: int = 0
     errstates: int = 0  # those of NumPy let exceptions through
     trouble: str | None = None
@@ -98,6 +99,7 @@ def _scan(code: CodeType) -> Reads:
         elif op != "LOAD_NAME" or name not in own_names:
             _read(found, code, instructions, i)
         found.texts |= _writes(instructions, i)
+        found.type_errors |= op in _GLOBAL and name == "TypeError"
         found.errstates += op in _ATTRIBUTE | _GLOBAL and name == "errstate"
         if op in _NAMES:
             found.names.add(name)

@@ -8,6 +8,7 @@ the inner graph.
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import threading
 from collections import Counter
@@ -313,7 +314,9 @@ def scalar_const(value: complex, dtype: np.dtype) -> Node:
     """A Python scalar as a constant of the dtype it takes beside arrays of `dtype`."""
     target = weak_dtype(dtype, type(value))
     if target.kind in "iu" and type(value) is int and not _fits(value, target):
-        target = np.dtype(np.int64 if -(2**63) <= value < 2**63 else np.float64)
+        if not -(2**63) <= value < 2**63:  # compared with, as NumPy has raised its error at all else
+            return const(math.copysign(math.inf, value), np.dtype(np.float64))
+        target = np.dtype(np.int64)
     if target.kind == "f" and type(value) is not float:
         value = float(value)
     return const(value, target)

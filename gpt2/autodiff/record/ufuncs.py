@@ -233,7 +233,7 @@ def op_of(ufunc: np.ufunc) -> str | None:
 
 def operands(rec: ActiveRecording, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:
     """Arguments of an elementwise op, cast so that constants may be written as Python numbers (NEP 50)."""
-    if len(inputs) == 2 and name != "ldexp":  # the frequent case of an array and a Python number
+    if len(inputs) == 2 and name not in _OWN_KINDS:  # the frequent case of an array and a Python number
         for i, (x, c) in enumerate((inputs, inputs[::-1])):
             if type(c) in SCALARS and type(x) is Recorded and x._rec is rec and not x.weak:
                 node = x.node
@@ -243,6 +243,9 @@ def operands(rec: ActiveRecording, inputs: Sequence, values: Sequence, name: str
     if arrays < len(values) or len(values) > 1 and any(map(_is_numpy_scalar, inputs)):
         return _mixed_operands(rec, inputs, values, name)
     return [x.node if type(x) is Recorded and x._rec is rec else as_node(rec, x) for x in inputs]
+
+
+_OWN_KINDS = ("ldexp", "float_power")  # beside which one of Python's numbers has another dtype than the array
 
 
 def _mixed_operands(rec, inputs, values, name) -> list[Node]:
@@ -256,6 +259,8 @@ def _mixed_operands(rec, inputs, values, name) -> list[Node]:
     strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
     common = np.result_type(*strong) if strong else None
     others = common if common is not None else np.result_type(*map(type, values))
+    if name == "float_power":
+        others = np.result_type(others, np.float64)
     nodes = []
     for x, v in zip(inputs, values):
         if type(v) not in SCALARS:

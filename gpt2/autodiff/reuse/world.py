@@ -101,6 +101,7 @@ class World:
         self.refused: dict[int, str] = {}  # id of code -> a function that may be mentioned and not called
         self._exits: list = []
         self._enters = False
+        self._type_errors = False  # does some code catch them?
         self._by_identity = False  # does some code ask by `is` for what another may be equal to?
         self._nbytes = 0
 
@@ -116,6 +117,9 @@ class World:
     def _finish(self) -> None:
         for found in self._open:
             found.note(self)
+            if self._type_errors and type(found) is ClassNames:  # a call that failed before anything ran
+                for f in [f for v in found.then.values() for f in functions_of(v)]:
+                    self._signature(f)
         if self._enters and not all(map(lets_through, self._exits)):
             self.fail(CATCHES)
         if len(self.facts) > LIMIT:
@@ -223,6 +227,7 @@ class World:
         if found.trouble and code is not _OF_MEMBERS:
             self.fail(f"{found.trouble} ({location_of(code)})")
         self._enters |= found.withs > 0
+        self._type_errors |= found.type_errors
         if found.texts:
             self._writes()
         self._known.update((id(c), c) for c in code.co_consts if type(c) is types.CodeType)
@@ -470,9 +475,6 @@ class World:
         for k in kinds:
             self.fact("type", k, type(k))
             self._opened(ClassNames(k))
-            for name in ("__init__", "__new__"):  # called without being named; it may not even begin
-                for f in functions_of(k.__dict__.get(name)):
-                    self._signature(f)
             exit = k.__dict__.get("__exit__")
             if exit is not None:
                 self._exits.append(exit)

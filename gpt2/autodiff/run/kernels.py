@@ -73,6 +73,13 @@ def _reads_its_own(x: np.ndarray | float, out: np.ndarray) -> bool:
     return x.shape == out.shape and x.strides == out.strides and addresses[0] == addresses[1]
 
 
+def negated(x: np.ndarray, *, out: np.ndarray) -> np.ndarray:
+    """np.negative(x, out=out), at the same bits, for an out with gaps in memory: NumPy 2.4.6 takes other
+    elements of x there, where x has steps of 16 bytes, or of 64 if its elements have 8.
+    """
+    return np.subtract(0, x, out=out) if out.dtype.kind == "u" else np.multiply(x, -1, out=out)
+
+
 def copied(x: np.ndarray, out: np.ndarray) -> None:
     """np.copyto(out, x), with its arguments in the order of a ufunc's."""
     np.copyto(out, x)

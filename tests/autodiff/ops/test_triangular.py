@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.ops import triangular
+from gpt2.autodiff.emit.layout import lower
+from gpt2.autodiff.graph import Graph
+from gpt2.autodiff.ops import apply, input_node, triangular
 from gpt2.autodiff.scipy import linalg
 
 rng = np.random.default_rng(2)
@@ -60,3 +62,15 @@ def test_equations_with_a_matrix_and_its_transpose_invert_its_blocks_once(lead):
     for found, expected in zip(compiled(a, b), f(a, b)):
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-14)
     assert ad.source(compiled, emitted=True).count("_triangle_inverses(") == 2  # of each triangle
+
+
+def test_what_is_put_in_its_place_leaves_other_nodes_alone():
+    """The matrix under a transpose is the program's own, though it has no line."""
+    a, b = input_node((80, 80), "float64"), input_node((80, 2), "float64")
+    matrix = apply("tanh", a)
+    solved = apply("solve_triangular", apply("transpose", matrix, perm=(1, 0)), b, upper=True)
+    solved.loc, solved.derived = ("here.py", 1, "f"), True
+    lowered = lower(Graph([a, b], [solved]))
+    assert matrix.loc is None and not matrix.derived
+    made = [n for n in lowered.nodes if n.op in ("triangle_inverses", "substitute")]
+    assert len(made) == 2 and all(n.loc == solved.loc and n.derived for n in made)

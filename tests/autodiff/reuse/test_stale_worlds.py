@@ -213,6 +213,25 @@ def with_init_of_a_base():
     return type("Derived", (base,), {}), init
 
 
+def with_metaclass():
+    class Kind(type):
+        def __call__(cls, rate):
+            made = object.__new__(cls)
+            made.rate = rate
+            return made
+
+    return Kind("Made", (), {}), Kind.__call__
+
+
+def with_call():
+    class Maker:
+        def __call__(self, rate):
+            self.rate = rate
+            return self
+
+    return Maker(), Maker.__call__
+
+
 def named_tuple():
     Made = collections.namedtuple("Made", "rate", defaults=())
     return Made, Made.__new__
@@ -220,7 +239,7 @@ def named_tuple():
 
 @pytest.mark.parametrize(
     "make",
-    [with_init, with_init_by_name, with_new, with_init_of_a_base, named_tuple],
+    [with_init, with_init_by_name, with_new, with_init_of_a_base, with_metaclass, with_call, named_tuple],
     ids=lambda f: f.__name__,
 )
 def test_arguments_that_were_missing_get_a_default(make):

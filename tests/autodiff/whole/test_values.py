@@ -20,6 +20,7 @@ from tests.support.small_sizes import SMALL_SIZES
 
 SINGLE = np.float32
 MANY = np.linspace(0, 1, 90_000, dtype=SINGLE).reshape(300, 300)
+WAVE = np.cos(np.arange(60.0)).reshape(4, 15)
 
 
 def twice(f, *args):
@@ -125,6 +126,63 @@ FUNCTIONS = {
     "what is joined and reversed": (lambda x: np.cbrt(np.flip(np.stack([x, x]))), np.linspace(0.1, 9, 64)),
     "a zero beside what was added to": (_added_to, np.array([1.0, -0.0])),
     "joined zeros": (lambda x: 1.0 / np.concatenate([x, x]), np.array([-0.0, 2.0])),
+    "means in small integers": (
+        lambda n: np.stack([f(n, axis=0, dtype=np.int8) for f in (np.mean, np.var)]),
+        np.arange(60).reshape(12, 5) * 37 % 251,
+    ),
+    "a deviation in small integers": (lambda n: n.std(dtype=np.int8), np.arange(60) * 37 % 251),
+    "variances in another dtype": (lambda x: np.var(x, axis=1, dtype=SINGLE), WAVE),
+    "variances of halves": (lambda x: np.var(x, 0), WAVE.astype(np.float16)),
+    "means of complex singles": (lambda x: np.mean(x + 1j * x, axis=0), np.cos(MANY[:7])),
+    "integers clipped to more than they hold": (
+        lambda n: np.clip(n, -500, 1000) + np.clip(n, 3, 1000, dtype=np.int8),
+        np.array([-128, 5, 127], np.int8),
+    ),
+    "what is clipped to nothing": (lambda n: np.clip(n, None, None, dtype=SINGLE), np.array([3], np.int8)),
+    "quantiles of small integers": (
+        lambda n: np.quantile(n, np.array([0.2, 0.7], SINGLE)) + np.quantile(n, SINGLE(0.3)),
+        np.array([-100, 120, 7, 9, -3], np.int8),
+    ),
+    "quantiles of large integers": (
+        lambda n: np.quantile(n, 1.0, method="lower"),
+        np.array([2**60 + 1, 5]),
+    ),
+    "a median of complex numbers": (lambda z: np.nanmedian(z), np.array([1 + 2j, 3 - 1j, 2 + 5j])),
+    "close unsigned integers": (
+        lambda n: np.isclose(n, n + np.uint8(1), rtol=0, atol=2),
+        np.array([0, 5, 255], np.uint8),
+    ),
+    "close truth values": (lambda b: np.isclose(b, b), np.array([True, False])),
+    "angles of small integers": (lambda n: np.angle(n, deg=True), np.array([-3, 4], np.int8)),
+    "a norm of small halves": (lambda x: np.linalg.norm(x), np.full(9, 1e-4, np.float16)),
+    "covariances": (lambda x: np.cov(x), WAVE),
+    "correlations": (
+        lambda x: np.corrcoef(x),
+        np.stack([np.cos(np.arange(15.0)), np.arange(15.0), np.ones(15)]),
+    ),
+    "correlations of singles": (lambda x: np.corrcoef(x, dtype=SINGLE), np.cos(MANY[:3, :9] * 9)),
+    "the axis of a number": (
+        lambda x: np.cumsum(x, axis=-1) + np.argmax(x, axis=-1) + x.max(axis=0),
+        np.array(2.5),
+    ),
+    "powers of singles": (lambda x: np.float_power(np.full_like(x, 1.1), 2.3), np.ones(3, SINGLE)),
+    "zeros times a number": (
+        lambda z: np.signbit(np.dot(z, -1).real) | np.signbit(np.inner(2, z).imag),
+        np.array([0, complex(0, -0.0), 1j], np.complex64),
+    ),
+    "more than any integer": (lambda n: n == 2**64, np.array([2**64 - 1], np.uint64)),
+    "what is inserted here and there": (
+        lambda x, v: np.insert(x, [3, 0, -2], v, axis=1),
+        np.arange(8.0).reshape(2, 4),
+        np.arange(6.0).reshape(2, 3),
+    ),
+    "axes rolled from the end": (lambda x: np.rollaxis(x, 0, -1), np.arange(27.0).reshape(3, 3, 3)),
+    "differences of order zero": (lambda x: np.diff(x, n=0, prepend=1.0), np.arange(3.0)),
+    "a largest of none": (lambda x: np.max(x, axis=0, initial=2.0), np.ones((0, 3))),
+    "a line from infinity": (
+        lambda x: np.interp(x, [0.0, 1.0, 2.0], [np.inf, 1.0, np.inf]),
+        np.array([0.0, 0.5, 1.0, 1.5, 3.0]),
+    ),
 }  # fmt: skip
 
 
@@ -136,6 +194,24 @@ def test_the_bits_are_numpys(name):
     got = twice(f, *args)
     assert got.dtype == expected.dtype
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("flags", [{"return_index": 2, "return_counts": 3}, {"return_inverse": np.True_}])
+def test_flags_of_unique_are_true_or_false(flags):
+    x = np.array([3.0, 1.0, 3.0])
+    found = ad.compile(lambda x: np.unique(x, **flags))(x)
+    for ours, numpys in zip(found, np.unique(x, **flags), strict=True):
+        np.testing.assert_array_equal(ours, numpys)
+
+
+def test_points_of_interp_are_in_order():
+    x, fp = np.array([0.5, 1.5]), np.arange(3.0)
+    with pytest.raises(ad.AutodiffError, match="not in order"):
+        ad.compile(lambda x: np.interp(x, [0.0, 2.0, 1.0], fp))(x)
+    through = ad.compile(lambda x, xp: np.interp(x, xp, fp))
+    through(x, np.array([0.0, 1.0, 2.0]))
+    with pytest.raises(ad.AutodiffError, match="not in order"):
+        through(x, np.array([0.0, 2.0, 1.0]))
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.complex128])

@@ -191,7 +191,8 @@ def norm(
     x = floating(x)
     if axis is None:
         if ord is None or (ord == 2 and x.ndim == 1) or (ord in ("f", "fro") and x.ndim == 2):
-            total = build.sqrt(plain_sum(squares(x), None))
+            wide = build.cast(x, np.float32) if x.dtype == np.float16 else x  # NumPy's product adds up so
+            total = build.sqrt(build.cast(plain_sum(squares(wide), None), build.real(x).dtype))
             return build.reshape(total, (1,) * x.ndim) if keepdims else total
         axis = tuple(range(x.ndim))
     axes = normalize_axis_tuple(axis, x.ndim)

@@ -27,21 +27,27 @@ def pair(a: Operand, b: Operand) -> tuple[Node, Node]:
 def dot(a: Operand, b: Operand, out: Any = None) -> Node:
     a, b = pair(a, b)
     if a.ndim == 0 or b.ndim == 0:
-        return apply("multiply", a, b)
+        return _times_number(a, b)
     if b.ndim <= 2:
         if a.ndim <= 2:
             scaled = _scaled(a, b, a.shape[:-1] + b.shape[1:])
             return matmul(a, b) if scaled is None else scaled
-        rows = build.reshape(a, (a.size // a.shape[-1] if a.shape[-1] else 0, a.shape[-1]))
+        rows = build.reshape(a, (int(np.prod(a.shape[:-1])), a.shape[-1]))
         return build.reshape(matmul(rows, b), a.shape[:-1] + b.shape[1:])
     return _contract(a, b, [a.ndim - 1], [b.ndim - 2])
+
+
+def _times_number(a: Node, b: Node) -> Node:
+    """The product of an array and a number, which BLAS adds to zeros: of -0.0 that makes 0.0."""
+    made = apply("multiply", a, b)
+    return made + 0.0 if made.dtype.char in "fdFD" and made.ndim in (1, 2) and made.size > 1 else made
 
 
 @handles(np.inner)
 def inner(a: Operand, b: Operand, /) -> Node:
     a, b = pair(a, b)
     if a.ndim == 0 or b.ndim == 0:
-        return apply("multiply", a, b)
+        return _times_number(a, b)
     return _contract(a, b, [a.ndim - 1], [b.ndim - 1])
 
 

@@ -18,8 +18,13 @@ Axes = int | Sequence[int] | None
 
 
 def axes_of(axis: Axes, ndim: int) -> tuple[int, ...]:
+    """The axes in order. A number has none, though NumPy's reductions let its first or last one pass; where
+    they do not, as in a mean, NumPy has raised its error already.
+    """
     if axis is None:
         return tuple(range(ndim))
+    if ndim == 0 and axis in (0, -1):
+        return ()
     return tuple(sorted(normalize_axis_tuple(axis, ndim)))
 
 
@@ -71,6 +76,11 @@ prod = handles(np.prod)(_total(partial(reduce_op, "prod"), "multiply", 1))
 def _extremum(op: str, ufunc: str, worst):
     def handler(a, axis=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
         a = masked(operand(a), where, worst(a.dtype))
+        if not count_of(
+            a, axis
+        ):  # what it is to begin with, as NumPy has raised its error where that is none
+            whole = plain_sum(build.zeros(a.shape, a.dtype), axis, keepdims)
+            return build.broadcast(build.cast(operand(initial, a.dtype), a.dtype), whole.shape)
         return _with(reduce_op(op, a, axis, keepdims), ufunc, initial)
 
     return handler
@@ -103,7 +113,7 @@ handles(np.all)(_truth("all", True))
 def _position(op: str):
     def handler(a, axis=None, out=None, *, keepdims=NONE):
         a = operand(a)
-        if axis is None:
+        if axis is None or a.ndim == 0:
             found = apply(op, build.reshape(a, (a.size,)), axis=0)
             return build.reshape(found, (1,) * a.ndim) if _flag(keepdims) else found
         axis = axis_of(axis, a.ndim)
@@ -131,6 +141,11 @@ def mean_dtype(dtype: Any, wanted: Any) -> tuple[np.dtype, np.dtype]:
     return (dtype, dtype) if dtype.kind in "fc" else (np.dtype(np.float64),) * 2
 
 
+def sum_in(x: Node, axis: Axes, dtype: np.dtype, keepdims: Any, where: Any) -> Node:
+    """np.sum(x, axis, dtype, keepdims=keepdims, where=where)."""
+    return build.cast(plain_sum(masked(build.cast(x, dtype), where, 0), axis, keepdims), dtype)
+
+
 @handles(np.mean)
 def mean(
     a: Operand,
@@ -143,19 +158,32 @@ def mean(
 ) -> Node:
     a = operand(a)
     inner, outer = mean_dtype(a.dtype, dtype)
-    total = plain_sum(masked(build.cast(a, inner), where, 0), axis, keepdims)
-    return build.cast(total / counted(a, axis, keepdims, where, inner), outer)
+    total = sum_in(a, axis, inner, keepdims, where)
+    return build.cast(divided(total, counted(a, axis, keepdims, where), a.size), outer)
 
 
-def counted(a: Node, axis: Axes, keepdims: Any, where: Any, dtype: Any) -> float | Node:
+def counted(a: Node, axis: Axes, keepdims: Any, where: Any) -> float | Node:
     """How many elements a mean is over: a number, or with a mask a node."""
     if where is True or where is NONE:
         return float(count_of(a, axis))
-    return build.cast(plain_sum(build.broadcast(operand(where), a.shape), axis, keepdims), build_real(dtype))
+    return plain_sum(build.cast(build.broadcast(operand(where), a.shape), bool), axis, keepdims)
 
 
-def build_real(dtype: Any) -> np.dtype:
-    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+def divided(total: Node, count: float | Node, most: float) -> Node:
+    """A sum over a count, which is an integer or a float64 to NumPy: it divides in the dtype that holds both,
+    and stores in that of the sum. A real dtype that has all counts up to `most` gives the same bits at once.
+    """
+    dtype = total.dtype
+    if isinstance(count, float):
+        short = dtype.kind == "f" and float(dtype.type(count)) == count
+        return total / count if short else build.cast(_wide(total) / count, dtype)
+    if dtype.kind == "f" and most < 2 ** np.finfo(dtype).nmant:
+        return total / build.cast(count, dtype)
+    return build.cast(_wide(total) / build.cast(count, float), dtype)
+
+
+def _wide(x: Node) -> Node:
+    return build.cast(x, np.result_type(x.dtype, np.float64))
 
 
 @handles(np.var)
@@ -173,20 +201,28 @@ def var(
 ) -> Node:
     a = operand(a)
     ddof = ddof if correction is NONE else correction
-    inner, outer = mean_dtype(a.dtype, dtype)
-    x = build.cast(a, inner)
+    if dtype is None and a.dtype.kind in "biu":
+        dtype = float
     if mean is NONE:
-        centre = plain_sum(masked(x, where, 0), axis, True) / counted(a, axis, True, where, inner)
+        total = sum_in(a, axis, np.dtype(dtype or a.dtype), True, where)
+        centre = divided(total, counted(a, axis, True, where), a.size)
     else:
-        centre = operand(mean, inner)
-    d = x - centre
-    squares = build.real(d * build.conjugate(d)) if inner.kind == "c" else d * d
-    total = plain_sum(masked(squares, where, 0), axis, keepdims)
-    count = counted(a, axis, keepdims, where, inner)
-    count = max(count - ddof, 0.0) if isinstance(count, float) else apply("maximum", count - float(ddof), 0.0)
-    if count == 0.0:
-        return build.cast(total / 0.0, build_real(outer))
-    return build.cast(total / count, build_real(outer))
+        centre = operand(mean, a.dtype)
+    squares = _sizes(apply("subtract", a, centre), a.dtype.kind)
+    total = sum_in(squares, axis, np.dtype(dtype or squares.dtype), keepdims, where)
+    count = counted(a, axis, keepdims, where)
+    if isinstance(count, float):
+        return divided(total, max(count - ddof, 0.0), a.size)
+    whole = float(ddof).is_integer()
+    free = apply("maximum", count - int(ddof), 0) if whole else apply("maximum", count - float(ddof), 0.0)
+    return divided(total, free, a.size if whole else np.inf)
+
+
+def _sizes(d: Node, kind: str) -> Node:
+    """Squares of the differences from a mean, as np.var makes them of arrays of this kind."""
+    if d.dtype.kind != "c":
+        return d * d
+    return build.square(d) if kind in "fiu" else build.square(build.real(d)) + build.square(build.imag(d))
 
 
 @handles(np.std)
@@ -200,11 +236,20 @@ def std(
     **options: Any,
 ) -> Node:
     a = operand(a)
-    inner, outer = mean_dtype(a.dtype, dtype)
-    spread = var(a, axis, inner, None, ddof, keepdims, **options)
-    if options.keys() <= {"correction"} and count_of(a, axis) == 1:
-        spread = apply("stop_gradient", spread)  # zero wherever x lies, and not a root at its kink
-    return build.cast(build.sqrt(spread), build_real(outer))
+    spread = var(a, axis, dtype, None, ddof, keepdims, **options)
+    root = build.cast(build.sqrt(spread), spread.dtype)
+    if options.get("mean", NONE) is not NONE:
+        return root
+    return _moving(root, counted(a, axis, keepdims, options.get("where", NONE)))
+
+
+def _moving(root: Node, count: float | Node) -> Node:
+    """The deviation, through which no derivative leads where it is that of one element: zero wherever that
+    lies, and not a root at its kink.
+    """
+    if isinstance(count, float):
+        return apply("stop_gradient", root) if count == 1.0 else root
+    return build.where(count > 1, root, apply("stop_gradient", root))
 
 
 @handles(np.average)
@@ -274,6 +319,8 @@ handles(*since("cumulative_prod"))(_running_array_api(cumprod, 1))
 @handles(np.diff)
 def diff(a: Operand, n: int = 1, axis: int = -1, prepend: Any = NONE, append: Any = NONE) -> Node:
     a = operand(a)
+    if n == 0:
+        return a
     axis = axis_of(axis, a.ndim)
     one = (*a.shape[:axis], 1, *a.shape[axis + 1 :])
     parts = [operand(x) for x in (prepend, a, append) if x is not NONE]
@@ -426,6 +473,8 @@ def median(
     n = x.shape[-1]
     x = sort(x)
     dtype = mean_dtype(a.dtype, None)[1]
+    if n == 0:
+        return build.full(shape, np.nan, dtype)
     if n % 2:
         middle = item_at(x, x.ndim - 1, n // 2)
     else:
@@ -444,54 +493,58 @@ _WITHOUT_INTERPOLATION = ("inverted_cdf", "closest_observation", "lower", "highe
 
 
 def _between(below: Node, above: Node, weight: Node) -> Node:
-    """The value between two neighbours: from the one below, or where the weight is the wider type from the
-    nearer one, as NumPy does.
-    """
-    if weight.dtype == below.dtype:
-        return below + (above - below) * weight
+    """The value between two neighbours, from the nearer one, as NumPy does: integers overflow in between."""
     far = apply("greater_equal", weight, 0.5)
     step = build.where(far, weight - 1.0, weight)
     near = build.where(build.broadcast(far, below.shape), above, below)
     return near + (above - below) * step
 
 
-def _for_quantiles(a: Operand, q, axis: Axes, keepdims, method: str):
+def _for_quantiles(a: Operand, q, axis: Axes, keepdims, method: str, weak: bool):
     """What a quantile is interpolated in: a sorted along its last axis, nan last. Beside it the shape of the
-    result, the quantiles, and the type of weights: that of a beside a single q, else float64, as in NumPy.
+    result, the quantiles, and the dtype of weights: None without any, for one of Python's numbers (`weak`)
+    that which it has beside a, else that of the quantiles.
     """
     if isinstance(q, Node):
         raise NotImplementedError("with a recorded q is not recorded")
-    single = isinstance(q, (int, float)) or method in _WITHOUT_INTERPOLATION
     x, shape = flat_axes(operand(a), axis, keepdims)
-    x = sort(x if x.dtype.kind == "f" else build.cast(x, float))
-    q = np.asarray(q, float)
-    return x, q.shape + shape, q.ravel(), x.dtype if single else np.dtype(float)
+    q = np.asarray(q)
+    discrete = method in _WITHOUT_INTERPOLATION or method == "linear" and q.dtype.kind not in "fc"
+    dtype = np.result_type(x.dtype, 0.0) if weak else np.result_type(q.dtype, 0.0)
+    return sort(x), q.shape + shape, q.ravel(), None if discrete else dtype
 
 
-def _quantile(a, q, axis, keepdims, method) -> Node:
-    x, shape, q, dtype = _for_quantiles(a, q, axis, keepdims, method)
+def _quantile(a, q, axis, keepdims, method, weak=False) -> Node:
+    x, shape, q, dtype = _for_quantiles(a, q, axis, keepdims, method, weak)
     # Every method gives a position between two neighbours; the quantile of 0, 1, 2, ... is that position
     last, n = x.ndim - 1, x.shape[-1]
     at = q * (n - 1) if method == "linear" else np.quantile(np.arange(float(n)), q, method=method)
     low = np.floor(at).astype(np.intp)
-    below, above = take(x, low, last), take(x, np.minimum(low + 1, n - 1), last)
-    out = _between(below, above, table.const((at - low).astype(dtype)))
-    out = build.where(expand_dims(_nan_anywhere(x), -1), np.nan, out)
+    out = take(x, low, last)
+    if dtype is not None:
+        above = take(x, np.minimum(low + 1, n - 1), last)
+        out = _between(out, above, table.const((at - low).astype(dtype)))
+    nan = _nan_anywhere(x)
+    out = out if nan is None else build.where(expand_dims(nan, -1), np.nan, out)
     return build.reshape(moveaxis(out, -1, 0), shape)
 
 
-def _nanquantile(a, q, axis, keepdims, method) -> Node:
+def _nanquantile(a, q, axis, keepdims, method, weak=False) -> Node:
     """As _quantile, with the number of elements, and so the positions, of each slice a value of its own."""
-    x, shape, q, dtype = _for_quantiles(a, q, axis, keepdims, method)
+    x, shape, q, dtype = _for_quantiles(a, q, axis, keepdims, method, weak)
     last, n = x.ndim - 1, x.shape[-1]
+    if n == 0:
+        return build.full(shape, np.nan, np.result_type(x.dtype, 0.0))
     present = plain_sum(build.cast(_present(x), np.intp), last, True)
     at = apply("gather", table.const(_quantile_positions(n, q, method)), present, spec=(("array", 0),))
     at = build.reshape(at, (*x.shape[:-1], q.size))  # from (..., 1, quantiles)
     low = build.cast(apply("floor", at), np.intp)
-    weight = build.cast(at - build.cast(low, at.dtype), dtype)
-    high = apply("minimum", low + 1, apply("maximum", build.broadcast(present, low.shape) - 1, 0))
-    below, above = (apply("take_along", x, k, axis=last) for k in (low, high))
-    return build.reshape(moveaxis(_between(below, above, weight), -1, 0), shape)
+    out = apply("take_along", x, low, axis=last)
+    if dtype is not None:
+        high = apply("minimum", low + 1, apply("maximum", build.broadcast(present, low.shape) - 1, 0))
+        above = apply("take_along", x, high, axis=last)
+        out = _between(out, above, build.cast(at - build.cast(low, at.dtype), dtype))
+    return build.reshape(moveaxis(out, -1, 0), shape)
 
 
 def _order_statistic(compute, percent: bool):
@@ -508,7 +561,8 @@ def _order_statistic(compute, percent: bool):
     ):
         if weights is not None or percent and isinstance(q, Node):
             raise NotImplementedError("with a recorded q or with weights is not recorded")
-        return compute(a, np.true_divide(q, 100) if percent else q, axis, keepdims, method)
+        weak = type(q) in (int, float)
+        return compute(a, np.true_divide(q, 100) if percent else q, axis, keepdims, method, weak)
 
     return handler
 
@@ -522,7 +576,8 @@ handles(np.nanpercentile)(_order_statistic(_nanquantile, percent=True))
 def _quantile_positions(n: int, q: np.ndarray, method) -> np.ndarray:
     """Where the quantiles lie among k elements, for each number k of elements: (n + 1, quantiles)."""
     if method == "linear":
-        return np.maximum(np.arange(n + 1) - 1, 0)[:, None] * q
+        last = np.maximum(np.arange(n + 1) - 1, 0)[:, None]
+        return (last.astype(q.dtype) * q).astype(float)  # each in the dtype of q, as of one slice
     if n > _MOST_POSITIONS:
         raise NotImplementedError(f"with method={method!r} along more than {_MOST_POSITIONS} is not recorded")
     rows = [np.zeros(q.size)] + [np.quantile(np.arange(float(k)), q, method=method) for k in range(1, n + 1)]
@@ -536,7 +591,7 @@ _MOST_POSITIONS = 2000
 def nanmedian(
     a: Operand, axis: Axes = None, out: Any = None, overwrite_input: bool = False, keepdims: Any = NONE
 ) -> Node:
-    return _nanquantile(a, 0.5, axis, keepdims, "linear")
+    return _nanquantile(a, 0.5, axis, keepdims, "linear", weak=True)
 
 
 # reductions that pass over nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -13,7 +14,8 @@ from ...ops import apply, build, table
 from ..dispatch import REFUSED, Given, Operand, call_function, handles, helper, operand, operands, raw
 from ..ufuncs import operate
 from ..value import Recorded
-from .shape import axis_of
+from .reduce import axes_of, mean
+from .shape import axis_of, diagonal_view, squeeze
 
 
 @raw(np.where)
@@ -72,23 +74,32 @@ def clip(
 ) -> Recorded:
     low = a_min if a_min is not np._NoValue else min
     high = a_max if a_max is not np._NoValue else max
-    bounds = [
-        (u, b) for u, b in ((np.maximum, low), (np.minimum, high)) if b is not None and b is not np._NoValue
-    ]
+    mask = kwargs.pop("where", True)
     x = a
-    for ufunc, bound in bounds:
-        if type(x) is not Recorded and type(bound) is not Recorded:
-            x = ufunc(x, bound, **kwargs)
-        elif kwargs:
+    for ufunc, bound in ((np.maximum, low), (np.minimum, high)):
+        if bound is None or bound is np._NoValue or _is_no_bound(a, ufunc, bound):
+            continue
+        if kwargs or type(x) is not Recorded and type(bound) is not Recorded:
             x = ufunc(x, bound, **kwargs)
         else:
             x = operate(ufunc, ufunc, x, bound)
-    if not bounds:
-        x = a.copy()
-    if out is None:
-        return x
-    out[...] = x
+    x = np.positive(a, **kwargs) if x is a else x
+    if out is None:  # what NumPy leaves undefined is 0
+        return x if mask is True else np.where(mask, x, np.zeros((), x.dtype))
+    casting = kwargs.get("casting", "same_kind")
+    if not np.can_cast(x.dtype, out.dtype, casting):
+        raise TypeError(f"np.clip: cannot cast {x.dtype} to {out.dtype}, the dtype of out=, by {casting!r}")
+    out[...] = x if mask is True else np.where(mask, x, out)
     return out
+
+
+def _is_no_bound(a: Given, ufunc: np.ufunc, bound: Given) -> bool:
+    """Whether an integer lies at the end of the array's dtype or beyond, where it has no effect."""
+    dtype = getattr(a, "dtype", None)
+    if type(bound) is not int or dtype is None or dtype.kind not in "iu":
+        return False
+    limits = np.iinfo(dtype)
+    return bound <= limits.min if ufunc is np.maximum else bound >= limits.max
 
 
 @raw(np.select)
@@ -220,12 +231,7 @@ def _looked_at(a: Recorded) -> np.ndarray:
 
 @handles(np.count_nonzero)
 def count_nonzero(a: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Node:
-    axes = (
-        tuple(range(a.ndim))
-        if axis is None
-        else tuple(sorted(np.lib.array_utils.normalize_axis_tuple(axis, a.ndim)))
-    )
-    return apply("sum", build.cast(a, bool), axes=axes, keepdims=keepdims)
+    return apply("sum", build.cast(a, bool), axes=axes_of(axis, a.ndim), keepdims=bool(keepdims))
 
 
 @raw(np.unique, np.unique_values)
@@ -244,7 +250,7 @@ def unique(
     ar._read(np.array(value), "array")
     found = np.unique(value, True, return_inverse, return_counts, axis, **kwargs)  # type: ignore[call-overload]
     wanted = [np.take(ar, found[1], axis)]
-    wanted += [found[1]] * return_index + list(found[2:])
+    wanted += [found[1]] * bool(return_index) + list(found[2:])
     return wanted[0] if len(wanted) == 1 else tuple(wanted)
 
 
@@ -324,19 +330,35 @@ def interp(
     if period is not None:
         x, xp, fp = _periodic(x, xp, fp, abs(period))
         left = right = None
+    elif xp.op == "const":
+        if not np.all(xp.value[1:] >= xp.value[:-1]):
+            raise NotImplementedError("of points that are not in order is not recorded: sort them first")
+    else:
+        xp = apply("in_order", xp)
     n = xp.shape[0]
     if n == 1:
         inside = build.broadcast(build.reshape(fp, ()), x.shape)
     else:
         i = apply("searchsorted", xp, x, side="right") - 1
         i = apply("minimum", apply("maximum", i, 0), n - 2)
-        x0, f0 = _at(xp, i), _at(fp, i)
-        inside = f0 + (x - x0) * ((_at(fp, i + 1) - f0) / (_at(xp, i + 1) - x0))
+        inside = _on_the_line(x, *(_at(v, k) for k in (i, i + 1) for v in (xp, fp)))
     first, last = (build.reshape(build.take_slice(fp, 0, k, k + 1), ()) for k in (0, n - 1))
     ends = [build.reshape(build.take_slice(xp, 0, k, k + 1), ()) for k in (0, n - 1)]
     out = build.where(x >= ends[1], last, inside)
     out = build.where(x > ends[1], last if right is None else operand(right, fp.dtype), out)
     return build.where(x < ends[0], first if left is None else operand(left, fp.dtype), out)
+
+
+def _on_the_line(x: Node, x0: Node, f0: Node, x1: Node, f1: Node) -> Node:
+    """The value at x, computed from the left. Where that is nan, as with an infinity at an end, NumPy takes
+    the point itself, or what both points have, or computes from the right.
+    """
+    slope = (f1 - f0) / (x1 - x0)
+    left = f0 + (x - x0) * slope
+    if left.dtype.kind == "c":
+        return left
+    other = build.where(build.equal(f0, f1), f0, f1 + (x - x1) * slope)
+    return build.where(apply("isnan", left), build.where(build.equal(x, x0), f0, other), left)
 
 
 def _at(x: Node, i: Node) -> Node:
@@ -363,13 +385,26 @@ def _periodic(x: Node, xp: Node, fp: Node, period: float):
 def isclose(
     a: Operand, b: Operand, rtol: Operand = 1e-05, atol: Operand = 1e-08, equal_nan: bool = False
 ) -> Node:
-    a, b = operands(a, b)
-    close = apply("less_equal", build.absolute(a - b), operand(atol) + operand(rtol) * build.absolute(b))
-    close = apply("logical_and", close, apply("isfinite", b))
-    close = apply("logical_or", close, build.equal(a, b))
+    x, y = operands(a, b)
+    y = build.cast(y, np.result_type(y.dtype, 1.0))  # the size of the least integer is none
+    size = abs(b) if type(b) in _NUMBERS else build.absolute(y)
+    bound = _as_numpy("add", atol, _as_numpy("multiply", rtol, size))
+    close = apply("less_equal", *operands(build.absolute(apply("subtract", x, y)), bound))
+    close = apply("logical_and", close, apply("isfinite", y))
+    close = apply("logical_or", close, build.equal(x, y))
     if equal_nan:
-        close = apply("logical_or", close, apply("logical_and", apply("isnan", a), apply("isnan", b)))
+        close = apply("logical_or", close, apply("logical_and", apply("isnan", x), apply("isnan", y)))
     return close
+
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def _as_numpy(op: str, a: Operand, b: Operand) -> Operand:
+    """The op on arrays, and on two of Python's numbers what Python gives."""
+    if type(a) in _NUMBERS and type(b) in _NUMBERS:
+        return getattr(operator, {"add": "add", "multiply": "mul"}[op])(a, b)
+    return apply(op, *operands(a, b))
 
 
 @raw(np.allclose)
@@ -437,7 +472,6 @@ def imag(val: Node) -> Node:
 
 @handles(np.angle)
 def angle(z: Node, deg: bool = False) -> Node:
-    z = z if z.dtype.kind in "fc" else build.cast(z, float)
     phase = apply("angle", z)
     return phase * (180 / np.pi) if deg else phase
 
@@ -627,21 +661,27 @@ def cov(
 ) -> Node:
     if fweights is not None or aweights is not None:
         raise NotImplementedError("with weights is not recorded")
-    x = _variables(operand(m), rowvar)
-    if y is not None:
-        x = build.concatenate([x, _variables(operand(y), rowvar)], 0)
-    n = x.shape[1]
-    x = build.cast(x, dtype or np.result_type(x.dtype, np.float64))
-    x = x - build.sum_(x, 1, True) / float(n)
-    out = x @ build.adjoint(x) / float(n - (ddof if ddof is not None else 0 if bias else 1))
-    return build.reshape(out, ()) if out.shape == (1, 1) else out
+    given = [operand(m)] if y is None else [operand(m), operand(y)]
+    dtype = np.dtype(dtype or np.result_type(*(v.dtype for v in given), np.float64))
+    x = build.concatenate([_variables(build.cast(v, dtype), rowvar) for v in given], 0)
+    x = x - mean(x, 1, keepdims=True)
+    free = x.shape[1] - (ddof if ddof is not None else 0 if bias else 1)
+    with np.errstate(divide="ignore"):
+        factor = np.true_divide(1, max(free, 0.0))
+    out = x @ build.adjoint(x)
+    out = build.cast(build.cast(out, np.result_type(dtype, np.float64)) * float(factor), dtype)
+    return squeeze(out)
 
 
 def _variables(x: Node, rowvar: bool) -> Node:
     """One variable a row."""
     if x.ndim < 2:
         return build.reshape(x, (1, x.size))
-    return x if rowvar or x.shape[0] == 1 else build.swap_last(x)
+    if not rowvar and x.shape[0] == 1:
+        raise NotImplementedError(
+            "with rowvar=False of a single row is not recorded: NumPy's versions differ"
+        )
+    return x if rowvar else build.swap_last(x)
 
 
 @handles(np.corrcoef)
@@ -651,8 +691,15 @@ def corrcoef(
     c = cov(x, y, rowvar, dtype=dtype)
     if c.ndim == 0:
         return c / c
-    spread = build.sqrt(build.real(build.sum_(c * table.const(np.eye(c.shape[0])), 1)))
-    return c / build.reshape(spread, (-1 % (c.shape[0] + 1), 1)) / spread
+    spread = build.sqrt(build.real(diagonal_view(c, 0, 0, 1)))
+    c = c / build.reshape(spread, (spread.size, 1)) / spread
+    if c.dtype.kind != "c":
+        return _within_one(c)
+    return apply("add", _within_one(build.real(c)), apply("multiply", _within_one(build.imag(c)), 1j))
+
+
+def _within_one(c: Node) -> Node:
+    return apply("minimum", apply("maximum", c, -1.0), 1.0)
 
 
 REFUSED.update({

@@ -22,8 +22,10 @@ def axis_of(axis: int, ndim: int) -> int:
 
 
 def along(a: Node, axis: int | None) -> tuple[Node, int]:
-    """The array and the axis that a function works along: for axis=None all elements, one after another."""
-    return (build.reshape(a, (a.size,)), 0) if axis is None else (a, axis_of(axis, a.ndim))
+    """The array and the axis that a function works along: for axis=None all elements, one after another. A
+    number is taken for an array of one; where NumPy gives it no axis it has raised its error already.
+    """
+    return (build.reshape(a, (a.size,)), 0) if axis is None or a.ndim == 0 else (a, axis_of(axis, a.ndim))
 
 
 # the same elements in the same order
@@ -79,6 +81,8 @@ def ravel(a: Node, order: str = "C") -> Node:
 
 @handles(np.squeeze)
 def squeeze(a: Node, axis: int | Sequence[int] | None = None) -> Node:
+    if a.ndim == 0:
+        return a  # whose first or last axis NumPy lets pass
     axes = (
         [i for i, n in enumerate(a.shape) if n == 1] if axis is None else normalize_axis_tuple(axis, a.ndim)
     )
@@ -138,7 +142,8 @@ def moveaxis(a: Node, source: int | Sequence[int], destination: int | Sequence[i
 
 @handles(np.rollaxis)
 def rollaxis(a: Node, axis: int, start: int = 0) -> Node:
-    axis, start = axis_of(axis, a.ndim), axis_of(start, a.ndim + 1)
+    axis, start = axis_of(axis, a.ndim), operator.index(start)
+    start += a.ndim if start < 0 else 0
     return moveaxis(a, axis, start - 1 if axis < start else start)
 
 
@@ -419,19 +424,14 @@ def delete(arr: Node, obj: Any, axis: int | None = None) -> Node:
 def insert(arr: Operand, obj: Any, values: Operand, axis: int | None = None) -> Node:
     arr, axis = along(operand(arr), axis)
     n = arr.shape[axis]
-    origin = np.insert(np.arange(n), obj, -1)  # -1: one of the new values
     value = build.cast(operand(values), arr.dtype)
-    count = len(origin) - n
-    if value.ndim and isinstance(obj, (int, np.integer)):
-        value = moveaxis(build.reshape(value, (1,) * (arr.ndim - value.ndim) + value.shape), 0, axis)
-        count = max(count, value.shape[axis])
-        origin = np.insert(np.arange(n), [obj] * count, -1)
+    count = len(np.insert(np.arange(n), obj, 0)) - n  # one new value a place
+    if count == 1:  # or as many as there are, at a single place
+        value = build.reshape(value, (1,) * (arr.ndim - value.ndim) + value.shape)
+        value = moveaxis(value, 0, axis) if not isinstance(obj, slice) and np.ndim(obj) == 0 else value
+        count = value.shape[axis]
     value = build.broadcast(value, tuple(count if i == axis else m for i, m in enumerate(arr.shape)))
-    order = np.empty(len(origin), np.intp)
-    order[origin >= 0] = np.arange(n)
-    order[origin < 0] = n + (
-        np.arange(count) if np.ndim(obj) == 0 else np.argsort(np.argsort(obj, kind="stable"))
-    )
+    order = np.insert(np.arange(n), obj, np.arange(n, n + count))  # NumPy says where each comes to stand
     return take(build.concatenate([arr, value], axis), order, axis)
 
 
