@@ -37,7 +37,7 @@ _EXPORTS = {
     "interplay": "as_numpy from_jax from_torch to_jax to_torch",
     "ops.anomaly": "AnomalyError detect_anomaly",
     "emit.readable": "readable_source",
-    "run.blas": "limit_blas_threads",
+    "run.blas": "blas_kernels limit_blas_threads",
     "run.caches": "cache_bytes in_cache",
     "run.remembered": "Choices remember",
     "run.threads": "get_threads run_apart run_on_threads set_threads",

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2 import parallel
-from gpt2.autodiff import get_threads
-from gpt2.autodiff.run.blas import blas_core
+from gpt2.autodiff import blas_kernels, get_threads
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.description import Description
@@ -30,7 +29,7 @@ from gpt2.weights.pretrained import Pretrained
 
 def loaded_kernels(s: Settings) -> Settings:
     """The settings with the kernels that BLAS has loaded. Raises UserError where they name others."""
-    core = blas_core()
+    core = blas_kernels()
     if s.kernels == FASTEST:
         named = os.environ.get(VARIABLE, "")
         return dataclasses.replace(s, kernels=core if core and named.lower() == core.lower() else OWN)

@@ -8,6 +8,10 @@ They are not always the fastest: for a Zen 4, which does AVX-512 in two halves, 
 and large products take 0.93 to 0.97 of the time with those for Haswell, which have AVX2; short ones take 1.1
 times as long. So the products of the run's own model are timed with each, once for a machine and a model.
 
+Kernels may also be at fault: on a processor with AVX-512, those for Haswell of OpenBLAS 0.3.34, which NumPy
+2.5.5 brings, end the process in float64 products of many shapes. So the process that times them has done
+products of varied shapes in both dtypes before, and where it ends in them, these kernels are not taken.
+
 With other kernels the last digits of a run are others. So they are one of its settings: a run that goes on
 takes those it began with. Nothing here imports NumPy, which loads OpenBLAS.
 """
@@ -87,12 +91,13 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
     """
     s = Settings(**{**PRESETS.get(given.get("preset", "shakespeare"), {}), **given})
     gradients = s.steps * s.accumulate
-    if s.init not in ("", *RELEASED) or PRICE * gradients * operations(s) < START_S * RATE:
-        return Kernels(OWN)  # of other weights the sizes are not known yet
+    known_sizes = s.init in ("", *RELEASED)
+    if s.dtype != "float32" or not known_sizes or PRICE * gradients * operations(s) < START_S * RATE:
+        return Kernels(OWN)
     with suppress(UserError):  # no home folder: what is found out now is found out again
         remember(cache_folder())
     model = {"preset": s.init or s.preset, "batch_size": s.batch_size, "block_size": s.block_size}
-    model |= {name: given[name] for name in ("n_layer", "n_embd", "tokenizer", "dtype") if name in given}
+    model |= {name: given[name] for name in ("n_layer", "n_embd", "tokenizer") if name in given}
     key = tuple(f"{name}={value}" for name, value in model.items())
     if (known := chosen.get(key)) is not None:
         return Kernels(known, "the fastest when products were last timed here")

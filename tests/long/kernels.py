@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpt2.autodiff.run.blas import blas_kernel
+from gpt2.autodiff import blas_kernels
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ("Haswell", "SkylakeX")
@@ -49,7 +49,7 @@ def main(argv=None) -> int:
     one = parser.parse_args(argv).kernel
     worst = 0
     for kernel in [one] if one else KERNELS:
-        if not one and kernel in blas_kernel():
+        if not one and kernel in blas_kernels():
             print(f"{kernel}: the kernels of this machine, which the other tests use")
         elif not can_run(kernel):
             print(f"{kernel}: this processor cannot run these kernels")

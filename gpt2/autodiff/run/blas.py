@@ -51,8 +51,15 @@ def limit_blas_threads(n: int) -> bool:
 
 
 @cache
-def blas_core() -> str:
-    """The processors for which OpenBLAS has picked its kernels, "SkylakeX" say; empty for another BLAS."""
+def blas_kernels() -> str:
+    """The family of processors whose kernels NumPy's OpenBLAS has loaded, "SkylakeX" or "Haswell" say; empty
+    for another BLAS.
+
+    OPENBLAS_CORETYPE, set before NumPy is imported, names others. Products are rounded otherwise by others.
+
+        >>> isinstance(ad.blas_kernels(), str)
+        True
+    """
     found = blas_library()
     if found is None:
         return ""
@@ -62,8 +69,3 @@ def blas_core() -> str:
         return ""
     name.restype = ctypes.c_char_p
     return name().decode()
-
-
-def blas_kernel() -> str:
-    """The same as words that go into the key of what was measured."""
-    return f"OpenBLAS kernels for {blas_core()}" if blas_core() else ""

@@ -26,7 +26,7 @@ from functools import cache
 
 import numpy as np
 
-from .blas import blas_kernel
+from .blas import blas_kernels
 from .by_time import Samples, Trials
 from .caches import in_cache
 
@@ -61,7 +61,8 @@ STRIP, APART = 64, 16
 
 def _chosen_among() -> str:
     """What a choice depends on: the kernels, and which ways there were to choose from."""
-    return f"{blas_kernel()}, {', '.join(WAYS)}"
+    kernels = f"OpenBLAS kernels for {blas_kernels()}" if blas_kernels() else ""
+    return f"{kernels}, {', '.join(WAYS)}"
 
 
 trials = Trials("products.json", WAYS, _chosen_among)

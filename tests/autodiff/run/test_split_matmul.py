@@ -260,7 +260,7 @@ def test_what_is_large_is_checked_and_not_timed(monkeypatch):
 
 def test_choices_are_kept_apart_by_the_kernels_of_blas():
     """Two machines may call their processors the same; and OPENBLAS_CORETYPE names other kernels."""
-    assert blas.blas_kernel() and blas.blas_kernel() in split_matmul.chosen.machine()
+    assert blas.blas_kernels() and blas.blas_kernels() in split_matmul.chosen.machine()
 
 
 PROGRAM = """
@@ -282,7 +282,7 @@ for M, K, N in ((256, 768, 2304), (252, 768, 3072), (768, 256, 770), (301, 512, 
         for _ in range(6):
             out = kernels.matmul(a, turned, np.empty((M, N), dtype))
             assert np.array_equal(out, want), (M, K, N, dtype, "turned")
-print(blas.blas_kernel())
+print(blas.blas_kernels())
 """
 
 
