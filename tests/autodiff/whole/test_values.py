@@ -147,6 +147,7 @@ FUNCTIONS = {
         lambda n: np.quantile(n, 1.0, method="lower"),
         np.array([2**60 + 1, 5]),
     ),
+    "a median of bools": (lambda b: np.nanmedian(b, axis=0), np.array([[True, False], [False, False]])),
     "a median of complex numbers": (lambda z: np.nanmedian(z), np.array([1 + 2j, 3 - 1j, 2 + 5j])),
     "close unsigned integers": (
         lambda n: np.isclose(n, n + np.uint8(1), rtol=0, atol=2),

@@ -54,6 +54,13 @@ def lengths(x: Node, s: Any, axes: Any) -> list[tuple[int | None, int]]:
     return list(zip(s, axes))
 
 
+def _each_once(found: list[tuple[int | None, int]]) -> list[tuple[int | None, int]]:
+    """The lengths and axes of a transform of real numbers; what another of them made complex is not real."""
+    if len({axis for _, axis in found}) < len(found):
+        raise NotImplementedError("of real numbers along an axis twice is not recorded")
+    return found
+
+
 def _complex_many(kind: str, default_axes):
     def handler(a, s=None, axes=default_axes, norm=None, out=None):
         x = a
@@ -66,7 +73,7 @@ def _complex_many(kind: str, default_axes):
 
 def _real_many(default_axes):
     def handler(a, s=None, axes=default_axes, norm=None, out=None):
-        *others, (n, axis) = lengths(a, s, axes)
+        *others, (n, axis) = _each_once(lengths(a, s, axes))
         x = transform(a, "rfft", n, axis, norm)
         for n, axis in reversed(others):
             x = transform(x, "fft", n, axis, norm)
@@ -77,7 +84,7 @@ def _real_many(default_axes):
 
 def _inverse_real_many(default_axes):
     def handler(a, s=None, axes=default_axes, norm=None, out=None):
-        *others, (n, axis) = lengths(a, s, axes)
+        *others, (n, axis) = _each_once(lengths(a, s, axes))
         x = a
         for m, other in others:
             x = transform(x, "ifft", m, other, norm)

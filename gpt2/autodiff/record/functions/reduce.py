@@ -591,6 +591,9 @@ _MOST_POSITIONS = 2000
 def nanmedian(
     a: Operand, axis: Axes = None, out: Any = None, overwrite_input: bool = False, keepdims: Any = NONE
 ) -> Node:
+    a = operand(a)
+    if a.dtype.kind not in "fc":  # none is nan; and numbers that are true or false have no quantiles
+        return median(a, axis, keepdims=keepdims)
     return _nanquantile(a, 0.5, axis, keepdims, "linear", weak=True)
 
 
