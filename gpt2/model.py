@@ -416,7 +416,8 @@ class GPT2:
         """forward(tokens, targets) and backward(scale, accumulate, on_ready) in one call; returns the loss.
 
         With backward="whole" this is one program, faster and smaller than the two halves. Else it is smaller
-        as well where it does not accumulate: the logits lie where gradients are written later.
+        as well where it does not accumulate: the logits lie where gradients are written later, and after an
+        error gradients may hold anything.
         """
         with self._traced():
             return self._loss_and_grads(tokens, targets, scale, accumulate, on_ready)

@@ -44,7 +44,8 @@ def compiled(model, batch=2):
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("temperature, top_k", [(0, 0), (0.8, 5)])
 def test_a_token_allocates_nothing(batch, temperature, top_k):
-    """What Python makes on the way, views above all, is less than one vector of the residual stream.
+    """But for one copy: what a block's attention gives is that of a callback, and copied. What Python makes
+    on the way, views above all, is less than one vector of the residual stream.
 
     NumPy's loops over arrays of unlike shapes work in buffers that are no arrays: they are made small here.
     """
@@ -63,7 +64,7 @@ def test_a_token_allocates_nothing(batch, temperature, top_k):
             next(steps)
             taken.append(tracemalloc.get_traced_memory()[1] - now)
         # Other threads of the process may take some during a token: five of the eight have to be without.
-        assert sorted(taken)[4] < model.params["lnfw"].nbytes
+        assert sorted(taken)[4] < (1 + batch) * model.params["lnfw"].nbytes
     finally:
         tracemalloc.stop()
         np.setbufsize(before)

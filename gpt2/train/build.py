@@ -29,10 +29,15 @@ from gpt2.weights.pretrained import Pretrained
 
 def loaded_kernels(s: Settings) -> Settings:
     """The settings with the kernels that BLAS has loaded. Raises UserError where they name others."""
-    core = blas_kernels()
+    core, named = blas_kernels(), os.environ.get(VARIABLE, "")
+    told = core if core and named.lower() == core.lower() else ""  # those that the environment names
     if s.kernels == FASTEST:
-        named = os.environ.get(VARIABLE, "")
-        return dataclasses.replace(s, kernels=core if core and named.lower() == core.lower() else OWN)
+        return dataclasses.replace(s, kernels=told or OWN)
+    if s.kernels == OWN and told:
+        raise UserError(
+            f"--kernels own: {VARIABLE} has had OpenBLAS load those for {core}; unset it before Python "
+            f"starts, or take them with --kernels {core}: the last digits are then others"
+        )
     if s.kernels != OWN and s.kernels.lower() != core.lower():
         there = f"OpenBLAS has loaded those for {core}" if core else "NumPy has another BLAS than OpenBLAS"
         raise UserError(

@@ -100,8 +100,7 @@ def _measure(config, B, T, options, lends):
     model = GPT2(config, seed=None, **options)
     model.flat_params += 0.02  # zeros would make some of the arithmetic too easy
     model.freeze(np.full(model.num_parameters - model.flat_params.size, 0.02, config.dtype))
-    if lends:
-        model.lent = np.empty(B * T * config.vocab_size + LINE, config.dtype)
+    model.lent = np.empty(B * T * config.vocab_size + LINE if lends else 0, config.dtype)
     optimizer = AdamW(model)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (B, T + 1))
     tracing = tracemalloc.is_tracing()
@@ -197,9 +196,12 @@ def check_memory(config: GPT2Config, B: int, T: int, trained: int, ranks: int = 
     scores = logits(config, B, T)
     free = available_memory(swap=True)
     if free is not None and stored + scores > free:
+        batch = (
+            f", the scores of a batch {size(scores)} ({B} x {T} x {config.vocab_size} numbers)" if B else ""
+        )
         raise UserError(
-            f"not enough memory: parameters, gradients and moments take {size(stored)}, the scores of a "
-            f"batch {size(scores)} ({B} x {T} x {config.vocab_size} numbers), and {size(free)} are free; "
+            f"not enough memory: parameters, gradients and moments take {size(stored)}{batch}, "
+            f"and {size(free)} are free; "
             "take a smaller model, batch size or block size"
         )
 

@@ -5,8 +5,9 @@
 
 OpenBLAS has kernels for every family of processors, and takes those that it keeps for the name of this one.
 They are not always the fastest: for a Zen 4, which does AVX-512 in two halves, it takes those with AVX-512,
-and large products take 0.93 to 0.97 of the time with those for Haswell, which have AVX2; short ones take 1.1
-times as long. So the products of the run's own model are timed with each, once for a machine and a model.
+and the products of GPT-2 124M take 0.92 to 0.95 of the time with those for Haswell, which have AVX2; short
+ones take 1.1 times as long. So the products of the run's own model are timed with each, once for a machine
+and a model.
 
 Kernels may also be at fault: on a processor with AVX-512, those for Haswell of OpenBLAS 0.3.34, which NumPy
 2.5.5 brings, end the process in float64 products of many shapes. So the process that times them has done
@@ -66,16 +67,21 @@ class Kernels(NamedTuple):
     def of(cls, asked: Asked, resumed: Settings | None) -> "Kernels":
         """Those that a flag, the environment or the run that goes on names, else the fastest here."""
         wanted = resumed.kernels if resumed else asked.given.get("kernels", FASTEST)
+        kind = resumed.parallel if resumed else asked.given.get("parallel", FASTEST)
         if wanted != FASTEST or os.environ.get(VARIABLE) or "numpy" in sys.modules:
             return cls(wanted)
-        if asked.dry_run or launched_ranks() > 1:
+        if asked.dry_run or kind == "mpi" or launched_ranks() > 1:
             return cls(OWN)
         return fastest(asdict(resumed) if resumed else asked.given)
 
     def load(self) -> None:
         """Have OpenBLAS take them, here and in processes that are started. Once NumPy is loaded that would be
         other kernels in those, so nothing is done."""
-        if self.name not in (OWN, FASTEST) and "numpy" not in sys.modules:
+        if self.name == FASTEST or "numpy" in sys.modules:
+            return
+        if self.name == OWN:
+            os.environ.pop(VARIABLE, None)
+        else:
             os.environ[VARIABLE] = self.name
 
     @property
@@ -98,11 +104,15 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
         remember(cache_folder())
     model = {"preset": s.init or s.preset, "batch_size": s.batch_size, "block_size": s.block_size}
     model |= {name: given[name] for name in ("n_layer", "n_embd", "tokenizer") if name in given}
-    key = tuple(f"{name}={value}" for name, value in model.items())
+    # In another environment the same version of NumPy may come with another BLAS
+    key = (sys.prefix, *(f"{name}={value}" for name, value in model.items()))
     if (known := chosen.get(key)) is not None:
         return Kernels(known, "the fastest when products were last timed here")
     with watched() as quiet:
-        parts = measured(model, PRICE * gradients / threads_each(1, s.threads))
+        try:
+            parts = measured(model, PRICE * gradients / threads_each(1, s.threads))
+        except OSError:  # no process can be started
+            parts = None
     if parts is None:
         return Kernels(OWN)
     best = min(parts, key=parts.__getitem__, default=OWN)
@@ -145,8 +155,10 @@ def measured(model: Mapping[str, Any], price: float) -> dict[str, float] | None:
             now, budget = time.perf_counter(), price * own.seconds
             if n < FEWEST_ROUNDS and now - began + (FEWEST_ROUNDS - n) * (now - first) > budget:
                 return None
-            if now - began + (now - first) > budget:
+            if now - began + (now - first) > budget or not any(other.seconds for other in others):
                 break
+    if not own.seconds:  # it has ended, by want of memory or of patience
+        return None
     return {other.name: other.seconds / own.seconds for other in others if other.seconds}
 
 
@@ -166,7 +178,7 @@ class Timing:
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpt2.train.products", name, json.dumps(model)],
+            [sys.executable, "-P", "-m", "gpt2.train.products", name, json.dumps(model)],
             env=environment,
             text=True,
             stdin=subprocess.PIPE,

@@ -38,7 +38,7 @@ def test_memory_is_what_the_whole_model_takes(options):
 def test_what_logits_borrow_of_many_blocks_is_left_out():
     """Of twelve blocks they take no memory, of the one and the two that are measured they would."""
     config = GPT2Config(vocab_size=8000, block_size=64, n_layer=12, n_head=2, n_embd=128)
-    measured = peak_of_a_step(config, 4, 64, backward="auto")
+    measured = min(peak_of_a_step(config, 4, 64, backward="auto") for _ in range(2))  # the first compiles
     estimated = [cost.estimate(config, 4, 64, n, backward="auto").bytes["activations"] for n in (1, 2)]
     assert abs(estimated[0] - measured) < 0.1 * measured
     assert estimated[1] - estimated[0] > 0.9 * 4 * 64 * 8000 * 4  # a second batch finds gradients there

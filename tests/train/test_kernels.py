@@ -110,6 +110,7 @@ def test_a_name_is_obeyed(monkeypatch):
     assert of() == "measured" and of(kernels=OWN) == OWN and of(kernels="Zen") == "Zen"
     assert of(Settings(kernels="Zen")) == "Zen" and of(Settings(kernels=FASTEST)) == "measured"
     assert of(dry_run=True) == OWN
+    assert of(parallel="mpi") == of(Settings(kernels=FASTEST, parallel="mpi")) == OWN
     monkeypatch.setenv("PMI_SIZE", "2")
     assert of() == OWN
     monkeypatch.setenv(VARIABLE, "Zen")
@@ -146,7 +147,7 @@ class Pretended:
         (100, {OWN: 1.0, "Haswell": 0.5}, {"Haswell": 0.5}, 18),
         (7, {OWN: 1.0, "Haswell": 1.0}, {"Haswell": 1.0}, 6),
         (5, {OWN: 1.0, "Haswell": 1.0}, None, 2),
-        (100, {OWN: 1.0, "Haswell": 0.0}, {}, 18),  # a process that has ended
+        (100, {OWN: 1.0, "Haswell": 0.0}, {}, 2),  # a process that has ended
         (100, {OWN: 0.0, "Haswell": 1.0}, None, 2),
     ],
 )
@@ -155,6 +156,26 @@ def test_rounds_go_as_far_as_the_price(monkeypatch, price, takes, parts, rounds)
     monkeypatch.setattr(kernels, "Timing", Pretended)
     monkeypatch.setattr(kernels.time, "perf_counter", lambda: Pretended.now)
     assert measured({}, price) == parts and Pretended.rounds == rounds
+
+
+def test_a_process_that_ends_while_it_measures_is_no_measurement(monkeypatch, found):
+    class Ending(Pretended):
+        def round(self, core):
+            super().round(core)
+            self.seconds = 0.0 if self.name == OWN and Pretended.rounds > 8 else 1.0
+
+    Pretended.now, Pretended.rounds, Pretended.takes = 0.0, 0, {OWN: 1.0, "Haswell": 1.0}
+    monkeypatch.setattr(kernels, "Timing", Ending)
+    monkeypatch.setattr(kernels.time, "perf_counter", lambda: Pretended.now)
+    assert measured({}, 100) is None
+
+    def nobody(model, price):
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(kernels, "measured", nobody)
+    assert fastest(LONG) == Kernels(OWN)
+    found({"Haswell": 0.9})
+    assert fastest(LONG).name == "Haswell"
 
 
 def test_each_product_counts_at_its_best(monkeypatch):
@@ -240,6 +261,8 @@ def test_a_run_of_a_program_keeps_what_is_loaded(prose, tmp_path, monkeypatch):
         monkeypatch.setenv(VARIABLE, blas_kernels().lower())
         assert train(s, overwrite=True).settings.kernels == blas_kernels()
         assert train(Settings(**{**vars(s), "kernels": blas_kernels()}), overwrite=True).step == 1
+        with pytest.raises(UserError, match="unset it before Python"):
+            train(Settings(**{**vars(s), "kernels": OWN}), overwrite=True)
     monkeypatch.setenv(VARIABLE, "Nobody's")
     assert train(s, overwrite=True).settings.kernels == OWN
 
