@@ -6,14 +6,13 @@ python -m tests.long.alike --start 5000 --seconds 30
 The value has to be NumPy's bit for bit; gradients may differ by the order in which they are added up.
 """
 
-import argparse
 import sys
-import time
 
 import numpy as np
 
 import gpt2.autodiff as ad
 from gpt2.autodiff.passes import alike
+from tests.long.seeds import hunt
 
 STATEMENTS = (
     "{t} = np.sin({a})",
@@ -70,27 +69,18 @@ def differs(f, args):
     return None
 
 
+def check(seed):
+    text, f, given = program(seed)
+    return text, differs(f, given)
+
+
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--seconds", type=float, default=100.0)
-    args = parser.parse_args(argv)
-    # short programs take the paths of long ones
-    alike.LEAST, alike.GRAM, alike.SHORT = 12, 2, 3
-    alike._Rolled.pays = lambda self, last: True
-    found, calls = 0, []
+    calls = []
     with_calls = alike._with_calls
     alike._with_calls = lambda *given: calls.append(1) or with_calls(*given)
-    until, seed = time.monotonic() + args.seconds, args.start
-    while time.monotonic() < until:
-        source, f, given = program(seed)
-        wrong = differs(f, given)
-        if wrong is not None:
-            found += 1
-            print(f"seed {seed}: {wrong}\n{source}", flush=True)
-        seed += 1
-    print(f"{seed - args.start} programs, of which {len(calls)} have calls: {found} wrong")
-    sys.exit(bool(found))
+    count, wrong = hunt(__doc__.split("\n")[0], argv, check)
+    print(f"{count} programs, of which {len(calls)} have calls: {wrong} wrong")
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -7,15 +7,13 @@ python -m tests.long.blocks --start 5000 --seconds 30
 The value has to be the same bit for bit; gradients may differ by the order in which they are added up.
 """
 
-import argparse
 import sys
-import time
 
 import numpy as np
 
 import gpt2.autodiff as ad
 from gpt2.autodiff.emit import arena, buffers, call_lines, layout, source
-from gpt2.autodiff.passes import alike
+from tests.long.seeds import hunt
 from tests.support.small_sizes import set_sizes
 
 STATEMENTS = (
@@ -128,28 +126,19 @@ def other_sizes(seed):
     set_sizes(small=bool(rng.random() < 0.4))
 
 
+def check(seed):
+    other_sizes(seed)
+    text, f, given, rng = program(seed)
+    try:
+        return text, differs(f, given, rng)
+    except ad.AutodiffError as error:  # refused: a write into an array that is not recorded
+        return text, None if "plain NumPy array" in str(error) else repr(error)
+
+
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--seconds", type=float, default=100.0)
-    args = parser.parse_args(argv)
-    # short programs take the paths of long ones
-    alike.LEAST, alike.GRAM, alike.SHORT = 12, 2, 3
-    alike._Rolled.pays = lambda self, last: True
-    until, seed, found = time.monotonic() + args.seconds, args.start, 0
-    while time.monotonic() < until:
-        other_sizes(seed)
-        text, f, given, rng = program(seed)
-        try:
-            wrong = differs(f, given, rng)
-        except ad.AutodiffError as error:  # refused: a write into an array that is not recorded
-            wrong = None if "plain NumPy array" in str(error) else repr(error)
-        if wrong is not None:
-            found += 1
-            print(f"seed {seed}: {wrong}\n{text}", flush=True)
-        seed += 1
-    print(f"{seed - args.start} programs: {found} wrong")
-    sys.exit(bool(found))
+    count, wrong = hunt(__doc__.split("\n")[0], argv, check)
+    print(f"{count} programs: {wrong} wrong")
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":
