@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpt2
+from docs import house
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.weights import checkpoint, huggingface, llmc, pretrained
@@ -29,6 +30,7 @@ def need(subject):
         pytest.importorskip("safetensors")
 
 
+@pytest.mark.slow
 @KINDS
 def test_spoilt_files(subject, tmp_path):
     need(subject)
@@ -238,7 +240,7 @@ UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"
 
 def dangers(path):
     """What in a source file could execute what a file holds: pickle, eval, exec, np.load and the like."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(house.parsed(path)):
         if isinstance(node, ast.Import):
             yield from ("pickle" for alias in node.names if alias.name.split(".")[0] in UNSAFE_MODULES)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in UNSAFE_MODULES:

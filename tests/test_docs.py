@@ -281,6 +281,7 @@ def test_commands(page, folder_of_a_reader, capsys):
         pytest.skip(f"needs {' and '.join(sorted(missing))}: {'; '.join(left_out)} (all others were run)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in WITH_COMMANDS if any(map(RELEASED.search, commands(p)))])
 def test_commands_that_start_from_released_weights(
     page, tmp_path, monkeypatch, capsys, gpt2_tokenizer, folder_of_a_reader

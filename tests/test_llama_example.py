@@ -47,6 +47,7 @@ def error(ours, theirs):
     return np.max(np.abs(ours - theirs)) / np.max(np.abs(theirs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, TIED, {"num_key_value_heads": 1}], ids=["untied", "tied", "one"])
 def test_logits_loss_and_all_gradients_are_those_of_transformers(tmp_path, options):
     peer, model = written(tmp_path, options), read(tmp_path)

@@ -24,6 +24,7 @@ def one_line(done, *words):
 # ---- Numbers -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--compile", "on"], ["--parallel", "processes", "--workers", "2"]])
 def test_a_learning_rate_beyond_reason(prose, tmp_path, more):
     flags = small_run.flags(prose[0], tmp_path / "a", "--lr", "1e9", "--warmup", "0", *more)
@@ -51,6 +52,7 @@ sys.exit(program.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @posix
 def test_a_user_without_a_home(prose, tmp_path):
     without = {
@@ -117,6 +119,7 @@ def test_names_that_are_no_text(prose, tmp_path, monkeypatch, capsys, flag):
 # ---- python -OO --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_python_without_docstrings_and_assertions(prose, tmp_path):
     words = small_run.command(*small_run.flags(prose[0], tmp_path / "a", "--compile", "on"))
     for arguments in (
