@@ -78,6 +78,7 @@ def test_help_fits_and_its_examples_are_understood(name, monkeypatch):
             parser.parse_args(words)
 
 
+@pytest.mark.slow
 def test_a_command_that_is_not_there(capsys):
     assert commands.main(["sampel"]) == 2
     assert capsys.readouterr().err == "error: no command 'sampel'; did you mean sample?\n"

@@ -24,8 +24,7 @@ def steps(model, optimizer, n):
 
 
 @every_way
-@pytest.mark.parametrize("taken", [0, 2])
-@pytest.mark.parametrize("backward", ["manual", "auto", "manual,gelu=auto", "whole"])
+@pytest.mark.parametrize(("backward", "taken"), [("manual,gelu=auto", 0), ("auto", 2), ("whole", 2)])
 def test_a_model_and_its_optimizer_go_on_as_the_originals(backward, taken, way):
     model = GPT2(CONFIG, backward, seed=1)
     optimizer = AdamW(model, lr=1e-2)

@@ -264,6 +264,7 @@ def folder_of_a_reader(tmp_path, monkeypatch, quick_peak):
     Path("my.txt").write_text(text, encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_commands(page, folder_of_a_reader, capsys):
     """All but those of the next test. What needs a package that is missing is left out, and told."""

@@ -239,6 +239,7 @@ def test_a_tensor_that_is_not_the_models_is_refused(tmp_path):
         gpt2.load(tmp_path / "x.safetensors", **own("rmsnorm"))
 
 
+@pytest.mark.slow
 @BY_NAME
 def test_a_run_with_own_layers(name, tmp_path, monkeypatch, capsys):
     """train.py --layers: dry, a run, going on with it, sample, evaluate; then the file changes, and goes."""

@@ -34,6 +34,7 @@ def test_a_learning_rate_beyond_reason(prose, tmp_path, more):
     one_line(done, first or "is nan; first output that is not finite: block 0", "try a lower --lr than 1e+09")
 
 
+@pytest.mark.slow
 def test_who_asks_for_warnings_gets_them(prose, tmp_path):
     flags = small_run.flags(prose[0], tmp_path / "a", "--lr", "1e9", "--warmup", "0")
     words = small_run.command(*flags)
@@ -79,6 +80,7 @@ def test_data_are_found_without_a_home(tmp_path, monkeypatch):
         download.cache_folder()
 
 
+@pytest.mark.slow
 @posix
 def test_a_home_that_cannot_be_written(prose, tmp_path):
     (tmp_path / "home").write_text("a file, and no folder")

@@ -316,6 +316,7 @@ def test_own_layers_are_tuned_or_refused():
         GPT2(CONFIG, layers={"matmul": lambda inp, weight, bias: inp @ weight.T}, train="lora:2")
 
 
+@pytest.mark.slow
 def test_what_a_step_takes_is_counted_without_what_is_frozen():
     full = flops.training_flops(CONFIG, 2, 5)
     assert flops.training_flops(Description(CONFIG), 2, 5) == full

@@ -96,6 +96,7 @@ def test_a_longer_model_has_the_same_function():
     assert more <= outer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["chain", "affine", "matrices", "views", "deep_views", "branches", "dots"])
 def test_steps_of_a_loop_are_few_calls(name):
     f, args = PROGRAMS[name](2000)

@@ -214,6 +214,7 @@ def test_a_chain_of_exponentials_of_one_number():
     assert value == pytest.approx(y) and gradient == pytest.approx(slope, abs=1e-300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [3, 7, 13])
 def test_a_grid_has_the_gradient_of_its_elements(side):
     """Few parts are put together one by one, many at the end: both give the same."""

@@ -55,6 +55,7 @@ def test_functions_take_turns(monkeypatch):
     assert np.allclose(found["a"].values, tick / 10)
 
 
+@pytest.mark.slow
 def test_memory_counts_arrays_and_bytes():
     x = np.ones(10_000)
     used = memory(lambda: np.sqrt(x * 2.0 + 1.0))

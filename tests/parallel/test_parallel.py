@@ -581,6 +581,7 @@ def start_training(command):
     return run, workers
 
 
+@pytest.mark.slow
 def test_a_killed_worker_ends_the_run_and_leaves_the_checkpoint(command, tmp_path):
     run, workers = start_training(command)
     os.kill(max(workers), signal.SIGKILL)

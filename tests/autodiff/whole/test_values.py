@@ -419,6 +419,7 @@ def loosely(graph, options=None):
     return simplify(graph, Options(off=options.off if options else (), math="fast"))
 
 
+@pytest.mark.slow
 def test_random_values_notice_reassociation(monkeypatch):
     """The check can fail."""
     monkeypatch.setattr(passes, "simplify", loosely)
