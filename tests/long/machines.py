@@ -24,7 +24,7 @@ from gpt2.errors import UserError
 ROOT = Path(__file__).parents[2]
 # name -> (processor of bench/processors.py, cores, bytes of cache)
 MACHINES = {"small": ("avx2", 1, 1 << 20), "large": ("own", 8, 64 << 20)}
-TESTS = (["-m", "numeric and not slow"], ["tests/parallel", "tests/train"])
+TESTS = (["-m", "numeric and not slow"], ["tests/train"])
 # Run by Python before anything else, in child processes too
 CORES = """
 import os
