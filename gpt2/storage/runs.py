@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 
 from gpt2.errors import UserError
-from gpt2.storage.files import leftovers
 
 SETTINGS = "settings.toml"  # the recipe; --config reads it
 TOKENIZER = "tokenizer.json"  # ranks included, so that sampling needs nothing else
@@ -71,11 +70,6 @@ def clear(folder: Path, overwrite: bool = False) -> None:
             "with --overwrite"
         )
     _remove(folder, [folder / file for file in (METRICS, LAST, BEST)])
-
-
-def sweep(folder: Path) -> None:
-    """Remove what a killed run had begun to write. For whoever holds the folder's lock."""
-    _remove(folder, leftovers(folder, FILES))
 
 
 def _remove(folder, paths):

@@ -202,7 +202,6 @@ class Run:
             self.lock = Lock(chosen)
             if folder is None:
                 runs.clear(chosen, overwrite)
-            runs.sweep(chosen)
             return chosen
 
         return self.team.from_root(on_root)

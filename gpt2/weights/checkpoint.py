@@ -52,7 +52,7 @@ def save(path: str | Path, arrays: Mapping[str, np.ndarray], state: Mapping[str,
     path = Path(path)
     header, digest_at = _header(arrays, state)
     try:
-        with replacing(path, alone=True) as file:
+        with replacing(path) as file:
             file.write(header)
             digest = hashlib.sha256(header)
             for array in arrays.values():
