@@ -86,7 +86,7 @@ def replacing_together(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
                     os.fchmod(file.fileno(), mode_of(path))
                 os.fsync(file.fileno())
             if os.name != "posix":
-                stack.close()  # Windows renames no open file. Elsewhere they stay locked until they are renamed
+                stack.close()  # Windows renames no open file; elsewhere they stay locked until renamed
             _rename(staged, paths)
     finally:
         for temporary in staged:

@@ -248,11 +248,13 @@ class Run:
             os.fsync(self.metrics.fileno())
         except OSError as error:
             raise cannot_write(self.folder / runs.METRICS, error) from None
+        words, kept = self.kept_tokenizer
         checkpoint.save(
             self.folder / runs.LAST,
-            arrays,
+            {**arrays, **words},
             {
                 **checkpoint.model_state(self.model, self.origin),
+                **kept,
                 "step": self.step,
                 "adamw.t": self.optimizer.t,
                 "loader": self.loader.state(),
@@ -268,11 +270,11 @@ class Run:
     def save_best(self) -> None:
         """Write best.safetensors: the weights alone, a third of the size."""
         if self.team.root:
-            checkpoint.save(
-                self.folder / runs.BEST,
-                checkpoint.model_arrays(self.model, trained=self.origin is not None),
-                {**checkpoint.model_state(self.model, self.origin), "step": self.step, "val_loss": self.best},
-            )
+            words, kept = self.kept_tokenizer
+            arrays = checkpoint.model_arrays(self.model, trained=self.origin is not None)
+            state = checkpoint.model_state(self.model, self.origin)
+            more = {"step": self.step, "val_loss": self.best}
+            checkpoint.save(self.folder / runs.BEST, {**arrays, **words}, {**state, **kept, **more})
         self.team.wait_for_root()
 
     def load(self, folder: Path) -> None:
@@ -309,6 +311,11 @@ class Run:
                 os.truncate(metrics, kept)
             except OSError as error:
                 raise cannot_write(metrics, error) from None
+
+    @cached_property
+    def kept_tokenizer(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arrays and the state by which the checkpoints know the tokenizer."""
+        return checkpoint.kept_tokenizer(self.tokenizer)
 
     @cached_property
     def fingerprint(self) -> dict[str, int]:

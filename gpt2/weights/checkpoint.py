@@ -29,6 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from gpt2.data import tokenizer
+from gpt2.data.tokenizer import Tokenizer
 from gpt2.description import Description, described
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config, unflatten
@@ -117,6 +119,41 @@ def load_state(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
     return _parse(path, header["__metadata__"]["state"], "state")
+
+
+TOKENIZER = "tokenizer"  # in the state its name and SHA-256, among the arrays its JSON
+
+
+def kept_tokenizer(words: Tokenizer | None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and the part of the state by which a checkpoint knows its tokenizer; None: it has none."""
+    if words is None:
+        return {}, {TOKENIZER: None}
+    content = words.to_json().encode()
+    note = {"name": words.name, "sha256": hashlib.sha256(content).hexdigest()}
+    return {TOKENIZER: np.frombuffer(content, np.uint8)}, {TOKENIZER: note}
+
+
+def load_tokenizer(path: str | Path, state: Mapping[str, Any]) -> Tokenizer | None:
+    """The Tokenizer in a checkpoint with this state, or None where it says that it has none."""
+    note, path = state[TOKENIZER], Path(path)
+    if note is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            raw, header = _read_header(path, file, size)
+            dtype, shape = _entries(path, header, size - len(raw))[TOKENIZER]
+            file.seek(len(raw) + header[TOKENIZER]["data_offsets"][0])
+            content = _read_array(file, dtype, shape).tobytes()
+        if hashlib.sha256(content).hexdigest() != note["sha256"]:
+            raise KeyError
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (KeyError, TypeError):
+        raise UserError(
+            f"{path}: its tokenizer is not the one that it was saved with; it is damaged"
+        ) from None
+    return tokenizer.from_json(path, content)
 
 
 def model_arrays(model: GPT2, trained: bool = False) -> dict[str, np.ndarray]:
