@@ -123,6 +123,8 @@ def _to_checkpoint(path, model, words):
     state = checkpoint.model_state(model)
     if model.description.lora is None:  # whole weights, whatever part of them was trained
         state.pop("tuned", None)
+    if model.description.file is not None:
+        model.description.file.remember()
     arrays, kept = checkpoint.kept_tokenizer(words)
     checkpoint.save(path, {**checkpoint.model_arrays(model), **arrays}, {**state, **kept})
     return [path]

@@ -68,10 +68,12 @@ class Run:
         """
         self.folder: Path | None = None
         settings = loaded_kernels(settings)
-        if folder is not None and settings.layers:
-            check_same_file(folder / runs.LAST, settings.layers)
-        start = pretrained.find(settings.init, settings.dtype) if settings.init and folder is None else None
-        base = None if folder is None else base_of_run(folder, settings)
+        own = OwnFile.at(settings.layers) if settings.layers else None
+        if folder is not None and own is not None:
+            check_same_file(folder / runs.LAST, settings.layers, own)
+        init = settings.init if folder is None else ""
+        start = pretrained.find(init, settings.dtype, offered=own) if init else None
+        base = None if folder is None else base_of_run(folder, settings, own)
         # where the weights below adapters lie for good, checkpoints need not hold them
         self.origin = base.origin() if base else None
         words = start_tokenizer(settings, start, folder)
@@ -212,6 +214,8 @@ class Run:
         self.settings = dataclasses.replace(self.settings, out=str(folder))
         if not self.team.root:
             return  # the files are the root's
+        if self.model.description.file is not None:
+            self.model.description.file.remember()
         write_atomically(folder / runs.SETTINGS, to_toml(self.settings).encode())
         self.tokenizer.save(folder / runs.TOKENIZER)
         try:
@@ -344,22 +348,22 @@ class Run:
         )
 
 
-def check_same_file(path: Path, layers: str) -> None:
+def check_same_file(path: Path, layers: str, now: OwnFile) -> None:
     """Raise UserError where a run that goes on is given another file of layers than it was begun with."""
     own = checkpoint.load_state(path).get("own") if path.exists() else None
     file = own.get("file") if isinstance(own, dict) else None
-    if isinstance(file, dict) and file.get("sha256") != OwnFile.at(layers).sha256:
+    if isinstance(file, dict) and file.get("sha256") != now.sha256:
         raise UserError(f"{path}: made with the layers of {file.get('path')}, and {layers} holds others")
 
 
-def base_of_run(folder: Path, s: Settings) -> pretrained.Pretrained | None:
+def base_of_run(folder: Path, s: Settings, own: OwnFile | None) -> pretrained.Pretrained | None:
     """The weights below what a run has trained, where its checkpoints do not hold them."""
     path = folder / runs.LAST
     state = checkpoint.load_state(path) if path.exists() else {}
     if not isinstance(state, dict) or "base" not in state:
         return None
     before = state.get("settings", {}).get("init")
-    return pretrained.base_of(path, state, s.dtype, moved=s.init if s.init != before else "")
+    return pretrained.base_of(path, state, s.dtype, moved=s.init if s.init != before else "", offered=own)
 
 
 def with_workers(s: Settings, team: Any) -> Settings:

@@ -31,6 +31,7 @@ from gpt2.data.tokenizer import Tokenizer
 from gpt2.description import Description
 from gpt2.errors import UserError, reason, suggestion
 from gpt2.model import GPT2, GPT2Config
+from gpt2.own import OwnFile
 from gpt2.storage import runs
 from gpt2.storage.files import check_whole
 from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc, peft
@@ -183,14 +184,21 @@ def _completed(d, base, trained):
     return found
 
 
-def find(name: str, dtype: str | None = None, layers: Any = None, block: Any = None) -> Pretrained:
+def find(
+    name: str,
+    dtype: str | None = None,
+    layers: Any = None,
+    block: Any = None,
+    offered: OwnFile | None = None,
+) -> Pretrained:
     """Finds the weights called `name`. Raises UserError in one line where they cannot be had or read.
 
     dtype   of the model that they are for: float32 or float64. By default the one in which a run computed,
             and float32 for files of other programs
     layers, block   of one's own, with which the model was made, where what was saved does not find them
+    offered         a file of layers that the user names; used where the model was made with the same
     """
-    found = _find(name, dtype, {"layers": layers, "block": block})
+    found = _find(name, dtype, {"layers": layers, "block": block, "offered": offered})
     if found.kind != "checkpoint" and (layers is not None or block is not None):
         raise UserError(f"{name}: holds GPT-2 as it was released, and own layers are given; leave them out")
     return found
@@ -218,11 +226,11 @@ def _find(name, dtype, given):
     return Pretrained(name, path, "llm.c", config, _words_beside(path, config))
 
 
-def find_config(name: str, dtype: str | None = None) -> GPT2Config:
+def find_config(name: str, dtype: str | None = None, offered: OwnFile | None = None) -> GPT2Config:
     """The GPT2Config of the weights called `name`. Those of a released model need not be there for it."""
     if name in RELEASED and _at_hand(name) is None:
         return GPT2Config.preset(name, dtype=dtype or "float32")
-    return find(name, dtype).config
+    return find(name, dtype, offered=offered).config
 
 
 def load(
@@ -306,14 +314,17 @@ def _checkpoint(name, path, dtype, given):
         words = checkpoint.load_tokenizer(path, state)
     else:  # as before November 2026: the tokenizer lies beside it
         words = tokenizer.load(beside) if beside.exists() else None
-    base = base_of(path, state, d.config.dtype) if isinstance(state, dict) and "base" in state else None
+    base = base_of(path, state, d.config.dtype, offered=d.file) if "base" in state else None
     return Pretrained(name, path, "checkpoint", d.config, words, d, base)
 
 
-def base_of(path: Path, state: Mapping[str, Any], dtype: str, moved: str = "") -> Pretrained:
+def base_of(
+    path: Path, state: Mapping[str, Any], dtype: str, moved: str = "", offered: OwnFile | None = None
+) -> Pretrained:
     """The weights that a checkpoint of what was trained alone stands on. UserError where they are others now.
 
-    moved   where they lie now, if somebody says so
+    moved     where they lie now, if somebody says so
+    offered   the file of layers with which the checkpoint is read
     """
     try:
         name, was_at, sha256 = (str(state["base"][key]) for key in ("name", "path", "sha256"))
@@ -321,7 +332,7 @@ def base_of(path: Path, state: Mapping[str, Any], dtype: str, moved: str = "") -
         raise UserError(f"{path}: what it says of its base cannot be read; the file is damaged") from None
     told = f"{path}: holds what was trained alone, beside the weights of {name}"
     try:
-        found = find(moved or (was_at if os.path.exists(was_at) else name), dtype)
+        found = find(moved or (was_at if os.path.exists(was_at) else name), dtype, offered=offered)
         same = found.sha256() == sha256
     except (UserError, OSError) as error:
         raise UserError(f"{told}, which cannot be had ({reason(error)}); put them back at {was_at}") from None
