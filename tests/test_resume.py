@@ -1,12 +1,15 @@
 """What a resumed run is trained on: the whole text that it began with, wherever that lies."""
 
+import re
+
 import numpy as np
 import pytest
 
 from gpt2.data import corpora
 from gpt2.data.tokens import read_tokens, write_tokens
+from gpt2.errors import UserError
 from gpt2.storage import runs
-from gpt2.train import program
+from gpt2.train import Settings, opened, program
 from gpt2.train.fingerprint import EARLIER
 from gpt2.weights import checkpoint
 from tests.support.small_run import flags
@@ -156,3 +159,60 @@ def test_token_files_are_those_of_the_text_also_in_a_folder_of_the_users(text, t
     edit(text, "king", "duke", 0.1)
     again = corpora.prepare(str(text), "byte", tmp_path / "tokens")
     assert "duke" in again.tokenizer.decode(read_tokens(again.train))
+
+
+# ---- Weights that are not finite -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["params.fcw", "adamw.v.fcw"])
+def test_weights_that_are_not_finite_are_refused_with_the_place_of_the_first(run, capsys, name):
+    path = run / runs.LAST
+    arrays, state = checkpoint.load(path)
+    arrays[name][0, 3, 2:4] = np.nan
+    checkpoint.save(path, arrays, state)
+    status, error = resumed(capsys, run)
+    told = name.removeprefix("params.")
+    assert status == 2 and f"{path}: {told}[0, 3, 2] is nan, expected finite numbers" in error, error
+
+
+def test_spoilt_weights_are_not_saved_over_good_ones(run, capsys):
+    """After a step of 1e30 all weights are finite, and no loss is any more; nor after a signal."""
+    before = (run / runs.LAST).read_bytes()
+    status, error = resumed(capsys, run, "--lr", "1e30", "--save-every", "1", "--eval-every", "0")
+    assert status == 2 and error.count("\n") == 1
+    assert "step 7 has spoilt the weights, and they are not saved: the loss is" in error
+    assert "the last checkpoint is untouched; try a lower --lr than 1e+30" in error
+    assert (run / runs.LAST).read_bytes() == before
+    assert resumed(capsys, run, "--lr", "1e-3")[0] == 0
+    assert checkpoint.load_state(run / runs.LAST)["step"] == 8
+
+
+def test_numbers_that_no_loss_shows_are_not_saved(text, tmp_path):
+    """A moment, or a position behind the sequences that are trained on."""
+    settings = Settings(
+        data=str(text),
+        tokenizer="byte",
+        n_layer=1,
+        n_head=2,
+        n_embd=8,
+        block_size=8,
+        context=16,
+        batch_size=2,
+        compile="off",
+        out=str(tmp_path / "run"),
+    )
+    with opened(settings) as made:
+        made.train_step()
+        made.save()
+        before = (tmp_path / "run" / runs.LAST).read_bytes()
+        for name, array in (
+            ("adamw.v.wte[0, 0]", made.optimizer.v),
+            ("wpe[15, 7]", made.model.params["wpe"]),
+        ):
+            at, kept = (0 if array.ndim == 1 else (-1, -1)), array.copy()
+            array[at] = np.inf
+            with pytest.raises(UserError, match=f"step 1 has spoilt .*: {re.escape(name)} is inf"):
+                made.save()
+            array[...] = kept
+        assert (tmp_path / "run" / runs.LAST).read_bytes() == before
+        made.save()

@@ -236,12 +236,42 @@ class Run:
             raise cannot_write(self.folder / runs.METRICS, error) from None
 
     def save(self) -> None:
-        """Write last.safetensors: parameters, moments, and every number that decides what comes next."""
+        """Write last.safetensors: parameters, moments, and every number that decides what comes next.
+
+        Raises UserError, and leaves the file as it is, where training has spoilt the weights.
+        """
+        self._check_weights()
         arrays = checkpoint.model_arrays(self.model, trained=self.origin is not None)
         gathered = self.team.moments()
         if self.team.root:
             self._write(arrays, gathered)
         self.team.wait_for_root()
+
+    def _check_weights(self):
+        """Raise UserError where the weights give a loss that is not finite; a validation has shown it."""
+        if self.validated == self.step:
+            return
+        s = self.settings
+        batch = next(iter(self.order.validation(self.val, s.batch_size, s.block_size, s.eval_batches)))
+        if not math.isfinite(loss := self.team.loss(*batch)):
+            found = self.model.first_non_finite(*batch)
+            raise self._spoilt(f"the loss is {loss}; first output that is not finite: {found}")
+
+    def _spoilt(self, found):
+        """The UserError for weights that are not to be saved."""
+        saved = "the last checkpoint is untouched; " if (self.folder / runs.LAST).exists() else ""
+        return UserError(
+            f"step {self.step} has spoilt the weights, and they are not saved: {found}; {saved}try a lower "
+            f"--lr than {self.settings.lr:g}, or a longer --warmup"
+        )
+
+    def _save(self, name, arrays, state):
+        """Write a checkpoint of the model, its tokenizer and these arrays."""
+        if found := checkpoint.not_finite(arrays):
+            raise self._spoilt(found.removeprefix("params."))
+        words, kept = self.kept_tokenizer
+        model = checkpoint.model_state(self.model, self.origin)
+        checkpoint.save(self.folder / name, {**arrays, **words}, {**model, **kept, **state})
 
     def _write(self, arrays, gathered):
         """The root's part of save()."""
@@ -252,13 +282,10 @@ class Run:
             os.fsync(self.metrics.fileno())
         except OSError as error:
             raise cannot_write(self.folder / runs.METRICS, error) from None
-        words, kept = self.kept_tokenizer
-        checkpoint.save(
-            self.folder / runs.LAST,
-            {**arrays, **words},
+        self._save(
+            runs.LAST,
+            arrays,
             {
-                **checkpoint.model_state(self.model, self.origin),
-                **kept,
                 "step": self.step,
                 "adamw.t": self.optimizer.t,
                 "loader": self.loader.state(),
@@ -274,11 +301,8 @@ class Run:
     def save_best(self) -> None:
         """Write best.safetensors: the weights alone, a third of the size."""
         if self.team.root:
-            words, kept = self.kept_tokenizer
             arrays = checkpoint.model_arrays(self.model, trained=self.origin is not None)
-            state = checkpoint.model_state(self.model, self.origin)
-            more = {"step": self.step, "val_loss": self.best}
-            checkpoint.save(self.folder / runs.BEST, {**arrays, **words}, {**state, **kept, **more})
+            self._save(runs.BEST, arrays, {"step": self.step, "val_loss": self.best})
         self.team.wait_for_root()
 
     def load(self, folder: Path) -> None:
@@ -291,6 +315,7 @@ class Run:
         d = self.model.description
         described(self.model.config, state, path, d.options)  # whether it is made of the same layers
         m, v = self.team.moments()
+        checkpoint.check_finite(path, {name.removeprefix("params."): array for name, array in arrays.items()})
         checkpoint.check_shapes(path, arrays, d, "params.", trained="base" in state)
         if "base" in state:
             checkpoint.fill(unflatten(self.model.flat_params, d), arrays, "params.")

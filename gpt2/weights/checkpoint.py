@@ -211,14 +211,21 @@ def check_shapes(
 
 def check_finite(path: str | Path, params: Mapping[str, np.ndarray]) -> None:
     """Raise UserError where a weight is infinite or no number: whatever is computed with it is no number."""
+    if found := not_finite(params):
+        raise UserError(
+            f"{path}: {found}, expected finite numbers; the weights are damaged, or training had gone wrong "
+            "before they were saved"
+        )
+
+
+def not_finite(params: Mapping[str, np.ndarray]) -> str:
+    """The first number that is infinite or none, as in "wte[0, 3] is nan"; "" where all are finite."""
     for name, array in ((name, part) for name, tensor in params.items() for part in slices_of(tensor)):
         # nan is the least and the greatest of all numbers that it is among, so no array of flags is needed
         if not (math.isfinite(array.min()) and math.isfinite(array.max())):
             at = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
-            raise UserError(
-                f"{path}: {name}{list(at)} is {array[at]}, expected finite numbers; the weights "
-                "are damaged, or training had gone wrong before they were saved"
-            )
+            return f"{name}{list(at)} is {array[at]}"
+    return ""
 
 
 def fill(views: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], prefix: str) -> None:
