@@ -220,7 +220,7 @@ def functions() -> dict[str, tuple[int, int]]:
     return {
         f"{module}:{x.lineno} {x.name}": (complexity(x), x.end_lineno - x.lineno + 1)
         for module, path in house.files().items()
-        for x in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for x in ast.walk(house.parsed(path))
         if isinstance(x, ast.FunctionDef)
     }
 

@@ -79,6 +79,7 @@ def test_killed_at_any_point_of_a_save(saved):
     assert checkpoint.load(saved)[1]["number"] == 3 and not list(saved.parent.glob(".*.tmp"))
 
 
+@pytest.mark.slow
 @posix
 def test_killed_runs_end_as_if_nothing_had_happened():
     command = [sys.executable, "-m", "tests.long.crashes", "--kills", "6", "--seed", "1"]
@@ -189,6 +190,7 @@ def test_metrics_that_cannot_be_written_end_the_run_in_one_line(small, tmp_path,
     assert steps == [b'{"step": %d' % step for step in (1, 2, 3, 4, 5, 6, 6)]  # no half line, none twice
 
 
+@pytest.mark.slow
 @posix
 def test_a_limit_on_the_size_of_files(small, tmp_path):
     """The kernel's own refusal, in a process of its own."""

@@ -127,6 +127,7 @@ def test_nothing_in_gpt2_knows_what_stands_beside_it(module):
     assert not roots & {"train", "data", "bench", "docs", "tests"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "folder, apart",
     [

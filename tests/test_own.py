@@ -239,6 +239,7 @@ def test_a_tensor_that_is_not_the_models_is_refused(tmp_path):
         gpt2.load(tmp_path / "x.safetensors", **own("rmsnorm"))
 
 
+@pytest.mark.slow
 @BY_NAME
 def test_a_run_with_own_layers(name, tmp_path, monkeypatch, capsys):
     """train.py --layers: dry, a run, going on with it, sample, evaluate; then the file changes, and goes."""
@@ -279,6 +280,7 @@ def test_a_run_with_own_layers(name, tmp_path, monkeypatch, capsys):
     assert program.main(["--resume", "run", "--steps", "6", "--layers", "moved.py"]) == 0
 
 
+@pytest.mark.slow
 def test_other_layers_and_adapters_of_a_run_with_own_layers(tmp_path, monkeypatch, capsys):
     """Another file is named before what follows from it; adapters find the backward that they need."""
     monkeypatch.chdir(tmp_path)
@@ -300,6 +302,7 @@ def test_other_layers_and_adapters_of_a_run_with_own_layers(tmp_path, monkeypatc
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_worker_processes_get_the_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(FILES["swiglu"])
@@ -452,6 +455,7 @@ def test_sample_and_evaluate_say_what_they_read_and_what_else_there_was(run, mon
 OWN = {"rmsnorm": ["layernorm"], "rope": ["attention", "encoder"], "swiglu": ["block"]}
 
 
+@pytest.mark.slow
 @BY_NAME
 def test_explained_and_checked(name, tmp_path, capsys):
     """gpt2 check and gpt2 explain take a file of layers, and look at what is its own."""

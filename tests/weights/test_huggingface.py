@@ -135,6 +135,7 @@ def test_transformers_tokenizes_as_we_do(peers, tmp_path, request, name):
     assert again.ranks == words.ranks and again.special == words.special
 
 
+@pytest.mark.slow
 def test_gpt2s_own_merges(gpt2_tokenizer, tmp_path):
     """The list of merges is GPT-2's own file, line by line."""
     write_words(tmp_path, gpt2_tokenizer, 1024)

@@ -296,6 +296,7 @@ for M, K, N in ((256, 768, 2304), (252, 768, 3072), (768, 256, 770), (301, 512, 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["Haswell", "Sandybridge", "SkylakeX"])
 def test_the_same_bits_with_the_kernels_of_other_processors(kernel):
     if kernel == "SkylakeX" and "avx512f" not in processor_features():
