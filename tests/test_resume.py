@@ -1,6 +1,9 @@
 """What a resumed run is trained on: the whole text that it began with, wherever that lies."""
 
+import os
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -216,3 +219,44 @@ def test_numbers_that_no_loss_shows_are_not_saved(text, tmp_path):
             array[...] = kept
         assert (tmp_path / "run" / runs.LAST).read_bytes() == before
         made.save()
+
+
+# ---- Which run goes on -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_runs(text, tmp_path, monkeypatch):
+    """The folders runs/a and runs/b: b was begun later, a saved later. The files' dates say otherwise."""
+    monkeypatch.chdir(tmp_path)
+    a, b = Path("runs/a"), Path("runs/b")
+    for folder in (a, b):
+        assert program.main(flags(text, folder)) == 0
+    assert program.main(["--resume", str(a), "--steps", "7"]) == 0
+    os.utime(a / runs.LAST, (0, 0))
+    return a, b
+
+
+def test_the_run_saved_last_goes_on_whatever_a_clock_said(two_runs, capsys):
+    a, b = two_runs
+    assert resumed(capsys, "")[0] == 0
+    assert [checkpoint.load_state(folder / runs.LAST)["step"] for folder in (a, b)] == [8, 6]
+    assert program.main(["--resume", str(b), "--steps", "7"]) == 0
+    assert runs.newest_first() == [b, a]
+
+
+@pytest.mark.parametrize("how", ["copied", "of an earlier version", "damaged"])
+def test_where_checkpoints_do_not_say_which_was_saved_last_the_run_is_asked_for(two_runs, capsys, how):
+    a, b = two_runs
+    if how == "copied":
+        shutil.copytree(a, a.with_name("c"))
+    elif how == "damaged":
+        (b / runs.LAST).write_bytes(b"damaged")
+    else:
+        for folder in (a, b):
+            arrays, state = checkpoint.load(folder / runs.LAST)
+            checkpoint.save(folder / runs.LAST, arrays, {k: v for k, v in state.items() if k != "turn"})
+    status, error = resumed(capsys, "")
+    assert status == 2 and error.count("\n") == 1
+    other = "runs/c" if how == "copied" else "runs/b"
+    assert f"the checkpoints of runs/a and {other} do not say which was saved last; name the run" in error
+    assert resumed(capsys, a)[0] == 0

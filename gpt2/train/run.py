@@ -287,6 +287,7 @@ class Run:
             arrays,
             {
                 "step": self.step,
+                "turn": runs.next_turn(self.folder),
                 "adamw.t": self.optimizer.t,
                 "loader": self.loader.state(),
                 "best": self.best,

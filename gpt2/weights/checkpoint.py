@@ -35,10 +35,10 @@ from gpt2.description import Description, described
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config, unflatten
 from gpt2.storage.files import replacing
+from gpt2.storage.header import FORMAT, parse, read_header
+from gpt2.storage.header import load_state as load_state
 from gpt2.tensors import slices_of
 
-FORMAT = "gpt2-numpy checkpoint 1"
-LONGEST_HEADER = 64 << 20  # bytes; a header is some kilobytes, plus the settings
 NO_DIGEST = "0" * 64
 DTYPES = {"F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U16": "<u2"}
 CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items()}
@@ -81,7 +81,7 @@ def load(path: str | Path, mapped: bool = False) -> tuple[dict[str, np.ndarray],
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            raw, header = _read_header(path, file, size)
+            raw, header = read_header(path, file, size)
             entries = _entries(path, header, size - len(raw))
             digest = hashlib.sha256(_without_digest(path, raw, header))
             arrays = {}
@@ -105,20 +105,7 @@ def load(path: str | Path, mapped: bool = False) -> tuple[dict[str, np.ndarray],
     metadata = header["__metadata__"]
     if digest.hexdigest() != metadata["sha256"]:
         raise UserError(f"{path}: the checksum does not match, the file is damaged; use another checkpoint")
-    return arrays, _parse(path, metadata["state"], "state")
-
-
-def load_state(path: str | Path) -> dict[str, Any]:
-    """The state alone, from the header. The checksum is not looked at: `load` does that with the arrays."""
-    path = Path(path)
-    try:
-        with open(path, "rb") as file:
-            _, header = _read_header(path, file, os.fstat(file.fileno()).st_size)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such checkpoint") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return _parse(path, header["__metadata__"]["state"], "state")
+    return arrays, parse(path, metadata["state"], "state")
 
 
 TOKENIZER = "tokenizer"  # in the state its name and SHA-256, among the arrays its JSON
@@ -141,7 +128,7 @@ def load_tokenizer(path: str | Path, state: Mapping[str, Any]) -> Tokenizer | No
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            raw, header = _read_header(path, file, size)
+            raw, header = read_header(path, file, size)
             dtype, shape = _entries(path, header, size - len(raw))[TOKENIZER]
             file.seek(len(raw) + header[TOKENIZER]["data_offsets"][0])
             content = _read_array(file, dtype, shape).tobytes()
@@ -255,35 +242,6 @@ def _header(arrays, state):
     text = json.dumps({"__metadata__": metadata, **entries}).encode()
     text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8
     return struct.pack("<Q", len(text)) + text, 8 + text.index(NO_DIGEST.encode())
-
-
-def _read_header(path, file, size):
-    """The raw first bytes and the parsed header."""
-    foreign = f"{path}: not a checkpoint of this program"
-    first = file.read(8)
-    if len(first) < 8:
-        raise UserError(f"{foreign} (only {size} bytes)")
-    length = struct.unpack("<Q", first)[0]
-    if length > LONGEST_HEADER:
-        raise UserError(f"{foreign} (it does not begin with a header)")
-    if 8 + length > size:
-        raise UserError(f"{path}: {size} bytes, its header alone {length}: cut short, or not a checkpoint")
-    text = file.read(length)
-    header = _parse(path, text, "header")
-    metadata = header.get("__metadata__") if isinstance(header, dict) else None
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise UserError(f"{foreign}, expected the format {FORMAT!r}")
-    if not all(isinstance(metadata.get(key), str) for key in ("sha256", "state")):
-        raise UserError(f"{path}: the header lacks its checksum or its state, the file is damaged")
-    return first + text, header
-
-
-def _parse(path, text, part):
-    """JSON to objects; whatever is wrong with it is one line."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not a checkpoint, or damaged (its {part} is not JSON)") from None
 
 
 def _entries(path, header, data_bytes):

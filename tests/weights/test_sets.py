@@ -129,6 +129,8 @@ def test_killed_at_any_point_a_conversion_leaves_one_model_or_is_refused(tmp_pat
 
     with Faults() as faults:
         write(1, tmp_path / "count" / name)
+    before = faults.calls[: faults.calls.index("replace")]
+    assert before.count("fsync") >= before.count("open")  # of each file, before any of them is renamed
     seen = set()
     for at in range(1, len(faults.calls) + 1):
         target = tmp_path / str(at) / name
