@@ -104,6 +104,13 @@ def test_what_a_killed_run_left_is_swept_up(small, tmp_path):
     }
 
 
+def test_what_a_killed_run_left_is_swept_up_by_the_next_one_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    left = runs.new("x") / f".gpt2-{files.HOST}-0123456789abcdef.tmp"
+    left.write_bytes(b"half")
+    assert runs.new("x").name == "x-2" and not left.exists()
+
+
 def test_a_run_that_is_done_loses_nothing_when_it_is_resumed(small, tmp_path, capsys):
     """The text at its end is recorded before the last save: it is there after a kill that comes later."""
     folder = tmp_path / "a"

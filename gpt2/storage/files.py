@@ -171,6 +171,12 @@ def sweep(folder: str | Path) -> None:
                     _sweep_file(entry.path, here=match[1] == HOST)
 
 
+def sweep_below(folder: str | Path) -> None:
+    """The same in each folder that lies in `folder`."""
+    for path in Path(folder).glob("*"):
+        sweep(path)
+
+
 def _sweep_file(path, here):
     """Remove a temporary file that no process has locked.
 

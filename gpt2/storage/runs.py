@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 from gpt2.errors import UserError
+from gpt2.storage.files import sweep_below
 from gpt2.storage.header import load_state
 
 SETTINGS = "settings.toml"  # the recipe; --config reads it
@@ -82,6 +83,7 @@ def _remove(folder, paths):
 
 
 def _first_free(name):
+    sweep_below(RUNS)
     number = 1
     while True:
         folder = RUNS / f"{name}-{number}"
