@@ -78,7 +78,7 @@ PARTS: dict[str, set[str]] = {
     "autodiff": set(),
     "storage": {"errors"},
     "data": {"cli", "errors", "storage"},
-    "own": {"errors"},
+    "own": {"errors", "storage"},
     "config": {"errors", "layers"},
     "fitting": {"config", "errors", "layers"},
     "tensors": set(),
@@ -105,7 +105,7 @@ PARTS: dict[str, set[str]] = {
     "adapters": {"errors", "model", "tuning"},
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
     "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
-    "weights": {"adapters", "data", "description", "errors", "model", "storage", "tensors", "tuning"},
+    "weights": {"adapters", "data", "description", "errors", "model", "own", "storage", "tensors", "tuning"},
     "decoder": {"autodiff", "backward", "description", "errors", "fitting", "forward", "layers", "model"},
     "sample": {"autodiff", "cli", "data", "decoder", "errors", "model", "parallel", "weights"},
     "train": {

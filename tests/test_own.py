@@ -1,7 +1,6 @@
 """Own layers and blocks: used by all that is done with a model, or refused by name; never ignored."""
 
 import json
-import os
 import pickle
 import re
 import shutil
@@ -437,10 +436,10 @@ def model():
 def test_sample_and_evaluate_say_what_they_read_and_what_else_there_was(run, monkeypatch, capsys):
     monkeypatch.chdir(run.parent)
     arrays, state = checkpoint.load(run / "last.safetensors")
-    checkpoint.save(run / "last.safetensors", arrays, {**state, "step": 7})
     for number, name in enumerate(("old", "new")):
         shutil.copytree(run, run.parent / "runs" / name)
-        os.utime(run.parent / "runs" / name / "last.safetensors", (number, number))
+        path = run.parent / "runs" / name / "last.safetensors"
+        checkpoint.save(path, arrays, {**state, "step": 7, "turn": number})
     assert sample.main(["--max-tokens", "1"]) == 0
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("reading runs/new, step 7: last.safetensors")

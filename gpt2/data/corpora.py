@@ -19,6 +19,7 @@ from gpt2.data import stdlib, textfile, tinyshakespeare
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.tokens import read_tokens, write_tokens
 from gpt2.errors import UserError, suggestion
+from gpt2.storage import files
 from gpt2.storage.download import cache_folder, sha256_of
 from gpt2.storage.files import write_atomically
 
@@ -73,6 +74,7 @@ def prepare(
     digest = hashlib.sha256(text.encode()).hexdigest()
     hint = ""
     if folder is None:
+        files.sweep_below(cache_folder() / "tokens")  # large, and perhaps of a text that is not used again
         stem = Path(name).stem if name.endswith(".txt") else Path(name).name
         used = str(tokenizer) if words is None else f"{words.name}{_digest(words)[:8]}"
         folder = cache_folder() / "tokens" / f"{stem}-{used.replace(':', '')}-{digest[:16]}"

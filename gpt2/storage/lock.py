@@ -71,7 +71,7 @@ class Lock:
                     f"{self.path.parent}: cannot be written to: {error.strerror or error}; a run "
                     "keeps its checkpoints there, so give another folder with --out"
                 ) from None
-            if not lock_file(file):
+            if lock_file(file) is False:
                 file.seek(0)
                 holder = file.read(LONGEST).decode(errors="replace") or "another program"
                 file.close()
@@ -87,8 +87,11 @@ class Lock:
             file.close()  # who had it before has removed the file since it was opened here
 
 
-def lock_file(file: IO) -> bool:
-    """Lock an open file for this process, without waiting. Returns whether it is locked now."""
+def lock_file(file: IO) -> bool | None:
+    """Lock an open file, without waiting, until it is closed.
+
+    Returns whether it is locked now; False where another has it, None on a file system without locks.
+    """
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -100,7 +103,7 @@ def lock_file(file: IO) -> bool:
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno in WITHOUT
+        return None if error.errno in WITHOUT else False
     return True
 
 
