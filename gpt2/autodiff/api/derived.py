@@ -156,14 +156,14 @@ class Derived:
         result = self.transform.execute(
             compiled.program, compiled.wiring, call.leaves, outside, self.buffers(compiled.wiring, out)
         )
-        if compiled.guard.trouble is None and not overrides and not compiled.draws:
+        if compiled.guard.trouble is None and not overrides() and not compiled.draws:
             self.entry = compiled.entry(self, call, out)
         return result
 
     def of_kin(self, call: Arguments, key: tuple) -> Compiled | None:
         """At its first call: what was recorded for another function that the same code made."""
         first, self.first = self.first, False
-        kin = None if not first or self.pure or overrides else kin_of(self.f)
+        kin = None if not first or self.pure or overrides() else kin_of(self.f)
         if kin is None:
             return None
         where = kin.key, self.transform.key(), key

@@ -4,7 +4,7 @@
         if len(args) != 1 or kwargs: return slow(args, kwargs)
         x0, = args
         if type(x0) is not ndarray or x0.shape != (100,) or x0.dtype is not float64: return slow(args, kwargs)
-        if overrides or not holds(): return slow(args, kwargs)
+        if overrides() or not holds(): return slow(args, kwargs)
         r = program(x0)
         return r[0]
 
@@ -102,12 +102,12 @@ def _made(derived, compiled, call, out):
 
 def _guard(t: _Text, guard) -> None:
     if guard.text is None:
-        t.unless(f"overrides or not {t.value(guard.holds)}()")
+        t.unless(f"overrides() or not {t.value(guard.holds)}()")
         return
     t.env.update({name: value for name, value in guard.names.items() if name != "__builtins__"}, gone=GONE)
     t.lines += [
         "    try:",
-        f"        if overrides or not ({guard.text}): return slow(args, kwargs)",
+        f"        if overrides() or not ({guard.text}): return slow(args, kwargs)",
         "    except gone:",
         "        return slow(args, kwargs)",
     ]
