@@ -148,14 +148,14 @@ class Derived:
             if isinstance(compiled, Wiring):
                 self.last = compiled, None
                 call.check_written(self.name, compiled)
-                return self.transform.interpret(compiled, call.leaves, self.buffers(compiled, out))
+                buffers = self.buffers(compiled, out, call.leaves)
+                return self.transform.interpret(compiled, call.leaves, buffers)
         self.last = compiled.wiring, compiled.program
         call.check_written(self.name, compiled.wiring)
         outside = compiled.outside if outside is None else outside  # recorded just now: it has drawn already
         check_overlap(self.name, compiled.wiring.written, call.leaves, outside)
-        result = self.transform.execute(
-            compiled.program, compiled.wiring, call.leaves, outside, self.buffers(compiled.wiring, out)
-        )
+        buffers = self.buffers(compiled.wiring, out, call.leaves)
+        result = self.transform.execute(compiled.program, compiled.wiring, call.leaves, outside, buffers)
         if compiled.guard.trouble is None and not overrides() and not compiled.draws:
             self.entry = compiled.entry(self, call, out)
         return result
@@ -342,9 +342,9 @@ class Derived:
             None if path else "it looks at results of arithmetic on recorded values, as `if x * x > 2` does",
         )
 
-    def buffers(self, wiring: Wiring, out: Any) -> tuple | None:
+    def buffers(self, wiring: Wiring, out: Any, leaves: Sequence) -> tuple | None:
         """The caller's buffers in the order of the graph's outputs, or None."""
-        return None if out is None else output_buffers(self.transform.name, wiring, out)
+        return None if out is None else output_buffers(self.transform.name, wiring, out, leaves)
 
 
 def check_returned(transform: Transform, rec: Recording) -> None:

@@ -28,7 +28,7 @@ from ..reuse.guard import compiled as code_of
 from ..same import same_items
 from ..switches import overrides
 from ..tree import LEAF, Record, flatten, unflatten
-from .transform import Transform, check_overlap, matched_buffers
+from .transform import Transform, check_apart, check_overlap, matched_buffers
 
 if TYPE_CHECKING:
     from .derived import Compiled, Derived
@@ -268,7 +268,14 @@ def _buffers(t: _Text, derived, wiring, out) -> str:
     for o, k, _ in matched_buffers(derived.transform.name, wiring, numbered):
         chosen[o.index] = names[int(k)]
         t.unless(f"not {names[int(k)]}.flags.writeable")
-    return f"({', '.join(chosen)},)"
+    buffers = f"({', '.join(chosen)},)"
+    written = [t.leaves[u.leaf] for u in wiring.updates]
+    if len(chosen) - chosen.count("None") + len(written) > 1:
+        name = derived.transform.name
+        t.lines.append(
+            f"    {t.value(check_apart)}({name!r}, ({_joined([*chosen, *written])},), {len(written)})"
+        )
+    return buffers
 
 
 def _call(t: _Text, derived, compiled, buffers: str) -> None:
