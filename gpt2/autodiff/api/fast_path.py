@@ -27,7 +27,7 @@ from ..reuse.guard import GONE
 from ..reuse.guard import compiled as code_of
 from ..same import same_items
 from ..switches import overrides
-from ..tree import LEAF, Record, flatten, unflatten
+from ..tree import LEAF, Record, depth, flatten, unflatten
 from .transform import Transform, check_apart, check_overlap, matched_buffers
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 _UNSET = object()
 _ITEM = re.compile(r"(\w+)\[(\d+)\]")
 MANY = 32  # arrays in one container that are checked, passed on and given back by a loop, not by a line each
+
+
+DEEPEST = 64  # containers in containers: Python's parser takes 200
 
 
 class _Text:
@@ -77,6 +80,8 @@ def make_entry(derived: Derived, compiled: Compiled, call: Arguments, out: Any) 
 
 
 def _made(derived, compiled, call, out):
+    if depth(compiled.wiring.tree.spec) > DEEPEST:
+        raise _TooSpecial
     t = _Text(compiled.asked is not None)
     args_spec, kwargs_spec = call.tree.spec[2]
     given = iter(call.leaves)
