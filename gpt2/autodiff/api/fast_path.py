@@ -80,7 +80,7 @@ def make_entry(derived: Derived, compiled: Compiled, call: Arguments, out: Any) 
 
 
 def _made(derived, compiled, call, out):
-    if depth(compiled.wiring.tree.spec) > DEEPEST:
+    if max(depth(call.tree.spec), depth(compiled.wiring.tree.spec)) > DEEPEST:
         raise _TooSpecial
     t = _Text(compiled.asked is not None)
     args_spec, kwargs_spec = call.tree.spec[2]
