@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AutodiffError, number_returned
+from ..errors import AutodiffError
 from ..graph import Graph, Node, rewrite, type_text
 from ..ops import input_node
 from ..pipeline import Row, uncollected
@@ -189,8 +189,6 @@ class Derived:
     def wiring(self, call: Arguments, rec: Recording | None = None) -> Wiring:
         if rec is None:
             rec = record(self.transform.function(self.f), *self.transform.split(call))
-        if self.transform.differentiates:
-            check_returned(self.transform, rec)
         wiring = self.transform.wiring(rec, call, self.f)
         wiring.written = tuple(rec.written)
         return wiring
@@ -345,14 +343,6 @@ class Derived:
     def buffers(self, wiring: Wiring, out: Any, leaves: Sequence) -> tuple | None:
         """The caller's buffers in the order of the graph's outputs, or None."""
         return None if out is None else output_buffers(self.transform.name, wiring, out, leaves)
-
-
-def check_returned(transform: Transform, rec: Recording) -> None:
-    """`return float(loss)` has the derivative zero, which nobody wants: the result should be recorded."""
-    found = result_leaves(rec)[: 1 if getattr(transform, "has_aux", False) else None]
-    lost = [r for x in found for r in rec.reads if type(x) is float and r.value is x]
-    if found and len(lost) == len(found) and not rec.written:
-        raise number_returned(transform.name, rec.graph.name, lost[0].loc)
 
 
 def static_objects(spec: Any) -> list:

@@ -325,7 +325,9 @@ def output_buffers(name: str, wiring: Wiring, out: Any, leaves: Sequence = ()) -
 
 
 def check_apart(name: str, buffers: Sequence, n_updated: int = 0) -> None:
-    """Raise where two buffers of out= share memory. The last n_updated ones are arguments that are written."""
+    """Raise where two buffers of out= share memory. The last n_updated of them are arguments that are written
+    to.
+    """
     found = overlapping(buffers)
     if found is None:
         return

@@ -123,8 +123,8 @@ def flatten(x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> tuple[list, 
     except RecursionError:
         raise AutodiffError(
             f"a {type(x).__name__} refers to itself, or is nested more deeply than Python's recursion limit "
-            "allows. Only trees can be taken apart; ad.tree.static(cls) has the instances of a class taken as "
-            "they are"
+            "allows. Only trees can be taken apart; with ad.tree.static(cls) instances of a class are taken "
+            "as they are"
         ) from None
     return leaves, Tree(spec, len(leaves))
 
