@@ -202,7 +202,7 @@ def number_lost(function: str, loc: tuple | None) -> ConversionError:
 
 
 _INSTEAD = {
-    "float": "x.item() is a number that keeps it",
+    "float": "x itself keeps it, and x.item() of an array",
     "int": "math.trunc(x) is the same number, and has the derivative zero",
     "complex": "a + 1j * b keeps it",
 }

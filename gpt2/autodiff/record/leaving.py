@@ -312,9 +312,9 @@ class _Flow:
             return "ends"
         if _is_one(called, _KEEPING):
             return "passes"
-        if len(names) == 2 and (names[1] == "reshape" or names[1] == "format" and _is_text(ins, before)):
-            return "ends"
-        return "loses"
+        # `assert` as pytest rewrites it: what shows the operands has the place of the whole statement
+        shows = any(b.argval == "@pytest_ar" and b.positions == ins.positions for b in before[-16:])
+        return "ends" if shows or _is_method(ins, before) else "loses"
 
 
 def _moved(ins, state: _State) -> _State:
@@ -377,7 +377,7 @@ def _begins_with(whole, part) -> bool:
 
 def _parts(call, before) -> list[dis.Instruction]:
     """The instructions that load what a call calls; none where it is no name."""
-    parts = [ins for ins in before if _begins_with(call, ins)]
+    parts = [ins for ins in before if _begins_with(call, ins) and ins.opname != "KW_NAMES"]
     return [] if any(not ins.opname.startswith(("LOAD_", "PUSH_NULL")) for ins in parts) else parts
 
 
@@ -398,9 +398,13 @@ def _callee(call, before, frame: FrameType, variables: bool = True) -> tuple[tup
     return names, found
 
 
-def _is_text(call, before) -> bool:
-    """Whether it is a method of a text that stands there."""
-    return any(ins.opname == "LOAD_CONST" and type(ins.argval) is str for ins in _parts(call, before))
+def _is_method(call, before) -> bool:
+    """Whether it is x.reshape(n, -1), or the method `format` of a text that stands there."""
+    parts = [ins for ins in before if _begins_with(call, ins)]
+    if not parts or not parts[-1].opname.startswith(("LOAD_METHOD", "LOAD_ATTR")):
+        return False
+    is_text = parts[0].opname == "LOAD_CONST" and type(parts[0].argval) is str
+    return parts[-1].argval == "reshape" or is_text and parts[-1].argval == "format"
 
 
 def _value(frame, name: str):

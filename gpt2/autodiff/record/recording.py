@@ -222,8 +222,9 @@ def native(dtype: np.dtype) -> np.dtype:
 
 
 def _is_smooth(n: Node) -> bool:
-    is_number = type(n.dtype) is tuple or n.dtype.kind in "fc"
-    return is_number and (n.op == "input" or OPS[n.op].kind != "nondiff")
+    if n.op == "const" or type(n.dtype) is not tuple and n.dtype.kind not in "fc":
+        return False
+    return n.op == "input" or OPS[n.op].kind != "nondiff"
 
 
 def check_numbers(dtype: np.dtype) -> None:

@@ -217,8 +217,8 @@ class Recorded:
 
     def __hash__(self):
         raise ConversionError(
-            "a recorded value is no key of a dict and no member of a set: at the next call it stands for "
-            "another number. Look up int(x) or float(x), or compare with ==",
+            "unhashable type: a recorded value is no key of a dict and no member of a set, as it stands for "
+            "another number at the next call. Look up int(x) or float(x), or compare with ==",
             source_lines.outside(),
         )
 

@@ -31,7 +31,7 @@ def ours(module: ModuleType) -> Callable[[Callable], Callable]:
     def enter(function: Callable) -> Callable:
         key = f"{module.__name__}.{function.__name__}"
         _THEIRS[key] = theirs = getattr(module, function.__name__, None)
-        own = inspect.signature(function).parameters
+        own = frozenset(inspect.signature(function).parameters)
 
         @functools.wraps(function)
         def either(*args, **kwargs):
