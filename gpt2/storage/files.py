@@ -101,29 +101,49 @@ def _temporary(folder, staged, stack):
         file = open(path, "xb", opener=_private)
         staged.append(path)
         stack.enter_context(file)
-        if lock_file(file) is not False and path.exists():
+        if lock_file(file) and path.exists():
             return file
         staged.pop()  # swept by another process before it was locked
 
 
 def _rename(staged, paths):
-    """Rename the temporary files to `paths`; while several are renamed, a mark stands beside the first."""
-    mark, folder, renamed = _mark(paths[0]), paths[0].parent, 0
-    marked = mark.exists()
-    try:
-        if len(paths) > 1 and not marked:
-            with open(mark, "xb", opener=_private) as file:
-                os.fsync(file.fileno())
-            _sync_folder(folder)
-        for temporary, path in zip(staged, paths):
-            os.replace(temporary, path)
-            renamed += 1
-        _sync_folder(folder)
-    finally:
-        if renamed == len(paths) or not (renamed or marked):
-            _remove(mark)
+    """Rename the temporary files to `paths`, several while a mark stands beside the first."""
     if len(paths) > 1:
-        _sync_folder(folder)
+        _rename_marked(staged, paths, _mark(paths[0]))
+    else:
+        os.replace(staged[0], paths[0])
+        _remove(_mark(paths[0]))
+    _sync_folder(paths[0].parent)
+
+
+def _rename_marked(staged, paths, mark):
+    """Rename files, one process at a time. The mark stays if it fails between two of them."""
+    with _locked(mark) as file:
+        renamed = os.fstat(file.fileno()).st_size  # not 0: left by a process that was killed
+        try:
+            file.write(b"unfinished")
+            file.flush()
+            os.fsync(file.fileno())
+            _sync_folder(mark.parent)
+            for temporary, path in zip(staged, paths):
+                os.replace(temporary, path)
+                renamed += 1
+            _sync_folder(mark.parent)
+            renamed = 0
+        finally:
+            if not renamed:
+                _remove(mark)
+
+
+def _locked(path):
+    """The file at `path`, made if it is not there, once no other process has it locked."""
+    while True:
+        file = open(path, "ab", opener=_private)
+        with suppress(FileNotFoundError):
+            if lock_file(file) and os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                return file
+        file.close()
+        time.sleep(0.01)
 
 
 def _mark(path):
@@ -180,23 +200,27 @@ def sweep_below(folder: str | Path) -> None:
 def _sweep_file(path, here):
     """Remove a temporary file that no process has locked.
 
-    here   it was written on this machine. The locks of another machine may not be seen on a shared disk, so
-           what was written there is removed only once it has been idle for long
+    here   it was written on this machine. The locks of another may not be seen on a shared disk, and some
+           file systems have none: there a file is removed only once it has been idle for long
     """
-    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with os.fdopen(os.open(path, flags), "r+b", buffering=0) as file:
-        locked = lock_file(file)
-        idle = time.time() - os.fstat(file.fileno()).st_mtime > IDLE
-        if locked is False or not (idle or (here and locked)):
+    with _opened(path) as file, _opened(path) as again:
+        if not lock_file(file):
             return
-        if os.name == "posix":
+        seen = here and not lock_file(again)  # a second lock that is given says that there are none
+        idle = time.time() - os.fstat(file.fileno()).st_mtime > IDLE
+        if os.name == "posix" and (seen or idle):
             os.unlink(path)
-    if os.name != "posix":
+    if os.name != "posix" and (seen or idle):
         os.unlink(path)  # Windows removes no open file
 
 
+def _opened(path):
+    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return os.fdopen(os.open(path, flags), "r+b", buffering=0)
+
+
 def _private(path, flags):
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def mode_of(path: str | Path) -> int:

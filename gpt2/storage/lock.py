@@ -71,7 +71,7 @@ class Lock:
                     f"{self.path.parent}: cannot be written to: {error.strerror or error}; a run "
                     "keeps its checkpoints there, so give another folder with --out"
                 ) from None
-            if lock_file(file) is False:
+            if not lock_file(file):
                 file.seek(0)
                 holder = file.read(LONGEST).decode(errors="replace") or "another program"
                 file.close()
@@ -87,10 +87,10 @@ class Lock:
             file.close()  # who had it before has removed the file since it was opened here
 
 
-def lock_file(file: IO) -> bool | None:
-    """Lock an open file, without waiting, until it is closed.
+def lock_file(file: IO) -> bool:
+    """Lock an open file until it is closed, without waiting; False: somebody else has locked it.
 
-    Returns whether it is locked now; False where another has it, None on a file system without locks.
+    True as well on a file system without locks.
     """
     try:
         if sys.platform == "win32":
@@ -103,7 +103,7 @@ def lock_file(file: IO) -> bool | None:
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return None if error.errno in WITHOUT else False
+        return error.errno in WITHOUT
     return True
 
 

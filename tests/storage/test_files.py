@@ -1,10 +1,13 @@
 """Files that appear whole or not at all: who may read them, what is left, what is not followed."""
 
 import os
+import select
 import signal
 import stat
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from gpt2.errors import UserError
 from gpt2.storage import files
 from tests.support.faults import Faults, full, kill
 
+ROOT = Path(__file__).resolve().parents[2]
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX modes and links")
 
 
@@ -104,7 +108,7 @@ def test_what_a_living_process_writes_is_not_swept(tmp_path):
 
 
 def test_without_locks_only_what_is_idle_is_swept(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "lock_file", lambda file: None)
+    monkeypatch.setattr(files, "lock_file", lambda file: True)
     fresh, idle = temporary(tmp_path), temporary(tmp_path, number=2)
     os.utime(idle, (0, 0))
     files.sweep(tmp_path)
@@ -160,6 +164,39 @@ def test_killed_at_any_point_files_that_belong_together_are_of_one_set_or_refuse
         files.check_whole(folder / "weights")
         assert numbers(folder) == [3, 3] and len([*folder.iterdir()]) == 2
     assert seen == {1, 2, "refused"}
+
+
+WRITES_A_SET = """
+import os, sys
+from pathlib import Path
+from tests.storage.test_files import files, pair
+replace = os.replace
+def half(source, target):
+    replace(source, target)
+    print("renamed", flush=True)
+    sys.stdin.readline()
+os.replace = half
+files.write_together(pair(Path(sys.argv[1]), int(sys.argv[2])))
+"""
+
+
+@posix
+def test_a_set_is_renamed_by_one_process_at_a_time(tmp_path):
+    def begin(number):
+        command = [sys.executable, "-c", WRITES_A_SET, str(tmp_path), str(number)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        return subprocess.Popen(command, cwd=ROOT, bufsize=0, **pipes)
+
+    first = begin(1)
+    assert first.stdout.readline() == b"renamed\n"
+    second = begin(2)
+    while len([path for path in tmp_path.iterdir() if files.TEMPORARY.fullmatch(path.name)]) < 3:
+        time.sleep(0.01)  # until the second has written its two
+    assert not select.select([second.stdout], [], [], 0.3)[0]
+    for process in (first, second):
+        process.communicate(b"\n" * 2)
+        assert process.returncode == 0
+    assert numbers(tmp_path) == [2, 2] and len([*tmp_path.iterdir()]) == 2
 
 
 def test_a_disk_that_refuses_a_file_leaves_the_whole_set_before(tmp_path):
