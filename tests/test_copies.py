@@ -56,8 +56,7 @@ def test_a_layer_that_was_changed_stays_changed(way):
 @every_way
 def test_a_loaded_model_keeps_its_tokenizer(way, tmp_path):
     words = tokenizer.byte()
-    gpt2.save(GPT2(GPT2Config(words.vocab_size, 8, 1, 1, 8)), tmp_path / "m.safetensors")
-    words.save(tmp_path / "tokenizer.json")
+    gpt2.save(GPT2(GPT2Config(words.vocab_size, 8, 1, 1, 8)), tmp_path / "m.safetensors", words)
     loaded = gpt2.load(tmp_path / "m.safetensors")
     assert "".join(gpt2.generate(way(loaded), "abc", max_tokens=2, seed=1)) == "".join(
         gpt2.generate(loaded, "abc", max_tokens=2, seed=1)

@@ -1,4 +1,4 @@
-"""The switches of a caller hold in the caller's context: asyncio tasks, threads and generators keep theirs."""
+"""The switches of a caller hold in its context: asyncio tasks, threads and generators keep theirs."""
 
 import asyncio
 import contextvars

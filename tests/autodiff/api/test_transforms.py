@@ -844,3 +844,19 @@ def test_a_buffer_that_overlaps_an_argument_that_is_read_has_numpys_result():
         expected = np.cumsum(x[3::-1]) * x[:4]
         np.testing.assert_array_equal(g(x[:4], out=x[2:6]), expected)
         np.testing.assert_array_equal(x[2:6], expected)
+
+
+def test_a_complex_tangent_of_a_real_argument_is_refused():
+    x = np.array([1.5, 2.5])
+    for name, call in (
+        ("jvp", lambda t: ad.jvp(lambda x: x * x, (x,), (t,))),
+        ("hvp", lambda t: ad.hvp(lambda x: np.sum(x**3), x, t)),
+        ("jvp", lambda t: ad.compile(lambda x, t: ad.jvp(lambda x: x * x, (x,), (t,)))(x, t)),
+        ("jvp", lambda t: ad.jvp(lambda x: x * x, (2.5,), (t[0].item(),))),
+    ):
+        call(x)
+        with pytest.raises(
+            ad.AutodiffError, match=f"{name}: tangents.* expected real numbers and not complex128"
+        ):
+            call(x * 1j)
+    np.testing.assert_array_equal(ad.jvp(lambda z: z * z, (x * 1j,), (x * 1j,))[1], -2 * x * x)

@@ -208,7 +208,7 @@ def or_something_else(x):
 
 
 def of_a_tuple(x):
-    first, second, *rest = float(x), 1.0, 2.0
+    first, *_ = float(x), 1.0, 2.0
     return first * x
 
 
@@ -286,10 +286,7 @@ LOST = [
 @pytest.mark.parametrize("derived", [ad.grad, ad.compile, ad.value_and_grad])
 def test_a_number_that_does_more_than_decide_is_an_error(f, derived):
     for _ in range(2):
-        with pytest.raises(
-            ad.AutodiffError,
-            match=r"^tests.test_escapes.py:\d+: .*derivative would be lost|^.*test_escapes.py:\d+: .*derivative would be lost",
-        ):
+        with pytest.raises(ad.AutodiffError, match=r"test_escapes.py:\d+: .*derivative would be lost"):
             derived(f)(2.5)
 
 
@@ -367,7 +364,7 @@ def as_a_text(x):
     text = f"{n:.1f} {n!r}" + "%.1f" % n + f"{float(x)}" + format(n, ".2f") + str(int(x))  # noqa: UP031
     assert n > 0, f"{n} is not positive"
     print(n, int(x))
-    return x * len(text) * len("{} {:.2f}".format(1, float(x)))
+    return x * len(text) * len("{} {:.2f}".format(1, float(x)))  # noqa: UP032
 
 
 def by_a_helper(x):
