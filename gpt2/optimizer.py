@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gpt2.autodiff import get_threads, in_cache, run_on_threads
+from gpt2.autodiff import axpby, get_threads, in_cache, run_on_threads
 
 # Entries handled at once. A block's six arrays stay in cache, so that parameters, gradients and moments cross
 # from memory once a step, whatever the number of operations. Measured for 124 million parameters on one core
@@ -22,6 +22,8 @@ from gpt2.autodiff import get_threads, in_cache, run_on_threads
 BLOCK = in_cache(6 * 4, 32 * 1024, 256 * 1024)
 # Of fewer parameters the blocks are smaller, so that every thread gets some; not below this many entries.
 LEAST_BLOCK, BLOCKS_EACH = 32 * 1024, 4
+# Clipping by less than this is done first: as a factor of the squares it could be 0 in float32.
+LEAST_SCALE = 1e-9
 # Entries whose squares are added up in the gradient's own precision.
 SUM_BLOCK = 64 * 1024
 
@@ -96,6 +98,9 @@ class AdamW:
         settings = f"lr={self.lr:g}, betas={self.betas}, eps={self.eps:g}, weight_decay={self.weight_decay:g}"
         return f"<AdamW of {self.params.size:,} parameters: {settings}; {self.t} steps taken>"
 
+    def __getstate__(self) -> dict:
+        return {**vars(self), "_scratch": []}
+
     def use(
         self, params: np.ndarray, grads: np.ndarray, m: np.ndarray, v: np.ndarray, first: int = 0
     ) -> None:
@@ -104,7 +109,7 @@ class AdamW:
         m, v may be those of a part of the parameters alone, the entries from `first` on.
         """
         self.params, self.grads, self.m, self.v, self.first = params, grads, m, v, first
-        self._scratch = []  # two blocks for each thread
+        self._scratch = []  # three blocks for each thread
 
     def grad_norm(self) -> float:
         """Euclidean length of all gradients together. Blocks are summed in float64."""
@@ -142,7 +147,7 @@ class AdamW:
         size = min(BLOCK, max(LEAST_BLOCK, (stop - start) // (BLOCKS_EACH * get_threads())))
         pieces = iter(list(_pieces(start, stop, self.decayed, size)))
         while len(self._scratch) < get_threads():
-            self._scratch.append(np.empty((2, min(BLOCK, self.m.size)), self.params.dtype))
+            self._scratch.append(np.empty((3, min(BLOCK, self.m.size)), self.params.dtype))
 
         def job(thread):
             for first, last, decays in pieces:
@@ -153,27 +158,24 @@ class AdamW:
         run_on_threads(job)
 
     def _update(self, start, stop, lr, scale, decay, scratch):
-        """The formulas on one piece, in place. The corrections for m and v are folded into lr and eps."""
+        """The formulas on one piece, in place.
+
+        The corrections for m and v are folded into lr and eps, clipping and decay into the factors of axpby.
+        """
         p, g = self.params[start:stop], self.grads[start:stop]
         m, v = self.m[start - self.first : stop - self.first], self.v[start - self.first : stop - self.first]
-        a, b = scratch[:, : p.size]
+        a, b, clipped = scratch[:, : p.size]
         beta1, beta2 = self.betas
         root = math.sqrt(1.0 - beta2**self.t)
-        np.multiply(g, scale, out=a)  # the clipped gradient
-        np.multiply(a, 1.0 - beta1, out=b)
-        m *= beta1
-        m += b
-        a *= a
-        a *= 1.0 - beta2
-        v *= beta2
-        v += a
+        if scale < LEAST_SCALE:
+            g, scale = np.multiply(g, scale, out=clipped), 1.0
+        axpby((1.0 - beta1) * scale, g, beta1, m, b)
+        np.multiply(g, g, out=a)
+        axpby((1.0 - beta2) * scale**2, a, beta2, v, b)
         np.sqrt(v, out=a)
         a += self.eps * root
         np.divide(m, a, out=a)
-        a *= lr * root / (1.0 - beta1**self.t)
-        if decay:
-            p *= 1.0 - lr * decay
-        p -= a
+        axpby(-lr * root / (1.0 - beta1**self.t), a, 1.0 - lr * decay, p, b)
 
     def state(self) -> dict:
         """The state for a checkpoint: {"t", "m", "v"}. The arrays are the optimizer's own, not copies."""

@@ -2,7 +2,10 @@
 are allowed where nothing may be missing; and what several files share."""
 
 import os
+import re
+import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +56,24 @@ def insisted(report):
             report.outcome = "failed"
             report.longrepr = f"skipped, which GPT2_REQUIRE_PEERS=1 does not allow: {reason}"
     return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    """One line that counts the skips by what they lack: packages first, and what installs them."""
+    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
+    packages, others = Counter(), Counter()
+    for reason in reasons:
+        reason = reason.removeprefix("Skipped: ")
+        if package := re.match(r"could not import '(\w+)", reason):
+            packages[package[1]] += 1
+        else:
+            others[reason.partition(":")[0]] += 1
+    parts = [f"{reason} ({n})" for reason, n in others.most_common()]
+    if packages:
+        names = ", ".join(f"{name} ({n})" for name, n in packages.most_common())
+        parts.insert(0, f"not installed: {names}; pip install -e '.[peers]' brings them")
+    if parts:
+        terminalreporter.write_line("skipped: " + "; ".join(parts))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -107,9 +128,17 @@ def prose(tmp_path):
 def peers():
     """(torch, transformers), or a skip that says why."""
     return (
-        pytest.importorskip("torch", reason="needs torch"),
-        pytest.importorskip("transformers", reason="needs transformers"),
+        pytest.importorskip("torch"),
+        pytest.importorskip("transformers"),
     )
+
+
+@pytest.fixture
+def hangup():
+    """SIGHUP with its default action, also where pytest runs under nohup, which ignores the signal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

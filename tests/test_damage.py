@@ -26,7 +26,7 @@ KINDS = pytest.mark.parametrize("subject", EVERY, ids=[subject.name for subject 
 
 def need(subject):
     if subject.make.__name__ in ("hub", "in_two_files", "all_in_one"):
-        pytest.importorskip("safetensors", reason="needs safetensors")
+        pytest.importorskip("safetensors")
 
 
 @KINDS
@@ -174,7 +174,7 @@ def test_a_description_that_promises_more_than_the_weights_hold(tmp_path):
     )
     with pytest.raises(UserError, match="described is a model of .* but the weights have"):
         pretrained.find(str(tmp_path / "c.safetensors")).model()
-    pytest.importorskip("safetensors", reason="needs safetensors")
+    pytest.importorskip("safetensors")
     huggingface.write(tmp_path / "hf", small.params, CONFIG)
     path = tmp_path / "hf" / huggingface.CONFIG
     path.write_text(path.read_text().replace('"n_embd": 4', '"n_embd": 4000000'))
@@ -187,7 +187,7 @@ TRICKS = ["../m.safetensors", "/etc/passwd", "..", "", "a\0b", "\ud800", "a/b", 
 
 @pytest.mark.parametrize("name", TRICKS, ids=ascii)
 def test_an_index_names_files_beside_it(tmp_path, name):
-    pytest.importorskip("safetensors", reason="needs safetensors")
+    pytest.importorskip("safetensors")
     huggingface.write(tmp_path / "hf", model().params, CONFIG)
     (tmp_path / "hf" / huggingface.WEIGHTS).rename(tmp_path / "m.safetensors")  # a sound file, elsewhere
     (tmp_path / "hf" / huggingface.INDEX).write_text(json.dumps({"weight_map": {"wte.weight": name}}))

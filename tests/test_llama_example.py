@@ -23,8 +23,8 @@ T = llama.QUERY_BLOCK + 9  # more than one block of queries
 
 def written(folder, options=(), dtype="float32", **saving):
     """A random LlamaForCausalLM, written into the folder by transformers."""
-    torch = pytest.importorskip("torch", reason="needs torch")
-    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**{**SHAPE, **HEADS, "max_position_embeddings": T, **dict(options)})
     peer = transformers.LlamaForCausalLM(config)

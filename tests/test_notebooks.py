@@ -20,7 +20,7 @@ def test_there_are_notebooks():
 def test_a_notebook_runs(path, tmp_path, monkeypatch, quick_peak):
     """In this process, which starts no kernel; what ends a cell is shown as a notebook would."""
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    pyplot = pytest.importorskip("matplotlib.pyplot", reason="needs matplotlib")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
     try:

@@ -55,6 +55,17 @@ def test_steps_follow_the_formula(dtype, tolerance, clip):
     assert adam.t == 5
 
 
+def test_a_gradient_that_is_clipped_by_a_large_factor(monkeypatch):
+    """The square of that factor is not a normal number in float32."""
+    monkeypatch.setattr("gpt2.optimizer.SUM_BLOCK", 1)  # so that the norm may be above 1e19
+    small, large = toy("float32"), toy("float32")
+    gradient = np.random.default_rng(3).standard_normal(N).astype("float32")
+    for model, size in ((small, 1e3), (large, 5e18)):
+        model.flat_grads[...] = gradient * np.float32(size)
+        AdamW(model, lr=0.01, eps=1e-12).step(clip=1.0)
+    np.testing.assert_allclose(large.flat_params, small.flat_params, rtol=1e-5)
+
+
 def test_block_size_does_not_matter(monkeypatch):
     results = []
     for block in (128 * 1024, 64):  # 64 divides none of the decayed ranges

@@ -146,7 +146,7 @@ def test_a_character_that_cannot_be_written_is_no_lost_output(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs POSIX signals")
-def test_a_terminal_that_is_closed_says_so_twice():
+def test_a_terminal_that_is_closed_says_so_twice(hangup):
     with Interrupts() as interrupts:
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGHUP)

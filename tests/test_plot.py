@@ -84,7 +84,7 @@ def test_smoothed():
 
 
 def test_pictures_of_one_run(run, capsys):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    pytest.importorskip("matplotlib")
     assert plot.main([str(run)]) == 0
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
     svg = (run / "curves.svg").read_text()
@@ -94,7 +94,7 @@ def test_pictures_of_one_run(run, capsys):
 
 def test_what_is_drawn(run, tmp_path):
     """Every panel of two runs has both curves, with the numbers that were measured."""
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    pytest.importorskip("matplotlib")
     other = write_run(tmp_path / "runs" / "two", steps=30, scale=2.0)
     picture = plot.figure([metrics.read(run), metrics.read(other)])
     panels = {axes.get_title(): axes for axes in picture.axes}
@@ -109,7 +109,7 @@ def test_what_is_drawn(run, tmp_path):
 
 
 def test_out_and_several_runs(run, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    pytest.importorskip("matplotlib")
     other = write_run(tmp_path / "runs" / "two")
     monkeypatch.chdir(tmp_path)
     assert plot.main([str(run), str(other)]) == 0
@@ -121,7 +121,7 @@ def test_out_and_several_runs(run, tmp_path, monkeypatch, capsys):
 
 
 def test_the_newest_run_by_default(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    pytest.importorskip("matplotlib")
     folder = write_run(tmp_path / "runs" / "one")
     (folder / "last.safetensors").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
@@ -229,7 +229,7 @@ def test_live_ends_quietly(run, monkeypatch):
 
 
 def test_tensorboard(run, tmp_path):
-    pytest.importorskip("tensorboard", reason="TensorBoard's export needs tensorboard")
+    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     assert plot.main([str(run), "--tensorboard", str(tmp_path / "logs")]) == 0
@@ -258,7 +258,7 @@ def test_smoothing_does_not_lag():
 
 
 def test_validation_has_a_colour_of_its_own():
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    pytest.importorskip("matplotlib")
     steps = np.arange(1, 5), np.linspace(3.0, 2.0, 4)
     picture = plot.figure([metrics.Metrics("a", {"loss": steps, "val_loss": steps})])
     colours = {line.get_color() for line in picture.axes[0].lines}

@@ -39,7 +39,7 @@ def test_every_public_name_has_an_example_that_runs(module, name, tmp_path, monk
     assert text and text.split("\n\n")[0].rstrip().endswith((".", "...`")), "begins with a sentence"
     for peer in ("torch", "jax"):
         if f"import {peer}" in text:
-            pytest.importorskip(peer, reason="the peer library is not installed")
+            pytest.importorskip(peer)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(remembered, "_folder", None)
     (tmp_path / "my.txt").write_text("to be or not to be that is the question " * 600, encoding="utf-8")

@@ -1,11 +1,6 @@
-"""The same small model in PyTorch: all sixteen gradients, then ten steps of AdamW, within 1e-4 relative.
+"""The same small model in PyTorch: all sixteen gradients, then ten steps of AdamW, within 1e-4 relative."""
 
-Skipped where PyTorch is missing, unless GPT2_REQUIRE_TORCH=1 says that it must be there.
-"""
-
-import importlib.util
 import math
-import os
 
 import numpy as np
 import pytest
@@ -13,11 +8,7 @@ import pytest
 from gpt2.model import GPT2, MATRICES, GPT2Config
 from gpt2.optimizer import AdamW
 
-if importlib.util.find_spec("torch") is None:
-    if os.environ.get("GPT2_REQUIRE_TORCH") == "1":
-        raise ModuleNotFoundError("PyTorch is missing, and GPT2_REQUIRE_TORCH=1 asks for it")
-    pytest.skip("PyTorch is missing: pip install torch", allow_module_level=True)
-
+pytest.importorskip("torch")
 import torch
 import torch.nn.functional as F
 

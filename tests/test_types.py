@@ -1,11 +1,18 @@
 """Annotations: public functions have them, and a type checker that reads them finds mistakes of a user."""
 
 import ast
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-mypy = pytest.importorskip("mypy.api", reason="mypy is missing: pip install mypy")
+mypy = pytest.importorskip("mypy.api")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -83,3 +90,63 @@ def test_a_checker_finds_the_mistakes_of_a_user(tmp_path):
         assert any(message in line for line in here), (mistake, found)
     # and nothing where there is no mistake; one may be told in two ways
     assert len({line.split(":")[1] for line in lines}) == len(MISTAKES), found
+
+
+PROGRAM = """
+import numpy as np
+import numpy.typing as npt
+
+from gpt2 import GPT2, AdamW, GPT2Config
+from gpt2 import autodiff as ad
+
+
+def energy(x: npt.NDArray[np.float64]) -> float:
+    return float(np.sum(x * x))
+
+
+model = GPT2(GPT2Config.preset("tiny"), backward="whole", seed=0)
+optimizer = AdamW(model, lr=1e-3)
+tokens = np.zeros((2, 8), int)
+loss: float = model.loss_and_grads(tokens, tokens)
+norm: float = optimizer.step()
+print(loss, norm, ad.grad(energy)(np.ones(3)), ad.source(ad.grad(energy)))
+"""
+
+
+@pytest.fixture(scope="module", params=["editable", "ordinary"])
+def environment(request, tmp_path_factory):
+    """(folder of a checkout, its virtual environment with gpt2 installed, and NumPy from this one)."""
+    checkout = tmp_path_factory.mktemp(request.param) / "checkout"
+    unwanted = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "gpt2", checkout / "gpt2", ignore=unwanted)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    venv.create(checkout / ".venv", with_pip=False, symlinks=os.name == "posix")
+    paths = sysconfig.get_paths(vars={"base": str(checkout / ".venv"), "platbase": str(checkout / ".venv")})
+    build = "build_editable" if request.param == "editable" else "build_wheel"
+    program = f"from setuptools.build_meta import {build}; {build}('dist')"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=checkout, capture_output=True)
+    install = [sys.executable, "-m", "pip", "--python", str(checkout / ".venv"), "install", "-q", "--no-deps"]
+    subprocess.run([*install, *map(str, (checkout / "dist").glob("*.whl"))], check=True)
+    # A link: type checkers do not follow the .pth files of a folder that a .pth file names
+    numpy = Path(np.__file__).parent
+    (Path(paths["purelib"]) / "numpy").symlink_to(numpy, target_is_directory=True)
+    return checkout, Path(paths["scripts"]) / "python"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX links")
+@pytest.mark.parametrize("place", ["in the checkout", "elsewhere"])
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_ten_lines_of_a_user_pass_a_strict_checker(environment, tmp_path, checker, place):
+    checkout, python = environment
+    folder = checkout if place == "in the checkout" else tmp_path
+    (folder / "program.py").write_text(PROGRAM)
+    if checker == "mypy":
+        options = ["--strict", "--python-executable", str(python), "--cache-dir", str(tmp_path / "cache")]
+    else:
+        pytest.importorskip("pyright")
+        options = ["--pythonpath", str(python)]
+    command = [sys.executable, "-m", checker, *options, "program.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

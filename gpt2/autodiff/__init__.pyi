@@ -25,6 +25,7 @@ from .emit.readable import readable_source
 from .errors import AutodiffError, ConvergenceError
 from .interplay import as_numpy, from_jax, from_torch, to_jax, to_torch
 from .ops.anomaly import AnomalyError, detect_anomaly
+from .run.axpby import axpby
 from .run.blas import blas_kernels, limit_blas_threads
 from .run.caches import cache_bytes, in_cache
 from .run.remembered import Choices, remember
@@ -45,6 +46,7 @@ __all__ = [
     "Options",
     "as_numpy",
     "autodiff",
+    "axpby",
     "blas_kernels",
     "cache_bytes",
     "callback",

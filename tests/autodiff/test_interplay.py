@@ -12,12 +12,12 @@ SINGLE = {"rtol": 1e-4, "atol": 1e-5}  # JAX computes in float32
 
 @pytest.fixture(scope="module")
 def torch():
-    return pytest.importorskip("torch", reason="PyTorch is not installed")
+    return pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
 def jax():
-    return pytest.importorskip("jax", reason="JAX is not installed")
+    return pytest.importorskip("jax")
 
 
 def numpy_loss(x, y):

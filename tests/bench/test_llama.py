@@ -21,7 +21,7 @@ def losses(trainer, count=3):
 
 
 def test_all_train_the_same_model():
-    torch = pytest.importorskip("torch", reason="needs torch")
+    torch = pytest.importorskip("torch")
     from bench.peers import pytorch
 
     try:

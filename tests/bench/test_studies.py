@@ -221,8 +221,8 @@ def test_every_study_runs_and_is_reported(quick):
     assert list(report.results) == list(STUDIES) and not report.failed
     for name, result in report.results.items():
         assert load(name).name == name
-        absent = name == "enzyme" and "enzyme_ad.jax" in result.missing  # then there is nothing to compare
-        assert (result.tables or absent) and result.notes, name
+        # What notes and tables compare may not be installed; the study then says what is missing
+        assert (result.tables and result.notes) or result.missing, name
         assert all(table.rows for table in result.tables), name
         assert result.seconds > 0 and result.machine["packages"]["numpy"] == np.__version__
     text = (quick / "studies.md").read_text()

@@ -590,7 +590,7 @@ def test_a_killed_worker_ends_the_run_and_leaves_the_checkpoint(command, tmp_pat
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_a_signal_to_all_processes_saves_and_ends_them(command, tmp_path, number, status):
+def test_a_signal_to_all_processes_saves_and_ends_them(command, tmp_path, number, status, hangup):
     """As a terminal sends Ctrl-C: to the workers too, which have to finish the step."""
     run, workers = start_training(command)
     os.killpg(run.pid, number)
@@ -642,7 +642,7 @@ def test_auto_measures_each_way_and_takes_the_fastest(monkeypatch):
 
 def mpiexec(size, *arguments, **options):
     """Run python with arguments on `size` ranks; CompletedProcess."""
-    pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI: pip install '.[mpi]'")
+    pytest.importorskip("mpi4py")
     program = Path(sys.executable).with_name("mpiexec")
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.run(
@@ -731,7 +731,7 @@ def test_a_mistake_that_all_mpi_ranks_find_is_told_once(mpi_command):
 
 def start_mpi(*arguments):
     """A job of two ranks in a process group of its own."""
-    pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI: pip install '.[mpi]'")
+    pytest.importorskip("mpi4py")
     words = [Path(sys.executable).with_name("mpiexec"), "-n", "2", sys.executable, *arguments]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}

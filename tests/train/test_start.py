@@ -52,7 +52,7 @@ def write_as(kind, folder, model):
         return str(folder / "m.bin")
     if kind == "huggingface":
         huggingface = pytest.importorskip("gpt2.weights.huggingface")
-        pytest.importorskip("safetensors", reason="Hugging Face weights need safetensors")
+        pytest.importorskip("safetensors")
         huggingface.write(folder, model.params, model.config, tokenizer.byte())
         return str(folder)
     arrays, state = checkpoint.model_arrays(model), checkpoint.model_state(model)

@@ -248,7 +248,7 @@ def test_kill_9_and_resume(small, tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 @pytest.mark.parametrize("name, status", [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
-def test_a_signal_saves_and_says_how_to_go_on(small, tmp_path, name, status):
+def test_a_signal_saves_and_says_how_to_go_on(small, tmp_path, name, status, hangup):
     folder = tmp_path / "stopped"
     command = [
         sys.executable,

@@ -66,7 +66,7 @@ def test_large_arrays_go_in_several_chunks(tmp_path, monkeypatch):
 
 
 def test_the_file_is_a_safetensors_file(saved):
-    safetensors = pytest.importorskip("safetensors.numpy", reason="needs safetensors")
+    safetensors = pytest.importorskip("safetensors.numpy")
     theirs = safetensors.load_file(saved)
     for name, array in arrays().items():
         assert theirs[name].dtype == array.dtype and (theirs[name] == array).all()

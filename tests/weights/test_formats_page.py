@@ -30,8 +30,8 @@ def test_the_page_has_commands():
 
 
 def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer, quick_peak):
-    pytest.importorskip("safetensors", reason="Hugging Face weights need safetensors")
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    pytest.importorskip("safetensors")
+    pytest.importorskip("matplotlib")
     config = GPT2Config(vocab_size=50257, block_size=1024, n_layer=1, n_head=1, n_embd=4)
     model = GPT2(config)
     huggingface.write(tmp_path / "released" / "gpt2", model.params, config)
@@ -55,8 +55,8 @@ def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tok
 
 def test_transformers_reads_the_result(tmp_path, gpt2_tokenizer):
     """The lines of Python on the page."""
-    transformers = pytest.importorskip("transformers", reason="needs transformers")
-    pytest.importorskip("torch", reason="needs torch")
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
     model = GPT2(GPT2Config(vocab_size=50257, block_size=16, n_layer=1, n_head=1, n_embd=4))
     huggingface.write(tmp_path, model.params, model.config, gpt2_tokenizer)
     peer = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)

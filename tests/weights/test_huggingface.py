@@ -17,7 +17,7 @@ from gpt2.model import GPT2, GPT2Config
 from gpt2.weights import bfloat16, huggingface, huggingface_tokenizer, llmc, pretrained
 from tests.support.peaks import peak_of
 
-safetensors_numpy = pytest.importorskip("safetensors.numpy", reason="Hugging Face weights need safetensors")
+safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
 SIZES = dict(vocab_size=97, block_size=16, n_layer=3, n_head=3, n_embd=24)
 

@@ -14,7 +14,7 @@ from gpt2.tuning import Tuning
 from gpt2.weights import huggingface, peft
 
 pytestmark = pytest.mark.numeric
-pytest.importorskip("safetensors", reason="needs safetensors")
+pytest.importorskip("safetensors")
 
 CONFIG = GPT2Config(vocab_size=19, block_size=8, n_layer=3, n_head=2, n_embd=12)
 TOKENS = np.random.default_rng(0).integers(0, 19, (2, 7))
@@ -40,9 +40,9 @@ def adapted(base, targets="c_attn", rank=3, alpha=6.0):
 
 def by_peft(folder, base):
     """The logits that peft and transformers compute with the adapter in this folder."""
-    torch = pytest.importorskip("torch", reason="needs torch")
-    theirs = pytest.importorskip("peft", reason="needs peft")
-    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
     model = transformers.GPT2LMHeadModel.from_pretrained(base)
     model = theirs.PeftModel.from_pretrained(model, str(folder)).eval()
     with torch.no_grad():
@@ -62,9 +62,9 @@ def test_peft_reads_ours(base, tmp_path, targets):
 @pytest.mark.parametrize("rslora", [False, True])
 @pytest.mark.parametrize("targets", TARGETS)
 def test_we_read_what_peft_wrote(base, tmp_path, targets, rslora):
-    torch = pytest.importorskip("torch", reason="needs torch")
-    theirs = pytest.importorskip("peft", reason="needs peft")
-    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
     wanted = targets if targets == "all-linear" else targets.split(",")
     settings = theirs.LoraConfig(
         r=3,

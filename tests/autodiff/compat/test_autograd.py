@@ -85,7 +85,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_it_gives_what_autograd_gives(name):
-    theirs = pytest.importorskip("autograd", reason="the peer library is not installed")
+    theirs = pytest.importorskip("autograd")
     import autograd.numpy
 
     global_np = globals()["np"]
@@ -422,7 +422,7 @@ def test_flatten_there_and_back():
 
 @pytest.mark.parametrize("name", ["sgd", "rmsprop", "adam"])
 def test_optimizers_take_autograds_steps(name):
-    theirs = pytest.importorskip("autograd.misc.optimizers", reason="the peer library is not installed")
+    theirs = pytest.importorskip("autograd.misc.optimizers")
     told = []
 
     def gradient(p, i):
@@ -444,7 +444,7 @@ def test_a_gradient_through_an_optimizer():
 
 
 def test_modules_of_scipy():
-    pytest.importorskip("scipy", reason="SciPy is not installed")
+    pytest.importorskip("scipy")
     import gpt2.autodiff.compat.autograd.scipy.stats.norm as norm
 
     from gpt2.autodiff.compat.autograd.scipy import misc, signal, special, stats
@@ -470,7 +470,7 @@ def test_modules_of_scipy():
 
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 def test_convolve_is_autograds(mode):
-    theirs = pytest.importorskip("autograd.scipy.signal", reason="the peer library is not installed")
+    theirs = pytest.importorskip("autograd.scipy.signal")
     from gpt2.autodiff.compat.autograd.scipy import signal
 
     rng = numpy.random.default_rng(0)
@@ -487,7 +487,7 @@ def test_convolve_is_autograds(mode):
 
 def test_rules_for_functions_of_numpy_and_scipy():
     """In a process of its own, where nothing was recorded before."""
-    pytest.importorskip("scipy", reason="SciPy is not installed")
+    pytest.importorskip("scipy")
     code = """
 import numpy
 from gpt2 import autodiff as ad

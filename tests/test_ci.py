@@ -1,0 +1,61 @@
+"""CI begins as a stranger would: with README's lines, word for word, on bare machines."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+STRANGER = ROOT / ".ci" / "stranger"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+posix = pytest.mark.skipif(os.name != "posix" or not STRANGER.exists(), reason="needs POSIX processes")
+
+
+def steps(text):
+    """The commands of a script or a workflow, without what makes them a list, in order."""
+    lines = (re.sub(r"^\s*(- )?(run: )?", "", line) for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@posix
+@pytest.mark.parametrize("name", [".ci/run", ".github/workflows/tests.yml"])
+def test_nothing_is_installed_before_readmes_lines(name):
+    commands = steps((ROOT / name).read_text(encoding="utf-8"))
+    first_install = next((i for i, line in enumerate(commands) if "pip install" in line), len(commands))
+    assert commands.index(".ci/stranger train.py") < commands.index(".ci/stranger pytest") < first_install
+
+
+@pytest.mark.parametrize("end", ["train.py", "pytest"])
+def test_readme_has_one_line_for_each(end):
+    assert len(re.findall(rf"^ *python3 -m venv .*{end}$", README, re.MULTILINE)) == 1
+
+
+@posix
+@pytest.mark.parametrize("flag", [None, "--with-corpus"])
+def test_a_line_is_run_word_for_word_in_a_fresh_clone_and_a_bare_environment(tmp_path, flag):
+    origin = tmp_path / "origin"
+    (origin / ".ci").mkdir(parents=True)
+    shutil.copy(STRANGER, origin / ".ci")
+    line = 'python3 -m venv -h > /dev/null && pwd && ls && test -z "$(ls -A ~)" && env && echo train.py'
+    (origin / "README.md").write_text(f"text\n\n    {line}\n")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=b", "-C", str(origin)]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *command], check=True)
+    (origin / "not-committed").touch()
+    unwanted = {"GPT2_OFFLINE": "1", "OPENBLAS_CORETYPE": "Haswell", "PYTHONPATH": "/nowhere"}
+    corpus = {"GPT2_DATA_DIR": "/data", "TIKTOKEN_CACHE_DIR": "/vocabulary"}
+    command = [str(origin / ".ci" / "stranger"), *([flag] if flag else []), "train.py"]
+    done = subprocess.run(
+        command, env={**os.environ, **unwanted, **corpus}, capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    home = next(line.removeprefix("HOME=") for line in lines if line.startswith("HOME="))
+    assert (lines[0], lines[-1]) == (f"+ {line}", "train.py")
+    assert lines[1] == str(Path(home).parent / "clone") and "not-committed" not in lines
+    names = {line.partition("=")[0] for line in lines}
+    assert not names & set(unwanted)
+    assert names & set(corpus) == (set(corpus) if flag else set())
+    assert not Path(home).exists()
