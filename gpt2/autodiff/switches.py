@@ -72,7 +72,7 @@ class Options:
             raise ImportError(NO_NUMEXPR)
 
 
-NO_NUMEXPR = "elementwise: the package numexpr is not installed; pip install numexpr, or choose numpy"
+NO_NUMEXPR = "elementwise: the package numexpr is not installed; install it, or choose numpy"
 DEFAULT = Options()
 _local = threading.local()
 # One entry for each `with options(...)` that is open in any thread. While it is empty, programs made with the

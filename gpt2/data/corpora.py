@@ -80,7 +80,7 @@ def prepare(
     name, parts = _text(str(corpus), notes)
     if tokenizer == "auto":
         tokenizer = _choose_tokenizer(name, notes)
-    text = _Text(name, parts)
+    text = _PartedText(name, parts)
     hint = ""
     if folder is None:
         stem = Path(name).stem if name.endswith(".txt") else Path(name).name
@@ -101,7 +101,7 @@ def prepare(
 _Made = tuple[Path, Path, tokenizers.Tokenizer]  # of Prepared: train, val, tokenizer
 
 
-class _Text:
+class _PartedText:
     """A text that is read in parts, as often as is needed, and never held as a whole.
 
     name            of its corpus
@@ -147,7 +147,7 @@ class _Text:
                 bar.update(len(part))
 
 
-def _made_before(folder: Path, text: _Text, tokenizer: Any) -> _Made | None:
+def _made_before(folder: Path, text: _PartedText, tokenizer: Any) -> _Made | None:
     """The two token files in `folder` and their tokenizer, if they are those of this text; else None."""
     train, val, words = (folder / name for name in FILES)
     try:
@@ -164,7 +164,7 @@ def _is_same(made, tokenizer):
     return isinstance(tokenizer, tokenizers.Tokenizer) and _digest(made) == _digest(tokenizer)
 
 
-def _make(folder: Path, text: _Text, tokenizer: Any) -> _Made:
+def _make(folder: Path, text: _PartedText, tokenizer: Any) -> _Made:
     """Write the token files of a text and their tokenizer to `folder`: what `_made_before` gives."""
     paths = [folder / name for name in FILES]
     made, *parts = _encode(text, tokenizer)
@@ -196,7 +196,9 @@ def _text(corpus, notes):
         text = f"--data {corpus}: no such corpus or file; corpora: auto, tinyshakespeare, stdlib"
         raise UserError(text + suggestion(corpus, ["auto", *NAMED]))
     name, path = str(Path(corpus).resolve()), Path(corpus)
-    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe can be read once
+    if (
+        os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    ):  # a pipe can be read once
         return name, _parts_of(textfile.read(path))
     return name, lambda: textfile.pieces(path)
 

@@ -1,6 +1,7 @@
 """The corpus of a text file that the user names."""
 
 import codecs
+import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,7 @@ def _chunks(path):
             while content := file.read(CHUNK):
                 yield content
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        if path.is_dir():  # Windows says that a folder may not be read
+        if os.path.isdir(path):  # Windows says that a folder may not be read
             raise UserError(f"--data {path}: this is a folder, expected a text file") from None
         raise UserError(f"--data {path}: {getattr(error, 'strerror', None) or error}") from None
     yield b""

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2.errors import OptionError, UserError, option_error
+from gpt2.hints import typed
 from gpt2.storage.files import replacing
 
 MAGIC = 20240520
 VERSION = 1
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
-MAKES = "; `gpt2 data` makes token files of a text"
 
 
 def write_tokens(path: str | Path, tokens: ArrayLike) -> None:
@@ -44,6 +44,10 @@ def write_token_stream(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
 
+def _makes():
+    return typed("`gpt2 data` makes token files of a text")
+
+
 def _check_range(path, tokens):
     if tokens.size and not (0 <= int(tokens.min()) and int(tokens.max()) < 1 << 16):
         raise UserError(
@@ -65,10 +69,10 @@ def read_tokens(path: str | Path) -> np.memmap:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     if header.size < HEADER_BYTES:
-        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}{MAKES}")
+        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}; {_makes()}")
     magic, version, count = (int(n) for n in header.view("<i4")[:3])
     if magic != MAGIC:
-        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}{MAKES}")
+        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}; {_makes()}")
     if version != VERSION:
         raise UserError(f"{path}: version {version} of the token file format, expected {VERSION}")
     if count < 0 or size != HEADER_BYTES + 2 * count:
