@@ -20,6 +20,7 @@ from gpt2.adapters import merged
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens, take
 from gpt2.errors import UserError
+from gpt2.hints import typed
 from gpt2.model import GPT2
 from gpt2.storage import runs
 from gpt2.weights import checkpoint, huggingface, llmc, peft, pretrained
@@ -231,7 +232,7 @@ NOTE = """The token files that llm.c trains on, and that --data takes, are writt
 
     gpt2 data my.txt --tokenizer gpt2 --out tokens
 
-makes tokens/train.bin and tokens/val.bin of a text, and `gpt2 data --help` says more."""
+makes tokens/train.bin and tokens/val.bin of a text."""
 
 
 def parser() -> cli.Parser:
@@ -245,7 +246,7 @@ def parser() -> cli.Parser:
     add("--dtype", default="float32", choices=["float32", "bfloat16"], help="numbers of a llm.c checkpoint")
     add("--check-state", metavar="STATE", help="compare with llm.c's debug state; exit status 1: they differ")
     add("--write-state", metavar="STATE", help="write a debug state, of the first tokens of --data")
-    add("--data", metavar="TOKENS", help="a token file for --write-state; gpt2 data writes such")
+    add("--data", metavar="TOKENS", help="a token file for --write-state")
     add("--batch-size", type=int, default=4, metavar="B", help="sequences in it (default: %(default)s)")
     add("--block-size", type=int, default=64, metavar="T", help="tokens in each (default: %(default)s)")
     return made
@@ -263,7 +264,7 @@ def _run(args):
         if not args.data:
             raise UserError(
                 "--write-state needs the tokens to compute with: --data tokens/train.bin; "
-                "`gpt2 data my.txt --tokenizer gpt2 --out tokens` writes such files"
+                + typed("`gpt2 data my.txt --tokenizer gpt2 --out tokens` writes such files")
             )
         write_state(args.source, args.write_state, args.data, args.batch_size, args.block_size)
         print(f"wrote {args.write_state}")

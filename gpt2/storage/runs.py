@@ -1,10 +1,9 @@
 """A run's folder: which files lie in it, and which folder is meant. Needs no NumPy."""
 
-import os
-import shlex
 from pathlib import Path
 
 from gpt2.errors import UserError
+from gpt2.hints import quoted, typed
 from gpt2.storage.files import sweep_below
 from gpt2.storage.header import load_state
 
@@ -16,26 +15,6 @@ BEST = "best.safetensors"  # the weights with the lowest validation loss
 FILES = (SETTINGS, TOKENIZER, METRICS, LAST, BEST)
 
 RUNS = Path("runs")
-
-
-def _is_here(script: Path) -> bool:
-    try:
-        return script.samefile(script.name)
-    except OSError:  # one of the two is not there
-        return False
-
-
-# What a person types to train: the script, where that person stands in a checkout, else the program
-TRAIN = "python train.py" if _is_here(Path(__file__).parents[2] / "train.py") else "gpt2 train"
-SAMPLE = "gpt2 sample" if TRAIN == "gpt2 train" else "python -m gpt2.sample"
-
-
-def quoted(path: str | Path) -> str:
-    """A path as a person types it into a shell."""
-    text = str(path)
-    if os.name == "nt":
-        return f'"{text}"' if " " in text else text
-    return shlex.quote(text)
 
 
 def new(name: str, out: str = "") -> Path:
@@ -114,7 +93,7 @@ def newest() -> Path:
     """The run in runs/ that was saved last, or UserError where there is none, or it is not known."""
     found = newest_first()
     if not found:
-        raise UserError(f"no run in {RUNS.absolute()}; train one with: {TRAIN}")
+        raise UserError(f"no run in {RUNS.absolute()}; train one with: {typed('gpt2 train')}")
     alike = [run for run in found if turn(run) in (turn(found[0]), None)]
     if len(alike) > 1:
         raise UserError(

@@ -17,6 +17,7 @@ from gpt2.data.tokens import read_tokens
 from gpt2.decoder import SlowGeneration, slowness, unread
 from gpt2.description import described
 from gpt2.errors import UserError
+from gpt2.hints import quoted, typed
 from gpt2.model import unflatten
 from gpt2.optimizer import cosine_lr
 from gpt2.own import OwnFile
@@ -419,7 +420,7 @@ def cannot_write(path: Path, error: OSError) -> UserError:
         f"cannot write {path}: {error.strerror or error}"
         + (
             "; the last checkpoint is untouched. Once the cause is put right go on with: "
-            f"{runs.TRAIN} --resume {runs.quoted(path.parent)}"
+            + typed(f"gpt2 train --resume {quoted(path.parent)}")
             if saved
             else ""
         )

@@ -310,7 +310,7 @@ EXAMPLES = (
 )
 
 
-def parser(prog: str = "gpt2 train") -> Parser:
+def parser() -> Parser:
     """The flags of a training run."""
     made = Parser(
         "train",
@@ -318,9 +318,8 @@ def parser(prog: str = "gpt2 train") -> Parser:
         EXAMPLES,
         "Settings come from the defaults, then --preset, then --config FILE.toml, then the flags; "
         "the last one wins.",
-        prog=prog,
-        usage="%(prog)s [--config FILE] [--resume [RUN]] [--overwrite] [--dry-run]\n"
-        "                  [--SETTING VALUE ...]",
+        usage="%(prog)s\n       [--config FILE] [--resume [RUN]] [--overwrite] [--dry-run]\n"
+        "       [--SETTING VALUE ...]",
     )
     made.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
     made.add_argument(
@@ -336,9 +335,9 @@ def parser(prog: str = "gpt2 train") -> Parser:
     return made
 
 
-def read_settings(argv: Sequence[str], prog: str = "train.py") -> Asked:
+def read_settings(argv: Sequence[str]) -> Asked:
     """Read the command line, and the TOML file that it names. Raises UserError for what it cannot mean."""
-    given, other = parse(parser(prog), Settings, argv)
+    given, other = parse(parser(), Settings, argv)
     typed = frozenset(given)
     if other["config"]:
         given = {**read_toml(other["config"], Settings), **given}

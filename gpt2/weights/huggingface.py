@@ -16,6 +16,7 @@ import numpy as np
 
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError
+from gpt2.hints import install
 from gpt2.model import GPT2Config, parameter_table
 from gpt2.storage.files import made_folder, write_together
 from gpt2.weights import huggingface_tokenizer
@@ -267,8 +268,7 @@ def _package():
         import safetensors.numpy
     except ImportError:
         raise UserError(
-            "Hugging Face weights need the safetensors package: "
-            "pip install 'numpy-gpt2[hf]', or pip install safetensors"
+            f"Hugging Face weights need the safetensors package: {install('safetensors')}"
         ) from None
     return safetensors
 

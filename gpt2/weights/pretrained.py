@@ -30,6 +30,7 @@ from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.description import Description
 from gpt2.errors import UserError, reason, suggestion
+from gpt2.hints import install
 from gpt2.model import GPT2, GPT2Config
 from gpt2.own import OwnFile
 from gpt2.storage import runs
@@ -403,7 +404,7 @@ def _from_hub(name, repository):
         import huggingface_hub as hub
     except ImportError:
         raise UserError(
-            f"{name}: needs the huggingface_hub package (pip install 'numpy-gpt2[hf]'); or {advice}"
+            f"{name}: needs the huggingface_hub package ({install('huggingface_hub')}); or {advice}"
         ) from None
     hub.logging.set_verbosity_error()  # what goes wrong is told below, once
 

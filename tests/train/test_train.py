@@ -271,8 +271,7 @@ def test_a_signal_saves_and_says_how_to_go_on(small, tmp_path, name, status, han
     process.send_signal(getattr(signal, name))
     out, error = process.communicate(timeout=300)
     assert process.returncode == status and error == ""
-    # it runs beside no train.py, so that the command is named
-    assert out.splitlines()[-1].endswith(f"go on with: gpt2 train --resume {folder}")
+    assert out.splitlines()[-1].endswith(f"train.py --resume {folder}")
     step = checkpoint.load(folder / "last.safetensors")[1]["step"]
     assert f"stopped and saved at step {step};" in out
     assert lines(folder)[-1]["step"] == step
