@@ -281,7 +281,7 @@ def test_ctrl_c_while_tokenizing_leaves_nothing(tmp_path):
     program = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while program.poll() is None and not list(out.glob(".train.bin.*")):
+    while program.poll() is None and not list(out.glob("*.tmp")):
         time.sleep(0.01)
     program.send_signal(signal.SIGINT)
     program.communicate(timeout=60)
