@@ -127,6 +127,9 @@ class Derived:
         self.waits = getattr(f, "compiles_when_called_again", False)
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
 
+    def __reduce__(self):
+        return Derived, (self.f, self.transform, self.pure)
+
     def _reuse_roots(self):
         return (self.f,)
 
@@ -389,6 +392,12 @@ class DerivedFunction(functools.partial):
         if found is self:  # a decorator put it where f was, and that is how pickle finds it
             return self.__wrapped__.__qualname__
         return derived_function, (state.f, state.transform, state.pure)
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self  # as of any function
 
     def _reuse_roots(self):
         return (self.__derived__.f,)

@@ -96,6 +96,9 @@ class _Entries:
         self.f, self.options, self.name = f, options, name
         self.entries: dict[tuple, list] = {}
 
+    def __getstate__(self) -> dict:
+        return {**vars(self), "entries": {}}  # a copy records and compiles for itself
+
     def entry(self, args: Sequence, static: dict):
         """The entry for a call, recorded where there is none, and the call's arrays."""
         key = signature(args, static)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import Graph
+from ..graph import Graph, Immutable
 from ..ops import anomaly
 from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
@@ -26,7 +26,7 @@ from .source import Emitted, emit, planned
 _serial = itertools.count(1)
 
 
-class Program:
+class Program(Immutable):
     """A compiled graph. `program(*arrays, out=None)` returns a tuple; `source` is the NumPy text that runs.
 
     Results are arrays that nobody else holds: fresh ones at first, and later those that every caller has let

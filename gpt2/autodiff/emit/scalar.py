@@ -23,7 +23,7 @@ from collections.abc import Container
 
 import numpy as np
 
-from ..graph import Graph, Node, is_scalar_const, source_name, source_names
+from ..graph import Graph, Immutable, Node, is_scalar_const, source_name, source_names
 from ..ops import OPS
 from ..ops.interpret import evaluate_graph
 from .drawing import shown
@@ -201,7 +201,7 @@ def _repeats_arguments(n: Node) -> bool:
     return n.op in _FORMS and _FORMS[n.op][1].count("{") > len(n.args)
 
 
-class ScalarProgram:
+class ScalarProgram(Immutable):
     """A graph of floats as a Python function. `function` is the emitted one; calling the program never raises
     where NumPy would give inf or nan. `source` is the text that runs.
     """
