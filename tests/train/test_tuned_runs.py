@@ -37,7 +37,7 @@ def start(tmp_path):
 
 
 def train(*flags):
-    return program.main([str(flag) for flag in flags], "train.py")
+    return program.main([str(flag) for flag in flags])
 
 
 def begin(prose, start, out, *more):
