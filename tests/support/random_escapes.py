@@ -4,8 +4,8 @@
 
 The function computes a number of x. On the way it takes plain ones (float(x), int(x), complex(x, 1.0)),
 passes them through variables, containers, branches, loops, handlers and functions, decides by some and
-computes with others. Where a taken number reached the result, the derivative that the compiler knows lacks a part of the
-slope: so a function must either be refused or have the slope that differences give.
+computes with others. Where a taken number reached the result, the derivative that the compiler knows lacks a
+part of the slope: so a function must either be refused or have the slope that differences give.
 """
 
 import math

@@ -241,7 +241,10 @@ def test_options_of_scipys_factorisations():
             lambda linalg, a: linalg.qr(a, many=1),
             "scipy.linalg.qr: got an unexpected keyword argument 'many'",
         ),
-        (lambda linalg, a: linalg.cholesky(a, True, True, False, 1), "linalg.cholesky: too many positional"),
+        (
+            lambda linalg, a: linalg.cholesky(a, True, True, False, 1),
+            "scipy.linalg.cholesky: too many positional",
+        ),
     ],
 )
 def test_options_without_a_rule_are_refused_with_the_line(call, words):
