@@ -42,7 +42,7 @@ from ..reuse.cache import Cache
 from ..reuse.conditions import MOST, Path, path_of
 from ..reuse.guard import Guard, never, trust
 from ..reuse.kin import Kin, kin_of, records
-from ..reuse.watch import Watch
+from ..reuse.watch import watch
 from ..switches import overrides
 from ..tree import LEAF, flatten
 from .fast_path import make_entry
@@ -301,9 +301,7 @@ class Derived:
         def recorded(draws: Draws | None) -> tuple:
             if roots is None:
                 return record(function, args, kwargs, draws=draws), None
-            with Watch(self.f, *roots) as world:
-                rec = record(function, args, kwargs, draws=draws)
-            return rec, world
+            return watch(lambda: record(function, args, kwargs, draws=draws), self.f, *roots)
 
         rec, world = recorded(None) if self.plain_draws else self.noting_draws(recorded)
         return rec if world is None else (rec, world.guard())
@@ -312,13 +310,13 @@ class Derived:
         """recorded(draws); or recorded(None), with generators put back, where that fails: the function makes
         more of a random number than can be recorded, or is at fault itself.
         """
-        with seen(self.f) as draws:
-            try:
-                return recorded(draws)
-            except Exception as error:
-                if not draws.made:
-                    raise
-                first = error
+        draws, first = Draws(), None
+        try:
+            return seen(self.f, draws, recorded)
+        except Exception as error:
+            if not draws.made:
+                raise
+            first = error
         draws.rewind()
         try:
             found = recorded(None)

@@ -18,6 +18,7 @@ rec.draws        (k, draw): input k of the graph, one of the captures, is what t
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from ..graph import Graph, Node
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
+from ..undo import undoing
 from . import conversions, recording, source_lines
 from .containers import check_unchanged, with_tuples
 from .draws import Draw, Draws, exchanged_in
@@ -109,9 +111,10 @@ def record(
     for i, (x, text) in enumerate(zip(leaves, input_names(f, in_tree))):
         rec.arguments.append(_argument(rec, i, x, text))
     inputs = [x.node for x in rec.arguments]
-    recording.push(rec)
-    conversions.begin()
-    try:
+    undo = functools.partial(_end, rec, recording.state())
+    with undoing(undo), undoing(undo):
+        recording.push(rec)
+        conversions.begin(rec)
         given = with_tuples(unflatten(given_tree, rec.arguments), (tuple(args), kwargs or {}))
         out_leaves, out_tree = flatten(_call(rec, f, given), _is_result)
         check_unchanged(f, rec.name, given, given_tree, rec.arguments)
@@ -120,11 +123,6 @@ def record(
         results = unflatten(out_tree, [_concrete(x) for x in out_leaves])
         outputs += [rec.arguments[i].node for i in rec.written]
         contents = [rec.arguments[i].value for i in rec.written]
-    finally:
-        conversions.end()
-        recording.pop()
-        rec.active = False
-        rec.arguments = []  # lets go of the arrays
     out_leaves.clear()
     captures = rec.close()
     drawn = _drawn(rec, len(inputs) + len(captures))
@@ -146,6 +144,14 @@ def record(
     )
     pass_on(done, leaves)
     return done
+
+
+def _end(rec: ActiveRecording, before: tuple) -> None:
+    """Restore what the recording changed. `before` is the state of its thread."""
+    conversions.end(rec)
+    recording.restore(before)
+    rec.active = False
+    rec.arguments = []  # lets go of the arrays
 
 
 def _drawn(rec: ActiveRecording, start: int) -> list[tuple[int, Draw]]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NUMBERS = "biufc"  # dtype kinds
 _serials = itertools.count(1)
 
-_local = threading.local()
+local = threading.local()  # stack: the recordings of a thread; building, plain: see dispatch.py, draws.py
 
 
 class Read(NamedTuple):
@@ -281,8 +281,24 @@ def push(rec: ActiveRecording) -> None:
     _stack().append(rec)
 
 
-def pop() -> None:
-    _stack().pop()
+def state() -> tuple:
+    """What a recording changes in its thread, for `restore`."""
+    return len(_stack()), building(), plain()
+
+
+def restore(state: tuple) -> None:
+    del _stack()[state[0] :]
+    local.building, local.plain = state[1:]
+
+
+def building() -> ActiveRecording | None:
+    """The recording for which a handler makes nodes in this thread."""
+    return getattr(local, "building", None)
+
+
+def plain() -> bool:
+    """Whether random generators give plain numbers in this thread."""
+    return getattr(local, "plain", False)
 
 
 def recorded_so_far() -> bool:
@@ -304,10 +320,10 @@ def outermost() -> ActiveRecording | None:
 
 def _stack() -> list[ActiveRecording]:
     try:
-        return _local.stack
+        return local.stack
     except AttributeError:
-        _local.stack = []
-        return _local.stack
+        local.stack = []
+        return local.stack
 
 
 def scalar_const(value: complex, dtype: np.dtype) -> Node:

@@ -27,8 +27,8 @@ import numpy as np
 
 from ..atoms import ATOMS
 from ..record import source_lines
-from ..record.bytecode import CATCHES, reads
-from ..record.conversions import plain
+from ..record.bytecode import CATCHES, awaits, reads
+from ..record.conversions import Seen, plain
 from ..record.draws import Drawing
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
@@ -67,6 +67,11 @@ _ASKED_FOR = frozenset(
 _ABSTRACT = (abc.ABCMeta.__instancecheck__.__code__, abc.ABCMeta.__subclasscheck__.__code__)
 _SEVERAL = ("entry", "absent", "attribute", "answer")  # facts of which one thing may have several
 _ERRSTATE = np.errstate.__init__.__code__
+# What they ask of a recorded value does not depend on its numbers
+_OF_TYPES = {
+    getattr(Recorded.__dict__[name], "fget", Recorded.__dict__[name]).__code__
+    for name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "__len__", "__class__")
+}
 _LOUD = ("raise", "call", "print", "log")
 _OF_MEMBERS = enum.property.__get__.__code__  # reads .value and .name of a member of an enumeration
 
@@ -101,11 +106,13 @@ class World:
         self.refused: dict[int, str] = {}  # id of code -> a function that may be mentioned and not called
         self._exits: list = []
         self._enters = False
-        self._type_errors = False  # does some code catch them?
+        self._tries = False  # does some code catch exceptions?
+        self._outermost: types.FrameType | None = None  # where watching began
         self._by_identity = False  # does some code ask by `is` for what another may be equal to?
         self._nbytes = 0
 
     def guard(self) -> Guard:
+        self._outermost = None
         self._safely(self._finish)
         if self.trouble is not None:
             return Guard(self.trouble, never)
@@ -117,7 +124,7 @@ class World:
     def _finish(self) -> None:
         for found in self._open:
             found.note(self)
-            if self._type_errors and type(found) is ClassNames:  # a call that failed before anything ran
+            if self._tries and type(found) is ClassNames:  # a call that failed before anything ran
                 for f in [f for v in found.then.values() for f in functions_of(v)]:
                     self._signature(f)
         if self._enters and not all(map(lets_through, self._exits)):
@@ -206,8 +213,20 @@ class World:
             self.fail(self.refused[id(code)])
         elif frame.f_globals.get("__name__", "").endswith(".arrayprint"):
             self.fail("it writes an array as text, for which NumPy has settings")
+        elif self._tries and code not in _OF_TYPES and any(map(may_be_recorded, frame.f_locals.values())):
+            self._is_awaited(frame.f_back)
         elif code is _ERRSTATE and any(v in _LOUD for v in frame.f_locals.values() if type(v) is str):
             self.fail("it has floating-point errors raised (np.errstate)")
+
+    def _is_awaited(self, frame: types.FrameType | None) -> None:
+        """Note where a handler may end what a computation with recorded values raises: for other values it
+        may come, or stay away. What else is raised in watched code depends on nothing that is not noted.
+        """
+        while frame is not None and frame is not self._outermost:
+            if id(frame.f_code) in self._ran and awaits(frame.f_code, frame.f_lasti):
+                return self.fail(f"{CATCHES} ({location_of(frame.f_code)})")
+            frame = frame.f_back
+        return None
 
     def calls(self, code: types.CodeType, function: Any) -> None:
         """Note the call of a function written in C. What NumPy and this package call is theirs."""
@@ -227,7 +246,7 @@ class World:
         if found.trouble and code is not _OF_MEMBERS:
             self.fail(f"{found.trouble} ({location_of(code)})")
         self._enters |= found.withs > 0
-        self._type_errors |= found.type_errors
+        self._tries |= bool(found.tries)
         if found.texts:
             self._writes()
         self._known.update((id(c), c) for c in code.co_consts if type(c) is types.CodeType)
@@ -267,6 +286,8 @@ class World:
             if value is not MISSING and value is not NAMING.get(name):
                 self._used(value, uses)
         for name in found.imports:
+            if found.tries and name not in sys.modules:
+                self.fail(CATCHES)
             self._entry(sys.modules, name, sys.modules.get(name, MISSING))
             if name in sys.modules:
                 self.reach(sys.modules[name.split(".", 1)[0]])
@@ -314,6 +335,7 @@ class World:
 
     def begin(self, roots: Iterable) -> None:
         """Note what is to be called: a function, and objects that are given to it."""
+        self._outermost = sys._getframe(1)
         for root in roots:
             self.reach(root)
         self._safely(self.walk)
@@ -558,6 +580,15 @@ def _is_itself(path: tuple[str, ...], namespace: dict, builtin: dict) -> bool:
         else:
             return False
     return isinstance(found, (type, types.FunctionType, enum.Enum))
+
+
+def may_be_recorded(v: Any, depth: int = 0) -> bool:
+    """Whether an argument is a recorded value, or an object that may hold one."""
+    if type(v) in (list, tuple, dict) and depth < 4:
+        parts = v.values() if type(v) is dict else v
+        return any(may_be_recorded(part, depth + 1) for part in parts)
+    plain = (type, types.ModuleType, np.ndarray, np.dtype, Seen)
+    return type(v) not in ATOMS and not issubclass(type(v), plain)  # a recorded array says it is an ndarray
 
 
 def is_own(code: types.CodeType) -> bool:
