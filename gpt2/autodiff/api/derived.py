@@ -42,9 +42,10 @@ from ..reuse.cache import Cache
 from ..reuse.conditions import MOST, Path, path_of
 from ..reuse.guard import Guard, never, trust
 from ..reuse.kin import Kin, kin_of, records
+from ..reuse.kinds import cannot_change
 from ..reuse.watch import watch
 from ..switches import overrides
-from ..tree import LEAF, flatten
+from ..tree import LEAF, Tree, flatten
 from .fast_path import make_entry
 from .programs import Key, _programs, memory_of, structure
 from .transform import (
@@ -61,6 +62,7 @@ from .transform import (
 DOUBTS = 63  # calls between two looks at a function that cannot be followed
 FIRST = "this was its first call, and most functions of its kind are called once"
 OF_KIN = "its first call used what was recorded for another function of the same code"
+CHANGING = "it returns an object that can be changed"
 CHANGES = "what it reads is different at almost every call"
 
 
@@ -201,12 +203,14 @@ class Derived:
     @uncollected
     def built(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple[Wiring, Any]:
         """The wiring of a recording, and its program: all stages, one after the other."""
-        if self.transform.differentiates:
-            rec = replace(rec, graph=row.simplified(rec.graph, alike=self.transform.reverse and not scalar))
-            wiring = row.differentiated(self.wiring, call, rec)
-        else:
-            wiring = self.wiring(call, rec)
+        wiring = self.derived_wiring(call, rec, row, scalar)
         return wiring, self.transform.compile(wiring, row, scalar)
+
+    def derived_wiring(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> Wiring:
+        if not self.transform.differentiates:
+            return self.wiring(call, rec)
+        rec = replace(rec, graph=row.simplified(rec.graph, alike=self.transform.reverse and not scalar))
+        return row.differentiated(self.wiring, call, rec)
 
     def compiled(self, call: Arguments, key: tuple) -> Compiled | Wiring:
         """Records the call anew, and compiles it; a Wiring alone where that is not worth it."""
@@ -214,18 +218,19 @@ class Derived:
         row = Row(self.name, key[-1])
         rec, guard, path, scalar = self.recorded(call, key, row)
         kinds = tuple(map(result_kind, result_leaves(rec)))
-        graph_key = Key(
-            structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key
-        )
+        changing = is_changing(rec.out_tree.spec)
+        tree = without_objects(rec.out_tree) if changing else rec.out_tree
+        graph_key = Key(structure(rec.graph), tree, kinds, tuple(rec.written), self.transform.key(), key)
         found = _programs.find(graph_key)
         if found is None:
             if self.why is not None and not _programs.seen(graph_key):
                 return self.wiring(call, rec)
             wiring, program = self.built(call, rec, row, scalar)
             wiring = wiring.settled()
-            _programs.add(graph_key, (wiring, program), memory_of(program))
+            _programs.add(graph_key, (None if changing else wiring, program), memory_of(program))
         else:
             wiring, program = found
+            wiring = wiring or self.derived_wiring(call, rec, row, scalar).settled()
         outside = [array for _, array in rec.captures]
         if self.why is not None:
             if kin is not None:
@@ -279,7 +284,9 @@ class Derived:
     def watched(self, call: Arguments, key: tuple, args: tuple, kwargs: dict) -> tuple[Recording, Guard]:
         """A recording, and the guard of what it read."""
         if self.pure:
-            return self.drawing(args, kwargs), trust()
+            rec = self.drawing(args, kwargs)
+            changing = is_changing(rec.out_tree.spec)
+            return rec, Guard(CHANGING, never) if changing else trust()
         if self.waits:
             self.waits = False
             return self.drawing(args, kwargs), Guard(FIRST, never)
@@ -304,7 +311,10 @@ class Derived:
             return watch(lambda: record(function, args, kwargs, draws=draws), self.f, *roots)
 
         rec, world = recorded(None) if self.plain_draws else self.noting_draws(recorded)
-        return rec if world is None else (rec, world.guard())
+        if world is None:
+            return rec
+        world.returns(static_objects(rec.out_tree.spec))
+        return rec, world.guard()
 
     def noting_draws(self, recorded: Callable) -> Any:
         """recorded(draws); or recorded(None), with generators put back, where that fails: the function makes
@@ -365,6 +375,24 @@ def static_objects(spec: Any) -> list:
     held = getattr(spec[0], "roots", (spec[0],) if hasattr(spec[0], "_fields") else ())
     children = [*(("static", x) for x in held), *spec[2]]
     return [x for child in children for x in static_objects(child)]
+
+
+def is_changing(spec: Any) -> bool:
+    """Whether a result of this structure holds what can be changed, and is not an array or a container."""
+    return not all(map(cannot_change, static_objects(spec)))
+
+
+def without_objects(tree: Tree) -> Tree:
+    """The structure without what it holds besides leaves: equal for results of the same program."""
+
+    def shape(spec):
+        if spec is LEAF:
+            return LEAF
+        if spec[0] == "static":
+            return "static", type(spec[1])
+        return getattr(spec[0], "type", spec[0]), spec[1], tuple(map(shape, spec[2]))
+
+    return Tree(shape(tree.spec), tree.size)
 
 
 def with_constants_as_inputs(rec: Recording) -> Recording:

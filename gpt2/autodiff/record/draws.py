@@ -109,6 +109,7 @@ def again(made: Sequence[tuple[int, Draw]], inputs: Sequence[Node], operands: li
 
 # --- the objects that stand in for generators -----------------------------------------------------------
 
+
 @contextmanager
 def plainly() -> Iterator[None]:
     """Within this context generators give plain numbers: for functions that run as one op."""

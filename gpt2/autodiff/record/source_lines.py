@@ -85,7 +85,7 @@ def observer(function: Callable) -> Callable:
 
 
 def error_is_awaited() -> bool:
-    """Whether the function under observation catches exceptions that are raised now, or one that it called."""
+    """Whether the function under observation catches what is raised now, or a function that it called."""
     found = catching = False
     frame = user_frame()
     while frame is not None:

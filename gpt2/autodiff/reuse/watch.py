@@ -20,8 +20,9 @@ _local = threading.local()
 
 
 def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
-    """What run() gives, and the World of what it read in this thread, beginning with what `roots` are. Watches
-    nest: the inner one sees the inner part, the outer one all.
+    """What run() gives, and the World of what it read in this thread, beginning with what `roots` are.
+
+    Watches nest: the inner one sees the inner part, the outer one all.
 
     The garbage collector waits: what it runs (finalizers, gc.callbacks) is none of the function's doing.
     """

@@ -39,6 +39,7 @@ from .kinds import (
     NAMING,
     TEXTS,
     Listed,
+    cannot_change,
     functions_of,
     hides_attributes,
     is_of_a_module,
@@ -326,6 +327,14 @@ class World:
                 v = plain(v.__dict__[name])
             self.reach(v, called)
         return None
+
+    def returns(self, objects: Iterable) -> None:
+        """Note what the function gives back besides arrays. What it makes has to be made at each call."""
+        for v in objects:
+            if not cannot_change(v):
+                self._by_identity = True  # an argument or a setting that is given back is this very object
+                if not cannot_change(v, lambda part: id(part) in self._seen):
+                    self.fail(f"it returns a {name_of(type(v))} that it makes")
 
     # what is there
 

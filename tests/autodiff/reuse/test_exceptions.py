@@ -88,9 +88,9 @@ def test_exceptions_out_of_what_is_not_watched(opaque, error, first):
         except (KeyError, StopIteration, TypeError, AttributeError, ZeroDivisionError):
             return np.sum(x) * 7.0
 
-    g = ad.grad(f)
+    g = ad.compile(f)
     for sign in (first, first, -first, first, -first):
-        np.testing.assert_array_equal(g(sign * X), np.full(3, 3.0 if sign > 0 else 7.0))
+        np.testing.assert_array_equal(g(sign * X), 18.0 if sign > 0 else -42.0)
     assert ad.why_recorded(g).startswith("it catches exceptions")
 
 
