@@ -35,11 +35,12 @@ from ..errors import AutodiffError, number_returned
 from ..graph import Graph, Node, rewrite, type_text
 from ..ops import input_node
 from ..pipeline import Row, uncollected
-from ..record.bytecode import CATCHES, catches
+from ..record.bytecode import CATCHES, catches, reads
 from ..record.draws import Draws, again, seen
 from ..record.record import Recording, record
+from ..record.recording import layout_of
 from ..reuse.cache import Cache
-from ..reuse.conditions import MOST, Path, path_of
+from ..reuse.conditions import MOST, Path, Questions, are_one, path_of, share_memory
 from ..reuse.guard import Guard, never, trust
 from ..reuse.kin import Kin, kin_of, records
 from ..reuse.kinds import cannot_change
@@ -79,6 +80,7 @@ class Compiled:
     graph: Graph | None = None  # and the recorded graph that they are of, where there are any
     entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
     asked: list | None = None  # what it was given besides arrays, where the function asks by `is`
+    questions: Questions | None = None
 
     def accepts(self, call: Arguments) -> bool:
         """Whether a call with arguments of these types may have it."""
@@ -86,6 +88,8 @@ class Compiled:
             given = call.as_they_are()
             if len(given) != len(self.asked) or not all(map(operator.is_, given, self.asked)):
                 return False
+        if self.questions is not None and not self.questions.alike(call.leaves, self.outside):
+            return False
         return self.path is None or self.path.taken(call.leaves, self.outside)
 
     def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
@@ -121,6 +125,7 @@ class Derived:
         self.why: str | None = None  # why the last recording may not be used again
         self.doubts = 0  # how many calls will be recorded before reuse is considered again
         self.doubt: str | None = None  # and why
+        self.by_is = False  # does it ask by `is` for what may be an argument?
         self.plain_draws = False  # does it need plain random numbers?
         self.entry = self.slow
         self.first = True  # was it never called?
@@ -239,6 +244,9 @@ class Derived:
         graph = rec.graph if rec.draws else None
         compiled = Compiled(wiring, program, outside, guard, path, rec.draws, graph)
         compiled.asked = call.as_they_are() if guard.by_identity else None
+        if rec.asked or guard.by_is:
+            layout = layout_of(call.leaves) if "layout" in rec.asked else None
+            compiled.questions = Questions(layout, "memory" in rec.asked, guard.by_is, guard.met)
         self.cache.add(key, guard, compiled)
         if kin is not None and not rec.draws:
             records.add(*kin, guard, compiled)
@@ -271,8 +279,14 @@ class Derived:
             self.transform.check(call, self.f)
             raise
         check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
+        by_is = guard.by_is or self.by_is or self.pure and asks_by_is(self.f)
+        if by_is and are_one(call.leaves, guard.met):
+            raise AutodiffError(
+                f"{self.name}: an array is passed twice, or passed and read from outside, and the function "
+                "asks by `is` whether two things are one: a recording takes it for two. Pass a copy"
+            )
         scalar = all(type(x) is float for x in call.leaves) and not rec.captures
-        path, self.why = None, guard.trouble or self._trouble(rec)
+        path, self.why = None, guard.trouble or self._trouble(rec, call)
         if self.why is None and rec.value_dependent:
             path, self.why = self._path(rec, key, scalar)
         if self.why is not None:
@@ -295,6 +309,7 @@ class Derived:
             return self.drawing(args, kwargs), Guard(self.doubt, never)
         held = [x for x in static_objects(call.tree.spec) if type(x) is not np.random.Generator]
         rec, guard = self.drawing(args, kwargs, held)
+        self.by_is |= guard.by_is
         self.doubt = guard.trouble or (CHANGES if self.ways[key] > MOST else None)
         self.doubts = DOUBTS if self.doubt else 0
         return rec, guard
@@ -313,6 +328,8 @@ class Derived:
         rec, world = recorded(None) if self.plain_draws else self.noting_draws(recorded)
         if world is None:
             return rec
+        if world.wrong is not None:
+            raise world.wrong
         world.returns(static_objects(rec.out_tree.spec))
         return rec, world.guard()
 
@@ -335,9 +352,13 @@ class Derived:
         self.plain_draws = True
         return found
 
-    def _trouble(self, rec: Recording) -> str | None:
+    def _trouble(self, rec: Recording, call: Arguments) -> str | None:
         if rec.unstable:
             return rec.unstable[0]
+        if "memory" in rec.asked and share_memory(call.leaves, [array for _, array in rec.captures]):
+            return "it asks which arrays share memory, and some do"
+        if any(x.dtype.metadata is not None for x in call.leaves if isinstance(x, np.ndarray)):
+            return "an argument has a dtype with metadata"
         if self.pure:
             code = getattr(self.f, "__code__", None)
             return CATCHES if code is not None and catches(code) else None
@@ -375,6 +396,12 @@ def static_objects(spec: Any) -> list:
     held = getattr(spec[0], "roots", (spec[0],) if hasattr(spec[0], "_fields") else ())
     children = [*(("static", x) for x in held), *spec[2]]
     return [x for child in children for x in static_objects(child)]
+
+
+def asks_by_is(f: Callable) -> bool:
+    """Whether the code of f itself asks by `is` for what is no name of a module's."""
+    code = getattr(f, "__code__", None)
+    return code is not None and () in reads(code).asked_for
 
 
 def is_changing(spec: Any) -> bool:

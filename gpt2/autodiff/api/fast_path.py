@@ -87,6 +87,9 @@ def _made(derived, compiled, call, out):
         t.unless("kwargs")
     buffers = "None" if out is None else _buffers(t, derived, compiled.wiring, out)
     _guard(t, compiled.guard)
+    if compiled.questions is not None:
+        alike = t.value(compiled.questions.alike)
+        t.unless(f"not {alike}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
     if compiled.path is not None:
         taken = t.value(compiled.path.taken)
         t.unless(f"not {taken}(({_joined(t.leaves)},), {t.value(compiled.outside)})")

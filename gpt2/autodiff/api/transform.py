@@ -149,7 +149,7 @@ def plain_array(x: Any) -> Any:
 def leaf_key(x: Any) -> tuple:
     """All that a program depends on in an argument: everything but its numbers."""
     if isinstance(x, np.ndarray):
-        return type(x), x.dtype, x.shape, layout(x)
+        return type(x), x.dtype, x.dtype.metadata is None, x.shape, layout(x)
     return (type(x), x.dtype) if isinstance(x, np.generic) else (type(x), getattr(x, "shape", None))
 
 

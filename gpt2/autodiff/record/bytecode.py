@@ -9,6 +9,8 @@
     reads(code).imports   modules that it imports
     reads(code).asked_for   what it asks for by `is`, as a name and the attributes that follow it; () for what
                           is no name. None, True and False are left out: there is one of each
+    reads(code).types     what it asks for with `type(x) is float`: the name x, None for what is no
+                          argument; the path as in asked_for; and the line
     reads(code).texts     whether it writes something as a text, by `%` or in an f-string
     reads(code).tries     where an exception may end in it: ranges of its instructions, as offsets
     reads(code).trouble   why running it again might not give the same, whatever its values are; or None
@@ -53,6 +55,7 @@ class Reads:
     names: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
     asked_for: set[tuple[str, ...]] = field(default_factory=set)
+    types: list[tuple[str | None, tuple[str, ...], int]] = field(default_factory=list)
     texts: bool = False
     tries: list[tuple[int, int]] = field(default_factory=list)
     withs: int = 0
@@ -128,6 +131,7 @@ def _read(found: Reads, code: CodeType, instructions, i: int) -> None:
         found.withs += 1
     elif op == "IS_OP" and not _is_constant(instructions[i - 1], (bool, type(None), type(...))):
         found.asked_for.add(_path_to(instructions, i - 1))
+        _asked_for_type(found, instructions, i)
 
 
 _FORMATTING = {"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"}
@@ -151,6 +155,21 @@ def _path_to(instructions, i: int) -> tuple[str, ...]:
         path.append(instructions[i].argval)
         i -= 1
     return (instructions[i].argval, *reversed(path)) if instructions[i].opname == "LOAD_GLOBAL" else ()
+
+
+def _asked_for_type(found: Reads, instructions, i: int) -> None:
+    """`type(x) is float` at instruction i: note x and float."""
+    path = _path_to(instructions, i - 1)
+    for end in (i - 1, i - 1 - len(path)):  # the call of `type` on the right, or on the left of a path
+        for k in range(end):
+            named = instructions[k].opname == "LOAD_GLOBAL" and instructions[k].argval == "type"
+            if named and is_call_of(instructions[end], instructions[k]):
+                operand = [ins for ins in instructions[k + 1 : end] if ins.opname.startswith("LOAD")]
+                is_local = len(operand) == 1 and operand[0].opname.startswith("LOAD_FAST")
+                name = operand[0].argval if is_local else None
+                if any(ins.opname == "STORE_FAST" and ins.argval == name for ins in instructions):
+                    name = None
+                found.types.append((name, path, instructions[k].positions.lineno))
 
 
 def _inner(code: CodeType) -> list[CodeType]:

@@ -10,6 +10,7 @@ rec.captures     (input, the array itself) for arrays from outside that somebody
 rec.lifted       (input, outer recorded value)
 rec.written      flat positions of the arguments that f wrote to, in the order of their outputs
 rec.reads        values that f looked at (`if x > 0`): another run takes the same path if they are the same
+rec.asked        "layout": f asked how arrays lie in memory; "memory": whether they share it
 rec.unstable     reasons why another run might give another graph though the reads are the same
 rec.results      what f returned, with concrete values
 rec.contents     the final concrete contents of the arguments written to
@@ -35,9 +36,10 @@ from ..undo import undoing
 from . import conversions, recording, source_lines
 from .containers import check_unchanged, with_tuples
 from .draws import Draw, Draws, exchanged_in
-from .recording import NUMBERS, ActiveRecording, Read, check_kind, innermost, label, native
+from .recording import NUMBERS, ActiveRecording, Read, check_kind, innermost, label, layout_of, native
 from .results import check_results
 from .source_lines import here, observer, site
+from .types_asked import check_types
 from .unevaluated import Unknown, hangs_on
 from .value import Recorded, as_node, value_of
 
@@ -59,6 +61,7 @@ class Recording:
     results: Any
     contents: list[np.ndarray]
     draws: list[tuple[int, Draw]] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
 
     @property
     def value_dependent(self) -> bool:
@@ -106,7 +109,7 @@ def record(
     leaves, in_tree = flatten((tuple(args), kwargs or {}))
     name = name or getattr(f, "__name__", None) or type(f).__name__
     rec = ActiveRecording(name if name.isidentifier() else "f", dry)
-    rec.draws = draws
+    rec.draws, rec.given = draws, leaves
     given_tree = in_tree if draws is None else exchanged_in(in_tree)
     for i, (x, text) in enumerate(zip(leaves, input_names(f, in_tree))):
         rec.arguments.append(_argument(rec, i, x, text))
@@ -116,6 +119,7 @@ def record(
         recording.push(rec)
         conversions.begin(rec)
         given = with_tuples(unflatten(given_tree, rec.arguments), (tuple(args), kwargs or {}))
+        check_types(f, *given)
         out_leaves, out_tree = flatten(_call(rec, f, given), _is_result)
         check_unchanged(f, rec.name, given, given_tree, rec.arguments)
         check_results(rec, out_tree)
@@ -124,6 +128,8 @@ def record(
         outputs += [rec.arguments[i].node for i in rec.written]
         contents = [rec.arguments[i].value for i in rec.written]
     out_leaves.clear()
+    if rec.layout is not None and rec.layout != layout_of(leaves):
+        rec.unstable.append("it sets the flags of an argument")
     captures = rec.close()
     drawn = _drawn(rec, len(inputs) + len(captures))
     captures += [(draw.node, draw.value) for _, draw in drawn]
@@ -141,6 +147,7 @@ def record(
         results,
         contents,
         drawn,
+        rec.asked,
     )
     pass_on(done, leaves)
     return done
@@ -151,7 +158,7 @@ def _end(rec: ActiveRecording, before: tuple) -> None:
     conversions.end(rec)
     recording.restore(before)
     rec.active = False
-    rec.arguments = []  # lets go of the arrays
+    rec.arguments, rec.given = [], ()  # lets go of the arrays
 
 
 def _drawn(rec: ActiveRecording, start: int) -> list[tuple[int, Draw]]:
@@ -194,11 +201,15 @@ def _blame_scipy(rec: ActiveRecording, error: Exception) -> None:
 
 
 def _raised_at(error: Exception) -> tuple:
-    """File and line that raised."""
-    trace = error.__traceback__
-    while trace.tb_next is not None:
+    """File and line of the user's that raised."""
+    trace: Any = error.__traceback__
+    found: tuple = ()
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not found or not source_lines.is_inside(file):
+            found = file, trace.tb_lineno
         trace = trace.tb_next
-    return trace.tb_frame.f_code.co_filename, trace.tb_lineno
+    return found
 
 
 def _argument(rec: ActiveRecording, position: int, x, text: str) -> Recorded:
@@ -235,6 +246,8 @@ def pass_on(inner: Recording, leaves: Sequence) -> None:
     if outer is None:
         return
     outer.unstable += inner.unstable
+    for question in inner.asked:
+        outer.ask(question)
     if not inner.reads:
         return
     graph = Graph(inner.graph.inputs, [r.node for r in inner.reads], inner.graph.name)

@@ -66,6 +66,9 @@ class ActiveRecording:
         self.captures: dict[int, list[Capture]] = {}  # by id of the array
         self.lifted: dict[Node, tuple[Node, object]] = {}  # outer node -> (input, outer Recorded)
         self.reads: list[Read] = []
+        self.given: Sequence = ()  # the flat arguments as they came
+        self.asked: set[str] = set()  # what was asked of them besides values: "layout", "memory"
+        self.layout: list | None = None  # and how they lay then
         self.written: list[int] = []  # flat positions of arguments, in the order of the first write
         # raised where NumPy may replace it with an error of its own
         self.refused: AutodiffError | None = None
@@ -85,6 +88,14 @@ class ActiveRecording:
         if self.guessed and unevaluated.hangs_on(read.node, self.guessed):
             raise unevaluated.Unknown
         self.reads.append(read)
+
+    def ask(self, question: str) -> None:
+        """Note a question about arguments of which their types are not the whole answer."""
+        self.asked.add(question)
+        if self.dry and question == "memory":
+            raise unevaluated.Unknown
+        if question == "layout" and self.layout is None:
+            self.layout = layout_of(self.given)
 
     def check_computed(self) -> None:
         """Raise Unknown in a dry run whose function waits for errors that the values might raise."""
@@ -324,6 +335,11 @@ def _stack() -> list[ActiveRecording]:
     except AttributeError:
         local.stack = []
         return local.stack
+
+
+def layout_of(arrays: Iterable) -> list:
+    """How arrays lie in memory: their strides, and all of their flags."""
+    return [(x.strides, x.flags.num) for x in arrays if type(x) is np.ndarray]
 
 
 def scalar_const(value: complex, dtype: np.dtype) -> Node:

@@ -36,14 +36,15 @@ def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
             _resume(other)
 
     def observed() -> Any:
-        _suspend(other)
-        sys.setprofile(_observe)
-        return run()
+        with undoing(undo), undoing(undo):
+            worlds.append(world)
+            if not depth:
+                _suspend(other)
+                sys.setprofile(_observe)
+            return run()
 
     world.begin(roots)
-    with undoing(undo), undoing(undo):
-        worlds.append(world)
-        return (run() if depth else uncollected.run(observed)), world
+    return uncollected.run(observed), world
 
 
 def watched(run: Callable[[], Any], *functions: Callable) -> tuple:

@@ -30,6 +30,7 @@ from ..record import source_lines
 from ..record.bytecode import CATCHES, awaits, reads
 from ..record.conversions import Seen, plain
 from ..record.draws import Drawing
+from ..record.types_asked import type_asked
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
 from .guard import Guard, make_guard, never, settings_of_texts
@@ -96,6 +97,8 @@ class World:
 
     def __init__(self):
         self.trouble: str | None = None
+        self.wrong: Exception | None = None  # for what is answered wrongly while recording
+        self._types: set[int] = set()  # ids of code that asks for types
         self.facts: dict[tuple, tuple] = {}  # by what they are of
         self.names: set[str] = set(_ASKED_FOR)
         self._seen: dict[int, object] = {}  # keeps what was seen alive, so that an id means one object
@@ -110,16 +113,19 @@ class World:
         self._tries = False  # does some code catch exceptions?
         self._outermost: types.FrameType | None = None  # where watching began
         self._by_identity = False  # does some code ask by `is` for what another may be equal to?
+        self._by_is = False  # and for what may be an argument?
         self._nbytes = 0
 
     def guard(self) -> Guard:
         self._outermost = None
         self._safely(self._finish)
-        if self.trouble is not None:
-            return Guard(self.trouble, never)
-        guard = make_guard(self.facts.values(), self._by_identity)
-        if not guard.holds():
-            return Guard("running it changes what it reads", never)
+        guard = Guard(self.trouble, never)
+        if self.trouble is None:
+            guard = make_guard(self.facts.values(), self._by_identity)
+            if not guard.holds():
+                guard = Guard("running it changes what it reads", never)
+        guard.by_is = self._by_is
+        guard.met = frozenset(k for k, v in self._seen.items() if self._by_is and isinstance(v, np.ndarray))
         return guard
 
     def _finish(self) -> None:
@@ -148,10 +154,19 @@ class World:
         """Note a Python function that begins to run."""
         if self.trouble is not None:
             return
+        if id(frame.f_code) in self._types:
+            self._safely(self._types_asked, frame)
         if frame.f_code is _OF_MEMBERS and not _has_a_function(frame):
             self.fail(reads(_OF_MEMBERS).trouble)
         elif id(frame.f_code) not in self._ran:
             self._safely(self._runs, frame)
+
+    def _types_asked(self, frame) -> None:
+        """Note where code asks for the type of a recorded value, which is none that it could know."""
+        given = dict(frame.f_locals)
+        if frame.f_code.co_name.startswith("<") and frame.f_back is not None:  # [... for x in xs]
+            given.update(frame.f_back.f_locals)
+        self.wrong = self.wrong or type_asked(frame.f_code, given, frame.f_globals)
 
     def _runs(self, frame) -> None:
         code = frame.f_code
@@ -172,6 +187,9 @@ class World:
         for f in functions or ():
             self._free(f, found)
         self._globals(found, frame.f_globals, frame.f_builtins)
+        if found.types:
+            self._types.add(id(code))
+            self._types_asked(frame)
         return self.walk()
 
     def _serves_inside(self, frame) -> bool:
@@ -235,6 +253,7 @@ class World:
             self._safely(self._calls, code, function)
 
     def _calls(self, code, function) -> None:
+        self._by_is |= function is id
         if function in NAMING.values() and function.__name__ in reads(code).globals:
             return
         if is_of_a_module(function):
@@ -275,7 +294,9 @@ class World:
         self.fact("texts", TEXTS, settings_of_texts())
 
     def _globals(self, found, namespace: dict, builtin: dict) -> None:
-        self._by_identity |= not all(_is_itself(path, namespace, builtin) for path in found.asked_for)
+        asked_for = [(path, _standing_at(path, namespace, builtin)) for path in found.asked_for]
+        self._by_identity |= not all(map(_is_itself, asked_for))
+        self._by_is |= any(not path or isinstance(v, np.ndarray) for path, v in asked_for)
         for name, uses in found.globals.items():
             value = namespace.get(name, MISSING)
             if value is not MISSING:
@@ -574,21 +595,24 @@ _WRITERS = Listed()
 _WRITERS.add(TEXTS)
 
 
-def _is_itself(path: tuple[str, ...], namespace: dict, builtin: dict) -> bool:
-    """Whether what a path of names leads to is a thing that no other is equal to, as far as the guard goes: a
-    class, a function, a member of an enumeration.
-    """
-    if not path:
-        return False
-    found = namespace.get(path[0], builtin.get(path[0]))
+def _standing_at(path: tuple[str, ...], namespace: dict, builtin: dict) -> Any:
+    """What a path of names leads to, through modules and enumerations; None if it is not found."""
+    found = namespace.get(path[0], builtin.get(path[0])) if path else None
     for name in path[1:]:
         if type(found) is types.ModuleType:
             found = found.__dict__.get(name)
         elif isinstance(found, enum.EnumType) and name in found.__members__:
             found = found.__members__[name]
         else:
-            return False
-    return isinstance(found, (type, types.FunctionType, enum.Enum))
+            return None
+    return found
+
+
+def _is_itself(asked_for: tuple[tuple[str, ...], Any]) -> bool:
+    """Whether what is asked for is a thing that no other is equal to, as far as the guard goes: a class, a
+    function, a member of an enumeration.
+    """
+    return isinstance(asked_for[1], (type, types.FunctionType, enum.Enum))
 
 
 def may_be_recorded(v: Any, depth: int = 0) -> bool:
