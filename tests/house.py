@@ -35,6 +35,7 @@ STAGES: dict[str, set[str]] = {
     "reuse": {"atoms", "emit", "graph", "ops", "pipeline", "record", "same", "tree", "undo"},
     "check": {"derive", "graph", "ops", "record", "tree"},
     "api": {
+        "atoms",
         "derive",
         "emit",
         "errors",

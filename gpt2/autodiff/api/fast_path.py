@@ -28,7 +28,7 @@ from ..reuse.guard import compiled as code_of
 from ..same import same_items
 from ..switches import overrides
 from ..tree import LEAF, Record, flatten, unflatten
-from .transform import Transform, check_overlap, matched_buffers
+from .transform import SCALAR, Transform, check_overlap, matched_buffers
 
 if TYPE_CHECKING:
     from .derived import Compiled, Derived
@@ -296,7 +296,13 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
         ]
         text = "r" if single else "r[{}]"
         _updates(t, wiring, text)
-        t.lines.append("    return " + _result(t, wiring, lambda o: text.format(o.index)))
+
+        def given_back(o) -> str:
+            if o.kind != SCALAR:
+                return text.format(o.index)
+            return f"{t.value(wiring.graph.outputs[o.index].dtype.type)}({text.format(o.index)})"
+
+        t.lines.append("    return " + _result(t, wiring, given_back))
         return
     t.lines.append(
         f"    r = {t.value(program)}({_joined([*given, f'out={buffers}'] if buffers != 'None' else given)})"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..atoms import SCALARS
 from ..errors import AutodiffError
 from ..graph import Graph, Node
 from ..ops.interpret import evaluate_graph
@@ -240,8 +241,8 @@ def as_kind(value: Any, kind: str) -> Any:
         return value
     if type(value) is Recorded:
         return Recorded(value._rec, value.node, np.asarray(value.value).item()) if kind == NUMBER else value
-    if type(value) in (float, bool, complex, int):
-        return value
+    if type(value) in SCALARS:  # from a program of `math` code
+        return np.asarray(value)[()] if kind == SCALAR else value
     return value[()] if kind == SCALAR else value.item()
 
 
