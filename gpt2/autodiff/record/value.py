@@ -242,7 +242,9 @@ class Recorded(metaclass=_Kind):
             )
             what = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
             raise located(error, what, source_lines.here())  # NumPy itself then asks __array__
-        if name.startswith("_") or not hasattr(type(self._value), name):
+        # What Python's own library asks in vain it refuses by itself: statistics.mean
+        of_python = source_lines.is_standard(sys._getframe(1).f_code.co_filename)
+        if name.startswith("_") or of_python or not hasattr(type(self._value), name):
             raise AttributeError(f"'Recorded' object has no attribute {name!r}", name=name, obj=self)
         raise no_attribute(type(self._value), name, source_lines.here())
 
