@@ -9,9 +9,14 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gpt2.output import OutputLost, painted, standing_in
+from gpt2.output import OutputLost, escaped, painted, standing_in
 
 LONGEST = 2000  # characters of a message
+
+
+def printable(text: object) -> str:
+    """The text in one line without control characters: what does not print is escaped as in Python."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
 
 
 class UserError(ValueError):
@@ -26,7 +31,7 @@ class UserError(ValueError):
         text = str(text)
         if len(text) > LONGEST:
             text = f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 2 :]}"
-        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
+        super().__init__(printable(text))
 
     @property
     def as_flag(self) -> str:
@@ -103,7 +108,7 @@ def nearest(name: str, names: Iterable[str], meant: Mapping[str, str] | None = N
 
 def say_error(text: str) -> None:
     """Print "error: ..." on standard error."""
-    print(f"{painted('error:', 'red', sys.stderr)} {text}", file=sys.stderr)
+    print(escaped(f"{painted('error:', 'red', sys.stderr)} {text}"), file=sys.stderr)
 
 
 def reason(error: BaseException) -> str:

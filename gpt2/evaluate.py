@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2 import cli
-from gpt2.data import corpora
+from gpt2.data import corpora, textfile
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens
-from gpt2.errors import UserError, option_error, reason
+from gpt2.errors import UserError, option_error, printable
 from gpt2.layers import crossentropy_forward
 from gpt2.model import GPT2
 from gpt2.weights import pretrained
@@ -132,18 +132,13 @@ def read_data(path: str | Path, words: Tokenizer) -> np.ndarray:
                 f"0 to {words.vocab_size - 1}; the file was made with another one"
             )
         return tokens
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"--data {path}: not UTF-8 text (byte {error.start})") from None
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise UserError(f"--data {path}: {reason(error)}") from None
-    return words.encode(text)
+    small = np.min_scalar_type(words.vocab_size)
+    return np.concatenate([a.astype(small) for a in words.encode_stream(textfile.pieces(path))])
 
 
 def tell(line: str) -> None:
     """Say on standard error what is read: standard output is for the figures."""
-    print(line, file=sys.stderr)
+    print(printable(line), file=sys.stderr)
 
 
 EXAMPLES = (
@@ -188,7 +183,7 @@ def _run(args):
     if args.json:
         print(json.dumps(asdict(score)))
         return
-    print(f"{args.data}: {score.tokens:,} tokens, {score.bytes:,} bytes, tokenizer {words.name}")
+    print(f"{printable(args.data)}: {score.tokens:,} tokens, {score.bytes:,} bytes, tokenizer {words.name}")
     print(f"nats per token  {score.nats_per_token:.4f}")
     print(f"perplexity      {score.perplexity:.2f}")
     print(f"bits per byte   {score.bits_per_byte:.4f}")

@@ -9,7 +9,8 @@ from typing import TextIO
 from gpt2.cli import fitted
 from gpt2.data import corpora
 from gpt2.decoder import Decoder
-from gpt2.storage import runs
+from gpt2.errors import printable
+from gpt2.hints import quoted, typed
 from gpt2.train import llmc
 from gpt2.train.flags import table
 from gpt2.train.flops import Peak, gflop, training_flops
@@ -107,19 +108,19 @@ class Own(Reporter):
         """Where things are, and what to try next."""
         s = run.settings
         best = f"best validation loss {run.best:.4f} nats per token"
-        done = f"done: {run.step} steps, {best}, all in {run.folder}"
+        done = f"done: {run.step} steps, {best}, all in {printable(run.folder)}"
         print(fitted(done))
         print("what to try next:")
-        folder = runs.quoted(run.folder)
-        print(f'  more text           {runs.SAMPLE} --run {folder} --prompt "O "')
-        print(f"  train on            {runs.TRAIN} --resume {folder} --steps {2 * s.steps}")
+        folder, start = quoted(run.folder), "def " if s.data == "stdlib" else "O "
+        print("  more text          ", typed(f'gpt2 sample --run {folder} --prompt "{start}"'))
+        print("  train on           ", typed(f"gpt2 train --resume {folder} --steps {2 * s.steps}"))
         if s.preset == "shakespeare-char-cpu":
-            larger = "--preset shakespeare-char-cpu --n-embd 192 --n-head 6"
-            print(fitted(f"  a larger model      {runs.TRAIN} {larger}"))
+            larger = typed("gpt2 train --preset shakespeare-char-cpu --n-embd 192 --n-head 6")
+            print("  a larger model     ", larger)
         elif s.data == "tinyshakespeare":
-            print(f"  letter by letter    {runs.TRAIN} --preset shakespeare-char-cpu")
+            print("  letter by letter   ", typed("gpt2 train --preset shakespeare-char-cpu"))
         if s.data in corpora.NAMED:
-            print(f"  your own text       {runs.TRAIN} --data path/to/file.txt")
+            print("  your own text      ", typed("gpt2 train --data path/to/file.txt"))
 
     def close(self) -> None:
         if self.progress is not None:
@@ -171,7 +172,7 @@ class LlmC(Reporter):
         _line(f"generating:\n---\n{text}\n---")
 
     def end(self, run: Run) -> None:
-        print(f"done: {run.step} steps, all in {run.folder}", file=sys.stderr)
+        print(f"done: {run.step} steps, all in {printable(run.folder)}", file=sys.stderr)
 
 
 REPORTERS = {"own": Own, "llm.c": LlmC}  # what --lines names
@@ -186,7 +187,7 @@ def _describe(run: Run, flops: float, peak: Peak, file: TextIO) -> None:
     s = run.settings
     print(table(s), file=file)
     for note in run.notes:
-        print(fitted(f"note: {note}"), file=file)
+        print(fitted(f"note: {printable(note)}"), file=file)
     model = run.model
     some = (
         "" if model.description.trained.everything else f", of which {model.flat_params.size:,} are trained"

@@ -34,6 +34,7 @@ from ..reuse.kinds import cannot_change
 from ..switches import Options
 from ..tree import LEAF, flatten, leaf_count, unflatten
 from .derived import name_of, static_objects
+from .transform import check_apart
 
 
 def signature(args: Sequence, static: dict) -> tuple:
@@ -154,6 +155,8 @@ class _Summing:
         self.sums: dict = {}
 
     def __call__(self, *arrays, out=None, add=False):
+        if out is not None:
+            check_apart(self.name, out)
         if not add:
             return self.program(*arrays, out=out)
         which = tuple(k for k, b in enumerate(out) if b is not None)
