@@ -52,21 +52,19 @@ class Interrupt:
         return self._opcode
 
 
-_leaving: dict = {}
+_leaving: dict = {}  # by the id of code: hashing code takes long
 
 
 def leaving(code):
     """The offsets of the three Nones that __exit__ is called with, and of its call."""
-    if code not in _leaving:
+    if id(code) not in _leaving:
         found, instructions = set(), list(dis.get_instructions(code))
         for k, ins in enumerate(instructions[3:], 3):
-            nones = instructions[k - 3 : k]
-            if ins.opname in ("PRECALL", "CALL") and all(
-                i.opname == "LOAD_CONST" and i.argval is None for i in nones
-            ):
+            nones = [i.opname == "LOAD_CONST" and i.argval is None for i in instructions[k - 3 : k]]
+            if ins.opname in ("PRECALL", "CALL") and all(nones):
                 found.update(i.offset for i in instructions[k - 3 : k + 2])
-        _leaving[code] = found
-    return _leaving[code]
+        _leaving[id(code)] = code, found
+    return _leaving[id(code)][1]
 
 
 def names_of_numpy():
