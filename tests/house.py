@@ -81,6 +81,7 @@ PARTS: dict[str, set[str]] = {
     "own": {"errors"},
     "config": {"errors", "layers"},
     "fitting": {"config", "errors", "layers"},
+    "memory": set(),
     "tensors": set(),
     "tuning": {"errors"},
     "trained": {"config", "errors"},
@@ -104,7 +105,7 @@ PARTS: dict[str, set[str]] = {
     },
     "adapters": {"errors", "model", "tuning"},
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
-    "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
+    "parallel": {"model", "optimizer", "autodiff", "errors", "memory"},  # of autodiff the threads alone
     "weights": {"adapters", "data", "description", "errors", "model", "storage", "tensors", "tuning"},
     "decoder": {"autodiff", "backward", "description", "errors", "fitting", "forward", "layers", "model"},
     "sample": {"autodiff", "cli", "data", "decoder", "errors", "model", "parallel", "weights"},
@@ -117,6 +118,7 @@ PARTS: dict[str, set[str]] = {
         "description",
         "errors",
         "forward",
+        "memory",
         "model",
         "optimizer",
         "output",

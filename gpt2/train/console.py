@@ -7,6 +7,7 @@ from contextlib import closing
 from gpt2 import parallel
 from gpt2.data import corpora
 from gpt2.errors import no_overflow_warnings
+from gpt2.memory import free_memory
 from gpt2.output import Output
 from gpt2.storage import runs
 from gpt2.train import cost, fastest, flops
@@ -52,7 +53,7 @@ def dry_run(s: Settings) -> int:
     print(table(s))
     with errors_as_flags(s):
         what = cost.estimate(config, s.batch_size, s.block_size, s.accumulate, **model_options(s))
-    print("\n".join(cost.lines(what, s.steps, cost.available_memory())))
+    print("\n".join(cost.lines(what, s.steps, free_memory())))
     return 0
 
 
