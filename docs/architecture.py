@@ -63,6 +63,7 @@ PARTS = {
         "own layers, checked",
         "Whether a user's own layer or block fits into the model: what does not is refused in one line.",
     ),
+    "memory": Room("free memory", "How much memory this process may still take, in a container too."),
     "tensors": Room(
         "where tensors lie", "Views of one flat buffer, or arrays that lie apart, block by block."
     ),

@@ -84,6 +84,7 @@ PARTS: dict[str, set[str]] = {
     "own": {"errors", "storage"},
     "config": {"errors", "layers"},
     "fitting": {"config", "errors", "layers"},
+    "memory": set(),
     "tensors": set(),
     "tuning": {"errors"},
     "trained": {"config", "errors"},
@@ -107,7 +108,7 @@ PARTS: dict[str, set[str]] = {
     },
     "adapters": {"errors", "model", "tuning"},
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
-    "parallel": {"autodiff", "errors", "hints", "model", "optimizer"},  # of autodiff the threads
+    "parallel": {"autodiff", "errors", "hints", "memory", "model", "optimizer"},  # of autodiff the threads
     "weights": {
         "adapters",
         "data",
@@ -132,6 +133,7 @@ PARTS: dict[str, set[str]] = {
         "errors",
         "forward",
         "hints",
+        "memory",
         "model",
         "optimizer",
         "output",

@@ -8,6 +8,7 @@ from gpt2 import parallel
 from gpt2.data import corpora
 from gpt2.errors import no_overflow_warnings, printable
 from gpt2.hints import quoted, typed
+from gpt2.memory import free_memory
 from gpt2.output import Output
 from gpt2.storage import runs
 from gpt2.train import cost, fastest, flops
@@ -57,7 +58,7 @@ def dry_run(s: Settings) -> int:
     print(table(s))
     with errors_as_flags(s):
         what = cost.estimate(config, s.batch_size, s.block_size, s.accumulate, **model_options(s))
-    print("\n".join(cost.lines(what, s.steps, cost.available_memory())))
+    print("\n".join(cost.lines(what, s.steps, free_memory())))
     return 0
 
 
