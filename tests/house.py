@@ -32,7 +32,7 @@ STAGES: dict[str, set[str]] = {
     "emit": {"graph", "ops", "run", "switches"},
     "pipeline": {"derive", "emit", "graph", "keep", "ops", "passes", "switches", "undo"},
     "nested": {"derive", "errors", "graph", "ops", "pipeline", "run"},
-    "reuse": {"atoms", "emit", "graph", "ops", "pipeline", "record", "same", "tree", "undo"},
+    "reuse": {"atoms", "emit", "graph", "ops", "pipeline", "record", "same", "undo"},
     "check": {"derive", "graph", "ops", "record", "tree"},
     "api": {
         "atoms",
