@@ -19,13 +19,14 @@ rec.draws        (k, draw): input k of the graph, one of the captures, is what t
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..errors import STANDS_FOR, AutodiffError, DtypeError, lost_in_scipy, no_attribute
+from ..errors import STANDS_FOR, AutodiffError, ConversionError, DtypeError, lost_in_scipy, no_attribute
 from ..graph import Graph, Node
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
@@ -174,7 +175,19 @@ def _call(rec: ActiveRecording, f, arguments):
             raise no_attribute(type(error.obj.value), error.name, _raised_at(error)) from error
         if isinstance(error, TypeError) and "Recorded" in str(error):
             error.add_note(STANDS_FOR)
+        _blame_containers(args, error)
         raise
+
+
+def _blame_containers(args: tuple, error: Exception) -> None:
+    """Raise where an operator failed that took a list or tuple of numbers for an array."""
+    names = {type(x).__name__ for x in args if type(x) in (list, tuple)}
+    about = f"'(?:{'|'.join(names)})'|sequence by"
+    if names and isinstance(error, TypeError) and re.search(about, str(error)):
+        raise ConversionError(
+            f"{error}; an argument is a {names.pop()}, which the function gets as such: pass np.array(...)",
+            (*_raised_at(error), ""),
+        ) from error
 
 
 def _blame_scipy(rec: ActiveRecording, error: Exception) -> None:
