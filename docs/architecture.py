@@ -192,6 +192,7 @@ STAGES = {
     ),
     "same": Room("equal to the bit", "Whether two values are equal to the last bit."),
     "atoms": Room("plain values", "Types of values that are no objects of the user's: numbers, texts, None."),
+    "undo": Room("undoing", "Undoes what was changed, whatever happens."),
     "switches": Room("options", "What may be switched off or chosen: `ad.options`."),
     "errors": Room("what goes wrong", "What may go wrong, with the line of the user's function."),
 }

@@ -83,7 +83,7 @@ def write(
     _check_dtype(destination, dtype)
     _check_kind(destination, model.description)
     if destination.suffix == ".bin":
-        return _to_llmc(destination, model, words, dtype)
+        return llmc.write(destination, model.params, model.config, dtype, words)
     if destination.suffix == ".safetensors":
         return _to_checkpoint(destination, model, words)
     return _to_huggingface(destination, model, words, base)
@@ -120,25 +120,15 @@ def _words(found):
         return None
 
 
-def _to_llmc(path, model, words, dtype):
-    llmc.write(path, model.params, model.config, dtype)
-    if words is None:
-        return [path]
-    beside = path.with_name(f"{path.stem}_tokenizer.bin")
-    llmc.write_tokenizer(beside, words)
-    return [path, beside]
-
-
 def _to_checkpoint(path, model, words):
     state = checkpoint.model_state(model)
     if model.description.lora is None:  # whole weights, whatever part of them was trained
         state.pop("tuned", None)
-    checkpoint.save(path, checkpoint.model_arrays(model), state)
-    if words is None:
-        return [path]
-    beside = path.with_name(runs.TOKENIZER)
-    words.save(beside)
-    return [path, beside]
+    if model.description.file is not None:
+        model.description.file.remember()
+    arrays, kept = checkpoint.kept_tokenizer(words)
+    checkpoint.save(path, {**checkpoint.model_arrays(model), **arrays}, {**state, **kept})
+    return [path]
 
 
 def _to_huggingface(folder, model, words, base):

@@ -233,8 +233,8 @@ class GPT2:
                 pickle.dumps(None if self.description.file else layer)
             except (pickle.PicklingError, AttributeError, TypeError) as error:
                 raise TypeError(
-                    f"GPT2: its own layer {name} cannot be pickled ({error}); define its functions at the top of "
-                    "a module, or give the model the path of a file with LAYERS"
+                    f"GPT2: its own layer {name} cannot be pickled ({error}); define its functions at the "
+                    "top of a module, or give the model the path of a file with LAYERS"
                 ) from None
         make, settings, (*arrays, find) = self._made_from()
         return make, settings, (*arrays, find and partial(_itself, find()))
@@ -576,7 +576,8 @@ class GPT2:
         ids = np.asarray(ids)
         if ids.ndim == 1 and ids.size:
             raise ValueError(
-                f"GPT2.forward: {name} has shape {ids.shape}, expected (B, T); np.array({name})[None] is a batch"
+                f"GPT2.forward: {name} has shape {ids.shape}, expected (B, T); "
+                f"np.array({name})[None] is a batch of one"
             )
         if ids.ndim != 2 or ids.size == 0:
             raise ValueError(f"GPT2.forward: {name} has shape {ids.shape}, expected (B, T), not empty")

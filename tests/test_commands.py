@@ -49,6 +49,7 @@ def test_version(capsys):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["certificate", "convert", "data", "evaluate", "plot", "sample", "train"])
 def test_each_explains_itself(name):
     """Under either spelling, and without importing anything that may be missing."""
@@ -76,6 +77,7 @@ def test_help_fits_and_its_examples_are_understood(name, monkeypatch):
             parser.parse_args(words)
 
 
+@pytest.mark.slow
 def test_a_command_that_is_not_there(capsys):
     assert commands.main(["sampel"]) == 2
     assert capsys.readouterr().err == "error: no command 'sampel'; did you mean sample?\n"
@@ -111,6 +113,7 @@ TYPOS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", TYPOS)
 def test_typing_errors(line, capsys, tmp_path, monkeypatch):
     """Each is one line that names what was meant."""
@@ -174,6 +177,7 @@ def test_the_status_of_a_command_is_kept(tmp_path):
     assert run.returncode == 2 and "no run here" in run.stderr
 
 
+@pytest.mark.slow
 def test_the_name_that_a_command_had_before():
     """python -m gpt2.backward and python -m gpt2 backward are python -m gpt2.certificate."""
     told = [
@@ -223,6 +227,7 @@ def test_sources_side_by_side_where_there_is_room():
     assert [line.split()[1] for line in narrow if line.startswith("----")] == ["one", "two", "three"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="pseudo-terminals are POSIX's")
 @pytest.mark.parametrize("line", ["certificate gelu", "check gelu", "explain residual"])
 def test_what_is_printed_fits_a_terminal_of_80_columns(line):
@@ -332,6 +337,7 @@ def test_check_finds_a_wrong_gradient(capsys):
     assert "residual " in told and "layernorm" not in told and "all hold" in told
 
 
+@pytest.mark.slow
 def test_bench_prints_a_line_a_kind(capsys):
     options = "--size tiny --backward manual whole --batch-size 1 --block-size 8 --seconds 0.01"
     assert bench.main(options.split()) == 0

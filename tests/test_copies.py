@@ -24,8 +24,7 @@ def steps(model, optimizer, n):
 
 
 @every_way
-@pytest.mark.parametrize("taken", [0, 2])
-@pytest.mark.parametrize("backward", ["manual", "auto", "manual,gelu=auto", "whole"])
+@pytest.mark.parametrize(("backward", "taken"), [("manual,gelu=auto", 0), ("auto", 2), ("whole", 2)])
 def test_a_model_and_its_optimizer_go_on_as_the_originals(backward, taken, way):
     model = GPT2(CONFIG, backward, seed=1)
     optimizer = AdamW(model, lr=1e-2)
@@ -57,8 +56,7 @@ def test_a_layer_that_was_changed_stays_changed(way):
 @every_way
 def test_a_loaded_model_keeps_its_tokenizer(way, tmp_path):
     words = tokenizer.byte()
-    gpt2.save(GPT2(GPT2Config(words.vocab_size, 8, 1, 1, 8)), tmp_path / "m.safetensors")
-    words.save(tmp_path / "tokenizer.json")
+    gpt2.save(GPT2(GPT2Config(words.vocab_size, 8, 1, 1, 8)), tmp_path / "m.safetensors", words)
     loaded = gpt2.load(tmp_path / "m.safetensors")
     assert "".join(gpt2.generate(way(loaded), "abc", max_tokens=2, seed=1)) == "".join(
         gpt2.generate(loaded, "abc", max_tokens=2, seed=1)
@@ -68,7 +66,8 @@ def test_a_loaded_model_keeps_its_tokenizer(way, tmp_path):
 def test_own_layers_that_pickle_cannot_name_are_one_line():
     model = GPT2(CONFIG, layers={"gelu": lambda inp: inp * 2.0})
     assert copy.deepcopy(model).forward(TOKENS).shape == (2, 6, 13)
-    with pytest.raises(TypeError, match=r"GPT2: .*gelu.* pickle .* at the top of a module"):
+    message = r"GPT2: its own layer gelu cannot be pickled .* at the top of a module"
+    with pytest.raises(TypeError, match=message):
         pickle.dumps(model)
 
 

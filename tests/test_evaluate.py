@@ -160,4 +160,4 @@ def test_mistakes(run, monkeypatch, capsys, arguments, message):
 def test_tokenizer_of_another_run(run, capsys):
     tokenizer.char("abc").save(run / "tokenizer.json")
     assert evaluate.main(["--run", str(run), "--data", "x.txt"]) == 2
-    assert "the tokenizer has 3 tokens, the model 256" in capsys.readouterr().err
+    assert "the model has 256 tokens, its tokenizer 3" in capsys.readouterr().err

@@ -47,6 +47,7 @@ def error(ours, theirs):
     return np.max(np.abs(ours - theirs)) / np.max(np.abs(theirs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, TIED, {"num_key_value_heads": 1}], ids=["untied", "tied", "one"])
 def test_logits_loss_and_all_gradients_are_those_of_transformers(tmp_path, options):
     peer, model = written(tmp_path, options), read(tmp_path)
@@ -65,6 +66,7 @@ def test_logits_loss_and_all_gradients_are_those_of_transformers(tmp_path, optio
     assert max(error(model.grads[name], gradient) for name, gradient in gradients.items()) < 1e-5
 
 
+@pytest.mark.slow
 def test_several_files_and_bfloat16(tmp_path):
     peer = written(tmp_path, dtype="bfloat16", max_shard_size="8KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
@@ -319,6 +321,6 @@ def test_weights_with_too_few_tokens_or_positions(tmp_path, capsys):
 def test_it_trains_without_a_network(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("GPT2_DATA_DIR", raising=False)
     monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path))
-    words = "--steps 1 --n-layer 1 --n-embd 8 --n-head 2 --n-kv-head 1 --batch-size 1 --block-size 8 --max-tokens 2"
-    assert program(*words.split(), "--tokenizer", "byte") == 0
+    words = "--steps 1 --n-layer 1 --n-embd 8 --n-head 2 --n-kv-head 1 --batch-size 1 --block-size 8"
+    assert program(*words.split(), "--tokenizer", "byte", "--max-tokens", 2) == 0
     assert "note: tinyshakespeare.txt is not here" in capsys.readouterr().out

@@ -24,6 +24,7 @@ from gpt2.data import stdlib, textfile, tinyshakespeare
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.tokens import read_tokens, write_token_stream
 from gpt2.errors import UserError, printable, suggestion
+from gpt2.storage import files
 from gpt2.storage.download import cache_folder, sha256_of
 from gpt2.storage.files import made_folder, write_atomically
 from gpt2.storage.lock import turn
@@ -83,6 +84,7 @@ def prepare(
     text = _PartedText(name, parts)
     hint = ""
     if folder is None:
+        files.sweep_below(cache_folder() / "tokens")  # large, and perhaps of a text that is not used again
         stem = Path(name).stem if name.endswith(".txt") else Path(name).name
         used = str(tokenizer) if words is None else f"{words.name}{_digest(words)[:8]}"
         folder = cache_folder() / "tokens" / f"{stem}-{used.replace(':', '')}-{text.digest[:16]}"

@@ -196,11 +196,18 @@ def load(path: str | Path) -> Tokenizer:
     """The tokenizer that `Tokenizer.save` wrote to `path`. Raises UserError for anything else."""
     path = Path(path)
     try:
-        return _from_fields(json.loads(path.read_bytes()))
+        content = path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; a run keeps its tokenizer under this name") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
+    return from_json(path, content)
+
+
+def from_json(path: str | Path, content: bytes) -> Tokenizer:
+    """The tokenizer of what `to_json` gave and the file `path` held. Raises UserError for anything else."""
+    try:
+        return _from_fields(json.loads(content))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: not a tokenizer written by this program ({reason})") from None

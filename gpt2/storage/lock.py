@@ -118,7 +118,10 @@ def turn(path: str | Path) -> Iterator[None]:
 
 
 def lock_file(file: IO) -> bool:
-    """Lock an open file for this process, without waiting. Returns whether it is locked now."""
+    """Lock an open file until it is closed, without waiting; False: somebody else has locked it.
+
+    True as well on a file system without locks.
+    """
     try:
         if sys.platform == "win32":
             import msvcrt

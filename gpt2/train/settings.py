@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from gpt2 import parallel
 from gpt2.cli import Parser
 from gpt2.errors import UserError
+from gpt2.own import check_trained_with
 from gpt2.storage import runs
 from gpt2.train.flags import add_arguments, check, flag, parse, read_toml, setting
 from gpt2.tuning import Tuning
@@ -340,6 +341,8 @@ def read_settings(argv: Sequence[str]) -> Asked:
     typed = frozenset(given)
     if other["config"]:
         given = {**read_toml(other["config"], Settings), **given}
+        if given.get("layers") and "layers" not in typed:
+            check_trained_with(given["layers"])
     return Asked(given, other["resume"], other["overwrite"], other["dry_run"], typed)
 
 
@@ -396,4 +399,6 @@ def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) ->
                 f"{flag(field.name)} {now}: the run in {folder} has {then}, and a resumed run "
                 "keeps it; start a new run instead"
             )
+    if stored.layers and "layers" not in given:
+        check_trained_with(stored.layers)
     return dataclasses.replace(stored, **{**given, "out": str(folder)})

@@ -505,6 +505,7 @@ def run(module, *flags):
     return subprocess.run([sys.executable, "-m", module, *flags], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_contest_from_end_to_end():
     """Two of this engine's variants and the peak, three rounds, as JSON."""
     done = run(
@@ -533,6 +534,7 @@ def test_a_contest_from_end_to_end():
     assert result["rows"]["written"]["to_written"]["median"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "flag", "value", "said"),
     [

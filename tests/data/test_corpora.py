@@ -17,7 +17,7 @@ import pytest
 from gpt2.data import corpora, stdlib, textfile, tinyshakespeare
 from gpt2.data.tokens import read_tokens, write_tokens
 from gpt2.errors import UserError
-from gpt2.storage import download
+from gpt2.storage import download, files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,6 +97,15 @@ def test_token_files_are_made_once_and_anew_when_the_text_changes(prose):
     assert corpora.prepare(str(path), "byte").train.stat().st_mtime_ns == written
     path.write_text(text + "one more line\n", encoding="utf-8")
     assert corpora.prepare(str(path), "byte").train != first.train
+
+
+def test_what_was_left_of_other_texts_in_the_cache_is_swept(prose):
+    first = corpora.prepare(str(prose[0]), "byte")
+    left = first.train.with_name(f".gpt2-{files.HOST}-0123456789abcdef.tmp")
+    left.write_bytes(b"half")
+    prose[0].write_text("another text. " * 100)
+    corpora.prepare(str(prose[0]), "byte")
+    assert first.train.exists() and not left.exists()
 
 
 def test_a_damaged_token_file_is_made_again(prose):
@@ -272,7 +281,7 @@ def test_ctrl_c_while_tokenizing_leaves_nothing(tmp_path):
     program = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while program.poll() is None and not list(out.glob(".train.bin.*")):
+    while program.poll() is None and not list(out.glob("*.tmp")):
         time.sleep(0.01)
     program.send_signal(signal.SIGINT)
     program.communicate(timeout=60)

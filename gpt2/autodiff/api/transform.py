@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..atoms import SCALARS
 from ..errors import AutodiffError
 from ..graph import Graph, Node
 from ..ops.interpret import evaluate_graph
@@ -19,6 +20,7 @@ from ..record import recording
 from ..record.record import Recording, inline
 from ..record.recording import computes_as_ndarray, native
 from ..record.value import Recorded, value_of
+from ..record.writes import overlapping
 from ..switches import current_options
 from ..tree import LEAF, Leaf, Tree, flatten, items_of, matched, numbered, unflatten
 
@@ -149,7 +151,7 @@ def plain_array(x: Any) -> Any:
 def leaf_key(x: Any) -> tuple:
     """All that a program depends on in an argument: everything but its numbers."""
     if isinstance(x, np.ndarray):
-        return type(x), x.dtype, x.shape, layout(x)
+        return type(x), x.dtype, x.dtype.metadata is None, x.shape, layout(x)
     return (type(x), x.dtype) if isinstance(x, np.generic) else (type(x), getattr(x, "shape", None))
 
 
@@ -240,8 +242,8 @@ def as_kind(value: Any, kind: str) -> Any:
         return value
     if type(value) is Recorded:
         return Recorded(value._rec, value.node, np.asarray(value.value).item()) if kind == NUMBER else value
-    if type(value) in (float, bool, complex, int):
-        return value
+    if type(value) in SCALARS:  # from a program of `math` code
+        return np.asarray(value)[()] if kind == SCALAR else value
     return value[()] if kind == SCALAR else value.item()
 
 
@@ -302,7 +304,7 @@ def select(wiring: Wiring) -> Wiring:
 # --- buffers of the caller's
 
 
-def output_buffers(name: str, wiring: Wiring, out: Any) -> tuple:
+def output_buffers(name: str, wiring: Wiring, out: Any, leaves: Sequence = ()) -> tuple:
     """The arrays of `out`, which has the structure of the result, in the order of the graph's outputs."""
     chosen: list = [None] * len(wiring.graph.outputs)
     for o, buffer, path in matched_buffers(name, wiring, out):
@@ -319,7 +321,21 @@ def output_buffers(name: str, wiring: Wiring, out: Any) -> tuple:
         if not buffer.flags.writeable:
             raise AutodiffError(f"{name}: out{path} is read-only. Pass an array that can be written to")
         chosen[o.index] = buffer
+    check_apart(name, [*chosen, *(leaves[u.leaf] for u in wiring.updates)], len(wiring.updates))
     return tuple(chosen)
+
+
+def check_apart(name: str, buffers: Sequence, n_updated: int = 0) -> None:
+    """Raise where two buffers of out= share memory. The last n_updated of them are arguments that are written
+    to.
+    """
+    found = overlapping(buffers)
+    if found is None:
+        return
+    first, second = found
+    other = "an argument that it writes to" if second >= len(buffers) - n_updated else "another one"
+    shares = "whose own elements share memory" if first == second else f"that shares memory with {other}"
+    raise AutodiffError(f"{name}: out has a buffer {shares}. Pass arrays that lie apart")
 
 
 def matched_buffers(name: str, wiring: Wiring, out: Any) -> Iterator[tuple[Out, Any, str]]:

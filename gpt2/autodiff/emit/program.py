@@ -16,7 +16,7 @@ from ..graph import Graph, Immutable
 from ..ops import anomaly
 from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
-from ..switches import FAST, Options
+from ..switches import FAST, Options, followed
 from . import holdings, numexpr, tuned
 from .calls import Routine
 from .drawing import shown
@@ -80,7 +80,7 @@ class Program(Immutable):
             if type(a) is not np.ndarray:
                 arrays = tuple(np.asarray(a, d) for a, d in zip(arrays, self._dtypes))
                 break
-        if anomaly.watching:
+        if any(followed()):
             anomaly.follow(self.graph, arrays, self.name)
         n_threads = threads.get_threads()
         with self._lock:  # taking results apart from other threads' calls

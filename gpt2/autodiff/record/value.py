@@ -9,6 +9,7 @@ and `isinstance(k, float)` answer as for the value itself, and so does np.isscal
 from __future__ import annotations
 
 import dis
+import math
 import operator
 import sys
 from collections.abc import Sequence
@@ -26,13 +27,16 @@ from ..errors import (
     array_lost,
     located,
     lost_in_scipy,
+    no_attribute,
     number_lost,
+    type_not_told,
     written_to_plain,
 )
 from ..graph import Node, type_text
 from ..ops import build, table
 from . import recording, source_lines, writes
 from .indexing import advanced, basic, expand, is_basic, row_of
+from .leaving import taker
 from .recording import ActiveRecording, escaped, innermost, native, scalar_const
 from .unwatched import unwatched
 from .view_chains import chain_between, same_chain, shortened
@@ -42,7 +46,23 @@ from .view_chains import chain_between, same_chain, shortened
 ANSWERS: dict = {}
 
 
-class Recorded:
+class _Kind(type):
+    """The type of Recorded, which `type(x) == float` and `type(x) in (float, int)` ask."""
+
+    def __eq__(cls, other):
+        if cls is not other and other in _STOOD_FOR:
+            file = sys._getframe(1).f_code.co_filename
+            if not source_lines.is_inside(file) and not source_lines.is_standard(file):
+                raise type_not_told(source_lines.here())
+        return cls is other
+
+    __hash__ = type.__hash__
+
+
+_STOOD_FOR = frozenset({np.ndarray, *NUMBER_TYPES})
+
+
+class Recorded(metaclass=_Kind):
     """A value under observation: node, value, recording, and for views their root and chain (writes.py)."""
 
     __slots__ = (
@@ -139,18 +159,26 @@ class Recorded:
     # attributes
     @property
     def shape(self) -> tuple[int, ...]:
+        if type(self._value) in SCALARS:
+            _check_not_by_name("shape", sys._getframe(1))
         return self._node.shape
 
     @property
     def dtype(self) -> np.dtype:
+        if type(self._value) in SCALARS:
+            _check_not_by_name("dtype", sys._getframe(1))
         return self._node.dtype
 
     @property
     def ndim(self) -> int:
+        if type(self._value) in SCALARS:
+            _check_not_by_name("ndim", sys._getframe(1))
         return len(self._node.shape)
 
     @property
     def size(self) -> int:
+        if type(self._value) in SCALARS:
+            _check_not_by_name("size", sys._getframe(1))
         return self._node.size
 
     @property
@@ -163,10 +191,12 @@ class Recorded:
 
     @property
     def strides(self) -> tuple[int, ...]:
+        self._rec.ask("layout")
         return np.asarray(self.value).strides
 
     @property
     def flags(self) -> Any:
+        self._rec.ask("layout")
         return np.asarray(self.value).flags
 
     @property
@@ -203,6 +233,21 @@ class Recorded:
     def flat(self, value: Any) -> None:
         Flat(self)[:] = value
 
+    def __getattr__(self, name):
+        """What it stands for has it, and it has not: no default of getattr(x, name, default) is right."""
+        if name == "__array_interface__":
+            error = AttributeError(
+                "a recorded array does not show its memory. Use np.lib.stride_tricks.sliding_window_view, or "
+                "slices and np.stack"
+            )
+            what = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
+            raise located(error, what, source_lines.here())  # NumPy itself then asks __array__
+        # What Python's own library asks in vain it refuses by itself: statistics.mean
+        of_python = source_lines.is_standard(sys._getframe(1).f_code.co_filename)
+        if name.startswith("_") or of_python or not hasattr(type(self._value), name):
+            raise AttributeError(f"'Recorded' object has no attribute {name!r}", name=name, obj=self)
+        raise no_attribute(type(self._value), name, source_lines.here())
+
     def __len__(self):
         if not self.shape:
             raise TypeError("len() of unsized object")
@@ -213,7 +258,12 @@ class Recorded:
             raise TypeError("iteration over a 0-d array")
         return (self[i] for i in range(self.shape[0]))
 
-    __hash__ = None  # as arrays
+    def __hash__(self):
+        raise ConversionError(
+            "unhashable type: a recorded value is no key of a dict and no member of a set, as it stands for "
+            "another number at the next call. Look up int(x) or float(x), or compare with ==",
+            source_lines.outside(),
+        )
 
     # indexing
     def __getitem__(self, key):
@@ -254,39 +304,46 @@ class Recorded:
         return self._read(value, "bool")
 
     def __int__(self):
-        return self._read(int(self._number("int")), "int")
+        return self._read(int(self._number()), "int")
 
     def __index__(self):
         return self._read(operator.index(self.value), "int")
 
     def __float__(self):
-        opposite = -float(self._number("float"))
-        return self._read(-opposite, "float")  # a new object, by which check_returned knows it again
+        return self._read(float(self._number()), "float")
 
     def __complex__(self):
-        return self._read(complex(self._number("complex")), "float")
+        return self._read(complex(self._number()), "float")
+
+    def __floor__(self):
+        return _whole(math.floor, np.floor, self)
+
+    def __ceil__(self):
+        return _whole(math.ceil, np.ceil, self)
+
+    def __trunc__(self):
+        return _whole(math.trunc, np.trunc, self)
 
     def __round__(self, digits=None):
         if digits is None:
-            value = self._number("round")
-            self._read(float(value), "float")
-            return round(value)
+            return _whole(round, np.rint, self)
         if self.weak:  # Python rounds the decimal number, NumPy ten times the number
             digits = operator.index(digits)
             node = build.apply("round_decimal", self.node, digits=digits)
             return Recorded(self._rec, node, round(self.value, digits))
         return _function(np.round, self, digits)
 
-    def _number(self, kind: str):
+    def _number(self):
         """The concrete value, after asking what it is wanted for."""
         if self.dtype.kind in "fc":
-            what = source_lines.taker(self._rec.name)
+            what = taker(self._rec.name)
+            if what is None or not self._rec.has_derivative(self.node):
+                return self.value
             if what == "assignment":
                 raise self._rec.refuse(written_to_plain(source_lines.here()))
-            if what is not None:
-                scipy = source_lines.call_of_scipy()
-                lost = number_lost(what, source_lines.here()) if scipy is None else lost_in_scipy(*scipy)
-                raise self._rec.refuse(lost)
+            scipy = source_lines.call_of_scipy()
+            lost = number_lost(what, source_lines.outside()) if scipy is None else lost_in_scipy(*scipy)
+            raise self._rec.refuse(lost)
         return self.value
 
     def item(self, *index: Any) -> Any:
@@ -311,32 +368,23 @@ class Recorded:
         return [x.tolist() for x in self]
 
     def __array__(self, dtype=None, copy=None):
-        """Integers and bools carry no derivative and may leave; other numbers would lose theirs."""
-        if self.dtype.kind not in "fc":
+        """What has no derivative may leave: integers, bools, ad.stop_gradient(x)."""
+        if self.dtype.kind not in "fc" or not self._rec.has_derivative(self.node):
             value = np.array(self.value, dtype)
             self._read(value.copy(), "array")
             return value
         scipy = source_lines.call_of_scipy()
         if scipy is not None:
             raise self._rec.refuse(lost_in_scipy(*scipy))
-        if source_lines.taker(self._rec.name) == "assignment":
+        if taker(self._rec.name) == "assignment":
             raise self._rec.refuse(written_to_plain(source_lines.here()))
         raise self._rec.refuse(array_lost(source_lines.here()))
-
-    @property
-    def __array_interface__(self):
-        what = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
-        error = AttributeError(
-            "a recorded array does not show its memory. Use np.lib.stride_tricks.sliding_window_view, or "
-            "slices and np.stack"
-        )
-        raise located(error, what, source_lines.here())  # NumPy itself then asks __array__
 
     def __repr__(self):
         name = f"{self._node.name}: " if self._node.name else ""
         if not self._rec.active:
             return f"Recorded({name}{type_text(self._node)}, recording ended)"
-        return f"Recorded({name}{type_text(self._node)} = {self.value!r})"
+        return self._read(f"Recorded({name}{type_text(self._node)} = {self.value!r})", "text")
 
     def __str__(self):
         return self._read(str(self.value), "text")
@@ -445,6 +493,17 @@ class Recorded:
         return ANSWERS["function"](function, args, kwargs)
 
 
+def _check_not_by_name(name: str, frame: FrameType) -> None:
+    """Raise AttributeError where hasattr(x, "shape") asks a Python number for what only arrays have. To
+    x.shape there is an answer, as in other tools: a number may be passed where an array is meant.
+    """
+    code = frame.f_code
+    if source_lines.is_inside(code.co_filename) or "ATTR" in dis.opname[code.co_code[frame.f_lasti]]:
+        return
+    if not dis.opname[code.co_code[frame.f_lasti]].startswith("LOAD_METHOD"):
+        raise AttributeError(f"a Python number has no attribute {name!r}")
+
+
 def _check_asked_in_python(frame: FrameType) -> None:
     """Raise where a part of an array is put into another part by a function that is written in C: it moves
     rows, as rng.shuffle does, and of views it would write one row twice.
@@ -456,6 +515,13 @@ def _check_asked_in_python(frame: FrameType) -> None:
             "get lost. For a random order write x[rng.permutation(len(x))]",
             source_lines.here(),
         )
+
+
+def _whole(function, ufunc, x: Recorded) -> int:
+    """math.floor(x) and the like: a step function, whose derivative is zero."""
+    whole = function(x.value)
+    ufunc(x)._read(float(whole), "float")
+    return whole
 
 
 class Flat:
