@@ -63,6 +63,9 @@ PARTS = {
         "own layers, checked",
         "Whether a user's own layer or block fits into the model: what does not is refused in one line.",
     ),
+    "changes": Room(
+        "what own layers read", "Whether what own layers read besides their arguments is as it was."
+    ),
     "memory": Room("free memory", "How much memory this process may still take, in a container too."),
     "tensors": Room(
         "where tensors lie", "Views of one flat buffer, or arrays that lie apart, block by block."

@@ -54,11 +54,11 @@ def choose(
         if not equals or name not in layers:
             text = f"{part!r} is not LAYER=MODE, with LAYER one of {', '.join(layers)}"
             raise _not_known(spec, text + suggestion(name, layers))
-        if "block" in layers and name in WITHIN_BLOCK:
+        if name in within_block(layers):
             raise _not_known(spec, f"{name} stands in the block alone, and the model's own is derived as one")
         modes[name] = _checked(mode, spec)
     for name, mode in modes.items():
-        if mode == "manual" and layers[name].backward is None:
+        if mode == "manual" and layers[name].backward is None and name not in within_block(layers):
             told = f"{name} is {layers[name].forward.__name__}, which has no backward by hand"
             raise _not_known(spec, f"{told}; write one, or take {default_for(layers)!r}")
     options = options_for(elementwise)
@@ -76,9 +76,15 @@ def choose(
 WITHIN_BLOCK = ("attention", "gelu", "residual")  # what a block of one's own takes the place of
 
 
+def within_block(layers: Mapping[str, Layer]) -> tuple[str, ...]:
+    """The layers that run in an own block alone, and are differentiated with it; none if it is GPT-2's."""
+    return WITHIN_BLOCK if "block" in layers else ()
+
+
 def default_for(layers: Mapping[str, Layer]) -> str:
     """The backward where none is named: manual, but for those layers that have none by hand."""
-    return ",".join(["manual", *(f"{name}=auto" for name, layer in layers.items() if layer.backward is None)])
+    derived = [name for name in layers if layers[name].backward is None and name not in within_block(layers)]
+    return ",".join(["manual", *(f"{name}=auto" for name in derived)])
 
 
 @dataclass(frozen=True, repr=False)
@@ -187,6 +193,12 @@ def replace_functions(
     facts |= {"forward": forward, "backward": backward, "kind": kind}
     written, narrowed = as_a_person_wrote_it(layer), narrowed and cache(narrowed)
     return ModelLayer(**facts, written=written, narrowed=narrowed, into=into, remade=remade)
+
+
+def made_again(layer: ModelLayer) -> Layer:
+    """The layer without the programs that it has compiled."""
+    make, args = layer.remade or (lambda: layer, ())
+    return make(*args)
 
 
 def forward_alone(layer: Layer, forward: Callable) -> ModelLayer:

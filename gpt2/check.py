@@ -36,7 +36,7 @@ def pairs(path: str | Path) -> Iterator[tuple[str, Any, Any, list]]:
         names = runpy.run_path(str(path))
     except OSError as error:
         raise UserError(f"{path}: {reason(error)}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{path}: it cannot be run: {type(error).__name__}: {reason(error)}") from None
     found = [name.removesuffix("_backward") for name in names if name.endswith("_backward")]
     if not found:

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from gpt2 import autodiff as ad
 from gpt2.backward import options_for
+from gpt2.config import DATA
 from gpt2.description import Description
 from gpt2.errors import UserError
 from gpt2.fitting import expected_shape
@@ -58,6 +59,11 @@ class Decoder:
         self._layers = self._reading()
         self._ends_alone = all(d.layers[d.calls[place].layer].by_position for place in ("lnf", "head"))
         if not d.standard and not self.slow:
+            model.see_changes()
+            if model.tried is not d:
+                with np.errstate(all="ignore"):
+                    try_layers(d)
+                model.tried = d
             self._try()
 
     def read(self, tokens: ArrayLike, last_only: bool = False) -> np.ndarray:
@@ -73,6 +79,7 @@ class Decoder:
         if t1 > self.config.block_size:
             raise ValueError(f"Decoder.read: {t1} positions, block_size is {self.config.block_size}")
         params = self.model.params
+        self.model.see_changes()
         if self.slow:
             self._tokens[:, t0:t1] = tokens
             logits = forward_pass(params, self._tokens[:, :t1], self.description, self.description.written)[0]
@@ -146,6 +153,82 @@ class Decoder:
                 f"generation: read by pieces, the model ({self.description.told()}) gives other numbers than "
                 "its forward; what an own layer says with by_position or read is not so"
             )
+
+
+# ---- Whether own layers read on as they say --------------------------------------------------------------
+
+
+def try_layers(d: Description) -> None:
+    """Raise UserError for an own layer, or an own block, that gives other numbers than its forward when it is
+    read position by position, or in two pieces, to the end of the context.
+    """
+    T, rng = d.config.block_size, np.random.default_rng(0)
+    there = {None, *(p.name for p in d.table)}
+    for slot, layer in d.own.items():
+        places = [p for p, s in d.calls.items() if s.layer == slot and there.issuperset(s.tensors)]
+        if not places or slot == "crossentropy":
+            continue
+        static, inputs = d.calls[places[0]].static, d.inputs_at(places[0], 1, T, rng)
+        expected = layer_output(layer.forward(*inputs, **static))
+        for cuts in (range(T + 1), sorted({0, T // 2, T})):
+            found = _by_pieces(layer, inputs, len(DATA[slot]), cuts, static)
+            _check_same(f"{slot} ({layer.name})", found, expected, d)
+    if d.block is not None:
+        _try_block(d, d.inputs_at("block", 1, T, rng))
+
+
+def layer_output(result: Any) -> np.ndarray:
+    """What an own layer's forward computes, which may give what it saved as well."""
+    return result[0] if isinstance(result, tuple) else result
+
+
+def _by_pieces(layer, inputs, count, cuts, static):
+    """The layer's result, read from cut to cut. `count` of its inputs have positions, along axis 1."""
+    kept, pieces, length = {}, [], inputs[0].shape[1]
+    for a, b in zip(cuts, cuts[1:]):
+        given = [*(x[:, a:b] for x in inputs[:count]), *inputs[count:]]
+        if layer.read is not None:
+            out = layer.read(*given, kept=kept, start=a, length=length, **static)
+        else:
+            out = layer_output(layer.forward(*given, **static))
+        pieces.append(np.array(out))
+    return np.concatenate(pieces, axis=1)
+
+
+def _try_block(d, inputs):
+    """The own block on all positions at once, and on each as a sequence of its own: there, layers that look
+    back give what they gave the first time, as they are tried by themselves.
+    """
+    given: list[np.ndarray] = []
+
+    def noting(layer):
+        def forward(*inputs, **static):
+            given.append(layer.forward(*inputs, **static)[0])
+            return given[-1], ()
+
+        return forward
+
+    def repeating(layer):
+        return lambda *inputs, **static: (np.swapaxes(given.pop(0), 0, 1), ())
+
+    def block(change):
+        layers = with_layers(d, lambda _, x: x if x.read is None else replace(x, forward=change(x)))
+        return layers["block"].forward
+
+    x, *tensors = inputs
+    expected, _ = block(noting)(x, *tensors)
+    found, _ = block(repeating)(np.swapaxes(x, 0, 1), *tensors)
+    _check_same(f"the block ({d.block.name})", np.swapaxes(found, 0, 1), expected, d)
+
+
+def _check_same(what, found, expected, d):
+    error = np.max(np.abs(found - expected), axis=(0, *range(2, found.ndim)))
+    far = np.flatnonzero(error > ROUNDING[d.config.dtype] * np.max(np.abs(expected)))
+    if len(far) and np.isfinite(expected).all():
+        raise UserError(
+            f"generation: {what}, read by pieces, gives other numbers than its forward, first at position "
+            f"{far[0]}; what it says with by_position or read is not so"
+        )
 
 
 # ---- One position, compiled ------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class Description:
                 raise UserError(
                     f"layers: there is no layer {slot!r} to replace, expected {', '.join(LAYERS)}"
                 )
-            layer = given if isinstance(given, Layer) else layer_of(slot, given)
+            layer = layer_of(slot, given)
             if layer.forward is LAYERS[slot].forward:
                 self.layers[slot] = layer  # GPT-2's own formula, with a backward of somebody's
                 continue

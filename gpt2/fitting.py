@@ -42,9 +42,11 @@ def required_function(what: str, given: Any) -> Callable:
     return given
 
 
-def layer_of(slot: str, function: Any) -> Layer:
-    """A forward function as a Layer without a backward."""
-    return Layer(name_of(required_function(f"layers[{slot!r}]", function)), function, None)
+def layer_of(slot: str, given: Any) -> Layer:
+    """A Layer, of a compiled one that which was compiled; of a forward function one without a backward."""
+    if isinstance(given, Layer):
+        return getattr(given, "written", None) or given
+    return Layer(name_of(required_function(f"layers[{slot!r}]", given)), given, None)
 
 
 def declared_by(what: str, parameters: Callable | None, config: GPT2Config) -> dict[str, Parameter]:
@@ -53,7 +55,7 @@ def declared_by(what: str, parameters: Callable | None, config: GPT2Config) -> d
         return {}
     try:
         found = list(parameters(config))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"{what}: its parameters(config) fails: {type(error).__name__}: {reason(error)}"
         ) from None
@@ -195,8 +197,10 @@ def plain(layers: Layers) -> Mapping[str, Callable]:
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """Numbers for a trial. Of large tensors few are drawn: a trial has to be quick."""
-    few = rng.standard_normal(min(math.prod(shape), 4096)).astype(dtype)
+    """Numbers for a trial. Of large tensors few are drawn: a trial has to be quick. They are a prime
+    number, so that no two rows are the same.
+    """
+    few = rng.standard_normal(min(math.prod(shape), 4093)).astype(dtype)
     return np.resize(few, shape)
 
 
@@ -210,7 +214,7 @@ def twice(
             first, second = (np.array(fitting(what, forward(*inputs), shape, dtype)) for _ in range(2))
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             told = ", ".join(f"{a.dtype} {a.shape}" for a in inputs)
             raise UserError(f"{what}: fails for {told}: {type(error).__name__}: {reason(error)}") from None
     if any(not np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(before, inputs)):
@@ -243,7 +247,7 @@ def _try_backward(what, layer, inputs, out, static):
     with np.errstate(all="ignore"):
         try:
             gradients = layer.backward(out, saved, **static)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserError(f"{what}: its backward fails: {type(error).__name__}: {reason(error)}") from None
     if not isinstance(gradients, tuple):
         raise UserError(

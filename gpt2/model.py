@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 import gpt2.backward as seam
 from gpt2.autodiff import run_on_threads
+from gpt2.changes import Surroundings
 from gpt2.config import BLOCK_PLACES, PRESETS, GPT2Config, parameter_table
 from gpt2.description import Block, Description
 from gpt2.errors import UserError, counted
@@ -28,7 +29,7 @@ from gpt2.forward import block_forward, forward_pass, logits_fn, loss_fn
 from gpt2.layers import Layer
 from gpt2.layers.layer import Parameter
 from gpt2.own import OwnFile
-from gpt2.tensors import Stack, Tensors, joined, ranges_of, slices_of, views
+from gpt2.tensors import Named, Stack, Tensors, joined, ranges_of, slices_of, views
 from gpt2.tuning import Tuning
 
 __all__ = [
@@ -204,8 +205,12 @@ class GPT2:
         self.spec = default_backward(d) if backward is None else backward
         self._elementwise = elementwise
         self._table = seam.choose(self.spec, compile, elementwise, d.written, self._take)
+        for name, layer in layers.items() if isinstance(layers, Mapping) and backward is None else ():
+            if isinstance(layer, seam.ModelLayer):  # compiled already: it runs as it is given
+                dict.__setitem__(self._table, name, layer)
         self._whole = seam.options_for(elementwise) if self.spec.strip() == "whole" else None
         self.program = self._made_program()
+        self.surroundings = Surroundings(d)  # in which its programs are made
         self.flat_params = np.zeros(d.trained.count, config.dtype)
         self.flat_grads = np.zeros(d.trained.count, config.dtype)
         self._frozen: dict[str, Any] = {}
@@ -220,6 +225,7 @@ class GPT2:
         # Gives the Tokenizer of a model that was loaded: so texts can be continued
         self.find_tokenizer: Callable[[], Any] | None = None
         self.compiled = compile
+        self.tried: Description | None = None  # whose layers generation has tried
         self.one_position: dict[int, tuple] = {}  # batch -> what generation has compiled (gpt2/decoder.py)
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
 
@@ -250,7 +256,8 @@ class GPT2:
         """A function, its arguments, and the state that make the same model, as in __reduce__."""
         anomaly = self._traced is not nullcontext
         settings = (self.compiled, anomaly, self._elementwise, self.description.options)
-        modes = {name: "auto" if layer.kind == "auto" else "manual" for name, layer in self.layers.items()}
+        named = [name for name in self.layers if name not in seam.within_block(self.layers)]
+        modes = {name: "auto" if self.layers[name].kind == "auto" else "manual" for name in named}
         arrays = self.flat_params, self.flat_grads, self._frozen
         return _again, (self.config, self.spec, modes, *settings), (*arrays, self.find_tokenizer)
 
@@ -334,11 +341,23 @@ class GPT2:
                 f"give both when it is made: GPT2(config, layers={{{name!r}: ...}}, block=...)"
             )
         self.description = d
+        self.surroundings = Surroundings(d)
         self.program = self._made_program()
         self._saved = None
         if isinstance(layer, seam.ModelLayer):
             return layer
         return seam.as_written(d.layers[name]) if d.layers[name].backward else seam.auto(d.layers[name])
+
+    def see_changes(self) -> None:
+        """Forget what was compiled if what own layers read besides their arguments has changed."""
+        if self.surroundings.holds():
+            return
+        self.surroundings = Surroundings(self.description)
+        for name, layer in self._table.items():
+            dict.__setitem__(self._table, name, seam.made_again(layer))
+        self.program = self._made_program()
+        self.tried = None
+        self.one_position.clear()
 
     def use(self, flat_params: np.ndarray, flat_grads: np.ndarray) -> None:
         """Keep parameters and gradients in these arrays (num_parameters,) from now on, whatever they hold.
@@ -395,8 +414,8 @@ class GPT2:
         """params and grads by name, from where they are now."""
         d = self.description
         trained = views(self.flat_params, d.trained.shapes)
-        self.params = joined(self._frozen, trained, d.shapes)
-        self.grads = views(self.flat_grads, d.trained.shapes)
+        self.params = Named(joined(self._frozen, trained, d.shapes))
+        self.grads = Named(views(self.flat_grads, d.trained.shapes))
         self.lent = self.flat_grads[slice(*lent_range(d))]  # where logits may lie until it is written
 
     def twin(self) -> "GPT2":
@@ -434,6 +453,7 @@ class GPT2:
         Raises ValueError where the arguments do not fit the model.
         """
         self._saved = None  # first of all, so that two sets of activations never exist at once
+        self.see_changes()
         tokens = self._checked("tokens", tokens)
         if targets is None:
             return forward_pass(self.params, tokens, self.description, self.layers)[0]
@@ -475,6 +495,7 @@ class GPT2:
 
     def _loss_and_grads(self, tokens, targets, scale, accumulate, on_ready):
         self._saved = None  # first of all, so that two sets of activations never exist at once
+        self.see_changes()
         tokens = self._checked("tokens", tokens)
         targets = self._checked_targets(targets, tokens)
         if self.program is None:

@@ -75,7 +75,7 @@ class OwnFile:
         sys.modules[module.__name__] = module  # where dataclasses and pickles look for it
         try:
             exec(compile(content, self.path, "exec"), vars(module))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             what = error.msg if isinstance(error, SyntaxError) else reason(error)
             raise UserError(f"{self._where(error)}: {type(error).__name__}: {what}") from None
         layers, block = vars(module).get("LAYERS", {}), vars(module).get("BLOCK")

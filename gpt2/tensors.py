@@ -7,7 +7,7 @@ one block at a time.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -62,6 +62,41 @@ class Stack:
 
     def __repr__(self) -> str:
         return f"<Stack of {len(self.slices)} arrays: {self.dtype} {self.shape}>"
+
+
+class Named(dict):
+    """Tensors by name. What is assigned to a name is copied into the tensor, as all hold on to its memory."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name not in self:
+            raise KeyError(f"there is no tensor {name!r}; there are {', '.join(self)}")
+        tensor = self[name]
+        if value is tensor:  # as in params[name] *= 2.0
+            return
+        if np.shape(value) != tensor.shape:
+            raise ValueError(
+                f"{name}: the array assigned has shape {np.shape(value)}, expected {tensor.shape}"
+            )
+        try:
+            tensor[...] = value
+        except ValueError as error:
+            raise ValueError(f"{name}: cannot be written to, as it is frozen and lies in a file") from error
+
+    def update(self, *args: Any, **tensors: Any) -> None:
+        for name, value in dict(*args, **tensors).items():
+            self[name] = value
+
+    def __ior__(self, tensors: Any) -> Self:  # type: ignore[misc]  # of dict, `|` gives a plain one
+        self.update(tensors)
+        return self
+
+    def __reduce__(self) -> tuple:
+        return Named, (dict(self),)  # also for copy.copy; items are not assigned one by one
+
+    def _stays(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("a model's tensors stay; to change their numbers: params[name] = array")
+
+    setdefault = pop = popitem = clear = __delitem__ = _stays
 
 
 Tensors = dict[str, np.ndarray]  # llm.c's names -> parameters, or their gradients; a Stack among them

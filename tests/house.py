@@ -93,7 +93,9 @@ PARTS: dict[str, set[str]] = {
     "backward": {"layers", "autodiff", "errors"},
     # The model is layers. Of the seam it knows that a word such as "auto" names a table of them.
     # Of autodiff the threads alone, for its initial weights.
+    "changes": {"autodiff", "description", "fitting"},
     "model": {
+        "changes",
         "layers",
         "backward",
         "config",
@@ -121,7 +123,17 @@ PARTS: dict[str, set[str]] = {
         "tensors",
         "tuning",
     },
-    "decoder": {"autodiff", "backward", "description", "errors", "fitting", "forward", "layers", "model"},
+    "decoder": {
+        "autodiff",
+        "backward",
+        "config",
+        "description",
+        "errors",
+        "fitting",
+        "forward",
+        "layers",
+        "model",
+    },
     "sample": {"autodiff", "cli", "data", "decoder", "errors", "model", "parallel", "weights"},
     "train": {
         "autodiff",  # its threads, what it has measured, and how many operations a forward has

@@ -55,6 +55,11 @@ def test_a_layer_that_was_changed_stays_changed(way):
     np.testing.assert_array_equal(way(model).forward(TOKENS), model.forward(TOKENS))
 
 
+def test_a_model_with_an_own_block():
+    model = GPT2(CONFIG, block=lambda x, p, layers, config: x + layers["gelu"](x) * p["ln1w"], seed=1)
+    assert copy.deepcopy(model).forward(TOKENS, TOKENS) == model.forward(TOKENS, TOKENS)
+
+
 @every_way
 def test_a_loaded_model_keeps_its_tokenizer(way, tmp_path):
     words = tokenizer.byte()

@@ -10,6 +10,7 @@ import pytest
 
 import gpt2
 from gpt2 import check, evaluate, sample
+from gpt2.backward import auto, compiled
 from gpt2.data import tokenizer
 from gpt2.decoder import Decoder, SlowGeneration
 from gpt2.description import Block, Description, described
@@ -189,6 +190,109 @@ def test_what_a_layer_says_falsely_of_reading_on_is_found():
         Decoder(model_of(block=mixing))
 
 
+def late(found, start, wrong):
+    """The same, but for positions from 4 on."""
+    out = np.array(found)
+    out[:, max(0, 4 - start) :] *= wrong
+    return out
+
+
+def test_what_is_wrong_from_the_fifth_position_on_is_found():
+    layer = own("rope")["layers"]["attention"]
+
+    def read(qkv, **given):
+        return late(layer.read(qkv, **given), given["start"], 1.5)
+
+    def act(inp):  # right in pieces of four, which begin at 0 each
+        return late(inp * inp, 0, 1.5)
+
+    def block(x, p, layers, config):
+        return late(x + layers["gelu"](x), 0, 1.5)
+
+    for options, named in (
+        ({"layers": {"attention": Layer("rope", layer.forward, None, read=read)}}, r"attention \(rope\)"),
+        ({"layers": {"gelu": Layer("act", act, None, by_position=True)}}, r"gelu \(act\)"),
+        ({"block": Block(block, by_position=True)}, r"the block \(block\)"),
+    ):
+        with pytest.raises(
+            UserError, match=f"{named}, read by pieces, gives .* first at position 4; what it"
+        ):
+            list(generate(model_of(**options), [1], 3))
+
+
+def test_layers_are_tried_once(monkeypatch):
+    calls = []
+    layer = own("rope")["layers"]["attention"]
+
+    def read(qkv, **given):
+        calls.append(given["start"])
+        return layer.read(qkv, **given)
+
+    model = model_of(layers={"attention": Layer("rope", layer.forward, None, read=read)})
+    Decoder(model)
+    first = len(calls)
+    Decoder(model)
+    assert {*range(9)} <= {*calls[:first]} and len(calls) - first < first - 9
+
+
+FILE_OF_BOTH = (
+    FILES["swiglu"]
+    + """
+
+
+LAYERS = {"attention": lambda qkv, *, num_heads: qkv[..., : qkv.shape[-1] // 3]}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "",
+        *(
+            pytest.param(f"--backward {kind}", marks=pytest.mark.slow)
+            for kind in ("auto", "whole", "manual,block=auto", "auto,layernorm=manual")
+        ),
+        pytest.param("--parallel processes --workers 2", marks=pytest.mark.slow),
+    ],
+)
+def test_a_file_with_layers_and_a_block(flags, tmp_path, monkeypatch, capsys):
+    """Its attention has no backward by hand, and stands in the block alone."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.py").write_text(FILE_OF_BOTH)
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+    small = "--n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 2 --warmup 0 --eval-batches 1"
+    rest = "--sample-tokens 0 --threads 1 --data text.txt --tokenizer byte --layers two.py --steps 1"
+    given = [*small.split(), *rest.split(), *flags.split(), "--out", "run"]
+    assert program.main(given) == 0, (
+        capsys.readouterr().err
+    )
+    assert program.main(["--resume", "run", "--steps", "2"]) == 0, capsys.readouterr().err
+    assert sample.main(["--run", "run", "--max-tokens", "2"]) == 0
+    assert evaluate.main(["--run", "run", "--data", "text.txt"]) == 0
+
+
+def test_a_backward_by_hand_that_a_block_lacks_names_one_that_works():
+    model = {"layers": {"gelu": lambda inp: np.tanh(inp)}, **own("swiglu")}
+    with pytest.raises(ValueError, match="block is swiglu_block, which has no .* take 'manual,block=auto'"):
+        GPT2(CONFIG, "manual", **model)
+    assert GPT2(CONFIG, "manual,block=auto", **model).spec == GPT2(CONFIG, **model).spec
+
+
+@pytest.mark.parametrize("make", [auto, compiled])
+@pytest.mark.parametrize("backward", [None, "whole"])
+def test_a_compiled_layer_is_given_or_assigned_alike(make, backward):
+    act = Layer("act", lambda inp: (inp * inp, (inp,)), lambda dout, saved: (2.0 * saved[0] * dout,))
+    given, assigned = model_of(backward, layers={"gelu": make(act)}), model_of(backward)
+    assigned.layers["gelu"] = make(act)
+    written = model_of(layers={"gelu": act}, compile=False)
+    tokens, targets = batch()
+    losses = [model.loss_and_grads(tokens, targets) for model in (given, assigned, written)]
+    assert losses[0] == losses[1] == pytest.approx(losses[2], rel=1e-12)
+    np.testing.assert_array_equal(given.flat_grads, assigned.flat_grads)
+    assert backward or given.layers["gelu"].kind == assigned.layers["gelu"].kind
+
+
 def test_text_goes_in_and_comes_out(tmp_path):
     model = GPT2(GPT2Config(**{**vars(CONFIG), "vocab_size": 256}), seed=1)
     words = tokenizer.byte()
@@ -330,6 +434,11 @@ def test_what_no_other_process_can_find_is_refused():
     [
         ("def f(:", r"mine.py:1: SyntaxError: [^(]*$"),
         ("\nimport no_such_thing", r"mine.py:2: ModuleNotFoundError"),
+        ("import sys\nsys.exit()", r"mine.py:2: SystemExit"),
+        (
+            "LAYERS = {'gelu': lambda inp: exit(3)}",
+            r"\['gelu'\], <lambda>: fails for .*: SystemExit: 3",
+        ),
         ("x = 1", "expected LAYERS = {'gelu': my_gelu_forward}, which says"),
         ("LAYERS = {}", "expected LAYERS = "),
         ("LAYERS = {'attn': print}", "there is no layer 'attn' to replace, expected encoder"),

@@ -37,6 +37,7 @@ _EXPORTS = {
     "interplay": "as_numpy from_jax from_torch to_jax to_torch",
     "ops.anomaly": "AnomalyError",
     "emit.readable": "readable_source",
+    "reuse.watch": "watch",
     "run.axpby": "axpby",
     "run.blas": "blas_kernels limit_blas_threads",
     "run.caches": "cache_bytes in_cache",

@@ -25,6 +25,7 @@ from .emit.readable import readable_source
 from .errors import AutodiffError, ConvergenceError
 from .interplay import as_numpy, from_jax, from_torch, to_jax, to_torch
 from .ops.anomaly import AnomalyError
+from .reuse.watch import watch
 from .run.axpby import axpby
 from .run.blas import blas_kernels, limit_blas_threads
 from .run.caches import cache_bytes, in_cache
@@ -95,6 +96,7 @@ __all__ = [
     "value_and_grad",
     "vjp",
     "vmap",
+    "watch",
     "while_loop",
     "why_recorded",
 ]

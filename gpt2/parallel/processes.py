@@ -45,6 +45,8 @@ class Processes:
         options: Mapping[str, Any] | None = None,
     ):
         self.model, self.optimizer, self.size = model, optimizer, size
+        model.see_changes()
+        self.surroundings = model.surroundings
         _check_sendable(options or model.description.options)
         n, dtype = model.flat_params.size, model.config.dtype
         names = ["params", "m", "v", *(f"grads {r}" for r in range(size))]
@@ -57,7 +59,9 @@ class Processes:
             self._move(self.workers.arrays)  # while the processes start
             spec = dict(betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay)
             options = options or {"backward": model.spec, **model.description.options}
-            self.workers.call(_set_up, model.config, options, spec, each)
+            found = self.workers.call(_set_up, model.config, options, spec, each)
+            if not all(map(self.surroundings.gives, found)):
+                raise UserError(f"worker processes import own layers anew, and get others: {_MOVE}")
         except BaseException:
             self.workers.kill()
             raise
@@ -79,6 +83,7 @@ class Processes:
         clip: float | None = 1.0,
     ) -> tuple[float, float]:
         check_batch(len(batches[0][0]), self.size)
+        self._check_surroundings()
         lr = self.optimizer.lr if lr is None else lr
         each = [([_cut(batch, r, self.size) for batch in batches],) for r in range(self.size)]
         answers = self.workers.call(_step, lr, clip, self.optimizer.t, each=each)
@@ -86,8 +91,14 @@ class Processes:
         return loss, norm
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
+        self._check_surroundings()
         each = [_cut((inputs, targets), r, self.size) for r in range(self.size)]
         return self.workers.call(_loss, len(inputs), each=each)[0]
+
+    def _check_surroundings(self):
+        """Raise UserError if what own layers read is no longer what the worker processes have."""
+        if not self.surroundings.holds(arrays=True):
+            raise UserError(f"what own layers read has changed since the worker processes began: {_MOVE}")
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         return self.optimizer.m, self.optimizer.v
@@ -112,6 +123,9 @@ class Processes:
 
     def __exit__(self, kind, error, trace):
         self.workers.__exit__(kind, error, trace)
+
+
+_MOVE = "they would go on with the old; make it a parameter of the layer, or train without processes"
 
 
 def _check_sendable(options):
@@ -147,6 +161,7 @@ def _set_up(worker, config, options, spec, threads):
     optimizer.use(model.flat_params, gradients[0], arrays["m"], arrays["v"])  # sums go to the first one's
     group.share_gradients(gradients)
     worker.kept.team = Team(group, model, optimizer, part=group.part(model.flat_params.size))
+    return model.surroundings.results
 
 
 def _step(worker, lr, clip, t, shares):

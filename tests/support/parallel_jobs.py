@@ -213,3 +213,11 @@ if __name__ == "__main__":
     from tests.support import parallel_jobs  # under its own name, so that workers find its functions
 
     getattr(parallel_jobs, sys.argv[1])(*sys.argv[2:])
+
+
+FACTOR = {"k": 1.0}
+
+
+def scaled(inp):
+    """A layer that reads what may change."""
+    return inp * FACTOR["k"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import CodeType
 from typing import Any
 
@@ -184,7 +184,9 @@ def patterns_of(c: type) -> int:
 
 
 def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...], patterns: int) -> bool:
-    now = c.__dict__
+    now: Mapping = c.__dict__
+    if len(now) > len(names):  # pickle leaves a note there
+        now = {name: value for name, value in now.items() if name != "__slotnames__"}
     return (
         patterns_of(c) == patterns
         and len(c.__mro__) == len(mro)

@@ -24,6 +24,19 @@ def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
 
     Watches nest: the inner one sees the inner part, the outer one all.
 
+        >>> K = {"k": 2.0}
+        >>> def f(x):
+        ...     return K["k"] * x
+        >>> y, world = ad.watch(functools.partial(f, 3.0), f)
+        >>> guard = world.guard()
+        >>> before = guard.holds()
+        >>> K["k"] = 5.0
+        >>> before, guard.holds(), guard.trouble
+        (True, False, None)
+
+    guard.trouble says why nothing can be promised of f, or is None. world.guard(arrays=False) leaves out the
+    numbers in arrays.
+
     The garbage collector waits: what it runs (finalizers, gc.callbacks) is none of the function's doing.
     """
     world, worlds = World(), _worlds()

@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import functools
 import math
+import pickle
 import types
 
 import numpy as np
@@ -402,3 +403,23 @@ def test_a_world_that_changes_at_random():
         slope = 2.0 if act is twice else 3.0
         expected = slope * array * k * sum(items) * table["a"] * thing.rate
         np.testing.assert_allclose(g(X), expected, rtol=1e-12)
+
+
+def test_a_class_that_was_pickled_is_as_it_was():
+    """Pickle keeps a note in the class."""
+    sizes = Sizes(2.0)
+    _, world = ad.watch(functools.partial(by_sizes, X, sizes), by_sizes, sizes)
+    guard = world.guard()
+    pickle.dumps(sizes)
+    assert "__slotnames__" in vars(Sizes) and guard.trouble is None and guard.holds()
+    Sizes.factor = 3.0
+    assert not guard.holds()
+
+
+@dataclasses.dataclass
+class Sizes:
+    width: float
+
+
+def by_sizes(x, sizes):
+    return x * sizes.width

@@ -1,0 +1,82 @@
+"""Whether what a model's own layers read besides their arguments is as it was.
+
+    K = {"k": 1.0}
+    GPT2(config, layers={"gelu": lambda inp: inp * K["k"]})
+
+Compiled programs hold the numbers that were there when they were made. So the layers are run once on small
+inputs, and watched: Surroundings know what they read, and are asked before each step if it is as it was.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpt2 import autodiff as ad
+from gpt2.description import Description
+from gpt2.fitting import plain
+
+
+class Surroundings:
+    """What the own layers and the own block of a Description read now.
+
+    results   what they give for the trial inputs: arrays. They are compared where a layer runs something that
+              cannot be followed (it prints, or counts its calls)
+    """
+
+    def __init__(self, d: Description) -> None:
+        self.d = d
+        self.results: list[np.ndarray] = []
+        self._guards, self._without_arrays, self._followed = [], [], True
+        for function, args, static, others in _calls(d):
+            with np.errstate(all="ignore"):
+                found, seen = ad.watch(functools.partial(function, *args, **static), function, *others)
+            self.results += _arrays(found)
+            guard = seen.guard()
+            self._followed &= guard.trouble is None
+            if guard.trouble is None:
+                self._guards.append(guard)
+                self._without_arrays.append(seen.guard(arrays=False))
+
+    def holds(self, arrays: bool = False) -> bool:
+        """Whether all of it is as it was. arrays: their numbers too, which are operands of the programs in
+        this process, so that a change of them needs no other programs.
+        """
+        guards = self._guards if arrays else self._without_arrays
+        return all(guard.holds() for guard in guards) and (self._followed or self.gives(self._again()))
+
+    def gives(self, results: list[np.ndarray]) -> bool:
+        """Whether these are the results for the trial inputs, but for rounding."""
+        return len(results) == len(self.results) and all(
+            a.shape == b.shape and np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
+            for a, b in zip(results, self.results)
+        )
+
+    def _again(self):
+        with np.errstate(all="ignore"):
+            return [a for f, args, static, _ in _calls(self.d) for a in _arrays(f(*args, **static))]
+
+
+def _calls(d: Description) -> Iterator[tuple[Any, tuple, dict, tuple]]:
+    """(function, arguments, keywords, what else it is given that runs) of own layers and block."""
+    rng = np.random.default_rng(0)
+    T = min(3, d.config.block_size)
+    for slot, layer in d.own.items():
+        for place in d.places_of(slot)[:1]:
+            inputs, static = tuple(d.inputs_at(place, 2, T, rng)), d.calls[place].static
+            yield layer.forward, inputs, static, ()
+            if layer.backward is not None:
+                out, saved = layer.forward(*inputs, **static)
+                yield layer.backward, (np.array(out), saved), static, ()
+    if d.block is not None:
+        x, *tensors = d.inputs_at("block", 2, T, rng)
+        layers = dict(plain(d.layers))
+        named = dict(zip(d.block_tensors, tensors))
+        yield d.block.forward, (x, named, layers, d.config), {}, (layers, d.config)
+
+
+def _arrays(result: Any) -> list[np.ndarray]:
+    """Copies of the arrays in what a layer gives: its output, with or without what it saved, or gradients."""
+    parts = result if isinstance(result, tuple) else (result,)
+    return [np.array(a) for a in parts if isinstance(a, np.ndarray)]
