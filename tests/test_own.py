@@ -264,9 +264,7 @@ def test_a_file_with_layers_and_a_block(flags, tmp_path, monkeypatch, capsys):
     small = "--n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 2 --warmup 0 --eval-batches 1"
     rest = "--sample-tokens 0 --threads 1 --data text.txt --tokenizer byte --layers two.py --steps 1"
     given = [*small.split(), *rest.split(), *flags.split(), "--out", "run"]
-    assert program.main(given) == 0, (
-        capsys.readouterr().err
-    )
+    assert program.main(given) == 0, capsys.readouterr().err
     assert program.main(["--resume", "run", "--steps", "2"]) == 0, capsys.readouterr().err
     assert sample.main(["--run", "run", "--max-tokens", "2"]) == 0
     assert evaluate.main(["--run", "run", "--data", "text.txt"]) == 0
