@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from . import hidden
+
 _ids = itertools.count()
 
 
@@ -200,6 +202,17 @@ def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
     return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)
 
 
+def with_numbers(graph: Graph, numbers: Sequence[float]) -> Graph:
+    """The graph with these numbers in the place of the hidden ones."""
+
+    def shown(n: Node, args: tuple) -> Node | None:
+        if n.op != "const" or type(n.value) is not hidden.Hidden:
+            return None
+        return Node("const", (), {"value": numbers[n.value.index]}, (), n.dtype, n.name, n.loc, n.derived)
+
+    return rewrite(graph, shown)
+
+
 def with_args(n: Node, args: tuple) -> Node:
     """The same op on other arguments of the same types."""
     made = Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
@@ -349,6 +362,8 @@ def _cut_text(cut: tuple[int, int, int] | None) -> str:
 def scalar_text(n: Node) -> str:
     """A scalar constant as a literal: weak beside arrays (NEP 50), so that their dtype is kept."""
     v = n.value
+    if type(v) is hidden.Hidden:
+        return repr(v)
     if isinstance(v, complex):
         return _complex_text(v)
     return _float_text(v) if isinstance(v, float) else repr(v)

@@ -33,6 +33,7 @@ import numpy as np
 
 from ..errors import AutodiffError, number_returned
 from ..graph import Graph, Node, rewrite, type_text
+from ..hidden import compiling
 from ..ops import input_node
 from ..pipeline import Row, uncollected
 from ..record.bytecode import CATCHES, catches
@@ -45,6 +46,7 @@ from ..reuse.kin import Kin, kin_of, records
 from ..reuse.watch import Watch
 from ..switches import overrides
 from ..tree import LEAF, flatten
+from .families import Family, family_of
 from .fast_path import make_entry
 from .programs import Key, _programs, memory_of, structure
 from .transform import (
@@ -214,7 +216,7 @@ class Derived:
         graph_key = Key(
             structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key
         )
-        found = _programs.find(graph_key)
+        found = _programs.find(graph_key) or self.of_family(graph_key, call, rec, row, scalar)
         if found is None:
             if self.why is not None and not _programs.seen(graph_key):
                 return self.wiring(call, rec)
@@ -235,6 +237,37 @@ class Derived:
         if kin is not None and not rec.draws:
             records.add(*kin, guard, compiled)
         return compiled
+
+    def of_family(self, key: Key, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple | None:
+        """The wiring and the program of recordings that differ from this one in nothing but floats."""
+        family, nodes = family_of(rec.graph, key)
+        if family is None:
+            return None
+        values = [n.value for n in nodes]
+        return family.find(values) or self.hiding(family, nodes, call, rec, row, scalar)
+
+    def hiding(self, family: Family, nodes: list, call: Arguments, rec: Recording, row: Row, scalar: bool) -> Any:
+        """The same, compiled with hidden inputs; None where that fails, or is not worth while."""
+        values = [n.value for n in nodes]
+        made = family.hiding(values)
+        if made is None:
+            return None
+        try:
+            with compiling(made.tape):
+                graph = made.graph(rec.graph, nodes)
+                wiring, made.program = self.built(call, replace(rec, graph=graph), row, scalar)
+            program = made.program_of(values)
+        except Exception as error:  # it needs the numbers, or fails with its constants just so
+            import os, traceback
+            if os.environ.get("HDBG"): traceback.print_exc()
+            family.refusal = f"{type(error).__name__}: {error}"
+            return None
+        if program is None:
+            family.refusal = "one of them is equal to a constant"
+            return None
+        made.wiring = wiring.settled()
+        family.add(made)
+        return made.wiring, program
 
     def stages(self, args: tuple, kwargs: dict, hear: Callable) -> None:
         """Record and compile for these arguments once more, and tell `hear` what comes out of each stage."""

@@ -62,6 +62,11 @@ class Pair:
     ):
         self.forward, self.backward, self.saved = forward, backward, saved
 
+    def with_numbers(self, numbers: Sequence[float]) -> Pair:
+        """Both programs with these numbers in the place of the hidden ones."""
+        halves = [half.with_numbers(numbers) for half in (self.forward, self.backward)]
+        return Pair(*halves, self.saved)
+
     @property
     def source(self) -> str:
         """The NumPy source of both."""

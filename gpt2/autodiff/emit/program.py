@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import linecache
 import threading
+import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import Graph
+from .. import hidden
+from ..graph import Graph, with_numbers
 from ..ops import anomaly
 from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
@@ -43,11 +47,13 @@ class Program:
         share_inputs: bool = False,
         lend: bool = False,
     ):
-        self.graph = graph
+        self._graph = graph
         self.name = name or graph.name
         self._made_with = options, share_inputs, lend
         emitted, self._function, self._needs = _loaded(graph, options, self.name, share_inputs, lend)
         self.source = "\n\n".join([*(r.source for r in emitted.routines), emitted.source])
+        self._hidden = hidden_in(self.source, emitted.function)
+        self._numbers: Sequence[float] | None = None
         self._overwrites = emitted.overwrites
         self.arena_bytes = emitted.arena_bytes
         self._results = [r and recycled.Recycled(*r) for r in emitted.results]
@@ -55,6 +61,20 @@ class Program:
         self._dtypes = [i.dtype for i in graph.inputs]
         self._free: list[Memory] = []
         self._lock = threading.Lock()
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it computes."""
+        if self._numbers is not None:
+            self._graph, self._numbers = with_numbers(self._graph, self._numbers), None
+        return self._graph
+
+    def with_numbers(self, numbers: Sequence[float]) -> Program:
+        """The program with these numbers in the place of the hidden ones."""
+        other = copy.copy(self)
+        other._function = exchanged(self._function, self._hidden, numbers)
+        other._numbers = numbers
+        return other
 
     def memory_drawing(self) -> str:
         """Who holds which memory in the course of a call, as an SVG."""
@@ -222,6 +242,23 @@ def _with_backend(graph: Graph, backend: str) -> Program:
 def load_source(source: str, env: dict, name: str) -> Callable:
     """Execute emitted source so that tracebacks and debuggers can show its lines."""
     filename = f"<autodiff {name} {next(_serial)}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     exec(compile(source, filename, "exec"), env)
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    weakref.finalize(env[name].__code__, linecache.cache.pop, filename, None).atexit = False
     return env[name]
+
+
+def hidden_in(source: str, function: str) -> dict[str, int]:
+    """The hidden numbers of a program, by their names in its source. Its function alone may have them."""
+    if hidden.active() is None:
+        return {}
+    if hidden.named_in(source[: source.rindex(f"def {function}(")]):
+        raise TypeError("a hidden number is used outside of the program's function")
+    return hidden.named_in(source)
+
+
+def exchanged(function: Callable, names: dict[str, int], numbers: Sequence[float]) -> Callable:
+    """The function of a program with these numbers."""
+    assert isinstance(function, types.FunctionType)
+    own = {name: numbers[i] for name, i in names.items()}
+    return types.FunctionType(function.__code__, {**function.__globals__, **own})

@@ -28,7 +28,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ..graph import Graph, GraphError, Node, with_args
+from ..graph import Graph, GraphError, Node, const_value, with_args
+from ..hidden import Hidden, active
 from ..ops.exactness import decided
 from ..ops.table import EXACTLY, NEARLY, VIEWS, apply, facts, is_elementwise
 from ..switches import FAST, STRICT
@@ -105,6 +106,7 @@ class Sweep:
     ):
         self.graph = graph
         self.fast = math == FAST
+        self.tape = active()  # of the hidden numbers among the constants
         self.resting = resting  # rules that are left out
         self.families = families
         self.share = share
@@ -218,8 +220,11 @@ class Sweep:
         ):
             a, b = n.args
             return (n.op, a.id, b.id, n.dtype) if a.id < b.id else (n.op, b.id, a.id, n.dtype)
-        if n.op == "const" and n.shape:
-            return _array_key(n)
+        if n.op == "const":
+            if n.shape:
+                return _array_key(n)
+            if self.tape is not None and type(n.value) is not Hidden:
+                self.tape.literals.add(repr(const_value(n)))
         return n._key or n.key()
 
     def _found(self, key: tuple) -> Node | None:

@@ -12,11 +12,13 @@ infinite or nan; a program is not cured of its nan by differentiating it.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..graph import Node, is_scalar_const
+from ..hidden import Hidden, computed
 from ..ops import OPS, apply, build, const, evaluate
 from ..ops.table import takes_plain_numbers
 from .engine import ANY, BITS, ELEMENTWISE, Family
@@ -39,10 +41,15 @@ def evaluate_numbers(n: Node, sweep: Sweep) -> Node | None:
     """Compute an op on numbers, rounded once: not to n.dtype, which would only print worse."""
     if n.shape or not _may_fold(n) or any(a.shape or a.dtype.kind not in "fc" for a in n.args):
         return None
-    value = _evaluated(n, [number(a) for a in n.args])
-    if value is None or n.dtype.kind not in "fc" or value.dtype.kind not in "fc":
+    value = computed(_number_of, n.op, n.attrs, n.dtype, *map(number, n.args))
+    return None if value is None else const(value, n.dtype)
+
+
+def _number_of(op: str, attrs: dict, dtype: np.dtype, *values: complex) -> complex | None:
+    value = _evaluated(op, values, attrs)
+    if value is None or dtype.kind not in "fc" or value.dtype.kind not in "fc":
         return None
-    return const(value.item(), n.dtype) if np.isfinite(value.astype(n.dtype)) else None
+    return value.item() if np.isfinite(value.astype(dtype)) else None
 
 
 @fold.rule(ANY, keeps=BITS, reads=("const",))
@@ -53,7 +60,11 @@ def evaluate_constants(n: Node, sweep: Sweep) -> Node | None:
     largest = max(a.nbytes for a in n.args if a.op == "const")
     if n.nbytes > max(min(largest, FAR_TOO_LARGE), LARGEST):
         return None
-    value = _evaluated(n, [_array(a) for a in n.args])
+    if n.size == 1 and not (n.shape and sweep.fast) and all(map(is_scalar_const, n.args)):
+        types = tuple([a.dtype for a in n.args])
+        folded = computed(_rounded_number_of, n.op, n.attrs, n.dtype, types, *[a.value for a in n.args])
+        return None if folded is None else build.full(n.shape, folded, n.dtype)
+    value = _evaluated(n.op, [_array(a) for a in n.args], n.attrs)
     if value is None:
         return None
     value = value.astype(n.dtype)
@@ -61,6 +72,12 @@ def evaluate_constants(n: Node, sweep: Sweep) -> Node | None:
     if alike and value.shape and not sweep.fast:  # a factor 1 is to be seen; fast math looks closer
         return build.full(n.shape, value.flat[0].item(), n.dtype)
     return const(value, n.dtype)
+
+
+def _rounded_number_of(op: str, attrs: dict, dtype: np.dtype, types: tuple, *values: complex) -> Any:
+    """The op on numbers of these types, rounded to its own."""
+    value = _evaluated(op, [np.asarray(v, t) for v, t in zip(values, types)], attrs)
+    return None if value is None else value.astype(dtype).item()
 
 
 def _may_fold(n: Node) -> bool:
@@ -81,11 +98,11 @@ def _array(a: Node) -> np.ndarray:
     return np.broadcast_to(np.asarray(number(a), a.dtype), a.shape)
 
 
-def _evaluated(n: Node, values) -> np.ndarray | None:
+def _evaluated(op: str, values: Sequence, attrs: dict) -> np.ndarray | None:
     """The op computed by NumPy; None where it fails, which is the running program's to do."""
     with np.errstate(all="ignore"):
         try:
-            return np.asarray(evaluate(n.op, values, n.attrs))
+            return np.asarray(evaluate(op, values, attrs))
         except (ArithmeticError, ValueError, np.linalg.LinAlgError):
             return None
 
@@ -94,7 +111,7 @@ def _evaluated(n: Node, values) -> np.ndarray | None:
 def plain_numbers(n: Node, sweep: Sweep) -> Node | None:
     """A float constant holds a float, whatever it was written as: 2 and 2.0 are one value."""
     kind = {"f": float, "c": complex, "i": int, "u": int, "b": bool}.get(n.dtype.kind)
-    if n.shape or kind is None or type(n.value) is kind:
+    if n.shape or kind is None or type(n.value) is kind or kind is float and type(n.value) is Hidden:
         return None
     value = number(n)
     return const(kind(value), n.dtype, n.name)

@@ -1,0 +1,201 @@
+"""Hidden inputs of a program: constants whose number other calls exchange.
+
+Recordings of one piece of code often differ in nothing but floats that it read from outside, as lam in
+`for lam in grid: ad.grad(lambda w: loss(w, lam))(w)`. The second of them is compiled with a Hidden in the place
+of each of these floats. What the compiler computes from one is a Hidden again, and what it decides by one is
+noted on a Tape. With the floats of a third recording the tape is played again: it gives the numbers of the
+program where all decisions are the same, and None elsewhere. So a program with exchanged numbers is the one
+that compiling the third recording would give, to the last bit.
+
+What is not noted is a TypeError: a Hidden becomes no float, no array and no key of a dict. A recording whose
+numbers are used like that is compiled with its constants.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+_local = threading.local()
+_NAME = re.compile(r"\bhidden_(\d+)\b")
+
+
+class Tape:
+    """How the numbers of a program follow from the hidden ones, and what was decided by them.
+
+    literals   texts of the constants that are not hidden: equal constants are one value to the compiler
+    """
+
+    def __init__(self, values: Sequence[float]):
+        self.n_given = len(values)
+        self.steps: list[tuple[Callable, tuple, Any]] = []  # function, arguments, outcome of a decision or None
+        self.literals: set[str] = set()
+        self._known: dict[str, Any] = {}  # step as a text -> its result
+        # of the hidden numbers that are constants each with the first that is equal, and those by their texts
+        self._first: dict[int, int] = {}
+        self._keyed: dict[str, int] = {}
+        self.given = [Hidden(self, i, v) for i, v in enumerate(values)]
+        self._count = len(values)
+
+    def computed(self, function: Callable, args: tuple) -> Hidden:
+        """The number function(*args), of arguments some of which are hidden."""
+
+        def made(value: Any) -> Hidden:
+            if type(value) is not float:
+                raise TypeError(f"{function} of a hidden number is no float")
+            self._count += 1
+            return Hidden(self, self._count - 1, value)
+
+        return self._noted(function, args, made)
+
+    def decided(self, function: Callable, args: tuple) -> Any:
+        """The decision function(*args): other numbers have to give the same."""
+        return self._noted(function, args, None)
+
+    def _noted(self, function: Callable, args: tuple, made: Callable | None) -> Any:
+        places = tuple([(a.index, None) if type(a) is Hidden else (None, a) for a in args])
+        text = f"{function!r} {places!r}"
+        if text not in self._known:
+            value = function(*[a.now if type(a) is Hidden else a for a in args])
+            self._known[text] = value if made is None else made(value)
+            self.steps.append((function, places, value if made is None else None))
+        return self._known[text]
+
+    def key(self, x: Hidden) -> str:
+        """The text by which a hidden constant is found again: the same for those that are equal."""
+        self._first[x.index] = first = self._keyed.setdefault(repr(x.now), x.index)
+        return f"hidden_{first}"
+
+    def numbers(self, values: Sequence[float]) -> list[float] | None:
+        """All numbers that follow from these, or None where another program would be compiled."""
+        found = list(values)
+        try:
+            for function, places, outcome in self.steps:
+                value = function(*[c if i is None else found[i] for i, c in places])
+                if outcome is None and type(value) is float:
+                    found.append(value)
+                elif outcome is None or value != outcome:
+                    return None
+        except ArithmeticError:
+            return None
+        return found if self._are_as_equal(found) else None
+
+    def _are_as_equal(self, numbers: Sequence[float]) -> bool:
+        """Whether of these numbers the same are equal to each other, and none to another constant."""
+        texts = {i: repr(numbers[i]) for i in self._first}
+        different = {texts[i] for i in self._keyed.values()}
+        return (
+            len(different) == len(self._keyed)
+            and different.isdisjoint(self.literals)
+            and all(texts[i] == texts[first] for i, first in self._first.items())
+        )
+
+
+class Hidden:
+    """A float that is not known while a program is compiled. `now` is the one of this recording."""
+
+    __slots__ = ("tape", "index", "now")
+    __hash__ = None  # type: ignore[assignment]
+    __array_ufunc__ = None
+
+    def __init__(self, tape: Tape, index: int, now: float):
+        self.tape, self.index, self.now = tape, index, now
+
+    @property
+    def __class__(self):
+        return float  # for isinstance. type(x) is Hidden
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("a hidden number is used as an array")
+
+    def __str__(self):
+        raise TypeError("a hidden number is used as a text")
+
+    def __format__(self, spec):
+        raise TypeError("a hidden number is used as a text")
+
+    def __repr__(self):
+        return self.tape.key(self)
+
+
+def _add_operators() -> None:
+    for name in ("add", "sub", "mul", "truediv", "pow"):
+        op = getattr(operator, name)
+        setattr(Hidden, f"__{name}__", lambda a, b, op=op: _arithmetic(op, a, b))
+        setattr(Hidden, f"__r{name}__", lambda a, b, op=op: _arithmetic(op, b, a))
+    for name in ("neg", "abs"):
+        setattr(Hidden, f"__{name}__", lambda a, op=getattr(operator, name): computed(op, a))
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        setattr(Hidden, f"__{name}__", lambda a, b, op=getattr(operator, name): _compared(op, a, b))
+    Hidden.__bool__ = lambda a: decided(bool, a)
+
+
+def _arithmetic(op: Callable, a: Any, b: Any) -> Any:
+    return computed(op, a, b) if _are_numbers(a, b) else NotImplemented
+
+
+def _compared(op: Callable, a: Any, b: Any) -> Any:
+    return decided(op, a, b) if _are_numbers(a, b) else NotImplemented
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(type(v) in (Hidden, int, float) for v in values)
+
+
+_add_operators()
+
+
+def computed(function: Callable, *args: Any) -> Any:
+    """function(*args), a float that may be hidden."""
+    tape = _tape_of(args)
+    return function(*args) if tape is None else tape.computed(function, args)
+
+
+def decided(function: Callable, *args: Any) -> Any:
+    """function(*args), by which the compiler decides what to make."""
+    tape = _tape_of(args)
+    return function(*args) if tape is None else tape.decided(function, args)
+
+
+def _tape_of(args: tuple) -> Tape | None:
+    return next((a.tape for a in args if type(a) is Hidden), None)
+
+
+def known(value: Any) -> Any:
+    """The value, which must not be hidden."""
+    if type(value) is Hidden:
+        raise TypeError("a hidden number is used as it is")
+    return value
+
+
+def is_whole(value: float) -> bool:
+    return decided(_is_whole, value)
+
+
+def _is_whole(value: float) -> bool:
+    return math.isfinite(value) and value == int(value)
+
+
+def active() -> Tape | None:
+    """The tape of what this thread compiles."""
+    return getattr(_local, "tape", None)
+
+
+@contextmanager
+def compiling(tape: Tape) -> Iterator[None]:
+    """What this thread compiles has numbers of this tape."""
+    before, _local.tape = active(), tape
+    try:
+        yield
+    finally:
+        _local.tape = before
+
+
+def named_in(source: str) -> dict[str, int]:
+    """The hidden numbers that a source names, by their names."""
+    return {f"hidden_{i}": int(i) for i in _NAME.findall(source)}
