@@ -19,7 +19,7 @@ import itertools
 import keyword
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -202,15 +202,22 @@ def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
     return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)
 
 
+def with_values(graph: Graph, values: Mapping[Node, Any]) -> Graph:
+    """The graph with other values of these constants. All nodes are made anew, in the same order."""
+
+    def made(n: Node, args: tuple) -> Node:
+        new = with_args(n, args)
+        if n in values:
+            new.attrs = {"value": values[n]}
+        return new
+
+    return rewrite(graph, made)
+
+
 def with_numbers(graph: Graph, numbers: Sequence[float]) -> Graph:
     """The graph with these numbers in the place of the hidden ones."""
-
-    def shown(n: Node, args: tuple) -> Node | None:
-        if n.op != "const" or type(n.value) is not hidden.Hidden:
-            return None
-        return Node("const", (), {"value": numbers[n.value.index]}, (), n.dtype, n.name, n.loc, n.derived)
-
-    return rewrite(graph, shown)
+    constants = [n for n in graph.nodes if is_scalar_const(n) and type(n.value) is hidden.Hidden]
+    return with_values(graph, {n: numbers[n.value.index] for n in constants})
 
 
 def with_args(n: Node, args: tuple) -> Node:

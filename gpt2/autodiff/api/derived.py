@@ -258,8 +258,6 @@ class Derived:
                 wiring, made.program = self.built(call, replace(rec, graph=graph), row, scalar)
             program = made.program_of(values)
         except Exception as error:  # it needs the numbers, or fails with its constants just so
-            import os, traceback
-            if os.environ.get("HDBG"): traceback.print_exc()
             family.refusal = f"{type(error).__name__}: {error}"
             return None
         if program is None:

@@ -11,9 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph import Graph, Node, is_scalar_const, rewrite
+from ..graph import Graph, Node, is_scalar_const, with_values
 from ..hidden import Tape, named_in
-from ..ops import const
 from .programs import AN_OP, Key, _programs, memory_of
 
 LONGEST = 5000  # nodes: to look a longer program up once more would take long itself
@@ -77,11 +76,8 @@ class Exchangeable:
         names = " ".join([graph.name, *(n.name for n in graph.nodes if n.name)])
         if named_in(names):
             raise TypeError("a variable is called like a hidden number")
-        given = self.tape.given
-        hidden = {
-            n: const(given[of], n.dtype, n.name) for n, of in zip(nodes, self.places) if of is not None
-        }
-        return rewrite(graph, lambda n, args: hidden.get(n))
+        given = {n: self.tape.given[of] for n, of in zip(nodes, self.places) if of is not None}
+        return with_values(graph, given)
 
     def numbers(self, values: Sequence[float]) -> list[float] | None:
         """All numbers of the program for a recording with these floats; None where it is not that program."""

@@ -10,6 +10,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -52,7 +53,8 @@ class Program:
         self._made_with = options, share_inputs, lend
         emitted, self._function, self._needs = _loaded(graph, options, self.name, share_inputs, lend)
         self.source = "\n\n".join([*(r.source for r in emitted.routines), emitted.source])
-        self._hidden = hidden_in(self.source, emitted.function)
+        self._hidden = hidden_in(emitted.source)
+        self._fills = bool(hidden_in(emitted.source[: emitted.source.rindex(f"def {emitted.function}(")]))
         self._numbers: Sequence[float] | None = None
         self._overwrites = emitted.overwrites
         self.arena_bytes = emitted.arena_bytes
@@ -74,6 +76,9 @@ class Program:
         other = copy.copy(self)
         other._function = exchanged(self._function, self._hidden, numbers)
         other._numbers = numbers
+        if self._fills:  # constant arrays, where the memory is made
+            setup = exchanged(self._needs.setup, self._hidden, numbers)
+            other._needs, other._free = replace(self._needs, setup=setup), []
         return other
 
     def memory_drawing(self) -> str:
@@ -198,6 +203,8 @@ def _routine(body: Graph, options: Options | None) -> Routine:
     known = body.kept.setdefault("routines", {})
     if options not in known:
         emitted, function, needs = _loaded(body, options, body.name, results_early=True)
+        if hidden_in(emitted.source):
+            raise TypeError("a function within the program has a hidden number")
         known[options] = Routine(emitted.function, function, needs, emitted.source)
     return known[options]
 
@@ -248,16 +255,12 @@ def load_source(source: str, env: dict, name: str) -> Callable:
     return env[name]
 
 
-def hidden_in(source: str, function: str) -> dict[str, int]:
-    """The hidden numbers of a program, by their names in its source. Its function alone may have them."""
-    if hidden.active() is None:
-        return {}
-    if hidden.named_in(source[: source.rindex(f"def {function}(")]):
-        raise TypeError("a hidden number is used outside of the program's function")
-    return hidden.named_in(source)
+def hidden_in(source: str) -> dict[str, int]:
+    """The hidden numbers of a program, by their names in its source."""
+    return {} if hidden.active() is None else hidden.named_in(source)
 
 
-def exchanged(function: Callable, names: dict[str, int], numbers: Sequence[float]) -> Callable:
+def exchanged(function: Callable | None, names: dict[str, int], numbers: Sequence[float]) -> Callable:
     """The function of a program with these numbers."""
     assert isinstance(function, types.FunctionType)
     own = {name: numbers[i] for name, i in names.items()}

@@ -218,7 +218,7 @@ class ScalarProgram:
         self.source = scalar_source(graph, self.name, exact)
         function = source_name(self.name, reserved())
         self.function = load_source(self.source, {}, function)
-        self._hidden = hidden_in(self.source, function)
+        self._hidden = hidden_in(self.source)
         self.single = len(graph.outputs) == 1
         self.measures = "plain Python"
 
