@@ -214,10 +214,10 @@ def with_values(graph: Graph, values: Mapping[Node, Any]) -> Graph:
     return rewrite(graph, made)
 
 
-def with_numbers(graph: Graph, numbers: Sequence[float]) -> Graph:
-    """The graph with these numbers in the place of the hidden ones."""
-    constants = [n for n in graph.nodes if is_scalar_const(n) and type(n.value) is hidden.Hidden]
-    return with_values(graph, {n: numbers[n.value.index] for n in constants})
+def exchanged(graph: Graph, values: Sequence) -> Graph:
+    """The graph with these values in the place of the hidden ones."""
+    constants = [n for n in graph.nodes if n.op == "const" and hidden.is_hidden(n.value)]
+    return with_values(graph, {n: values[n.value.index] for n in constants})
 
 
 def with_args(n: Node, args: tuple) -> Node:

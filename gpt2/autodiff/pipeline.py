@@ -262,7 +262,7 @@ def check_open(attrs: Any) -> None:
             check_open(part)
     elif hasattr(attrs, "structure"):
         check_open(attrs.structure())
-    elif type(attrs) is hidden.Hidden:
+    elif hidden.is_hidden(attrs):
         raise TypeError("a graph within the program has a hidden number")
 
 

@@ -62,9 +62,9 @@ class Pair:
     ):
         self.forward, self.backward, self.saved = forward, backward, saved
 
-    def with_numbers(self, numbers: Sequence[float]) -> Pair:
-        """Both programs with these numbers in the place of the hidden ones."""
-        halves = [half.with_numbers(numbers) for half in (self.forward, self.backward)]
+    def exchanged(self, values: Sequence) -> Pair:
+        """Both programs with these values in the place of the hidden ones."""
+        halves = [half.exchanged(values) for half in (self.forward, self.backward)]
         return Pair(*halves, self.saved)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import linecache
+import re
 import threading
 import types
 import weakref
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import hidden
-from ..graph import Graph, with_numbers
+from ..graph import Graph, exchanged
 from ..ops import anomaly
 from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
@@ -53,9 +54,10 @@ class Program:
         self._made_with = options, share_inputs, lend
         emitted, self._function, self._needs = _loaded(graph, options, self.name, share_inputs, lend)
         self.source = "\n\n".join([*(r.source for r in emitted.routines), emitted.source])
-        self._hidden = hidden_in(emitted.source)
-        self._fills = bool(hidden_in(emitted.source[: emitted.source.rindex(f"def {emitted.function}(")]))
-        self._numbers: Sequence[float] | None = None
+        self._hidden = hidden_in(emitted.source, emitted.env)
+        setup = emitted.source[: emitted.source.rindex(f"def {emitted.function}(")]
+        self._fills = not self._hidden.keys().isdisjoint(re.findall(r"\w+", setup))
+        self._values: Sequence | None = None
         self._overwrites = emitted.overwrites
         self.arena_bytes = emitted.arena_bytes
         self._results = [r and recycled.Recycled(*r) for r in emitted.results]
@@ -67,17 +69,17 @@ class Program:
     @property
     def graph(self) -> Graph:
         """The graph that it computes."""
-        if self._numbers is not None:
-            self._graph, self._numbers = with_numbers(self._graph, self._numbers), None
+        if self._values is not None:
+            self._graph, self._values = exchanged(self._graph, self._values), None
         return self._graph
 
-    def with_numbers(self, numbers: Sequence[float]) -> Program:
-        """The program with these numbers in the place of the hidden ones."""
+    def exchanged(self, values: Sequence) -> Program:
+        """The program with these values in the place of the hidden ones."""
         other = copy.copy(self)
-        other._function = exchanged(self._function, self._hidden, numbers)
-        other._numbers = numbers
+        other._function = with_globals(self._function, self._hidden, values)
+        other._values = values
         if self._fills:  # constant arrays, where the memory is made
-            setup = exchanged(self._needs.setup, self._hidden, numbers)
+            setup = with_globals(self._needs.setup, self._hidden, values)
             other._needs, other._free = replace(self._needs, setup=setup), []
         return other
 
@@ -203,7 +205,7 @@ def _routine(body: Graph, options: Options | None) -> Routine:
     known = body.kept.setdefault("routines", {})
     if options not in known:
         emitted, function, needs = _loaded(body, options, body.name, results_early=True)
-        if hidden_in(emitted.source):
+        if hidden_in(emitted.source, emitted.env):
             raise TypeError("a function within the program has a hidden number")
         known[options] = Routine(emitted.function, function, needs, emitted.source)
     return known[options]
@@ -255,13 +257,14 @@ def load_source(source: str, env: dict, name: str) -> Callable:
     return env[name]
 
 
-def hidden_in(source: str) -> dict[str, int]:
-    """The hidden numbers of a program, by their names in its source."""
-    return {} if hidden.active() is None else hidden.named_in(source)
+def hidden_in(source: str, env: dict) -> dict[str, int]:
+    """The hidden values of a program, by their names in its source."""
+    arrays = {name: v.index for name, v in env.items() if hidden.is_hidden(v)}
+    return {**hidden.named_in(source), **arrays} if hidden.active() is not None else {}
 
 
-def exchanged(function: Callable | None, names: dict[str, int], numbers: Sequence[float]) -> Callable:
-    """The function of a program with these numbers."""
+def with_globals(function: Callable | None, names: dict[str, int], values: Sequence) -> Callable:
+    """The function of a program with these values under their names."""
     assert isinstance(function, types.FunctionType)
-    own = {name: numbers[i] for name, i in names.items()}
+    own = {name: values[i] for name, i in names.items()}
     return types.FunctionType(function.__code__, {**function.__globals__, **own})

@@ -24,7 +24,7 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
-from ..graph import Graph, Node, is_scalar_const, source_name, source_names, with_numbers
+from ..graph import Graph, Node, exchanged, is_scalar_const, source_name, source_names
 from ..hidden import Hidden, decided, known
 from ..ops import OPS
 from ..ops.interpret import evaluate_graph
@@ -44,7 +44,7 @@ from .expressions import (
     number_text,
     written,
 )
-from .program import exchanged, hidden_in, load_source
+from .program import hidden_in, load_source, with_globals
 
 # What Python has no sign for, spelled out. An argument that appears twice is a name or a number.
 _FORMS: Forms = {
@@ -218,15 +218,15 @@ class ScalarProgram:
         self.source = scalar_source(graph, self.name, exact)
         function = source_name(self.name, reserved())
         self.function = load_source(self.source, {}, function)
-        self._hidden = hidden_in(self.source)
+        self._hidden = hidden_in(self.source, {})
         self.single = len(graph.outputs) == 1
         self.measures = "plain Python"
 
-    def with_numbers(self, numbers: Sequence[float]) -> ScalarProgram:
-        """The program with these numbers in the place of the hidden ones."""
+    def exchanged(self, values: Sequence) -> ScalarProgram:
+        """The program with these values in the place of the hidden ones."""
         other = copy.copy(self)
-        other.function = exchanged(self.function, self._hidden, numbers)
-        other.graph = with_numbers(self.graph, numbers)
+        other.function = with_globals(self.function, self._hidden, values)
+        other.graph = exchanged(self.graph, values)
         return other
 
     def __call__(self, *floats: float, out: None = None) -> tuple:

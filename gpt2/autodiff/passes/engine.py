@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from ..graph import Graph, GraphError, Node, const_value, with_args
-from ..hidden import Hidden, active
+from ..hidden import active, is_hidden, text_of
 from ..ops.exactness import decided
 from ..ops.table import EXACTLY, NEARLY, VIEWS, apply, facts, is_elementwise
 from ..switches import FAST, STRICT
@@ -221,10 +221,10 @@ class Sweep:
             a, b = n.args
             return (n.op, a.id, b.id, n.dtype) if a.id < b.id else (n.op, b.id, a.id, n.dtype)
         if n.op == "const":
+            if self.tape is not None and not is_hidden(n.value):
+                self.tape.literals.add(text_of(n.value if n.shape else const_value(n)))
             if n.shape:
                 return _array_key(n)
-            if self.tape is not None and type(n.value) is not Hidden:
-                self.tape.literals.add(repr(const_value(n)))
         return n._key or n.key()
 
     def _found(self, key: tuple) -> Node | None:
@@ -340,6 +340,8 @@ _HASHED = 1 << 22  # bytes; larger constant arrays are equal only if they are th
 
 def _array_key(n: Node) -> tuple:
     v = n.value
+    if is_hidden(v):
+        return ("const", repr(v), n.dtype, n.shape)
     if v.nbytes > _HASHED or v.dtype.hasobject:
         return ("const", id(v), n.dtype, n.shape)
     if n._key is None or n._key[0] != "array":

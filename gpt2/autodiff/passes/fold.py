@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..graph import Node, is_scalar_const
-from ..hidden import Hidden, computed
+from ..hidden import Hidden, computed, is_hidden
 from ..ops import OPS, apply, build, const, evaluate
 from ..ops.table import takes_plain_numbers
 from .engine import ANY, BITS, ELEMENTWISE, Family
@@ -64,10 +64,12 @@ def evaluate_constants(n: Node, sweep: Sweep) -> Node | None:
         types = tuple([a.dtype for a in n.args])
         folded = computed(_rounded_number_of, n.op, n.attrs, n.dtype, types, *[a.value for a in n.args])
         return None if folded is None else build.full(n.shape, folded, n.dtype)
-    value = _evaluated(n.op, [_array(a) for a in n.args], n.attrs)
-    if value is None:
-        return None
-    value = value.astype(n.dtype)
+    arrays = tuple([(a.shape, a.dtype) for a in n.args])
+    values = [a.value if a.op == "const" else number(a) for a in n.args]
+    value = computed(_array_of, n.op, n.attrs, n.dtype, arrays, *values)
+    if value is None or is_hidden(value):
+        alone = value is not None and n.size == 1 and not sweep.fast
+        return build.full(n.shape, value, n.dtype) if alone else value if value is None else const(value)
     alike = value.size == 1 or (n.dtype.kind == "b" and value.size and value.all() == value.any())
     if alike and value.shape and not sweep.fast:  # a factor 1 is to be seen; fast math looks closer
         return build.full(n.shape, value.flat[0].item(), n.dtype)
@@ -91,11 +93,11 @@ def _may_fold(n: Node) -> bool:
     return array and all(number(a) is not None for a in others)
 
 
-def _array(a: Node) -> np.ndarray:
-    """The value of a constant, or of a number that was broadcast."""
-    if a.op == "const":
-        return np.asarray(a.value, a.dtype)
-    return np.broadcast_to(np.asarray(number(a), a.dtype), a.shape)
+def _array_of(op: str, attrs: dict, dtype: np.dtype, arrays: tuple, *values: Any) -> np.ndarray | None:
+    """The op on constants, or numbers that were broadcast, of these shapes and dtypes."""
+    given = [np.broadcast_to(np.asarray(v, d), s) for v, (s, d) in zip(values, arrays)]
+    value = _evaluated(op, given, attrs)
+    return None if value is None else value.astype(dtype)
 
 
 def _evaluated(op: str, values: Sequence, attrs: dict) -> np.ndarray | None:
