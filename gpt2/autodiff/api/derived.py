@@ -258,7 +258,6 @@ class Derived:
                 wiring, made.program = self.built(call, replace(rec, graph=graph), row, scalar)
             program = made.program_for(values)
         except Exception as error:  # it needs the numbers, or fails with its constants just so
-            import traceback; traceback.print_exc(limit=-6)
             family.refusal = f"{type(error).__name__}: {error}"
             return None
         if program is None:
