@@ -64,6 +64,7 @@ DOUBTS = 63  # calls between two looks at a function that cannot be followed
 FIRST = "this was its first call, and most functions of its kind are called once"
 OF_KIN = "its first call used what was recorded for another function of the same code"
 CHANGES = "what it reads is different at almost every call"
+EXCHANGED = "; its program stays, and the numbers are exchanged in it"
 
 
 @dataclass
@@ -216,7 +217,11 @@ class Derived:
         graph_key = Key(
             structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key
         )
-        found = _programs.find(graph_key) or self.of_family(graph_key, call, rec, row, scalar)
+        found = _programs.find(graph_key)
+        if found is None:
+            found = self.of_family(graph_key, call, rec, row, scalar)
+            if found is not None and self.why is not None:
+                self.why += EXCHANGED
         if found is None:
             if self.why is not None and not _programs.seen(graph_key):
                 return self.wiring(call, rec)
@@ -233,9 +238,10 @@ class Derived:
         graph = rec.graph if rec.draws else None
         compiled = Compiled(wiring, program, outside, guard, path, rec.draws, graph)
         compiled.asked = call.as_they_are() if guard.by_identity else None
-        self.cache.add(key, guard, compiled)
+        nbytes = memory_of(program)
+        self.cache.add(key, guard, compiled, nbytes)
         if kin is not None and not rec.draws:
-            records.add(*kin, guard, compiled)
+            records.add(*kin, guard, compiled, nbytes)
         return compiled
 
     def of_family(self, key: Key, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple | None:

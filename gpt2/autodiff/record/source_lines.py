@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .bytecode import catches
+from .of_code import OfCode, remembered
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # the compiler
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
@@ -33,11 +34,10 @@ _inside: dict[str, bool] = {}  # file name -> is it this package or NumPy?
 class Site(NamedTuple):
     loc: tuple[str, int, str]
     name: str | None  # of the variable that the value is assigned to
-    code: object  # kept alive: its id is the key
 
 
-_sites: dict[tuple[int, int], Site] = {}
-_LIMIT = 100_000  # instructions; programs that make code as they run would fill the memory
+_sites = OfCode()  # for each code object: instruction -> Site
+_MOST_FILES = 1000  # of which names are remembered: programs that make code as they run may have one for each
 
 
 def user_frame() -> FrameType:
@@ -54,9 +54,13 @@ def user_frame() -> FrameType:
 
 def is_inside(file: str) -> bool:
     """Whether it is a file of this package or of NumPy."""
+    if file.startswith("<autodiff "):  # each program has another name
+        return True
     inside = _inside.get(file)
     if inside is None:
-        inside = _inside[file] = file.startswith((_OWN, _NUMPY, "<__array_function__", "<autodiff "))
+        if len(_inside) >= _MOST_FILES:
+            _inside.clear()
+        inside = _inside[file] = file.startswith((_OWN, _NUMPY, "<__array_function__"))
     return inside
 
 
@@ -76,7 +80,6 @@ def is_standard(file: str) -> bool:
 
 
 _observers: set[int] = set()  # ids of code objects: the frames from which functions are called to be recorded
-_catching: dict[int, tuple] = {}  # id of a code object -> (the code object, does it catch exceptions?)
 
 
 def observer(function: Callable) -> Callable:
@@ -99,23 +102,17 @@ def error_is_awaited() -> bool:
 
 
 def _catches(code) -> bool:
-    known = _catching.get(id(code))
-    if known is None:
-        if len(_catching) >= _LIMIT:
-            _catching.clear()
-        own = code.co_filename.startswith((_OWN, _NUMPY))
-        known = _catching[id(code)] = code, not own and catches(code)
-    return known[1]
+    return not code.co_filename.startswith((_OWN, _NUMPY)) and catches(code)
 
 
 def site() -> Site:
     frame = user_frame()
-    key = (id(frame.f_code), frame.f_lasti)
-    found = _sites.get(key)
+    known = _sites.get(id(frame.f_code))
+    if known is None:
+        known = _sites.note(frame.f_code, {})
+    found = known.get(frame.f_lasti)
     if found is None:
-        if len(_sites) >= _LIMIT:
-            _sites.clear()
-        found = _sites[key] = _find(frame)
+        found = known[frame.f_lasti] = _find(frame)
     return found
 
 
@@ -174,7 +171,7 @@ def _find(frame) -> Site:
     code = frame.f_code
     loc = (code.co_filename, frame.f_lineno, code.co_name)
     span = _span(code, frame.f_lasti)
-    return Site(loc, _names(code.co_filename).get(span) if span else None, code)
+    return Site(loc, _names(code.co_filename).get(span) if span else None)
 
 
 def _span(code, lasti: int):
@@ -214,6 +211,8 @@ def _names(file: str) -> dict:
             _note(names, statement.target, statement.value)
         elif isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
             names[_span_of(statement)] = statement.target.id
+    if len(_named) >= _MOST_FILES:
+        _named.clear()
     _named[file] = (len(lines), names)
     return names
 
@@ -277,16 +276,16 @@ def taker(name: str) -> str | None:
 
 def _instruction(code, lasti: int):
     """The instruction at lasti, and those before it."""
-    found = _instructions.get(id(code))
-    if found is None:
-        if len(_instructions) >= _LIMIT:
-            _instructions.clear()
-        found = _instructions[id(code)] = code, list(_one_by_one([*dis.get_instructions(code)]))
-    k = max(k for k, ins in enumerate(found[1]) if ins.offset <= lasti)  # a call may stand in its cache
-    return found[1][k], found[1][:k]
+    found = _instructions(code)
+    k = max(k for k, ins in enumerate(found) if ins.offset <= lasti)  # a call may stand in its cache
+    return found[k], found[:k]
 
 
-_instructions: dict[int, tuple] = {}
+@remembered
+def _instructions(code) -> list:
+    return list(_one_by_one([*dis.get_instructions(code)]))
+
+
 _PAIR = re.compile(r"(LOAD|STORE)_FAST(?:_BORROW)?_(LOAD|STORE)_FAST(?:_BORROW)?")
 
 
