@@ -15,11 +15,14 @@ import numpy as np
 
 from ..graph import Graph, Node, with_values
 from ..hidden import LARGEST, Tape, named_in, text_of
-from .programs import AN_OP, Key, _programs, memory_of
+from ..reuse.cache import Store
+from .programs import AN_OP, Key, memory_of
 
 LONGEST = 5000  # nodes: to look a longer program up once more would take long itself
 MOST = 4  # programs of one family, and attempts to make one
 SPECIAL = frozenset("0.0 0.5 1.0 2.0 inf nan".split())  # a program with such a factor is another one
+
+_families = Store(256, 1 << 29)
 
 
 class Family:
@@ -57,7 +60,7 @@ class Family:
     def add(self, made: Exchangeable) -> None:
         self.attempts = 0
         self.programs = (made, *self.programs)[:MOST]
-        _programs.add(self.key, self, AN_OP + sum(memory_of(p.program) for p in self.programs))
+        _families.add(self.key, self, AN_OP + sum(memory_of(p.program) for p in self.programs))
 
 
 class Exchangeable:
@@ -101,11 +104,11 @@ def family_of(graph: Graph, key: Key) -> tuple[Family | None, list[Node]]:
     (rows, *rest), *others = key.parts
     constants = set(nodes)
     rows = tuple([row[:2] if n in constants else row for n, row in zip(graph.nodes, rows)])
-    key = Key("family", (rows, *rest), *others)
-    found = _programs.find(key)
+    key = Key((rows, *rest), *others)
+    found = _families.find(key)
     if found is None:
         found = Family(key, [n.value for n in nodes])
-        _programs.add(key, found, AN_OP)
+        _families.add(key, found, AN_OP)
     return found, nodes
 
 

@@ -39,6 +39,10 @@ class Store:
                 _, (_, freed) = self._values.popitem(last=False)
                 self.nbytes -= freed
 
+    def discard(self, key: Hashable) -> None:
+        with self._lock:
+            self.nbytes -= self._values.pop(key, (None, 0))[1]
+
 
 class Cache:
     """A bounded store of programs under keys; for each key a few, told apart by their guards.

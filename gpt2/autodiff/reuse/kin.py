@@ -136,7 +136,7 @@ class Records:
     def find(self, key: Hashable, kin: Kin, accept: Callable[[Any], bool]) -> Any:
         for same, held, holds, record, _ in self._records.find(key, ()):
             if len(held) == len(kin.held) and all(map(same, kin.held, held)) and holds() and accept(record):
-                self._attempts.add(key, _Attempts())
+                self._attempts.discard(key)
                 return record
         return None
 
