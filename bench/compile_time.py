@@ -24,6 +24,7 @@ from bench.cases import cases
 from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
 from gpt2.backward import options_for
+from gpt2.hints import typed
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 
@@ -126,7 +127,9 @@ def compiling(f, args):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m bench.compile_time", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog=typed("python -m bench.compile_time"), description=__doc__.split("\n")[0]
+    )
     parser.add_argument(
         "--repeat",
         type=int,

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from bench import ratios
 from gpt2.errors import UserError
+from gpt2.hints import install
 
 
 class Missing(Exception):
@@ -163,5 +164,5 @@ def reason_missing(name):
     """Why this contender cannot run here, or None: its package is not installed."""
     needs = CONTENDERS[name].needs
     if importlib.util.find_spec(needs) is None:
-        return f"{needs} is not installed (pip install {needs})"
+        return f"{needs} is not installed ({install(needs)})"
     return None

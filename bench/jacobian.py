@@ -18,6 +18,7 @@ import numpy as np
 from bench import worker
 from bench.studies.measure import interleave
 from gpt2 import autodiff as ad
+from gpt2.hints import typed
 
 
 def functions(xp: Any, n: int) -> dict[str, Callable]:
@@ -39,7 +40,9 @@ def functions(xp: Any, n: int) -> dict[str, Callable]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.jacobian", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog=typed("python -m bench.jacobian"), description=__doc__.split("\n")[0]
+    )
     parser.add_argument(
         "--size", metavar="N", type=int, default=500, help="arguments and results (default 500)"
     )

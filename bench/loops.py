@@ -17,6 +17,7 @@ import tracemalloc
 import numpy as np
 
 from gpt2 import autodiff as ad
+from gpt2.hints import typed
 
 CARRY = 200
 STEPS = (100, 1000, 10_000)
@@ -77,7 +78,7 @@ def measured(f, n) -> tuple[float, float, int]:
 
 
 def main(argv=None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.loops", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog=typed("python -m bench.loops"), description=__doc__.split("\n")[0])
     add, ways = parser.add_argument, ["scan", "while_loop"]
     add(
         "--steps", metavar="N", type=int, nargs="+", default=STEPS, help="of the ODE (default 100 1000 10000)"

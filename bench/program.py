@@ -11,11 +11,12 @@ from gpt2.autodiff import Options
 from gpt2.backward import options_for
 from gpt2.cli import Parser
 from gpt2.errors import UserError
+from gpt2.hints import typed
 
 
 def parser(module, description, threads="threads of each contender, e.g. 1,2"):
     """A parser with the flags that every benchmark has. threads: what --threads is."""
-    p = Parser(module, description, prog=f"python -m {module}")
+    p = Parser(module, description, prog=typed(f"python -m {module}"))
     p.add_argument(
         "--threads",
         metavar="N,...",

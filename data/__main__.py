@@ -5,4 +5,4 @@ import sys
 from gpt2.data.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(prog="python -m data"))
+    sys.exit(main())

@@ -118,6 +118,9 @@ PARTS = {
         "Standard output: its colours, and what to do when it goes away while a program runs, or fills up.",
     ),
     "errors": Room("for people", "The error that a person gets to read, and how programs end with it."),
+    "hints": Room(
+        "what to type", "Commands in messages, as they work in the shell that the program was started from."
+    ),
     "__main__": Room("", "`gpt2`, or `python -m gpt2`: the list of commands, started by name."),
     "completion": Room("", "What makes bash, zsh and fish complete `gpt2`."),
 }

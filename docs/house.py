@@ -15,6 +15,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,12 +42,25 @@ def files(package: str = "gpt2") -> dict[str, Path]:
     return {name_of(path): path for path in sorted((ROOT / package).rglob("*.py"))}
 
 
-def imports(path: Path) -> Iterator[Import]:
+@cache
+def _parsed(path: Path, _changed: int) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file, parsed once until the file changes."""
+    return _parsed(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _imports(path: Path, package: tuple[str, ...], changed: int) -> tuple[Import, ...]:
+    tree = _parsed(path, changed)
+    return (*_within(tree, package, inside=False), *_on_demand(tree, ".".join(package)))
+
+
+def imports(path: Path) -> tuple[Import, ...]:
     """The imports of a file, relative ones made absolute; those for type checkers alone are left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    package = path.relative_to(ROOT).parent.parts
-    yield from _within(tree, package, inside=False)
-    yield from _on_demand(tree, ".".join(package))
+    return _imports(path, path.relative_to(ROOT).parent.parts, path.stat().st_mtime_ns)
 
 
 def _within(node: ast.AST, package: tuple[str, ...], inside: bool) -> Iterator[Import]:

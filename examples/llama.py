@@ -23,6 +23,7 @@ from gpt2 import autodiff as ad
 from gpt2.data.corpora import prepare
 from gpt2.data.tokens import Loader, evenly, read_tokens
 from gpt2.errors import UserError
+from gpt2.hints import typed
 from gpt2.optimizer import cosine_lr
 from gpt2.parallel.cores import cores
 from gpt2.parallel.shares import Shares
@@ -331,7 +332,7 @@ SHAPE = {"n_layer": 4, "n_embd": 256, "n_head": 4, "n_kv_head": 2}  # where no w
 
 
 def parser():
-    made = cli.Parser("llama", __doc__.split("\n\n")[0], prog="python examples/llama.py")
+    made = cli.Parser("llama", __doc__.split("\n\n")[0], prog=typed("python examples/llama.py"))
     add = made.add_argument
     add("--weights", default="", metavar="FOLDER", help="a LlamaForCausalLM that transformers wrote")
     for name, value in SHAPE.items():

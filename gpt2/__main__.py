@@ -20,6 +20,7 @@ from pathlib import Path
 
 from gpt2 import __version__
 from gpt2.errors import exit_status, nearest, say_error
+from gpt2.hints import typed
 from gpt2.output import painted
 
 # What a command was called before, and is still understood as
@@ -68,15 +69,16 @@ def overview() -> str:
     ]
     for name, what in commands().items():
         first, *rest = textwrap.wrap(what, 58)
-        lines.append(f"  gpt2 {painted(name, 'blue')}{' ' * (13 - len(name))}{first}")
-        lines += [" " * 20 + line for line in rest]
+        lines.append(f"  {painted(name, 'blue')}{' ' * (13 - len(name))}{first}")
+        lines += [" " * 15 + line for line in rest]
     return "\n".join(
         [
             *lines,
             "",
-            "Each explains itself with --help. `gpt2 --version` says which version this is.",
-            "Where the package is not installed, python -m gpt2 does the same; in a checkout",
-            "`python train.py` trains as well, and `python -m data` turns text into tokens.",
+            "A command explains itself with --help; --version says which version this is:",
+            "",
+            f"  {typed('gpt2 sample')} --help",
+            f"  {typed('gpt2 --version')}",
         ]
     )
 
@@ -98,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in commands():
         kind = "unknown argument" if name.startswith("-") else "no command"
         close = nearest(name, (*commands(), "--help", "--version"), MEANT)
-        say_error(f"{kind} {name!r}{close.replace('--help lists', 'gpt2 --help lists')}")
+        say_error(f"{kind} {name!r}{close.replace('--help lists', typed('gpt2 --help') + ' lists')}")
         return 2
     sys.argv = [f"gpt2.{name}", *argv[1:]]
     try:

@@ -91,11 +91,18 @@ class ModelLayer(Layer):
               backward computes these alone, and gives None for the others
     into      into(room, *inputs, **static) -> (out, saved): the forward with `out` in this memory where that
               can be, an array of its shape and dtype; None where the layer cannot be told
+    remade    (function, arguments) that make this layer again, where it is loaded from a pickle
     """
 
     written: Layer | None = None
     narrowed: Callable[[tuple[bool, ...]], Layer] | None = None
     into: Callable | None = None
+    remade: tuple[Callable, tuple] | None = None
+
+    def __reduce__(self):
+        if self.remade is None:
+            raise TypeError(f"layer {self.name}: cannot be pickled; pickle the layer it was made of")
+        return self.remade
 
     def wanting(self, wanted: tuple[bool, ...]) -> Layer:
         return self if self.narrowed is None else self.narrowed(wanted)
@@ -117,10 +124,21 @@ class Table(dict):
         layer = self.changed(name, layer) if self.changed else layer
         super().__setitem__(name, layer if isinstance(layer, ModelLayer) else as_written(layer))
 
+    def __reduce__(self):
+        return _table, (dict(self),)
+
     def _one_by_one(self, *args, **kwargs):
         raise TypeError("layers are changed one by one: model.layers[name] = layer")
 
     update = setdefault = pop = popitem = clear = __delitem__ = __ior__ = _one_by_one
+
+
+def _table(layers: Mapping[str, Layer]) -> Table:
+    """A table that belongs to no model."""
+    table = Table()
+    for name, layer in layers.items():
+        table[name] = layer
+    return table
 
 
 def _checked(mode, spec):
@@ -160,14 +178,15 @@ def replace_functions(
     kind: str,
     narrowed: Callable | None = None,
     into: Callable | None = None,
+    remade: tuple | None = None,
 ) -> ModelLayer:
-    """The layer with these functions to run. narrowed, into: see ModelLayer; what the first makes is made
-    once.
+    """The layer with these functions to run. narrowed, into, remade: see ModelLayer; what the first makes is
+    made once.
     """
     facts = {f.name: getattr(layer, f.name) for f in fields(Layer)}
     facts |= {"forward": forward, "backward": backward, "kind": kind}
     written, narrowed = as_a_person_wrote_it(layer), narrowed and cache(narrowed)
-    return ModelLayer(**facts, written=written, narrowed=narrowed, into=into)
+    return ModelLayer(**facts, written=written, narrowed=narrowed, into=into, remade=remade)
 
 
 def forward_alone(layer: Layer, forward: Callable) -> ModelLayer:
@@ -209,7 +228,8 @@ def auto(layer: Layer, options: ad.Options | None = None) -> Layer:
         def into(room, *inputs, **static):
             return pair.forward(*inputs, out=room, **static)
 
-        return replace_functions(layer, pair.forward, backward, "auto", None if wanted else derived, into)
+        whole: dict[str, Any] = {} if wanted else {"narrowed": derived, "remade": (auto, (layer, options))}
+        return replace_functions(layer, pair.forward, backward, "auto", into=into, **whole)
 
     return derived(None)
 
@@ -237,7 +257,10 @@ def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
         def backward(dout, saved, out=None, add=False, **static):
             return gradients(dout, *saved, out=out, add=add, **static)
 
-        return replace_functions(layer, forward, backward, layer.kind, None if wanted else by_hand, into)
+        whole: dict[str, Any] = (
+            {} if wanted else {"narrowed": by_hand, "remade": (compiled, (layer, options))}
+        )
+        return replace_functions(layer, forward, backward, layer.kind, into=into, **whole)
 
     return by_hand(None)
 
@@ -260,7 +283,9 @@ def as_written(layer: Layer) -> Layer:
         everything = as_written(layer)
         return everything if any(wanted) else forward_alone(layer, lambda *a, **k: layer.forward(*a, **k)[0])
 
-    return replace_functions(layer, layer.forward, backward, layer.kind, narrowed)
+    return replace_functions(
+        layer, layer.forward, backward, layer.kind, narrowed, remade=(as_written, (layer,))
+    )
 
 
 def whole(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from gpt2.errors import UserError, exit_status, nearest, suggestion
+from gpt2.hints import typed
 from gpt2.output import painted
 
 PAGE = 80  # characters: --help and messages are no wider, however wide the terminal is
@@ -76,8 +77,8 @@ class Parser(argparse.ArgumentParser):
         note: str = "",
         **options: Any,
     ):
-        options = {"prog": f"gpt2 {name}", "formatter_class": Page, "allow_abbrev": False, **options}
-        super().__init__(description=filled(about), **options)
+        options = {"prog": typed(f"gpt2 {name}"), "formatter_class": Page, "allow_abbrev": False, **options}
+        super().__init__(description=filled(typed(about)), **options)
         self.color = False  # argparse's own, from Python 3.14 on: the colours below serve all versions
         self.examples = tuple(examples)
         self.note = note
@@ -86,7 +87,7 @@ class Parser(argparse.ArgumentParser):
         """The text of --help, in colour where it goes to a terminal."""
         parts = [super().format_help().rstrip()]
         if self.note:
-            parts.append(filled(self.note))
+            parts.append(filled(typed(self.note)))
         if self.examples:
             parts.append("examples:\n" + "\n".join(example_lines(self.examples)))
         text = "\n\n".join(parts) + "\n"
@@ -172,10 +173,19 @@ def example_lines(examples: Iterable[tuple[str, str]]) -> list[str]:
     """Examples as lines: the command, and what it does below it."""
     lines = []
     for command, what in examples:
-        lines += textwrap.wrap(
-            command, PAGE - 5, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
-        )
+        lines += command_lines(typed(command))
         lines += textwrap.wrap(what, PAGE - 5, initial_indent="      ", subsequent_indent="      ")
+    return lines
+
+
+def command_lines(command: str) -> list[str]:
+    """A command as lines of at most PAGE characters, which a shell reads as one."""
+    lines = [" "]
+    for word in re.findall(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""", command):
+        if len(lines[-1]) + len(word) > PAGE - 5 and lines[-1].strip():
+            lines[-1] += " \\"
+            lines.append("     ")
+        lines[-1] += f" {word}"
     return lines
 
 

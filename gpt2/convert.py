@@ -20,6 +20,7 @@ from gpt2.adapters import merged
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens, take
 from gpt2.errors import UserError
+from gpt2.hints import typed
 from gpt2.model import GPT2
 from gpt2.storage import runs
 from gpt2.weights import checkpoint, huggingface, llmc, peft, pretrained
@@ -82,7 +83,7 @@ def write(
     _check_dtype(destination, dtype)
     _check_kind(destination, model.description)
     if destination.suffix == ".bin":
-        return _to_llmc(destination, model, words, dtype)
+        return llmc.write(destination, model.params, model.config, dtype, words)
     if destination.suffix == ".safetensors":
         return _to_checkpoint(destination, model, words)
     return _to_huggingface(destination, model, words, base)
@@ -119,25 +120,15 @@ def _words(found):
         return None
 
 
-def _to_llmc(path, model, words, dtype):
-    llmc.write(path, model.params, model.config, dtype)
-    if words is None:
-        return [path]
-    beside = path.with_name(f"{path.stem}_tokenizer.bin")
-    llmc.write_tokenizer(beside, words)
-    return [path, beside]
-
-
 def _to_checkpoint(path, model, words):
     state = checkpoint.model_state(model)
     if model.description.lora is None:  # whole weights, whatever part of them was trained
         state.pop("tuned", None)
-    checkpoint.save(path, checkpoint.model_arrays(model), state)
-    if words is None:
-        return [path]
-    beside = path.with_name(runs.TOKENIZER)
-    words.save(beside)
-    return [path, beside]
+    if model.description.file is not None:
+        model.description.file.remember()
+    arrays, kept = checkpoint.kept_tokenizer(words)
+    checkpoint.save(path, {**checkpoint.model_arrays(model), **arrays}, {**state, **kept})
+    return [path]
 
 
 def _to_huggingface(folder, model, words, base):
@@ -241,7 +232,7 @@ NOTE = """The token files that llm.c trains on, and that --data takes, are writt
 
     gpt2 data my.txt --tokenizer gpt2 --out tokens
 
-makes tokens/train.bin and tokens/val.bin of a text, and `gpt2 data --help` says more."""
+makes tokens/train.bin and tokens/val.bin of a text."""
 
 
 def parser() -> cli.Parser:
@@ -255,7 +246,7 @@ def parser() -> cli.Parser:
     add("--dtype", default="float32", choices=["float32", "bfloat16"], help="numbers of a llm.c checkpoint")
     add("--check-state", metavar="STATE", help="compare with llm.c's debug state; exit status 1: they differ")
     add("--write-state", metavar="STATE", help="write a debug state, of the first tokens of --data")
-    add("--data", metavar="TOKENS", help="a token file for --write-state; gpt2 data writes such")
+    add("--data", metavar="TOKENS", help="a token file for --write-state")
     add("--batch-size", type=int, default=4, metavar="B", help="sequences in it (default: %(default)s)")
     add("--block-size", type=int, default=64, metavar="T", help="tokens in each (default: %(default)s)")
     return made
@@ -273,7 +264,7 @@ def _run(args):
         if not args.data:
             raise UserError(
                 "--write-state needs the tokens to compute with: --data tokens/train.bin; "
-                "`gpt2 data my.txt --tokenizer gpt2 --out tokens` writes such files"
+                + typed("`gpt2 data my.txt --tokenizer gpt2 --out tokens` writes such files")
             )
         write_state(args.source, args.write_state, args.data, args.batch_size, args.block_size)
         print(f"wrote {args.write_state}")

@@ -394,12 +394,14 @@ def described(
     """The Description of a model in a file: of `config`, with the own layers that the file's state tells.
 
     where    the file, for messages
-    given    keyword arguments of Description: layers, block. Needed where the layers lay in no file; and
-             train: what is trained is what the file says, unless it says nothing
+    given    keyword arguments of Description: layers, block. Needed where the layers lay in no file, and
+             where their code may not be run unnamed (gpt2/own.py); train: what is trained is what the file
+             says, unless it says nothing; offered: an OwnFile that the user names, in case it is the file's
 
     Raises UserError where layers are needed and not given, given and not needed, or are others.
     """
     given = {name: value for name, value in (given or {}).items() if value is not None}
+    offered = given.pop("offered", None)
     train = {"train": _kept_tuning(state, where, given.pop("train", None))}
     own = state.get("own")
     if own is None:
@@ -410,7 +412,7 @@ def described(
         return Description(config, **train)
     try:
         told, file = _told(own["layers"], own["block"]), own["file"]
-        kept = None if file is None else OwnFile(file["path"], file["sha256"])
+        kept = None if file is None else OwnFile(str(file["path"]), str(file["sha256"]))
     except (KeyError, TypeError, AttributeError):
         raise UserError(f"{where}: what it says of own layers cannot be read; the file is damaged") from None
     if not given:
@@ -419,7 +421,8 @@ def described(
                 f"{where}: a model with own layers ({told}), which lie in no file that it knows; give them: "
                 "gpt2.load(..., layers=..., block=...), or --layers FILE.py"
             )
-        return Description(config, kept, **train)
+        same = offered is not None and offered.sha256 == kept.sha256
+        return Description(config, offered if same else kept, **train)
     made = Description(config, **given, **train)
     if kept is not None and made.file is not None and made.file.sha256 != kept.sha256:
         raise UserError(f"{where}: made with the layers of {kept.path}, and {made.file.path} holds others")

@@ -14,6 +14,11 @@ from gpt2.output import OutputLost, painted, standing_in
 LONGEST = 2000  # characters of a message
 
 
+def printable(text: object) -> str:
+    """The text in one line without control characters: what does not print is escaped as in Python."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
 class UserError(ValueError):
     """Bad input. The text names what was wrong, what was expected and what to do, in one line.
 
@@ -26,7 +31,7 @@ class UserError(ValueError):
         text = str(text)
         if len(text) > LONGEST:
             text = f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 2 :]}"
-        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
+        super().__init__(printable(text))
 
     @property
     def as_flag(self) -> str:

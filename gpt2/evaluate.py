@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2 import cli
-from gpt2.data import corpora
+from gpt2.data import corpora, textfile
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens
-from gpt2.errors import UserError, option_error, reason
+from gpt2.errors import UserError, option_error
 from gpt2.layers import crossentropy_forward
 from gpt2.model import GPT2
 from gpt2.weights import pretrained
@@ -132,13 +132,8 @@ def read_data(path: str | Path, words: Tokenizer) -> np.ndarray:
                 f"0 to {words.vocab_size - 1}; the file was made with another one"
             )
         return tokens
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"--data {path}: not UTF-8 text (byte {error.start})") from None
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise UserError(f"--data {path}: {reason(error)}") from None
-    return words.encode(text)
+    small = np.min_scalar_type(words.vocab_size)
+    return np.concatenate([a.astype(small) for a in words.encode_stream(textfile.pieces(path))])
 
 
 def tell(line: str) -> None:

@@ -33,8 +33,8 @@ def load(
     backward  manual, auto, a mix such as "manual,attention=auto", or whole; by default manual, with those
               layers derived that have no backward by hand
     dtype     float32 or float64; by default the one in which a run computed, float32 for other files
-    layers, block   of one's own, with which the model was made; needed where it was not made with a file of
-              layers, which is found again
+    layers, block   of one's own, with which the model was made; not needed where they are in a file with
+              which you have trained on this machine. The code of any other file runs only if it is named here
 
     Raises gpt2.errors.UserError, a ValueError of one line, where it cannot be had or read.
 
@@ -48,10 +48,10 @@ def load(
     return find(str(name), dtype, layers, block).model(backward)
 
 
-def load_tokenizer(name: str | Path) -> Tokenizer:
-    """The tokenizer that belongs to the weights called `name`.
+def load_tokenizer(name: str | Path, layers: Any = None, block: Any = None) -> Tokenizer:
+    """The tokenizer that belongs to the weights called `name`; layers and block as for `load`.
 
-    Raises UserError where none lies beside them, and they do not have GPT-2's vocabulary.
+    Raises UserError where they have none, and not GPT-2's vocabulary.
 
         >>> from gpt2.data import tokenizer
         >>> config = gpt2.GPT2Config(vocab_size=256, block_size=16, n_layer=1, n_head=2, n_embd=8)
@@ -60,7 +60,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
         >>> words.decode(words.encode("to be"))
         'to be'
     """
-    return find(str(name)).tokenizer()
+    return find(str(name), None, layers, block).tokenizer()
 
 
 def save(

@@ -6,9 +6,10 @@ back: each layer's backward, by hand or derived, in reverse; or one program, wit
 
 import inspect
 import math
+import pickle
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
-from copy import copy
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -130,6 +131,18 @@ def initialise(
         stack[...] = array
 
 
+def _again(config, spec, modes, compile, detect_anomaly, elementwise, options) -> "GPT2":
+    """A model of these settings, for GPT2.__reduce__. modes: of each layer, as some may have been changed."""
+    backward = spec if spec.strip() == "whole" else ",".join(["manual", *map("=".join, modes.items())])
+    model = GPT2(config, backward, None, compile, detect_anomaly, elementwise, **options)
+    model.spec = spec
+    return model
+
+
+def _itself(x):
+    return x
+
+
 def default_backward(d: Description) -> str:
     """The backward where none is named: manual, with those layers derived that have none by hand."""
     return seam.default_for(d.written)
@@ -189,6 +202,7 @@ class GPT2:
         self.description = d = Description(config, layers, block, train)
         # only these lack a backward by hand, so that the default can be given a name
         self.spec = default_backward(d) if backward is None else backward
+        self._elementwise = elementwise
         self._table = seam.choose(self.spec, compile, elementwise, d.written, self._take)
         self._whole = seam.options_for(elementwise) if self.spec.strip() == "whole" else None
         self.program = self._made_program()
@@ -208,6 +222,41 @@ class GPT2:
         self.compiled = compile
         self.one_position: dict[int, tuple] = {}  # batch -> what generation has compiled (gpt2/decoder.py)
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
+
+    def __reduce__(self) -> tuple:
+        """For pickle. What is loaded holds no activations, and compiles its programs again.
+
+        Raises TypeError where an own layer is a function that pickle cannot find by its name.
+        """
+        for name, layer in {**self.description.own, "block": self.description.block}.items():
+            try:
+                pickle.dumps(None if self.description.file else layer)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise TypeError(
+                    f"GPT2: its own layer {name} cannot be pickled ({error}); define its functions at the "
+                    "top of a module, or give the model the path of a file with LAYERS"
+                ) from None
+        make, settings, (*arrays, find) = self._made_from()
+        return make, settings, (*arrays, find and partial(_itself, find()))
+
+    def __deepcopy__(self, memo: dict) -> "GPT2":
+        """A model with the same numbers in arrays of its own; it holds no activations."""
+        make, settings, arrays = self._made_from()
+        memo[id(self)] = other = make(*settings)
+        other.__setstate__(deepcopy(arrays, memo))
+        return other
+
+    def _made_from(self):
+        """A function, its arguments, and the state that make the same model, as in __reduce__."""
+        anomaly = self._traced is not nullcontext
+        settings = (self.compiled, anomaly, self._elementwise, self.description.options)
+        modes = {name: "auto" if layer.kind == "auto" else "manual" for name, layer in self.layers.items()}
+        arrays = self.flat_params, self.flat_grads, self._frozen
+        return _again, (self.config, self.spec, modes, *settings), (*arrays, self.find_tokenizer)
+
+    def __setstate__(self, state: tuple) -> None:
+        self.flat_params, self.flat_grads, self._frozen, self.find_tokenizer = state
+        self._see()
 
     def __repr__(self) -> str:
         c = self.config
@@ -354,7 +403,8 @@ class GPT2:
 
         Both can be used at the same time, by two threads; programs are compiled once for the two.
         """
-        other = copy(self)
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
         other.use(self.flat_params, np.zeros(self.flat_grads.shape, self.flat_grads.dtype))
         other._saved = None
         return other

@@ -98,6 +98,9 @@ class AdamW:
         settings = f"lr={self.lr:g}, betas={self.betas}, eps={self.eps:g}, weight_decay={self.weight_decay:g}"
         return f"<AdamW of {self.params.size:,} parameters: {settings}; {self.t} steps taken>"
 
+    def __getstate__(self) -> dict:
+        return {**vars(self), "_scratch": []}
+
     def use(
         self, params: np.ndarray, grads: np.ndarray, m: np.ndarray, v: np.ndarray, first: int = 0
     ) -> None:

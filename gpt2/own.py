@@ -5,13 +5,22 @@
 
 A run, and whatever is saved of its model, keep the path and the SHA-256 of the file. It is read again from
 there, and refused where it is gone or has changed: another formula would make another model of the weights.
+
+Its code runs if the user names the file. Where a checkpoint or the settings in a run's folder name it, which
+may come from anybody, it runs only if this user has trained with the file, as it is, on this machine: that is
+recorded in the user's cache folder.
 """
 
+import hashlib
+import json
+import os
+import stat
 import sys
 import traceback
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +29,32 @@ from gpt2.errors import UserError, reason
 
 @dataclass(frozen=True)
 class OwnFile:
-    """A file with own layers: its absolute path, and the SHA-256 of what was in it."""
+    """A file with own layers.
+
+    path     absolute
+    sha256   of what was in it
+    named    by the user; not by a file that may be somebody else's
+    """
 
     path: str
     sha256: str
+    named: bool = field(default=False, compare=False)
 
     @classmethod
     def at(cls, path: str | Path) -> "OwnFile":
-        """The file at `path` as it is now. Raises UserError where it cannot be read."""
+        """The file at `path`, which the user names, as it is now. Raises UserError if it cannot be read."""
         found = str(Path(path).absolute())
-        return cls(found, _sha256(_content(found)))
+        return cls(found, hashlib.sha256(_content(found)).hexdigest(), named=True)
+
+    def remember(self) -> None:
+        """Record, where that can be written, that this user has trained with the file on this machine."""
+        with suppress(OSError, UserError):
+            if self.sha256 not in trained_with(self.path):
+                record = _record(self.path)
+                record.parent.mkdir(parents=True, exist_ok=True)
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+                with os.fdopen(os.open(record, flags, 0o600), "wb") as file:
+                    file.write(f"\n{self.sha256} {json.dumps(self.path)}\n".encode())
 
     @property
     def name(self) -> str:
@@ -38,14 +63,13 @@ class OwnFile:
     def contents(self) -> tuple[Mapping[str, Any], Any]:
         """(LAYERS, BLOCK) of the file, {} and None where it has no such name. Its code is run.
 
-        Raises UserError where the file is missing, has changed, or fails.
+        Raises UserError where the file is missing, has changed, fails, or may not be run.
         """
+        if not self.named and self.sha256 not in trained_with(self.path):
+            raise not_named(self.path)
         content = _content(self.path)
-        if _sha256(content) != self.sha256:
-            raise UserError(
-                f"{self.path}: has changed since the run was begun with its layers; put back what was in it, "
-                "or begin a new run"
-            )
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise changed(self.path)
         module = types.ModuleType(f"own_{self.sha256[:12]}")
         module.__file__ = self.path
         sys.modules[module.__name__] = module  # where dataclasses and pickles look for it
@@ -53,7 +77,7 @@ class OwnFile:
             exec(compile(content, self.path, "exec"), vars(module))
         except Exception as error:
             what = error.msg if isinstance(error, SyntaxError) else reason(error)
-            raise UserError(f"{self._line(error)}: {type(error).__name__}: {what}") from None
+            raise UserError(f"{self._where(error)}: {type(error).__name__}: {what}") from None
         layers, block = vars(module).get("LAYERS", {}), vars(module).get("BLOCK")
         if not isinstance(layers, Mapping) or (not layers and block is None):
             raise UserError(
@@ -62,23 +86,74 @@ class OwnFile:
             )
         return layers, block
 
-    def _line(self, error):
+    def _where(self, error):
         if isinstance(error, SyntaxError):
             return f"{self.path}:{error.lineno}"
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == self.path]
         return f"{self.path}:{lines[-1]}" if lines else self.path
 
 
-def _sha256(content):
-    import hashlib
+def check_trained_with(path: str) -> None:
+    """Raise UserError unless this user has trained with the file at `path`, as it is now, on this machine."""
+    path = str(Path(path).absolute())
+    if not (known := trained_with(path)):
+        raise not_named(path)
+    if OwnFile.at(path).sha256 not in known:
+        raise changed(path)
 
-    return hashlib.sha256(content).hexdigest()
+
+def not_named(path: str) -> UserError:
+    """The UserError for a file of layers that a file names and the user does not."""
+    return UserError(
+        f"{path}: own layers, whose code runs only where you have trained with them on this machine, or name "
+        "them: read the file, then give it with --layers (layers= in Python)"
+    )
+
+
+def changed(path: str) -> UserError:
+    """The UserError for a file of layers that is not what it was."""
+    return UserError(
+        f"{path}: has changed since the run was begun with its layers; put back what was in it, "
+        "or begin a new run"
+    )
+
+
+def trained_with(path: str) -> list[str]:
+    """SHA-256 of each content of the file at `path` that this user has trained with on this machine."""
+    try:
+        with open(_record(path), "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != _user() or (os.name == "posix" and status.st_mode & 0o022):
+                return []  # somebody else could have written it
+            lines = [line.split(" ", 1) for line in file.read().decode(errors="replace").splitlines()]
+    except (OSError, UserError):
+        return []
+    return [line[0] for line in lines if line[1:] == [json.dumps(path)]]
+
+
+def _record(path):
+    """The file in which is kept what trained_with gives for a path."""
+    from gpt2.storage.download import cache_folder  # with urllib
+
+    return cache_folder() / "layers" / hashlib.sha256(json.dumps([_user(), path]).encode()).hexdigest()
+
+
+def _user():
+    return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
 def _content(path):
     try:
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as error:
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError("it is no regular file")
+            return file.read()
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(
             f"{path}: own layers cannot be read from here: {reason(error)}; --layers names their file"
         ) from None
+
+
+def _without_waiting(path, flags):
+    """Opens a file; of a named pipe it does not wait for a writer."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -19,6 +19,7 @@ import numpy as np
 
 from gpt2 import cli
 from gpt2.errors import UserError
+from gpt2.hints import install
 from gpt2.storage import metrics
 from gpt2.storage.metrics import Metrics
 from gpt2.storage.runs import quoted
@@ -42,8 +43,7 @@ def figure(found: Sequence[Metrics]) -> Any:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError(
-            "pictures need matplotlib: pip install 'numpy-gpt2[plot]', or pip install matplotlib; "
-            "--live draws in the terminal without it"
+            f"pictures need matplotlib: {install('matplotlib')}; --live draws in the terminal without it"
         ) from None
     # A Figure of its own and no pyplot: nothing global is touched, and no screen is looked for
     picture = Figure(figsize=(11, 7), layout="constrained")
@@ -202,9 +202,7 @@ def tensorboard(found: Sequence[Metrics], folder: str | Path) -> list[Path]:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError:
-        raise UserError(
-            "--tensorboard needs it: pip install 'numpy-gpt2[tensorboard]', or pip install tensorboard"
-        ) from None
+        raise UserError(f"--tensorboard needs it: {install('tensorboard')}") from None
     written = []
     for run in found:
         target = Path(folder) / Path(run.name).name
@@ -240,8 +238,7 @@ EXAMPLES = (
     ("gpt2 plot runs/a --tensorboard logs", "as events for TensorBoard"),
 )
 ABOUT = "Curves of one or several runs: losses, learning rate, gradient norm, throughput."
-NEEDS = """Pictures need matplotlib (pip install 'numpy-gpt2[plot]'), --tensorboard its package (pip install
-'numpy-gpt2[tensorboard]'), --live needs nothing."""
+NEEDS = "Pictures need the package matplotlib, --tensorboard the package tensorboard, --live neither."
 
 
 def parser() -> cli.Parser:

@@ -72,13 +72,14 @@ STAGES: dict[str, set[str]] = {
 # What each part of gpt2 may know of the others, in the same way
 PARTS: dict[str, set[str]] = {
     "output": set(),
+    "hints": set(),
     "errors": {"output"},
-    "cli": {"errors", "output"},
+    "cli": {"errors", "hints", "output"},
     "layers": set(),
     "autodiff": set(),
-    "storage": {"errors"},
-    "data": {"cli", "errors", "storage"},
-    "own": {"errors"},
+    "storage": {"errors", "hints"},
+    "data": {"cli", "errors", "hints", "storage"},
+    "own": {"errors", "storage"},
     "config": {"errors", "layers"},
     "fitting": {"config", "errors", "layers"},
     "tensors": set(),
@@ -104,8 +105,19 @@ PARTS: dict[str, set[str]] = {
     },
     "adapters": {"errors", "model", "tuning"},
     "optimizer": {"autodiff"},  # its threads alone: there is one pool
-    "parallel": {"model", "optimizer", "autodiff", "errors"},  # of autodiff the threads alone
-    "weights": {"adapters", "data", "description", "errors", "model", "storage", "tensors", "tuning"},
+    "parallel": {"autodiff", "errors", "hints", "model", "optimizer"},  # of autodiff the threads
+    "weights": {
+        "adapters",
+        "data",
+        "description",
+        "errors",
+        "hints",
+        "model",
+        "own",
+        "storage",
+        "tensors",
+        "tuning",
+    },
     "decoder": {"autodiff", "backward", "description", "errors", "fitting", "forward", "layers", "model"},
     "sample": {"autodiff", "cli", "data", "decoder", "errors", "model", "parallel", "weights"},
     "train": {
@@ -117,6 +129,7 @@ PARTS: dict[str, set[str]] = {
         "description",
         "errors",
         "forward",
+        "hints",
         "model",
         "optimizer",
         "output",
@@ -129,15 +142,15 @@ PARTS: dict[str, set[str]] = {
     },
     # Commands, and the library's functions
     "certificate": {"autodiff", "backward", "cli", "description", "errors", "layers", "model", "output"},
-    "convert": {"adapters", "cli", "data", "errors", "model", "storage", "weights"},
+    "convert": {"adapters", "cli", "data", "errors", "hints", "model", "storage", "weights"},
     "evaluate": {"cli", "data", "errors", "layers", "model", "weights"},
-    "explain": {"autodiff", "certificate", "cli", "errors", "layers", "storage"},
-    "plot": {"cli", "errors", "storage"},
+    "explain": {"autodiff", "certificate", "cli", "errors", "hints", "layers", "storage"},
+    "plot": {"cli", "errors", "hints", "storage"},
     "library": {"adapters", "convert", "data", "model", "weights"},
     "bench": {"cli", "errors", "model", "optimizer", "train"},
     "check": {"autodiff", "certificate", "cli", "errors", "layers", "output"},
     "door": {"autodiff", "library", "model", "optimizer", "sample", "train"},  # gpt2: the public names
-    "__main__": {"door", "errors", "output"},  # it starts them by name
+    "__main__": {"door", "errors", "hints", "output"},  # it starts them by name
     "completion": {"__main__", "cli"},  # it has their parsers by name
 }
 
@@ -220,7 +233,7 @@ def functions() -> dict[str, tuple[int, int]]:
     return {
         f"{module}:{x.lineno} {x.name}": (complexity(x), x.end_lineno - x.lineno + 1)
         for module, path in house.files().items()
-        for x in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for x in ast.walk(house.parsed(path))
         if isinstance(x, ast.FunctionDef)
     }
 

@@ -23,6 +23,7 @@ def test_the_page_is_up_to_date():
     assert architecture.PAGE.read_text(encoding="utf-8") == architecture.page(), STALE
 
 
+@pytest.mark.slow
 def test_the_picture_is_up_to_date():
     assert architecture.PICTURE.read_text(encoding="utf-8") == architecture.picture(), STALE
 
@@ -42,7 +43,7 @@ def classes():
     """Module:class of all classes of gpt2, but for what stands in for the names of other tools."""
     for name, path in house.files().items():
         if not name.startswith("gpt2.autodiff.compat."):
-            for x in ast.parse(path.read_text(encoding="utf-8")).body:
+            for x in house.parsed(path).body:
                 if isinstance(x, ast.ClassDef):
                     yield path.relative_to(house.ROOT / "gpt2").as_posix(), x.name
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gpt2.errors import UserError
-from gpt2.storage import lock, runs
+from gpt2.storage import files, lock, runs
 from gpt2.storage.lock import Lock
 from gpt2.train import program
 from gpt2.train.run import Run
@@ -76,9 +76,10 @@ def test_killed_at_any_point_of_a_save(saved):
         assert state["number"] == (2 if "replaced" in calls[:at] else 1)
         assert (loaded["a"] == state["number"]).all()
     checkpoint.save(saved, arrays(3), {"number": 3})  # what the killed ones left is in nobody's way
-    assert checkpoint.load(saved)[1]["number"] == 3 and not list(saved.parent.glob("*.tmp"))
+    assert checkpoint.load(saved)[1]["number"] == 3 and not list(saved.parent.glob(".*.tmp"))
 
 
+@pytest.mark.slow
 @posix
 def test_killed_runs_end_as_if_nothing_had_happened():
     command = [sys.executable, "-m", "tests.long.crashes", "--kills", "6", "--seed", "1"]
@@ -90,8 +91,7 @@ def test_killed_runs_end_as_if_nothing_had_happened():
 def test_what_a_killed_run_left_is_swept_up(small, tmp_path):
     folder = tmp_path / "a"
     assert program.main([*small, "--out", str(folder), "--steps", "2"]) == 0
-    for name in (".settings.toml.0123abcd", "best.safetensors.tmp"):
-        (folder / name).write_bytes(b"half")
+    (folder / f".gpt2-{files.HOST}-0123456789abcdef.tmp").write_bytes(b"half")
     (folder / "notes.txt").write_text("the user's own")
     assert program.main(["--resume", str(folder), "--steps", "4"]) == 0
     assert {path.name for path in folder.iterdir()} == {
@@ -102,6 +102,13 @@ def test_what_a_killed_run_left_is_swept_up(small, tmp_path):
         runs.LAST,
         runs.BEST,
     }
+
+
+def test_what_a_killed_run_left_is_swept_up_by_the_next_one_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    left = runs.new("x") / f".gpt2-{files.HOST}-0123456789abcdef.tmp"
+    left.write_bytes(b"half")
+    assert runs.new("x").name == "x-2" and not left.exists()
 
 
 def test_a_run_that_is_done_loses_nothing_when_it_is_resumed(small, tmp_path, capsys):
@@ -190,6 +197,7 @@ def test_metrics_that_cannot_be_written_end_the_run_in_one_line(small, tmp_path,
     assert steps == [b'{"step": %d' % step for step in (1, 2, 3, 4, 5, 6, 6)]  # no half line, none twice
 
 
+@pytest.mark.slow
 @posix
 def test_a_limit_on_the_size_of_files(small, tmp_path):
     """The kernel's own refusal, in a process of its own."""
@@ -210,7 +218,7 @@ def test_a_limit_on_the_size_of_files(small, tmp_path):
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert "File too large" in done.stderr and "is untouched" in done.stderr
     assert (folder / runs.LAST).read_bytes() == before
-    assert not list(folder.glob("*.tmp"))
+    assert not list(folder.glob(".*.tmp"))
 
 
 @pytest.fixture

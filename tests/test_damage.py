@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpt2
+from docs import house
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.weights import checkpoint, huggingface, llmc, pretrained
@@ -29,6 +30,7 @@ def need(subject):
         pytest.importorskip("safetensors")
 
 
+@pytest.mark.slow
 @KINDS
 def test_spoilt_files(subject, tmp_path):
     need(subject)
@@ -36,6 +38,7 @@ def test_spoilt_files(subject, tmp_path):
     assert not surprises
 
 
+@pytest.mark.slow
 @KINDS
 def test_most_kinds_of_damage_are_noticed(subject, tmp_path):
     """That the spoiling does something: some files are refused, and for more than one reason."""
@@ -74,6 +77,7 @@ VALUE = st.recursive(
 JSON_FILES = [subject for subject in EVERY if subject.file.endswith(".json") or subject.name == "metrics"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", JSON_FILES, ids=[subject.name for subject in JSON_FILES])
 @settings(
     max_examples=25,
@@ -226,7 +230,12 @@ def test_messages_have_an_end():
 
 # Workers are told what to do in pickled messages, through pipes that only their parent has; the functions of
 # the compiler are executed from source that it wrote itself.
-PICKLES = {"gpt2/parallel/processes.py", "gpt2/parallel/worker.py", "gpt2/parallel/workers.py"}
+PICKLES = {
+    "gpt2/model.py",  # dumps alone: whether own layers can be pickled
+    "gpt2/parallel/processes.py",
+    "gpt2/parallel/worker.py",
+    "gpt2/parallel/workers.py",
+}
 EXECUTES = {
     "gpt2/autodiff/reuse/guard.py",
     "gpt2/autodiff/emit/program.py",
@@ -238,7 +247,7 @@ UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"
 
 def dangers(path):
     """What in a source file could execute what a file holds: pickle, eval, exec, np.load and the like."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(house.parsed(path)):
         if isinstance(node, ast.Import):
             yield from ("pickle" for alias in node.names if alias.name.split(".")[0] in UNSAFE_MODULES)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in UNSAFE_MODULES:

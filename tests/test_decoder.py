@@ -41,6 +41,7 @@ def compiled(model, batch=2):
     return of is model.description and step is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("temperature, top_k", [(0, 0), (0.8, 5)])
 def test_a_token_allocates_nothing(batch, temperature, top_k):

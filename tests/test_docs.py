@@ -264,6 +264,7 @@ def folder_of_a_reader(tmp_path, monkeypatch, quick_peak):
     Path("my.txt").write_text(text, encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_commands(page, folder_of_a_reader, capsys):
     """All but those of the next test. What needs a package that is missing is left out, and told."""
@@ -281,6 +282,7 @@ def test_commands(page, folder_of_a_reader, capsys):
         pytest.skip(f"needs {' and '.join(sorted(missing))}: {'; '.join(left_out)} (all others were run)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in WITH_COMMANDS if any(map(RELEASED.search, commands(p)))])
 def test_commands_that_start_from_released_weights(
     page, tmp_path, monkeypatch, capsys, gpt2_tokenizer, folder_of_a_reader

@@ -135,8 +135,8 @@ def test_a_token_file_gives_the_same(run, prose, tmp_path, capsys):
     "arguments, message",
     [
         (["--data", "nowhere.txt"], "nowhere.txt: No such file"),
-        (["--data", "latin.txt"], "not UTF-8 text (byte 1)"),
-        (["--data", "empty.txt"], "the text has 0 tokens"),
+        (["--data", "latin.txt"], "not UTF-8 text (byte 1 is 0xef)"),
+        (["--data", "empty.txt"], "the file is empty (0 bytes)"),
         (["--data", "large.bin"], "holds token 300, the tokenizer byte has 0 to 255"),
         (["--data", "fine.txt", "--stride", "9"], "stride is 9, expected 1 to block_size, 8"),
         (["--data", "fine.txt", "--stride", "-1"], "stride is -1"),
@@ -160,4 +160,4 @@ def test_mistakes(run, monkeypatch, capsys, arguments, message):
 def test_tokenizer_of_another_run(run, capsys):
     tokenizer.char("abc").save(run / "tokenizer.json")
     assert evaluate.main(["--run", str(run), "--data", "x.txt"]) == 2
-    assert "the tokenizer has 3 tokens, the model 256" in capsys.readouterr().err
+    assert "the model has 256 tokens, its tokenizer 3" in capsys.readouterr().err

@@ -79,6 +79,7 @@ def test_there_is_no_circle():
     assert house.back_up(arrows, house.depth_first(arrows)) == []
 
 
+@pytest.mark.slow
 def test_the_report_says_so(capsys):
     tables.main([])
     lines = capsys.readouterr().out.splitlines()
@@ -133,6 +134,7 @@ sys.exit(failed)
 """
 
 
+@pytest.mark.slow
 def test_every_module_can_be_the_first_import():
     """What was loaded of gpt2 before is forgotten. In a circle a module meets another that is half done."""
     count = min(4, os.cpu_count() or 1)

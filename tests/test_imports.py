@@ -26,7 +26,7 @@ INSIDE_FUNCTIONS = {
     ("parallel/worker.py", "gpt2.parallel.memory"): NUMPY_LATER,
     ("parallel/worker.py", "gpt2.parallel.pipes"): NUMPY_LATER,
     ("model.py", "html"): SELDOM,
-    ("own.py", "hashlib"): SELDOM,
+    ("own.py", "gpt2.storage.download"): SELDOM,
     ("parallel/mpi.py", "mpi4py"): OPTIONAL,
     ("plot.py", "matplotlib"): OPTIONAL,
     ("plot.py", "tensorboard"): OPTIONAL,
@@ -127,6 +127,7 @@ def test_nothing_in_gpt2_knows_what_stands_beside_it(module):
     assert not roots & {"train", "data", "bench", "docs", "tests"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "folder, apart",
     [

@@ -28,7 +28,7 @@ def test_a_saved_model_is_loaded_again(path, model, tmp_path):
     if path == "folder":
         pytest.importorskip("safetensors")
     written = gpt2.save(model, tmp_path / "new" / path, tokenizer.byte())
-    assert len(written) >= 2 and all(file.exists() for file in written)
+    assert len(written) >= (1 if path == "m.safetensors" else 2) and all(file.exists() for file in written)
     again = gpt2.load(tmp_path / "new" / path, backward="auto")
     assert again.config == CONFIG and again.spec == "auto"
     assert np.array_equal(again.flat_params, model.flat_params)
@@ -57,7 +57,7 @@ def test_other_precisions(model, tmp_path):
         (lambda model, folder: gpt2.save(model, folder / "m", dtype="bfloat16"), "is always float32"),
         (
             lambda model, folder: gpt2.load_tokenizer(gpt2.save(model, folder / "m.bin")[0]),
-            "no tokenizer lies",
+            "no tokenizer belongs",
         ),
     ],
 )

@@ -47,6 +47,7 @@ def error(ours, theirs):
     return np.max(np.abs(ours - theirs)) / np.max(np.abs(theirs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, TIED, {"num_key_value_heads": 1}], ids=["untied", "tied", "one"])
 def test_logits_loss_and_all_gradients_are_those_of_transformers(tmp_path, options):
     peer, model = written(tmp_path, options), read(tmp_path)
@@ -65,6 +66,7 @@ def test_logits_loss_and_all_gradients_are_those_of_transformers(tmp_path, optio
     assert max(error(model.grads[name], gradient) for name, gradient in gradients.items()) < 1e-5
 
 
+@pytest.mark.slow
 def test_several_files_and_bfloat16(tmp_path):
     peer = written(tmp_path, dtype="bfloat16", max_shard_size="8KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1

@@ -654,6 +654,7 @@ def test_it_generates_as_llmc_does(start, tmp_path, capfd):
         assert sample == expected.decode(errors="replace").replace("\r", "\n").replace("\f", "\n")
 
 
+@pytest.mark.slow
 def test_it_resumes_in_the_same_order(start, tmp_path, capfd):
     from gpt2.train import program
 

@@ -9,6 +9,8 @@ from tests.support import mutants, mutation_checks
 from tests.support.mutation_checks import HUNG, caught, passes
 from tests.support.survivors import EXPLAINED, explanation
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def groups():

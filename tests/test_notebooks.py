@@ -16,6 +16,7 @@ def test_there_are_notebooks():
     assert names == ["check", "finetune", "inside", "programs", "tour"]
 
 
+@pytest.mark.slow
 @NOTEBOOKS
 def test_a_notebook_runs(path, tmp_path, monkeypatch, quick_peak):
     """In this process, which starts no kernel; what ends a cell is shown as a notebook would."""

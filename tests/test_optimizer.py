@@ -57,7 +57,7 @@ def test_steps_follow_the_formula(dtype, tolerance, clip):
 
 def test_a_gradient_that_is_clipped_by_a_large_factor(monkeypatch):
     """The square of that factor is not a normal number in float32."""
-    monkeypatch.setattr("gpt2.optimizer.SUM_BLOCK", 1)  # as of a model with many blocks: the norm is above 1e19
+    monkeypatch.setattr("gpt2.optimizer.SUM_BLOCK", 1)  # so that the norm may be above 1e19
     small, large = toy("float32"), toy("float32")
     gradient = np.random.default_rng(3).standard_normal(N).astype("float32")
     for model, size in ((small, 1e3), (large, 5e18)):

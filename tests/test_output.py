@@ -30,6 +30,7 @@ def steps(folder):
     return found
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("lines", ["own", "llm.c"])
 def test_a_reader_that_has_seen_enough(prose, tmp_path, lines):
@@ -53,11 +54,12 @@ def test_a_reader_that_has_seen_enough(prose, tmp_path, lines):
     told = [line for line in error.splitlines() if line.startswith("error")]
     assert told == [
         f"error: standard output: Broken pipe; stopped and saved at step {done[-1]}; "
-        f"go on with: python train.py --resume {tmp_path / 'a'}"
+        f"go on with: {sys.executable} {ROOT / 'train.py'} --resume {tmp_path / 'a'}"
     ]
     assert lines == "llm.c" or error.splitlines() == told
 
 
+@pytest.mark.slow
 @full
 def test_an_output_that_is_full(prose, tmp_path):
     with FULL.open("w") as nowhere:
@@ -73,6 +75,7 @@ def test_an_output_that_is_full(prose, tmp_path):
     assert steps(tmp_path / "a") == [1, 2]
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("closed", [(1,), (0, 1), (0, 1, 2)])
 def test_an_output_that_was_closed_from_the_start(prose, tmp_path, closed):

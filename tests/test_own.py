@@ -1,7 +1,6 @@
 """Own layers and blocks: used by all that is done with a model, or refused by name; never ignored."""
 
 import json
-import os
 import pickle
 import re
 import shutil
@@ -239,6 +238,7 @@ def test_a_tensor_that_is_not_the_models_is_refused(tmp_path):
         gpt2.load(tmp_path / "x.safetensors", **own("rmsnorm"))
 
 
+@pytest.mark.slow
 @BY_NAME
 def test_a_run_with_own_layers(name, tmp_path, monkeypatch, capsys):
     """train.py --layers: dry, a run, going on with it, sample, evaluate; then the file changes, and goes."""
@@ -279,6 +279,7 @@ def test_a_run_with_own_layers(name, tmp_path, monkeypatch, capsys):
     assert program.main(["--resume", "run", "--steps", "6", "--layers", "moved.py"]) == 0
 
 
+@pytest.mark.slow
 def test_other_layers_and_adapters_of_a_run_with_own_layers(tmp_path, monkeypatch, capsys):
     """Another file is named before what follows from it; adapters find the backward that they need."""
     monkeypatch.chdir(tmp_path)
@@ -300,6 +301,7 @@ def test_other_layers_and_adapters_of_a_run_with_own_layers(tmp_path, monkeypatc
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_worker_processes_get_the_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(FILES["swiglu"])
@@ -434,10 +436,10 @@ def model():
 def test_sample_and_evaluate_say_what_they_read_and_what_else_there_was(run, monkeypatch, capsys):
     monkeypatch.chdir(run.parent)
     arrays, state = checkpoint.load(run / "last.safetensors")
-    checkpoint.save(run / "last.safetensors", arrays, {**state, "step": 7})
     for number, name in enumerate(("old", "new")):
         shutil.copytree(run, run.parent / "runs" / name)
-        os.utime(run.parent / "runs" / name / "last.safetensors", (number, number))
+        path = run.parent / "runs" / name / "last.safetensors"
+        checkpoint.save(path, arrays, {**state, "step": 7, "turn": number})
     assert sample.main(["--max-tokens", "1"]) == 0
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("reading runs/new, step 7: last.safetensors")
@@ -452,6 +454,7 @@ def test_sample_and_evaluate_say_what_they_read_and_what_else_there_was(run, mon
 OWN = {"rmsnorm": ["layernorm"], "rope": ["attention", "encoder"], "swiglu": ["block"]}
 
 
+@pytest.mark.slow
 @BY_NAME
 def test_explained_and_checked(name, tmp_path, capsys):
     """gpt2 check and gpt2 explain take a file of layers, and look at what is its own."""

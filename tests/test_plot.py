@@ -133,7 +133,7 @@ def test_without_matplotlib(run, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert plot.main([str(run)]) == 2
     told = capsys.readouterr().err
-    assert "pip install 'numpy-gpt2[plot]'" in told and told.count("\n") == 1
+    assert "-m pip install matplotlib" in told and told.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_without_tensorboard(run, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     assert plot.main([str(run), "--tensorboard", "x"]) == 2
     told = capsys.readouterr().err
-    assert "pip install 'numpy-gpt2[tensorboard]'" in told and told.count("\n") == 1
+    assert "-m pip install tensorboard" in told and told.count("\n") == 1
 
 
 def test_smoothing_does_not_lag():

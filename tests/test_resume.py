@@ -1,12 +1,18 @@
 """What a resumed run is trained on: the whole text that it began with, wherever that lies."""
 
+import os
+import re
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from gpt2.data import corpora
 from gpt2.data.tokens import read_tokens, write_tokens
+from gpt2.errors import UserError
 from gpt2.storage import runs
-from gpt2.train import program
+from gpt2.train import Settings, opened, program
 from gpt2.train.fingerprint import EARLIER
 from gpt2.weights import checkpoint
 from tests.support.small_run import flags
@@ -156,3 +162,101 @@ def test_token_files_are_those_of_the_text_also_in_a_folder_of_the_users(text, t
     edit(text, "king", "duke", 0.1)
     again = corpora.prepare(str(text), "byte", tmp_path / "tokens")
     assert "duke" in again.tokenizer.decode(read_tokens(again.train))
+
+
+# ---- Weights that are not finite -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["params.fcw", "adamw.v.fcw"])
+def test_weights_that_are_not_finite_are_refused_with_the_place_of_the_first(run, capsys, name):
+    path = run / runs.LAST
+    arrays, state = checkpoint.load(path)
+    arrays[name][0, 3, 2:4] = np.nan
+    checkpoint.save(path, arrays, state)
+    status, error = resumed(capsys, run)
+    told = name.removeprefix("params.")
+    assert status == 2 and f"{path}: {told}[0, 3, 2] is nan, expected finite numbers" in error, error
+
+
+def test_spoilt_weights_are_not_saved_over_good_ones(run, capsys):
+    """After a step of 1e30 all weights are finite, and no loss is any more; nor after a signal."""
+    before = (run / runs.LAST).read_bytes()
+    status, error = resumed(capsys, run, "--lr", "1e30", "--save-every", "1", "--eval-every", "0")
+    assert status == 2 and error.count("\n") == 1
+    assert "step 7 has spoilt the weights, and they are not saved: the loss is" in error
+    assert "the last checkpoint is untouched; try a lower --lr than 1e+30" in error
+    assert (run / runs.LAST).read_bytes() == before
+    assert resumed(capsys, run, "--lr", "1e-3")[0] == 0
+    assert checkpoint.load_state(run / runs.LAST)["step"] == 8
+
+
+def test_numbers_that_no_loss_shows_are_not_saved(text, tmp_path):
+    """A moment, or a position behind the sequences that are trained on."""
+    settings = Settings(
+        data=str(text),
+        tokenizer="byte",
+        n_layer=1,
+        n_head=2,
+        n_embd=8,
+        block_size=8,
+        context=16,
+        batch_size=2,
+        compile="off",
+        out=str(tmp_path / "run"),
+    )
+    with opened(settings) as made:
+        made.train_step()
+        made.save()
+        before = (tmp_path / "run" / runs.LAST).read_bytes()
+        for name, array in (
+            ("adamw.v.wte[0, 0]", made.optimizer.v),
+            ("wpe[15, 7]", made.model.params["wpe"]),
+        ):
+            at, kept = (0 if array.ndim == 1 else (-1, -1)), array.copy()
+            array[at] = np.inf
+            with pytest.raises(UserError, match=f"step 1 has spoilt .*: {re.escape(name)} is inf"):
+                made.save()
+            array[...] = kept
+        assert (tmp_path / "run" / runs.LAST).read_bytes() == before
+        made.save()
+
+
+# ---- Which run goes on -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_runs(text, tmp_path, monkeypatch):
+    """The folders runs/a and runs/b: b was begun later, a saved later. The files' dates say otherwise."""
+    monkeypatch.chdir(tmp_path)
+    a, b = Path("runs/a"), Path("runs/b")
+    for folder in (a, b):
+        assert program.main(flags(text, folder)) == 0
+    assert program.main(["--resume", str(a), "--steps", "7"]) == 0
+    os.utime(a / runs.LAST, (0, 0))
+    return a, b
+
+
+def test_the_run_saved_last_goes_on_whatever_a_clock_said(two_runs, capsys):
+    a, b = two_runs
+    assert resumed(capsys, "")[0] == 0
+    assert [checkpoint.load_state(folder / runs.LAST)["step"] for folder in (a, b)] == [8, 6]
+    assert program.main(["--resume", str(b), "--steps", "7"]) == 0
+    assert runs.newest_first() == [b, a]
+
+
+@pytest.mark.parametrize("how", ["copied", "of an earlier version", "damaged"])
+def test_where_checkpoints_do_not_say_which_was_saved_last_the_run_is_asked_for(two_runs, capsys, how):
+    a, b = two_runs
+    if how == "copied":
+        shutil.copytree(a, a.with_name("c"))
+    elif how == "damaged":
+        (b / runs.LAST).write_bytes(b"damaged")
+    else:
+        for folder in (a, b):
+            arrays, state = checkpoint.load(folder / runs.LAST)
+            checkpoint.save(folder / runs.LAST, arrays, {k: v for k, v in state.items() if k != "turn"})
+    status, error = resumed(capsys, "")
+    assert status == 2 and error.count("\n") == 1
+    other = "runs/c" if how == "copied" else "runs/b"
+    assert f"the checkpoints of runs/a and {other} do not say which was saved last; name the run" in error
+    assert resumed(capsys, a)[0] == 0

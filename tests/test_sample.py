@@ -180,7 +180,7 @@ def test_a_mistake_is_one_line(run, capsys, options, message):
 def test_a_tokenizer_of_another_run_is_refused(run, capsys):
     tokenizer.char("abc").save(run / "tokenizer.json")
     assert sample.main(["--run", str(run)]) == 2
-    assert "the tokenizer has 3 tokens, the model 256" in capsys.readouterr().err
+    assert "the model has 256 tokens, its tokenizer 3" in capsys.readouterr().err
 
 
 def test_without_a_name_the_newest_run_is_taken(run, monkeypatch, capsys):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from docs import house
+
 TESTS = Path(__file__).resolve().parent
 
 SKIPS = """
@@ -66,6 +68,7 @@ def outcome(folder, **environment):
     return counts.split(" in ")[0], reasons
 
 
+@pytest.mark.slow
 def test_a_skip_is_a_failure_where_nothing_may_be_missing(tmp_path):
     counts, reasons = outcome(tmp_path)
     assert counts == "5 skipped, 1 xfailed"
@@ -91,7 +94,7 @@ THERE = {*sys.stdlib_module_names, *BROUGHT, *HERE}
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
 def test_what_need_not_be_installed_is_asked_for_before_it_is_imported(path):
     """Else pytest ends with an error, and runs no test, where PyTorch or JAX is not installed."""
-    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+    for statement in house.parsed(path).body:
         if "importorskip" in (text := ast.unparse(statement)) or "allow_module_level" in text:
             return
         if isinstance(statement, ast.Import):

@@ -24,6 +24,7 @@ def one_line(done, *words):
 # ---- Numbers -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--compile", "on"], ["--parallel", "processes", "--workers", "2"]])
 def test_a_learning_rate_beyond_reason(prose, tmp_path, more):
     flags = small_run.flags(prose[0], tmp_path / "a", "--lr", "1e9", "--warmup", "0", *more)
@@ -33,6 +34,7 @@ def test_a_learning_rate_beyond_reason(prose, tmp_path, more):
     one_line(done, first or "is nan; first output that is not finite: block 0", "try a lower --lr than 1e+09")
 
 
+@pytest.mark.slow
 def test_who_asks_for_warnings_gets_them(prose, tmp_path):
     flags = small_run.flags(prose[0], tmp_path / "a", "--lr", "1e9", "--warmup", "0")
     words = small_run.command(*flags)
@@ -51,6 +53,7 @@ sys.exit(program.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @posix
 def test_a_user_without_a_home(prose, tmp_path):
     without = {
@@ -77,6 +80,7 @@ def test_data_are_found_without_a_home(tmp_path, monkeypatch):
         download.cache_folder()
 
 
+@pytest.mark.slow
 @posix
 def test_a_home_that_cannot_be_written(prose, tmp_path):
     (tmp_path / "home").write_text("a file, and no folder")
@@ -117,6 +121,7 @@ def test_names_that_are_no_text(prose, tmp_path, monkeypatch, capsys, flag):
 # ---- python -OO --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_python_without_docstrings_and_assertions(prose, tmp_path):
     words = small_run.command(*small_run.flags(prose[0], tmp_path / "a", "--compile", "on"))
     for arguments in (

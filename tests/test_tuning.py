@@ -152,6 +152,7 @@ def test_steps_change_what_is_trained_and_nothing_else(kind, backward):
     assert set(model.grads) == changed
 
 
+@pytest.mark.slow
 def test_frozen_matrices_take_no_memory_for_gradients():
     """Weights of 8 MB, a batch of kilobytes: a step for biases or adapters allocates nothing like it."""
     config = GPT2Config(vocab_size=17, block_size=8, n_layer=2, n_head=2, n_embd=288)
@@ -218,6 +219,7 @@ def test_a_backward_by_hand_computes_what_is_wanted():
     assert saved == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "last", "frozen ends"])
 def test_shares_and_processes_take_the_same_steps(kind):
     results = []
@@ -314,6 +316,7 @@ def test_own_layers_are_tuned_or_refused():
         GPT2(CONFIG, layers={"matmul": lambda inp, weight, bias: inp @ weight.T}, train="lora:2")
 
 
+@pytest.mark.slow
 def test_what_a_step_takes_is_counted_without_what_is_frozen():
     full = flops.training_flops(CONFIG, 2, 5)
     assert flops.training_flops(Description(CONFIG), 2, 5) == full

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from docs import house
+
 mypy = pytest.importorskip("mypy.api")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +23,7 @@ def public_functions():
     """(place, function) of every public function and method, constructors included."""
     for path in sorted((ROOT / "gpt2").rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
-        for function in public_in(ast.parse(path.read_text(encoding="utf-8")).body):
+        for function in public_in(house.parsed(path).body):
             yield f"{name}:{function.lineno} {function.name}", function
 
 
@@ -78,6 +80,7 @@ loss: float = model.forward(tokens, tokens)
 """
 
 
+@pytest.mark.slow
 def test_a_checker_finds_the_mistakes_of_a_user(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(START + "\n".join(MISTAKES) + "\n", encoding="utf-8")

@@ -17,7 +17,7 @@ import pytest
 import gpt2
 from gpt2 import __main__ as commands
 
-pytest.importorskip("setuptools")
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 INFO = f"numpy_gpt2-{gpt2.__version__}.dist-info"
 SMALL = (

@@ -22,12 +22,16 @@ import tempfile
 import venv
 from pathlib import Path
 
+from gpt2.hints import typed
+
 from . import examples, suites
 from .programs import EXAMPLES, NOT_EXAMPLES, SUITES
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.dependents", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog=typed("python -m bench.dependents"), description=__doc__.split("\n")[0]
+    )
     names = [suite.name for suite in SUITES]
     parser.add_argument("names", nargs="*", help=f"some of: examples, {', '.join(names)}")
     place = os.environ.get("GPT2_DEPENDENTS", "dependents")

@@ -6,11 +6,12 @@ import sys
 from bench.gradbench import MODULES, protocol
 from bench.studies.measure import threads
 from gpt2.errors import UserError
+from gpt2.hints import typed
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(
-        prog="python -m bench.gradbench",
+        prog=typed("python -m bench.gradbench"),
         description="A tool of GradBench: answers its messages, one JSON object a line, on standard input "
         f"and output. Modules: {', '.join(MODULES)}.",
     )

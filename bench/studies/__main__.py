@@ -21,6 +21,7 @@ from bench.studies.study import Report, from_json, to_json
 from bench.turns import environment
 from gpt2.cli import Parser
 from gpt2.errors import UserError
+from gpt2.hints import typed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +52,7 @@ def parse(argv):
     p = Parser(
         "bench.studies",
         "Run studies, and write their report as Markdown, JSON and HTML.",
-        prog="python -m bench.studies",
+        prog=typed("python -m bench.studies"),
     )
     p.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STUDIES)} (default: all)")
     p.add_argument(

@@ -13,11 +13,12 @@ import time
 from bench import machine, program
 from bench.studies import load
 from bench.studies.study import Options, to_json
+from gpt2.hints import typed
 
 
 def main(argv):
     parser = argparse.ArgumentParser(
-        prog="python -m bench.studies.one", description=__doc__.split("\n")[0], allow_abbrev=False
+        prog=typed("python -m bench.studies.one"), description=__doc__.split("\n")[0], allow_abbrev=False
     )
     parser.add_argument("name", help="of the study")
     parser.add_argument("--quick", action="store_true", help="small sizes, seconds: a test, no result")

@@ -35,14 +35,14 @@ _EXPORTS = {
     "check.check_grads": "BackwardMismatch check_backward check_grads",
     "errors": "AutodiffError ConvergenceError",
     "interplay": "as_numpy from_jax from_torch to_jax to_torch",
-    "ops.anomaly": "AnomalyError detect_anomaly",
+    "ops.anomaly": "AnomalyError",
     "emit.readable": "readable_source",
     "run.axpby": "axpby",
     "run.blas": "blas_kernels limit_blas_threads",
     "run.caches": "cache_bytes in_cache",
     "run.remembered": "Choices remember",
     "run.threads": "get_threads run_apart run_on_threads set_threads",
-    "switches": "Options options",
+    "switches": "Options detect_anomaly options",
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 

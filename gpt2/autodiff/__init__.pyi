@@ -24,13 +24,13 @@ from .check.check_grads import BackwardMismatch, check_backward, check_grads
 from .emit.readable import readable_source
 from .errors import AutodiffError, ConvergenceError
 from .interplay import as_numpy, from_jax, from_torch, to_jax, to_torch
-from .ops.anomaly import AnomalyError, detect_anomaly
+from .ops.anomaly import AnomalyError
 from .run.axpby import axpby
 from .run.blas import blas_kernels, limit_blas_threads
 from .run.caches import cache_bytes, in_cache
 from .run.remembered import Choices, remember
 from .run.threads import get_threads, run_apart, run_on_threads, set_threads
-from .switches import Options, options
+from .switches import Options, detect_anomaly, options
 
 __all__ = [
     "Active",

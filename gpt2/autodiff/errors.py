@@ -90,11 +90,17 @@ def located(error: Exception, what: str, loc: tuple | None) -> Exception:
     return _located[kind](f"{what}: {error}", loc)
 
 
-# A note to errors of other libraries that were given one
-STANDS_FOR = (
+def takes_none(error: TypeError, what: str, loc: tuple) -> Exception:
+    """The error for that of a function, or an operator, which was given a recorded value and takes none."""
+    instead = f"Write {_OF_NUMPY[what]}" if what in _OF_NUMPY else _STANDS_FOR
+    return located(TypeError(f"{error}. {instead}"), what, loc)
+
+
+_STANDS_FOR = (
     "A Recorded stands for an array or a number while gpt2.autodiff records the function. What takes none "
-    "needs a rule, with @ad.custom_vjp; ad.from_torch(f) and ad.from_jax(f) give one to functions of theirs."
+    "needs a rule, with @ad.custom_vjp; ad.from_torch(f) and ad.from_jax(f) give one to functions of theirs"
 )
+
 
 _FROM_ELSEWHERE = {
     "at": "arrays can be written to here: x[i] = v is what x.at[i].set(v) is in JAX",
@@ -164,14 +170,30 @@ def of_another_library(x: object, loc: tuple | None) -> DtypeError:
     )
 
 
+_OF_NUMPY = {
+    "math.fsum": "np.sum",
+    "statistics.mean": "np.mean",
+    "statistics.fmean": "np.mean",
+    "statistics.variance": "np.var(x, ddof=1)",
+    "statistics.stdev": "np.std(x, ddof=1)",
+    "statistics.pvariance": "np.var",
+    "statistics.pstdev": "np.std",
+    "statistics.correlation": "np.corrcoef",
+    "statistics.covariance": "np.cov",
+    "statistics.linear_regression": "np.polyfit",
+}
+
+
 def number_lost(function: str, loc: tuple | None) -> ConversionError:
     """The error for float(x) where the number goes to what loses its derivative, such as math.sin."""
+    if function in _INSTEAD:
+        return number_computed_with(function, loc)
     instead = "Use a NumPy function"
     module, _, name = function.rpartition(".")
-    if module == "math" and hasattr(np, name):
+    if function in _OF_NUMPY:
+        instead = f"Use {_OF_NUMPY[function]}"
+    elif module == "math" and hasattr(np, name):
         instead = f"Use np.{name}"
-    elif function == "math.fsum":
-        instead = "Use np.sum"
     return ConversionError(
         f"{function}() would take a plain number out of a recorded value, and its derivative would be lost. "
         f"{instead} instead, x.astype(...) to convert, or ad.stop_gradient(x) if a constant is meant",
@@ -179,11 +201,19 @@ def number_lost(function: str, loc: tuple | None) -> ConversionError:
     )
 
 
-def number_returned(transform: str, name: str, loc: tuple | None) -> ConversionError:
-    """The error for a function whose result is a plain number that float(x) gave."""
+_INSTEAD = {
+    "float": "x itself keeps it, and x.item() of an array",
+    "int": "math.trunc(x) is the same number, and has the derivative zero",
+    "complex": "a + 1j * b keeps it",
+}
+
+
+def number_computed_with(function: str, loc: tuple | None) -> ConversionError:
+    """The error for float(x), int(x) and complex(a, b) where the result does more than decide."""
     return ConversionError(
-        f"{transform}: what {name} returns was made a plain number here, by float(), and has no derivative "
-        "any more. Return the value itself; it comes back as a number where the function runs by itself",
+        f"{function}() takes a plain number out of a recorded value, which may only decide (if, while, "
+        "range, an index, a format), and is used otherwise here: its derivative would be lost. "
+        f"{_INSTEAD[function]}; {function}(ad.stop_gradient(x)) is a constant",
         loc,
     )
 

@@ -39,7 +39,25 @@ class GraphError(Exception):
     """A graph that breaks its own rules: a bug in a pass, never the user's fault."""
 
 
-class Node:
+class Immutable:
+    """What does not change once it is made: copy.copy and copy.deepcopy give the object itself."""
+
+    __slots__ = ()
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        raise TypeError(
+            f"a {type(self).__name__} of gpt2.autodiff cannot be pickled; pickle the function it was made "
+            "from, or the derived function (such as ad.grad(f)): it is compiled again where it is loaded"
+        )
+
+
+class Node(Immutable):
     """One value of the program. `name` is a hint for printing, `loc` is (file, line, function) or None.
 
     `derived` says that differentiation made it, which decides how it may be computed (ops/exactness.py).
@@ -140,7 +158,7 @@ def const_value(n: Node) -> Any:
     return n.value.item() if isinstance(n.value, (np.ndarray, np.generic)) else n.value
 
 
-class Graph:
+class Graph(Immutable):
     """A program: `inputs` and `outputs` are tuples of nodes, `nodes` is all that the outputs need, in order.
 
     `name` is the user's function.

@@ -38,7 +38,9 @@ class Tape:
 
     def __init__(self, values: Sequence):
         self.n_given = len(values)
-        self.steps: list[tuple[Callable, tuple, Any]] = []  # function, arguments, outcome of a decision or None
+        self.steps: list[
+            tuple[Callable, tuple, Any]
+        ] = []  # function, arguments, outcome of a decision or None
         self.literals: set[str] = set()
         self._known: dict[str, Any] = {}  # step as a text -> its result
         # of the hidden values that are constants each with the first that is equal, and those by their texts

@@ -1,5 +1,5 @@
-"""The switches of a caller: passes left out, the backend of elementwise regions, `with options(...)`; and
-what the compiler says of its work.
+"""The switches of a caller: passes left out, the backend of elementwise regions, `with options(...)`, `with
+detect_anomaly()`; and what the compiler says of its work.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ import importlib.util
 import os
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -72,42 +72,81 @@ class Options:
             raise ImportError(NO_NUMEXPR)
 
 
-NO_NUMEXPR = "elementwise: the package numexpr is not installed; pip install numexpr, or choose numpy"
+NO_NUMEXPR = "elementwise: the package numexpr is not installed; install it, or choose numpy"
 DEFAULT = Options()
-_local = threading.local()
-# One entry for each `with options(...)` that is open in any thread. While it is empty, programs made with the
-# default options may be called without a look at the thread's own.
-overrides: list = []
+
+
+class Switch:
+    """What is open in this context, as contextvars has it: other threads and asyncio tasks have their own."""
+
+    def __init__(self, name: str):
+        self._open: ContextVar[tuple[dict, ...]] = ContextVar(name, default=())
+        self.open = self._open.get  # the fields of each `with`, the outermost first
+
+    @contextmanager
+    def turned(self, fields: dict) -> Iterator[None]:
+        self._open.set((*self.open(), fields))
+        try:
+            yield
+        finally:
+            # By identity, for two generators may end in the order in which they began
+            others = tuple([f for f in self.open() if f is not fields])
+            if len(others) == len(self.open()):
+                fields.clear()  # a generator that ends in another context: where it began, it is void
+            self._open.set(others)
+
+
+_options = Switch("options")
+_anomaly = Switch("detect_anomaly")
+overrides = _options.open  # overrides(): something true unless this context has the default options
+followed = _anomaly.open  # any(followed()): whether programs are followed
 
 
 def current_options() -> Options:
-    """The options of this thread."""
-    return getattr(_local, "options", DEFAULT)
+    """The options of this context."""
+    found = DEFAULT
+    for fields in overrides():
+        found = replace(found, **fields)
+    return found
 
 
 @contextmanager
 def options(**fields: Any) -> Iterator[Options]:
-    """Compile with other options, in this thread: `with ad.options(off={"cse"}): ...`
+    """Compile with other options: `with ad.options(off={"cse"}): ...`
 
     off      names of passes to leave out: some of Options.PASSES
     before   False: simplify only after differentiating, not what was recorded as well
     math     "fast": sums and products may be put together in other ways than NumPy would (docs/values.md)
 
-    Programs are kept apart by the options that they were made with.
+    They hold in this context: other threads and other asyncio tasks keep theirs, and a task that is started
+    here begins with these. Programs are kept apart by the options that they were made with.
 
         >>> with ad.options(off={"cse"}):
         ...     g = ad.grad(lambda x: np.sum(np.exp(x) * np.exp(x)))(np.zeros(2))
         >>> g
         array([2., 2.])
     """
-    before = current_options()
-    _local.options = replace(before, **fields)
-    overrides.append(None)
-    try:
-        yield _local.options
-    finally:
-        overrides.pop()
-        _local.options = before
+    chosen = replace(current_options(), **fields)
+    with _options.turned(fields):
+        yield chosen
+
+
+@contextmanager
+def detect_anomaly() -> Iterator[None]:
+    """Follow every program run in this context: AnomalyError at the first nan or inf.
+
+    Other threads and asyncio tasks are not followed, but for those that the compiler runs work on.
+
+    >>> slope = ad.grad(lambda x: np.sum(np.sqrt(x)))
+    >>> try:
+    ...     with np.errstate(all="ignore"), ad.detect_anomaly():
+    ...         g = slope(np.array([1.0, 0.0]))
+    ... except ad.AnomalyError as error:
+    ...     print(str(error).partition(": ")[2])
+    divide made inf at [1] of t3 float64 (2,), from the number = 0.5, t1 = 0; in f_grad
+    """
+    with _anomaly.turned({"followed": True}):
+        yield
 
 
 # GPT2_AD_DEBUG, an environment variable that makes the compiler say on stderr what it does:

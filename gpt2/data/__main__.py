@@ -13,18 +13,18 @@ EXAMPLES = (
 )
 
 
-def parser(prog: str = "gpt2 data") -> cli.Parser:
+def parser() -> cli.Parser:
     """The flags of `gpt2 data`."""
-    made = cli.Parser("data", "Turn text into token files.", EXAMPLES, prog=prog)
+    made = cli.Parser("data", "Turn text into token files.", EXAMPLES)
     made.add_argument("corpus", help="tinyshakespeare, stdlib, auto or a text file")
     made.add_argument("--tokenizer", default="auto", help="gpt2, byte, char, bpe:N or auto (default: auto)")
     made.add_argument("--out", help="folder for the files (default: one in the cache folder)")
     return made
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "gpt2 data") -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Write the token files of the corpus that `argv` names, and say where they are. Returns the status."""
-    return cli.run(parser(prog), _run, argv)
+    return cli.run(parser(), _run, argv)
 
 
 def _run(args):

@@ -1,34 +1,61 @@
 """The corpus of a text file that the user names."""
 
+import codecs
+import os
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpt2.errors import UserError
 
+CHUNK = 1 << 18  # bytes that are read at once
 
-def read(path: str | Path) -> str:
-    """The text of the UTF-8 file at `path`; a byte-order mark is dropped, line ends stay as they are.
+
+def pieces(path: str | Path) -> Iterator[str]:
+    """The text of the UTF-8 file at `path` in parts, without a byte-order mark, line ends as they are.
 
     Raises UserError for a file that is missing, empty, or not text.
     """
     path = Path(path)
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    size, blank = 0, True
+    for content in _chunks(path):
+        text = _decoded(path, decoder, content, size)
+        yield text if size else text.removeprefix("\ufeff")
+        size += len(content)
+        blank = blank and not content.strip()
+    if blank:
+        raise UserError(f"--data {path}: the file is empty ({size} bytes), expected text")
+
+
+def _chunks(path):
+    """The bytes of a file, and b"" as the last part."""
     try:
-        content = path.read_bytes()
-    except IsADirectoryError:
-        raise UserError(f"--data {path}: this is a folder, expected a text file") from None
+        with open(path, "rb") as file:
+            while content := file.read(CHUNK):
+                yield content
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        if isinstance(error, PermissionError) and path.is_dir():  # what Windows says of a folder
+        if os.path.isdir(path):  # Windows says that a folder may not be read
             raise UserError(f"--data {path}: this is a folder, expected a text file") from None
         raise UserError(f"--data {path}: {getattr(error, 'strerror', None) or error}") from None
-    if not content.strip():
-        raise UserError(f"--data {path}: the file is empty ({len(content)} bytes), expected text")
-    if b"\0" in content:
-        raise UserError(
-            f"--data {path}: a binary file (a zero byte at {content.index(0)}), expected UTF-8 text"
-        )
+    yield b""
+
+
+def _decoded(path, decoder, content, start):
+    """The text of the bytes from `start` on; of the last ones if there are none."""
+    if (zero := content.find(0)) >= 0:
+        raise UserError(f"--data {path}: a binary file (a zero byte at {start + zero}), expected UTF-8 text")
+    held = len(decoder.getstate()[0])  # the beginning of a character
     try:
-        return content.decode("utf-8-sig")
+        return decoder.decode(content, final=not content)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"--data {path}: not UTF-8 text (byte {error.start} is 0x{content[error.start]:02x});"
-            " convert it, say with: iconv -f latin1 -t utf8"
+            f"--data {path}: not UTF-8 text (byte {start - held + error.start} is "
+            f"0x{error.object[error.start]:02x}); convert it, say with: "
+            f"iconv -f latin1 -t utf8 {shlex.quote(str(path))} > utf8.txt"
         ) from None
+
+
+def read(path: str | Path) -> str:
+    """The whole text that `pieces` gives in parts."""
+    return "".join(pieces(path))

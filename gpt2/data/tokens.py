@@ -4,7 +4,7 @@ A token file is llm.c's: a header of 256 int32 (magic 20240520, version 1, count
 tokens as uint16, everything little-endian. It is read through a memory map, so a corpus costs no memory.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +12,47 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2.errors import OptionError, UserError, option_error
-from gpt2.storage.files import write_atomically
+from gpt2.hints import typed
+from gpt2.storage.files import replacing
 
 MAGIC = 20240520
 VERSION = 1
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
-MAKES = "; `gpt2 data` makes token files of a text"
 
 
 def write_tokens(path: str | Path, tokens: ArrayLike) -> None:
     """Write token ids (integers from 0 to 65535) to `path` as a token file, atomically."""
+    write_token_stream(path, [np.asarray(tokens)])
+
+
+def write_token_stream(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
+    """The same for the tokens of many arrays, one after the other: memory is that of one of them."""
     path = Path(path)
-    tokens = np.asarray(tokens)
+    header = np.zeros(HEADER_INTS, dtype="<i4")
+    header[:2] = MAGIC, VERSION
+    try:
+        with replacing(path) as file:
+            file.write(header.tobytes())
+            for tokens in arrays:
+                _check_range(path, tokens)
+                file.write(tokens.astype("<u2").tobytes())
+                header[2] += tokens.size
+            file.seek(0)
+            file.write(header.tobytes())
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _makes():
+    return typed("`gpt2 data` makes token files of a text")
+
+
+def _check_range(path, tokens):
     if tokens.size and not (0 <= int(tokens.min()) and int(tokens.max()) < 1 << 16):
         raise UserError(
             f"{path}: token ids run from {tokens.min()} to {tokens.max()}, a token file holds 0..65535"
         )
-    header = np.zeros(HEADER_INTS, dtype="<i4")
-    header[:3] = MAGIC, VERSION, tokens.size
-    write_atomically(path, header.tobytes() + tokens.astype("<u2").tobytes())
 
 
 def read_tokens(path: str | Path) -> np.memmap:
@@ -48,10 +69,10 @@ def read_tokens(path: str | Path) -> np.memmap:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     if header.size < HEADER_BYTES:
-        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}{MAKES}")
+        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}; {_makes()}")
     magic, version, count = (int(n) for n in header.view("<i4")[:3])
     if magic != MAGIC:
-        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}{MAKES}")
+        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}; {_makes()}")
     if version != VERSION:
         raise UserError(f"{path}: version {version} of the token file format, expected {VERSION}")
     if count < 0 or size != HEADER_BYTES + 2 * count:

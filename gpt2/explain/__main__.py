@@ -13,6 +13,7 @@ from gpt2.errors import UserError
 from gpt2.explain.page import page
 from gpt2.explain.parts import MODEL, explain, explain_model
 from gpt2.explain.text import text
+from gpt2.hints import typed
 from gpt2.layers import LAYERS
 from gpt2.storage.files import write_atomically
 
@@ -52,7 +53,7 @@ def _run(args):
     names = known if "all" in args.layers else list(dict.fromkeys(args.layers))
     if MODEL in args.layers:
         if args.out is not None or len(args.layers) > 1:
-            raise UserError(f"{MODEL}: stands alone, as text: gpt2 explain {MODEL}")
+            raise UserError(f"{MODEL}: stands alone, as text: {typed(f'gpt2 explain {MODEL}')}")
         print(explain_model(args.file, cli.width(0)))
         return
     if unknown := [name for name in names if name not in known]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from gpt2.errors import UserError, reason
+from gpt2.hints import install
 from gpt2.optimizer import sum_of_squares
 from gpt2.parallel.cores import launched_rank
 from gpt2.parallel.group import Group, Reduction
@@ -213,9 +214,7 @@ def _import_mpi():
         from mpi4py import MPI
     except ImportError as error:
         missing = "mpi4py" if "mpi4py" in str(error) else f"MPI ({reason(error)})"
-        raise UserError(
-            f"--parallel mpi needs {missing}: pip install 'numpy-gpt2[mpi]' brings mpi4py and an MPI library"
-        ) from None
+        raise UserError(f"--parallel mpi needs {missing}: {install('mpi4py', 'mpich')}") from None
     except RuntimeError as error:  # mpi4py is there, but no MPI library
-        raise UserError(f"--parallel mpi: {reason(error)}; pip install mpich brings one") from None
+        raise UserError(f"--parallel mpi: {reason(error)}; {install('mpich')}") from None
     return MPI

@@ -1,23 +1,36 @@
-"""Files that appear whole or not at all.
+"""Files that appear whole or not at all, and several that belong together at once.
 
     write_atomically(path, content)    bytes, or an iterable of them
-    with replacing(path) as file:      the same, for a writer that goes back and forth
+    write_together({path: content})    several files of one folder, the one that names the set first
+    with replacing(path) as file:      one, for a writer that goes back and forth
+    check_whole(path)                  refuses a set whose files may not belong together
 
-What is written goes into a temporary file in the same folder, which nobody else may read (mode 0600). The
-disk confirms it (fsync), then it is renamed over the old file, whose mode it takes. A process that is killed
-at any moment leaves the old file or the new one, and may leave a temporary file beside it: `leftovers` finds
-these.
+What is written goes into temporary files in the same folder, which nobody else may read (mode 0600). The
+disk confirms them (fsync), then they are renamed over the old files, whose modes they take. A process that is
+killed at any moment leaves the old file or the new one. Of several files the old ones or the new ones are
+there, or a mark beside the first says that the renames were interrupted.
+
+A process holds a lock on each temporary file that it writes. Those that a killed process left are removed by
+whoever next writes to the folder.
 """
 
+import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from gpt2.errors import UserError
+from gpt2.storage.lock import lock_file
+
+HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+TEMPORARY = re.compile(r"\.gpt2-([0-9a-f]{8})-[0-9a-f]{16}\.tmp")  # this machine, and a random number
+IDLE = 86400.0  # seconds without a write after which a temporary file of another machine is a leftover
 
 
 def _new_mode():
@@ -41,32 +54,124 @@ def made_folder(path: str | Path) -> Path:
 
 
 @contextmanager
-def replacing(path: str | Path, alone: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """A file open for writing bytes, which takes the place of `path` at the end of the block.
-
-    alone  nobody else writes `path` at the same time, so its temporary file has a fixed name, PATH.tmp, and
-           what a killed process left there goes with the next write. Otherwise the name is drawn at random
 
     Where the block raises, or the disk refuses, `path` is as it was and the temporary file is gone. OSError
     comes through as it is.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp" if alone else f".{path.name}.{secrets.token_hex(4)}")
-    if alone:
-        temporary.unlink(missing_ok=True)
+    with replacing_together([Path(path)]) as (file,):
+        yield file
+
+
+@contextmanager
+def replacing_together(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
+    """Files open for writing bytes, which take the places of `paths` at the end of the block.
+
+    paths   in one folder; the first names the set, and `check_whole` is asked about it
+
+    Until all are written and confirmed by the disk nothing is renamed. Raises as `replacing` does.
+    """
+    folder = paths[0].parent
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep(folder)
+    staged: list[Path] = []
     try:
-        # x: a link that somebody laid in its place is not followed
-        with open(temporary, "xb", opener=_private) as file:
-            yield file
-            file.flush()
-            if hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), mode_of(path))
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
+        with ExitStack() as stack:
+            opened = [_temporary(folder, staged, stack) for _ in paths]
+            yield opened
+            for file, path in zip(opened, paths):
+                file.flush()
+                if hasattr(os, "fchmod"):
+                    os.fchmod(file.fileno(), mode_of(path))
+                os.fsync(file.fileno())
+            if os.name != "posix":
+                stack.close()  # Windows renames no open file; elsewhere they stay locked until renamed
+            _rename(staged, paths)
     finally:
-        _remove(temporary)  # still there only if something failed
+        for temporary in staged:
+            _remove(temporary)  # still there only if something failed
+
+
+def _temporary(folder, staged, stack):
+    """A new temporary file, open and locked; its path is added to `staged`."""
+    while True:
+        path = folder / f".gpt2-{HOST}-{secrets.token_hex(8)}.tmp"
+        # x: a link that somebody laid in its place is not followed
+        file = open(path, "xb", opener=_private)
+        staged.append(path)
+        stack.enter_context(file)
+        if lock_file(file) and path.exists():
+            return file
+        staged.pop()  # swept by another process before it was locked
+
+
+def _rename(staged, paths):
+    """Rename the temporary files to `paths`, several while a mark stands beside the first."""
+    if len(paths) > 1:
+        _rename_marked(staged, paths, _mark(paths[0]))
+    else:
+        os.replace(staged[0], paths[0])
+        _remove(_mark(paths[0]))
+    _sync_folder(paths[0].parent)
+
+
+def _rename_marked(staged, paths, mark):
+    """Rename files, one process at a time. The mark stays if it fails between two of them."""
+    with _locked(mark) as file:
+        renamed = os.fstat(file.fileno()).st_size  # not 0: left by a process that was killed
+        try:
+            file.write(b"unfinished")
+            file.flush()
+            os.fsync(file.fileno())
+            _sync_folder(mark.parent)
+            for temporary, path in zip(staged, paths):
+                os.replace(temporary, path)
+                renamed += 1
+            _sync_folder(mark.parent)
+            renamed = 0
+        finally:
+            if not renamed:
+                _remove(mark)
+
+
+def _locked(path):
+    """The file at `path`, made if it is not there, once no other process has it locked."""
+    while True:
+        file = open(path, "ab", opener=_private)
+        with suppress(FileNotFoundError):
+            if lock_file(file) and os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                return file
+        file.close()
+        time.sleep(0.01)
+
+
+def _mark(path):
+    return path.with_name(f".{path.name}.unfinished")
+
+
+def check_whole(path: str | Path) -> None:
+    """Raise UserError where replacing `path`, and the files that belong to it, was interrupted."""
+    mark = _mark(Path(path))
+    if mark.exists():
+        raise UserError(
+            f"{path}: replacing it and the files that belong to it was interrupted, so they may be of two "
+            f"models; write them again, or remove {mark} if you know that they are of one"
+        )
+
+
+def write_together(contents: Mapping[Path, bytes | Iterable[bytes]]) -> None:
+    """Write several files of one folder, each given as bytes or an iterable of them; the first names the set.
+
+    Raises UserError where that cannot be done; older files are then untouched, or `check_whole` refuses them.
+    """
+    try:
+        with replacing_together(list(contents)) as files:
+            for file, content in zip(files, contents.values()):
+                for part in [content] if isinstance(content, bytes) else content:
+                    file.write(part)
+    except OSError as error:
+        raise UserError(f"cannot write {next(iter(contents))}: {error.strerror or error}") from None
 
 
 def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None:
@@ -74,23 +179,48 @@ def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None
 
     Raises UserError where that cannot be done; an older file is then untouched.
     """
-    try:
-        with replacing(path) as file:
-            for part in [content] if isinstance(content, bytes) else content:
-                file.write(part)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+    write_together({Path(path): content})
 
 
-def leftovers(folder: str | Path, names: Iterable[str]) -> list[Path]:
-    """Temporary files in `folder` that a killed process was writing for one of these names."""
-    either = "|".join(re.escape(name) for name in names)
-    ours = re.compile(rf"\.({either})\.[0-9a-f]{{8}}|({either})\.tmp")
-    return [path for path in Path(folder).iterdir() if ours.fullmatch(path.name)]
+def sweep(folder: str | Path) -> None:
+    """Remove the temporary files in `folder` that killed processes left. What cannot be removed stays."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in list(entries):
+            if match := TEMPORARY.fullmatch(entry.name):
+                with suppress(OSError):
+                    _sweep_file(entry.path, here=match[1] == HOST)
+
+
+def sweep_below(folder: str | Path) -> None:
+    """The same in each folder that lies in `folder`."""
+    for path in Path(folder).glob("*"):
+        sweep(path)
+
+
+def _sweep_file(path, here):
+    """Remove a temporary file that no process has locked.
+
+    here   it was written on this machine. The locks of another may not be seen on a shared disk, and some
+           file systems have none: there a file is removed only once it has been idle for long
+    """
+    with _opened(path) as file, _opened(path) as again:
+        if not lock_file(file):
+            return
+        seen = here and not lock_file(again)  # a second lock that is given says that there are none
+        idle = time.time() - os.fstat(file.fileno()).st_mtime > IDLE
+        if os.name == "posix" and (seen or idle):
+            os.unlink(path)
+    if os.name != "posix" and (seen or idle):
+        os.unlink(path)  # Windows removes no open file
+
+
+def _opened(path):
+    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return os.fdopen(os.open(path, flags), "r+b", buffering=0)
 
 
 def _private(path, flags):
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def mode_of(path: str | Path) -> int:

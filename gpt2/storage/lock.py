@@ -13,6 +13,8 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +23,7 @@ from gpt2.errors import UserError
 NAME = "lock"
 FAR = 1 << 30  # Windows locks bytes, which nobody else can read then: a byte far behind the text
 LONGEST = 200  # bytes of text that are shown
+POLL = 0.1  # seconds between attempts of who waits for a lock
 # What a file system answers that has no locks, as some on a network do. One runs there without.
 WITHOUT = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
@@ -87,8 +90,31 @@ class Lock:
             file.close()  # who had it before has removed the file since it was opened here
 
 
+@contextmanager
+def turn(path: str | Path) -> Iterator[None]:
+    """Hold the lock of the file `path`, which is made for it, once whoever has it has let go of it.
+
+    For work that one of several programs does for all: each looks first whether it has been done. Raises
+    UserError where the file cannot be written.
+    """
+    try:
+        file = open(path, "ab")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+    with file:
+        while not lock_file(file):
+            time.sleep(POLL)
+        try:
+            yield
+        finally:
+            _remove(Path(path))  # whoever waited has it open; the next one makes another
+
+
 def lock_file(file: IO) -> bool:
-    """Lock an open file for this process, without waiting. Returns whether it is locked now."""
+    """Lock an open file until it is closed, without waiting; False: somebody else has locked it.
+
+    True as well on a file system without locks.
+    """
     try:
         if sys.platform == "win32":
             import msvcrt

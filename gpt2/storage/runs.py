@@ -1,11 +1,11 @@
 """A run's folder: which files lie in it, and which folder is meant. Needs no NumPy."""
 
-import os
-import shlex
 from pathlib import Path
 
 from gpt2.errors import UserError
-from gpt2.storage.files import leftovers
+from gpt2.hints import quoted, typed
+from gpt2.storage.files import sweep_below
+from gpt2.storage.header import load_state
 
 SETTINGS = "settings.toml"  # the recipe; --config reads it
 TOKENIZER = "tokenizer.json"  # ranks included, so that sampling needs nothing else
@@ -15,26 +15,6 @@ BEST = "best.safetensors"  # the weights with the lowest validation loss
 FILES = (SETTINGS, TOKENIZER, METRICS, LAST, BEST)
 
 RUNS = Path("runs")
-
-
-def _is_here(script: Path) -> bool:
-    try:
-        return script.samefile(script.name)
-    except OSError:  # one of the two is not there
-        return False
-
-
-# What a person types to train: the script, where that person stands in a checkout, else the program
-TRAIN = "python train.py" if _is_here(Path(__file__).parents[2] / "train.py") else "gpt2 train"
-SAMPLE = "gpt2 sample" if TRAIN == "gpt2 train" else "python -m gpt2.sample"
-
-
-def quoted(path: str | Path) -> str:
-    """A path as a person types it into a shell."""
-    text = str(path)
-    if os.name == "nt":
-        return f'"{text}"' if " " in text else text
-    return shlex.quote(text)
 
 
 def new(name: str, out: str = "") -> Path:
@@ -73,11 +53,6 @@ def clear(folder: Path, overwrite: bool = False) -> None:
     _remove(folder, [folder / file for file in (METRICS, LAST, BEST)])
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed run had begun to write. For whoever holds the folder's lock."""
-    _remove(folder, leftovers(folder, FILES))
-
-
 def _remove(folder, paths):
     try:
         for path in paths:
@@ -87,6 +62,7 @@ def _remove(folder, paths):
 
 
 def _first_free(name):
+    sweep_below(RUNS)
     number = 1
     while True:
         folder = RUNS / f"{name}-{number}"
@@ -114,14 +90,40 @@ def existing(folder: str | Path | None) -> Path:
 
 
 def newest() -> Path:
-    """The run in runs/ that was saved last, or UserError where there is none."""
+    """The run in runs/ that was saved last, or UserError where there is none, or it is not known."""
     found = newest_first()
     if not found:
-        raise UserError(f"no run in {RUNS.absolute()}; train one with: {TRAIN}")
+        raise UserError(f"no run in {RUNS.absolute()}; train one with: {typed('gpt2 train')}")
+    alike = [run for run in found if turn(run) in (turn(found[0]), None)]
+    if len(alike) > 1:
+        raise UserError(
+            f"the checkpoints of {alike[0]} and {alike[1]} do not say which was saved last; name the run"
+        )
     return found[0]
 
 
 def newest_first() -> list[Path]:
-    """The runs in runs/ that were saved, the last one first."""
-    saved = sorted(RUNS.glob(f"*/{LAST}"))
-    return [path.parent for path in sorted(saved, key=lambda path: path.stat().st_mtime, reverse=True)]
+    """The runs in runs/ that were saved, the last one first, by what their checkpoints say."""
+    return sorted(sorted(path.parent for path in RUNS.glob(f"*/{LAST}")), key=lambda run: -(turn(run) or 0))
+
+
+def turn(run: Path) -> int | None:
+    """The number that grows with each turn that runs take at saving; 0 in a run of an earlier version.
+
+    None where the run's last checkpoint cannot be read.
+    """
+    try:
+        found = load_state(run / LAST).get("turn", 0)
+    except (UserError, AttributeError):
+        return None
+    return found if type(found) is int else None
+
+
+def next_turn(folder: Path) -> int:
+    """The turn with which a run is saved into `folder`: above those of all other runs in runs/.
+
+    It does not go by the time: a clock may be set, and a copy has the date of copying.
+    """
+    own = (turn(folder) if (folder / LAST).exists() else 0) or 0
+    others = [turn(run) or 0 for run in newest_first() if run.resolve() != folder.resolve()]
+    return max(own, max(others, default=0) + 1)

@@ -8,4 +8,4 @@ from gpt2.train.settings import parser
 __all__ = ["main", "parser"]
 
 if __name__ == "__main__":
-    sys.exit(main(prog="gpt2 train"))
+    sys.exit(main())

@@ -13,6 +13,7 @@ from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.description import Description
 from gpt2.errors import OptionError, UserError
+from gpt2.hints import quoted, typed
 from gpt2.model import GPT2, GPT2Config, initialise
 from gpt2.optimizer import AdamW
 from gpt2.own import OwnFile
@@ -141,7 +142,7 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
         same = f"--train {told.train} --lora-alpha {told.lora_alpha:g} --lora-targets {told.lora_targets}"
         raise UserError(
             f"--init {s.init}: has adapters, {told.told()}; go on with the same ({same}), or take them "
-            f"into the weights first: gpt2 convert {s.init} FOLDER --merge"
+            f"into the weights first: {typed(f'gpt2 convert {quoted(s.init)} merged --merge')}"
         )
     if not before.gpt2 and d.gpt2:
         raise UserError(

@@ -7,6 +7,7 @@ from contextlib import closing
 from gpt2 import parallel
 from gpt2.data import corpora
 from gpt2.errors import no_overflow_warnings
+from gpt2.hints import quoted, typed
 from gpt2.output import Output
 from gpt2.storage import runs
 from gpt2.train import cost, fastest, flops
@@ -64,7 +65,7 @@ def train(run: Run, peak: flops.Peak, out: Output) -> int:
     peak    what this machine can do, as gpt2.train.flops measures it
     """
     reporter = REPORTERS[run.settings.lines](peak)
-    again = f"{runs.TRAIN} --resume {runs.quoted(run.folder)}"
+    again = typed(f"gpt2 train --resume {quoted(run.folder)}")
     with closing(reporter):
         reporter.begin(run)
         try:

@@ -21,7 +21,7 @@ from gpt2.train.kernels import Kernels
 from gpt2.train.settings import FASTEST, Asked, Settings, check_effect, read_settings, resumed_settings
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "train.py") -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Train as the arguments say. Returns the exit status: 0, or 2 after one line that says what is wrong."""
     open_what_is_closed()
     if hasattr(sys.stdout, "reconfigure"):
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "train.py") -> int:
         print("note: standard output is closed; the figures are in the run's metrics.jsonl", file=sys.stderr)
     with standing_in() as out:
         try:
-            status = guarded(sys.argv[1:] if argv is None else argv, prog, out)
+            status = guarded(sys.argv[1:] if argv is None else argv, out)
         except SystemExit:  # --help
             if lost(out):
                 return 1
@@ -48,11 +48,11 @@ def lost(out: Output) -> bool:
     return True
 
 
-def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
+def guarded(argv: Sequence[str], out: Output) -> int:
     """Runs the program, and tells in one line what its user can put right."""
     speaks = launched_rank() == 0  # of an MPI job the first one speaks for all
     try:
-        asked, resumed = read(argv, prog)
+        asked, resumed = read(argv)
         in_job = (resumed.parallel if resumed else asked.given.get("parallel")) == "mpi"
         speaks = speaks or not in_job
         with mortal() if in_job else nullcontext():
@@ -78,9 +78,9 @@ def guarded(argv: Sequence[str], prog: str, out: Output) -> int:
         return 2
 
 
-def read(argv: Sequence[str], prog: str) -> tuple[Asked, Settings | None]:
+def read(argv: Sequence[str]) -> tuple[Asked, Settings | None]:
     """Reads what is asked for, and the settings of the run that is to go on, or None for a new one."""
-    asked = read_settings(argv, prog)
+    asked = read_settings(argv)
     given, resumed = asked.given, None
     if asked.resume is not None:
         out = given.get("out", asked.resume)

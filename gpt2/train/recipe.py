@@ -7,6 +7,7 @@ from gpt2.config import GPT2Config
 from gpt2.description import Description
 from gpt2.errors import OptionError, UserError, suggestion
 from gpt2.model import default_backward
+from gpt2.own import OwnFile
 from gpt2.train.flags import flag
 from gpt2.train.settings import PRESETS, Settings
 from gpt2.weights import pretrained
@@ -55,7 +56,7 @@ def backward_for(s: Settings) -> str:
 
 def weights_config(s: Settings) -> GPT2Config:
     """The GPT2Config of the weights that --init names; for the released ones without having them."""
-    return pretrained.find_config(s.init, s.dtype)
+    return pretrained.find_config(s.init, s.dtype, OwnFile.at(s.layers) if s.layers else None)
 
 
 def of_weights(s: Settings, config: GPT2Config, given: dict[str, Any]) -> Settings:

@@ -9,7 +9,7 @@ from typing import TextIO
 from gpt2.cli import fitted
 from gpt2.data import corpora
 from gpt2.decoder import Decoder
-from gpt2.storage import runs
+from gpt2.hints import quoted, typed
 from gpt2.train import llmc
 from gpt2.train.flags import table
 from gpt2.train.flops import Peak, gflop, training_flops
@@ -110,16 +110,16 @@ class Own(Reporter):
         done = f"done: {run.step} steps, {best}, all in {run.folder}"
         print(fitted(done))
         print("what to try next:")
-        folder = runs.quoted(run.folder)
-        print(f'  more text           {runs.SAMPLE} --run {folder} --prompt "O "')
-        print(f"  train on            {runs.TRAIN} --resume {folder} --steps {2 * s.steps}")
+        folder = quoted(run.folder)
+        print("  more text          ", typed(f'gpt2 sample --run {folder} --prompt "O "'))
+        print("  train on           ", typed(f"gpt2 train --resume {folder} --steps {2 * s.steps}"))
         if s.preset == "shakespeare-char-cpu":
-            larger = "--preset shakespeare-char-cpu --n-embd 192 --n-head 6"
-            print(fitted(f"  a larger model      {runs.TRAIN} {larger}"))
+            larger = typed("gpt2 train --preset shakespeare-char-cpu --n-embd 192 --n-head 6")
+            print("  a larger model     ", larger)
         elif s.data == "tinyshakespeare":
-            print(f"  letter by letter    {runs.TRAIN} --preset shakespeare-char-cpu")
+            print("  letter by letter   ", typed("gpt2 train --preset shakespeare-char-cpu"))
         if s.data in corpora.NAMED:
-            print(f"  your own text       {runs.TRAIN} --data path/to/file.txt")
+            print("  your own text      ", typed("gpt2 train --data path/to/file.txt"))
 
     def close(self) -> None:
         if self.progress is not None:

@@ -17,6 +17,7 @@ from gpt2.data.tokens import read_tokens
 from gpt2.decoder import SlowGeneration, slowness, unread
 from gpt2.description import described
 from gpt2.errors import UserError
+from gpt2.hints import quoted, typed
 from gpt2.model import unflatten
 from gpt2.optimizer import cosine_lr
 from gpt2.own import OwnFile
@@ -68,10 +69,12 @@ class Run:
         """
         self.folder: Path | None = None
         settings = loaded_kernels(settings)
-        if folder is not None and settings.layers:
-            check_same_file(folder / runs.LAST, settings.layers)
-        start = pretrained.find(settings.init, settings.dtype) if settings.init and folder is None else None
-        base = None if folder is None else base_of_run(folder, settings)
+        own = OwnFile.at(settings.layers) if settings.layers else None
+        if folder is not None and own is not None:
+            check_same_file(folder / runs.LAST, settings.layers, own)
+        init = settings.init if folder is None else ""
+        start = pretrained.find(init, settings.dtype, offered=own) if init else None
+        base = None if folder is None else base_of_run(folder, settings, own)
         # where the weights below adapters lie for good, checkpoints need not hold them
         self.origin = base.origin() if base else None
         words = start_tokenizer(settings, start, folder)
@@ -202,7 +205,6 @@ class Run:
             self.lock = Lock(chosen)
             if folder is None:
                 runs.clear(chosen, overwrite)
-            runs.sweep(chosen)
             return chosen
 
         return self.team.from_root(on_root)
@@ -213,6 +215,8 @@ class Run:
         self.settings = dataclasses.replace(self.settings, out=str(folder))
         if not self.team.root:
             return  # the files are the root's
+        if self.model.description.file is not None:
+            self.model.description.file.remember()
         write_atomically(folder / runs.SETTINGS, to_toml(self.settings).encode())
         self.tokenizer.save(folder / runs.TOKENIZER)
         try:
@@ -233,12 +237,42 @@ class Run:
             raise cannot_write(self.folder / runs.METRICS, error) from None
 
     def save(self) -> None:
-        """Write last.safetensors: parameters, moments, and every number that decides what comes next."""
+        """Write last.safetensors: parameters, moments, and every number that decides what comes next.
+
+        Raises UserError, and leaves the file as it is, where training has spoilt the weights.
+        """
+        self._check_weights()
         arrays = checkpoint.model_arrays(self.model, trained=self.origin is not None)
         gathered = self.team.moments()
         if self.team.root:
             self._write(arrays, gathered)
         self.team.wait_for_root()
+
+    def _check_weights(self):
+        """Raise UserError where the weights give a loss that is not finite; a validation has shown it."""
+        if self.validated == self.step:
+            return
+        s = self.settings
+        batch = next(iter(self.order.validation(self.val, s.batch_size, s.block_size, s.eval_batches)))
+        if not math.isfinite(loss := self.team.loss(*batch)):
+            found = self.model.first_non_finite(*batch)
+            raise self._spoilt(f"the loss is {loss}; first output that is not finite: {found}")
+
+    def _spoilt(self, found):
+        """The UserError for weights that are not to be saved."""
+        saved = "the last checkpoint is untouched; " if (self.folder / runs.LAST).exists() else ""
+        return UserError(
+            f"step {self.step} has spoilt the weights, and they are not saved: {found}; {saved}try a lower "
+            f"--lr than {self.settings.lr:g}, or a longer --warmup"
+        )
+
+    def _save(self, name, arrays, state):
+        """Write a checkpoint of the model, its tokenizer and these arrays."""
+        if found := checkpoint.not_finite(arrays):
+            raise self._spoilt(found.removeprefix("params."))
+        words, kept = self.kept_tokenizer
+        model = checkpoint.model_state(self.model, self.origin)
+        checkpoint.save(self.folder / name, {**arrays, **words}, {**model, **kept, **state})
 
     def _write(self, arrays, gathered):
         """The root's part of save()."""
@@ -249,12 +283,12 @@ class Run:
             os.fsync(self.metrics.fileno())
         except OSError as error:
             raise cannot_write(self.folder / runs.METRICS, error) from None
-        checkpoint.save(
-            self.folder / runs.LAST,
+        self._save(
+            runs.LAST,
             arrays,
             {
-                **checkpoint.model_state(self.model, self.origin),
                 "step": self.step,
+                "turn": runs.next_turn(self.folder),
                 "adamw.t": self.optimizer.t,
                 "loader": self.loader.state(),
                 "best": self.best,
@@ -269,11 +303,8 @@ class Run:
     def save_best(self) -> None:
         """Write best.safetensors: the weights alone, a third of the size."""
         if self.team.root:
-            checkpoint.save(
-                self.folder / runs.BEST,
-                checkpoint.model_arrays(self.model, trained=self.origin is not None),
-                {**checkpoint.model_state(self.model, self.origin), "step": self.step, "val_loss": self.best},
-            )
+            arrays = checkpoint.model_arrays(self.model, trained=self.origin is not None)
+            self._save(runs.BEST, arrays, {"step": self.step, "val_loss": self.best})
         self.team.wait_for_root()
 
     def load(self, folder: Path) -> None:
@@ -286,6 +317,7 @@ class Run:
         d = self.model.description
         described(self.model.config, state, path, d.options)  # whether it is made of the same layers
         m, v = self.team.moments()
+        checkpoint.check_finite(path, {name.removeprefix("params."): array for name, array in arrays.items()})
         checkpoint.check_shapes(path, arrays, d, "params.", trained="base" in state)
         if "base" in state:
             checkpoint.fill(unflatten(self.model.flat_params, d), arrays, "params.")
@@ -310,6 +342,11 @@ class Run:
                 os.truncate(metrics, kept)
             except OSError as error:
                 raise cannot_write(metrics, error) from None
+
+    @cached_property
+    def kept_tokenizer(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arrays and the state by which the checkpoints know the tokenizer."""
+        return checkpoint.kept_tokenizer(self.tokenizer)
 
     @cached_property
     def fingerprint(self) -> dict[str, int]:
@@ -338,22 +375,22 @@ class Run:
         )
 
 
-def check_same_file(path: Path, layers: str) -> None:
+def check_same_file(path: Path, layers: str, now: OwnFile) -> None:
     """Raise UserError where a run that goes on is given another file of layers than it was begun with."""
     own = checkpoint.load_state(path).get("own") if path.exists() else None
     file = own.get("file") if isinstance(own, dict) else None
-    if isinstance(file, dict) and file.get("sha256") != OwnFile.at(layers).sha256:
+    if isinstance(file, dict) and file.get("sha256") != now.sha256:
         raise UserError(f"{path}: made with the layers of {file.get('path')}, and {layers} holds others")
 
 
-def base_of_run(folder: Path, s: Settings) -> pretrained.Pretrained | None:
+def base_of_run(folder: Path, s: Settings, own: OwnFile | None) -> pretrained.Pretrained | None:
     """The weights below what a run has trained, where its checkpoints do not hold them."""
     path = folder / runs.LAST
     state = checkpoint.load_state(path) if path.exists() else {}
     if not isinstance(state, dict) or "base" not in state:
         return None
     before = state.get("settings", {}).get("init")
-    return pretrained.base_of(path, state, s.dtype, moved=s.init if s.init != before else "")
+    return pretrained.base_of(path, state, s.dtype, moved=s.init if s.init != before else "", offered=own)
 
 
 def with_workers(s: Settings, team: Any) -> Settings:
@@ -383,7 +420,7 @@ def cannot_write(path: Path, error: OSError) -> UserError:
         f"cannot write {path}: {error.strerror or error}"
         + (
             "; the last checkpoint is untouched. Once the cause is put right go on with: "
-            f"{runs.TRAIN} --resume {runs.quoted(path.parent)}"
+            + typed(f"gpt2 train --resume {quoted(path.parent)}")
             if saved
             else ""
         )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from gpt2 import parallel
 from gpt2.cli import Parser
 from gpt2.errors import UserError
+from gpt2.own import check_trained_with
 from gpt2.storage import runs
 from gpt2.train.flags import add_arguments, check, flag, parse, read_toml, setting
 from gpt2.tuning import Tuning
@@ -309,7 +310,7 @@ EXAMPLES = (
 )
 
 
-def parser(prog: str = "gpt2 train") -> Parser:
+def parser() -> Parser:
     """The flags of a training run."""
     made = Parser(
         "train",
@@ -317,9 +318,8 @@ def parser(prog: str = "gpt2 train") -> Parser:
         EXAMPLES,
         "Settings come from the defaults, then --preset, then --config FILE.toml, then the flags; "
         "the last one wins.",
-        prog=prog,
-        usage="%(prog)s [--config FILE] [--resume [RUN]] [--overwrite] [--dry-run]\n"
-        "                  [--SETTING VALUE ...]",
+        usage="%(prog)s\n       [--config FILE] [--resume [RUN]] [--overwrite] [--dry-run]\n"
+        "       [--SETTING VALUE ...]",
     )
     made.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
     made.add_argument(
@@ -335,12 +335,14 @@ def parser(prog: str = "gpt2 train") -> Parser:
     return made
 
 
-def read_settings(argv: Sequence[str], prog: str = "train.py") -> Asked:
+def read_settings(argv: Sequence[str]) -> Asked:
     """Read the command line, and the TOML file that it names. Raises UserError for what it cannot mean."""
-    given, other = parse(parser(prog), Settings, argv)
+    given, other = parse(parser(), Settings, argv)
     typed = frozenset(given)
     if other["config"]:
         given = {**read_toml(other["config"], Settings), **given}
+        if given.get("layers") and "layers" not in typed:
+            check_trained_with(given["layers"])
     return Asked(given, other["resume"], other["overwrite"], other["dry_run"], typed)
 
 
@@ -397,4 +399,6 @@ def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) ->
                 f"{flag(field.name)} {now}: the run in {folder} has {then}, and a resumed run "
                 "keeps it; start a new run instead"
             )
+    if stored.layers and "layers" not in given:
+        check_trained_with(stored.layers)
     return dataclasses.replace(stored, **{**given, "out": str(folder)})

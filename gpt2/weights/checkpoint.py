@@ -29,14 +29,16 @@ from typing import Any
 
 import numpy as np
 
+from gpt2.data import tokenizer
+from gpt2.data.tokenizer import Tokenizer
 from gpt2.description import Description, described
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config, unflatten
 from gpt2.storage.files import replacing
+from gpt2.storage.header import FORMAT, parse, read_header
+from gpt2.storage.header import load_state as load_state
 from gpt2.tensors import slices_of
 
-FORMAT = "gpt2-numpy checkpoint 1"
-LONGEST_HEADER = 64 << 20  # bytes; a header is some kilobytes, plus the settings
 NO_DIGEST = "0" * 64
 DTYPES = {"F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U16": "<u2"}
 CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items()}
@@ -52,7 +54,7 @@ def save(path: str | Path, arrays: Mapping[str, np.ndarray], state: Mapping[str,
     path = Path(path)
     header, digest_at = _header(arrays, state)
     try:
-        with replacing(path, alone=True) as file:
+        with replacing(path) as file:
             file.write(header)
             digest = hashlib.sha256(header)
             for array in arrays.values():
@@ -79,7 +81,7 @@ def load(path: str | Path, mapped: bool = False) -> tuple[dict[str, np.ndarray],
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            raw, header = _read_header(path, file, size)
+            raw, header = read_header(path, file, size)
             entries = _entries(path, header, size - len(raw))
             digest = hashlib.sha256(_without_digest(path, raw, header))
             arrays = {}
@@ -103,20 +105,42 @@ def load(path: str | Path, mapped: bool = False) -> tuple[dict[str, np.ndarray],
     metadata = header["__metadata__"]
     if digest.hexdigest() != metadata["sha256"]:
         raise UserError(f"{path}: the checksum does not match, the file is damaged; use another checkpoint")
-    return arrays, _parse(path, metadata["state"], "state")
+    return arrays, parse(path, metadata["state"], "state")
 
 
-def load_state(path: str | Path) -> dict[str, Any]:
-    """The state alone, from the header. The checksum is not looked at: `load` does that with the arrays."""
-    path = Path(path)
+TOKENIZER = "tokenizer"  # in the state its name and SHA-256, among the arrays its JSON
+
+
+def kept_tokenizer(words: Tokenizer | None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and the part of the state by which a checkpoint knows its tokenizer; None: it has none."""
+    if words is None:
+        return {}, {TOKENIZER: None}
+    content = words.to_json().encode()
+    note = {"name": words.name, "sha256": hashlib.sha256(content).hexdigest()}
+    return {TOKENIZER: np.frombuffer(content, np.uint8)}, {TOKENIZER: note}
+
+
+def load_tokenizer(path: str | Path, state: Mapping[str, Any]) -> Tokenizer | None:
+    """The Tokenizer in a checkpoint with this state, or None where it says that it has none."""
+    note, path = state[TOKENIZER], Path(path)
+    if note is None:
+        return None
     try:
         with open(path, "rb") as file:
-            _, header = _read_header(path, file, os.fstat(file.fileno()).st_size)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such checkpoint") from None
+            size = os.fstat(file.fileno()).st_size
+            raw, header = read_header(path, file, size)
+            dtype, shape = _entries(path, header, size - len(raw))[TOKENIZER]
+            file.seek(len(raw) + header[TOKENIZER]["data_offsets"][0])
+            content = _read_array(file, dtype, shape).tobytes()
+        if hashlib.sha256(content).hexdigest() != note["sha256"]:
+            raise KeyError
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return _parse(path, header["__metadata__"]["state"], "state")
+    except (KeyError, TypeError):
+        raise UserError(
+            f"{path}: its tokenizer is not the one that it was saved with; it is damaged"
+        ) from None
+    return tokenizer.from_json(path, content)
 
 
 def model_arrays(model: GPT2, trained: bool = False) -> dict[str, np.ndarray]:
@@ -174,14 +198,21 @@ def check_shapes(
 
 def check_finite(path: str | Path, params: Mapping[str, np.ndarray]) -> None:
     """Raise UserError where a weight is infinite or no number: whatever is computed with it is no number."""
+    if found := not_finite(params):
+        raise UserError(
+            f"{path}: {found}, expected finite numbers; the weights are damaged, or training had gone wrong "
+            "before they were saved"
+        )
+
+
+def not_finite(params: Mapping[str, np.ndarray]) -> str:
+    """The first number that is infinite or none, as in "wte[0, 3] is nan"; "" where all are finite."""
     for name, array in ((name, part) for name, tensor in params.items() for part in slices_of(tensor)):
         # nan is the least and the greatest of all numbers that it is among, so no array of flags is needed
         if not (math.isfinite(array.min()) and math.isfinite(array.max())):
             at = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
-            raise UserError(
-                f"{path}: {name}{list(at)} is {array[at]}, expected finite numbers; the weights "
-                "are damaged, or training had gone wrong before they were saved"
-            )
+            return f"{name}{list(at)} is {array[at]}"
+    return ""
 
 
 def fill(views: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], prefix: str) -> None:
@@ -211,35 +242,6 @@ def _header(arrays, state):
     text = json.dumps({"__metadata__": metadata, **entries}).encode()
     text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8
     return struct.pack("<Q", len(text)) + text, 8 + text.index(NO_DIGEST.encode())
-
-
-def _read_header(path, file, size):
-    """The raw first bytes and the parsed header."""
-    foreign = f"{path}: not a checkpoint of this program"
-    first = file.read(8)
-    if len(first) < 8:
-        raise UserError(f"{foreign} (only {size} bytes)")
-    length = struct.unpack("<Q", first)[0]
-    if length > LONGEST_HEADER:
-        raise UserError(f"{foreign} (it does not begin with a header)")
-    if 8 + length > size:
-        raise UserError(f"{path}: {size} bytes, its header alone {length}: cut short, or not a checkpoint")
-    text = file.read(length)
-    header = _parse(path, text, "header")
-    metadata = header.get("__metadata__") if isinstance(header, dict) else None
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise UserError(f"{foreign}, expected the format {FORMAT!r}")
-    if not all(isinstance(metadata.get(key), str) for key in ("sha256", "state")):
-        raise UserError(f"{path}: the header lacks its checksum or its state, the file is damaged")
-    return first + text, header
-
-
-def _parse(path, text, part):
-    """JSON to objects; whatever is wrong with it is one line."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not a checkpoint, or damaged (its {part} is not JSON)") from None
 
 
 def _entries(path, header, data_bytes):

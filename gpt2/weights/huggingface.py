@@ -4,13 +4,11 @@ Tensors are named h.N.attn.c_attn.weight and so on, with or without `transformer
 layers (Conv1D there) keep weights as (in, out), ours are (out, in). The attention masks that old files hold
 as buffers are passed over. The head is wte again; a file may repeat it as lm_head.weight.
 
-Needs the safetensors package: pip install 'numpy-gpt2[hf]'.
+To read needs the safetensors package: pip install 'numpy-gpt2[hf]'.
 """
 
 import json
-import os
-import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,9 @@ import numpy as np
 
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError
+from gpt2.hints import install
 from gpt2.model import GPT2Config, parameter_table
-from gpt2.storage.files import made_folder, mode_of, write_atomically
+from gpt2.storage.files import made_folder, write_together
 from gpt2.weights import huggingface_tokenizer
 from gpt2.weights.bfloat16 import to_float32
 
@@ -166,23 +165,38 @@ def write(
     params: Mapping[str, np.ndarray],
     config: GPT2Config,
     tokenizer: Tokenizer | None = None,
-) -> bool:
+) -> None:
     """Write a folder that transformers' GPT2LMHeadModel.from_pretrained reads; all tensors as float32.
 
     tokenizer  a gpt2.data.tokenizer.Tokenizer, written beside the model where it can be expressed there
 
-    Returns whether a tokenizer was written. Linear weights are copied to be transposed, so this takes two
-    thirds of the model's memory once more.
+    Raises UserError where the folder holds files of another model that would stay.
+    """
+    end = None if tokenizer is None else tokenizer.end_of_text
+    words = {} if tokenizer is None else huggingface_tokenizer.contents(tokenizer, config.block_size)
+    targets = _targets(params, config)
+    tensors = {PREFIX + name: array.T if transposed else array for name, (array, transposed) in targets}
+    text = json.dumps(_config(config, end), indent=2) + "\n"
+    replace_model(folder, {WEIGHTS: tensor_parts(tensors), CONFIG: text.encode(), **words})
+
+
+# Files by which a folder is read as a model of another kind or with another tokenizer
+OTHERS = (WEIGHTS, "adapter_config.json", *huggingface_tokenizer.VOCABULARIES)
+
+
+def replace_model(folder: str | Path, contents: Mapping[str, bytes | Iterator[bytes]]) -> None:
+    """Write the files of a model by their names, all or none; the weights come first.
+
+    Raises UserError where the folder holds files of another model that would stay.
     """
     folder = made_folder(folder)
-    tensors = {}
-    for name, (array, transposed) in _targets(params, config):
-        array = array.T if transposed else array
-        tensors[PREFIX + name] = np.ascontiguousarray(array, np.float32)
-    save_file(folder / WEIGHTS, tensors)
-    end = None if tokenizer is None else tokenizer.end_of_text
-    write_atomically(folder / CONFIG, (json.dumps(_config(config, end), indent=2) + "\n").encode())
-    return tokenizer is not None and huggingface_tokenizer.write(folder, tokenizer, config.block_size)
+    for name in OTHERS:
+        if name not in contents and (folder / name).exists():
+            raise UserError(
+                f"{folder / name}: would stay beside weights that it does not belong to; remove it, or give "
+                "another folder"
+            )
+    write_together({folder / name: content for name, content in contents.items()})
 
 
 def _config(config, end_of_text):
@@ -254,8 +268,7 @@ def _package():
         import safetensors.numpy
     except ImportError:
         raise UserError(
-            "Hugging Face weights need the safetensors package: "
-            "pip install 'numpy-gpt2[hf]', or pip install safetensors"
+            f"Hugging Face weights need the safetensors package: {install('safetensors')}"
         ) from None
     return safetensors
 
@@ -351,19 +364,19 @@ def _map(file):
     return json.loads(content[8:start].tobytes()), content[start:]
 
 
-def save_file(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write tensors to `path` so that no reader ever sees a part of them."""
-    package = _package()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        # transformers asks for this entry: it tells by which framework's rules arrays are laid out
-        package.numpy.save_file(tensors, temporary, metadata={"format": "pt"})
-        os.chmod(temporary, mode_of(path))  # the package's files can be read by their owner alone
-        os.replace(temporary, path)
-    except (OSError, package.SafetensorError) as error:
-        raise UserError(f"cannot write {path}: {_first_line(error)}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+def tensor_parts(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes]:
+    """The bytes of a safetensors file with these tensors as float32, one tensor at a time."""
+    # transformers asks for this entry: it tells by which framework's rules arrays are laid out
+    table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, array in tensors.items():
+        begin, end = end, end + 4 * array.size
+        table[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [begin, end]}
+    text = json.dumps(table).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for array in tensors.values():
+        yield np.ascontiguousarray(array, "<f4").tobytes()
 
 
 def _first_line(error):

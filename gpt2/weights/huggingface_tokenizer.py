@@ -12,12 +12,12 @@ from pathlib import Path
 
 from gpt2.data.tokenizer import ANY_CHARACTER, END_OF_TEXT, GPT2_PIECES, Tokenizer
 from gpt2.errors import UserError
-from gpt2.storage.files import write_atomically
 
 VOCAB = "vocab.json"
 MERGES = "merges.txt"
 SETTINGS = "tokenizer_config.json"
 ALL_IN_ONE = "tokenizer.json"  # what version 5 writes
+VOCABULARIES = (VOCAB, MERGES, ALL_IN_ONE, "added_tokens.json")  # files that say what a token stands for
 GPT2_RANKS = 50256  # 256 bytes and 50000 merges
 
 
@@ -37,16 +37,15 @@ def spell(token: bytes) -> str:
     return "".join(SPELLING[byte] for byte in token)
 
 
-def write(folder: str | Path, tokenizer: Tokenizer, longest: int) -> bool:
-    """Write the three files; False, and nothing is written, where they cannot say what the tokenizer does.
+def contents(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
+    """The three files by name; {} where they cannot say what the tokenizer does.
 
     longest  tokens that the model can read at once
 
     That is the case for `char`: a character of several bytes is a token there though no merge leads to it.
     """
     if tokenizer.name == "char":
-        return False
-    folder = Path(folder)
+        return {}
     ids = {spell(token): i for i, token in enumerate(tokenizer.ranks)}
     lines = ["#version: 0.2", *(f"{spell(a)} {spell(b)}" for a, b in _merges(tokenizer))]
     # Where these are left out transformers adds an end of text, with an id that the model does not have
@@ -58,13 +57,12 @@ def write(folder: str | Path, tokenizer: Tokenizer, longest: int) -> bool:
         "add_prefix_space": False,
         **special,
     }
-    for name, content in (
-        (VOCAB, json.dumps({**ids, **tokenizer.special}, ensure_ascii=False)),
-        (MERGES, "\n".join(lines) + "\n"),
-        (SETTINGS, json.dumps(settings, indent=2) + "\n"),
-    ):
-        write_atomically(folder / name, content.encode())
-    return True
+    texts = {
+        VOCAB: json.dumps({**ids, **tokenizer.special}, ensure_ascii=False),
+        MERGES: "\n".join(lines) + "\n",
+        SETTINGS: json.dumps(settings, indent=2) + "\n",
+    }
+    return {name: text.encode() for name, text in texts.items()}
 
 
 def _merges(tokenizer):

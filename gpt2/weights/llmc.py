@@ -27,7 +27,7 @@ import numpy as np
 from gpt2.data.tokenizer import END_OF_TEXT, Tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config, parameter_table
-from gpt2.storage.files import write_atomically
+from gpt2.storage.files import write_atomically, write_together
 from gpt2.weights import bfloat16
 from gpt2.weights.huggingface_tokenizer import from_ranks
 
@@ -125,9 +125,24 @@ def read_views(path: str | Path, config: GPT2Config) -> dict[str, np.ndarray]:
 
 
 def write(
-    path: str | Path, params: Mapping[str, np.ndarray], config: GPT2Config, stored: str = "float32"
-) -> None:
-    """Write a checkpoint, atomically; `stored` is float32 (version 3) or bfloat16 (version 5)."""
+    path: str | Path,
+    params: Mapping[str, np.ndarray],
+    config: GPT2Config,
+    stored: str = "float32",
+    tokenizer: Tokenizer | None = None,
+) -> list[Path]:
+    """Write a checkpoint, and a tokenizer beside it, both or neither; returns the paths.
+
+    stored   float32 (version 3) or bfloat16 (version 5)
+
+    Raises UserError where a tokenizer of other weights would stay beside these.
+    """
+    path, beside = Path(path), tokenizer_beside(path)
+    if tokenizer is None and beside.exists():
+        raise UserError(
+            f"{beside}: would stay beside weights that it does not belong to; remove it, or write them under "
+            "another name"
+        )
     version = next(version for version, name in VERSIONS.items() if name == stored)
     header = [
         CHECKPOINT,
@@ -139,7 +154,16 @@ def write(
         config.n_embd,
         padded(config.vocab_size),
     ]
-    write_atomically(path, _parts(header, _tensor_parts(params, config, stored)))
+    words = {} if tokenizer is None else {beside: _token_parts(beside, tokenizer)}
+    contents = {path: _parts(header, _tensor_parts(params, config, stored)), **words}
+    write_together(contents)
+    return list(contents)
+
+
+def tokenizer_beside(path: str | Path) -> Path:
+    """Where the tokenizer of a checkpoint lies."""
+    path = Path(path)
+    return path.with_name(f"{path.stem}_tokenizer.bin")
 
 
 def _tensor_parts(tensors, config, stored):
@@ -255,12 +279,17 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
 
 def write_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
     """Write the tokens of a Tokenizer, atomically. Raises UserError for a token of more than 255 bytes."""
+    write_atomically(path, _token_parts(path, tokenizer))
+
+
+def _token_parts(path, tokenizer):
+    """The bytes of a tokenizer's file."""
     tokens = [*tokenizer.ranks, *(text.encode() for text in tokenizer.special)]
     longest = max(map(len, tokens))
     if longest > 255:
         raise UserError(f"{path}: a token has {longest} bytes, llm.c's tokenizer files hold at most 255")
     body = b"".join(bytes([len(token)]) + token for token in tokens)
-    write_atomically(path, _parts([TOKENIZER, 2, len(tokens), tokenizer.start], [body]))
+    return _parts([TOKENIZER, 2, len(tokens), tokenizer.start], [body])
 
 
 # ---- Bytes -----------------------------------------------------------------------------------------------

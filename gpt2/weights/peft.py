@@ -10,7 +10,7 @@ Of each matrix with an adapter there are two tensors, which lie there as they do
     write(folder, model, base)      base: what base_model_name_or_path says
     read(folder)                    an Adapter: what it stands beside, its Tuning, its tensors
 
-Needs the safetensors package: pip install 'numpy-gpt2[hf]'.
+To read needs the safetensors package: pip install 'numpy-gpt2[hf]'.
 """
 
 import json
@@ -25,7 +25,6 @@ import numpy as np
 
 from gpt2.errors import UserError
 from gpt2.model import GPT2, Description
-from gpt2.storage.files import made_folder, write_atomically
 from gpt2.tuning import MODULES, LoRA, Tuning
 from gpt2.weights import huggingface
 
@@ -152,17 +151,15 @@ def write(folder: str | Path, model: GPT2, base: str | None) -> list[Path]:
     lora = model.description.lora
     if lora is None:
         raise UserError(f"{folder}: the model has no adapters that could be saved apart")
-    folder = made_folder(folder)
-    tensors = {}
+    folder, tensors = Path(folder), {}
     for place in lora.places:
         for l in range(model.config.n_layer):
             front = f"base_model.model.transformer.h.{l}.{MODULES[place]}"
             for letter in "ab":
                 array = model.params[f"{place}_lora_{letter}"][l]
-                tensors[f"{front}.lora_{letter.upper()}.weight"] = np.ascontiguousarray(array, np.float32)
-    huggingface.save_file(folder / WEIGHTS, tensors)
+                tensors[f"{front}.lora_{letter.upper()}.weight"] = array
     text = json.dumps(_config(lora, base), indent=2, sort_keys=True) + "\n"
-    write_atomically(folder / CONFIG, text.encode())
+    huggingface.replace_model(folder, {WEIGHTS: huggingface.tensor_parts(tensors), CONFIG: text.encode()})
     return [folder / CONFIG, folder / WEIGHTS]
 
 

@@ -30,8 +30,11 @@ from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.description import Description
 from gpt2.errors import UserError, reason, suggestion
+from gpt2.hints import install
 from gpt2.model import GPT2, GPT2Config
+from gpt2.own import OwnFile
 from gpt2.storage import runs
+from gpt2.storage.files import check_whole
 from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc, peft
 
 RELEASED = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
@@ -159,12 +162,13 @@ class Pretrained:
         words = tokenizer.gpt2() if self.words is None and V == RELEASED_VOCABULARY else self.words
         if words is None:
             raise UserError(
-                f"{self.path}: no tokenizer lies beside the weights, and a vocabulary of {V} "
+                f"{self.path}: no tokenizer belongs to these weights, and a vocabulary of {V} "
                 "tokens is not GPT-2's"
             )
         if words.vocab_size != V:
             raise UserError(
-                f"{self.path}: the model has {V} tokens, the tokenizer beside it {words.vocab_size}"
+                f"{self.path}: the model has {V} tokens, its tokenizer {words.vocab_size}; they do not "
+                "belong together"
             )
         return words
 
@@ -181,14 +185,21 @@ def _completed(d, base, trained):
     return found
 
 
-def find(name: str, dtype: str | None = None, layers: Any = None, block: Any = None) -> Pretrained:
+def find(
+    name: str,
+    dtype: str | None = None,
+    layers: Any = None,
+    block: Any = None,
+    offered: OwnFile | None = None,
+) -> Pretrained:
     """Finds the weights called `name`. Raises UserError in one line where they cannot be had or read.
 
     dtype   of the model that they are for: float32 or float64. By default the one in which a run computed,
             and float32 for files of other programs
     layers, block   of one's own, with which the model was made, where what was saved does not find them
+    offered         a file of layers that the user names; used where the model was made with the same
     """
-    found = _find(name, dtype, {"layers": layers, "block": block})
+    found = _find(name, dtype, {"layers": layers, "block": block, "offered": offered})
     if found.kind != "checkpoint" and (layers is not None or block is not None):
         raise UserError(f"{name}: holds GPT-2 as it was released, and own layers are given; leave them out")
     return found
@@ -211,15 +222,16 @@ def _find(name, dtype, given):
         return _folder(name, path.parent, dtype, given)
     if path.suffix == ".safetensors":
         return _checkpoint(name, path, dtype, given)
+    check_whole(path)
     config = llmc.read_config(path, dtype or "float32")
     return Pretrained(name, path, "llm.c", config, _words_beside(path, config))
 
 
-def find_config(name: str, dtype: str | None = None) -> GPT2Config:
+def find_config(name: str, dtype: str | None = None, offered: OwnFile | None = None) -> GPT2Config:
     """The GPT2Config of the weights called `name`. Those of a released model need not be there for it."""
     if name in RELEASED and _at_hand(name) is None:
         return GPT2Config.preset(name, dtype=dtype or "float32")
-    return find(name, dtype).config
+    return find(name, dtype, offered=offered).config
 
 
 def load(
@@ -247,14 +259,8 @@ def load(
     path = folder / (runs.BEST if which == "best" else runs.LAST)
     if not path.exists():
         path = folder / runs.LAST  # a run too young to have been validated
-    model = _checkpoint(str(path), path, None, {"layers": layers}).model()
-    words = tokenizer.load(folder / runs.TOKENIZER)
-    if words.vocab_size != model.config.vocab_size:
-        raise UserError(
-            f"{folder}: the tokenizer has {words.vocab_size} tokens, the model "
-            f"{model.config.vocab_size}; they are not of one run"
-        )
-    model.find_tokenizer = lambda: words
+    found = _checkpoint(str(path), path, None, {"layers": layers})
+    model, words = found.model(), found.tokenizer()
     for line in told(folder, path, chosen=bool(run)):
         say(line)
     return model, words
@@ -294,6 +300,7 @@ def _folder(name, path, dtype, given):
     if (path / runs.SETTINGS).exists():
         best = path / runs.BEST
         return _checkpoint(name, best if best.exists() else path / runs.LAST, dtype, given)
+    check_whole(path / (peft.WEIGHTS if peft.is_adapter(path) else huggingface.WEIGHTS))
     if peft.is_adapter(path):
         return _adapter(name, path, dtype)
     config = huggingface.read_config(path, dtype or "float32")
@@ -304,15 +311,21 @@ def _checkpoint(name, path, dtype, given):
     state = checkpoint.load_state(path)
     d = checkpoint.description_of(path, state, given, **({"dtype": dtype} if dtype else {}))
     beside = path.parent / runs.TOKENIZER
-    words = tokenizer.load(beside) if beside.exists() else None
-    base = base_of(path, state, d.config.dtype) if isinstance(state, dict) and "base" in state else None
+    if checkpoint.TOKENIZER in state:
+        words = checkpoint.load_tokenizer(path, state)
+    else:  # as before November 2026: the tokenizer lies beside it
+        words = tokenizer.load(beside) if beside.exists() else None
+    base = base_of(path, state, d.config.dtype, offered=d.file) if "base" in state else None
     return Pretrained(name, path, "checkpoint", d.config, words, d, base)
 
 
-def base_of(path: Path, state: Mapping[str, Any], dtype: str, moved: str = "") -> Pretrained:
+def base_of(
+    path: Path, state: Mapping[str, Any], dtype: str, moved: str = "", offered: OwnFile | None = None
+) -> Pretrained:
     """The weights that a checkpoint of what was trained alone stands on. UserError where they are others now.
 
-    moved   where they lie now, if somebody says so
+    moved     where they lie now, if somebody says so
+    offered   the file of layers with which the checkpoint is read
     """
     try:
         name, was_at, sha256 = (str(state["base"][key]) for key in ("name", "path", "sha256"))
@@ -320,7 +333,7 @@ def base_of(path: Path, state: Mapping[str, Any], dtype: str, moved: str = "") -
         raise UserError(f"{path}: what it says of its base cannot be read; the file is damaged") from None
     told = f"{path}: holds what was trained alone, beside the weights of {name}"
     try:
-        found = find(moved or (was_at if os.path.exists(was_at) else name), dtype)
+        found = find(moved or (was_at if os.path.exists(was_at) else name), dtype, offered=offered)
         same = found.sha256() == sha256
     except (UserError, OSError) as error:
         raise UserError(f"{told}, which cannot be had ({reason(error)}); put them back at {was_at}") from None
@@ -353,9 +366,9 @@ def _of_peft(name):
 
 
 def _words_beside(path, config):
-    """The tokenizer file that llm.c would take along, if it is of this vocabulary."""
-    for name in (f"{path.stem}_tokenizer.bin", "gpt2_tokenizer.bin"):
-        beside = path.with_name(name)
+    """The tokenizer file of these weights, or GPT-2's under llm.c's name, if it is of this vocabulary."""
+    released = [path.with_name("gpt2_tokenizer.bin")] if config.vocab_size == RELEASED_VOCABULARY else []
+    for beside in (llmc.tokenizer_beside(path), *released):
         if beside.exists():
             words = llmc.read_tokenizer(beside)
             if words.vocab_size == config.vocab_size:
@@ -391,7 +404,7 @@ def _from_hub(name, repository):
         import huggingface_hub as hub
     except ImportError:
         raise UserError(
-            f"{name}: needs the huggingface_hub package (pip install 'numpy-gpt2[hf]'); or {advice}"
+            f"{name}: needs the huggingface_hub package ({install('huggingface_hub')}); or {advice}"
         ) from None
     hub.logging.set_verbosity_error()  # what goes wrong is told below, once
 

@@ -295,6 +295,7 @@ def told(level):
     return run
 
 
+@pytest.mark.slow
 def test_debug_levels_say_more_and_more():
     assert told("").stderr == told("0").stderr == ""
     one, two, three = (told(str(k)).stderr for k in (1, 2, 3))

@@ -96,6 +96,7 @@ def test_a_longer_model_has_the_same_function():
     assert more <= outer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["chain", "affine", "matrices", "views", "deep_views", "branches", "dots"])
 def test_steps_of_a_loop_are_few_calls(name):
     f, args = PROGRAMS[name](2000)
@@ -137,6 +138,7 @@ def runge_kutta(steps, dt=0.01):
     return f, (np.linspace(0.1, 1.0, 4), np.linspace(-1.0, 1.0, 4))
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_of_runge_kutta_are_compiled_as_one():
     """What depends on time alone is another number at each step, and becomes an argument."""
     f, args = runge_kutta(1000)
@@ -210,6 +212,7 @@ def test_arrays_from_outside_that_differ_are_arguments():
 # ---- the same numbers ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in ("parameters", "lists", "numbers", "fan")])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_programs_give_the_same_bits(name):
@@ -250,6 +253,7 @@ def test_each_way_to_a_gradient(transform):
     np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_second_derivatives():
     f, args = PROGRAMS["chain"](400)
 

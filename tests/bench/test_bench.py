@@ -400,7 +400,7 @@ def test_the_engines_processes_are_told_the_backend(monkeypatch):
 def test_a_backend_that_is_not_installed_is_said_before_anything_is_measured(monkeypatch):
     monkeypatch.setattr(numexpr, "load", numexpr.load.__wrapped__)  # forgets that it was found before
     monkeypatch.setitem(sys.modules, "numexpr", None)
-    with pytest.raises(ArgumentTypeError, match="numexpr is not installed; pip install numexpr, or choose"):
+    with pytest.raises(ArgumentTypeError, match="numexpr is not installed; install it, or choose"):
         program.elementwise("tuned")
     assert program.elementwise("numpy") == "numpy"
 
@@ -505,6 +505,7 @@ def run(module, *flags):
     return subprocess.run([sys.executable, "-m", module, *flags], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_contest_from_end_to_end():
     """Two of this engine's variants and the peak, three rounds, as JSON."""
     done = run(
@@ -533,6 +534,7 @@ def test_a_contest_from_end_to_end():
     assert result["rows"]["written"]["to_written"]["median"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "flag", "value", "said"),
     [

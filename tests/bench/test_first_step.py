@@ -19,6 +19,7 @@ def test_a_first_step_is_told_part_by_part(monkeypatch, capsys):
     assert re.search(r"run 1 +0.00 +0.12 +0.25 .* 1.00\nrun 2 +1.12", told)
 
 
+@pytest.mark.slow
 def test_a_process_tells_its_first_step(monkeypatch, tmp_path):
     """The parts of the step itself make up all of it."""
     size = sizes.Size("tiny", GPT2Config(64, 16, 2, 2, 16), 2, 16)

@@ -324,6 +324,7 @@ def close(got, expected, rel=1e-7):
 # ---- Values and gradients ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key, function, plain",
     [

@@ -20,6 +20,7 @@ from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
 from gpt2.autodiff.pipeline import Row, uncollected
 from gpt2.autodiff.record.source_lines import _span
+from tests.support.slow import rest_slow
 
 # Twice the operations, twice the work; a part that grew with the square would soon be most of it, and give 4
 MOST = 2.5
@@ -42,7 +43,7 @@ def work(run) -> int:
     return count
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", rest_slow(PROGRAMS, keep=2))
 def test_twice_the_program_is_twice_the_work(name):
     counts = []
     for n in (320, 640):
@@ -187,7 +188,7 @@ def test_a_forked_process_collects_garbage_though_another_thread_compiled():
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("name", [n for n in PROGRAMS if n != "large_chain"])
+@pytest.mark.parametrize("name", rest_slow([n for n in PROGRAMS if n != "large_chain"], keep=2))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_long_programs_do_not_recurse(name):
     f, args = PROGRAMS[name](3000)
@@ -213,6 +214,7 @@ def test_a_chain_of_exponentials_of_one_number():
     assert value == pytest.approx(y) and gradient == pytest.approx(slope, abs=1e-300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [3, 7, 13])
 def test_a_grid_has_the_gradient_of_its_elements(side):
     """Few parts are put together one by one, many at the end: both give the same."""

@@ -21,6 +21,7 @@ def derivatives(module, name, variant="eager"):
     return flat(contender.program(name, variant, inputs(name, tiny=True))())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "module", "names"),
     [

@@ -28,6 +28,7 @@ def table(result, text):
     return [dict(zip(names, row)) for row in found.rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scalar", "roots", "eam"])
 def test_a_study_runs_without_peers_and_says_so(name, without_peers):
     result = load(name).run(QUICK)
@@ -143,6 +144,7 @@ def test_gradients_of_the_energy(n):
         assert got[7] == pytest.approx(slope, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_preallocated_gradients_allocate_no_arrays(without_peers):
     rows = {row["what"]: row for row in table(load("eam").run(QUICK), "100 coordinates")}
     for title in ("by hand, preallocated", "derived, into a buffer", "derived, preallocated shadow"):

@@ -55,6 +55,7 @@ def test_functions_take_turns(monkeypatch):
     assert np.allclose(found["a"].values, tick / 10)
 
 
+@pytest.mark.slow
 def test_memory_counts_arrays_and_bytes():
     x = np.ones(10_000)
     used = memory(lambda: np.sqrt(x * 2.0 + 1.0))
@@ -216,6 +217,7 @@ def quick(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_every_study_runs_and_is_reported(quick):
     report = read(quick / "studies.json")
     assert list(report.results) == list(STUDIES) and not report.failed
@@ -233,6 +235,7 @@ def test_declared_times_of_all_studies_together_are_below_half_an_hour():
     assert sum(load(name).seconds for name in STUDIES) <= 1500
 
 
+@pytest.mark.slow
 def test_reports_can_be_made_again(quick, tmp_path):
     done = run("--from", str(quick / "studies.json"), "--out", str(tmp_path), "parallel")
     assert done.returncode == 0, done.stderr
@@ -295,6 +298,7 @@ class Page(HTMLParser):
             self.cell += data
 
 
+@pytest.mark.slow
 def test_the_page_loads_nothing(quick):
     text = (quick / "studies.html").read_text()
     found = Page(text)
@@ -335,6 +339,7 @@ def browser(tmp_path_factory):
     return browser
 
 
+@pytest.mark.slow
 def test_a_browser_shows_the_tables(quick, browser):
     """What Chromium makes of the page has every table, row, plot and source of the results."""
     shown = Page(browser("--dump-dom", (quick / "studies.html").as_uri()))
@@ -349,6 +354,7 @@ def test_a_browser_shows_the_tables(quick, browser):
     assert shown.counts["pre"] == sum(len(x.texts) for result in results for x in result.listings) > 0
 
 
+@pytest.mark.slow
 def test_a_phone_scrolls_downwards_only(quick, browser, tmp_path):
     """At 390 pixels nothing is wider than the screen; measured by a script that is put into a copy."""
     script = "<script>document.title = document.documentElement.scrollWidth + '/' + innerWidth</script>"
@@ -359,6 +365,7 @@ def test_a_phone_scrolls_downwards_only(quick, browser, tmp_path):
     assert width <= screen <= 500
 
 
+@pytest.mark.slow
 def test_a_browser_draws_the_page(quick, browser, tmp_path):
     """A screenshot that is not blank, and pages on paper."""
     picture, paper = tmp_path / "page.png", tmp_path / "page.pdf"
@@ -372,6 +379,7 @@ def test_a_browser_draws_the_page(quick, browser, tmp_path):
 # ---- pytest-benchmark --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_microbenchmarks_are_grouped_described_and_compared(tmp_path):
     """pytest bench/ --benchmark-only: one group a layer with the facts of the run; then compared."""
     few = [

@@ -3,9 +3,13 @@
 import hashlib
 import io
 import os
+import signal
 import subprocess
 import sys
+import time
+import tracemalloc
 import urllib.error
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ import pytest
 from gpt2.data import corpora, stdlib, textfile, tinyshakespeare
 from gpt2.data.tokens import read_tokens, write_tokens
 from gpt2.errors import UserError
-from gpt2.storage import download
+from gpt2.storage import download, files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -95,6 +99,15 @@ def test_token_files_are_made_once_and_anew_when_the_text_changes(prose):
     assert corpora.prepare(str(path), "byte").train != first.train
 
 
+def test_what_was_left_of_other_texts_in_the_cache_is_swept(prose):
+    first = corpora.prepare(str(prose[0]), "byte")
+    left = first.train.with_name(f".gpt2-{files.HOST}-0123456789abcdef.tmp")
+    left.write_bytes(b"half")
+    prose[0].write_text("another text. " * 100)
+    corpora.prepare(str(prose[0]), "byte")
+    assert first.train.exists() and not left.exists()
+
+
 def test_a_damaged_token_file_is_made_again(prose):
     first = corpora.prepare(str(prose[0]), "byte")
     whole = first.train.read_bytes()
@@ -171,6 +184,109 @@ def test_a_file_for_each_corpus(shakespeare, tmp_path):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
         assert told.stdout.startswith(f"{name}, tokenizer byte")
+
+
+# ---- Long texts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["byte", "char", pytest.param("bpe:280", marks=pytest.mark.slow)])
+def test_a_long_text_is_never_held_as_a_whole(tmp_path, name):
+    """The peak of what Python and NumPy allocate, for a text of 16 MB."""
+    line = "To be, or not to be: that is the question; 'tis naïve.\n"
+    path = tmp_path / "long.txt"
+    size = 16 << 20
+    path.write_text(line * (size // len(line.encode())), encoding="utf-8")
+    corpora.prepare("stdlib", "byte")  # what is imported and made once
+    tracemalloc.start()
+    made = corpora.prepare(str(path), name, tmp_path / "tokens")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(read_tokens(made.val)) > 1000
+    assert peak < 12 << 20  # the tokens of `byte` alone are 32 MB
+
+
+def test_the_files_are_those_of_the_text_as_a_whole(prose, tmp_path, gpt2_tokenizer):
+    path, text = prose
+    for given in ("byte", "char", "bpe:300", gpt2_tokenizer):
+        made = corpora.prepare(str(path), given, tmp_path / "tokens")
+        cut = int(0.9 * len(text))
+        for file, part in ((made.train, text[:cut]), (made.val, text[cut:])):
+            assert read_tokens(file).tolist() == made.tokenizer.encode(part).tolist()
+
+
+def test_of_several_that_start_together_one_encodes(prose, tmp_path, monkeypatch):
+    began, encode = [], corpora._encode
+
+    def slow(*args):
+        began.append(args)
+        time.sleep(0.3)
+        return encode(*args)
+
+    monkeypatch.setattr(corpora, "_encode", slow)
+    with ThreadPoolExecutor(3) as threads:
+        made = list(threads.map(lambda _: corpora.prepare(str(prose[0]), "byte", tmp_path / "out"), range(3)))
+    assert len(began) == 1 and len({m.train for m in made}) == 1
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted([*corpora.FILES, corpora.RECORD])
+
+
+def test_a_text_that_changes_while_it_is_read_is_refused(prose, tmp_path, monkeypatch):
+    path, text = prose
+    encode = corpora._encode
+
+    def changing(*args):
+        path.write_text(text.replace("king", "duke"), encoding="utf-8", newline="\n")
+        return encode(*args)
+
+    monkeypatch.setattr(corpora, "_encode", changing)
+    with pytest.raises(UserError, match="prose.txt: the file has changed while it was read"):
+        corpora.prepare(str(path), "byte", tmp_path / "out")
+
+
+def test_a_pipe_is_read_once(tmp_path):
+    """As of `gpt2 data <(zcat text.gz)`."""
+    script = "import sys; from gpt2.data.corpora import prepare; print(prepare(*sys.argv[1:]).train)"
+    command = [sys.executable, "-c", script, "/dev/stdin", "byte", str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, input=b"piped text\n" * 100, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    assert len(read_tokens(tmp_path / "out" / "train.bin")) == 990
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_tokenizing_shows_how_far_it_is(prose, tmp_path, monkeypatch, capsys):
+    corpora.prepare(str(prose[0]), "byte", tmp_path / "short")
+    assert capsys.readouterr().err == ""  # a log needs no line about what takes no time
+    monkeypatch.setattr(corpora, "LONG", 1000)
+    monkeypatch.setattr(textfile, "CHUNK", 1000)
+    corpora.prepare(str(prose[0]), "byte", tmp_path / "log")
+    first, _ = capsys.readouterr().err.splitlines()
+    assert first.startswith("tokenizing ") and first.endswith("prose.txt: 14,948 characters")
+    live = Terminal()
+    monkeypatch.setattr(sys, "stderr", live)
+    monkeypatch.setattr(corpora, "DELAY", 0)
+    corpora.prepare(str(prose[0]), "byte", tmp_path / "live")
+    assert "tokenizing " in live.getvalue() and "%" in live.getvalue()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_ctrl_c_while_tokenizing_leaves_nothing(tmp_path):
+    path, out = tmp_path / "long.txt", tmp_path / "out"
+    path.write_text("The quick brown fox, 1,000 of them.\n" * 130_000)
+    command = [sys.executable, "-m", "gpt2", "data", str(path), "--tokenizer", "bpe:257", "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while program.poll() is None and not list(out.glob("*.tmp")):
+        time.sleep(0.01)
+    program.send_signal(signal.SIGINT)
+    program.communicate(timeout=60)
+    assert program.returncode == 130
+    assert [p.name for p in out.iterdir()] == []
 
 
 # ---- Downloads ---------------------------------------------------------------------------------------------

@@ -1,8 +1,11 @@
 """Tokenizers: text comes back as it went in, and the ranks are what their names promise."""
 
+import itertools
 import json
+import random
 from collections import Counter
 
+import numpy as np
 import pytest
 import regex
 import tiktoken
@@ -166,3 +169,62 @@ def test_a_missing_vocabulary_says_where_to_put_it(monkeypatch, tmp_path):
     monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path))
     with pytest.raises(UserError, match="vocab.bpe"):
         tokenizer.gpt2()
+
+
+# ---- In parts --------------------------------------------------------------------------------------------
+
+# What GPT2_PIECES tells apart, and what regex engines may not agree on
+NASTY = " \n\t'sld1!\u00a0\u3000\x1c\u0085é中\u0301٣"
+
+
+def pairs_tokenizer():
+    """A tokenizer of GPT-2's pieces with a token for any two bytes of NASTY that stand in one piece."""
+    singles = [bytes([b]) for b in range(256)]
+    letters = sorted(set(NASTY.encode()))
+    return tokenizer.Tokenizer(
+        "pairs", tokenizer.GPT2_PIECES, singles + [bytes([a, b]) for a in letters for b in letters]
+    )
+
+
+def test_a_safe_cut_changes_no_token():
+    words, cuts = pairs_tokenizer(), 0
+    for letters in itertools.product(NASTY, repeat=4):
+        text = "".join(letters)
+        for match in tokenizer.SAFE_CUT.finditer(text):
+            left, right = words.encode(text[: match.start()]), words.encode(text[match.start() :])
+            assert [*left, *right] == words.encode(text).tolist(), (text, match.start())
+            cuts += 1
+    assert cuts > 10_000
+    assert [*words.encode("s"), *words.encode(" s")] == words.encode("s s").tolist()
+    assert [*words.encode("s "), *words.encode("s")] != words.encode("s s").tolist()  # a cut that is not safe
+
+
+@pytest.mark.parametrize("name", ["gpt2", "byte", "char", "bpe:300", "pairs"])
+def test_a_text_in_parts_has_the_tokens_of_the_whole(name, request):
+    rng = random.Random(1)
+    some = "It's 1,000 kilometres...\r\n\r\n  they'll\tsay:\u3000'naïve' 中文。文字 😀<|endoftext|>  \n"
+    text = "".join(rng.choice([*NASTY, *NASTY, some]) for _ in range(300)) + some
+    if name == "gpt2":
+        words = request.getfixturevalue("gpt2_tokenizer")
+    else:
+        words = pairs_tokenizer() if name == "pairs" else tokenizer.make(name, text * 3)
+    whole = words.encode(text).tolist()
+    places = [[at] for at in range(len(text) + 1)]
+    places += [sorted(rng.sample(range(len(text)), 40)) for _ in range(20)] + [list(range(len(text)))]
+    for cuts in places:
+        parts = (text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)]))
+        assert np.concatenate(list(words.encode_stream(parts))).tolist() == whole, cuts
+    assert words.decode(whole) == text
+
+
+def test_vocabularies_are_the_same_from_parts():
+    text = "the 中文 they'll see " * 50
+    parts = [text[at : at + 7] for at in range(0, len(text), 7)]
+    for name in ("char", "bpe:270"):
+        assert tokenizer.make(name, iter(parts)).ranks == tokenizer.make(name, text).ranks
+
+
+def test_parts_are_held_back_no_longer_than_needed():
+    long = [("word " * 100)[:-1]] * 100
+    assert max(map(len, tokenizer.cut_safely(long))) < 2 * len(long[0])
+    assert list(tokenizer.cut_safely(["aaa"] * 5)) == ["a" * 15]

@@ -84,9 +84,7 @@ def service() -> Iterator[None]:
         yield g(W)
 
 
-KINDS: dict[str, Callable[[], Iterator]] = {
-    f.__name__: f for f in (numbers, code, shapes, programs, service)
-}
+KINDS: dict[str, Callable[[], Iterator]] = {f.__name__: f for f in (numbers, code, shapes, programs, service)}
 
 
 def resident() -> float:

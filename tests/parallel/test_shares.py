@@ -40,6 +40,7 @@ def test_any_number_of_threads_gives_the_same_bits(size, options):
     assert same(one, trained(2, size, options=options)) and same(one, trained(4, size, options=options))
 
 
+@pytest.mark.slow
 @pytest.mark.numeric
 @pytest.mark.parametrize("options", [jobs.AS_WRITTEN, WHOLE], ids=["as written", "whole"])
 def test_worker_processes_give_the_same_bits(options):

@@ -1,13 +1,21 @@
 """Files that appear whole or not at all: who may read them, what is left, what is not followed."""
 
 import os
+import select
+import signal
 import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from gpt2.errors import UserError
 from gpt2.storage import files
+from tests.support.faults import Faults, full, kill
 
+ROOT = Path(__file__).resolve().parents[2]
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX modes and links")
 
 
@@ -16,9 +24,8 @@ def mode(path):
 
 
 @posix
-@pytest.mark.parametrize("alone", [False, True])
-def test_what_is_being_written_is_private(tmp_path, alone):
-    with files.replacing(tmp_path / "file", alone) as file:
+def test_what_is_being_written_is_private(tmp_path):
+    with files.replacing(tmp_path / "file") as file:
         (temporary,) = tmp_path.iterdir()
         file.write(b"x")
         assert mode(temporary) == 0o600
@@ -36,14 +43,14 @@ def test_the_mode_of_the_file_before_is_kept(tmp_path):
 
 
 @posix
-def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path):
+def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path, monkeypatch):
     other = tmp_path / "other"
     other.write_bytes(b"precious")
-    (tmp_path / "file.tmp").symlink_to(other)
-    with files.replacing(tmp_path / "file", alone=True) as file:
-        file.write(b"new")
-    assert other.read_bytes() == b"precious" and (tmp_path / "file").read_bytes() == b"new"
-    assert not (tmp_path / "file").is_symlink()
+    monkeypatch.setattr(files.secrets, "token_hex", lambda n: "0" * 2 * n)
+    (tmp_path / f".gpt2-{files.HOST}-{'0' * 16}.tmp").symlink_to(other)
+    with pytest.raises(UserError, match="cannot write .*file: File exists"):
+        files.write_atomically(tmp_path / "file", b"new")
+    assert other.read_bytes() == b"precious"
 
 
 def test_what_raises_leaves_nothing(tmp_path):
@@ -56,11 +63,152 @@ def test_what_raises_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_leftovers_are_ours_alone(tmp_path):
-    ours = {".a.0123abcd", "a.tmp", ".b.c.00000000"}
-    for name in (*ours, "a", ".a.0123abc", ".a.0123ABCD", ".x.0123abcd", "b_c.tmp", ".bxc.00000000"):
-        (tmp_path / name).touch()
-    assert {path.name for path in files.leftovers(tmp_path, ["a", "b.c"])} == ours
+def temporary(folder, host=files.HOST, number=1):
+    path = folder / f".gpt2-{host}-{number:016x}.tmp"
+    path.touch()
+    return path
+
+
+def test_the_next_write_sweeps_what_killed_processes_left_and_nothing_else(tmp_path):
+    left, elsewhere, idle = temporary(tmp_path), temporary(tmp_path, "0" * 8), temporary(tmp_path, "1" * 8)
+    os.utime(idle, (0, 0))
+    spared = [tmp_path / name for name in (".gpt2-notes.tmp", "a.tmp", ".a.0123abcd", f"x{left.name}")]
+    for path in spared:
+        path.touch()
+    files.write_atomically(tmp_path / "file", b"new")
+    assert {*tmp_path.iterdir()} == {*spared, elsewhere, tmp_path / "file"}
+
+
+WRITES = """
+import sys
+from gpt2.storage import files
+with files.replacing(sys.argv[1]) as file:
+    file.write(b"x" * 10000)
+    print("begun", flush=True)
+    sys.stdin.read()
+"""
+
+
+@posix
+def test_what_a_living_process_writes_is_not_swept(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITES, str(tmp_path / "file")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout.readline() == b"begun\n"
+    (living,) = tmp_path.iterdir()
+    os.utime(living, (0, 0))  # whatever a clock says
+    files.write_atomically(tmp_path / "other", b"new")
+    assert living.exists()
+    process.kill()
+    process.communicate()
+    files.write_atomically(tmp_path / "other", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_without_locks_only_what_is_idle_is_swept(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "lock_file", lambda file: True)
+    fresh, idle = temporary(tmp_path), temporary(tmp_path, number=2)
+    os.utime(idle, (0, 0))
+    files.sweep(tmp_path)
+    assert [*tmp_path.iterdir()] == [fresh]
+
+
+def test_a_temporary_file_swept_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    lock, swept = files.lock_file, []
+
+    def swept_first(file):
+        if not swept:
+            swept.append(os.unlink(file.name))
+        return lock(file)
+
+    monkeypatch.setattr(files, "lock_file", swept_first)
+    files.write_atomically(tmp_path / "file", b"new")
+    assert swept and (tmp_path / "file").read_bytes() == b"new"
+
+
+# ---- Several files that belong together ------------------------------------------------------------------
+
+
+def pair(folder, number):
+    return {folder / name: bytes([number]) * 5 for name in ("weights", "words")}
+
+
+def numbers(folder):
+    return [(folder / name).read_bytes()[0] for name in ("weights", "words")]
+
+
+@posix
+def test_killed_at_any_point_files_that_belong_together_are_of_one_set_or_refused(tmp_path):
+    with Faults() as faults:
+        files.write_together(pair(tmp_path / "other", 0))
+    seen = set()
+    for at in range(1, len(faults.calls) + 1):
+        folder = tmp_path / str(at)
+        files.write_together(pair(folder, 1))
+        child = os.fork()
+        if not child:
+            with Faults(at, kill):
+                files.write_together(pair(folder, 2))
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        try:
+            files.check_whole(folder / "weights")
+            assert numbers(folder) in ([1, 1], [2, 2])
+            seen.add(numbers(folder)[0])
+        except UserError as error:
+            assert "was interrupted" in str(error)
+            seen.add("refused")
+        files.write_together(pair(folder, 3))
+        files.check_whole(folder / "weights")
+        assert numbers(folder) == [3, 3] and len([*folder.iterdir()]) == 2
+    assert seen == {1, 2, "refused"}
+
+
+WRITES_A_SET = """
+import os, sys
+from pathlib import Path
+from tests.storage.test_files import files, pair
+replace = os.replace
+def half(source, target):
+    replace(source, target)
+    print("renamed", flush=True)
+    sys.stdin.readline()
+os.replace = half
+files.write_together(pair(Path(sys.argv[1]), int(sys.argv[2])))
+"""
+
+
+@posix
+def test_a_set_is_renamed_by_one_process_at_a_time(tmp_path):
+    def begin(number):
+        command = [sys.executable, "-c", WRITES_A_SET, str(tmp_path), str(number)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        return subprocess.Popen(command, cwd=ROOT, bufsize=0, **pipes)
+
+    first = begin(1)
+    assert first.stdout.readline() == b"renamed\n"
+    second = begin(2)
+    while len([path for path in tmp_path.iterdir() if files.TEMPORARY.fullmatch(path.name)]) < 3:
+        time.sleep(0.01)  # until the second has written its two
+    assert not select.select([second.stdout], [], [], 0.3)[0]
+    for process in (first, second):
+        process.communicate(b"\n" * 2)
+        assert process.returncode == 0
+    assert numbers(tmp_path) == [2, 2] and len([*tmp_path.iterdir()]) == 2
+
+
+def test_a_disk_that_refuses_a_file_leaves_the_whole_set_before(tmp_path):
+    files.write_together(pair(tmp_path, 1))
+    with Faults() as faults:
+        files.write_together(pair(tmp_path, 1))
+    first = faults.calls.index("replace") + 1
+    for at in {*range(1, first + 1)} - {first - 1}:  # some file systems refuse to sync a folder
+        with Faults(at, full), pytest.raises(UserError, match="cannot write .*weights: No space left"):
+            files.write_together(pair(tmp_path, 2))
+        assert numbers(tmp_path) == [1, 1] and len([*tmp_path.iterdir()]) == 2
+        files.check_whole(tmp_path / "weights")
 
 
 def test_errors_are_one_line_whatever_they_quote():

@@ -82,7 +82,8 @@ def words():
 def save_checkpoint(folder):
     m = model()
     state = {**checkpoint.model_state(m), "step": 3, "loader": {"seed": 1, "position": 2}, "best": 1.5}
-    checkpoint.save(folder / "a.safetensors", checkpoint.model_arrays(m), state)
+    tokens, kept = checkpoint.kept_tokenizer(words())
+    checkpoint.save(folder / "a.safetensors", {**checkpoint.model_arrays(m), **tokens}, {**state, **kept})
 
 
 def save_state(folder):
@@ -98,6 +99,8 @@ def use_weights(name):
         found = pretrained.find(str(folder / name))
         m = found.model()
         assert np.isfinite(m.flat_params).all(), "weights that are not finite were taken"
+        if name.endswith(".safetensors"):
+            found.tokenizer()
         if found.config.n_embd <= 64:
             m.forward(np.zeros((1, 1), int))
 

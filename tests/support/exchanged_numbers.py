@@ -21,7 +21,25 @@ from gpt2.autodiff.pipeline import Row
 from gpt2.autodiff.switches import Options
 from tests.support.random_graphs import random_arrays, random_graph
 
-SPECIAL = [0.0, -0.0, 0.1, 0.25, 0.5, -0.5, 1.0, -1.0, 1.5, 2.0, -2.0, 3.0, 4.0, 1e308, 1e-320, np.inf, np.nan]
+SPECIAL = [
+    0.0,
+    -0.0,
+    0.1,
+    0.25,
+    0.5,
+    -0.5,
+    1.0,
+    -1.0,
+    1.5,
+    2.0,
+    -2.0,
+    3.0,
+    4.0,
+    1e308,
+    1e-320,
+    np.inf,
+    np.nan,
+]
 
 
 class Difference(AssertionError):
@@ -60,7 +78,12 @@ def check(seed: int, counts: Counter) -> None:
             counts["another"] += 1
             continue
         counts["same"] += 1
-        compare(program, compiled(with_values(graph, dict(zip(nodes, values))), options, seed), rng, f"{seed} {values}")
+        compare(
+            program,
+            compiled(with_values(graph, dict(zip(nodes, values))), options, seed),
+            rng,
+            f"{seed} {values}",
+        )
 
 
 def compiled(graph: Graph, options: Options, seed: int) -> Program:

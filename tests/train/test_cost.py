@@ -23,6 +23,7 @@ def peak_of_a_step(config, B, T, **options):
     return peak_of(lambda: model.loss_and_grads(tokens[:, :-1], tokens[:, 1:]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [dict(backward="manual"), dict(backward="manual", compile=False), dict(backward="auto")],
@@ -35,6 +36,7 @@ def test_memory_is_what_the_whole_model_takes(options):
     assert abs(estimated.bytes["activations"] - measured) < 0.1 * measured
 
 
+@pytest.mark.slow
 def test_what_logits_borrow_of_many_blocks_is_left_out():
     """Of twelve blocks they take no memory, of the one and the two that are measured they would."""
     config = GPT2Config(vocab_size=8000, block_size=64, n_layer=12, n_head=2, n_embd=128)

@@ -215,6 +215,7 @@ def test_nothing_is_loaded_before_they_are_set():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
+@pytest.mark.slow
 @openblas
 def test_a_run_keeps_its_kernels(prose, tmp_path, capsys):
     """Those of the program are loaded; one that goes on has them, or is told that they cannot be had."""

@@ -159,7 +159,7 @@ def test_a_vocabulary_of_another_size(prose, tmp_path, model, capsys):
     arguments = ["--data", str(prose[0]), "--init", write_as("llm.c", tmp_path / "s", model), *OPTIONS]
     (tmp_path / "s" / "m_tokenizer.bin").unlink()
     assert program.main([*arguments, "--out", str(tmp_path / "a")]) == 2
-    assert "no tokenizer lies beside the weights" in capsys.readouterr().err
+    assert "no tokenizer belongs to these weights" in capsys.readouterr().err
     assert program.main([*arguments, "--tokenizer", "char", "--out", str(tmp_path / "b")]) == 2
     assert "has a vocabulary of 256 tokens, char one of" in capsys.readouterr().err
     assert program.main([*arguments, "--tokenizer", "byte", "--out", str(tmp_path / "c")]) == 0

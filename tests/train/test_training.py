@@ -174,6 +174,7 @@ def test_the_settings_alone_need_no_numpy():
 DOORS = [["train.py"], ["-m", "gpt2", "train"], ["-m", "gpt2.train"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", DOORS, ids=" ".join)
 def test_three_doors_to_one_program(command, settings, tmp_path):
     """All set the threads before NumPy is there: the libraries are told the number that --threads says."""

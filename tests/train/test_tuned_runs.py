@@ -37,7 +37,7 @@ def start(tmp_path):
 
 
 def train(*flags):
-    return program.main([str(flag) for flag in flags], "train.py")
+    return program.main([str(flag) for flag in flags])
 
 
 def begin(prose, start, out, *more):
@@ -45,6 +45,7 @@ def begin(prose, start, out, *more):
     return train("--data", prose[0], *init, "--out", out, *FLAGS, *more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_goes_on_to_the_bit_and_keeps_what_it_trained(prose, start, tmp_path, kind):
     one, other = tmp_path / "one", tmp_path / "other"
@@ -78,6 +79,7 @@ def test_the_same_bits_whether_it_was_interrupted_or_not(prose, start, tmp_path)
     assert all(np.array_equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.slow
 def test_shares_and_processes_train_the_same_adapters(prose, start, tmp_path):
     for kind in ("shares", "processes"):
         more = ["--parallel", kind, "--workers", 2]

@@ -81,6 +81,7 @@ def test_a_dtype_without_a_code_is_refused(tmp_path):
 # ---- Damage ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_file_cut_short_anywhere_is_an_error(saved):
     whole = saved.read_bytes()
     for length in range(len(whole)):
@@ -89,6 +90,7 @@ def test_a_file_cut_short_anywhere_is_an_error(saved):
             checkpoint.load(saved)
 
 
+@pytest.mark.slow
 def test_any_changed_bit_is_an_error(saved):
     whole = saved.read_bytes()
     rng = np.random.default_rng(0)

@@ -29,6 +29,7 @@ def test_the_page_has_commands():
     assert {shlex.split(command)[2] for command in commands()} >= {"gpt2.convert", "gpt2.sample", "gpt2.plot"}
 
 
+@pytest.mark.slow
 def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer, quick_peak):
     pytest.importorskip("safetensors")
     pytest.importorskip("matplotlib")

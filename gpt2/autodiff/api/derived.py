@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AutodiffError, number_returned
+from ..errors import AutodiffError
 from ..graph import Graph, Node, rewrite, type_text
 from ..hidden import compiling
 from ..ops import input_node
@@ -130,6 +130,9 @@ class Derived:
         self.waits = getattr(f, "compiles_when_called_again", False)
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
 
+    def __reduce__(self):
+        return Derived, (self.f, self.transform, self.pure)
+
     def _reuse_roots(self):
         return (self.f,)
 
@@ -151,22 +154,22 @@ class Derived:
             if isinstance(compiled, Wiring):
                 self.last = compiled, None
                 call.check_written(self.name, compiled)
-                return self.transform.interpret(compiled, call.leaves, self.buffers(compiled, out))
+                buffers = self.buffers(compiled, out, call.leaves)
+                return self.transform.interpret(compiled, call.leaves, buffers)
         self.last = compiled.wiring, compiled.program
         call.check_written(self.name, compiled.wiring)
         outside = compiled.outside if outside is None else outside  # recorded just now: it has drawn already
         check_overlap(self.name, compiled.wiring.written, call.leaves, outside)
-        result = self.transform.execute(
-            compiled.program, compiled.wiring, call.leaves, outside, self.buffers(compiled.wiring, out)
-        )
-        if compiled.guard.trouble is None and not overrides and not compiled.draws:
+        buffers = self.buffers(compiled.wiring, out, call.leaves)
+        result = self.transform.execute(compiled.program, compiled.wiring, call.leaves, outside, buffers)
+        if compiled.guard.trouble is None and not overrides() and not compiled.draws:
             self.entry = compiled.entry(self, call, out)
         return result
 
     def of_kin(self, call: Arguments, key: tuple) -> Compiled | None:
         """At its first call: what was recorded for another function that the same code made."""
         first, self.first = self.first, False
-        kin = None if not first or self.pure or overrides else kin_of(self.f)
+        kin = None if not first or self.pure or overrides() else kin_of(self.f)
         if kin is None:
             return None
         where = kin.key, self.transform.key(), key
@@ -192,8 +195,6 @@ class Derived:
     def wiring(self, call: Arguments, rec: Recording | None = None) -> Wiring:
         if rec is None:
             rec = record(self.transform.function(self.f), *self.transform.split(call))
-        if self.transform.differentiates:
-            check_returned(self.transform, rec)
         wiring = self.transform.wiring(rec, call, self.f)
         wiring.written = tuple(rec.written)
         return wiring
@@ -252,7 +253,9 @@ class Derived:
         values = [n.value for n in nodes]
         return family.find(values) or self.hiding(family, nodes, call, rec, row, scalar)
 
-    def hiding(self, family: Family, nodes: list, call: Arguments, rec: Recording, row: Row, scalar: bool) -> Any:
+    def hiding(
+        self, family: Family, nodes: list, call: Arguments, rec: Recording, row: Row, scalar: bool
+    ) -> Any:
         """The same, compiled with hidden inputs; None where that fails, or is not worth while."""
         values = [n.value for n in nodes]
         made = family.hiding(values)
@@ -379,17 +382,9 @@ class Derived:
             None if path else "it looks at results of arithmetic on recorded values, as `if x * x > 2` does",
         )
 
-    def buffers(self, wiring: Wiring, out: Any) -> tuple | None:
+    def buffers(self, wiring: Wiring, out: Any, leaves: Sequence) -> tuple | None:
         """The caller's buffers in the order of the graph's outputs, or None."""
-        return None if out is None else output_buffers(self.transform.name, wiring, out)
-
-
-def check_returned(transform: Transform, rec: Recording) -> None:
-    """`return float(loss)` has the derivative zero, which nobody wants: the result should be recorded."""
-    found = result_leaves(rec)[: 1 if getattr(transform, "has_aux", False) else None]
-    lost = [r for x in found for r in rec.reads if type(x) is float and r.value is x]
-    if found and len(lost) == len(found) and not rec.written:
-        raise number_returned(transform.name, rec.graph.name, lost[0].loc)
+        return None if out is None else output_buffers(self.transform.name, wiring, out, leaves)
 
 
 def static_objects(spec: Any) -> list:
@@ -436,6 +431,12 @@ class DerivedFunction(functools.partial):
         if found is self:  # a decorator put it where f was, and that is how pickle finds it
             return self.__wrapped__.__qualname__
         return derived_function, (state.f, state.transform, state.pure)
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self  # as of any function
 
     def _reuse_roots(self):
         return (self.__derived__.f,)

@@ -4,7 +4,7 @@
         if len(args) != 1 or kwargs: return slow(args, kwargs)
         x0, = args
         if type(x0) is not ndarray or x0.shape != (100,) or x0.dtype is not float64: return slow(args, kwargs)
-        if overrides or not holds(): return slow(args, kwargs)
+        if overrides() or not holds(): return slow(args, kwargs)
         r = program(x0)
         return r[0]
 
@@ -27,8 +27,8 @@ from ..reuse.guard import GONE
 from ..reuse.guard import compiled as code_of
 from ..same import same_items
 from ..switches import overrides
-from ..tree import LEAF, Record, flatten, unflatten
-from .transform import Transform, check_overlap, matched_buffers
+from ..tree import LEAF, Record, depth, flatten, unflatten
+from .transform import Transform, check_apart, check_overlap, matched_buffers
 
 if TYPE_CHECKING:
     from .derived import Compiled, Derived
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 _UNSET = object()
 _ITEM = re.compile(r"(\w+)\[(\d+)\]")
 MANY = 32  # arrays in one container that are checked, passed on and given back by a loop, not by a line each
+
+
+DEEPEST = 64  # containers in containers: Python's parser takes 200
 
 
 class _Text:
@@ -77,6 +80,8 @@ def make_entry(derived: Derived, compiled: Compiled, call: Arguments, out: Any) 
 
 
 def _made(derived, compiled, call, out):
+    if max(depth(call.tree.spec), depth(compiled.wiring.tree.spec)) > DEEPEST:
+        raise _TooSpecial
     t = _Text(compiled.asked is not None)
     args_spec, kwargs_spec = call.tree.spec[2]
     given = iter(call.leaves)
@@ -102,12 +107,12 @@ def _made(derived, compiled, call, out):
 
 def _guard(t: _Text, guard) -> None:
     if guard.text is None:
-        t.unless(f"overrides or not {t.value(guard.holds)}()")
+        t.unless(f"overrides() or not {t.value(guard.holds)}()")
         return
     t.env.update({name: value for name, value in guard.names.items() if name != "__builtins__"}, gone=GONE)
     t.lines += [
         "    try:",
-        f"        if overrides or not ({guard.text}): return slow(args, kwargs)",
+        f"        if overrides() or not ({guard.text}): return slow(args, kwargs)",
         "    except gone:",
         "        return slow(args, kwargs)",
     ]
@@ -268,7 +273,14 @@ def _buffers(t: _Text, derived, wiring, out) -> str:
     for o, k, _ in matched_buffers(derived.transform.name, wiring, numbered):
         chosen[o.index] = names[int(k)]
         t.unless(f"not {names[int(k)]}.flags.writeable")
-    return f"({', '.join(chosen)},)"
+    buffers = f"({', '.join(chosen)},)"
+    written = [t.leaves[u.leaf] for u in wiring.updates]
+    if len(chosen) - chosen.count("None") + len(written) > 1:
+        name = derived.transform.name
+        t.lines.append(
+            f"    {t.value(check_apart)}({name!r}, ({_joined([*chosen, *written])},), {len(written)})"
+        )
+    return buffers
 
 
 def _call(t: _Text, derived, compiled, buffers: str) -> None:

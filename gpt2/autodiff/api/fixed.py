@@ -33,6 +33,7 @@ from ..reuse.conditions import MOST, Path, path_of_pure
 from ..switches import Options
 from ..tree import LEAF, flatten, leaf_count, unflatten
 from .derived import name_of
+from .transform import check_apart
 
 
 def signature(args: Sequence, static: dict) -> tuple:
@@ -95,6 +96,9 @@ class _Entries:
         self.f, self.options, self.name = f, options, name
         self.entries: dict[tuple, list] = {}
 
+    def __getstate__(self) -> dict:
+        return {**vars(self), "entries": {}}  # a copy records and compiles for itself
+
     def entry(self, args: Sequence, static: dict):
         """The entry for a call, recorded where there is none, and the call's arrays."""
         key = signature(args, static)
@@ -144,6 +148,8 @@ class _Summing:
         self.sums: dict = {}
 
     def __call__(self, *arrays, out=None, add=False):
+        if out is not None:
+            check_apart(self.name, out)
         if not add:
             return self.program(*arrays, out=out)
         which = tuple(k for k, b in enumerate(out) if b is not None)

@@ -110,6 +110,8 @@ def tangents_for(name: str, call: Arguments) -> dict:
         x = call.leaves[a.index]
         if _dtype(x).kind not in "fc":
             fail(path, f"None: the argument has dtype {_dtype(x)}", value)
+        if isinstance(t, Leaf) and _dtype(value).kind == "c" != _dtype(x).kind:
+            fail(path, f"real numbers and not {_dtype(value)}, as the argument is {_dtype(x)}", value)
         if np.shape(value) != np.shape(x) or not isinstance(t, (Leaf, int)):
             fail(path, f"shape {np.shape(x)}, that of the argument", value)
         found[a.index] = t

@@ -19,6 +19,7 @@ from ..record import recording
 from ..record.record import Recording, inline
 from ..record.recording import computes_as_ndarray, native
 from ..record.value import Recorded, value_of
+from ..record.writes import overlapping
 from ..switches import current_options
 from ..tree import LEAF, Leaf, Tree, flatten, items_of, matched, numbered, unflatten
 
@@ -302,7 +303,7 @@ def select(wiring: Wiring) -> Wiring:
 # --- buffers of the caller's
 
 
-def output_buffers(name: str, wiring: Wiring, out: Any) -> tuple:
+def output_buffers(name: str, wiring: Wiring, out: Any, leaves: Sequence = ()) -> tuple:
     """The arrays of `out`, which has the structure of the result, in the order of the graph's outputs."""
     chosen: list = [None] * len(wiring.graph.outputs)
     for o, buffer, path in matched_buffers(name, wiring, out):
@@ -319,7 +320,21 @@ def output_buffers(name: str, wiring: Wiring, out: Any) -> tuple:
         if not buffer.flags.writeable:
             raise AutodiffError(f"{name}: out{path} is read-only. Pass an array that can be written to")
         chosen[o.index] = buffer
+    check_apart(name, [*chosen, *(leaves[u.leaf] for u in wiring.updates)], len(wiring.updates))
     return tuple(chosen)
+
+
+def check_apart(name: str, buffers: Sequence, n_updated: int = 0) -> None:
+    """Raise where two buffers of out= share memory. The last n_updated of them are arguments that are written
+    to.
+    """
+    found = overlapping(buffers)
+    if found is None:
+        return
+    first, second = found
+    other = "an argument that it writes to" if second >= len(buffers) - n_updated else "another one"
+    shares = "whose own elements share memory" if first == second else f"that shares memory with {other}"
+    raise AutodiffError(f"{name}: out has a buffer {shares}. Pass arrays that lie apart")
 
 
 def matched_buffers(name: str, wiring: Wiring, out: Any) -> Iterator[tuple[Out, Any, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -166,6 +167,9 @@ class Pullback:
         self._wiring = wiring
         self._saved = saved
         self._program = program
+
+    def __deepcopy__(self, memo: dict) -> Pullback:
+        return Pullback(self._wiring, copy.deepcopy(self._saved, memo), self._program)
 
     @property
     def source(self) -> str:

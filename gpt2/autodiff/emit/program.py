@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import linecache
 import re
@@ -18,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from .. import hidden
-from ..graph import Graph, exchanged
+from ..graph import Graph, Immutable, exchanged
 from ..ops import anomaly
 from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
-from ..switches import FAST, Options
+from ..switches import FAST, Options, followed
 from . import holdings, numexpr, tuned
 from .calls import Routine
 from .drawing import shown
@@ -32,7 +31,7 @@ from .source import Emitted, emit, planned
 _serial = itertools.count(1)
 
 
-class Program:
+class Program(Immutable):
     """A compiled graph. `program(*arrays, out=None)` returns a tuple; `source` is the NumPy text that runs.
 
     Results are arrays that nobody else holds: fresh ones at first, and later those that every caller has let
@@ -75,7 +74,8 @@ class Program:
 
     def exchanged(self, values: Sequence) -> Program:
         """The program with these values in the place of the hidden ones."""
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         other._function = with_globals(self._function, self._hidden, values)
         other._values = values
         if self._fills:  # constant arrays, where the memory is made
@@ -107,7 +107,7 @@ class Program:
             if type(a) is not np.ndarray:
                 arrays = tuple(np.asarray(a, d) for a, d in zip(arrays, self._dtypes))
                 break
-        if anomaly.watching:
+        if any(followed()):
             anomaly.follow(self.graph, arrays, self.name)
         n_threads = threads.get_threads()
         with self._lock:  # taking results apart from other threads' calls

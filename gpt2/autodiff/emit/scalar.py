@@ -18,13 +18,12 @@ in NumPy, so that the answer is the one NumPy gives, warning included; that path
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Container, Sequence
 
 import numpy as np
 
-from ..graph import Graph, Node, exchanged, is_scalar_const, source_name, source_names
+from ..graph import Graph, Immutable, Node, exchanged, is_scalar_const, source_name, source_names
 from ..hidden import Hidden, decided, known
 from ..ops import OPS
 from ..ops.interpret import evaluate_graph
@@ -207,7 +206,7 @@ def _repeats_arguments(n: Node) -> bool:
     return n.op in _FORMS and _FORMS[n.op][1].count("{") > len(n.args)
 
 
-class ScalarProgram:
+class ScalarProgram(Immutable):
     """A graph of floats as a Python function. `function` is the emitted one; calling the program never raises
     where NumPy would give inf or nan. `source` is the text that runs.
     """
@@ -224,7 +223,8 @@ class ScalarProgram:
 
     def exchanged(self, values: Sequence) -> ScalarProgram:
         """The program with these values in the place of the hidden ones."""
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         other.function = with_globals(self.function, self._hidden, values)
         other.graph = exchanged(self.graph, values)
         return other

@@ -13,9 +13,7 @@ own errors there.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,9 +21,6 @@ from ..errors import AutodiffError
 from ..graph import Graph, Node, node_names
 from . import evaluate
 from .interpret import last_uses
-
-_lock = threading.Lock()
-watching = 0  # contexts that are open, in any thread
 
 
 class AnomalyError(AutodiffError, FloatingPointError):
@@ -39,28 +34,6 @@ class AnomalyError(AutodiffError, FloatingPointError):
     ...     print(str(error).partition(": ")[2])
     divide made inf at [1] of t3 float64 (2,), from the number = 0.5, t1 = 0; in f_grad
     """
-
-
-@contextmanager
-def detect_anomaly() -> Iterator[None]:
-    """Follow every program run in this context, in all threads: AnomalyError at the first nan or inf.
-
-    >>> slope = ad.grad(lambda x: np.sum(np.sqrt(x)))
-    >>> try:
-    ...     with np.errstate(all="ignore"), ad.detect_anomaly():
-    ...         g = slope(np.array([1.0, 0.0]))
-    ... except ad.AnomalyError as error:
-    ...     print(str(error).partition(": ")[2])
-    divide made inf at [1] of t3 float64 (2,), from the number = 0.5, t1 = 0; in f_grad
-    """
-    global watching
-    with _lock:
-        watching += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            watching -= 1
 
 
 def follow(graph: Graph, arrays: Sequence, name: str) -> None:

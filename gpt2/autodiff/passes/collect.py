@@ -316,7 +316,9 @@ class Formula:
             inner = self.best_sum([t.without(f) for t in group])
             outer = Term(1.0, [f])
         else:
-            inner = self.best_sum([Term(-1.0 if decided(_has_minus, t.coef) else 1.0, t.factors) for t in group])
+            inner = self.best_sum(
+                [Term(-1.0 if decided(_has_minus, t.coef) else 1.0, t.factors) for t in group]
+            )
             outer = Term(f)
         if inner is None:
             return None

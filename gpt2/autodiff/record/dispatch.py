@@ -223,6 +223,10 @@ def _handled(rec: ActiveRecording, handler: Callable, args: Sequence, kwargs: di
         raise unsupported(
             full_name(function), site.loc, str(error) or "called like this is not recorded"
         ) from error
+    except TypeError as error:  # NumPy has taken these arguments: it is the handler that does not know them
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise
+        raise unsupported(full_name(function), site.loc, "called like this is not recorded") from error
     finally:
         _building.recording = before
 

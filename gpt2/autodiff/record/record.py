@@ -21,11 +21,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from ..errors import STANDS_FOR, AutodiffError, DtypeError, lost_in_scipy, no_attribute
+from ..errors import AutodiffError, DtypeError, lost_in_scipy, no_attribute, takes_none
 from ..graph import Graph, Node
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
@@ -172,8 +173,8 @@ def _call(rec: ActiveRecording, f, arguments):
         _blame_scipy(rec, error)
         if isinstance(error, AttributeError) and type(getattr(error, "obj", None)) is Recorded:
             raise no_attribute(type(error.obj.value), error.name, _raised_at(error)) from error
-        if isinstance(error, TypeError) and "Recorded" in str(error):
-            error.add_note(STANDS_FOR)
+        if isinstance(error, TypeError):
+            _blame_recorded(rec, error)
         raise
 
 
@@ -183,8 +184,32 @@ def _blame_scipy(rec: ActiveRecording, error: Exception) -> None:
         raise rec.refused from None
     if isinstance(error, (TypeError, AttributeError)):
         found = source_lines.scipy_in(error.__traceback__)
-        if found is not None and any(type(v) is Recorded for v in found[0].f_locals.values()):
+        if found is not None and _holds_recorded(found[0]):
             raise lost_in_scipy(*found[1:]) from error
+
+
+def _blame_recorded(rec: ActiveRecording, error: TypeError) -> None:
+    """Raise where Python, or its standard library, was given a recorded value that it cannot take."""
+    traces, trace = [], error.__traceback__
+    while trace is not None:
+        traces.append(trace)
+        trace = trace.tb_next
+    users = [t for t in traces if not source_lines.is_foreign(t.tb_frame.f_code.co_filename)]
+    inner = traces[-1].tb_frame
+    in_library = source_lines.is_standard(inner.f_code.co_filename) and _holds_recorded(inner)
+    if not users or not ("Recorded" in str(error) or in_library):
+        return
+    last = users[-1]
+    code, library = last.tb_frame.f_code, traces[traces.index(last) + 1 :]
+    what = rec.name
+    if library and source_lines.is_standard(library[0].tb_frame.f_code.co_filename):
+        entered = library[0].tb_frame
+        what = f"{entered.f_globals.get('__name__')}.{entered.f_code.co_name}"
+    raise takes_none(error, what, (code.co_filename, last.tb_lineno, code.co_name)) from error
+
+
+def _holds_recorded(frame: FrameType) -> bool:
+    return any(type(v) is Recorded for v in frame.f_locals.values())
 
 
 def _raised_at(error: Exception) -> tuple:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import AutodiffError, DtypeError, EscapedError, location
 from ..graph import Node
-from ..ops import const, input_node
+from ..ops import OPS, const, input_node
 from . import unevaluated
 from .source_lines import error_is_awaited, here, user_frame
 
@@ -105,6 +105,23 @@ class ActiveRecording:
             return False
         self.guessed.add(node)
         return True
+
+    def has_derivative(self, node: Node) -> bool:
+        """Whether the value depends smoothly on an argument, or on a value of an enclosing recording."""
+        constants = {c.node for captured in self.captures.values() for c in captured}
+        constants |= {draw.node for draw in getattr(self.draws, "made", ())}
+        outer = {inner: x for inner, x in self.lifted.values()}
+        seen: set[Node] = set()
+        todo = [node]
+        while todo:
+            n = todo.pop()
+            if n in seen or n in constants or not _is_smooth(n):
+                continue
+            if n.op == "input" and (n not in outer or outer[n]._rec.has_derivative(outer[n].node)):
+                return True
+            seen.add(n)
+            todo += n.args
+        return False
 
     def lift(self, outer: Any) -> Node:
         """The input that stands for a value of an enclosing recording."""
@@ -202,6 +219,12 @@ def computes_as_ndarray(array: np.ndarray) -> bool:
 def native(dtype: np.dtype) -> np.dtype:
     """The dtype in this machine's byte order."""
     return dtype if dtype.isnative else np.dtype(dtype.type)
+
+
+def _is_smooth(n: Node) -> bool:
+    if n.op == "const" or type(n.dtype) is not tuple and n.dtype.kind not in "fc":
+        return False
+    return n.op == "input" or OPS[n.op].kind != "nondiff"
 
 
 def check_numbers(dtype: np.dtype) -> None:

@@ -1,5 +1,5 @@
 """Finds where in the user's source an operation stands: file, line, function; the name that its value is
-given; whether the number it asks for may leave the recording; and whether somebody waits for its errors.
+given; and whether somebody waits for its errors.
 
 All of it is found once per instruction of the user's code and remembered.
 """
@@ -7,22 +7,18 @@ All of it is found once per instruction of the user's code and remembered.
 from __future__ import annotations
 
 import ast
-import dis
 import linecache
-import math
 import os
-import re
 import sys
 import sysconfig
-import types
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple
 
 import numpy as np
 
 from .bytecode import catches
-from .of_code import OfCode, remembered
+from .of_code import OfCode
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # the compiler
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
@@ -46,7 +42,8 @@ def user_frame() -> FrameType:
     known = _inside
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (known[file] if file in known else is_inside(file)):
+        inside = known.get(file)
+        if not (is_inside(file) if inside is None else inside):
             return frame
         frame = frame.f_back
     return sys._getframe(1)
@@ -79,7 +76,17 @@ def is_standard(file: str) -> bool:
     return file.startswith(_STANDARD) and _SITE not in file
 
 
+def is_foreign(file: str) -> bool:
+    """Whether it is a file of this package, NumPy, or the standard library."""
+    return is_inside(file) or is_standard(file)
+
+
 _observers: set[int] = set()  # ids of code objects: the frames from which functions are called to be recorded
+
+
+def is_observer(code: CodeType) -> bool:
+    """Whether it is the code of such a frame."""
+    return id(code) in _observers
 
 
 def observer(function: Callable) -> Callable:
@@ -119,6 +126,14 @@ def site() -> Site:
 def here() -> tuple[str, int, str]:
     """The location of the user's statement that runs now: (file, line, function)."""
     return site().loc
+
+
+def outside() -> tuple[str, int, str]:
+    """The same of what is not in Python's standard library: statistics.mean(x) and not a line of its."""
+    frame: FrameType | None = user_frame()
+    while frame is not None and is_standard(frame.f_code.co_filename):
+        frame = frame.f_back
+    return here() if frame is None else (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def call_of_scipy() -> tuple[str, tuple[str, int, str]] | None:
@@ -238,106 +253,3 @@ def _note(names: dict, target, value) -> None:
 
 def _span_of(node) -> tuple[int, int, int, int]:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
-
-
-# Where a number may leave: these, called by the user where it can be seen. Their results have no slope, or
-# are plain numbers that the user asked for.
-_MAY_TAKE = (float, int, complex, bool, round, format, str, repr, print) + tuple(
-    getattr(math, name) for name in "floor ceil trunc isnan isinf isfinite isclose".split()
-)
-_CONVERSIONS = ("__float__", "__int__", "__complex__", "__round__")
-
-
-def taker(name: str) -> str | None:
-    """What asks for the number: "assignment" for `plain[0] = x`, the name of a function that loses the
-    derivative (`math.sin`), or None where the user's own code asks for it in so many words. `name` is that of
-    the function under observation, which may itself be the one.
-    """
-    frame = sys._getframe(1)
-    while is_inside(frame.f_code.co_filename):
-        if id(frame.f_code) in _observers:
-            return name
-        frame = frame.f_back
-    code = frame.f_code
-    if is_standard(code.co_filename):
-        return f"{frame.f_globals.get('__name__')}.{code.co_name}"
-    ins, before = _instruction(code, frame.f_lasti)
-    if ins.opname.startswith("STORE_"):
-        return "assignment"
-    if ins.opname.startswith(("CALL", "PRECALL")):
-        names, called = _callee(frame, ins, before)
-        if names and (names[-1] in _CONVERSIONS or any(called is f for f in _MAY_TAKE)):
-            return None
-        return ".".join(names) or "a function that cannot be seen"
-    if ins.opname == "BINARY_OP" and ins.argrepr.startswith("%") and _starts_as(ins, before, str, frame):
-        return None
-    return "a function that cannot be seen"
-
-
-def _instruction(code, lasti: int):
-    """The instruction at lasti, and those before it."""
-    found = _instructions(code)
-    k = max(k for k, ins in enumerate(found) if ins.offset <= lasti)  # a call may stand in its cache
-    return found[k], found[:k]
-
-
-@remembered
-def _instructions(code) -> list:
-    return list(_one_by_one([*dis.get_instructions(code)]))
-
-
-_PAIR = re.compile(r"(LOAD|STORE)_FAST(?:_BORROW)?_(LOAD|STORE)_FAST(?:_BORROW)?")
-
-
-def _one_by_one(instructions):
-    """The instructions, with two in place of one that handles two local variables, as from Python 3.13 on.
-
-    Such a pair has the place of its first in the source. That of the second is known where the next
-    instruction goes on with it: an attribute of it, or the call of it, begins where it begins.
-    """
-    for ins, following in zip(instructions, (*instructions[1:], None)):
-        pair = _PAIR.fullmatch(ins.opname)
-        if pair is None:
-            yield ins
-            continue
-        goes_on = following is not None and following.opname.startswith(("LOAD_ATTR", "PUSH_NULL"))
-        yield ins._replace(opname=f"{pair[1]}_FAST", argval=ins.argval[0])
-        places = following.positions if goes_on else None
-        yield ins._replace(opname=f"{pair[2]}_FAST", argval=ins.argval[1], positions=places)
-
-
-def _begins_with(whole, part) -> bool:
-    """Does the text of one instruction begin with that of the other, and go on?"""
-    a, b = whole.positions, part.positions
-    if a is None or b is None or None in (*a, *b):
-        return False
-    same_start = (a.lineno, a.col_offset) == (b.lineno, b.col_offset)
-    return same_start and (b.end_lineno, b.end_col_offset) < (a.end_lineno, a.end_col_offset)
-
-
-def _callee(frame, call, before) -> tuple[tuple[str, ...], object]:
-    """What a call calls, as names and as an object; nothing where it is no name."""
-    parts = [ins for ins in before if _begins_with(call, ins)]
-    if not parts or any(not ins.opname.startswith(("LOAD_", "PUSH_NULL")) for ins in parts):
-        return (), None
-    names = tuple(dict.fromkeys(ins.argval for ins in parts if ins.opname.startswith("LOAD_")))
-    found = _value(frame, names[0])
-    for name in names[1:]:
-        found = getattr(found, name, None) if type(found) is types.ModuleType else None
-    return names, found
-
-
-def _value(frame, name: str):
-    for namespace in (frame.f_locals, frame.f_globals, frame.f_builtins):
-        if name in namespace:
-            return namespace[name]
-    return None
-
-
-def _starts_as(ins, before, kind: type, frame) -> bool:
-    """Is the left operand of this kind? `"%.3f" % x`"""
-    left = [b for b in before if _begins_with(ins, b)]
-    if len(left) != 1:
-        return False
-    value = left[0].argval if left[0].opname == "LOAD_CONST" else _value(frame, left[0].argval)
-    return type(value) is kind

@@ -451,6 +451,12 @@ def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
 def _several_out(ufunc, inputs, outs, where, kwargs):
     if where is not True or kwargs:
         raise unsupported(f"{full_name(ufunc)}(where=, dtype=)", source_lines.here(), "is not recorded")
+    if writes.overlapping([None if o is None else value_of(o) for o in outs]):
+        raise AutodiffError(
+            f"{full_name(ufunc)}: two arrays of out= share memory, and which of them is written last is not "
+            "said. Pass arrays that lie apart",
+            source_lines.here(),
+        )
     results = _several(ufunc, inputs)
     return tuple(r if o is None else copied(o, r) for r, o in zip(results, outs))
 

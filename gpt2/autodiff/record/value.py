@@ -9,6 +9,7 @@ and `isinstance(k, float)` answer as for the value itself, and so does np.isscal
 from __future__ import annotations
 
 import dis
+import math
 import operator
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from ..graph import Node, type_text
 from ..ops import build, table
 from . import recording, source_lines, writes
 from .indexing import advanced, basic, expand, is_basic, row_of
+from .leaving import taker
 from .recording import ActiveRecording, escaped, innermost, native, scalar_const
 from .unwatched import unwatched
 from .view_chains import chain_between, same_chain, shortened
@@ -213,7 +215,12 @@ class Recorded:
             raise TypeError("iteration over a 0-d array")
         return (self[i] for i in range(self.shape[0]))
 
-    __hash__ = None  # as arrays
+    def __hash__(self):
+        raise ConversionError(
+            "unhashable type: a recorded value is no key of a dict and no member of a set, as it stands for "
+            "another number at the next call. Look up int(x) or float(x), or compare with ==",
+            source_lines.outside(),
+        )
 
     # indexing
     def __getitem__(self, key):
@@ -254,39 +261,46 @@ class Recorded:
         return self._read(value, "bool")
 
     def __int__(self):
-        return self._read(int(self._number("int")), "int")
+        return self._read(int(self._number()), "int")
 
     def __index__(self):
         return self._read(operator.index(self.value), "int")
 
     def __float__(self):
-        opposite = -float(self._number("float"))
-        return self._read(-opposite, "float")  # a new object, by which check_returned knows it again
+        return self._read(float(self._number()), "float")
 
     def __complex__(self):
-        return self._read(complex(self._number("complex")), "float")
+        return self._read(complex(self._number()), "float")
+
+    def __floor__(self):
+        return _whole(math.floor, np.floor, self)
+
+    def __ceil__(self):
+        return _whole(math.ceil, np.ceil, self)
+
+    def __trunc__(self):
+        return _whole(math.trunc, np.trunc, self)
 
     def __round__(self, digits=None):
         if digits is None:
-            value = self._number("round")
-            self._read(float(value), "float")
-            return round(value)
+            return _whole(round, np.rint, self)
         if self.weak:  # Python rounds the decimal number, NumPy ten times the number
             digits = operator.index(digits)
             node = build.apply("round_decimal", self.node, digits=digits)
             return Recorded(self._rec, node, round(self.value, digits))
         return _function(np.round, self, digits)
 
-    def _number(self, kind: str):
+    def _number(self):
         """The concrete value, after asking what it is wanted for."""
         if self.dtype.kind in "fc":
-            what = source_lines.taker(self._rec.name)
+            what = taker(self._rec.name)
+            if what is None or not self._rec.has_derivative(self.node):
+                return self.value
             if what == "assignment":
                 raise self._rec.refuse(written_to_plain(source_lines.here()))
-            if what is not None:
-                scipy = source_lines.call_of_scipy()
-                lost = number_lost(what, source_lines.here()) if scipy is None else lost_in_scipy(*scipy)
-                raise self._rec.refuse(lost)
+            scipy = source_lines.call_of_scipy()
+            lost = number_lost(what, source_lines.outside()) if scipy is None else lost_in_scipy(*scipy)
+            raise self._rec.refuse(lost)
         return self.value
 
     def item(self, *index: Any) -> Any:
@@ -311,15 +325,15 @@ class Recorded:
         return [x.tolist() for x in self]
 
     def __array__(self, dtype=None, copy=None):
-        """Integers and bools carry no derivative and may leave; other numbers would lose theirs."""
-        if self.dtype.kind not in "fc":
+        """What has no derivative may leave: integers, bools, ad.stop_gradient(x)."""
+        if self.dtype.kind not in "fc" or not self._rec.has_derivative(self.node):
             value = np.array(self.value, dtype)
             self._read(value.copy(), "array")
             return value
         scipy = source_lines.call_of_scipy()
         if scipy is not None:
             raise self._rec.refuse(lost_in_scipy(*scipy))
-        if source_lines.taker(self._rec.name) == "assignment":
+        if taker(self._rec.name) == "assignment":
             raise self._rec.refuse(written_to_plain(source_lines.here()))
         raise self._rec.refuse(array_lost(source_lines.here()))
 
@@ -456,6 +470,13 @@ def _check_asked_in_python(frame: FrameType) -> None:
             "get lost. For a random order write x[rng.permutation(len(x))]",
             source_lines.here(),
         )
+
+
+def _whole(function, ufunc, x: Recorded) -> int:
+    """math.floor(x) and the like: a step function, whose derivative is zero."""
+    whole = function(x.value)
+    ufunc(x)._read(float(whole), "float")
+    return whole
 
 
 class Flat:

@@ -31,6 +31,48 @@ if TYPE_CHECKING:
 byte_bounds = np.lib.array_utils.byte_bounds
 
 
+def overlapping(arrays: Sequence[np.ndarray | None]) -> tuple[int, int] | None:
+    """The places of two of these arrays that share memory, or twice that of one whose own elements do."""
+    present = [(k, a) for k, a in enumerate(arrays) if a is not None and a.size]
+    for k, a in present:
+        if not a.flags.forc and _overlaps_itself(a):
+            return k, k
+    if len({id(a) for _, a in present if a.flags.owndata}) == len(present) or len(present) == 1:
+        return None
+    spans = sorted((*_span(a), k) for k, a in present)
+    for i, (_, end, k) in enumerate(spans, 1):
+        for start, _, other in spans[i:]:
+            if start >= end:
+                break
+            if _share(arrays[k], arrays[other]):
+                return min(k, other), max(k, other)
+    return None
+
+
+def _span(a: np.ndarray) -> tuple[int, int]:
+    if not a.flags.forc:
+        return byte_bounds(a)
+    start = a.__array_interface__["data"][0]  # byte_bounds takes thrice the time
+    return start, start + a.nbytes
+
+
+def _share(a, b) -> bool:
+    try:
+        return np.shares_memory(a, b, max_work=1000)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _overlaps_itself(a: np.ndarray) -> bool:
+    """Whether an axis steps back into what the axes with smaller steps reach."""
+    reached = a.itemsize
+    for stride, n in sorted((abs(s), n) for s, n in zip(a.strides, a.shape) if n > 1):
+        if stride < reached:
+            return True
+        reached += stride * (n - 1)
+    return False
+
+
 def write_back(node: Node, chain: Sequence[Node], new: Node, loc: tuple | None) -> Node:
     """The root's node after the end of the chain was replaced by `new`. `node` is what the root was."""
     before = [node]

@@ -67,8 +67,9 @@ def det(a: Any) -> Any:
 
 
 @ours(_scipy)
-def pinv(a: Any) -> Any:
-    return np.linalg.pinv(a)
+def pinv(a: Any, *, rtol: Any = None) -> Any:
+    """SciPy leaves out singular values up to max(a.shape) eps times the largest, NumPy up to 1e-15 of it."""
+    return np.linalg.pinv(a, rtol=rtol)
 
 
 @ours(_scipy)
@@ -92,14 +93,34 @@ def cho_factor(a: Any, lower: Any = False) -> Any:
 
 
 @ours(_scipy)
-def eigh(a: Any, b: Any = None, *, lower: Any = True, eigvals_only: Any = False) -> Any:
+def eigh(
+    a: Any,
+    b: Any = None,
+    *,
+    lower: Any = True,
+    eigvals_only: Any = False,
+    subset_by_index: Any = None,
+    subset_by_value: Any = None,
+) -> Any:
+    """Those of a subset are taken out of all eigenvalues and vectors."""
+    w, v = _eigh(a, b, lower)
+    chosen = slice(None)
+    if subset_by_index is not None:
+        low, high = subset_by_index
+        chosen = slice(int(low), int(high) + 1)
+    elif subset_by_value is not None:
+        low, high = subset_by_value
+        chosen = np.flatnonzero((low < w) & (w <= high))
+    return w[..., chosen] if eigvals_only else (w[..., chosen], v[..., :, chosen])
+
+
+def _eigh(a, b, lower):
     if b is not None:
         half = cholesky_of(b, lower)
         inner = np.linalg.solve(half, _turned(np.linalg.solve(half, _turned(_hermitian(a, lower)))))
         w, v = np.linalg.eigh(inner)
-        return w if eigvals_only else (w, np.linalg.solve(_turned(half), v))
-    w, v = np.linalg.eigh(a, "L" if lower else "U")
-    return w if eigvals_only else (w, v)
+        return w, np.linalg.solve(_turned(half), v)
+    return np.linalg.eigh(a, "L" if lower else "U")
 
 
 def cholesky_of(b: Any, lower: bool) -> Any:
@@ -108,8 +129,17 @@ def cholesky_of(b: Any, lower: bool) -> Any:
 
 
 @ours(_scipy)
-def eigvalsh(a: Any, b: Any = None, *, lower: Any = True) -> Any:
-    return eigh(a, b, lower=lower, eigvals_only=True)
+def eigvalsh(
+    a: Any, b: Any = None, *, lower: Any = True, subset_by_index: Any = None, subset_by_value: Any = None
+) -> Any:
+    return eigh(
+        a,
+        b,
+        lower=lower,
+        eigvals_only=True,
+        subset_by_index=subset_by_index,
+        subset_by_value=subset_by_value,
+    )
 
 
 @ours(_scipy)
@@ -122,8 +152,23 @@ def svdvals(a: Any) -> Any:
     return np.linalg.svd(a, compute_uv=False)
 
 
+@custom_vjp
+def _pivots(a):
+    return _scipy.qr(a, mode="r", pivoting=True)[-1]
+
+
+@_pivots.defvjp
+def _pivots_vjp(dout, out, a):
+    return (None,)
+
+
 @ours(_scipy)
-def qr(a: Any, mode: Any = "full") -> Any:
+def qr(a: Any, mode: Any = "full", pivoting: Any = False) -> Any:
+    if pivoting:
+        if np.ndim(a) != 2:
+            raise not_like_this("scipy.linalg.qr", "of several matrices with pivoting")
+        order = _pivots(a)  # of the columns, which does not change with small changes of a
+        return (*qr(a[:, order], mode=mode), order)
     if mode not in ("full", "economic"):
         raise not_like_this("scipy.linalg.qr", f"with mode={mode!r}")
     return tuple(np.linalg.qr(a, "complete" if mode == "full" else "reduced"))

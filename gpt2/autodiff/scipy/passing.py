@@ -10,7 +10,7 @@ from typing import Any
 
 import scipy.optimize as _optimize
 
-from ..errors import unsupported
+from ..errors import located, unsupported
 from ..record.source_lines import here
 from ..record.value import Recorded
 from ..tree import flatten
@@ -31,17 +31,31 @@ def ours(module: ModuleType) -> Callable[[Callable], Callable]:
     def enter(function: Callable) -> Callable:
         key = f"{module.__name__}.{function.__name__}"
         _THEIRS[key] = theirs = getattr(module, function.__name__, None)
+        own = frozenset(inspect.signature(function).parameters)
 
         @functools.wraps(function)
         def either(*args, **kwargs):
             if not is_recorded(args, kwargs):
                 return _THEIRS[key](*args, **kwargs)
-            return function(*args, **{k: v for k, v in kwargs.items() if k not in _HARMLESS})
+            call = _bound(key, args, kwargs)
+            for name in [n for n in call.arguments if n not in own]:
+                value, default = call.arguments.pop(name), call.signature.parameters[name].default
+                if name not in _HARMLESS and value is not default and value != default:
+                    raise not_like_this(key, f"with {name}=")
+            return function(*call.args, **call.kwargs)
 
         either.__doc__ = getattr(theirs, "__doc__", None)
         return either
 
     return enter
+
+
+def _bound(key: str, args: tuple, kwargs: dict) -> inspect.BoundArguments:
+    """The arguments by SciPy's names of them."""
+    try:
+        return inspect.signature(_THEIRS[key]).bind(*args, **kwargs)
+    except TypeError as error:
+        raise located(error, key, here()) from error
 
 
 class Result(_optimize.OptimizeResult):

@@ -21,26 +21,28 @@ def numbered(tree: Tree, numbers: Sequence[int] | None = None) -> Any:
 
 
 def matched(
-    expected: Any, given: Any, fail: Callable[[str, str, Any], Any], path: str = ""
+    expected: Any, given: Any, fail: Callable[[str, str, Any], Any]
 ) -> Iterator[tuple[Any, Any, str]]:
     """(part of `expected`, what `given` has in its place, the path to it) for all that is no container.
 
     None in `given` stands for a whole part: all that is in it is given None. Where containers differ,
     `fail(path, what is expected, what is given)` is to raise the error.
     """
-    opened = _opened(expected)
-    if opened is None:
-        yield expected, given, path
-        return
-    kind, parts, step = opened
-    others = dict.fromkeys(parts)
-    if given is not None:
-        found = _opened(given)
-        if found is None or found[0] is not kind or found[1].keys() != parts.keys():
-            fail(path, _told(expected), given)
-        others = found[1]
-    for key, part in parts.items():
-        yield from matched(part, others[key], fail, path + step.format(key))
+    todo = [(expected, given, "")]
+    while todo:
+        expected, given, path = todo.pop()
+        opened = _opened(expected)
+        if opened is None:
+            yield expected, given, path
+            continue
+        kind, parts, step = opened
+        others = dict.fromkeys(parts)
+        if given is not None:
+            found = _opened(given)
+            if found is None or found[0] is not kind or found[1].keys() != parts.keys():
+                fail(path, _told(expected), given)
+            others = found[1]
+        todo += [(part, others[key], path + step.format(key)) for key, part in reversed(parts.items())]
 
 
 def _opened(x: Any) -> tuple[type, dict, str] | None:

@@ -122,8 +122,9 @@ def flatten(x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> tuple[list, 
         spec = _flatten(x, leaves, is_leaf)
     except RecursionError:
         raise AutodiffError(
-            f"a {type(x).__name__} refers to itself. Only trees can be taken apart; ad.tree.static(cls) has "
-            "the instances of a class taken as they are"
+            f"a {type(x).__name__} refers to itself, or is nested more deeply than Python's recursion limit "
+            "allows. Only trees can be taken apart; with ad.tree.static(cls) instances of a class are taken "
+            "as they are"
         ) from None
     return leaves, Tree(spec, len(leaves))
 
@@ -147,6 +148,11 @@ def leaf_count(spec: Any) -> int:
     if spec is LEAF:
         return 1
     return 0 if spec[0] == "static" else sum(map(leaf_count, spec[2]))
+
+
+def depth(spec: Any) -> int:
+    """How many containers lie around the innermost leaf."""
+    return 0 if spec is LEAF or spec[0] == "static" else 1 + max(map(depth, spec[2]), default=0)
 
 
 def tree_map(function: Callable, x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> Any:

@@ -783,3 +783,80 @@ def test_units_that_are_used_elsewhere_stay_whole(rng):
         expected = np.stack([ad.jvp(f, (x,), (e,))[1] for e in np.eye(3)], axis=-1)
         np.testing.assert_allclose(ad.jacrev(f)(x), expected, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(ad.jacfwd(f)(x), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        (slice(0, 4), slice(2, 6), "that shares memory with another one"),
+        (slice(0, 4), slice(0, 4), "that shares memory with another one"),
+        (slice(0, 7, 2), slice(2, 6), "that shares memory with another one"),
+        (slice(0, 4), slice(4, 8), None),
+        (slice(0, 7, 2), slice(1, 8, 2), None),
+    ],
+)
+def test_buffers_that_overlap_are_refused(first, second, why):
+    x, whole, known = np.arange(1.0, 5.0), np.zeros(8), np.zeros(8)
+    g = ad.compile(lambda x: (x * 2, x * 3))
+    pair = ad.Fixed(lambda x: (x * 2, x * 3))
+    for _ in range(3):  # the third call is by the fast entry
+        for f in (g, pair):
+            if why is None:
+                known[first], known[second] = x * 2, x * 3
+                f(x, out=(whole[first], whole[second]))
+                np.testing.assert_array_equal(whole, known)
+            else:
+                with pytest.raises(ad.AutodiffError, match=f"out has a buffer {why}. Pass arrays that lie"):
+                    f(x, out=(whole[first], whole[second]))
+        g(x, out=(x.copy(), x.copy()))
+
+
+def test_a_buffer_whose_elements_overlap_is_refused():
+    _, pullback = ad.vjp(lambda x: x * 2, np.ones(4))
+    for strides in ((0,), (4,)):
+        buffer = np.lib.stride_tricks.as_strided(np.zeros(4), (4,), strides)
+        for call in (
+            lambda b=buffer: ad.compile(lambda x: x * 2)(np.ones(4), out=b),
+            lambda b=buffer: pullback(np.ones(4), out=(b,)),
+        ):
+            with pytest.raises(ad.AutodiffError, match="out has a buffer whose own elements share memory"):
+                call()
+
+
+def test_a_buffer_that_is_an_argument_written_to_is_refused():
+    def f(x):
+        x[0] = 7.0
+        return x * 2
+
+    g = ad.compile(f)
+    for _ in range(3):
+        x, apart = np.arange(8.0), np.zeros(4)
+        np.testing.assert_array_equal(g(x[:4], out=apart), [14.0, 2.0, 4.0, 6.0])
+        assert x[0] == 7.0
+        with pytest.raises(ad.AutodiffError, match="shares memory with an argument that it writes to"):
+            g(x[:4], out=x[2:6])
+
+
+def test_a_buffer_that_overlaps_an_argument_that_is_read_has_numpys_result():
+    g = ad.compile(lambda x: np.cumsum(x[::-1]) * x)
+    for _ in range(3):
+        x = np.arange(8.0)
+        expected = np.cumsum(x[3::-1]) * x[:4]
+        np.testing.assert_array_equal(g(x[:4], out=x[2:6]), expected)
+        np.testing.assert_array_equal(x[2:6], expected)
+
+
+def test_a_complex_tangent_of_a_real_argument_is_refused():
+    x = np.array([1.5, 2.5])
+    for name, call in (
+        ("jvp", lambda t: ad.jvp(lambda x: x * x, (x,), (t,))),
+        ("hvp", lambda t: ad.hvp(lambda x: np.sum(x**3), x, t)),
+        ("jvp", lambda t: ad.compile(lambda x, t: ad.jvp(lambda x: x * x, (x,), (t,)))(x, t)),
+        ("jvp", lambda t: ad.jvp(lambda x: x * x, (2.5,), (t[0].item(),))),
+    ):
+        call(x)
+        with pytest.raises(
+            ad.AutodiffError, match=f"{name}: tangents.* expected real numbers and not complex128"
+        ):
+            call(x * 1j)
+    np.testing.assert_array_equal(ad.jvp(lambda z: z * z, (x * 1j,), (x * 1j,))[1], -2 * x * x)

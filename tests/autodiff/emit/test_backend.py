@@ -21,6 +21,7 @@ from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.ops.table import VIEWS
 from gpt2.autodiff.run import kernels, recycled, threads
 from tests.support.random_graphs import BLOCKS, SINGLE, random_graph
+from tests.support.slow import rest_slow
 
 pytestmark = pytest.mark.numeric
 
@@ -57,19 +58,19 @@ def blocks(seed, shapes=SHAPES, makers=BLOCKS):
     return rng, random_graph(rng, 35, makers=makers, shapes=shapes, inputs=5, largest=2000)
 
 
-@pytest.mark.parametrize("start", range(0, 400, 20))
+@pytest.mark.parametrize("start", rest_slow(range(0, 400, 20)))
 def test_random_graphs(start):
     for seed in range(start, start + 20):
         compare(seed, *blocks(seed))
 
 
-@pytest.mark.parametrize("start", range(0, 200, 20))
+@pytest.mark.parametrize("start", rest_slow(range(0, 200, 20)))
 def test_random_graphs_of_numbers(start):
     for seed in range(start, start + 20):
         compare(seed, *blocks(seed, ONES, SINGLE))
 
 
-@pytest.mark.parametrize("start", range(0, 400, 20))
+@pytest.mark.parametrize("start", rest_slow(range(0, 400, 20)))
 def test_random_graphs_whose_results_lend_their_memory(start):
     for seed in range(start, start + 20):
         compare(seed, *blocks(seed), lend=True)

@@ -97,6 +97,7 @@ def assert_close(got, want, dtype):
     np.testing.assert_allclose(got, want, rtol=0, atol=ROUNDING[dtype] * (1 + np.abs(want).max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_random_programs_agree(tiny_regions, dtype, monkeypatch):
     monkeypatch.setattr(tuned, "TURNS", 1)
@@ -371,6 +372,7 @@ def test_a_second_process_takes_what_the_first_one_chose(tmp_path):
     assert 0 < shape < threads
 
 
+@pytest.mark.slow
 def test_a_damaged_memory_is_measured_again(tmp_path):
     in_a_process(tmp_path, "compile(500)")
     path = tmp_path / "elementwise.json"

@@ -552,3 +552,19 @@ def test_shuffled_rows_are_refused(make):
 
     x = np.arange(6.0).reshape(3, 2)
     np.testing.assert_array_equal(ad.compile(by_hand)(x), by_hand(x))
+
+
+def test_two_outputs_that_overlap_are_refused():
+    def f(x, first, second):
+        c = np.zeros(8, like=x)
+        np.divmod(x, 1.5, out=(c[first], c[second]))
+        return c
+
+    x = np.arange(1.0, 5.0)
+    for first, second in ((slice(4), slice(3, 7)), (slice(4), slice(4)), (slice(0, 7, 2), slice(2, 6))):
+        with pytest.raises(
+            ad.AutodiffError, match=r"test_inplace.py:\d+: np.divmod: two arrays of out= share"
+        ):
+            ad.compile(f)(x, first, second)
+    for first, second in ((slice(4), slice(4, 8)), (slice(0, 7, 2), slice(1, 8, 2))):
+        np.testing.assert_array_equal(ad.compile(f)(x, first, second), f(x, first, second))

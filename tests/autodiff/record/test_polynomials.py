@@ -71,6 +71,7 @@ def check(f, args):
     check_grads(f, args, order=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", BASES)
 def test_functions(base):
     for name, calls in FUNCTIONS.items():

@@ -48,6 +48,7 @@ def test_layers(case, everything):
     assert text(record_pure(backward, (dout, *saved))) == text(record(backward, (dout, *saved)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 300, 50))
 def test_random_programs(start, everything):
     """Slices, views, writes in place, branches and loops: the same graph with and without arithmetic."""

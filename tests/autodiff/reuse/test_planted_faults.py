@@ -171,7 +171,9 @@ FAULTS = {
     ),
     "settings of texts": (lambda m: m.setattr(World, "_writes", lambda w: None), "text_of_a_number"),
     "numbers that are exchanged": (
-        lambda m: [m.setattr(where, "with_globals", lambda f, names, values: f) for where in (program, scalar)],
+        lambda m: [
+            m.setattr(where, "with_globals", lambda f, names, values: f) for where in (program, scalar)
+        ],
         "factor",
     ),
     "classes": (lambda m: without_facts(m, lambda kind, *parts: kind == "class"), "instance"),

@@ -5,6 +5,7 @@ tests/long/worlds.py makes a hundred thousand changes."""
 import pytest
 
 from gpt2 import autodiff as ad
+from tests.support.slow import rest_slow
 from tests.support.worlds.random_worlds import ACTING, KINDS, STEPS, check_acting, check_world
 
 
@@ -16,7 +17,7 @@ def test_things_of_one_kind(name):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("start", range(0, 120, 20))
+@pytest.mark.parametrize("start", rest_slow(range(0, 120, 20)))
 def test_random_worlds(start):
     understood = sum(map(check_world, range(start, start + 20)))
     assert understood > 2 * STEPS, "the test is for a guard that holds now and then"

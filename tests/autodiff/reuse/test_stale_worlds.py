@@ -447,7 +447,7 @@ def test_floating_point_errors_as_control_flow(f):
 
 
 def test_the_sign_of_a_zero_that_was_looked_at():
-    g = ad.grad(lambda x: x * math.copysign(1.0, float(x)))
+    g = ad.grad(lambda x: x * math.copysign(1.0, float(ad.stop_gradient(x))))
     for _ in range(3):
         assert g(0.0) == 1.0
         assert g(-0.0) == -1.0

@@ -61,6 +61,7 @@ def test_some_way_is_taken():
 
 def test_what_is_turned_is_a_transpose_and_small(monkeypatch):
     monkeypatch.setattr(split_matmul, "keeps_bits", lambda *_: True)  # which depends on the processor
+    monkeypatch.setattr(split_matmul, "MOST_TURNED", 1 << 20)  # which depends on its cache
     a, b = operands(256, 768, 768, np.float32, "b")
     out = np.empty((256, 768), np.float32)
     assert "turned" in split_matmul._Trial(a, b, out, 2).unchecked
@@ -72,6 +73,7 @@ def test_what_is_turned_is_a_transpose_and_small(monkeypatch):
 def test_a_turned_product_is_checked_when_there_is_time_and_tried_only_then(monkeypatch):
     """Until then the choice is open, however often the others were tried."""
     now, checked, used = [0.0], [], []
+    monkeypatch.setattr(split_matmul, "MOST_TURNED", 1 << 20)
     monkeypatch.setattr(split_matmul.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(split_matmul, "_patience", split_matmul._Patience())
 
@@ -296,6 +298,7 @@ for M, K, N in ((256, 768, 2304), (252, 768, 3072), (768, 256, 770), (301, 512, 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["Haswell", "Sandybridge", "SkylakeX"])
 def test_the_same_bits_with_the_kernels_of_other_processors(kernel):
     if kernel == "SkylakeX" and "avx512f" not in processor_features():

@@ -27,6 +27,7 @@ def solution(module, y0, a, span=(0.0, 1.5), method="RK45", times=TIMES, **optio
     return module.solve_ivp(predators, span, y0, method, times, args=(a, 0.7), **options).y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["RK45", "RK23"])
 def test_steps(method):
     """Every step is SciPy's, and with it the result to the last digits."""
@@ -39,6 +40,7 @@ def test_steps(method):
     agrees(lambda y, a: solution(integrate, y, a, method=method, **EQUAL), (Y0, 1.2))
 
 
+@pytest.mark.slow
 def test_steps_twice_and_from_outside():
     def f(a):
         return integrate.solve_ivp(lambda t, y: -a * y * y, (0.0, 0.2), [1.0], "RK23", [0.2], **EQUAL).y

@@ -205,3 +205,50 @@ def test_the_modules_are_whole():
 def test_what_has_no_rule_is_named(call, message):
     with pytest.raises(ad.AutodiffError, match=message):
         ad.grad(lambda x: np.sum(call(x)))(S)
+
+
+def test_options_of_scipys_factorisations():
+    from scipy import linalg as theirs
+
+    from gpt2.autodiff.scipy import linalg
+
+    a = np.random.default_rng(3).normal(size=(5, 4))
+    calls = [
+        lambda m, a: m.pinv(a, rtol=1e-8),
+        lambda m, a: m.pinv(a),
+        lambda m, a: m.eigh(a.T @ a, subset_by_index=[1, 2])[0],
+        lambda m, a: m.eigh(a.T @ a, subset_by_index=[1, 2])[1] ** 2,
+        lambda m, a: m.eigvalsh(a.T @ a, subset_by_value=[0.5, 4.0]),
+        lambda m, a: m.qr(a, mode="economic", pivoting=True)[1],
+        lambda m, a: m.qr(a, False, None, "economic", True)[0],  # the positions of SciPy's signature
+        lambda m, a: m.solve(a.T @ a, a.T, False, False, False, True, "pos"),
+    ]
+    for call in calls:
+        np.testing.assert_allclose(
+            ad.compile(lambda a, c=call: c(linalg, a))(a), call(theirs, a), 1e-9, 1e-12
+        )
+        ad.check_grads(lambda a, c=call: np.sum(np.sin(c(linalg, a))), (a,), order=1)
+    pivots = ad.compile(lambda a: linalg.qr(a, mode="economic", pivoting=True)[2])(a)
+    np.testing.assert_array_equal(pivots, theirs.qr(a, mode="economic", pivoting=True)[2])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda linalg, a: linalg.pinv(a, atol=0.1), "scipy.linalg.pinv with atol= has no derivative rule"),
+        (lambda linalg, a: linalg.eigh(a, driver="ev"), "scipy.linalg.eigh with driver= has no"),
+        (
+            lambda linalg, a: linalg.qr(a, many=1),
+            "scipy.linalg.qr: got an unexpected keyword argument 'many'",
+        ),
+        (
+            lambda linalg, a: linalg.cholesky(a, True, True, False, 1),
+            "scipy.linalg.cholesky: too many positional",
+        ),
+    ],
+)
+def test_options_without_a_rule_are_refused_with_the_line(call, words):
+    from gpt2.autodiff.scipy import linalg
+
+    with pytest.raises(ad.AutodiffError, match=rf"test_modules.py:\d+: {words}"):
+        ad.compile(lambda a: call(linalg, a))(np.eye(3))

@@ -47,3 +47,35 @@ def test_integers_beside_the_results_take_no_buffer():
             assert got["double"] is buffer and got["n"] == 3 and got["sum"] == (3.0, None)
             np.testing.assert_array_equal(buffer, 2.0)
             buffer[:] = 0.0
+
+
+@pytest.mark.parametrize("depth", [60, 70, 300, 5000])
+def test_containers_in_containers(depth):
+    """However deep: the gradient of it, or an error in one line."""
+
+    def nested(x):
+        for _ in range(depth):
+            x = [x]
+        return x
+
+    def innermost(x):
+        while isinstance(x, list):
+            x = x[0]
+        return x
+
+    def square(x):
+        return innermost(x) ** 2
+
+    given, g, c = nested(3.0), ad.grad(square), ad.compile(lambda x: nested(x * 2.0))
+    calls = [
+        lambda: innermost(g(given)),
+        lambda: innermost(c(3.0)),
+        lambda: ad.jvp(square, (given,), (nested(1.0),))[1],
+        lambda: innermost(ad.vjp(square, given)[1](1.0)[0]),
+    ]
+    for call in [*calls, *calls, *calls]:
+        if depth < 5000:
+            assert call() == 6.0
+        else:
+            with pytest.raises(ad.AutodiffError, match="or is nested more deeply than Python's recursion"):
+                call()

@@ -16,6 +16,7 @@ from gpt2.autodiff.passes import FAMILIES, simplify
 from gpt2.autodiff.passes.engine import BITS, DIGITS
 from gpt2.autodiff.switches import Options
 from tests.support.random_values import Difference, Program, check, difference, shrink, write
+from tests.support.slow import rest_slow
 from tests.support.small_sizes import SMALL_SIZES
 
 SINGLE = np.float32
@@ -399,7 +400,7 @@ def test_broadcasts_are_added_up_in_blocks(monkeypatch):
 # ---- random programs -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", range(0, 1500, 250))
+@pytest.mark.parametrize("start", rest_slow(range(0, 1500, 250)))
 def test_random_values(start, monkeypatch):
     """A share of what tests/long/values.py runs; every other batch in blocks, as large arrays are."""
     if start % 500:
@@ -418,6 +419,7 @@ def loosely(graph, options=None):
     return simplify(graph, Options(off=options.off if options else (), math="fast"))
 
 
+@pytest.mark.slow
 def test_random_values_notice_reassociation(monkeypatch):
     """The check can fail."""
     monkeypatch.setattr(passes, "simplify", loosely)

@@ -98,10 +98,13 @@ def lstsq_nodes(a: Operand, b: Operand, rcond: Operand, residual_shape: tuple[in
 def pinv(
     a: Operand, rcond: Operand | None = None, hermitian: bool = False, *, rtol: Operand = np._NoValue
 ) -> Node:
-    if hermitian or isinstance(rcond, Node):
-        raise NotImplementedError("with hermitian=True or a recorded rcond is not recorded")
     cut = rcond if rtol is np._NoValue else rtol
-    return apply("pinv", floating(a), rcond=None if cut is None else float(cut))
+    if hermitian or isinstance(cut, Node) or np.ndim(cut):
+        raise NotImplementedError("with hermitian=True, or with a recorded rcond or several, is not recorded")
+    a = floating(a)
+    if rtol is None:
+        cut = max(a.shape[-2:]) * np.finfo(a.dtype).eps
+    return apply("pinv", a, rcond=None if cut is None else float(cut))
 
 
 @handles(np.linalg.cholesky)

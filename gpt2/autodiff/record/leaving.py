@@ -1,0 +1,418 @@
+"""Decides whether a number may leave the recording: `if float(x) > 0`, `range(int(n))`, `math.sin(x)`.
+
+A plain number has no derivative. Where the user's code asks for one by float(x), int(x) or complex(x), it may
+decide (if, while, range, an index, a size, a format), and nothing else; all other takers are refused. The
+bytecode says what becomes of the number: from the call that makes it on, all ways through the function are
+followed, with the places of the stack and the variables that hold it or what is computed from it. What is not
+known to decide is refused.
+"""
+
+from __future__ import annotations
+
+import dis
+import math
+import re
+import sys
+import types
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .of_code import OfCode, remembered
+from .source_lines import is_inside, is_observer, is_standard
+
+_OF_MATH = tuple(getattr(math, name) for name in "isnan isinf isfinite isclose".split())
+_SIZED = (np.zeros, np.ones, np.empty, np.eye, np.isnan, np.isfinite, np.isclose, np.allclose)
+# The user may call these: what they give has no slope, or is no number
+_DECIDING = (bool, format, str, repr, print, range, len, isinstance, *_OF_MATH, *_SIZED)
+_KEEPING = (float, int, complex, abs, min, max, round, divmod, pow, math.floor, math.ceil, math.trunc)
+_BY_KEY = (sorted, min, max)
+_CONVERSIONS = {"__float__": "float", "__int__": "int", "__complex__": "complex"}
+
+
+def taker(name: str) -> str | None:
+    """What asks for the number: "assignment" for `plain[0] = x`, the name of a function that loses the
+    derivative (`math.sin`, or `float` where its result does more than decide), or None where the number may
+    leave. `name` is that of the function under observation, which may itself be the one.
+    """
+    frame = sys._getframe(1)
+    while is_inside(frame.f_code.co_filename):
+        if is_observer(frame.f_code):
+            return name
+        frame = frame.f_back
+    if is_standard(frame.f_code.co_filename):
+        return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"
+    found, k = _running(frame)
+    ins, before = found[k], found[:k]
+    if ins.opname.startswith("STORE_"):
+        return "assignment"
+    if ins.opname.startswith(("CALL", "PRECALL")):
+        return _caller(frame, *_callee(ins, before, frame))
+    if ins.opname == "BINARY_OP" and ins.argrepr.startswith("%") and _starts_as(ins, before, str, frame):
+        return None
+    return UNSEEN
+
+
+UNSEEN = "a function that cannot be seen"
+
+
+def _caller(frame: FrameType, names: tuple[str, ...], called: Any) -> str | None:
+    """The same where the user's code calls something by these names."""
+    if _is_one(called, _DECIDING):
+        return None
+    kind = _CONVERSIONS.get(names[-1]) if names else None
+    if _is_one(called, (float, int, complex)):
+        kind = called.__name__
+    if kind is not None:
+        return None if _only_decides(frame, kind) else kind
+    return ".".join(names) or UNSEEN
+
+
+def _is_one(called: Any, functions: tuple) -> bool:
+    """Whether it is one of these functions, or what stands for it while something is recorded."""
+    plain = getattr(called, "function", None) if called is not None else None
+    return any(called is f or plain is f for f in functions)
+
+
+# what becomes of a number
+
+DECIDES, RETURNS, LOST = "decides", "returns", "lost"
+_fates = OfCode()  # for each code object: instruction -> what becomes of the number that it gives
+_MANY = 10_000  # steps on all ways through a function
+
+
+def _only_decides(frame: FrameType | None, kind: str) -> bool:
+    """Whether the result of the call that runs in the frame only decides, there and where it is returned."""
+    while frame is not None and not is_inside(frame.f_code.co_filename):
+        fate = _fate(frame, kind)
+        if fate != RETURNS:
+            return fate == DECIDES
+        name, frame = frame.f_code.co_name, frame.f_back
+        found, k = _running(frame) if frame is not None else ([], 0)
+        if not found or not found[k].opname.startswith(("CALL", "PRECALL")):
+            break
+        names, called = _callee(found[k], found[:k], frame)
+        if names[-1:] != (name,):
+            return _is_one(called, _BY_KEY) or names[-1:] == ("sort",)
+    return False
+
+
+def _fate(frame: FrameType, kind: str) -> str:
+    known = _fates.get(id(frame.f_code))
+    if known is None:
+        known = _fates.note(frame.f_code, {})
+    if frame.f_lasti not in known:
+        flow = _Flow(frame.f_code, frame, kind)
+        k = _running(frame)[1]
+        k += flow.found[k].opname == "PRECALL"  # of Python 3.11, which may do the work of the CALL after it
+        known[frame.f_lasti] = flow.fate(_State(k + 1, (True,), frozenset()))
+    return known[frame.f_lasti]
+
+
+class _State(NamedTuple):
+    """Where it stands: the next instruction, which places of the stack hold the number, from the top on, and
+    which variables.
+    """
+
+    k: int
+    stack: tuple[bool, ...]
+    names: frozenset[str]
+
+    def after(self, pops: int, *pushed: bool) -> _State:
+        stack = (*pushed, *self.stack[pops:])
+        while stack and not stack[-1]:
+            stack = stack[:-1]
+        return _State(self.k + 1, stack, self.names)
+
+
+class _Lost(Exception):
+    """The number does more than decide."""
+
+
+# (how many places an instruction takes from the stack, how many it puts there), by what becomes of a number
+# among those that it takes
+_ENDS = {
+    **dict.fromkeys("COMPARE_OP CONTAINS_OP IS_OP FORMAT_WITH_SPEC".split(), (2, 1)),
+    **dict.fromkeys("UNARY_NOT TO_BOOL FORMAT_SIMPLE CONVERT_VALUE".split(), (1, 1)),
+    "POP_TOP": (1, 0),
+}
+_PASSES = dict.fromkeys("UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT".split(), (1, 1))
+_KEYS = {"BINARY_SUBSCR": (2, 1), "STORE_SUBSCR": (3, 0), "DELETE_SUBSCR": (2, 0)}
+_SLICES = {"BINARY_SLICE": (3, 1), "STORE_SLICE": (4, 0)}
+_LOSES = {
+    **dict.fromkeys("LIST_EXTEND SET_UPDATE DICT_UPDATE".split(), (1, 0)),
+    "STORE_ATTR": (2, 0),
+    "LOAD_METHOD": (1, 2),
+    "GET_ITER": (1, 1),
+}
+_NOTHING = frozenset(
+    "RESUME NOP CACHE PRECALL KW_NAMES EXTENDED_ARG MAKE_CELL COPY_FREE_VARS NOT_TAKEN JUMP_FORWARD "
+    "JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split()
+)
+_LOADS = frozenset(
+    "LOAD_CONST LOAD_SMALL_INT LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_FAST_AND_CLEAR LOAD_GLOBAL "
+    "LOAD_NAME LOAD_DEREF LOAD_CLASSDEREF LOAD_CLOSURE PUSH_NULL LOAD_ASSERTION_ERROR".split()
+)
+_ENDINGS = frozenset("RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE".split())
+_SHOWING = frozenset("locals vars eval exec dir".split())  # they show variables without naming them
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+
+
+class _Flow:
+    """The ways through one function."""
+
+    def __init__(self, code: CodeType, frame: FrameType, kind: str):
+        self.code, self.frame, self.kind = code, frame, kind
+        self.found = _instructions_of(code)
+        self.at = {ins.offset: k for k, ins in reversed(list(enumerate(self.found)))}
+        self.handlers = [k for k, ins in enumerate(self.found) if ins.opname == "PUSH_EXC_INFO"]
+        self.returns = False
+
+    def fate(self, first: _State) -> str:
+        seen: set[_State] = set()
+        todo = [first]
+        try:
+            while todo:
+                state = todo.pop()
+                if state in seen or not (state.stack or state.names):
+                    continue
+                seen.add(state)
+                if len(seen) > _MANY:
+                    return LOST
+                todo += self.following(state)
+                if state.names:  # wherever an exception is raised, and whoever catches it
+                    todo += [_State(k, (), state.names) for k in self.handlers]
+        except _Lost:
+            return LOST
+        return RETURNS if self.returns else DECIDES
+
+    def following(self, state: _State) -> Iterator[_State]:
+        """The states after the instruction."""
+        ins = self.found[state.k]
+        after = self.after(ins, state)
+        if ins.opname in _ENDINGS:
+            return
+        if ins.opcode in _JUMPS:
+            left = state if ins.opname.endswith("_OR_POP") else after
+            yield left._replace(k=self.at[ins.argval])
+            if ins.opname.startswith(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")):
+                return
+        yield after
+
+    def after(self, ins: dis.Instruction, state: _State) -> _State:
+        """The state after the instruction, where it does not jump."""
+        op, held = ins.opname, state.stack
+        if op in _NOTHING:
+            return state.after(0)
+        if op in _LOADS:
+            return self.loaded(ins, state)
+        if op in ("STORE_FAST", "STORE_DEREF", "DELETE_FAST"):
+            return self.stored(ins, state)
+        if op in ("COPY", "SWAP"):
+            return _moved(ins, state)
+        if op == "RETURN_VALUE":
+            self.returns |= any(held[:1])
+            return state.after(1)
+        pops, pushes, what = self.effect(ins, state)
+        if what == "loses" and any(held[:pops]):
+            raise _Lost
+        passed = what == "passes" and any(held[:pops])
+        return state.after(pops, *[passed] * pushes)
+
+    def loaded(self, ins, state: _State) -> _State:
+        name = ins.argval
+        is_variable = ins.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF"))
+        if ins.opname == "LOAD_GLOBAL":
+            if state.names and name in _SHOWING:
+                raise _Lost
+            return state.after(0, *[False] * (1 + (ins.arg & 1)))
+        after = state.after(0, is_variable and name in state.names)
+        return after._replace(names=state.names - {name}) if ins.opname.endswith("CLEAR") else after
+
+    def stored(self, ins, state: _State) -> _State:
+        name, deletes = ins.argval, ins.opname == "DELETE_FAST"
+        after = state.after(0 if deletes else 1)
+        if deletes or not any(state.stack[:1]):
+            return after._replace(names=state.names - {name})
+        if ins.opname == "STORE_DEREF":
+            self.check_inner(name)
+        return after._replace(names=state.names | {name})
+
+    def check_inner(self, name: str) -> None:
+        """The functions inside that read this variable."""
+        if name in self.code.co_freevars:
+            raise _Lost
+        for inner in self.code.co_consts:
+            if isinstance(inner, CodeType) and name in inner.co_freevars:
+                first = _State(0, (), frozenset({name}))
+                if _Flow(inner, self.frame, self.kind).fate(first) != DECIDES:
+                    raise _Lost
+
+    def effect(self, ins, state: _State) -> tuple[int, int, str]:
+        """How much an instruction takes from the stack and puts there, and what becomes of a number in it."""
+        op, n = ins.opname, ins.arg or 0
+        for table, what in ((_ENDS, "ends"), (_PASSES, "passes"), (_LOSES, "loses")):
+            if op in table:
+                return *table[op], what
+        if op in _KEYS or op in _SLICES:
+            return self.indexed(op, state)
+        if op.startswith("POP_JUMP") or op.endswith("_OR_POP"):
+            return 1, 0, "ends"
+        if op == "BINARY_OP":
+            return self.computed(ins, state)
+        if op in ("CALL", "CALL_KW"):
+            pops = n + 2 + (op == "CALL_KW")
+            return pops, 1, self.called(ins, state, n)
+        if op in ("BUILD_TUPLE", "BUILD_SLICE"):
+            return n, 1, "passes"
+        if op == "UNPACK_SEQUENCE":
+            return 1, n, "passes"
+        return self.rarer(op, n, ins, state)
+
+    def rarer(self, op: str, n: int, ins, state: _State) -> tuple[int, int, str]:
+        if op in ("BUILD_STRING", "FORMAT_VALUE"):
+            return (n if op == "BUILD_STRING" else 1 + bool(n & 4)), 1, "ends"
+        if op == "LOAD_ATTR":
+            return 1, 1 + (sys.version_info >= (3, 12) and n & 1), "loses"
+        if op in ("BUILD_LIST", "BUILD_SET", "LIST_APPEND", "SET_ADD"):
+            return (n, 1, "loses") if op.startswith("BUILD") else (1, 0, "loses")
+        if op == "CALL_INTRINSIC_1":
+            return 1, 1, "passes" if "POSITIVE" in ins.argrepr else "loses"
+        if any(state.stack):  # what it takes is not known
+            raise _Lost
+        return 0, 0, "loses"
+
+    def indexed(self, op: str, state: _State) -> tuple[int, int, str]:
+        """x[n], where the number is the index: a float may be looked up, but be no new key of a dict."""
+        pops, pushes = _KEYS.get(op) or _SLICES[op]
+        keys = 2 if op in _SLICES else 1
+        if any(state.stack[keys:pops]) or op == "STORE_SUBSCR" and self.kind != "int":
+            return pops, pushes, "loses"
+        return pops, pushes, "ends"
+
+    def computed(self, ins, state: _State) -> tuple[int, int, str]:
+        """a + b: what is computed from the number is followed like itself."""
+        right, left = (*state.stack, False, False)[:2]
+        if ins.argrepr.startswith("["):
+            return 2, 1, "loses" if left else "ends"
+        if ins.argrepr[0] == "%" and not left and _starts_as(ins, self.found[: state.k], str, self.frame):
+            return 2, 1, "ends"
+        # `a += n` may change an array that has other names
+        return 2, 1, "loses" if right and ins.argrepr.endswith("=") else "passes"
+
+    def called(self, ins, state: _State, n: int) -> str:
+        """What becomes of an argument of a call."""
+        if not any(state.stack[:n]):
+            return "loses"
+        before = self.found[: state.k]
+        names, called = _callee(ins, before, self.frame, variables=False)
+        if _is_one(called, _DECIDING) or _is_one(called, (np.arange,)) and n == 1:
+            return "ends"
+        if _is_one(called, _KEEPING):
+            return "passes"
+        # `assert` as pytest rewrites it: what shows the operands has the place of the whole statement
+        shows = any(b.argval == "@pytest_ar" and b.positions == ins.positions for b in before[-16:])
+        return "ends" if shows or _is_method(ins, before) else "loses"
+
+
+def _moved(ins, state: _State) -> _State:
+    """After COPY or SWAP."""
+    n = ins.arg
+    held = list((*state.stack, *[False] * n)[: max(n, len(state.stack))])
+    if ins.opname == "COPY":
+        return state.after(0, held[n - 1])
+    held[0], held[n - 1] = held[n - 1], held[0]
+    return state.after(len(held), *held)
+
+
+# instructions
+
+
+def _running(frame: FrameType) -> tuple[list[dis.Instruction], int]:
+    """The instructions of the function that runs in a frame, and the number of the one that it is at."""
+    found = _instructions_of(frame.f_code)
+    return found, max(k for k, ins in enumerate(found) if ins.offset <= frame.f_lasti)  # or in its cache
+
+
+@remembered
+def _instructions_of(code: CodeType) -> list[dis.Instruction]:
+    return list(_one_by_one([*dis.get_instructions(code)]))
+
+
+_PAIR = re.compile(r"(LOAD|STORE)_FAST(?:_BORROW)?_(LOAD|STORE)_FAST(?:_BORROW)?")
+
+
+def _one_by_one(instructions):
+    """The instructions, with two in place of one that handles two local variables, as from Python 3.13 on.
+
+    Such a pair has the place of its first in the source. That of the second is known where the next
+    instruction goes on with it: an attribute of it, or the call of it, begins where it begins.
+    """
+    for ins, following in zip(instructions, (*instructions[1:], None)):
+        pair = _PAIR.fullmatch(ins.opname)
+        if pair is None:
+            yield ins
+            continue
+        goes_on = following is not None and following.opname.startswith(("LOAD_ATTR", "PUSH_NULL"))
+        yield ins._replace(opname=f"{pair[1]}_FAST", argval=ins.argval[0])
+        places = following.positions if goes_on else None
+        yield ins._replace(opname=f"{pair[2]}_FAST", argval=ins.argval[1], positions=places)
+
+
+def _begins_with(whole, part) -> bool:
+    """Does the text of one instruction begin with that of the other, and go on?"""
+    a, b = whole.positions, part.positions
+    if a is None or b is None or None in (*a, *b):
+        return False
+    same_start = (a.lineno, a.col_offset) == (b.lineno, b.col_offset)
+    return same_start and (b.end_lineno, b.end_col_offset) < (a.end_lineno, a.end_col_offset)
+
+
+def _parts(call, before) -> list[dis.Instruction]:
+    """The instructions that load what a call calls; none where it is no name."""
+    parts = [ins for ins in before if _begins_with(call, ins) and ins.opname != "KW_NAMES"]
+    return [] if any(not ins.opname.startswith(("LOAD_", "PUSH_NULL")) for ins in parts) else parts
+
+
+_OF_VARIABLES = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")
+
+
+def _callee(call, before, frame: FrameType, variables: bool = True) -> tuple[tuple[str, ...], Any]:
+    """What a call calls, as names and as an object; nothing where it is no name. Without `variables` the
+    object of a local name is not known: the call is not the one that runs now.
+    """
+    parts = _parts(call, before)
+    names = tuple(dict.fromkeys(ins.argval for ins in parts if ins.opname.startswith("LOAD_")))
+    if not names or not variables and any(ins.opname.startswith(_OF_VARIABLES) for ins in parts):
+        return names, None
+    found = _value(frame, names[0])
+    for name in names[1:]:
+        found = getattr(found, name, None) if type(found) is types.ModuleType else None
+    return names, found
+
+
+def _is_method(call, before) -> bool:
+    """Whether it is x.reshape(n, -1), or the method `format` of a text that stands there."""
+    parts = [ins for ins in before if _begins_with(call, ins)]
+    if not parts or not parts[-1].opname.startswith(("LOAD_METHOD", "LOAD_ATTR")):
+        return False
+    is_text = parts[0].opname == "LOAD_CONST" and type(parts[0].argval) is str
+    return parts[-1].argval == "reshape" or is_text and parts[-1].argval == "format"
+
+
+def _value(frame, name: str):
+    for namespace in (frame.f_locals, frame.f_globals, frame.f_builtins):
+        if name in namespace:
+            return namespace[name]
+    return None
+
+
+def _starts_as(ins, before, kind: type, frame) -> bool:
+    """Is the left operand of this kind? `"%.3f" % x`"""
+    left = [b for b in before if _begins_with(ins, b)]
+    if len(left) != 1:
+        return False
+    value = left[0].argval if left[0].opname == "LOAD_CONST" else _value(frame, left[0].argval)
+    return type(value) is kind
