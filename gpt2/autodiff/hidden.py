@@ -1,11 +1,11 @@
 """Hidden inputs of a program: constants whose values other calls exchange.
 
-Recordings of one piece of code often differ in nothing but floats and arrays that it read from outside, as lam
-in `for lam in grid: ad.grad(lambda w: loss(w, lam))(w)`. The second of them is compiled with a Hidden, or a
-HiddenArray, in the place of each of these. What the compiler computes from one is hidden again, and what it
+Recordings of one piece of code often differ in nothing but floats and arrays that it read from outside, as
+lam in `for lam in grid: ad.grad(lambda w: loss(w, lam))(w)`. The second of them is compiled with a Hidden, or
+a HiddenArray, in the place of each of these. What the compiler computes from one is hidden again, and what it
 decides by one is noted on a Tape. With the values of a third recording the tape is played again: it gives the
-values in the program where all decisions are the same, and None elsewhere. So a program with exchanged values is
-the one that compiling the third recording would give, to the last bit.
+values in the program where all decisions are the same, and None elsewhere. So a program with exchanged values
+is the one that compiling the third recording would give, to the last bit.
 
 What is not noted is a TypeError: a Hidden becomes no float, no array and no key of a dict. A recording whose
 numbers are used like that is compiled with its constants.
@@ -178,10 +178,10 @@ def _add_operators() -> None:
         op = getattr(operator, name)
         setattr(Hidden, f"__{name}__", lambda a, b, op=op: _arithmetic(op, a, b))
         setattr(Hidden, f"__r{name}__", lambda a, b, op=op: _arithmetic(op, b, a))
-    for name in ("neg", "abs"):
-        setattr(Hidden, f"__{name}__", lambda a, op=getattr(operator, name): computed(op, a))
-    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
-        setattr(Hidden, f"__{name}__", lambda a, b, op=getattr(operator, name): _compared(op, a, b))
+    for op in (operator.neg, operator.abs):
+        setattr(Hidden, f"__{op.__name__}__", lambda a, op=op: computed(op, a))
+    for op in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+        setattr(Hidden, f"__{op.__name__}__", lambda a, b, op=op: _compared(op, a, b))
     Hidden.__bool__ = lambda a: decided(bool, a)
 
 

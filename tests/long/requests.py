@@ -9,8 +9,8 @@
     programs  each request computes something else
     service   one derived function, whose world changes from request to request
 
-Exit status 1 where the process has grown by more than 4 MB between a tenth of the requests and all of them, or has
-sources in linecache, threads or code that is remembered beyond what the stores of the compiler hold.
+Exit status 1 where the process has grown by more than 4 MB between a tenth of the requests and all of them,
+or has sources in linecache, threads or code that is remembered beyond what the stores of the compiler hold.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
+import functools
 import gc
 import linecache
 import sys
@@ -38,11 +39,13 @@ MEGABYTES = 4.0
 
 
 def numbers() -> Iterator[None]:
+    def loss(rate):
+        return lambda w: np.sum(w * w) * rate + np.sum(np.tanh(w))
+
     k = 0
     while True:
-        rate = 0.1 + k
         k += 1
-        yield ad.grad(lambda w: np.sum(w * w) * rate + np.sum(np.tanh(w)))(W)
+        yield ad.grad(loss(0.1 + k))(W)
 
 
 def code() -> Iterator[None]:
@@ -62,16 +65,15 @@ def shapes() -> Iterator[None]:
 
 
 def programs() -> Iterator[None]:
+    def f(w, k):
+        for i in range(10):
+            w = np.tanh(w) if k >> i & 1 else np.sin(w) * w
+        return np.sum(w)
+
     k = 0
     while True:
         k += 1
-
-        def f(w):
-            for i in range(10):
-                w = np.tanh(w) if k >> i & 1 else np.sin(w) * w
-            return np.sum(w)
-
-        yield ad.grad(f)(W)
+        yield ad.grad(functools.partial(f, k=k))(W)
 
 
 def service() -> Iterator[None]:
@@ -107,7 +109,7 @@ def left_behind() -> dict[str, int]:
 
 
 def check(kind: str, count: int, megabytes: float = MEGABYTES) -> list[str]:
-    """What is wrong after so many requests of a kind, compared with after the first, which fill the stores."""
+    """What is wrong after so many requests of a kind, compared with the first, which fill the stores."""
     requests, first = KINDS[kind](), max(count // 10, 150)
     for _ in range(first):
         next(requests)

@@ -2,8 +2,8 @@
 them would give.
 
     counts = Counter()
-    check(seed, counts)        raises Difference; counts["same"] programs were compared, counts["another"] were
-                               found to need another program, counts["refused"] graphs need their constants
+    check(seed, counts)        raises Difference; counts["same"] programs were compared, for counts["another"]
+                               there is another program, and counts["refused"] graphs need their constants
 """
 
 from __future__ import annotations

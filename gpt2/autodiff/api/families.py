@@ -2,7 +2,7 @@
 `grad(lambda w: loss(w, lam))`.
 
 Such recordings are a family. The first is compiled with its constants, so that what never changes costs
-nothing. The second is compiled with the values in which it differs as hidden inputs (hidden.py), and those that
+nothing. The second is compiled with the values in which it differs as hidden inputs (hidden.py). Those that
 follow take its program with other values, where that is the program that compiling them would give.
 """
 

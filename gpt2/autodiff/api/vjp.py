@@ -65,8 +65,7 @@ class Pair:
 
     def exchanged(self, values: Sequence) -> Pair:
         """Both programs with these values in the place of the hidden ones."""
-        halves = [half.exchanged(values) for half in (self.forward, self.backward)]
-        return Pair(*halves, self.saved)
+        return Pair(self.forward.exchanged(values), self.backward.exchanged(values), self.saved)
 
     @property
     def source(self) -> str:

@@ -100,9 +100,7 @@ def _only_decides(frame: FrameType | None, kind: str) -> bool:
 
 
 def _fate(frame: FrameType, kind: str) -> str:
-    known = _fates.get(id(frame.f_code))
-    if known is None:
-        known = _fates.note(frame.f_code, {})
+    known: dict[int, str] = _fates.get(id(frame.f_code)) or _fates.note(frame.f_code, {})
     if frame.f_lasti not in known:
         flow = _Flow(frame.f_code, frame, kind)
         k = _running(frame)[1]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class OfCode(dict):
+class OfCode(dict[int, Any]):
     """Values by the ids of code objects. They go when those go."""
 
     def __init__(self) -> None:

@@ -114,9 +114,7 @@ def _catches(code) -> bool:
 
 def site() -> Site:
     frame = user_frame()
-    known = _sites.get(id(frame.f_code))
-    if known is None:
-        known = _sites.note(frame.f_code, {})
+    known: dict[int, Site] = _sites.get(id(frame.f_code)) or _sites.note(frame.f_code, {})
     found = known.get(frame.f_lasti)
     if found is None:
         found = known[frame.f_lasti] = _find(frame)

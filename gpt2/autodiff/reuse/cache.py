@@ -1,5 +1,5 @@
-"""Stores of bounded size: those that all share, and that of the programs of one derived function, which are kept
-by the shapes, dtypes and static values of its arguments.
+"""Stores of bounded size: those that all share, and that of one derived function, which keeps its programs by
+the shapes, dtypes and static values of its arguments.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from .guard import Guard
 
 
 class Store:
-    """Values under keys, the least recently used first to go where there are more than `size`, or they take more
-    than `most` bytes. The newest stays, whatever its size.
+    """Values under keys, the least recently used first to go where there are more than `size`, or they take
+    more than `most` bytes. The newest stays, whatever its size.
     """
 
     def __init__(self, size: int, most: int):

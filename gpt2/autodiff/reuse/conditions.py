@@ -33,8 +33,8 @@ MOST = 12  # recordings of one combination of types; a function that goes anothe
 
 @dataclass
 class Path:
-    """One way through a function. `program`, which make() gives, computes from the arguments and what is outside
-    the values that were looked at: they have to be `expected`.
+    """One way through a function. `program`, which make() gives, computes from the arguments and what is
+    outside the values that were looked at: they have to be `expected`.
     """
 
     make: Callable[[], Callable]

@@ -146,8 +146,8 @@ class Records:
             return self._attempts_of(key).now()
 
     def add(self, key: Hashable, kin: Kin, guard: Guard, record: Any, nbytes: int = 0) -> None:
-        """Keep a recording that takes so many bytes. Without a guard that can be kept, it is long until the next
-        attempt.
+        """Keep a recording that takes so many bytes. Without a guard that can be kept, it is long until the
+        next attempt.
         """
         with self._lock:
             attempts = self._attempts_of(key)
