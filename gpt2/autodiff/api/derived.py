@@ -46,7 +46,7 @@ from ..reuse.kin import Kin, kin_of, records
 from ..reuse.watch import Watch
 from ..switches import overrides
 from ..tree import LEAF, flatten
-from .families import Family, family_of
+from .families import ProgramFamily, family_of
 from .fast_path import make_entry
 from .programs import Key, _programs, memory_of, structure
 from .transform import (
@@ -254,7 +254,7 @@ class Derived:
         return family.find(values) or self.hiding(family, nodes, call, rec, row, scalar)
 
     def hiding(
-        self, family: Family, nodes: list, call: Arguments, rec: Recording, row: Row, scalar: bool
+        self, family: ProgramFamily, nodes: list, call: Arguments, rec: Recording, row: Row, scalar: bool
     ) -> Any:
         """The same, compiled with hidden inputs; None where that fails, or is not worth while."""
         values = [n.value for n in nodes]

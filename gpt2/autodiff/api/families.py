@@ -25,7 +25,7 @@ SPECIAL = frozenset("0.0 0.5 1.0 2.0 inf nan".split())  # a program with such a 
 _families = Store(256, 1 << 29)
 
 
-class Family:
+class ProgramFamily:
     """The programs of recordings that differ in these constants alone. `first` has those of the first one, as
     texts.
     """
@@ -96,7 +96,7 @@ class Exchangeable:
         return None if found is None else self.program.exchanged(found)
 
 
-def family_of(graph: Graph, key: Key) -> tuple[Family | None, list[Node]]:
+def family_of(graph: Graph, key: Key) -> tuple[ProgramFamily | None, list[Node]]:
     """The family of a recorded graph that is found by this key, and the constants that may differ in it."""
     nodes = [n for n in graph.nodes if n.op == "const" and _may_differ(n.value, n.dtype)]
     if not nodes or len(graph.nodes) > LONGEST:
@@ -107,7 +107,7 @@ def family_of(graph: Graph, key: Key) -> tuple[Family | None, list[Node]]:
     key = Key((rows, *rest), *others)
     found = _families.find(key)
     if found is None:
-        found = Family(key, [n.value for n in nodes])
+        found = ProgramFamily(key, [n.value for n in nodes])
         _families.add(key, found, AN_OP)
     return found, nodes
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..graph import Node, is_scalar_const
-from ..hidden import Hidden, computed, is_hidden
+from ..hidden import Hidden, computed
 from ..ops import OPS, apply, build, const, evaluate
 from ..ops.table import takes_plain_numbers
 from .engine import ANY, BITS, ELEMENTWISE, Family
@@ -60,26 +60,15 @@ def evaluate_constants(n: Node, sweep: Sweep) -> Node | None:
     largest = max(a.nbytes for a in n.args if a.op == "const")
     if n.nbytes > max(min(largest, FAR_TOO_LARGE), LARGEST):
         return None
-    if n.size == 1 and not (n.shape and sweep.fast) and all(map(is_scalar_const, n.args)):
-        types = tuple([a.dtype for a in n.args])
-        folded = computed(_rounded_number_of, n.op, n.attrs, n.dtype, types, *[a.value for a in n.args])
-        return None if folded is None else build.full(n.shape, folded, n.dtype)
+    alone = n.size == 1 and not (n.shape and sweep.fast)  # a factor 1 is to be seen; fast math looks closer
     arrays = tuple([(a.shape, a.dtype) for a in n.args])
     values = [a.value if a.op == "const" else number(a) for a in n.args]
-    value = computed(_array_of, n.op, n.attrs, n.dtype, arrays, *values)
-    if value is None or is_hidden(value):
-        alone = value is not None and n.size == 1 and not sweep.fast
-        return build.full(n.shape, value, n.dtype) if alone else value if value is None else const(value)
-    alike = value.size == 1 or (n.dtype.kind == "b" and value.size and value.all() == value.any())
-    if alike and value.shape and not sweep.fast:  # a factor 1 is to be seen; fast math looks closer
+    value = computed(_constant_of, n.op, n.attrs, n.dtype, alone, arrays, *values)
+    if value is None or alone:
+        return None if value is None else build.full(n.shape, value, n.dtype)
+    if n.dtype.kind == "b" and n.size and not sweep.fast and value.all() == value.any():
         return build.full(n.shape, value.flat[0].item(), n.dtype)
     return const(value, n.dtype)
-
-
-def _rounded_number_of(op: str, attrs: dict, dtype: np.dtype, types: tuple, *values: complex) -> Any:
-    """The op on numbers of these types, rounded to its own."""
-    value = _evaluated(op, [np.asarray(v, t) for v, t in zip(values, types)], attrs)
-    return None if value is None else value.astype(dtype).item()
 
 
 def _may_fold(n: Node) -> bool:
@@ -93,11 +82,14 @@ def _may_fold(n: Node) -> bool:
     return array and all(number(a) is not None for a in others)
 
 
-def _array_of(op: str, attrs: dict, dtype: np.dtype, arrays: tuple, *values: Any) -> np.ndarray | None:
-    """The op on constants, or numbers that were broadcast, of these shapes and dtypes."""
-    given = [np.broadcast_to(np.asarray(v, d), s) for v, (s, d) in zip(values, arrays)]
+def _constant_of(op: str, attrs: dict, dtype: np.dtype, alone: bool, arrays: tuple, *values: Any) -> Any:
+    """The op on constants, or numbers that were broadcast, of these shapes and dtypes: an array, or a number
+    where that is `alone`.
+    """
+    given = [np.asarray(v, d) for v, (_, d) in zip(values, arrays)]
+    given = [v if v.shape == s else np.broadcast_to(v, s) for v, (s, _) in zip(given, arrays)]
     value = _evaluated(op, given, attrs)
-    return None if value is None else value.astype(dtype)
+    return value if value is None else value.astype(dtype).item() if alone else value.astype(dtype)
 
 
 def _evaluated(op: str, values: Sequence, attrs: dict) -> np.ndarray | None:
