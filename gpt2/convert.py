@@ -19,7 +19,7 @@ from gpt2 import cli
 from gpt2.adapters import merged
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens, take
-from gpt2.errors import UserError
+from gpt2.errors import UserError, printable
 from gpt2.hints import typed
 from gpt2.model import GPT2
 from gpt2.storage import runs
@@ -267,10 +267,10 @@ def _run(args):
                 + typed("`gpt2 data my.txt --tokenizer gpt2 --out tokens` writes such files")
             )
         write_state(args.source, args.write_state, args.data, args.batch_size, args.block_size)
-        print(f"wrote {args.write_state}")
+        print(f"wrote {printable(args.write_state)}")
         return 0
     for path in convert(args.source, args.destination, args.dtype, args.layers, args.merge):
-        print(f"wrote {path}")
+        print(f"wrote {printable(path)}")
     return 0
 
 

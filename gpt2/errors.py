@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gpt2.output import OutputLost, painted, standing_in
+from gpt2.output import OutputLost, escaped, painted, standing_in
 
 LONGEST = 2000  # characters of a message
 
@@ -108,7 +108,7 @@ def nearest(name: str, names: Iterable[str], meant: Mapping[str, str] | None = N
 
 def say_error(text: str) -> None:
     """Print "error: ..." on standard error."""
-    print(f"{painted('error:', 'red', sys.stderr)} {text}", file=sys.stderr)
+    print(escaped(f"{painted('error:', 'red', sys.stderr)} {text}"), file=sys.stderr)
 
 
 def reason(error: BaseException) -> str:

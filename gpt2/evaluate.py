@@ -26,7 +26,7 @@ from gpt2 import cli
 from gpt2.data import corpora, textfile
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens
-from gpt2.errors import UserError, option_error
+from gpt2.errors import UserError, option_error, printable
 from gpt2.layers import crossentropy_forward
 from gpt2.model import GPT2
 from gpt2.weights import pretrained
@@ -138,7 +138,7 @@ def read_data(path: str | Path, words: Tokenizer) -> np.ndarray:
 
 def tell(line: str) -> None:
     """Say on standard error what is read: standard output is for the figures."""
-    print(line, file=sys.stderr)
+    print(printable(line), file=sys.stderr)
 
 
 EXAMPLES = (
@@ -183,7 +183,7 @@ def _run(args):
     if args.json:
         print(json.dumps(asdict(score)))
         return
-    print(f"{args.data}: {score.tokens:,} tokens, {score.bytes:,} bytes, tokenizer {words.name}")
+    print(f"{printable(args.data)}: {score.tokens:,} tokens, {score.bytes:,} bytes, tokenizer {words.name}")
     print(f"nats per token  {score.nats_per_token:.4f}")
     print(f"perplexity      {score.perplexity:.2f}")
     print(f"bits per byte   {score.bits_per_byte:.4f}")

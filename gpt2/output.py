@@ -1,4 +1,4 @@
-"""Standard output: colour where it has any, and what to do when its reader has gone or its disk is full.
+"""Standard output: colour, control characters, and what to do when its reader has gone or its disk is full.
 
 painted("BAD", "red")           the text in colour, where standard output is a terminal that has it
 with standing_in() as out:      sys.stdout is `out` within the block
@@ -9,6 +9,7 @@ with standing_in() as out:      sys.stdout is `out` within the block
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
@@ -39,7 +40,30 @@ def has_colour(stream: Any = None) -> bool:
 
 def painted(text: str, style: str, stream: Any = None) -> str:
     """The text in one of STYLES where the stream shows colours, else as it is."""
-    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if has_colour(stream) else text
+    return trusted(f"\x1b[{STYLES[style]}m{text}\x1b[0m") if has_colour(stream) else text
+
+
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # all but tab and line ends
+_trusted: set[str] = set()  # texts with control characters that reach a terminal as they are
+
+
+def trusted(text: str) -> str:
+    """The text, which `Output` from now on passes on to a terminal with its control characters."""
+    _trusted.add(text)
+    return text
+
+
+def escaped(text: str) -> str:
+    """The text with its control characters spelt as in Python, but for those that are `trusted`.
+
+    Names, settings and generated text may hold sequences that would take over a terminal.
+    """
+    if not CONTROL.search(text):
+        return text
+    own = "|".join(map(re.escape, _trusted)) or "(?!)"
+    parts = re.split(f"({own})", text)  # every second one is trusted
+    parts[::2] = [CONTROL.sub(lambda found: repr(found[0])[1:-1], part) for part in parts[::2]]
+    return "".join(parts)
 
 
 class OutputLost(Exception):
@@ -51,7 +75,9 @@ class OutputLost(Exception):
 
 
 class Output:
-    """A text stream in front of another one. A write that fails is noted, and nothing is written after it.
+    """A text stream in front of another one, which writes to a terminal what `escaped` makes of a text.
+
+    A write that fails is noted, and nothing is written after it.
 
     lost      the OutputLost, or None
     told      whether the program has told its user so
@@ -62,9 +88,10 @@ class Output:
         self.stream, self.raising = stream, raising
         self.lost: OutputLost | None = None
         self.told = False
+        self.live = stream.isatty()
 
     def write(self, text: str) -> int:
-        self._do(self.stream.write, text)
+        self._do(self.stream.write, escaped(text) if self.live else text)
         return len(text)
 
     def flush(self) -> None:
@@ -98,18 +125,19 @@ class Output:
 def standing_in(raising: bool = False) -> Iterator[Output]:
     """sys.stdout as an Output, which has written everything at the end of the block, or lost it.
 
-    Where a program is started with standard output closed, it goes nowhere.
+    Where a program is started with standard output closed, it goes nowhere. sys.stderr is an Output as well.
     """
-    before = sys.stdout
+    before, errors = sys.stdout, sys.stderr
     out = Output(before if before is not None else open(os.devnull, "w", encoding="utf-8"), raising)
     sys.stdout = out
+    sys.stderr = Output(errors) if errors is not None else None
     try:
         yield out
         out.flush()
     finally:
         out.raising = False
         out.flush()
-        sys.stdout = before
+        sys.stdout, sys.stderr = before, errors
 
 
 def open_what_is_closed() -> None:

@@ -18,11 +18,11 @@ from typing import Any, TextIO
 import numpy as np
 
 from gpt2 import cli
-from gpt2.errors import UserError
-from gpt2.hints import install
+from gpt2.errors import UserError, printable
+from gpt2.hints import install, quoted, typed
+from gpt2.output import trusted
 from gpt2.storage import metrics
 from gpt2.storage.metrics import Metrics
-from gpt2.storage.runs import quoted
 
 # Title, what is drawn, unit of the upright axis, whether that axis is logarithmic
 PANELS = (
@@ -51,7 +51,7 @@ def figure(found: Sequence[Metrics]) -> Any:
         for number, run in enumerate(found):
             for name in names:
                 colour = f"C{(2 * number + (name == 'val_loss')) % 10}"
-                _draw(axes, run, name, colour, label=run.name if name == names[0] else None)
+                _draw(axes, run, name, colour, label=_label(run) if name == names[0] else None)
         axes.set(title=title, xlabel="step", ylabel=unit)
         if logarithmic and axes.has_data():
             axes.set_yscale("log")
@@ -74,13 +74,19 @@ def _draw(axes, run, name, colour, label):
             color=colour,
             markersize=4,
             markerfacecolor="white",
-            label=f"{run.name}, validation",
+            label=f"{_label(run)}, validation",
         )
     elif name == "lr":
         axes.plot(steps, numbers, color=colour, label=label)
     else:
         axes.plot(steps, numbers, color=colour, alpha=0.25, linewidth=0.8)
         axes.plot(steps, metrics.without_lag(numbers, len(numbers) / 50), color=colour, label=label)
+
+
+def _label(run):
+    """A run's name as matplotlib draws it: $ begins a formula there, and a leading _ hides a curve's name."""
+    name = printable(run.name).replace("$", r"\$")
+    return f"\N{ZERO WIDTH SPACE}{name}" if name.startswith("_") else name
 
 
 def save(found: Sequence[Metrics], paths: Iterable[Path]) -> None:
@@ -162,7 +168,7 @@ def screen(found: Sequence[Metrics], width: int, height: int) -> str:
 
 def _summary(run):
     """The latest of everything, in a line."""
-    parts = [run.name]
+    parts = [printable(run.name)]
     for name, text in (
         ("loss", "loss {:.4f}"),
         ("val_loss", "validation {:.4f} (o)"),
@@ -185,7 +191,7 @@ def live(folders: Sequence[str], every: float, out: TextIO | None = None) -> Non
         if not out.isatty():
             print(text, file=out)
             return
-        print("\x1b[H\x1b[2J" + text, end="\n", file=out, flush=True)  # to the corner, and wipe
+        print(trusted("\x1b[H\x1b[2J") + text, end="\n", file=out, flush=True)  # to the corner, and wipe
         time.sleep(every)
 
 
@@ -264,15 +270,15 @@ def _run(args):
     found = [metrics.read(folder) for folder in folders]
     if args.tensorboard:
         written = tensorboard(found, args.tensorboard)
-        look = f"tensorboard --logdir {quoted(args.tensorboard)}"
-        print(f"wrote {', '.join(map(str, written))}; look with: {look}")
+        look = typed(f"python -m tensorboard.main --logdir {quoted(args.tensorboard)}")
+        print(f"wrote {', '.join(map(printable, written))}; look with: {look}")
         return None
     for run in found:
         if not run.values:
             raise UserError(f"{run.name}: nothing has been measured yet, its first step is not done")
     paths = _paths(found, args.out)
     save(found, paths)
-    print("wrote " + ", ".join(map(str, paths)))
+    print("wrote " + ", ".join(map(printable, paths)))
     return None
 
 

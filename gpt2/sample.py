@@ -26,7 +26,7 @@ from gpt2 import cli
 from gpt2.autodiff import get_threads, set_threads
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.decoder import Decoder, SlowGeneration, slowness, unread
-from gpt2.errors import UserError, option_error
+from gpt2.errors import UserError, option_error, printable
 from gpt2.model import GPT2
 from gpt2.parallel.cores import threads_each
 from gpt2.weights import pretrained
@@ -432,7 +432,7 @@ def _prompt(args):
 
 def tell(line: str) -> None:
     """Say on standard error what is read: standard output is for the result."""
-    print(line, file=sys.stderr)
+    print(printable(line), file=sys.stderr)
 
 
 def _check_text(flag, text):

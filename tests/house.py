@@ -147,7 +147,7 @@ PARTS: dict[str, set[str]] = {
     "convert": {"adapters", "cli", "data", "errors", "hints", "model", "storage", "weights"},
     "evaluate": {"cli", "data", "errors", "layers", "model", "weights"},
     "explain": {"autodiff", "certificate", "cli", "errors", "hints", "layers", "storage"},
-    "plot": {"cli", "errors", "hints", "storage"},
+    "plot": {"cli", "errors", "hints", "output", "storage"},
     "library": {"adapters", "convert", "data", "model", "weights"},
     "bench": {"cli", "errors", "model", "optimizer", "train"},
     "check": {"autodiff", "certificate", "cli", "errors", "layers", "output"},

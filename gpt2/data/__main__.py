@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from gpt2 import cli
 from gpt2.data.corpora import prepare
 from gpt2.data.tokens import read_tokens
+from gpt2.errors import printable
 
 EXAMPLES = (
     ("gpt2 data tinyshakespeare", "tokens of a corpus that has a name"),
@@ -30,10 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args):
     made = prepare(args.corpus, args.tokenizer, args.out)
     for note in made.notes:
-        print(f"note: {note}")
-    print(f"{made.corpus}, tokenizer {made.tokenizer.name} ({made.tokenizer.vocab_size} tokens)")
+        print(f"note: {printable(note)}")
+    print(f"{printable(made.corpus)}, tokenizer {made.tokenizer.name} ({made.tokenizer.vocab_size} tokens)")
     for path in (made.train, made.val):
-        print(f"{len(read_tokens(path)):>12,} tokens  {path}")
+        print(f"{len(read_tokens(path)):>12,} tokens  {printable(path)}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from gpt2 import parallel
 from gpt2.data import corpora
-from gpt2.errors import no_overflow_warnings
+from gpt2.errors import no_overflow_warnings, printable
 from gpt2.hints import quoted, typed
 from gpt2.output import Output
 from gpt2.storage import runs
@@ -42,7 +42,7 @@ def run(asked: Asked, resumed: Settings | None, kernels: Kernels, out: Output) -
     with opened(settings, resume=resumed is not None, overwrite=asked.overwrite, spawn=True) as made:
         made.notes += filter(None, [kernels.note])
         if resumed is not None:
-            print(f"going on with {made.folder} at step {made.step}")
+            print(f"going on with {printable(made.folder)} at step {made.step}")
         return train(made, peak, out)
 
 
@@ -88,7 +88,7 @@ def train(run: Run, peak: flops.Peak, out: Output) -> int:
     end = f"stopped and saved at step {run.step}; go on with: {again}"
     if out.lost:
         out.told = True
-        end = f"done and saved: {run.step} steps, all in {run.folder}" if done else end
+        end = f"done and saved: {run.step} steps, all in {printable(run.folder)}" if done else end
         print(f"error: standard output: {out.lost}; {end}", file=sys.stderr)
     elif not done:
         print(end)

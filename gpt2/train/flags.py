@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpt2.errors import UserError, nearest, suggestion
+from gpt2.errors import UserError, nearest, printable, suggestion
 
 EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -184,7 +184,7 @@ def table(settings: Any) -> str:
         value = getattr(settings, field.name)
         if value == "":
             continue
-        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        shown = f"{value:g}" if isinstance(value, float) else printable(value)
         groups.setdefault(field.metadata["group"], []).append(f"{field.name}={shown}")
     width = max(len(group) for group in groups)
     fill = textwrap.TextWrapper(

@@ -9,6 +9,7 @@ from typing import TextIO
 from gpt2.cli import fitted
 from gpt2.data import corpora
 from gpt2.decoder import Decoder
+from gpt2.errors import printable
 from gpt2.hints import quoted, typed
 from gpt2.train import llmc
 from gpt2.train.flags import table
@@ -107,7 +108,7 @@ class Own(Reporter):
         """Where things are, and what to try next."""
         s = run.settings
         best = f"best validation loss {run.best:.4f} nats per token"
-        done = f"done: {run.step} steps, {best}, all in {run.folder}"
+        done = f"done: {run.step} steps, {best}, all in {printable(run.folder)}"
         print(fitted(done))
         print("what to try next:")
         folder = quoted(run.folder)
@@ -171,7 +172,7 @@ class LlmC(Reporter):
         _line(f"generating:\n---\n{text}\n---")
 
     def end(self, run: Run) -> None:
-        print(f"done: {run.step} steps, all in {run.folder}", file=sys.stderr)
+        print(f"done: {run.step} steps, all in {printable(run.folder)}", file=sys.stderr)
 
 
 REPORTERS = {"own": Own, "llm.c": LlmC}  # what --lines names
@@ -186,7 +187,7 @@ def _describe(run: Run, flops: float, peak: Peak, file: TextIO) -> None:
     s = run.settings
     print(table(s), file=file)
     for note in run.notes:
-        print(fitted(f"note: {note}"), file=file)
+        print(fitted(f"note: {printable(note)}"), file=file)
     model = run.model
     some = (
         "" if model.description.trained.everything else f", of which {model.flat_params.size:,} are trained"

@@ -368,9 +368,15 @@ def _begins_with(whole, part) -> bool:
     return same_start and (b.end_lineno, b.end_col_offset) < (a.end_lineno, a.end_col_offset)
 
 
+def _beginning(call, before) -> list[dis.Instruction]:
+    """The instructions whose text begins where that of the call does; not the names of its keywords."""
+    before = before[:-1] if call.opname == "CALL_KW" else before
+    return [ins for ins in before if _begins_with(call, ins) and ins.opname != "KW_NAMES"]
+
+
 def _parts(call, before) -> list[dis.Instruction]:
     """The instructions that load what a call calls; none where it is no name."""
-    parts = [ins for ins in before if _begins_with(call, ins) and ins.opname != "KW_NAMES"]
+    parts = _beginning(call, before)
     return [] if any(not ins.opname.startswith(("LOAD_", "PUSH_NULL")) for ins in parts) else parts
 
 
@@ -393,7 +399,7 @@ def _callee(call, before, frame: FrameType, variables: bool = True) -> tuple[tup
 
 def _is_method(call, before) -> bool:
     """Whether it is x.reshape(n, -1), or the method `format` of a text that stands there."""
-    parts = [ins for ins in before if _begins_with(call, ins)]
+    parts = _beginning(call, before)
     if not parts or not parts[-1].opname.startswith(("LOAD_METHOD", "LOAD_ATTR")):
         return False
     is_text = parts[0].opname == "LOAD_CONST" and type(parts[0].argval) is str
