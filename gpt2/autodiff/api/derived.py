@@ -227,10 +227,9 @@ class Derived:
             if self.why is not None and not _programs.seen(graph_key):
                 return self.wiring(call, rec)
             wiring, program = self.built(call, rec, row, scalar)
-            wiring = wiring.settled()
-            _programs.add(graph_key, (wiring, program), memory_of(program))
-        else:
-            wiring, program = found
+            found = wiring.settled(), program, memory_of(program)
+            _programs.add(graph_key, found, found[-1])
+        wiring, program, nbytes = found
         outside = [array for _, array in rec.captures]
         if self.why is not None:
             if kin is not None:
@@ -239,14 +238,13 @@ class Derived:
         graph = rec.graph if rec.draws else None
         compiled = Compiled(wiring, program, outside, guard, path, rec.draws, graph)
         compiled.asked = call.as_they_are() if guard.by_identity else None
-        nbytes = memory_of(program)
         self.cache.add(key, guard, compiled, nbytes)
         if kin is not None and not rec.draws:
             records.add(*kin, guard, compiled, nbytes)
         return compiled
 
     def of_family(self, key: Key, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple | None:
-        """The wiring and the program of recordings that differ from this one in nothing but floats."""
+        """The wiring, the program and its bytes, of recordings that differ from this one only in constants."""
         family, nodes = family_of(rec.graph, key)
         if family is None:
             return None
@@ -272,9 +270,9 @@ class Derived:
         if program is None:
             family.refusal = "one of them is equal to a constant"
             return None
-        made.wiring = wiring.settled()
+        made.wiring, made.nbytes = wiring.settled(), memory_of(made.program)
         family.add(made)
-        return made.wiring, program
+        return made.wiring, program, made.nbytes
 
     def stages(self, args: tuple, kwargs: dict, hear: Callable) -> None:
         """Record and compile for these arguments once more, and tell `hear` what comes out of each stage."""

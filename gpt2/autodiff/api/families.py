@@ -16,7 +16,7 @@ import numpy as np
 from ..graph import Graph, Node, with_values
 from ..hidden import LARGEST, Tape, named_in, text_of
 from ..reuse.cache import Store
-from .programs import AN_OP, Key, memory_of
+from .programs import AN_OP, Key
 
 LONGEST = 5000  # nodes: to look a longer program up once more would take long itself
 MOST = 4  # programs of one family, and attempts to make one
@@ -38,11 +38,11 @@ class ProgramFamily:
         self.refusal: str | None = None  # why the last attempt failed
 
     def find(self, values: Sequence) -> tuple | None:
-        """The wiring and the program for a recording with these values."""
+        """The wiring, the program and its bytes, for a recording with these values."""
         for p in self.programs:
             program = p.program_for(values)
             if program is not None:
-                return p.wiring, program
+                return p.wiring, program, p.nbytes
         return None
 
     def hiding(self, values: Sequence) -> Exchangeable | None:
@@ -60,7 +60,7 @@ class ProgramFamily:
     def add(self, made: Exchangeable) -> None:
         self.attempts = 0
         self.programs = (made, *self.programs)[:MOST]
-        _families.add(self.key, self, AN_OP + sum(memory_of(p.program) for p in self.programs))
+        _families.add(self.key, self, AN_OP + sum(p.nbytes for p in self.programs))
 
 
 class Exchangeable:
@@ -70,6 +70,7 @@ class Exchangeable:
 
     wiring: Any
     program: Any
+    nbytes: int
 
     def __init__(self, places: Sequence[int | None], values: Sequence):
         self.places = places
